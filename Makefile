@@ -1,0 +1,62 @@
+# Every target works from a fresh clone and sets up what it needs. `make` lists them.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv/bin
+LINK := .build/link/ansible_collections/accel
+STAGE := .build/stage/ansible_collections/accel/kubernetes
+KUBE_ACCEL := roles/gpu_plugins/files/kube_accel
+
+export PATH := $(CURDIR)/$(VENV):$(PATH)
+export PYTHONPATH := $(CURDIR)/tests
+export ANSIBLE_COLLECTIONS_PATH := $(CURDIR)/.build/link
+export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
+export ANSIBLE_NOCOWS := 1
+export ANSIBLE_PIPELINING := 1
+
+.PHONY: help setup demo test lint sanity molecule pytest test-cluster bench image clean
+
+help: ## List the targets.
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: .build/ready ## Create the Python environment and the tools the tests use.
+
+.build/ready: requirements.txt requirements-dev.txt $(KUBE_ACCEL)/pyproject.toml tests/tools/setup.sh
+	@tests/tools/setup.sh $(PYTHON)
+	@mkdir -p $(LINK) && ln -sfn ../../../.. $(LINK)/kubernetes
+	@touch $@
+
+demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no cluster, no root.
+	@python -m demo
+
+test: setup lint sanity molecule pytest ## What CI runs.
+
+lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
+	ruff check .
+	ruff format --check .
+	mypy
+	yamllint --strict .
+	ansible-lint --strict
+
+sanity: setup ## ansible-test sanity on a copy of the collection.
+	@tests/tools/sanity.sh $(STAGE)
+
+molecule: setup ## The whole site on the simulated cluster.
+	@# Named, since molecule empties this directory: an inherited or empty value would name another.
+	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule molecule test -s default
+
+pytest: setup ## Unit tests, simulator conformance, property tests.
+	pytest --ignore tests/cluster
+
+test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
+	pytest tests/cluster
+
+bench: setup ## Measure the shipped commands from outside: make bench BENCH=plugin.
+	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)
+
+image: setup ## The daemons' image archive: make image [BASE=root file system or archive] [ARCH=arm64].
+	@tests/tools/image.sh
+
+clean: ## Remove what the other targets made.
+	rm -rf .build .cache .venv .hypothesis .*_cache

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Assembles the daemons' image archive .build/kube-accel.tar (OCI, docker load) from a root file system and wheels.
+#   BASE=path       root file system (directory or tar) or image archive with a Python; else debootstrap makes one: root
+#   ARCH=amd64      or arm64; another than this machine's needs BASE
+#   IMAGE_PYTHON=3.11  Python of BASE
+#   IMAGE=kube-accel:<version>
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+source=roles/gpu_plugins/files/kube_accel
+python=${IMAGE_PYTHON:-3.11}
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' "$source/pyproject.toml")
+case $(uname -m) in aarch64) here=arm64 ;; *) here=amd64 ;; esac
+arch=${ARCH:-$here}
+base=${BASE:-$PWD/.cache/image-root-$arch}
+
+say() { printf 'image: %s\n' "$*"; }
+stop() { printf 'image: %s\n' "$*" >&2; exit 1; }
+case $arch in amd64) machine=x86_64 ;; arm64) machine=aarch64 ;; *) stop "ARCH=$arch is neither amd64 nor arm64" ;; esac
+
+if [ -z "${BASE:-}" ] && [ ! -e "$base/complete" ]; then
+  [ "$arch" = "$here" ] || stop "a base for $arch cannot be made on $here: name one with BASE="
+  [ "$(id -u)" = 0 ] || stop "making a base needs root. Run as root, or name one: make image BASE=python.tar"
+  command -v debootstrap >/dev/null || stop "debootstrap is missing. Install it (apt-get install debootstrap) or set BASE="
+  say "making a root file system with debootstrap (minutes)"
+  rm -rf "$base" && mkdir -p "$base"
+  debootstrap --variant=minbase --include=python3 bookworm "$base/root" >"$base/log" ||
+    stop "debootstrap failed, see $base/log"
+  touch "$base/complete"
+fi
+[ -n "${BASE:-}" ] || base=$base/root
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+say "building the wheel"
+cp -r "$source" "$work/source" # a build leaves files behind
+uv build --quiet --wheel "$work/source" --out-dir "$work/own"
+say "fetching its dependencies for Python $python on $arch"
+python -m pip download --quiet --disable-pip-version-check --dest "$work/wheels" --only-binary :all: \
+  --python-version "$python" --implementation cp --abi "cp${python/./}" --abi abi3 --abi none \
+  --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine" "$work"/own/*.whl 2>"$work/log" ||
+  stop "$(grep -v '^WARNING' "$work/log")"
+
+say "assembling"
+mkdir -p .build
+python - "$PWD/.build/kube-accel.tar" "${IMAGE:-kube-accel:$version}" "$arch" "$base" "$work"/wheels/*.whl >"$work/options" <<'P'
+import json, os, sys
+path, reference, architecture, base, *wheels = sys.argv[1:]
+exclude = ["usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "var/cache/*", "var/lib/apt/lists/*", "var/log/*"]
+options = {"path": path, "reference": reference, "architecture": architecture, "base": base, "wheels": wheels}
+options |= {"entrypoint": ["kube-accel"], "base_exclude": exclude if os.path.isdir(base) else []}
+print(json.dumps(options))
+P
+ANSIBLE_PYTHON_INTERPRETER=$(command -v python) ANSIBLE_LOCALHOST_WARNING=false ANSIBLE_INVENTORY_UNPARSED_WARNING=false \
+  ansible localhost -m accel.kubernetes.oci_archive -a "$(<"$work/options")" >"$work/result" || stop "$(<"$work/result")"
+say "$(sed -n 's/^    "\(reference\|digest\)": "\(.*\)",\?$/\2/p' "$work/result" | tac | paste -sd @)"
+say "$(du -h .build/kube-accel.tar | cut -f1) in .build/kube-accel.tar; on a node: ctr -n k8s.io images import kube-accel.tar"

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# sanity.sh DIR: copies the collection to DIR (…/ansible_collections/accel/kubernetes) and runs `ansible-test sanity` there.
+# A copy, because ansible-test resolves its working directory and refuses a link.
+set -euo pipefail
+stage=$1
+home=$PWD/.cache/sanity-home
+rm -rf "$stage" && mkdir -p "$stage"
+git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
+  [ ! -f "$file" ] || printf '%s\0' "$file"
+done | xargs -0 cp --parents -t "$stage"
+git -C "$stage" init -q # ansible-test asks git for the list of files, and this checkout ignores the copy
+
+# ansible-test would download a script that installs pip; Python's own ensurepip does the same from what is here.
+pip_version=$(python -c 'import ansible_test._internal.python_requirements as r, inspect, re; print(re.search(r"pip=.(\d+(?:\.\d+)+)", inspect.getsource(r)).group(1))')
+mkdir -p "$home/.ansible/test/cache"
+printf 'import ensurepip\nensurepip.bootstrap(upgrade=True)\n' >"$home/.ansible/test/cache/get_pip_${pip_version//./_}.py"
+
+# Its environments and caches stay out of the user's home; the user's pip settings are still read.
+: "${PIP_CONFIG_FILE:=$(for f in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf" /etc/pip.conf; do [ ! -f "$f" ] || { echo "$f"; break; }; done)}"
+export PIP_CONFIG_FILE HOME=$home
+cd "$stage"
+python_version=$(python -c "import sys; print(\"%d.%d\" % sys.version_info[:2])")
+ansible-test sanity --color no --python "$python_version" --exclude tests/ --exclude roles/gpu_plugins/files/ "${@:2}"

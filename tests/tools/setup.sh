@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Creates .venv from the pinned requirements and unpacks a containerd for the tests that ask the real one.
+# setup.sh [PYTHON]: needs Python 3.11 or newer with venv, gcc, and a package index.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${1:-python3}
+
+say() { printf 'setup: %s\n' "$*"; }
+stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
+  stop "Python 3.11 or newer is needed and '$python' is not. Name one: make PYTHON=python3.12 ..."
+for command in gcc git; do
+  command -v "$command" >/dev/null || stop "'$command' is missing. Install it, for example: apt-get install $command"
+done
+
+if [ ! -x .venv/bin/python ]; then
+  say "creating .venv"
+  "$python" -m venv .venv 2>/dev/null || {
+    rm -rf .venv
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get install -qqy python3-venv >/dev/null && "$python" -m venv .venv
+  } || stop "'$python -m venv' failed. On Debian and Ubuntu: apt-get install python3-venv"
+fi
+say "installing pinned Python packages"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check uv==0.13.8 2> >(grep -v '^WARNING: Location' >&2)
+.venv/bin/uv pip install --quiet --python .venv/bin/python --requirement requirements-dev.txt \
+  --editable roles/gpu_plugins/files/kube_accel
+
+# A containerd to read what we write: never started, needs no root. Tests say so when there is none.
+if ! command -v containerd >/dev/null && [ ! -x .cache/containerd/usr/bin/containerd ] && command -v apt-get >/dev/null; then
+  say "unpacking a containerd to check configurations with"
+  mkdir -p .cache/containerd
+  [ "$(id -u)" != 0 ] || apt-get update -qq || true
+  (cd .cache/containerd && apt-get download -qq containerd && dpkg -x containerd_*.deb .) ||
+    say "none to be had; the tests that ask the real containerd will be skipped and say so"
+fi
