@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of a simulated host answer as the real ones do, mistakes included."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sim.cluster import NodeSpec, host
+from sim.cluster.client import command, until
+from sim.cluster.hostcmd import RUNNING_CONFIG
+
+VERSION = "580.159.04"
+
+
+@pytest.fixture(scope="module")
+def root() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="kc") as directory:
+        host.write_installer(Path(directory), VERSION)
+        for spec in (NodeSpec("old", "t4", "1.7.24"), NodeSpec("new", "8xh100", "2.1.4"), NodeSpec("bare")):
+            host.create(Path(directory), spec)
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("text", ["[[[", "version = 3\n"], ids=["not TOML", "too new"])
+def test_containerd_refuses_a_broken_configuration_and_does_not_start(root: Path, text: str) -> None:
+    tree = root / "old"
+    config, running = tree / "etc/containerd/config.toml", tree / RUNNING_CONFIG
+    good, loaded = config.read_text(), running.read_text()
+    config.write_text(text)
+    assert "failed to load TOML" in command(tree, "containerd", "--config", str(config), "config", "dump", code=1)
+    assert "Job for containerd.service failed" in command(tree, "systemctl", "restart", "containerd", code=1)
+    assert command(tree, "systemctl", "is-active", "containerd", code=3) == "failed\n"
+    assert "connection refused" in command(tree, "ctr", "version", code=1)
+    assert running.read_text() == loaded
+    config.write_text(good)
+    command(tree, "systemctl", "restart", "containerd")
+    command(tree, "ctr", "version")
+
+
+@pytest.mark.parametrize(
+    ("tree", "options", "message"),
+    [
+        ("old", ["--silent", "--no-such-option"], "unrecognized option: '--no-such-option'"),
+        ("old", ["--silent", "--kernel-module-type=closed"], "Invalid kernel module type: 'closed'"),
+        ("old", ["--dkms"], "use --silent"),
+        ("bare", ["--silent"], "You do not appear to have an NVIDIA GPU"),
+    ],
+)
+def test_installer_refuses(root: Path, tree: str, options: list[str], message: str) -> None:
+    assert message in command(root / tree, "sh", str(next(root.glob("*.run"))), *options, code=1)
+
+
+def test_installer_installs_and_uninstalls(root: Path) -> None:
+    runfile, tree = str(next(root.glob("*.run"))), root / "old"
+    command(tree, "sh", runfile, "--check")
+    assert not (tree / "sys/module/nvidia").exists()
+    command(tree, "sh", runfile, "-s", "--dkms", "--kernel-module-type=open")
+    assert command(tree, "nvidia-smi", "-L").startswith("GPU 0: Tesla T4")
+    assert (tree / "sys/module/nvidia/version").read_text() == f"{VERSION}\n"
+    assert "already loaded" in command(tree, "sh", runfile, "-s", code=1)
+    command(tree, "nvidia-uninstall")
+    for path in ("sys/module/nvidia", "usr/lib/libnvidia-ml.so.1", "usr/bin/nvidia-smi", "dev/nvidia0"):
+        assert not (tree / path).exists()
+
+
+def test_timer_runs_unless_stopped(root: Path) -> None:
+    tree = root / "bare"
+    for unit in ("soon", "never"):
+        mark = str(tree / f"tmp/{unit}")
+        command(tree, "systemd-run", "--quiet", "--collect", f"--unit={unit}", "--on-active=0.5s", "touch", mark)
+    command(tree, "systemctl", "stop", "never.timer")
+    until((tree / "tmp/soon").exists, "the timer")
+    assert not (tree / "tmp/never").exists()
+
+
+def test_what_is_not_simulated_says_so(root: Path) -> None:
+    assert "is not simulated" in command(root / "bare", "systemctl", "mask", "kubelet", code=1)
+    assert "is not simulated" in command(root / "bare", "nvidia-ctk", "cdi", "generate", code=1)

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nodes to simulate. Each profile takes the node's name, so that no two nodes have a GPU in common.
+
+Model names, memory, PCI ids and MIG sizes are those NVML reports for these cards.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+
+from sim.nvml.topology import Gpu, Link, Mig, NvSwitch, SwitchLinks, System, Topo, Topology
+
+MIB = 1 << 20
+_CPUS = ("0-31,64-95", "32-63,96-127")
+
+_T4 = Gpu(
+    index=0,
+    uuid="",
+    pci="",
+    model="Tesla T4",
+    mem=15360 * MIB,
+    reserved=445 * MIB,
+    cc="7.5",
+    pciid=0x1EB810DE,
+    subsys=0x12A210DE,
+    temp=34,
+    power=10_000,
+    power_limit=70_000,
+    sm_clock=300,
+    mem_clock=405,
+    ecc=1,
+)
+_A100 = replace(
+    _T4,
+    model="NVIDIA A100-SXM4-40GB",
+    mem=40960 * MIB,
+    reserved=583 * MIB,
+    cc="8.0",
+    pciid=0x20B010DE,
+    subsys=0x134F10DE,
+    mig=0,
+    temp=32,
+    power=52_000,
+    power_limit=400_000,
+    sm_clock=210,
+    mem_clock=1215,
+    remap_corrected=0,
+)
+_H100 = replace(
+    _A100,
+    model="NVIDIA H100 80GB HBM3",
+    mem=81559 * MIB,
+    reserved=551 * MIB,
+    cc="9.0",
+    pciid=0x233010DE,
+    subsys=0x16C110DE,
+    power=70_000,
+    power_limit=700_000,
+    sm_clock=345,
+    mem_clock=2619,
+)
+_H200 = replace(_H100, model="NVIDIA H200", mem=143771 * MIB, pciid=0x233510DE, subsys=0x18BE10DE, mem_clock=3201)
+_L40S = replace(
+    _T4,
+    model="NVIDIA L40S",
+    mem=46068 * MIB,
+    reserved=597 * MIB,
+    cc="8.9",
+    pciid=0x26B910DE,
+    subsys=0x185110DE,
+    power_limit=350_000,
+    remap_corrected=0,
+)
+
+
+def _card(card: Gpu, node: str, index: int, pci: str, numa: int | None) -> Gpu:
+    identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"gpu-{index}.{node}")
+    return replace(
+        card,
+        index=index,
+        uuid=f"GPU-{identity}",
+        pci=pci,
+        numa=numa,
+        cpus=None if numa is None else _CPUS[numa],
+        minor=index,
+        serial=str(identity.int % 10**13).zfill(13),
+    )
+
+
+def _system() -> System:
+    return System(driver="580.159.04", cuda=13000)
+
+
+def t4(node: str = "node") -> Topology:
+    """One card, one socket."""
+    return Topology(_system(), [_card(_T4, node, 0, "0000:00:1e.0", 0)])
+
+
+def a100_mig(node: str = "node") -> Topology:
+    """Four cards, four NVLinks between any two; the first two are cut by MIG, the second with a hole in slot 1."""
+    addresses = ("0000:01:00.0", "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0")
+    gpus = [_card(_A100, node, i, pci, i // 2) for i, pci in enumerate(addresses)]
+    gpus[0].mig = gpus[1].mig = 1
+
+    def cut(gpu: int, gi: int, profile: str, mem: int, sms: int, slot: int) -> Mig:
+        identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"mig-{gpu}-{gi}.{node}")
+        return Mig(gpu=gpu, gi=gi, ci=0, profile=profile, mem=mem * MIB, sms=sms, slot=slot, uuid=f"MIG-{identity}")
+
+    migs = [cut(0, 7 + slot, "1g.5gb", 4864, 14, slot) for slot in range(7)]
+    migs += [
+        cut(1, 2, "3g.20gb", 19968, 42, 0),
+        cut(1, 3, "2g.10gb", 9856, 28, 2),
+        cut(1, 9, "1g.5gb", 4864, 14, 3),
+    ]
+    links = [Link(first=a, second=b, nvlink=4) for a, b in combinations(range(4), 2)]
+    return Topology(_system(), gpus, migs=migs, links=links)
+
+
+def _hgx(card: Gpu, node: str) -> Topology:
+    buses = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
+    return Topology(
+        _system(),
+        [_card(card, node, i, f"0000:{bus}:00.0", i // 4) for i, bus in enumerate(buses)],
+        switch_links=[SwitchLinks(gpu=i, links=18) for i in range(8)],
+        nvswitches=[NvSwitch(index=i, pci=f"0000:0{5 + i}:00.0", pciid=0x22A310DE, numa=0) for i in range(4)],
+    )
+
+
+def h100(node: str = "node") -> Topology:
+    """Eight cards on four NVSwitches, two sockets."""
+    return _hgx(_H100, node)
+
+
+def h200(node: str = "node") -> Topology:
+    """Eight cards on four NVSwitches, two sockets."""
+    return _hgx(_H200, node)
+
+
+def pcie(node: str = "node") -> Topology:
+    """Sixteen cards, four to a PCIe switch, two switches to a socket; the second socket is PCI domain 1."""
+    gpus = [_card(_L40S, node, i, f"{i // 8:04x}:{0x11 + i % 8:02x}:00.0", i // 8) for i in range(16)]
+    topos = [
+        Topo(first=a, second=b, ancestor="PIX" if a // 4 == b // 4 else "PXB")
+        for a, b in combinations(range(16), 2)
+        if a // 8 == b // 8
+    ]
+    return Topology(_system(), gpus, topos=topos)
+
+
+def mixed(node: str = "node") -> Topology:
+    """Two unlike cards in a machine whose firmware tells no NUMA nodes."""
+    a100 = replace(_A100, model="NVIDIA A100-PCIE-40GB", pciid=0x20F110DE, subsys=0x145F10DE, power_limit=250_000)
+    return Topology(
+        _system(),
+        [_card(_T4, node, 0, "0000:3b:00.0", None), _card(a100, node, 1, "0000:af:00.0", None)],
+        topos=[Topo(first=0, second=1, ancestor="PHB")],
+    )
+
+
+PROFILES: dict[str, Callable[[str], Topology]] = {
+    "t4": t4,
+    "4xa100-mig": a100_mig,
+    "8xh100": h100,
+    "8xh200": h200,
+    "16xpcie": pcie,
+    "mixed": mixed,
+}

@@ -1,0 +1,1313 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Simulated NVML: a libnvidia-ml.so.1 that answers from the text file named by GPUSIM_FILE (grammar: topology.py).
+// The file is looked at on every call and every POLL_MS while a call waits, so an edit shows at once.
+// What it does not export, an old driver would not have either.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#define API __attribute__((visibility("default")))
+
+enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024 };
+enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, ABSENT = -1 };
+
+typedef enum {
+    SUCCESS = 0,
+    UNINITIALIZED = 1,
+    INVALID_ARGUMENT = 2,
+    NOT_SUPPORTED = 3,
+    NOT_FOUND = 6,
+    INSUFFICIENT_SIZE = 7,
+    DRIVER_NOT_LOADED = 9,
+    TIMEOUT = 10,
+    GPU_IS_LOST = 15,
+    ARGUMENT_VERSION_MISMATCH = 25,
+    UNKNOWN = 999,
+} nvmlReturn_t;
+
+// ---------------------------------------------------------------- what the file says
+
+// One list a kind of line makes its struct and the table the parser reads by. Words in POSITION come first, then
+// key=value in any order. GPU is the number of a GPU named above.
+enum type { WORD, NUMBER, GPU };
+enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
+#define SYSTEM(F) F(driver, WORD, REQUIRED) F(wedge, WORD, OR_ZERO) F(cuda, NUMBER, REQUIRED)
+#define CARD(F)                                                                                                   \
+    F(index, NUMBER, POSITION) F(uuid, WORD, REQUIRED) F(pci, WORD, REQUIRED) F(model, WORD, REQUIRED)            \
+    F(mem, NUMBER, REQUIRED) F(cc, WORD, REQUIRED) F(serial, WORD, OR_ZERO) F(cpus, WORD, OR_ZERO)                \
+    F(health, WORD, OR_ZERO) F(reserved, NUMBER, OR_ZERO) F(used, NUMBER, OR_ZERO) F(pciid, NUMBER, OR_ZERO)      \
+    F(subsys, NUMBER, OR_ZERO) F(minor, NUMBER, OR_ABSENT) F(numa, NUMBER, OR_ABSENT) F(mig, NUMBER, OR_ABSENT)   \
+    F(util, NUMBER, OR_ABSENT) F(memutil, NUMBER, OR_ABSENT) F(temp, NUMBER, OR_ABSENT)                           \
+    F(power, NUMBER, OR_ABSENT) F(power_limit, NUMBER, OR_ABSENT) F(sm_clock, NUMBER, OR_ABSENT)                  \
+    F(mem_clock, NUMBER, OR_ABSENT) F(ecc, NUMBER, OR_ABSENT) F(ecc_corrected, NUMBER, OR_ZERO)                   \
+    F(ecc_uncorrected, NUMBER, OR_ZERO) F(remap_corrected, NUMBER, OR_ABSENT)                                     \
+    F(remap_uncorrected, NUMBER, OR_ZERO) F(remap_pending, NUMBER, OR_ZERO) F(remap_failed, NUMBER, OR_ZERO)      \
+    F(recovery, NUMBER, OR_ABSENT) F(compute_mode, NUMBER, OR_ABSENT) F(persistence, NUMBER, OR_ABSENT)
+#define MIG(F)                                                                                                    \
+    F(gpu, GPU, POSITION) F(gi, NUMBER, REQUIRED) F(ci, NUMBER, REQUIRED) F(profile, WORD, REQUIRED)              \
+    F(mem, NUMBER, REQUIRED) F(uuid, WORD, REQUIRED) F(sms, NUMBER, OR_ZERO) F(slot, NUMBER, OR_ABSENT)
+#define NVSWITCH(F)                                                                                               \
+    F(index, NUMBER, POSITION) F(pci, WORD, REQUIRED) F(pciid, NUMBER, OR_ZERO) F(numa, NUMBER, OR_ABSENT)
+#define PROC(F)                                                                                                   \
+    F(gpu, GPU, POSITION) F(pid, NUMBER, REQUIRED) F(mem, NUMBER, OR_ZERO) F(sm, NUMBER, OR_ZERO)                 \
+    F(memutil, NUMBER, OR_ZERO) F(type, WORD, OR_ZERO) F(gi, NUMBER, OR_ABSENT) F(ci, NUMBER, OR_ABSENT)
+#define EVENT(F) F(gpu, GPU, POSITION) F(xid, NUMBER, REQUIRED) F(seq, NUMBER, REQUIRED)
+#define LINK(F) F(first, GPU, POSITION) F(second, GPU, POSITION) F(nvlink, NUMBER, REQUIRED)
+#define SWITCH(F) F(gpu, GPU, POSITION) F(links, NUMBER, POSITION)
+#define TOPO(F) F(first, GPU, POSITION) F(second, GPU, POSITION) F(ancestor, WORD, POSITION)
+
+#define FIELD(name, type, need) FIELD_##type(name)
+#define FIELD_WORD(name) char name[TEXT];
+#define FIELD_NUMBER(name) int64_t name;
+#define FIELD_GPU(name) int64_t name;
+struct system { SYSTEM(FIELD) };
+struct mig { MIG(FIELD) bool present; };
+struct gpu {
+    CARD(FIELD)
+    int64_t switch_links, nvlinks[MAX_GPUS];
+    int ancestors[MAX_GPUS];
+    struct mig migs[MAX_MIGS];
+};
+struct nvswitch { NVSWITCH(FIELD) };
+struct proc { PROC(FIELD) };
+struct event { EVENT(FIELD) };
+struct link { LINK(FIELD) };
+struct switch_links { SWITCH(FIELD) };
+struct topo { TOPO(FIELD) };
+
+struct state {
+    struct system systems[1];
+    struct gpu gpus[MAX_GPUS];
+    struct nvswitch nvswitches[MAX_SWITCHES];
+    struct proc procs[MAX_PROCS];
+    struct event events[MAX_EVENTS];
+    int system_count, gpu_count, nvswitch_count, proc_count, event_count;
+    int visible[MAX_GPUS];
+    int visible_count;
+};
+
+static const struct {
+    const char *name;
+    int level;
+} ancestor_names[] = {{"PIX", 10}, {"PXB", 20}, {"PHB", 30}, {"NODE", 40}, {"SYS", 50}};
+enum { ANCESTOR_HOST_BRIDGE = 30, ANCESTOR_NODE = 40, ANCESTOR_SYSTEM = 50 };
+
+// ---------------------------------------------------------------- reading it
+
+struct line {
+    const char *path;
+    int number;
+    int count;
+    char *tokens[MAX_TOKENS];
+};
+
+__attribute__((format(printf, 3, 4)))
+static bool reject(const struct line *line, const char *token, const char *why, ...) {
+    char reason[256];
+    va_list args;
+    va_start(args, why);
+    vsnprintf(reason, sizeof reason, why, args);
+    va_end(args);
+    fprintf(stderr, "simnvml: %s:%d: \"%s\": %s\n", line->path, line->number, token, reason);
+    return false;
+}
+
+// Cuts the line into blank-separated tokens in place; a '#' where a token would start ends it, "..." keeps blanks.
+static bool tokenize(char *text, struct line *line) {
+    static const char blanks[] = " \t";
+    line->count = 0;
+    for (char *in = text + strspn(text, blanks); *in != '\0' && *in != '#'; in += strspn(in, blanks)) {
+        if (line->count == MAX_TOKENS)
+            return reject(line, in, "more than %d tokens on a line", MAX_TOKENS);
+        char *out = line->tokens[line->count++] = in;
+        bool quoted = false;
+        for (; *in != '\0' && (quoted || strchr(blanks, *in) == NULL); in++) {
+            if (*in == '"')
+                quoted = !quoted;
+            else
+                *out++ = *in;
+        }
+        in += *in != '\0';
+        *out = '\0';
+        if (quoted)
+            return reject(line, line->tokens[line->count - 1], "a quote is not closed");
+    }
+    return true;
+}
+
+static bool parse_number(const char *text, int64_t *value) {
+    char *end;
+    errno = 0;
+    *value = strtoll(text, &end, 0);
+    if (end == text || errno != 0)
+        return false;
+    int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    end += shift != 0;
+    return *end == '\0' && !__builtin_mul_overflow(*value, INT64_C(1) << shift, value);
+}
+
+static bool parse_pci(const char *text, unsigned *domain, unsigned *bus, unsigned *device) {
+    int used = 0;
+    return sscanf(text, "%8x:%2x:%2x.0%n", domain, bus, device, &used) == 3 && used > 0 && text[used] == '\0';
+}
+
+struct key {
+    const char *name;
+    size_t offset;
+    enum type type;
+    enum need need;
+};
+#define KEY(name, type, need) {#name, offsetof(record_t, name), type, need},
+#define KEYS(record, LIST)                                    \
+    static const struct key *record##_keys(void) {            \
+        typedef struct record record_t;                       \
+        static const struct key keys[] = {LIST(KEY) {0}};     \
+        return keys;                                          \
+    }
+KEYS(system, SYSTEM)
+KEYS(gpu, CARD)
+KEYS(mig, MIG)
+KEYS(nvswitch, NVSWITCH)
+KEYS(proc, PROC)
+KEYS(event, EVENT)
+KEYS(link, LINK)
+KEYS(switch_links, SWITCH)
+KEYS(topo, TOPO)
+
+static bool parse_value(const struct line *line, const struct state *state, const struct key *key, const char *token,
+                        const char *text, void *record) {
+    void *field = (char *)record + key->offset;
+    int64_t number;
+    if (key->type == WORD) {
+        if (strlen(text) >= TEXT)
+            return reject(line, token, "longer than %d characters", TEXT - 1);
+        strcpy(field, text);
+        return true;
+    }
+    if (!parse_number(text, &number) || number < ABSENT)
+        return reject(line, token, "%s is not a number (decimal or 0x..., with K, M or G for a size)", key->name);
+    if (key->type == GPU && (number < 0 || number >= state->gpu_count))
+        return reject(line, token, "not the index of a GPU named above");
+    memcpy(field, &number, sizeof number);
+    return true;
+}
+
+static bool parse_record(const struct line *line, const struct state *state, const struct key *keys, void *record) {
+    uint64_t found = 0;
+    int at = 1;
+    const int64_t absent = ABSENT;
+    for (const struct key *key = keys; key->name != NULL; key++) {
+        if (key->need == OR_ABSENT)
+            memcpy((char *)record + key->offset, &absent, sizeof absent);
+        if (key->need != POSITION)
+            continue;
+        if (at == line->count)
+            return reject(line, line->tokens[0], "%s is missing", key->name);
+        if (!parse_value(line, state, key, line->tokens[at], line->tokens[at], record))
+            return false;
+        at++;
+    }
+    for (; at < line->count; at++) {
+        const char *token = line->tokens[at];
+        size_t length = strcspn(token, "=");
+        const struct key *key = keys;
+        while (key->name != NULL && (key->need == POSITION || strlen(key->name) != length ||
+                                     strncmp(key->name, token, length) != 0))
+            key++;
+        if (token[length] != '=' || key->name == NULL)
+            return reject(line, token, "not a key=value a %s line has", line->tokens[0]);
+        if (!parse_value(line, state, key, token, token + length + 1, record))
+            return false;
+        found |= UINT64_C(1) << (key - keys);
+    }
+    for (const struct key *key = keys; key->name != NULL; key++)
+        if (key->need == REQUIRED && (found >> (key - keys) & 1) == 0)
+            return reject(line, line->tokens[0], "%s= is missing", key->name);
+    return true;
+}
+
+static bool check_system(struct state *state, const struct line *line, void *record) {
+    const struct system *system = record;
+    const char *wedge = system->wedge;
+    (void)state;
+    return *wedge == '\0' || strcmp(wedge, "all") == 0 || strncmp(wedge, "nvml", 4) == 0 ||
+           reject(line, wedge, "wedge= wants the name of an NVML function, or all");
+}
+
+static bool check_gpu(struct state *state, const struct line *line, void *record) {
+    struct gpu *gpu = record;
+    unsigned ignored;
+    if (gpu->index != state->gpu_count)
+        return reject(line, line->tokens[1], "GPUs are numbered in order: %d comes next", state->gpu_count);
+    if (gpu->minor == ABSENT)
+        gpu->minor = gpu->index;
+    if (gpu->health[0] == '\0')
+        strcpy(gpu->health, "ok");
+    if (strcmp(gpu->health, "ok") != 0 && strcmp(gpu->health, "lost") != 0)
+        return reject(line, gpu->health, "health= wants ok or lost");
+    if (!parse_pci(gpu->pci, &ignored, &ignored, &ignored))
+        return reject(line, gpu->pci, "pci= wants an address like 0000:1a:00.0");
+    if (sscanf(gpu->cc, "%u.%u", &ignored, &ignored) != 2)
+        return reject(line, gpu->cc, "cc= wants a compute capability like 9.0");
+    for (int i = 0; i < state->gpu_count; i++)
+        if (strcmp(state->gpus[i].uuid, gpu->uuid) == 0)
+            return reject(line, gpu->uuid, "GPU %d has the same uuid", i);
+    return true;
+}
+
+// Without slot= a MIG device takes the first free one; a slot left free is a hole in the enumeration.
+static bool check_mig(struct state *state, const struct line *line, void *record) {
+    struct mig *mig = record;
+    struct gpu *gpu = &state->gpus[mig->gpu];
+    if (gpu->mig != 1)
+        return reject(line, line->tokens[1], "this GPU does not have mig=1");
+    if (mig->slot == ABSENT)
+        for (mig->slot = 0; mig->slot < MAX_MIGS && gpu->migs[mig->slot].present;)
+            mig->slot++;
+    if (mig->slot < 0 || mig->slot >= MAX_MIGS || gpu->migs[mig->slot].present)
+        return reject(line, line->tokens[1], "the slot is taken, or not one of the GPU's %d", MAX_MIGS);
+    mig->present = true;
+    gpu->migs[mig->slot] = *mig;
+    return true;
+}
+
+static bool check_nvswitch(struct state *state, const struct line *line, void *record) {
+    struct nvswitch *nvswitch = record;
+    unsigned ignored;
+    if (nvswitch->index != state->nvswitch_count)
+        return reject(line, line->tokens[1], "NVSwitches are numbered in order: %d comes next", state->nvswitch_count);
+    return parse_pci(nvswitch->pci, &ignored, &ignored, &ignored) ||
+           reject(line, nvswitch->pci, "pci= wants an address like 0000:05:00.0");
+}
+
+static bool check_proc(struct state *state, const struct line *line, void *record) {
+    static const char *const types[] = {"C", "G", "C+G", "M", "M+C"};
+    struct proc *proc = record;
+    (void)state;
+    if (proc->type[0] == '\0')
+        strcpy(proc->type, "C");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcmp(proc->type, types[i]) == 0)
+            return true;
+    return reject(line, proc->type, "type= wants C, G, C+G, M or M+C");
+}
+
+static bool check_link(struct state *state, const struct line *line, void *record) {
+    const struct link *link = record;
+    if (link->first == link->second)
+        return reject(line, line->tokens[2], "a GPU has no link to itself");
+    if (link->nvlink < 1 || link->nvlink > MAX_LINKS)
+        return reject(line, line->tokens[3], "nvlink= wants 1 to %d", MAX_LINKS);
+    state->gpus[link->first].nvlinks[link->second] = state->gpus[link->second].nvlinks[link->first] = link->nvlink;
+    return true;
+}
+
+static bool check_switch(struct state *state, const struct line *line, void *record) {
+    const struct switch_links *links = record;
+    if (links->links < 0 || links->links > MAX_LINKS)
+        return reject(line, line->tokens[2], "a GPU has 0 to %d links", MAX_LINKS);
+    state->gpus[links->gpu].switch_links = links->links;
+    return true;
+}
+
+static bool check_topo(struct state *state, const struct line *line, void *record) {
+    const struct topo *topo = record;
+    for (size_t i = 0; i < sizeof ancestor_names / sizeof *ancestor_names; i++) {
+        if (strcmp(topo->ancestor, ancestor_names[i].name) != 0)
+            continue;
+        state->gpus[topo->first].ancestors[topo->second] = ancestor_names[i].level;
+        state->gpus[topo->second].ancestors[topo->first] = ancestor_names[i].level;
+        return true;
+    }
+    return reject(line, topo->ancestor, "an ancestor is PIX, PXB, PHB, NODE or SYS");
+}
+
+// check completes a record, says what is wrong with it, or puts it where it belongs; the rest is kept in an array.
+static const struct kind {
+    const char *name;
+    const struct key *(*keys)(void);
+    bool (*check)(struct state *, const struct line *, void *);
+    size_t size, array, count;
+    int limit;
+} kinds[] = {
+#define KEPT(record, array) sizeof(struct record), offsetof(struct state, array), offsetof(struct state, record##_count)
+    {"system", system_keys, check_system, KEPT(system, systems), 1},
+    {"gpu", gpu_keys, check_gpu, KEPT(gpu, gpus), MAX_GPUS},
+    {"nvswitch", nvswitch_keys, check_nvswitch, KEPT(nvswitch, nvswitches), MAX_SWITCHES},
+    {"proc", proc_keys, check_proc, KEPT(proc, procs), MAX_PROCS},
+    {"event", event_keys, NULL, KEPT(event, events), MAX_EVENTS},
+    {"mig", mig_keys, check_mig, 0, 0, 0, 0},
+    {"link", link_keys, check_link, 0, 0, 0, 0},
+    {"switch", switch_links_keys, check_switch, 0, 0, 0, 0},
+    {"topo", topo_keys, check_topo, 0, 0, 0, 0},
+};
+
+static bool parse_line(struct state *state, const struct line *line) {
+    const struct kind *kind = kinds;
+    const struct kind *end = kinds + sizeof kinds / sizeof *kinds;
+    while (kind < end && strcmp(kind->name, line->tokens[0]) != 0)
+        kind++;
+    if (kind == end)
+        return reject(line, line->tokens[0], "not system, gpu, nvswitch, proc, event, mig, link, switch or topo");
+    union {
+        struct system system;
+        struct gpu gpu;
+        struct nvswitch nvswitch;
+        struct proc proc;
+        struct event event;
+        struct mig mig;
+        struct link link;
+        struct switch_links switch_links;
+        struct topo topo;
+    } record;
+    memset(&record, 0, sizeof record);
+    int *count = (int *)((char *)state + kind->count);
+    if (kind->limit > 0 && *count == kind->limit)
+        return reject(line, line->tokens[0], "more than %d of these", kind->limit);
+    if (!parse_record(line, state, kind->keys(), &record))
+        return false;
+    if (kind->check != NULL && !kind->check(state, line, &record))
+        return false;
+    if (kind->limit > 0)
+        memcpy((char *)state + kind->array + (size_t)(*count)++ * kind->size, &record, kind->size);
+    return true;
+}
+
+// Which GPUs this process sees, and in which order: those of GPUSIM_VISIBLE, or all.
+static bool choose_visible(struct state *state) {
+    const char *wanted = getenv("GPUSIM_VISIBLE");
+    if (wanted == NULL) {
+        for (int i = 0; i < state->gpu_count; i++)
+            state->visible[state->visible_count++] = i;
+        return true;
+    }
+    while (*wanted != '\0') {
+        size_t length = strcspn(wanted, ",");
+        int gpu = 0;
+        while (gpu < state->gpu_count &&
+               (strlen(state->gpus[gpu].uuid) != length || strncmp(state->gpus[gpu].uuid, wanted, length) != 0))
+            gpu++;
+        bool usable = gpu < state->gpu_count;
+        for (int i = 0; i < state->visible_count; i++)
+            usable &= state->visible[i] != gpu;
+        if (!usable) {
+            fprintf(stderr, "simnvml: GPUSIM_VISIBLE: \"%.*s\": no GPU has this uuid, or it is named twice\n",
+                    (int)length, wanted);
+            return false;
+        }
+        state->visible[state->visible_count++] = gpu;
+        wanted += length + (wanted[length] == ',');
+    }
+    return true;
+}
+
+static struct state *read_state(const char *path, FILE *file) {
+    struct state *state = calloc(1, sizeof *state);
+    struct line line = {.path = path};
+    char *text = NULL;
+    size_t size = 0;
+    bool good = state != NULL;
+    while (good && getline(&text, &size, file) >= 0) {
+        line.number++;
+        text[strcspn(text, "\r\n")] = '\0';
+        good = tokenize(text, &line) && (line.count == 0 || parse_line(state, &line));
+    }
+    if (good && ferror(file)) {
+        fprintf(stderr, "simnvml: %s: %s\n", path, strerror(errno));
+        good = false;
+    }
+    if (good && state->system_count == 0)
+        good = reject(&line, "system", "no line says system driver=<version or none> cuda=<13000>");
+    free(text);
+    if (good && choose_visible(state))
+        return state;
+    free(state);
+    return NULL;
+}
+
+// ---------------------------------------------------------------- the library's own state
+
+struct event_set {
+    struct event_set *next;
+    bool registered[MAX_GPUS];
+    uint64_t types[MAX_GPUS];
+    int64_t delivered[MAX_GPUS];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // guards everything below
+static unsigned users;
+static struct state *state;
+static struct stat seen;      // the file as it was when last read
+static bool current;  // state is what the file says now; otherwise the last that could be read
+static struct event_set *event_sets;
+
+// A handle is the address of its cell: [gpu][0] is the GPU itself, [gpu][1 + slot] a MIG device.
+static const char handles[MAX_GPUS][1 + MAX_MIGS];
+typedef const char *nvmlDevice_t;
+typedef struct event_set *nvmlEventSet_t;
+
+static void sleep_ms(int64_t ms) {
+    struct timespec pause = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+    nanosleep(&pause, NULL);
+}
+
+static int64_t clock_us(clockid_t clock) {
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * INT64_C(1000000) + now.tv_nsec / 1000;
+}
+
+static bool same_file(const struct stat *a, const struct stat *b) {
+    return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+// Reads the file again if it changed. One that cannot be read is reported once and the last good state kept.
+static void refresh(void) {
+    const char *path = getenv("GPUSIM_FILE");
+    struct stat now = {0};
+    if (path != NULL && stat(path, &now) != 0)
+        now = (struct stat){0};
+    if (same_file(&now, &seen))
+        return;
+    seen = now;
+    current = false;
+    FILE *file = path != NULL ? fopen(path, "re") : NULL;
+    if (file == NULL) {
+        fprintf(stderr, "simnvml: GPUSIM_FILE=%s: %s\n", path != NULL ? path : "",
+                path != NULL ? strerror(errno) : "not set; it names the topology file");
+        return;
+    }
+    fstat(fileno(file), &seen);
+    struct state *fresh = read_state(path, file);
+    fclose(file);
+    if (fresh != NULL) {
+        free(state);
+        state = fresh;
+        current = true;
+    }
+}
+
+// Whether the file wedges this call, by its name with or without _v2, _v3.
+static bool wedged(const char *call) {
+    if (state == NULL || state->systems[0].wedge[0] == '\0')
+        return false;
+    size_t length = strlen(state->systems[0].wedge);
+    if (strcmp(state->systems[0].wedge, "all") == 0)
+        return true;
+    return strncmp(call, state->systems[0].wedge, length) == 0 &&
+           (call[length] == '\0' || strncmp(call + length, "_v", 2) == 0);
+}
+
+// Takes the lock and returns once no wedge holds this call; the lock is free while it waits.
+static void lock_unwedged(const char *call) {
+    pthread_mutex_lock(&lock);
+    refresh();
+    while (wedged(call)) {
+        pthread_mutex_unlock(&lock);
+        sleep_ms(POLL_MS);
+        pthread_mutex_lock(&lock);
+        refresh();
+    }
+}
+
+// One API call: holds the lock, until the end of its scope, exactly when error is SUCCESS.
+struct call {
+    nvmlReturn_t error;
+    struct gpu *gpu;
+    struct mig *mig;
+    int index;
+};
+
+static struct call enter(const char *name) {
+    pthread_mutex_lock(&lock);
+    bool ready = users > 0;
+    pthread_mutex_unlock(&lock);
+    if (!ready)
+        return (struct call){.error = UNINITIALIZED};
+    lock_unwedged(name);
+    struct call call = {.error = SUCCESS};
+    if (users == 0)
+        call.error = UNINITIALIZED;
+    else if (strcmp(state->systems[0].driver, "none") == 0)
+        call.error = DRIVER_NOT_LOADED;
+    if (call.error != SUCCESS)
+        pthread_mutex_unlock(&lock);
+    return call;
+}
+
+// Finds what a handle stands for; the caller holds the lock.
+static nvmlReturn_t resolve(nvmlDevice_t device, struct call *call) {
+    uintptr_t offset = (uintptr_t)device - (uintptr_t)handles;
+    if (offset >= sizeof handles)
+        return INVALID_ARGUMENT;
+    call->index = (int)(offset / sizeof *handles);
+    size_t cell = offset % sizeof *handles;
+    if (call->index >= state->gpu_count)
+        return GPU_IS_LOST;
+    call->gpu = &state->gpus[call->index];
+    if (strcmp(call->gpu->health, "lost") == 0)
+        return GPU_IS_LOST;
+    call->mig = cell > 0 ? &call->gpu->migs[cell - 1] : NULL;
+    return call->mig != NULL && !call->mig->present ? NOT_FOUND : SUCCESS;
+}
+
+static struct call enter_device(const char *name, nvmlDevice_t device) {
+    struct call call = enter(name);
+    if (call.error == SUCCESS && (call.error = resolve(device, &call)) != SUCCESS)
+        pthread_mutex_unlock(&lock);
+    return call;
+}
+
+// An entry that only a whole GPU answers.
+static struct call enter_gpu(const char *name, nvmlDevice_t device) {
+    struct call call = enter_device(name, device);
+    if (call.error == SUCCESS && call.mig != NULL) {
+        call.error = NOT_SUPPORTED;
+        pthread_mutex_unlock(&lock);
+    }
+    return call;
+}
+
+static void leave(const struct call *call) {
+    if (call->error == SUCCESS)
+        pthread_mutex_unlock(&lock);
+}
+
+#define CALL(entry, ...)                                                     \
+    __attribute__((cleanup(leave))) struct call call = entry(__VA_ARGS__);   \
+    if (call.error != SUCCESS)                                               \
+        return call.error
+#define NEED(pointer)                \
+    if ((pointer) == NULL)           \
+        return INVALID_ARGUMENT
+
+static nvmlReturn_t copy_text(char *buffer, unsigned length, const char *text) {
+    NEED(buffer);
+    if (strlen(text) >= length)
+        return INSUFFICIENT_SIZE;
+    strcpy(buffer, text);
+    return SUCCESS;
+}
+
+static nvmlReturn_t give_number(unsigned *out, int64_t value) {
+    NEED(out);
+    if (value == ABSENT)
+        return NOT_SUPPORTED;
+    *out = (unsigned)value;
+    return SUCCESS;
+}
+
+// ---------------------------------------------------------------- library and system
+
+API nvmlReturn_t nvmlInitWithFlags(unsigned flags) {
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    memset(&seen, 0xff, sizeof seen);  // an old complaint is worth repeating to whoever starts now
+    pthread_mutex_unlock(&lock);
+    lock_unwedged(__func__);
+    bool loaded = current && strcmp(state->systems[0].driver, "none") != 0;
+    nvmlReturn_t result = loaded ? SUCCESS : current ? DRIVER_NOT_LOADED : UNKNOWN;
+    users += result == SUCCESS;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+API nvmlReturn_t nvmlInit_v2(void) {
+    return nvmlInitWithFlags(0);
+}
+
+API nvmlReturn_t nvmlShutdown(void) {
+    CALL(enter, __func__);
+    users--;
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
+    CALL(enter, __func__);
+    return copy_text(version, length, state->systems[0].driver);
+}
+
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    CALL(enter, __func__);
+    NEED(version);
+    *version = (int)state->systems[0].cuda;
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
+    return nvmlSystemGetCudaDriverVersion_v2(version);
+}
+
+// ---------------------------------------------------------------- enumeration and identity
+
+// A visible GPU's handle, or why there is none; the caller holds the lock.
+static nvmlReturn_t give_handle(int gpu, nvmlDevice_t *device) {
+    if (strcmp(state->gpus[gpu].health, "lost") == 0)
+        return GPU_IS_LOST;
+    *device = &handles[gpu][0];
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count) {
+    CALL(enter, __func__);
+    return give_number(count, state->visible_count);
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device) {
+    CALL(enter, __func__);
+    NEED(device);
+    if (index >= (unsigned)state->visible_count)
+        return INVALID_ARGUMENT;
+    return give_handle(state->visible[index], device);
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    CALL(enter, __func__);
+    NEED(uuid);
+    NEED(device);
+    for (int i = 0; i < state->visible_count; i++) {
+        int gpu = state->visible[i];
+        if (strcmp(state->gpus[gpu].uuid, uuid) == 0)
+            return give_handle(gpu, device);
+        for (int slot = 0; slot < MAX_MIGS; slot++) {
+            const struct mig *mig = &state->gpus[gpu].migs[slot];
+            if (mig->present && strcmp(mig->uuid, uuid) == 0) {
+                nvmlReturn_t result = give_handle(gpu, device);
+                if (result == SUCCESS)
+                    *device += 1 + slot;
+                return result;
+            }
+        }
+    }
+    return NOT_FOUND;
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device) {
+    CALL(enter, __func__);
+    NEED(bus_id);
+    NEED(device);
+    unsigned wanted[3], found[3];
+    if (!parse_pci(bus_id, &wanted[0], &wanted[1], &wanted[2]))
+        return INVALID_ARGUMENT;
+    for (int i = 0; i < state->visible_count; i++) {
+        parse_pci(state->gpus[state->visible[i]].pci, &found[0], &found[1], &found[2]);
+        if (memcmp(wanted, found, sizeof wanted) == 0)
+            return give_handle(state->visible[i], device);
+    }
+    return NOT_FOUND;
+}
+
+API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
+    CALL(enter_device, __func__, device);
+    if (call.mig != NULL)
+        return give_number(index, call.mig - call.gpu->migs);
+    for (int i = 0; i < state->visible_count; i++)
+        if (state->visible[i] == call.index)
+            return give_number(index, i);
+    return NOT_FOUND;
+}
+
+API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length) {
+    CALL(enter_device, __func__, device);
+    char text[2 * TEXT + 8];
+    snprintf(text, sizeof text, call.mig != NULL ? "%s MIG %s" : "%s", call.gpu->model,
+             call.mig != NULL ? call.mig->profile : "");
+    return copy_text(name, length, text);
+}
+
+API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length) {
+    CALL(enter_device, __func__, device);
+    return copy_text(uuid, length, call.mig != NULL ? call.mig->uuid : call.gpu->uuid);
+}
+
+API nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned length) {
+    CALL(enter_gpu, __func__, device);
+    return call.gpu->serial[0] == '\0' ? NOT_SUPPORTED : copy_text(serial, length, call.gpu->serial);
+}
+
+API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
+    CALL(enter_device, __func__, device);
+    NEED(major);
+    NEED(minor);
+    sscanf(call.gpu->cc, "%d.%d", major, minor);
+    return SUCCESS;
+}
+
+typedef struct {
+    char busIdLegacy[16];
+    unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+} nvmlPciInfo_t;
+_Static_assert(sizeof(nvmlPciInfo_t) == 68, "nvmlPciInfo_t as nvml.h has it");
+
+static nvmlReturn_t give_pci(nvmlPciInfo_t *pci, const char *address, int64_t id, int64_t subsystem) {
+    NEED(pci);
+    memset(pci, 0, sizeof *pci);
+    parse_pci(address, &pci->domain, &pci->bus, &pci->device);
+    pci->pciDeviceId = (unsigned)id;
+    pci->pciSubSystemId = (unsigned)subsystem;
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", pci->domain & 0xffff, pci->bus & 0xff,
+             pci->device & 0xff);
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci) {
+    CALL(enter_device, __func__, device);
+    return give_pci(pci, call.gpu->pci, call.gpu->pciid, call.gpu->subsys);
+}
+
+// ---------------------------------------------------------------- MIG
+
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *now, unsigned *pending) {
+    CALL(enter_gpu, __func__, device);
+    nvmlReturn_t result = give_number(now, call.gpu->mig);
+    return result == SUCCESS ? give_number(pending, call.gpu->mig) : result;
+}
+
+API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
+    CALL(enter_gpu, __func__, device);
+    return give_number(count, call.gpu->mig == ABSENT ? 0 : MAX_MIGS);
+}
+
+API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *mig) {
+    CALL(enter_gpu, __func__, device);
+    NEED(mig);
+    if (call.gpu->mig == ABSENT)
+        return NOT_SUPPORTED;
+    if (index >= MAX_MIGS)
+        return INVALID_ARGUMENT;
+    if (!call.gpu->migs[index].present)
+        return NOT_FOUND;
+    *mig = &handles[call.index][1 + index];
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_mig) {
+    CALL(enter_device, __func__, device);
+    return give_number(is_mig, call.mig != NULL);
+}
+
+API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t mig, nvmlDevice_t *device) {
+    CALL(enter_device, __func__, mig);
+    NEED(device);
+    if (call.mig == NULL)
+        return INVALID_ARGUMENT;
+    *device = &handles[call.index][0];
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned *id) {
+    CALL(enter_device, __func__, device);
+    return call.mig == NULL ? NOT_SUPPORTED : give_number(id, call.mig->gi);
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned *id) {
+    CALL(enter_device, __func__, device);
+    return call.mig == NULL ? NOT_SUPPORTED : give_number(id, call.mig->ci);
+}
+
+typedef struct {
+    unsigned multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount,
+        sharedOfaCount, gpuInstanceSliceCount, computeInstanceSliceCount;
+    unsigned long long memorySizeMB;
+} nvmlDeviceAttributes_t;
+
+API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttributes_t *attributes) {
+    CALL(enter_device, __func__, device);
+    NEED(attributes);
+    if (call.mig == NULL)
+        return NOT_SUPPORTED;
+    memset(attributes, 0, sizeof *attributes);
+    attributes->multiprocessorCount = (unsigned)call.mig->sms;
+    attributes->memorySizeMB = (unsigned long long)call.mig->mem >> 20;
+    // "1c.3g.20gb" is one compute slice of a three-slice instance; "3g.20gb" has them all.
+    unsigned first = 0, second = 0;
+    bool split = sscanf(call.mig->profile, "%uc.%ug.", &first, &second) == 2;
+    attributes->computeInstanceSliceCount = first;
+    attributes->gpuInstanceSliceCount = split ? second : first;
+    return SUCCESS;
+}
+
+// ---------------------------------------------------------------- memory, load, processes
+
+// Memory of the processes on a GPU, or of those in one MIG device.
+static int64_t process_memory(const struct call *call) {
+    int64_t sum = 0;
+    for (int i = 0; i < state->proc_count; i++) {
+        const struct proc *proc = &state->procs[i];
+        if (proc->gpu == call->index && (call->mig == NULL || (proc->gi == call->mig->gi && proc->ci == call->mig->ci)))
+            sum += proc->mem;
+    }
+    return sum;
+}
+
+typedef struct {
+    unsigned long long total, free, used;
+} nvmlMemory_t;
+
+typedef struct {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+_Static_assert(sizeof(nvmlMemory_v2_t) == 40, "nvmlMemory_v2_t as nvml.h has it");
+
+static nvmlMemory_v2_t memory_of(const struct call *call) {
+    const bool mig = call->mig != NULL;
+    nvmlMemory_v2_t memory = {.version = 2u << 24 | sizeof memory};
+    memory.total = (unsigned long long)(mig ? call->mig->mem : call->gpu->mem);
+    memory.reserved = (unsigned long long)(mig ? 0 : call->gpu->reserved);
+    memory.used = (unsigned long long)(process_memory(call) + (mig ? 0 : call->gpu->used));
+    unsigned long long taken = memory.reserved + memory.used;
+    memory.free = taken < memory.total ? memory.total - taken : 0;
+    return memory;
+}
+
+API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out) {
+    CALL(enter_device, __func__, device);
+    NEED(out);
+    nvmlMemory_v2_t memory = memory_of(&call);
+    *out = (nvmlMemory_t){memory.total, memory.free, memory.used + memory.reserved};
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *out) {
+    CALL(enter_device, __func__, device);
+    NEED(out);
+    nvmlMemory_v2_t memory = memory_of(&call);
+    if (out->version != memory.version)
+        return ARGUMENT_VERSION_MISMATCH;
+    *out = memory;
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned gpu, memory;
+} nvmlUtilization_t;
+
+API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
+    CALL(enter_gpu, __func__, device);
+    NEED(rates);
+    if (call.gpu->mig == 1)
+        return NOT_SUPPORTED;
+    nvmlReturn_t result = give_number(&rates->gpu, call.gpu->util);
+    return result == SUCCESS ? give_number(&rates->memory, call.gpu->memutil) : result;
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long usedGpuMemory;
+    unsigned gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+_Static_assert(sizeof(nvmlProcessInfo_t) == 24, "nvmlProcessInfo_v2_t as nvml.h has it");
+
+// The processes whose type has this letter. Says INSUFFICIENT_SIZE and how many there are when they do not fit.
+static nvmlReturn_t list_processes(const struct call *call, char letter, unsigned *count, nvmlProcessInfo_t *infos) {
+    NEED(count);
+    unsigned found = 0;
+    for (int i = 0; i < state->proc_count; i++) {
+        const struct proc *proc = &state->procs[i];
+        if (proc->gpu != call->index || strchr(proc->type, letter) == NULL)
+            continue;
+        if (call->mig != NULL && (proc->gi != call->mig->gi || proc->ci != call->mig->ci))
+            continue;
+        if (infos != NULL && found < *count)
+            infos[found] = (nvmlProcessInfo_t){(unsigned)proc->pid, (unsigned long long)proc->mem, (unsigned)proc->gi,
+                                               (unsigned)proc->ci};
+        found++;
+    }
+    bool fits = found == 0 || (infos != NULL && found <= *count);
+    *count = found;
+    return fits ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                         nvmlProcessInfo_t *infos) {
+    CALL(enter_device, __func__, device);
+    return list_processes(&call, 'C', count, infos);
+}
+
+API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                            nvmlProcessInfo_t *infos) {
+    CALL(enter_device, __func__, device);
+    return list_processes(&call, 'M', count, infos);
+}
+
+typedef struct {
+    unsigned pid;
+    unsigned long long timeStamp;
+    unsigned smUtil, memUtil, encUtil, decUtil;
+} nvmlProcessUtilizationSample_t;
+_Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t as nvml.h has it");
+enum { SAMPLE_US = 100000 };  // the driver samples; asked twice within a sample it has nothing new
+
+API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                                 unsigned *count, unsigned long long since) {
+    CALL(enter_gpu, __func__, device);
+    NEED(count);
+    if (call.gpu->mig == 1)
+        return NOT_SUPPORTED;
+    unsigned long long stamp = (unsigned long long)clock_us(CLOCK_REALTIME);
+    stamp -= stamp % SAMPLE_US;
+    unsigned found = 0;
+    for (int i = 0; i < state->proc_count && stamp > since; i++) {
+        const struct proc *proc = &state->procs[i];
+        if (proc->gpu != call.index || (proc->sm <= 0 && proc->memutil <= 0))
+            continue;
+        if (samples != NULL && found < *count)
+            samples[found] = (nvmlProcessUtilizationSample_t){
+                .pid = (unsigned)proc->pid,
+                .timeStamp = stamp,
+                .smUtil = (unsigned)proc->sm,
+                .memUtil = (unsigned)proc->memutil,
+            };
+        found++;
+    }
+    bool fits = samples != NULL && found <= *count;
+    *count = found;
+    return found == 0 ? NOT_FOUND : fits ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+// ---------------------------------------------------------------- sensors, modes, errors
+
+#define GPU_NUMBER(function, field)                                   \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned *out)     \
+    {                                                                 \
+        CALL(enter_gpu, __func__, device);                            \
+        return give_number(out, call.gpu->field);                     \
+    }
+GPU_NUMBER(nvmlDeviceGetMinorNumber, minor)
+GPU_NUMBER(nvmlDeviceGetPowerUsage, power)
+GPU_NUMBER(nvmlDeviceGetEnforcedPowerLimit, power_limit)
+GPU_NUMBER(nvmlDeviceGetComputeMode, compute_mode)
+GPU_NUMBER(nvmlDeviceGetPersistenceMode, persistence)
+
+API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *celsius) {
+    CALL(enter_gpu, __func__, device);
+    return sensor != 0 ? INVALID_ARGUMENT : give_number(celsius, call.gpu->temp);
+}
+
+API nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, unsigned type, unsigned *mhz) {
+    enum { GRAPHICS, SM, MEMORY };
+    CALL(enter_gpu, __func__, device);
+    switch (type) {
+    case GRAPHICS:
+    case SM: return give_number(mhz, call.gpu->sm_clock);
+    case MEMORY: return give_number(mhz, call.gpu->mem_clock);
+    default: return INVALID_ARGUMENT;
+    }
+}
+
+API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *now, unsigned *pending) {
+    CALL(enter_gpu, __func__, device);
+    nvmlReturn_t result = give_number(now, call.gpu->ecc);
+    return result == SUCCESS ? give_number(pending, call.gpu->ecc) : result;
+}
+
+// The file has one count of each kind: volatile and aggregate are the same.
+API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind, unsigned counter,
+                                             unsigned long long *count) {
+    CALL(enter_gpu, __func__, device);
+    NEED(count);
+    if (kind > 1 || counter > 1)
+        return INVALID_ARGUMENT;
+    if (call.gpu->ecc != 1)
+        return NOT_SUPPORTED;
+    *count = (unsigned long long)(kind == 0 ? call.gpu->ecc_corrected : call.gpu->ecc_uncorrected);
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected,
+                                           unsigned *pending, unsigned *failed) {
+    CALL(enter_gpu, __func__, device);
+    NEED(uncorrected);
+    NEED(pending);
+    NEED(failed);
+    *uncorrected = (unsigned)call.gpu->remap_uncorrected;
+    *pending = (unsigned)call.gpu->remap_pending;
+    *failed = (unsigned)call.gpu->remap_failed;
+    return give_number(corrected, call.gpu->remap_corrected);
+}
+
+typedef struct {
+    uint32_t fieldId, scopeId;
+    int64_t timestamp, latencyUsec;
+    unsigned valueType;
+    nvmlReturn_t nvmlReturn;
+    union {
+        unsigned uiVal;
+        unsigned long long ullVal;
+    } value;
+} nvmlFieldValue_t;
+_Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t as nvml.h has it");
+
+API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
+    enum { GPU_RECOVERY_ACTION = 230, TYPE_UNSIGNED = 1 };
+    CALL(enter_gpu, __func__, device);
+    NEED(values);
+    for (int i = 0; i < count; i++) {
+        values[i].valueType = TYPE_UNSIGNED;
+        values[i].timestamp = clock_us(CLOCK_REALTIME);
+        values[i].nvmlReturn = values[i].fieldId == GPU_RECOVERY_ACTION
+                                   ? give_number(&values[i].value.uiVal, call.gpu->recovery)
+                                   : NOT_SUPPORTED;
+    }
+    return SUCCESS;
+}
+
+typedef struct {
+    unsigned isC2cEnabled;
+} nvmlC2cModeInfo_v1_t;
+
+API nvmlReturn_t nvmlDeviceGetC2cModeInfoV(nvmlDevice_t device, nvmlC2cModeInfo_v1_t *info) {
+    CALL(enter_gpu, __func__, device);
+    NEED(info);
+    return NOT_SUPPORTED;  // only Grace has it
+}
+
+// ---------------------------------------------------------------- where a GPU sits and what it is connected to
+
+static nvmlReturn_t set_bit(unsigned long *set, unsigned size, unsigned long bit) {
+    const unsigned long width = 8 * sizeof *set;
+    if (bit / width >= size)
+        return INSUFFICIENT_SIZE;
+    set[bit / width] |= 1ul << bit % width;
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned size, unsigned long *set, unsigned scope) {
+    CALL(enter_device, __func__, device);
+    NEED(set);
+    if (size == 0 || scope > 1)
+        return INVALID_ARGUMENT;
+    if (call.gpu->numa == ABSENT)
+        return NOT_SUPPORTED;
+    memset(set, 0, size * sizeof *set);
+    return set_bit(set, size, (unsigned long)call.gpu->numa);
+}
+
+API nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned size, unsigned long *set) {
+    CALL(enter_device, __func__, device);
+    NEED(set);
+    if (size == 0)
+        return INVALID_ARGUMENT;
+    const char *range = call.gpu->cpus;
+    if (*range == '\0')
+        return NOT_SUPPORTED;
+    memset(set, 0, size * sizeof *set);
+    while (*range != '\0') {
+        char *end;
+        unsigned long first = strtoul(range, &end, 10);
+        unsigned long last = *end == '-' ? strtoul(end + 1, &end, 10) : first;
+        for (unsigned long cpu = first; cpu <= last; cpu++)
+            if (set_bit(set, size, cpu) != SUCCESS)
+                return INSUFFICIENT_SIZE;
+        range = *end == ',' ? end + 1 : "";
+    }
+    return SUCCESS;
+}
+
+static int ancestor_of(int a, int b) {
+    if (a == b)
+        return 0;
+    if (state->gpus[a].ancestors[b] != 0)
+        return state->gpus[a].ancestors[b];
+    return state->gpus[a].numa == state->gpus[b].numa ? ANCESTOR_NODE : ANCESTOR_SYSTEM;
+}
+
+API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t first, nvmlDevice_t second, unsigned *level) {
+    CALL(enter_gpu, __func__, first);
+    struct call other = call;
+    nvmlReturn_t result = resolve(second, &other);
+    return result == SUCCESS ? give_number(level, ancestor_of(call.index, other.index)) : result;
+}
+
+API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, unsigned kind, unsigned *status) {
+    enum { READ = 0, WRITE = 1, NVLINK = 2 };
+    enum { GOOD = 0, TOPOLOGY_NOT_SUPPORTED = 3, STATUS_NOT_SUPPORTED = 5 };
+    CALL(enter_gpu, __func__, first);
+    NEED(status);
+    struct call other = call;
+    nvmlReturn_t result = resolve(second, &other);
+    if (result != SUCCESS)
+        return result;
+    if (call.index == other.index || kind > NVLINK)
+        return INVALID_ARGUMENT;
+    bool nvlink = call.gpu->nvlinks[other.index] > 0 ||
+                  (call.gpu->switch_links > 0 && other.gpu->switch_links > 0);
+    if (nvlink)
+        *status = GOOD;
+    else if (kind == NVLINK)
+        *status = STATUS_NOT_SUPPORTED;
+    else
+        *status = ancestor_of(call.index, other.index) <= ANCESTOR_HOST_BRIDGE ? GOOD : TOPOLOGY_NOT_SUPPORTED;
+    return SUCCESS;
+}
+
+// A GPU's links are counted through its peers in order, then to the NVSwitches in turn.
+struct remote {
+    int peer;      // GPU at the other end, or -1
+    int nvswitch;  // number of the NVSwitch, when there is no peer
+};
+
+static nvmlReturn_t find_link(const struct call *call, unsigned link, struct remote *remote) {
+    int64_t left = link;
+    int64_t total = call->gpu->switch_links;
+    for (int peer = 0; peer < state->gpu_count; peer++)
+        total += call->gpu->nvlinks[peer];
+    if (total == 0)
+        return NOT_SUPPORTED;
+    if (left >= total)
+        return INVALID_ARGUMENT;
+    for (int peer = 0; peer < state->gpu_count; peer++) {
+        if (left < call->gpu->nvlinks[peer]) {
+            *remote = (struct remote){.peer = peer};
+            return SUCCESS;
+        }
+        left -= call->gpu->nvlinks[peer];
+    }
+    int switches = state->nvswitch_count;
+    *remote = (struct remote){.peer = -1, .nvswitch = switches > 0 ? (int)left % switches : -1};
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active) {
+    CALL(enter_gpu, __func__, device);
+    struct remote remote;
+    nvmlReturn_t result = find_link(&call, link, &remote);
+    return result == SUCCESS ? give_number(active, 1) : result;
+}
+
+API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, unsigned *type) {
+    enum { REMOTE_GPU = 0, REMOTE_SWITCH = 2 };
+    CALL(enter_gpu, __func__, device);
+    struct remote remote;
+    nvmlReturn_t result = find_link(&call, link, &remote);
+    return result == SUCCESS ? give_number(type, remote.peer >= 0 ? REMOTE_GPU : REMOTE_SWITCH) : result;
+}
+
+API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *pci) {
+    CALL(enter_gpu, __func__, device);
+    struct remote remote;
+    nvmlReturn_t result = find_link(&call, link, &remote);
+    if (result != SUCCESS)
+        return result;
+    if (remote.peer >= 0)
+        return give_pci(pci, state->gpus[remote.peer].pci, state->gpus[remote.peer].pciid, 0);
+    if (remote.nvswitch >= 0)
+        return give_pci(pci, state->nvswitches[remote.nvswitch].pci, state->nvswitches[remote.nvswitch].pciid, 0);
+    return give_pci(pci, "ffffffff:ff:ff.0", 0, 0);  // a guest does not see the switch
+}
+
+// ---------------------------------------------------------------- events
+
+enum { EVENT_SINGLE_BIT = 0x1, EVENT_DOUBLE_BIT = 0x2, EVENT_XID = 0x8 };
+static const uint64_t supported_events = EVENT_SINGLE_BIT | EVENT_DOUBLE_BIT | EVENT_XID;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType, eventData;
+    unsigned gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
+_Static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t as nvml.h has it");
+
+static struct event_set **find_set(nvmlEventSet_t set) {
+    struct event_set **at = &event_sets;
+    while (*at != NULL && *at != set)
+        at = &(*at)->next;
+    return *at != NULL ? at : NULL;
+}
+
+API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set) {
+    CALL(enter, __func__);
+    NEED(set);
+    struct event_set *fresh = calloc(1, sizeof *fresh);
+    if (fresh == NULL)
+        return UNKNOWN;
+    fresh->next = event_sets;
+    *set = event_sets = fresh;
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set) {
+    CALL(enter, __func__);
+    struct event_set **at = find_set(set);
+    NEED(at);
+    *at = set->next;
+    free(set);
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetSupportedEventTypes(nvmlDevice_t device, unsigned long long *types) {
+    CALL(enter_gpu, __func__, device);
+    NEED(types);
+    *types = supported_events;
+    return SUCCESS;
+}
+
+// A set hears of what happens after it registered, not of what the file already tells.
+API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set) {
+    CALL(enter_gpu, __func__, device);
+    NEED(find_set(set));
+    if ((types & ~supported_events) != 0)
+        return NOT_SUPPORTED;
+    set->registered[call.index] = true;
+    set->types[call.index] |= types;
+    for (int i = 0; i < state->event_count; i++) {
+        const struct event *event = &state->events[i];
+        if (event->gpu == call.index && event->seq > set->delivered[call.index])
+            set->delivered[call.index] = event->seq;
+    }
+    return SUCCESS;
+}
+
+// The undelivered event with the lowest number, GPU_IS_LOST when a registered GPU is gone, TIMEOUT for nothing.
+static nvmlReturn_t next_event(struct event_set *set, nvmlEventData_t *data) {
+    const struct event *next = NULL;
+    for (int i = 0; i < state->event_count; i++) {
+        const struct event *event = &state->events[i];
+        if ((set->types[event->gpu] & EVENT_XID) != 0 && event->seq > set->delivered[event->gpu] &&
+            (next == NULL || event->seq < next->seq))
+            next = event;
+    }
+    if (next != NULL) {
+        set->delivered[next->gpu] = next->seq;
+        *data = (nvmlEventData_t){&handles[next->gpu][0], EVENT_XID, (unsigned long long)next->xid, ~0u, ~0u};
+        return SUCCESS;
+    }
+    for (int i = 0; i < MAX_GPUS; i++)
+        if (set->registered[i] && (i >= state->gpu_count || strcmp(state->gpus[i].health, "lost") == 0))
+            return GPU_IS_LOST;
+    return TIMEOUT;
+}
+
+API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms) {
+    const int64_t deadline = clock_us(CLOCK_MONOTONIC) + timeout_ms * INT64_C(1000);
+    for (;;) {
+        {
+            CALL(enter, __func__);
+            NEED(find_set(set));
+            NEED(data);
+            nvmlReturn_t result = next_event(set, data);
+            if (result != TIMEOUT)
+                return result;
+        }
+        int64_t left_ms = (deadline - clock_us(CLOCK_MONOTONIC) + 999) / 1000;
+        if (left_ms <= 0)
+            return TIMEOUT;
+        sleep_ms(left_ms < POLL_MS ? left_ms : POLL_MS);
+    }
+}
