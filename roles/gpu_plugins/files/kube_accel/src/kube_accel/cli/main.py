@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``kube-accel``: flags here, each subcommand's work in a module that is loaded when it is chosen."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kube_accel.model import Mode
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a subcommand; its exit code."""
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "plugin":
+        from kube_accel.cli.plugin import run
+    elif arguments.command == "extender":
+        from kube_accel.cli.extender import run
+    elif arguments.command == "quiesce":
+        from kube_accel.cli.quiesce import run
+    else:
+        from kube_accel.cli.validate import run
+    return run(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kube-accel", description="NVIDIA GPUs for Kubernetes nodes.")
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    node = argparse.ArgumentParser(add_help=False)
+    node.add_argument("--kubelet-device-plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
+    node.add_argument("--pod-resources-socket", type=Path, default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"))
+    node.add_argument("--sysfs-root", type=Path, default=Path("/sys"), help="where the host's /sys is seen")
+    node.add_argument("--dev-root", type=Path, default=Path("/dev"), help="where the host's /dev is seen")
+
+    state = argparse.ArgumentParser(add_help=False)
+    state.add_argument("--state-dir", type=Path, default=Path("/var/lib/kube-accel"))
+
+    plugin = commands.add_parser("plugin", parents=[node, state], help="serve GPUs to kubelet")
+    plugin.add_argument("--mode", type=_mode, default=Mode.PGPU, help=f"one of {_modes()}")
+    plugin.add_argument(
+        "--node-name",
+        default=os.environ.get("NODE_NAME"),
+        required="NODE_NAME" not in os.environ,
+        help="this node's name (default: $NODE_NAME)",
+    )
+    plugin.add_argument("--listen", type=_address, default=("0.0.0.0", 9445), help="HOST:PORT of the probes")  # noqa: S104
+    plugin.add_argument(
+        "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    )
+    plugin.add_argument(
+        "--takeover", action="store_true", help="register even where another plugin serves the resource"
+    )
+    plugin.add_argument(
+        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="mode mps: <root>/<uuid>/pipe and <root>/shm"
+    )
+    plugin.add_argument("--mps-control-command", default="nvidia-cuda-mps-control", help="mode mps: asks the daemons")
+    plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+    extender = commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs")
+    extender.add_argument("--listen", type=_address, default=("127.0.0.1", 9446), help="HOST:PORT")
+    extender.add_argument("--layout", choices=("local", "proxied"), default="local", help="how kube-scheduler calls")
+    extender.add_argument("--tls-cert", type=Path, help="PEM file; layout proxied may do without")
+    extender.add_argument("--tls-key", type=Path)
+    extender.add_argument("--client-ca", type=Path, help="whose certificates kube-scheduler may show")
+    extender.add_argument("--kubeconfig", type=Path, help="default: the service account of this pod")
+    extender.add_argument(
+        "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
+    )
+    extender.add_argument("--policy", choices=("binpack", "spread"), default="binpack", help="for pods that name none")
+    extender.add_argument(
+        "--quota-configmap", type=_namespaced, default=("kube-system", "kube-accel-quota"), help="NAMESPACE/NAME"
+    )
+    extender.add_argument("--manage-whole-gpus", action="store_true", help="plain nvidia.com/gpu pods are ours too")
+    extender.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+    quiesce = commands.add_parser("quiesce", parents=[state], help="make the daemon let go of NVML for a while")
+    quiesce.add_argument("--seconds", type=float, default=1800, help="for how long at most (default: 1800)")
+    quiesce.add_argument("--resume", action="store_true", help="end it now")
+
+    commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
+    return parser
+
+
+def _modes() -> str:
+    return ", ".join(mode.value for mode in Mode)
+
+
+def _mode(text: str) -> Mode:
+    try:
+        return Mode(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"unknown mode {text!r}; known: {_modes()}") from None
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _namespaced(text: str) -> tuple[str, str]:
+    namespace, slash, name = text.partition("/")
+    if not (namespace and slash and name) or "/" in name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE/NAME")
+    return namespace, name
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kube-accel plugin``: the device plugin daemon of a node."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import threading
+from contextlib import suppress
+
+from kube_accel import logs
+from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.plugin.options import NodeError, PluginOptions, check_directories
+
+EXIT_NODE = 2
+
+_M_ARENA_MAX = -8
+"""malloc.h of the GNU C library."""
+
+_log = logging.getLogger(__name__)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; the exit code."""
+    with suppress(AttributeError):
+        # Many threads that each need little: one heap for all costs some MiB less than one for each.
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    logs.configure(arguments.log_level)
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+    options = PluginOptions(
+        mode=arguments.mode,
+        node_name=arguments.node_name,
+        device_plugin_dir=arguments.kubelet_device_plugin_dir,
+        pod_resources_socket=arguments.pod_resources_socket,
+        listen=arguments.listen,
+        state_dir=arguments.state_dir,
+        dev_root=arguments.dev_root,
+        service_account_dir=arguments.service_account_dir,
+        takeover=arguments.takeover,
+        mps_root=arguments.mps_root,
+        mps_control_command=arguments.mps_control_command,
+    )
+    monitor = GpuMonitor(MonitorOptions(sysfs_root=arguments.sysfs_root))
+    try:
+        check_directories(options)
+        monitor.start()
+        # Loading gRPC takes as long as a worker takes to read the GPUs: both at once.
+        from kube_accel.plugin.daemon import Daemon
+
+        return Daemon(options, monitor, stop).run()
+    except NodeError as error:
+        _log.error("cannot start", extra={"reason": str(error)})
+        return EXIT_NODE
+    finally:
+        monitor.stop()

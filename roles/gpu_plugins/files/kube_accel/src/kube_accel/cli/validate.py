@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kube-accel validate``: checks a node from inside, one line a check."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from kube_accel.kube.deviceplugin import KUBELET_SOCKET
+from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
+from kube_accel.model import DriverState, Gpu, Inventory, Snapshot
+from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.plugin.admin import AdminError, call
+
+_NVML_DEADLINE = 30.0
+_OLDEST_DRIVER = 470
+_DISPLAY_CLASSES = ("0x0300", "0x0302")
+_NVIDIA = "0x10de"
+_SHARED_NODES = ("nvidiactl", "nvidia-uvm")
+
+
+class Status(Enum):
+    """Outcome of a check."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line for a person."""
+
+    status: Status
+    name: str
+    detail: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status.value:<4}  {self.name}: {self.detail}{'; ' if self.remedy else ''}{self.remedy}"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print every check; 1 when one of them failed."""
+    failed = False
+    for check in _checks(arguments):
+        print(check, flush=True)
+        failed = failed or check.status is Status.FAIL
+    return int(failed)
+
+
+def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
+    snapshot = _look(arguments.sysfs_root)
+    yield check_nvml(snapshot)
+    inventory = snapshot.inventory
+    if inventory is not None:
+        yield check_driver(inventory, _kernel_module_version(arguments.sysfs_root))
+        yield check_pci(pci_gpus(arguments.sysfs_root), inventory.gpus)
+        yield check_device_nodes(inventory.gpus, lambda name: (arguments.dev_root / name).exists())
+    else:
+        yield check_pci(pci_gpus(arguments.sysfs_root), ())
+    yield check_kubelet(arguments.kubelet_device_plugin_dir / KUBELET_SOCKET)
+    yield check_pod_resources(arguments.pod_resources_socket)
+    yield check_plugin(arguments.state_dir)
+
+
+def _look(sysfs_root: Path) -> Snapshot:
+    monitor = GpuMonitor(MonitorOptions(sysfs_root=sysfs_root))
+    monitor.start()
+    try:
+        deadline = time.monotonic() + _NVML_DEADLINE
+        snapshot = monitor.snapshot()
+        while snapshot.driver_state is DriverState.STARTING and (left := deadline - time.monotonic()) > 0:
+            snapshot = monitor.wait(snapshot.version, left)
+        return snapshot
+    finally:
+        monitor.stop()
+
+
+def check_nvml(snapshot: Snapshot) -> Check:
+    """NVML loads and answers."""
+    if snapshot.driver_state is DriverState.READY:
+        count = len(snapshot.inventory.gpus) if snapshot.inventory else 0
+        return Check(Status.OK, "nvml", f"answers, {count} GPUs")
+    return Check(
+        Status.FAIL,
+        "nvml",
+        f"{snapshot.driver_state.value}: {snapshot.detail}",
+        "install or reload the NVIDIA driver; in a pod, check runtimeClassName nvidia",
+    )
+
+
+def check_driver(inventory: Inventory, kernel_module: str | None) -> Check:
+    """The driver is one we support, and the library is that of the loaded kernel module."""
+    version = inventory.driver_version
+    if kernel_module is not None and kernel_module != version:
+        return Check(
+            Status.FAIL,
+            "driver",
+            f"the library is {version}, the loaded kernel module {kernel_module}",
+            "reload the module or reboot",
+        )
+    major = version.partition(".")[0]
+    if major.isdecimal() and int(major) < _OLDEST_DRIVER:
+        return Check(Status.WARN, "driver", f"{version} is older than {_OLDEST_DRIVER}", "upgrade the driver")
+    return Check(Status.OK, "driver", f"{version}, CUDA {'.'.join(map(str, inventory.cuda_version))}")
+
+
+def check_pci(on_bus: Collection[str], gpus: Collection[Gpu]) -> Check:
+    """Every NVIDIA GPU on the PCI bus is seen by NVML."""
+    missing = sorted(set(on_bus) - {gpu.pci_address for gpu in gpus})
+    if missing:
+        return Check(
+            Status.FAIL,
+            "pci",
+            f"NVML does not see {', '.join(missing)}",
+            "look for NVRM and Xid lines in the kernel log; the GPU may have fallen off the bus",
+        )
+    if not on_bus:
+        return Check(Status.WARN, "pci", "no NVIDIA GPU on the bus", "take the label nvidia-device-enable off the node")
+    return Check(Status.OK, "pci", f"NVML sees all {len(on_bus)} NVIDIA GPUs on the bus")
+
+
+def check_device_nodes(gpus: Collection[Gpu], exists: Callable[[str], bool]) -> Check:
+    """The device nodes that a container is given exist."""
+    names = (*(f"nvidia{gpu.minor}" for gpu in gpus), *_SHARED_NODES)
+    missing = [name for name in names if not exists(name)]
+    if missing:
+        return Check(
+            Status.FAIL,
+            "device nodes",
+            f"no {', '.join(f'/dev/{name}' for name in missing)}",
+            "run nvidia-modprobe -c0 -u on the host",
+        )
+    return Check(Status.OK, "device nodes", f"all {len(names)} exist")
+
+
+def check_kubelet(socket: Path) -> Check:
+    """Kubelet takes registrations."""
+    if socket.is_socket():
+        return Check(Status.OK, "kubelet", f"{socket} exists")
+    return Check(Status.FAIL, "kubelet", f"no socket {socket}", "start kubelet, or set --kubelet-device-plugin-dir")
+
+
+def check_pod_resources(socket: Path) -> Check:
+    """Kubelet tells who holds which device."""
+    try:
+        listed = PodResourcesClient(socket).list(timeout=5)
+    except PodResourcesError as error:
+        return Check(Status.FAIL, "pod resources", str(error), "start kubelet, or set --pod-resources-socket")
+    return Check(Status.OK, "pod resources", f"{len(listed)} containers hold devices")
+
+
+def check_plugin(state_dir: Path) -> Check:
+    """Our daemon runs and kubelet has registered it."""
+    try:
+        status = call(state_dir, "status", timeout=5)
+    except AdminError as error:
+        return Check(Status.FAIL, "plugin", str(error))
+    if not status["registered"]:
+        return Check(Status.FAIL, "plugin", f"not registered: {status['registration']}", "see the daemon's log")
+    counts = f"{status['healthy']} of {status['devices']} devices healthy"
+    if status["healthy"] < status["devices"]:
+        return Check(Status.WARN, "plugin", f"registered, {counts}", "see the annotation kube-accel.io/inventory")
+    return Check(Status.OK, "plugin", f"registered, {counts}")
+
+
+def pci_gpus(sysfs_root: Path) -> tuple[str, ...]:
+    """Addresses of the NVIDIA GPUs on the bus that are not given to virtual machines."""
+    return tuple(
+        device.name
+        for device in sorted((sysfs_root / "bus/pci/devices").glob("*"))
+        if _text(device / "vendor") == _NVIDIA
+        and (_text(device / "class") or "").startswith(_DISPLAY_CLASSES)
+        and (device / "driver").resolve().name != "vfio-pci"
+    )
+
+
+def _kernel_module_version(sysfs_root: Path) -> str | None:
+    return _text(sysfs_root / "module/nvidia/version")
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares enforced by MPS: one control daemon a GPU, which runs on the host; here it is looked after and used.
+
+MPS limits each client process, not the container: the percentage caps the multiprocessors a process may use, the
+memory limit its pinned device memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Snapshot
+from kube_accel.sharing import whole
+from kube_accel.sharing.fraction import Kind
+from kube_accel.sharing.profile import Profile
+
+_log = logging.getLogger(__name__)
+
+PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
+THREADS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
+_MIN_COMPUTE_CAPABILITY = (7, 0)
+_MIN_DRIVER = 495
+_INTERVAL = 2.0
+_DEADLINE = 5.0
+_UNKNOWN_COMMAND = re.compile(r"^Unknown command", re.MULTILINE)
+_PERCENTAGE = re.compile(r"\s*\d+(\.\d+)?\s*")
+_FAULT = re.compile(r"\bFAULT\b")
+
+
+@dataclass(frozen=True, slots=True)
+class MpsPaths:
+    """Where the control daemons are."""
+
+    root: Path
+    """On the host, and seen at the same path here."""
+    command: str
+    """``nvidia-cuda-mps-control``."""
+
+    def pipe(self, uuid: str) -> Path:
+        """The pipe directory of a GPU's control daemon."""
+        return self.root / uuid / "pipe"
+
+    @property
+    def shm(self) -> Path:
+        """What the daemons and their clients have as ``/dev/shm``."""
+        return self.root / "shm"
+
+
+def grant(
+    kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profile: Profile, paths: MpsPaths
+) -> whole.Grant:
+    """What MPS adds for so many devices of each GPU. Pure.
+
+    Several whole GPUs are used without MPS: a process talks to one control daemon only.
+    """
+    if len(chosen) != 1:
+        return whole.Grant({}, ())
+    ((uuid, count),) = chosen.items()
+    if kind is Kind.CORES:
+        pipe = str(paths.pipe(uuid))
+        environment = {PIPE_VARIABLE: pipe, THREADS_VARIABLE: str(count)}
+        return whole.Grant(environment, (), {pipe: pipe, "/dev/shm": str(paths.shm)})  # noqa: S108
+    size = count * profile.memory_unit_bytes
+    limit = f"{size >> 30}G" if size % (1 << 30) == 0 else f"{size >> 20}M"
+    # The container sees one GPU, which to it is number 0.
+    return whole.Grant({MEMORY_VARIABLE: f"0={limit}"}, ())
+
+
+def unfit(gpu: Gpu, driver_version: str) -> str:
+    """Why a GPU cannot be shared by MPS; empty when it can. Pure."""
+    if gpu.compute_capability < _MIN_COMPUTE_CAPABILITY:
+        return f"compute capability {'.'.join(map(str, gpu.compute_capability))}: MPS has limits from 7.0 (Volta) on"
+    major = driver_version.partition(".")[0]
+    if major.isdecimal() and int(major) < _MIN_DRIVER:
+        return f"driver {driver_version}: MPS has memory limits from driver {_MIN_DRIVER} on; upgrade the driver"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonState:
+    """What was seen of a GPU's control daemon and its servers."""
+
+    problem: str
+    """Why no container can be started with it; empty when one can."""
+    identity: tuple[int, int] | None = None
+    """Differs between a control daemon and the one after it; None while there is none."""
+    servers: frozenset[int] = frozenset()
+    """Process ids."""
+    faulty: frozenset[int] = frozenset()
+    """Servers that take no clients until the ones they have are gone."""
+
+
+UNSEEN = DaemonState("the MPS control daemon has not been asked yet")
+
+
+def incident(before: DaemonState, now: DaemonState) -> str:
+    """What clients of the GPU have suffered between two looks; empty when nothing. Pure."""
+    if now.faulty - before.faulty:
+        return "the MPS server reports a fault: every process on this GPU is affected, and new ones wait until they end"
+    if before.identity is None or before is UNSEEN:
+        return ""
+    if now.identity != before.identity:
+        return "the MPS control daemon ended or was restarted: processes that used it have lost the GPU"
+    return ""
+
+
+def probe(paths: MpsPaths, uuid: str, deadline: float = _DEADLINE) -> DaemonState:
+    """Ask a GPU's control daemon; ``deadline`` in seconds for each question."""
+    pipe = paths.pipe(uuid)
+    identity = _identity(pipe)
+    unit = f"see `systemctl status kube-accel-mps@{uuid}` on the node"
+    try:
+        answer = _ask(paths, pipe, "get_default_active_thread_percentage\nget_server_list", deadline)
+        percentage, _, listed = answer.partition("\n")
+        if not _PERCENTAGE.fullmatch(percentage):
+            raise OSError(f"it answers {percentage!r}")
+        servers = frozenset(map(int, re.findall(r"^\s*(\d+)\s*$", listed, re.MULTILINE)))
+        faulty = frozenset(server for server in servers if _FAULT.search(_status(paths, pipe, server, deadline)))
+    except OSError as error:
+        return DaemonState(f"no live MPS control daemon in {pipe}: {error}; {unit}")
+    problem = f"MPS server fault (process {min(faulty)}): clients have to end before it recovers" if faulty else ""
+    return DaemonState(problem, identity, servers, faulty)
+
+
+class MpsMonitor:
+    """Looks at every GPU's control daemon from a thread of its own, so that one that hangs hides no other."""
+
+    def __init__(
+        self,
+        paths: MpsPaths,
+        on_change: Callable[[], None],
+        on_incident: Callable[[str, str], None],
+        interval: float = _INTERVAL,
+        deadline: float = _DEADLINE,
+    ) -> None:
+        """``on_incident`` gets a GPU's UUID and a sentence. Both are called on the monitor's threads."""
+        self._paths = paths
+        self._on_change = on_change
+        self._on_incident = on_incident
+        self._interval = interval
+        self._deadline = deadline
+        self._lock = threading.Lock()
+        self._states: dict[str, DaemonState] = {}
+
+    def see(self, inventory: Inventory | None) -> None:
+        """Look after these GPUs from now on. Those that went are not asked about any more."""
+        wanted = (
+            {gpu.uuid for gpu in inventory.gpus if not unfit(gpu, inventory.driver_version)} if inventory else set()
+        )
+        with self._lock:
+            new = wanted - self._states.keys()
+            self._states = {uuid: self._states.get(uuid, UNSEEN) for uuid in wanted}
+        for uuid in new:
+            threading.Thread(target=self._follow, args=(uuid,), name=f"mps {uuid[-6:]}", daemon=True).start()
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot, with the GPUs unhealthy that MPS cannot share now."""
+        inventory = snapshot.inventory
+        if inventory is None:
+            return snapshot
+        health = dict(snapshot.health)
+        for gpu in inventory.gpus:
+            known = health.get(gpu.uuid, GpuHealth(Health.UNKNOWN))
+            problem = unfit(gpu, inventory.driver_version) or self._states.get(gpu.uuid, UNSEEN).problem
+            if problem and known.health is not Health.UNHEALTHY:
+                health[gpu.uuid] = GpuHealth(Health.UNHEALTHY, problem)
+        return replace(snapshot, health=health)
+
+    def _follow(self, uuid: str) -> None:
+        while True:
+            begin = time.monotonic()
+            now = probe(self._paths, uuid, self._deadline)
+            with self._lock:
+                before = self._states.get(uuid)
+                if before is None:
+                    return
+                self._states[uuid] = now
+            if happened := incident(before, now):
+                _log.warning("MPS clients are affected", extra={"gpu": uuid, "reason": happened})
+                self._on_incident(uuid, happened)
+            if now.problem != before.problem:
+                _log.info("MPS control daemon", extra={"gpu": uuid, "problem": now.problem})
+                self._on_change()
+            time.sleep(max(0.0, self._interval - (time.monotonic() - begin)))
+
+
+def _status(paths: MpsPaths, pipe: Path, server: int, deadline: float) -> str:
+    """A server's status line; empty where the control program does not know the command (before driver 545)."""
+    text = _ask(paths, pipe, f"get_server_status {server}", deadline)
+    return "" if _UNKNOWN_COMMAND.search(text) else text
+
+
+def _ask(paths: MpsPaths, pipe: Path, command: str, deadline: float) -> str:
+    """The answer to a command, or to several, a line each. Raises OSError with the reason when there is none."""
+    environment = os.environ | {PIPE_VARIABLE: str(pipe)}
+    try:
+        done = subprocess.run(
+            [paths.command],
+            input=f"{command}\n",
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=deadline,
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(f"no answer within {deadline:g} s") from None
+    except FileNotFoundError:
+        raise OSError(f"no program {paths.command}; name it with --mps-control-command") from None
+    if done.returncode != 0:
+        raise OSError((done.stderr or done.stdout).strip() or f"exit code {done.returncode}")
+    return done.stdout
+
+
+def _identity(pipe: Path) -> tuple[int, int] | None:
+    """Of the running control daemon: its pidfile, which newer ones write, or else the socket it made."""
+    for name in ("nvidia-cuda-mps-control.pid", "control"):
+        try:
+            status = (pipe / name).stat()
+        except OSError:
+            continue
+        return status.st_ino, status.st_mtime_ns
+    return None

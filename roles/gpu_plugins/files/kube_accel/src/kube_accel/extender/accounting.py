@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is taken of each GPU of a node: from what kubelet handed out, else what was assigned, else what may be. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kube_accel.extender.pods import Held, Pod, Uses, staying, uses_of
+from kube_accel.model import ContainerKind, Gpu, GpuHealth, GpuUse, Mode, PodRequest
+from kube_accel.placement.choose import WHOLE, GpuView, Refusal, place
+from kube_accel.placement.score import Room
+from kube_accel.placement.topology import Connectivity
+from kube_accel.sharing.inventory_annotation import NodeInventory
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """A node's GPUs as its annotation tells them."""
+
+    mode: Mode
+    cuda_version: tuple[int, int]
+    gpus: tuple[Gpu, ...]
+    health: tuple[GpuHealth, ...]
+    position: Mapping[str, int]
+    """Of each UUID."""
+    connectivity: Connectivity
+    held: Mapping[tuple[str, str], Held]
+    """By namespace and name of the pod. A pod that is absent may hold something all the same."""
+
+    @classmethod
+    def of(cls, node: NodeInventory) -> NodeGpus:
+        """The GPUs of a decoded annotation."""
+        gpus = node.inventory.gpus
+        found: dict[tuple[str, str], tuple[set[str], dict[str, tuple[int, int]]]] = {}
+        for uuid, holdings in (node.held or {}).items():
+            for holding in holdings:
+                containers, uses = found.setdefault((holding.namespace, holding.pod), (set(), {}))
+                containers.add(sys.intern(holding.container))
+                cores, memory = uses.get(uuid, (0, 0))
+                uses[uuid] = cores + holding.cores, memory + holding.memory_bytes
+        return cls(
+            mode=node.mode,
+            cuda_version=node.inventory.cuda_version,
+            gpus=gpus,
+            health=tuple(node.health[gpu.uuid] for gpu in gpus),
+            position={gpu.uuid: place for place, gpu in enumerate(gpus)},
+            connectivity=Connectivity.of(node.inventory),
+            held={
+                key: Held(frozenset(containers), tuple((uuid, *amounts) for uuid, amounts in uses.items()))
+                for key, (containers, uses) in found.items()
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node at one moment: what placement chooses from."""
+
+    node: NodeGpus
+    gpus: tuple[GpuView, ...]
+    room: Room
+
+
+def view(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses]) -> NodeView:
+    """The node with these pods bound to it and so much reserved for others."""
+    used = account(node, name, pods, reserved)
+    gpus = tuple(
+        GpuView(gpu, health, node.cuda_version, use)
+        for gpu, health, use in zip(node.gpus, node.health, used, strict=True)
+    )
+    return NodeView(node, gpus, Room.of(gpus, node.mode))
+
+
+def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses]) -> list[GpuUse]:
+    """What is taken of each GPU, in the order of the node's GPUs.
+
+    A pod of which nothing is known is counted where ``place`` would put it, or, where that finds no room, on the GPUs
+    that have the most left: it runs somewhere.
+    """
+    taken = [(0, 0)] * len(node.gpus)
+
+    def take(uses: Uses) -> None:
+        for uuid, cores, memory in uses:
+            place = node.position.get(uuid)
+            if place is not None:
+                before = taken[place]
+                taken[place] = before[0] + cores, before[1] + memory
+
+    unknown = []
+    for pod in pods:
+        uses = known_uses(node, pod)
+        if uses is None:
+            unknown.append(pod)
+        else:
+            take(uses)
+    for uses in reserved:
+        take(uses)
+    for pod in sorted(unknown, key=lambda pod: pod.uid):
+        if pod.request is not None:
+            take(_guess(node, name, pod.request, taken))
+    return [GpuUse(*amounts) for amounts in taken]
+
+
+def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
+    """What a pod has of this node's GPUs, as far as kubelet or the assignment tells; None when neither does."""
+    assigned = pod.uses
+    if assigned is not None and not all(uuid in node.position for uuid, _, _ in assigned):
+        assigned = None
+    held = node.held.get((pod.namespace, pod.name))
+    if held is None or held == pod.stale:
+        return assigned
+    if assigned is None or pod.request is None:
+        return held.uses
+    if held.containers >= staying(pod.request) and not _has_init(pod.request):
+        return held.uses
+    # Some containers are still to come, or have left devices to later ones that kubelet does not list.
+    most = {uuid: (cores, memory) for uuid, cores, memory in assigned}
+    for uuid, cores, memory in held.uses:
+        before = most.get(uuid, (0, 0))
+        most[uuid] = max(before[0], cores), max(before[1], memory)
+    return tuple((uuid, *amounts) for uuid, amounts in most.items())
+
+
+def _has_init(request: PodRequest) -> bool:
+    return any(container.kind is ContainerKind.INIT for container in request.containers)
+
+
+def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[tuple[int, int]]) -> Uses:
+    gpus = [
+        GpuView(gpu, health, node.cuda_version, GpuUse(*amounts))
+        for gpu, health, amounts in zip(node.gpus, node.health, taken, strict=True)
+    ]
+    found = place(request, gpus, name, node.connectivity)
+    if not isinstance(found, Refusal):
+        return uses_of(request, found)
+    freest = sorted(gpus, key=lambda gpu: (-gpu.free_cores, -gpu.free_memory, gpu.gpu.index))
+    uses = []
+    for container in request.containers:
+        cores = WHOLE if container.whole else container.cores
+        for gpu in freest[: container.whole or 1]:
+            uses.append((gpu.gpu.uuid, cores, gpu.gpu.memory_bytes if container.whole else container.memory_bytes))
+    return tuple(uses)

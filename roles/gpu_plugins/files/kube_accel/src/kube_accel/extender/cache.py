@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster as the extender knows it: nodes with their GPUs, pods that ask for some, reservations of binds under way.
+
+Fed by watches, read by requests. A node's lock is the only one there is; it is never held during a call to anybody.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kube_accel.extender.accounting import NodeGpus, NodeView, view
+from kube_accel.extender.charges import Charges
+from kube_accel.extender.pods import Pod, PodReader, Uses, assignment_text, stated_uses
+from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
+
+_log = logging.getLogger(__name__)
+
+_GONE = 10_000
+"""Pods remembered after they are gone, against news that come late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """GPUs kept for a pod whose bind is under way, or done but not yet seen."""
+
+    pod: Pod
+    uses: Uses
+    annotations: Mapping[str, str]
+    """What the pod is to carry."""
+    expires: float
+    """Monotonic seconds."""
+
+
+class Node:
+    """One node. Hold ``lock`` for everything but ``name``."""
+
+    __slots__ = (
+        "_annotation",
+        "_changed",
+        "_view",
+        "gpus",
+        "labels",
+        "lock",
+        "looked_at",
+        "name",
+        "pods",
+        "problem",
+        "reserved",
+    )
+
+    def __init__(self, name: str, changed: Callable[[str], None]) -> None:
+        """``changed`` is called under the lock whenever the node may have more or less room than before."""
+        self.name = name
+        self.lock = threading.Lock()
+        self.gpus: NodeGpus | None = None
+        self.problem = "its plugin has not reported GPUs"
+        """Why there are no ``gpus``."""
+        self.labels: dict[str, str] = {}
+        self.pods: dict[str, Pod] = {}
+        self.reserved: dict[str, Reservation] = {}
+        """By UID of the pod."""
+        self.looked_at = 0
+        """The takeover after which this node's pods were asked for."""
+        self._annotation: int | None = None
+        self._view: NodeView | None = None
+        self._changed = changed
+
+    def view(self) -> NodeView | None:
+        """The node as it is now; None while its GPUs are not known."""
+        if self._view is None and self.gpus is not None:
+            self._view = self.view_without(())
+        return self._view
+
+    def view_without(self, uids: Collection[str]) -> NodeView | None:
+        """The node as it would be without these pods."""
+        if self.gpus is None:
+            return None
+        pods = [pod for uid, pod in self.pods.items() if uid not in uids]
+        return view(self.gpus, self.name, pods, [entry.uses for entry in self.reserved.values()])
+
+    def changed(self) -> None:
+        """Forget what was concluded from pods, reservations and GPUs."""
+        self._view = None
+        self._changed(self.name)
+
+    def annotate(self, text: str | None) -> None:
+        """Take what the node's plugin tells."""
+        found = None if text is None else hash(text)
+        if found == self._annotation:
+            return
+        self._annotation = found
+        self.gpus, self.problem = None, "its plugin has not reported GPUs"
+        if text is not None:
+            try:
+                self.gpus = NodeGpus.of(decode(text))
+            except ValueError as error:
+                self.problem = f"its annotation {ANNOTATION} cannot be read: {error}"
+                _log.warning("a node's inventory cannot be read", extra={"node": self.name, "reason": str(error)})
+        self.changed()
+
+
+class Cluster:
+    """All nodes and all pods that ask for GPUs."""
+
+    def __init__(self, reader: PodReader, changed: Callable[[str], None] = lambda name: None) -> None:
+        """``changed`` is called with a node's name, under its lock, whenever its room may have changed."""
+        self._reader = reader
+        self._node_changed = changed
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.bound: Callable[[Pod, Reservation | None], None] = lambda pod, reservation: None
+        """Called once for every pod that is seen bound, with what was reserved for it."""
+        self.charges = Charges()
+        self._reserved_on: dict[str, str] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    def node(self, name: str) -> Node:
+        """The node of this name, made when nobody has heard of it yet."""
+        found = self.nodes.get(name)
+        if found is None:
+            found = self.nodes.setdefault(sys.intern(name), Node(sys.intern(name), self._node_changed))
+        return found
+
+    def keep_pod(self, item: dict[str, Any]) -> str | None:
+        """Take a pod object that exists; its UID if it asks for GPUs."""
+        pod = self._reader.read(item)
+        if pod is None or pod.uid in self._gone:
+            return None
+        known = self.pods.get(pod.uid)
+        text = assignment_text(item)
+        if known is None:
+            known = self.pods.setdefault(pod.uid, pod)
+        elif not known.node:
+            known.request, known.refused = pod.request, pod.refused
+        if pod.node:
+            self._bound(known, pod.node, text)
+        if pod.uid in self._gone:
+            # It went while another thread brought it here.
+            self.drop_pod(pod.uid)
+            return None
+        return pod.uid
+
+    def meet(self, pod: Pod) -> Pod:
+        """A pod that kube-scheduler asks about, as we know it from now on. The watch may not have told of it yet."""
+        if pod.uid in self._gone:
+            return pod
+        known = self.pods.setdefault(pod.uid, pod)
+        if not known.node:
+            known.request, known.refused = pod.request, pod.refused
+        return known
+
+    def _bound(self, pod: Pod, name: str, text: str | None) -> None:
+        """The pod runs on this node, which its object says; the annotation's ``text`` is the tenant's word."""
+        node = self.node(name)
+        reservation = None
+        with node.lock:
+            first = pod.uid not in node.pods
+            if not first and (pod.ours or pod.annotation == text):
+                return
+            pod.node = name
+            reservation = self._take_back(node, pod.uid)
+            stated = stated_uses(pod, text)
+            if reservation is None:
+                pod.uses = stated
+            else:
+                # At first sight the annotation is what the bind wrote, which may have been another extender's.
+                pod.uses, pod.ours = stated or reservation.uses, True
+            pod.annotation = text
+            node.pods[pod.uid] = pod
+            self.charges.charge(pod, pod.uses, node.gpus)
+            node.changed()
+        self.release(pod.uid)
+        if first:
+            self.bound(pod, reservation)
+
+    def drop_pod(self, uid: str) -> None:
+        """This pod is gone, or has ended."""
+        self._gone[uid] = None
+        while len(self._gone) > _GONE:
+            self._gone.popitem(last=False)
+        pod = self.pods.pop(uid, None)
+        self.release(uid)
+        if pod is None:
+            return
+        if pod.node:
+            node = self.node(pod.node)
+            with node.lock:
+                if node.pods.pop(uid, None) is not None:
+                    node.changed()
+        self.charges.discharge(uid)
+
+    def keep_node(self, item: dict[str, Any]) -> str | None:
+        """Take a node object that exists; its name."""
+        metadata = item.get("metadata") or {}
+        text = (metadata.get("annotations") or {}).get(ANNOTATION)
+        name = metadata.get("name")
+        if not isinstance(name, str):
+            return None
+        if isinstance(text, str) or name in self.nodes:
+            node = self.node(name)
+            labels = metadata.get("labels") or {}
+            with node.lock:
+                node.labels = {sys.intern(key): sys.intern(str(value)) for key, value in labels.items()}
+                unknown = node.gpus is None
+                node.annotate(text if isinstance(text, str) else None)
+                if unknown and node.gpus is not None:
+                    for pod in node.pods.values():
+                        self.charges.charge(pod, pod.uses, node.gpus)
+        return name
+
+    def drop_node(self, name: str) -> None:
+        """This node is gone; its pods follow, or stay until it is back."""
+        node = self.nodes.get(name)
+        if node is not None:
+            with node.lock:
+                node.annotate(None)
+
+    def reserve(self, node: Node, reservation: Reservation) -> None:
+        """Keep GPUs of a node for a pod. Hold the node's lock, and have released what the pod had before."""
+        pod, uid = reservation.pod, reservation.pod.uid
+        if node.gpus is not None:
+            pod.stale = node.gpus.held.get((pod.namespace, pod.name))
+        node.reserved[uid] = reservation
+        self._reserved_on[uid] = node.name
+        self.charges.charge(pod, reservation.uses, node.gpus)
+        node.changed()
+
+    def release(self, uid: str) -> None:
+        """Give back what is reserved for a pod, if anything is."""
+        name = self._reserved_on.get(uid)
+        if name is None:
+            return
+        node = self.node(name)
+        with node.lock:
+            self._take_back(node, uid)
+
+    def _take_back(self, node: Node, uid: str) -> Reservation | None:
+        reservation = node.reserved.pop(uid, None)
+        if reservation is not None:
+            self._reserved_on.pop(uid, None)
+            if not reservation.pod.node:
+                self.charges.discharge(uid)
+            node.changed()
+        return reservation
+
+    def expire(self, now: float) -> list[Reservation]:
+        """Give back the reservations whose time is over; they are returned."""
+        ended = []
+        for uid, name in list(self._reserved_on.items()):
+            node = self.node(name)
+            with node.lock:
+                entry = node.reserved.get(uid)
+                if entry is not None and entry.expires <= now:
+                    self._take_back(node, uid)
+                    ended.append(entry)
+        return ended
+
+    @property
+    def reservations(self) -> int:
+        """How many there are."""
+        return len(self._reserved_on)
+
+
+class PodSink:
+    """The cluster as a watch of pods fills it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        """Take a pod."""
+        return self._cluster.keep_pod(item)
+
+    def drop(self, item: dict[str, Any]) -> None:
+        """Forget a pod."""
+        uid = (item.get("metadata") or {}).get("uid")
+        if isinstance(uid, str):
+            self._cluster.drop_pod(uid)
+
+    def keys(self) -> set[str]:
+        """The UIDs of all pods."""
+        return set(self._cluster.pods)
+
+    def lose(self, key: str) -> None:
+        """Forget a pod that no list has."""
+        self._cluster.drop_pod(key)
+
+
+class NodeSink:
+    """The cluster as a watch of nodes fills it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        """Take a node."""
+        return self._cluster.keep_node(item)
+
+    def drop(self, item: dict[str, Any]) -> None:
+        """Forget a node."""
+        name = (item.get("metadata") or {}).get("name")
+        if isinstance(name, str):
+            self._cluster.drop_node(name)
+
+    def keys(self) -> set[str]:
+        """The names of all nodes."""
+        return set(self._cluster.nodes)
+
+    def lose(self, key: str) -> None:
+        """Forget a node that no list has."""
+        self._cluster.drop_node(key)

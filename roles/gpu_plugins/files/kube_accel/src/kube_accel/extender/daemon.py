@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The extender daemon: its threads and what they tell each other."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from kube_accel.extender.binder import Binder, Outcome, pod_path
+from kube_accel.extender.cache import Cluster, NodeSink, PodSink, Reservation
+from kube_accel.extender.decide import Decider, Verdicts
+from kube_accel.extender.metrics import Labels, Metrics
+from kube_accel.extender.pods import Pod, PodReader
+from kube_accel.extender.quota import Quotas, QuotaSink
+from kube_accel.extender.server import Response, Server
+from kube_accel.extender.service import VERBS, Layout, Service, probe_page
+from kube_accel.kube.api import ApiError
+from kube_accel.kube.client import KubeClient
+from kube_accel.kube.watch import Watch, Watched
+from kube_accel.model import PlacementPolicy
+from kube_accel.placement.quota import EVERY_OTHER_NAMESPACE, total
+
+_log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED = 0, 1
+
+QUOTA_CHANGED: Final = "kube-accel.io/quota-changed"
+"""Annotation of pods that a quota kept waiting, set when it changed: seconds since 1970."""
+
+_TICK = 1.0
+_UNREACHED_SECONDS = 15.0
+"""So long without the API server and readyz says so."""
+_LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+_SWITCH_SECONDS = 0.0005
+"""A request waits at most so long for a thread that reads a list."""
+
+
+class ExtenderError(Exception):
+    """The extender cannot start; the message names the flag and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderOptions:
+    """The flags of ``kube-accel extender``."""
+
+    listen: tuple[str, int]
+    layout: Layout
+    tls_cert: Path | None
+    tls_key: Path | None
+    client_ca: Path | None
+    policy: PlacementPolicy
+    quota_configmap: tuple[str, str]
+    """Namespace and name."""
+    manage_whole_gpus: bool
+
+
+class Extender:
+    """One extender. ``run`` is its life."""
+
+    def __init__(self, options: ExtenderOptions, api: KubeClient, stop: threading.Event) -> None:
+        """Listens at once. Raises ExtenderError."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        self._options = options
+        self._api = api
+        self._stop = stop
+        self._exit_code = EXIT_OK
+        self._tls = _Tls(options)
+        verdicts = Verdicts()
+        reader = PodReader(policy=options.policy, whole_gpus=options.manage_whole_gpus)
+        self._cluster = Cluster(reader, verdicts.forget)
+        decider = Decider(self._cluster, verdicts)
+        self._metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
+        self._quotas = Quotas(self._cluster, decider.choose)
+        binder = Binder(api, self._cluster, decider, self._quotas)
+        pods = Watched("/api/v1/pods", {"fieldSelector": _LIVING}, interesting=reader.interesting)
+        namespace, name = options.quota_configmap
+        quota = Watched(f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={name}"})
+        self._watches = {
+            "nodes": Watch(api, Watched("/api/v1/nodes", metadata_only=True), NodeSink(self._cluster)),
+            "pods": Watch(api, pods, PodSink(self._cluster)),
+            "quota": Watch(api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
+        }
+        self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        if options.layout is Layout.PROXIED:
+            self._cluster.bound = self._seen_bound
+        pages: dict[str, Callable[[], Response]] = {
+            "/healthz": probe_page(lambda: ""),
+            "/readyz": probe_page(self._readyz),
+            "/metrics": self._metrics_page,
+        }
+        service = Service(
+            options.layout,
+            reader,
+            self._cluster,
+            decider,
+            binder,
+            self._quotas.limits,
+            self._metrics,
+            pages,
+        )
+        try:
+            self._server = Server(options.listen, service.handle, self._tls.context)
+        except OSError as error:
+            host, port = options.listen
+            raise ExtenderError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return self._server.port
+
+    def run(self) -> int:
+        """Serve until ``stop`` is set; the exit code of the process."""
+        for name, watch in self._watches.items():
+            self._start(f"watch {name}", lambda watch=watch: watch.run(self._stop))  # type: ignore[misc]
+        self._start("server", self._server.run)
+        self._start("errands", self._run_errands)
+        _log.info("serving", extra={"layout": self._options.layout.value, "port": self.port})
+        while not self._stop.wait(_TICK):
+            self._tick()
+        self._server.stop()
+        return self._exit_code
+
+    def _start(self, name: str, target: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                target()
+            except Exception:
+                # No half-alive daemon: kubelet starts a whole one.
+                _log.exception("a part of the daemon failed", extra={"part": name})
+                self._exit_code = EXIT_FAILED
+                self._stop.set()
+
+        threading.Thread(target=guarded, name=name, daemon=True).start()
+
+    def _tick(self) -> None:
+        if self._watches["pods"].failing() is None:
+            # While pods are not watched nobody can tell whether one was bound.
+            for reservation in self._cluster.expire(time.monotonic()):
+                pod = f"{reservation.pod.namespace}/{reservation.pod.name}"
+                _log.info("a reservation has expired", extra={"pod": pod})
+        for node in list(self._cluster.nodes.values()):
+            # So that the first request after a list need not sum up every node.
+            with node.lock:
+                node.view()
+        self._tls.renew()
+
+    def _run_errands(self) -> None:
+        """Tell the API server what no request waits for."""
+        while True:
+            errand = self._errands.get()
+            try:
+                errand()
+            except ApiError as error:
+                _log.warning("the API server was not told something", extra={"reason": str(error)})
+
+    def _seen_bound(self, pod: Pod, reservation: Reservation | None) -> None:
+        """Tell the node's plugin which GPUs were kept; without, it chooses itself."""
+        if reservation is not None:
+            metadata = {"uid": pod.uid, "annotations": dict(reservation.annotations)}
+            self._errands.put(lambda: self._patch(pod, metadata))
+
+    def _wake(self, pods: list[Pod]) -> None:
+        """Have kube-scheduler try these pods again.
+
+        It does so when something changes that it watches. A quota is nothing it knows, so the pods themselves change.
+        """
+        for pod in pods:
+            metadata = {"uid": pod.uid, "annotations": {QUOTA_CHANGED: str(int(time.time()))}}
+            self._errands.put(lambda pod=pod, metadata=metadata: self._patch(pod, metadata))  # type: ignore[misc]
+
+    def _patch(self, pod: Pod, metadata: Mapping[str, object]) -> None:
+        self._api.patch(pod_path(pod.namespace, pod.name), {"metadata": metadata})
+
+    def _complain(self, config_map: Mapping[str, Any], problem: str) -> None:
+        """An event on the ConfigMap, where its author looks."""
+        metadata = config_map.get("metadata") or {}
+        namespace, name = metadata.get("namespace"), metadata.get("name")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        event = {
+            "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "namespace": namespace,
+                "name": name,
+                "uid": metadata.get("uid"),
+                "resourceVersion": metadata.get("resourceVersion"),
+            },
+            "type": "Warning",
+            "reason": "QuotaUnreadable",
+            "message": f"The quota before stays in force: {problem}"[:1024],
+            "source": {"component": "kube-accel-extender"},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        self._errands.put(lambda: self._post(f"/api/v1/namespaces/{namespace}/events", event))
+
+    def _post(self, path: str, body: object) -> None:
+        self._api.post(path, body)
+
+    def _readyz(self) -> str:
+        for name, watch in self._watches.items():
+            failing = watch.failing()
+            if not watch.synced.is_set():
+                return f"{name} not listed yet: {failing[1] if failing else 'under way'}"
+            if failing is not None and failing[0] > _UNREACHED_SECONDS:
+                return f"{name} not heard of for {failing[0]:.0f} s, answers are from before: {failing[1]}"
+        return ""
+
+    def _metrics_page(self) -> Response:
+        none: Labels = ()
+        watches = {name: ((("kind", name),),) for name in self._watches}
+        gauges: dict[str, tuple[str, dict[Labels, float]]] = {
+            "accel_extender_nodes": ("Nodes known.", {none: len(self._cluster.nodes)}),
+            "accel_extender_pods": ("Pods known that ask for GPUs.", {none: len(self._cluster.pods)}),
+            "accel_extender_reservations": ("Binds not yet seen.", {none: self._cluster.reservations}),
+            "accel_extender_watch_up": (
+                "1 while a kind of object is listed and watched.",
+                {watches[name][0]: float(watch.failing() is None) for name, watch in self._watches.items()},
+            ),
+            "accel_extender_list_seconds": (
+                "What the last complete list took.",
+                {watches[name][0]: watch.list_seconds for name, watch in self._watches.items()},
+            ),
+            "accel_extender_lists": (
+                "Complete lists since the start.",
+                {watches[name][0]: watch.lists for name, watch in self._watches.items()},
+            ),
+        }
+        quota = self._quotas.quota
+        used: dict[Labels, float] = {}
+        limits: dict[Labels, float] = {}
+        for namespace in {*self._cluster.charges.namespaces(), *quota.namespaces} - {EVERY_OTHER_NAMESPACE}:
+            amounts = self._cluster.charges.used(namespace)
+            for limit in quota.of(namespace).limits:
+                have = total(limit, amounts)
+                for resource, most, amount in (
+                    ("cores", limit.cores, have.cores),
+                    ("memory", limit.memory_bytes, have.memory_bytes),
+                    ("cards", limit.cards, have.cards),
+                ):
+                    if most is not None:
+                        labels = (("namespace", namespace), ("model", limit.model), ("resource", resource))
+                        limits[labels], used[labels] = most, amount
+        gauges["accel_namespace_gpu_quota"] = ("The most a namespace may have: percent, bytes, cards.", limits)
+        gauges["accel_namespace_gpu_quota_used"] = ("What a namespace has of its quota.", used)
+        text = self._metrics.render(gauges)
+        return Response(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+
+
+class _Tls:
+    """The server's side of TLS, with certificates that may be renewed."""
+
+    def __init__(self, options: ExtenderOptions) -> None:
+        """Raises ExtenderError."""
+        self.context: ssl.SSLContext | None = None
+        self._files = [path for path in (options.tls_cert, options.tls_key) if path is not None]
+        self._loaded: list[int] = []
+        self._failed: list[int] = []
+        if options.layout is Layout.LOCAL and not (options.client_ca and len(self._files) == 2):
+            raise ExtenderError("--layout local needs --tls-cert, --tls-key and --client-ca: pods are bound through it")
+        if not self._files:
+            return
+        if len(self._files) == 1:
+            raise ExtenderError("--tls-cert and --tls-key go together; give both")
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            self._load()
+            if options.client_ca is not None:
+                self.context.load_verify_locations(options.client_ca)
+                self.context.verify_mode = ssl.CERT_OPTIONAL
+        except (OSError, ValueError) as error:
+            files = ", ".join(str(path) for path in (*self._files, options.client_ca) if path is not None)
+            raise ExtenderError(
+                f"TLS cannot start with {files}: {error}; give PEM files that belong together"
+            ) from error
+
+    def renew(self) -> None:
+        """Use the files as they are now, if they have changed."""
+        if self.context is None:
+            return
+        try:
+            written = self._written()
+            if written not in (self._loaded, self._failed):
+                self._failed = written
+                self._load()
+                _log.info("certificate renewed")
+        except OSError as error:
+            _log.warning("the certificate is not renewed", extra={"reason": str(error)})
+
+    def _written(self) -> list[int]:
+        return [path.stat().st_mtime_ns for path in self._files]
+
+    def _load(self) -> None:
+        assert self.context is not None
+        written = self._written()
+        cert, key = self._files
+        self.context.load_cert_chain(cert, key)
+        self._loaded = written

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the extender keeps of a pod, read from its object. Pure."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
+from kube_accel.placement.choose import usage
+from kube_accel.sharing.assignment import ANNOTATION, decode
+from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
+from kube_accel.sharing.request import RequestRefused, pod_request
+
+Uses = tuple[tuple[str, int, int], ...]
+"""Of each GPU of a pod: UUID, cores, bytes."""
+
+_SHAPES = 4096
+"""Different requests that are kept once for all pods that make them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What kubelet has handed to a pod."""
+
+    containers: frozenset[str]
+    uses: Uses
+
+
+@dataclass(slots=True, eq=False)
+class Pod:
+    """A pod that asks for GPUs."""
+
+    uid: str
+    namespace: str
+    name: str
+    priority: int
+    request: PodRequest | None
+    """None when it was refused."""
+    refused: str
+    containers: tuple[str, ...]
+    """Of ``spec.containers``, in order."""
+    node: str = ""
+    """Empty until it is bound; never changes again."""
+    uses: Uses | None = None
+    """What it was assigned; None when nobody said so, or nobody to be believed."""
+    ours: bool = False
+    """``uses`` is what this process decided, which no annotation changes any more."""
+    annotation: str | None = None
+    """The assignment annotation as it was last read."""
+    stale: Held | None = None
+    """What kubelet told of this name before the pod was bound: an earlier pod's."""
+
+
+class PodReader:
+    """Reads pods and their requests; the same request of many pods is one object."""
+
+    def __init__(
+        self,
+        profiles: Mapping[Mode, Profile] = PROFILES,
+        policy: PlacementPolicy = PlacementPolicy.BINPACK,
+        whole_gpus: bool = False,
+    ) -> None:
+        """``policy`` holds for pods without one of their own; ``whole_gpus``: plain GPUs are ours to schedule too."""
+        self._profiles = profiles
+        self._policy = policy
+        self.resources = frozenset(
+            resource
+            for profile in profiles.values()
+            for resource in (profile.core_resource, profile.memory_resource)
+            if resource is not None
+        ) | ({WHOLE_GPU_RESOURCE} if whole_gpus else frozenset())
+        self.interesting = re.compile(b'"(?:' + b"|".join(re.escape(name.encode()) for name in self.resources) + b')"')
+        """Matches the JSON of every pod that asks for GPUs."""
+        self._requests: dict[PodRequest, PodRequest] = {}
+
+    def read(self, item: Mapping[str, Any]) -> Pod | None:
+        """The pod of an object; None for one that asks for nothing of ours, and for what is not a pod."""
+        metadata, spec = item.get("metadata"), item.get("spec")
+        if not isinstance(metadata, dict) or not isinstance(spec, dict) or not self._asks(spec):
+            return None
+        uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
+        if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str)):
+            return None
+        priority, containers = spec.get("priority"), spec.get("containers") or ()
+        request, refused = None, ""
+        try:
+            request = pod_request(item, self._profiles, self._policy)
+            if request is None:
+                return None
+            request = self._shared(request)
+        except RequestRefused as error:
+            refused = str(error)
+        return Pod(
+            uid=uid,
+            namespace=sys.intern(namespace),
+            name=name,
+            priority=priority if isinstance(priority, int) else 0,
+            request=request,
+            refused=refused,
+            containers=tuple(sys.intern(str(entry.get("name"))) for entry in containers if isinstance(entry, dict)),
+            node=sys.intern(str(spec.get("nodeName") or "")),
+        )
+
+    def _asks(self, spec: Mapping[str, Any]) -> bool:
+        return any(not self.resources.isdisjoint(limits) for limits in _limits(spec))
+
+    def _shared(self, request: PodRequest) -> PodRequest:
+        if len(self._requests) > _SHAPES:
+            self._requests.clear()
+        return self._requests.setdefault(request, request)
+
+
+def assignment_text(item: Mapping[str, Any]) -> str | None:
+    """The assignment annotation of a pod object, whatever it says."""
+    annotations = (item.get("metadata") or {}).get("annotations") or {}
+    text = annotations.get(ANNOTATION)
+    return text if isinstance(text, str) else None
+
+
+def uses_of(request: PodRequest, assignment: Assignment) -> Uses:
+    """What a pod with this request keeps of each assigned GPU. Raises ValueError when they do not belong together."""
+    return tuple((sys.intern(uuid), use.cores, use.memory_bytes) for uuid, use in usage(request, assignment).items())
+
+
+def stated_uses(pod: Pod, text: str | None) -> Uses | None:
+    """What an annotation says the pod has, if it can be believed: the GPUs it names, the amounts of the request."""
+    if text is None or pod.request is None:
+        return None
+    try:
+        assignment = decode(text)
+        return uses_of(pod.request, assignment) if assignment.node == pod.node else None
+    except ValueError:
+        return None
+
+
+def staying(request: PodRequest) -> frozenset[str]:
+    """Containers that hold GPUs as long as the pod lives."""
+    return frozenset(entry.name for entry in request.containers if entry.kind is not ContainerKind.INIT)
+
+
+def _limits(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for key in ("containers", "initContainers"):
+        for container in spec.get(key) or ():
+            if isinstance(container, dict):
+                limits = (container.get("resources") or {}).get("limits")
+                if isinstance(limits, dict):
+                    yield limits

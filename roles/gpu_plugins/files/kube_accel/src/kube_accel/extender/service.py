@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verbs kube-scheduler calls, and who may call them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from kube_accel.extender import decisions, wire
+from kube_accel.extender.binder import Binder, Outcome
+from kube_accel.extender.cache import Cluster
+from kube_accel.extender.decide import Decider
+from kube_accel.extender.metrics import Metrics
+from kube_accel.extender.pods import Pod, PodReader
+from kube_accel.extender.server import Request, Response
+from kube_accel.extender.wire import Filtered
+from kube_accel.placement.choose import Refusal
+
+PREFIX: Final = "/scheduler/"
+VERBS: Final = ("predicates", "priorities", "preemption", "bind")
+
+Probe = Callable[[], str]
+"""Returns an empty string when all is well, else one sentence."""
+
+Limits = Callable[[Pod, list[str]], Mapping[str, Refusal]]
+"""The nodes a pod may not have GPUs of, whatever room they have, and why."""
+
+_CANDIDATES = 3
+"""Nodes tried for a pod that is given one node only."""
+
+
+class Layout(StrEnum):
+    """How kube-scheduler reaches the extender."""
+
+    LOCAL = "local"
+    """Beside it, with a client certificate: all verbs."""
+    PROXIED = "proxied"
+    """Through the API server, which can show none: ``predicates`` alone, and it answers one node."""
+
+
+class Service:
+    """Answers requests. Threads may share it."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        reader: PodReader,
+        cluster: Cluster,
+        decider: Decider,
+        binder: Binder,
+        limits: Limits,
+        metrics: Metrics,
+        pages: Mapping[str, Callable[[], Response]],
+    ) -> None:
+        """``pages`` are what anyone may GET."""
+        self._layout = layout
+        self._reader = reader
+        self._cluster = cluster
+        self._decider = decider
+        self._binder = binder
+        self._limits = limits
+        self._metrics = metrics
+        self._pages = pages
+        self._verbs = {
+            "predicates": self._filter if layout is Layout.LOCAL else self._filter_to_one,
+            **(
+                {"priorities": self._prioritize, "preemption": self._preempt, "bind": self._bind}
+                if layout is Layout.LOCAL
+                else {}
+            ),
+        }
+
+    def handle(self, request: Request) -> Response:
+        """Answer one request."""
+        page = self._pages.get(request.path)
+        if page is not None:
+            return page() if request.method in ("GET", "HEAD") else _text(405, "GET only")
+        verb = request.path.removeprefix(PREFIX)
+        answer = self._verbs.get(verb) if request.path.startswith(PREFIX) else None
+        if answer is None:
+            return _text(404, f"not found; known: {', '.join(PREFIX + name for name in self._verbs)}")
+        if self._layout is Layout.LOCAL and not request.known:
+            return _text(403, "show a client certificate of --client-ca")
+        if request.method != "POST":
+            return _text(405, "POST only")
+        begin = time.perf_counter()
+        self._binder.called()
+        try:
+            return Response(200, answer(request.body))
+        except wire.WireError as error:
+            return _text(400, str(error))
+        finally:
+            self._metrics.request(verb, time.perf_counter() - begin)
+
+    def _filter(self, body: bytes) -> bytes:
+        arguments = wire.read_arguments(body)
+        pod = self._pod(arguments.pod)
+        if pod is None:
+            return wire.write_filtered(Filtered(arguments.names), arguments.nodes)
+        answer = self._filtered(pod, arguments.names)
+        decisions.log_filter(pod, len(arguments.names), answer)
+        return wire.write_filtered(answer, arguments.nodes)
+
+    def _filtered(self, pod: Pod, names: list[str]) -> Filtered:
+        if pod.request is None:
+            return Filtered([], {}, dict.fromkeys(names, pod.refused))
+        limited = self._limits(pod, names)
+        if not limited:
+            return self._decider.filter(pod.request, names)
+        answer = self._decider.filter(pod.request, [name for name in names if name not in limited])
+        for name, refusal in limited.items():
+            (answer.failed if refusal.resolvable else answer.unresolvable)[name] = refusal.reason
+        return answer
+
+    def _filter_to_one(self, body: bytes) -> bytes:
+        """Like ``_filter``, but the best node alone passes, and GPUs are kept there: nobody says where the pod goes.
+
+        Anyone may call this. Nothing is kept but for a pod the API server knows, and of that pod what it knows.
+        """
+        arguments = wire.read_arguments(body)
+        asked = self._reader.read(arguments.pod)
+        if asked is None:
+            return wire.write_filtered(Filtered(arguments.names), arguments.nodes)
+        pod = self._cluster.pods.get(asked.uid)
+        if pod is None or pod.node:
+            return wire.write_filter_error(f"pod {asked.namespace}/{asked.name} is not known to wait; try again")
+        self._cluster.release(pod.uid)
+        answer = self._filtered(pod, arguments.names)
+        if pod.request is not None and answer.passed:
+            ranked = sorted(self._decider.scores(pod.request, answer.passed), key=lambda entry: (-entry[1], entry[0]))
+            chosen = ""
+            for name, _ in ranked[:_CANDIDATES]:
+                if not isinstance(self._binder.reserve(pod, pod.request, self._cluster.node(name)), str):
+                    chosen = name
+                    break
+            if not chosen:
+                return wire.write_filter_error("others took the room that was found; try again")
+            others = dict.fromkeys((name for name in answer.passed if name != chosen), f"GPUs are kept on {chosen}")
+            answer = Filtered([chosen], answer.failed | others, answer.unresolvable)
+        decisions.log_filter(pod, len(arguments.names), answer)
+        return wire.write_filtered(answer, arguments.nodes)
+
+    def _prioritize(self, body: bytes) -> bytes:
+        arguments = wire.read_arguments(body)
+        pod = self._pod(arguments.pod)
+        if pod is None or pod.request is None:
+            return wire.write_scores((name, 0) for name in arguments.names)
+        scores = self._decider.scores(pod.request, arguments.names)
+        decisions.log_scores(pod, scores)
+        return wire.write_scores(scores)
+
+    def _preempt(self, body: bytes) -> bytes:
+        arguments = wire.read_preemption(body)
+        pod = self._pod(arguments.pod)
+        if pod is None:
+            return wire.write_preemption(arguments.victims)
+        if pod.request is None:
+            return wire.write_preemption({})
+        found = self._decider.preempt(pod.request, pod.priority, arguments.victims)
+        decisions.log_preemption(pod, found)
+        return wire.write_preemption(found)
+
+    def _bind(self, body: bytes) -> bytes:
+        outcome, error = self._binder.bind(wire.read_binding(body))
+        self._metrics.bind(outcome.value)
+        return wire.write_bound("" if outcome is Outcome.BOUND else error)
+
+    def _pod(self, item: Mapping[str, Any]) -> Pod | None:
+        pod = self._reader.read(item)
+        return None if pod is None else self._cluster.meet(pod)
+
+
+def probe_page(probe: Probe) -> Callable[[], Response]:
+    """A page that is 200 ``ok``, or 503 and the reason."""
+
+    def page() -> Response:
+        reason = probe()
+        return _text(503 if reason else 200, reason or "ok")
+
+    return page
+
+
+def _text(status: int, text: str) -> Response:
+    return Response(status, f"{text}\n".encode(), "text/plain; charset=utf-8")

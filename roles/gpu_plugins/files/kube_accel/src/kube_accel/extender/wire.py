@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON kube-scheduler and its extenders exchange (kube-scheduler/extender/v1 ``types.go``). Pure.
+
+The outer structures have no JSON names of their own, so Go writes ``NodeNames`` and reads any case; so do we.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class WireError(ValueError):
+    """What came is not what kube-scheduler sends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """``ExtenderArgs``: a pod and the nodes in question."""
+
+    pod: dict[str, Any]
+    names: list[str]
+    nodes: dict[str, Any] | None
+    """The node objects by name where kube-scheduler sent them; None where it sent names."""
+
+
+@dataclass(frozen=True, slots=True)
+class BindArguments:
+    """``ExtenderBindingArgs``."""
+
+    name: str
+    namespace: str
+    uid: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods of one node that would be evicted, by UID."""
+
+    uids: tuple[str, ...]
+    pdb_violations: int
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionArguments:
+    """``ExtenderPreemptionArgs``."""
+
+    pod: dict[str, Any]
+    victims: Mapping[str, Victims]
+    """By node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """What is answered to ``predicates``."""
+
+    passed: list[str]
+    failed: dict[str, str] = field(default_factory=dict)
+    """Reason by node, where evicting other pods could help."""
+    unresolvable: dict[str, str] = field(default_factory=dict)
+    """Likewise, where it could not."""
+
+
+def read_arguments(body: bytes) -> Arguments:
+    """``ExtenderArgs``. Raises WireError."""
+    document = _document(body)
+    pod = _required(document, "pod", dict)
+    names = _optional(document, "nodenames", list)
+    if names is not None:
+        if not all(isinstance(name, str) for name in names):
+            raise WireError("NodeNames: not all are strings")
+        return Arguments(pod, names, None)
+    items = _optional(_required(document, "nodes", dict), "items", list) or []
+    try:
+        nodes = {str(item["metadata"]["name"]): item for item in items}
+    except (LookupError, TypeError) as error:
+        raise WireError("Nodes: an item has no metadata.name") from error
+    return Arguments(pod, list(nodes), nodes)
+
+
+def read_binding(body: bytes) -> BindArguments:
+    """``ExtenderBindingArgs``. Raises WireError."""
+    document = _document(body)
+    return BindArguments(*(_required(document, key, str) for key in ("podname", "podnamespace", "poduid", "node")))
+
+
+def read_preemption(body: bytes) -> PreemptionArguments:
+    """``ExtenderPreemptionArgs`` with whole pods or with UIDs. Raises WireError."""
+    document = _document(body)
+    meta = _optional(document, "nodenametometavictims", dict)
+    full = _optional(document, "nodenametovictims", dict)
+    return PreemptionArguments(
+        _required(document, "pod", dict), {name: _victims(name, entry) for name, entry in (meta or full or {}).items()}
+    )
+
+
+def write_filtered(answer: Filtered, nodes: Mapping[str, Any] | None) -> bytes:
+    """``ExtenderFilterResult``: names or the node objects, as they came."""
+    document: dict[str, object] = {
+        "Nodes": None if nodes is None else {"metadata": {}, "items": [nodes[name] for name in answer.passed]},
+        "NodeNames": answer.passed if nodes is None else None,
+        "FailedNodes": answer.failed,
+        "FailedAndUnresolvableNodes": answer.unresolvable,
+        "Error": "",
+    }
+    return _text(document)
+
+
+def write_filter_error(error: str) -> bytes:
+    """``ExtenderFilterResult`` that fails the scheduling of this pod, which is then tried again."""
+    return _text({"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": error})
+
+
+def write_scores(scores: Iterable[tuple[str, int]]) -> bytes:
+    """``HostPriorityList``: 0 to 10."""
+    return _text([{"Host": name, "Score": score} for name, score in scores])
+
+
+def write_bound(error: str) -> bytes:
+    """``ExtenderBindingResult``; an empty ``error`` is success."""
+    return _text({"Error": error})
+
+
+def write_preemption(victims: Mapping[str, Victims]) -> bytes:
+    """``ExtenderPreemptionResult``."""
+    return _text(
+        {
+            "NodeNameToMetaVictims": {
+                name: {"Pods": [{"UID": uid} for uid in entry.uids], "NumPDBViolations": entry.pdb_violations}
+                for name, entry in victims.items()
+            }
+        }
+    )
+
+
+def _text(document: object) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise WireError("not a JSON object")
+    return document
+
+
+def _optional(document: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
+    """The member whose name is ``key`` in any case; None when it is absent or null."""
+    value = next((value for name, value in document.items() if name.lower() == key), None)
+    if value is not None and not isinstance(value, kind):
+        raise WireError(f"{key}: not a {kind.__name__}")
+    return value
+
+
+def _required(document: Mapping[str, Any], key: str, kind: type[T]) -> T:
+    value = _optional(document, key, kind)
+    if value is None:
+        raise WireError(f"{key}: absent")
+    return value
+
+
+def _victims(node: str, entry: object) -> Victims:
+    if not isinstance(entry, dict):
+        raise WireError(f"victims of {node}: not an object")
+    uids = []
+    for pod in _optional(entry, "pods", list) or []:
+        where = pod.get("metadata", pod) if isinstance(pod, dict) else {}
+        uids.append(_required(where, "uid", str))
+    return Victims(tuple(uids), _optional(entry, "numpdbviolations", int) or 0)

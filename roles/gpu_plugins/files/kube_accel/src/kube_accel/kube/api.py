@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The few requests our daemons send to the API server, with the pod's own service account."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import urllib3
+
+_TIMEOUT = urllib3.Timeout(connect=5, read=10)
+
+
+class ApiError(Exception):
+    """The API server could not be asked, or said no."""
+
+
+class ApiUnreachableError(ApiError):
+    """No answer: connection, TLS or credentials' files."""
+
+
+class ApiRefusedError(ApiError):
+    """An answer other than 2xx."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"API server answered {status}: {message}")
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class ApiClient:
+    """An API server and where our credentials for it lie."""
+
+    url: str
+    service_account_dir: Path
+
+    def annotate_node(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of a node, or remove those that are None; all others stay.
+
+        Raises ApiError.
+        """
+        patch = {"metadata": {"annotations": dict(annotations)}}
+        self._send("PATCH", f"/api/v1/nodes/{quote(name, safe='')}", "application/merge-patch+json", patch)
+
+    def _send(self, method: str, path: str, content_type: str, body: object) -> None:
+        # Requests are rare, credentials rotate: a connection lives for one request, so that none outlives its files.
+        # No retries, which includes redirects: those would be handed our token.
+        ca = self.service_account_dir / "ca.crt"
+        try:
+            token = (self.service_account_dir / "token").read_text().strip()
+            with urllib3.PoolManager(
+                num_pools=1, cert_reqs="CERT_REQUIRED", ca_certs=str(ca), retries=False, timeout=_TIMEOUT
+            ) as pool:
+                response = pool.request(
+                    method,
+                    self.url + path,
+                    body=json.dumps(body).encode(),
+                    headers={"Authorization": f"Bearer {token}", "Content-Type": content_type},
+                )
+        except (OSError, urllib3.exceptions.HTTPError) as error:
+            raise ApiUnreachableError(f"API server {self.url} not reached: {error}") from error
+        if not 200 <= response.status < 300:
+            raise ApiRefusedError(response.status, status_message(response.data))
+
+
+def status_message(body: bytes) -> str:
+    """The sentence of a ``metav1.Status``, or the start of whatever came instead."""
+    try:
+        status = json.loads(body)
+    except ValueError:
+        status = None
+    if isinstance(status, dict) and isinstance(status.get("message"), str):
+        return str(status["message"])
+    return body[:200].decode(errors="replace")
+
+
+def in_cluster(service_account_dir: Path, environment: Mapping[str, str] = os.environ) -> ApiClient | None:
+    """The API server kubelet names in every pod's environment; None outside a cluster."""
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        return None
+    return ApiClient(f"https://{f'[{host}]' if ':' in host else host}:{port}", service_account_dir)

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List and watch: one kind of object, kept current in a sink for ever."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
+from kube_accel.kube.client import JSON, KubeClient
+
+_log = logging.getLogger(__name__)
+
+PAGE = 500
+_WATCH_SECONDS = 300
+_SILENCE = 100.0
+"""Seconds without an event after which a watch is opened anew; the API server sends a bookmark every minute."""
+_BACK_OFF = (0.2, 10.0)
+_GONE = 410
+_NOT_AN_OBJECT = re.compile(rb'"type"\s*:\s*"(?:BOOKMARK|ERROR)"')
+
+
+class Sink(Protocol):
+    """What objects are kept in. Called from the watch's thread."""
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        """Take an object that exists, new or changed; its key, or None when it is of no interest."""
+
+    def drop(self, item: dict[str, Any]) -> None:
+        """This object is gone, or no longer selected."""
+
+    def keys(self) -> set[str]:
+        """Of all objects that are kept."""
+
+    def lose(self, key: str) -> None:
+        """This object was kept when a list began, and the list does not have it: it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is listed and watched."""
+
+    path: str
+    query: Mapping[str, str] = field(default_factory=dict)
+    """Selectors."""
+    metadata_only: bool = False
+    """Labels and annotations are enough; more may come all the same."""
+    interesting: re.Pattern[bytes] | None = None
+    """Watch events whose JSON it does not match are dropped unread; must match every object the sink keeps."""
+
+    def accept(self, kind: str) -> str:
+        """The Accept header for a ``PartialObjectMetadata`` or ``PartialObjectMetadataList``."""
+        return f"{JSON};as={kind};g=meta.k8s.io;v=v1,{JSON}" if self.metadata_only else JSON
+
+
+class _GoneError(Exception):
+    """The resource version is too old to go on from."""
+
+
+class Watch:
+    """Fills a sink from a list in pages, then from a watch that goes on where it was when it breaks."""
+
+    def __init__(
+        self, client: KubeClient, watched: Watched, sink: Sink, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._watched = watched
+        self._sink = sink
+        self._clock = clock
+        self._version: str | None = None
+        self._failure = ""
+        self._failing_since: float | None = clock()
+        self.synced = threading.Event()
+        """Set once the first list is complete."""
+        self.lists = 0
+        """Complete lists so far."""
+        self.list_seconds = 0.0
+        """What the last one took."""
+
+    def failing(self) -> tuple[float, str] | None:
+        """For how many seconds the API server has not been heard, and why; None while all is well."""
+        since = self._failing_since
+        return None if since is None else (self._clock() - since, self._failure or "not heard yet")
+
+    def run(self, stop: threading.Event) -> None:
+        """Keep the sink current until ``stop`` is set."""
+        pause = _BACK_OFF[0]
+        while not stop.is_set():
+            try:
+                if self._version is None:
+                    self._list(stop)
+                    pause = _BACK_OFF[0]
+                self._follow(stop)
+                pause = _BACK_OFF[0]
+                continue
+            except _GoneError:
+                _log.info("a watch is too old to go on, listing again", extra={"path": self._watched.path})
+                self._version = None
+            except ApiError as error:
+                self._failed(str(error))
+            stop.wait(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads clients
+            pause = min(pause * 2, _BACK_OFF[1])
+
+    def _failed(self, reason: str) -> None:
+        if self._failing_since is None or not self._failure:
+            _log.warning("the API server is not heard", extra={"path": self._watched.path, "reason": reason})
+        if self._failing_since is None:
+            self._failing_since = self._clock()
+        self._failure = reason
+
+    def _heard(self) -> None:
+        if self._failing_since is not None:
+            self._failing_since, self._failure = None, ""
+
+    def _list(self, stop: threading.Event) -> None:
+        begin = self._clock()
+        query = {**self._watched.query, "limit": str(PAGE)}
+        # What is learned from elsewhere while the list is read may be younger than the list.
+        before, keys = self._sink.keys(), set[str]()
+        while not stop.is_set():
+            body = self._get(query)
+            metadata, items = page(body)
+            for item in items:
+                key = self._sink.keep(item)
+                if key is not None:
+                    keys.add(key)
+            if not metadata.get("continue"):
+                break
+            query["continue"] = metadata["continue"]
+        else:
+            return
+        for key in before - keys:
+            self._sink.lose(key)
+        self._version = metadata.get("resourceVersion") or "0"
+        self.lists += 1
+        self.list_seconds = self._clock() - begin
+        self._heard()
+        self.synced.set()
+        extra = {"path": self._watched.path, "kept": len(keys), "seconds": round(self.list_seconds, 3)}
+        _log.info("listed", extra=extra)
+
+    def _get(self, query: Mapping[str, str]) -> bytes:
+        try:
+            accept = self._watched.accept("PartialObjectMetadataList")
+            return self._client.send("GET", self._watched.path, query=query, accept=accept)
+        except ApiRefusedError as error:
+            if error.status == _GONE:
+                raise _GoneError from error
+            raise
+
+    def _follow(self, stop: threading.Event) -> None:
+        """One watch, from where the last one ended until the server ends it."""
+        assert self._version is not None
+        query = {
+            **self._watched.query,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": self._version,
+            "timeoutSeconds": str(_WATCH_SECONDS + random.randrange(60)),  # noqa: S311
+        }
+        begin = self._clock()
+        accept = self._watched.accept("PartialObjectMetadata")
+        try:
+            with self._client.lines(self._watched.path, query, _SILENCE, accept) as lines:
+                self._heard()
+                for line in lines:
+                    if stop.is_set():
+                        return
+                    self._event(line)
+        except ApiRefusedError as error:
+            if error.status == _GONE:
+                raise _GoneError from error
+            raise
+        if self._clock() - begin < _BACK_OFF[0]:
+            # A server that ends every watch at once must not be asked in a loop.
+            stop.wait(_BACK_OFF[0])
+
+    def _event(self, line: bytes) -> None:
+        interesting = self._watched.interesting
+        if not line or (interesting and not interesting.search(line) and not _NOT_AN_OBJECT.search(line, 0, 64)):
+            return
+        try:
+            event = json.loads(line)
+            kind, item = event["type"], event["object"]
+            if kind == "ERROR":
+                if item.get("code") == _GONE:
+                    raise _GoneError
+                raise ApiRefusedError(int(item.get("code") or 500), str(item.get("message")))
+            if kind == "DELETED":
+                self._sink.drop(item)
+            elif kind != "BOOKMARK":
+                self._sink.keep(item)
+            self._version = item["metadata"]["resourceVersion"]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ApiUnreachableError(f"not a watch event: {error!r}") from error
+
+
+def page(body: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+    """The metadata of a list and its items, parsed one at a time: other threads get their turn in between.
+
+    Raises ApiUnreachableError for what is not a list of the API server.
+    """
+    text = body.decode()
+    head, found, _ = text.partition('"items":[')
+    if found:
+        # The API server writes a list's metadata before its items.
+        with suppress(ValueError, LookupError):
+            return json.loads(head.rstrip(", \n") + "}")["metadata"], _items(text, len(head) + len(found))
+    try:
+        document = json.loads(text)
+        return document["metadata"], iter(document["items"] or ())
+    except (ValueError, LookupError, TypeError) as error:
+        raise ApiUnreachableError(f"not a list: {error!r}") from error
+
+
+_WHITE = re.compile(r"[\s,]*")
+_decode = json.JSONDecoder().raw_decode
+
+
+def _items(text: str, position: int) -> Iterator[dict[str, Any]]:
+    while True:
+        match = _WHITE.match(text, position)
+        position = match.end() if match else position
+        if text[position : position + 1] == "]":
+            return
+        try:
+            item, position = _decode(text, position)
+        except ValueError as error:
+            raise ApiUnreachableError(f"not a list: {error}") from error
+        yield item

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a GPU may be handed out: a pure state machine, (condition, observation, time) -> condition.
+
+A GPU is unhealthy after a complaint (a poll that found it lost, or the driver asking for a reset) or an incident (a
+critical XID, new uncorrectable memory errors). It is healthy again after ``recovery_polls`` good polls in a row. An
+incident leaves no state that a poll could see, so it has to age as well: ``incident_seconds`` without another one
+and without a bad poll, unless the GPU was reset in between. A GPU that was lost, was not enumerated, whose driver
+was unloaded, or that was released to an administrator counts as reset: there is no other way back from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kube_accel.model import GpuHealth, Health
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that a faulty program causes; the GPU is fine (the set NVIDIA's device plugin ignores)."""
+
+_XID_MEANING = {  # NVIDIA, "XID Errors"
+    48: "double-bit ECC error",
+    62: "internal micro-controller halt",
+    63: "row remapping recorded",
+    64: "row remapping failed",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "high rate of single-bit ECC errors",
+    94: "contained memory error",
+    95: "uncontained memory error",
+    119: "GSP firmware timeout",
+    120: "GSP firmware error",
+    140: "unrecovered ECC error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How forgiving to be."""
+
+    recovery_polls: int = 3
+    incident_seconds: float = 300.0
+    ignored_xids: frozenset[int] = APPLICATION_XIDS
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What one poll found on one GPU."""
+
+    complaint: str = ""
+    """Why the GPU must not be handed out; empty when the poll was good."""
+    lost: bool = False
+    """The complaint is of a kind that only a reset or a new enumeration ends."""
+    ecc: int | None = None
+    """Uncorrectable memory errors since the driver was loaded; None where it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """The driver reported this XID for the GPU."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """NVML did not answer: what it would have said is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The driver was unloaded, or we let go of the GPU so that someone could reset it."""
+
+
+Observation = Poll | Xid | Silence | Reset
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What is remembered of one GPU. The default is a GPU nothing bad is known of."""
+
+    complaint: str = ""
+    incidents: tuple[str, ...] = ()
+    incident_until: float = 0.0
+    """Not healthy before this time; 0 when no incident has to age."""
+    good_polls: int = 0
+    """In a row, since the last bad news; counted only while unhealthy."""
+    ecc: int | None = None
+
+    @property
+    def health(self) -> GpuHealth:
+        """HEALTHY, or UNHEALTHY with every known reason."""
+        reason = "; ".join(filter(None, (*self.incidents, self.complaint)))
+        return GpuHealth(Health.UNHEALTHY, reason) if reason else GpuHealth(Health.HEALTHY)
+
+
+def observe(condition: Condition, observation: Observation, now: float, rules: Rules) -> Condition:
+    """The condition after this observation; ``now`` in seconds of a monotonic clock."""
+    match observation:
+        case Xid(number):
+            if number in rules.ignored_xids:
+                return condition
+            meaning = _XID_MEANING.get(number)
+            return _incident(condition, f"XID {number} ({meaning})" if meaning else f"XID {number}", now, rules)
+        case Silence():
+            return _setback(condition, now, rules)
+        case Reset():
+            return replace(condition, incident_until=0.0, good_polls=0)
+        case Poll(complaint, lost):
+            if complaint:
+                worse = replace(_setback(condition, now, rules), complaint=complaint)
+                return replace(worse, incident_until=0.0) if lost else worse
+            return _good_poll(condition, observation, now, rules)
+
+
+def _good_poll(condition: Condition, poll: Poll, now: float, rules: Rules) -> Condition:
+    known, ecc = condition.ecc, poll.ecc
+    condition = replace(condition, ecc=known if ecc is None else ecc)
+    if known is not None and ecc is not None and ecc > known:
+        return _incident(condition, "new uncorrectable memory errors", now, rules)
+    if not condition.complaint and not condition.incidents:
+        return condition
+    good = min(condition.good_polls + 1, rules.recovery_polls)
+    if good >= rules.recovery_polls and now >= condition.incident_until:
+        return Condition(ecc=condition.ecc)
+    return replace(condition, good_polls=good)
+
+
+def _incident(condition: Condition, incident: str, now: float, rules: Rules) -> Condition:
+    incidents = (*(known for known in condition.incidents if known != incident), incident)
+    return replace(condition, incidents=incidents, incident_until=now + rules.incident_seconds, good_polls=0)
+
+
+def _setback(condition: Condition, now: float, rules: Rules) -> Condition:
+    """Good polls start over, and so does the wait after an incident that has not been ended by a reset."""
+    until = now + rules.incident_seconds if condition.incident_until else 0.0
+    return replace(condition, good_polls=0, incident_until=until)

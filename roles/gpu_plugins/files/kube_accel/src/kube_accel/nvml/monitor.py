@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a node's GPUs, kept current by one thread that nobody waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Snapshot
+from kube_accel.nvml import translate
+from kube_accel.nvml.health import APPLICATION_XIDS, Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
+from kube_accel.nvml.process import WorkerProcess, worker_command
+
+log = logging.getLogger(__name__)
+
+_DYING_CHECK_SECONDS = 0.05
+_MAX_DYING = 1
+_STOP_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorOptions:
+    """How a monitor behaves. Times in seconds."""
+
+    sysfs_root: Path = Path("/sys")
+    poll_interval: float = 2.0
+    deadline: float = 5.0
+    """For the answer to a poll; NVML counts as wedged after it."""
+    start_deadline: float = 60.0
+    """For a worker's first answer: without nvidia-persistenced the driver brings up each GPU in turn."""
+    retry_initial: float = 1.0
+    retry_max: float = 15.0
+    """Between attempts to start a worker; doubles from the initial value."""
+    renew_interval: float = 60.0
+    """While a GPU is lost: age at which a worker is replaced, since NVML looks for GPUs only when initialised."""
+    recovery_polls: int = 3
+    """Good polls in a row that make a GPU healthy again."""
+    xid_recovery_seconds: float = 300.0
+    """Without news after a critical XID that nothing shows to have ended in a reset; see ``health``."""
+    ignored_xids: frozenset[int] = APPLICATION_XIDS
+
+
+class QuiesceError(TimeoutError):
+    """The driver was not let go of in time."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    """The worker in use, and the request it owes an answer to."""
+
+    process: WorkerProcess
+    started: float
+    request: int
+    deadline: float | None
+    answered: bool = False
+    """It has given its inventory."""
+
+
+class GpuMonitor:
+    """Watches the GPUs through a worker process, and replaces the worker when it hangs, dies or is out of date.
+
+    At most two worker processes exist: the one in use and one that was killed and cannot die because the kernel
+    driver holds it. ``spawn`` starts a worker; it is a parameter for tests.
+    """
+
+    def __init__(self, options: MonitorOptions, spawn: Callable[[], WorkerProcess] | None = None) -> None:
+        self._options = options
+        self._rules = Rules(options.recovery_polls, options.xid_recovery_seconds, options.ignored_xids)
+        self._spawn = spawn or (lambda: WorkerProcess(worker_command(options.sysfs_root)))
+        self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+        self._changed = threading.Condition()  # guards the next six
+        self._snapshot = Snapshot(0, DriverState.STARTING, "NVML has not answered yet", None, MappingProxyType({}))
+        self._stopping = False
+        self._ended = False
+        self._hold_until: float | None = None
+        self._hold_detail = ""
+        self._released = False
+
+        # The rest belongs to the thread.
+        self._worker: _Worker | None = None
+        self._dying: list[WorkerProcess] = []
+        self._requests = 0
+        self._failures = 0
+        self._spawn_at = 0.0
+        self._poll_at = 0.0
+        self._inventory: Inventory | None = None
+        self._conditions: dict[str, Condition] = {}
+
+    def start(self) -> None:
+        """Begin watching; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the worker and the thread. The last snapshot stays."""
+        with self._changed:
+            self._stopping = True
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join((_MAX_DYING + 2) * _STOP_SECONDS)
+
+    def snapshot(self) -> Snapshot:
+        """The last thing known; never waits."""
+        return self._snapshot
+
+    def wait(self, after_version: int, timeout: float) -> Snapshot:
+        """The first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._snapshot.version > after_version, timeout)
+            return self._snapshot
+
+    def quiesce(self, seconds: float) -> None:
+        """Let go of NVML for so long, at least the deadline, or until ``resume``; returns when the worker has ended.
+
+        Raises ``QuiesceError`` when it does not end within the deadline; it is let go of as soon as it does.
+        """
+        seconds = max(seconds, self._options.deadline)
+        until = datetime.now(UTC) + timedelta(seconds=seconds)
+        with self._changed:
+            self._hold_until = time.monotonic() + seconds
+            self._hold_detail = f"NVML was let go of on request until {until:%Y-%m-%d %H:%M:%S} UTC"
+            self._released = False
+            self._wake()
+            if not self._changed.wait_for(lambda: self._released, self._options.deadline):
+                raise QuiesceError(
+                    f"the NVML worker did not end within {self._options.deadline:g} s: it hangs in the kernel driver;"
+                    " if it stays so, the node has to be rebooted"
+                )
+
+    def resume(self) -> None:
+        """End ``quiesce`` early; without effect when nothing was quiesced."""
+        with self._changed:
+            self._hold_until = None
+        self._wake()
+
+    def _wake(self) -> None:
+        with self._changed:
+            if not self._ended:
+                os.eventfd_write(self._wakeup, 1)
+
+    # --- the thread -------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                try:
+                    self._step()
+                except Exception as error:  # a fault of ours must show as one, not as GPUs that stay healthy for ever
+                    log.exception("the GPU monitor failed")
+                    detail = f"the GPU monitor failed: {error!r}"
+                    self._failed(DriverState.UNAVAILABLE, detail, Health.UNKNOWN, time.monotonic())
+        finally:
+            self._retire()
+            for process in self._dying:
+                process.wait(_STOP_SECONDS)
+            with self._changed:
+                self._ended = True
+                os.close(self._wakeup)
+
+    def _step(self) -> None:
+        now = time.monotonic()
+        self._dying = [process for process in self._dying if not process.gone()]
+        if self._holding(now):
+            self._let_go(now)
+        elif self._worker is None and now >= self._spawn_at:
+            self._replace(now)
+        self._sleep(now)
+        now = time.monotonic()
+        worker = self._worker
+        if worker is None:
+            return
+        self._receive(worker, now)
+        if worker is not self._worker:
+            return
+        if worker.deadline is not None and now >= worker.deadline:
+            self._wedged(worker, now)
+        elif worker.deadline is None and now >= self._poll_at:
+            self._request("poll", now + self._options.deadline)
+
+    def _sleep(self, now: float) -> None:
+        """Until there is something to do."""
+        events = select.poll()
+        events.register(self._wakeup, select.POLLIN)
+        worker, times = self._worker, []
+        if worker is not None:
+            events.register(worker.process.fileno(), select.POLLIN)
+            times.append(self._poll_at if worker.deadline is None else worker.deadline)
+        elif self._hold_until is None and len(self._dying) <= _MAX_DYING:
+            times.append(self._spawn_at)
+        if self._dying:
+            times.append(now + _DYING_CHECK_SECONDS)
+        if (hold_until := self._hold_until) is not None:
+            times.append(hold_until)
+        events.poll(max(0.0, min(times) - now) * 1000 + 1 if times else None)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wakeup)
+
+    def _holding(self, now: float) -> bool:
+        with self._changed:
+            if self._hold_until is not None and now >= self._hold_until:
+                self._hold_until = None
+            return self._hold_until is not None
+
+    def _let_go(self, now: float) -> None:
+        self._retire()
+        if self._dying:
+            return
+        self._spawn_at, self._failures = now, 0
+        self._observe_all(Reset(), now)
+        with self._changed:
+            detail = self._hold_detail
+            self._publish(DriverState.QUIESCED, detail, Health.UNHEALTHY)
+            self._released = True
+            self._changed.notify_all()
+
+    def _replace(self, now: float) -> None:
+        if len(self._dying) > _MAX_DYING:
+            pids = ", ".join(str(process.pid) for process in self._dying)
+            detail = f"NVML hangs, and its workers cannot be ended (pids {pids}): reboot the node"
+            self._publish(DriverState.WEDGED, detail, Health.UNKNOWN)
+            return
+        try:
+            process = self._spawn()
+        except OSError as error:
+            self._failed(DriverState.UNAVAILABLE, f"the NVML worker cannot be started: {error}", Health.UNKNOWN, now)
+            return
+        self._worker = _Worker(process, started=now, request=0, deadline=None)
+        self._request("inventory", now + self._options.start_deadline)
+
+    def _request(self, operation: str, deadline: float) -> None:
+        worker = self._worker
+        assert worker is not None
+        self._requests += 1
+        worker.request, worker.deadline = self._requests, deadline
+        with contextlib.suppress(OSError):  # it has ended: its output says so too
+            worker.process.send({"id": self._requests, "op": operation})
+
+    def _receive(self, worker: _Worker, now: float) -> None:
+        messages, more = worker.process.receive()
+        for message in messages:
+            self._handle(worker, message, now)
+        if not more and worker is self._worker:
+            self._observe_all(Silence(), now)
+            detail = f"the NVML worker {worker.process.obituary()}"
+            self._interrupted(worker, DriverState.UNAVAILABLE, detail, Health.UNKNOWN, now)
+
+    def _handle(self, worker: _Worker, message: dict[str, Any], now: float) -> None:
+        if worker is not self._worker:
+            return  # replaced because of an earlier message
+        if "event" in message:
+            self._event(message, now)
+        elif message["id"] == worker.request:
+            worker.deadline = None
+            if "error" in message:
+                self._refused(worker, message["error"], now)
+            elif worker.answered:
+                self._polled(worker, message["ok"], now)
+            else:
+                self._inventoried(worker, message["ok"], now)
+
+    def _event(self, message: dict[str, Any], now: float) -> None:
+        self._poll_at = now
+        uuid = message.get("uuid")
+        if message["event"] != "xid" or uuid not in self._conditions:
+            return
+        log.warning("XID reported", extra={"gpu": uuid, "xid": message["xid"]})
+        self._observe(uuid, Xid(message["xid"]), now)
+        if self._snapshot.driver_state is DriverState.READY:
+            self._publish(DriverState.READY)
+
+    def _inventoried(self, worker: _Worker, answer: dict[str, Any], now: float) -> None:
+        worker.answered = True
+        self._inventory = translate.inventory(answer, self._inventory)
+        self._observe_polls(translate.polls(answer["gpus"], self._inventory), now)
+        if self._failures:
+            self._poll_at = now  # the last worker came this far too
+        else:
+            self._poll_at = now + self._options.poll_interval
+            self._publish(DriverState.READY)
+
+    def _polled(self, worker: _Worker, answer: dict[str, Any], now: float) -> None:
+        assert self._inventory is not None
+        self._failures = 0
+        self._poll_at = now + self._options.poll_interval
+        polls = translate.polls(answer["gpus"], self._inventory)
+        self._observe_polls(polls, now)
+        self._publish(DriverState.READY)
+        missing = self._inventory.unreadable or any(poll.lost for poll in polls.values())
+        if answer["stale"] or (missing and now - worker.started >= self._options.renew_interval):
+            self._spawn_at = now
+            self._retire()
+
+    def _refused(self, worker: _Worker, error: dict[str, Any], now: float) -> None:
+        """NVML as a whole answered with an error."""
+        if error["code"] == translate.DRIVER_NOT_LOADED:
+            self._observe_all(Reset(), now)
+        self._interrupted(worker, DriverState.UNAVAILABLE, translate.unavailable(error), Health.UNHEALTHY, now)
+
+    def _interrupted(self, worker: _Worker, state: DriverState, detail: str, health: Health, now: float) -> None:
+        """A worker that had been fine is replaced at once: its successor knows better what is wrong, if anything."""
+        if worker.answered and not self._failures:
+            log.warning("NVML worker replaced", extra={"pid": worker.process.pid, "cause": detail})
+            self._failures = 1
+            self._spawn_at = now
+            self._retire()
+        else:
+            self._failed(state, detail, health, now)
+
+    def _wedged(self, worker: _Worker, now: float) -> None:
+        seconds = self._options.deadline if worker.answered else self._options.start_deadline
+        self._observe_all(Silence(), now)
+        detail = f"NVML did not answer within {seconds:g} s: the driver hangs; see `dmesg` for NVRM messages"
+        self._failed(DriverState.WEDGED, detail, Health.UNKNOWN, now)
+
+    def _failed(self, state: DriverState, detail: str, health: Health, now: float) -> None:
+        self._failures += 1
+        delay = self._options.retry_initial * 2.0 ** min(self._failures - 1, 16)
+        self._spawn_at = now + min(delay, self._options.retry_max)
+        self._retire()
+        self._publish(state, detail, health)
+
+    def _retire(self) -> None:
+        if self._worker is not None:
+            self._worker.process.kill()
+            self._dying.append(self._worker.process)
+            self._worker = None
+
+    def _observe_polls(self, polls: dict[str, Poll], now: float) -> None:
+        for uuid, poll in polls.items():
+            self._observe(uuid, poll, now)
+
+    def _observe_all(self, observation: Observation, now: float) -> None:
+        for uuid in self._conditions:
+            self._observe(uuid, observation, now)
+
+    def _observe(self, uuid: str, observation: Observation, now: float) -> None:
+        before = self._conditions.get(uuid, Condition())
+        after = self._conditions[uuid] = observe(before, observation, now, self._rules)
+        if after.health != before.health:
+            health = after.health
+            log.warning(
+                "GPU health changed", extra={"gpu": uuid, "health": health.health.value, "reason": health.reason}
+            )
+
+    def _publish(self, state: DriverState, detail: str = "", otherwise: Health | None = None) -> None:
+        """A new snapshot if a reader can see a difference. ``otherwise``: the health of GPUs not known to be bad."""
+        known = {uuid: condition.health for uuid, condition in self._conditions.items()}
+        if otherwise is not None:
+            known = {
+                uuid: GpuHealth(otherwise, detail) if health.health is Health.HEALTHY else health
+                for uuid, health in known.items()
+            }
+        old = self._snapshot
+        if (state, detail, self._inventory, known) == (old.driver_state, old.detail, old.inventory, old.health):
+            return
+        if state is not old.driver_state:
+            log.log(
+                logging.INFO if state in (DriverState.READY, DriverState.QUIESCED) else logging.WARNING,
+                "driver state changed",
+                extra={"state": state.value, "detail": detail},
+            )
+        with self._changed:
+            self._snapshot = Snapshot(old.version + 1, state, detail, self._inventory, MappingProxyType(known))
+            self._changed.notify_all()

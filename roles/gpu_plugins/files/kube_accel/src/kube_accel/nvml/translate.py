@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's answers in the words of the model. Pure; the wire is described in ``worker``."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Any
+
+from kube_accel.model import Ancestor, Gpu, GpuLink, Inventory, UnreadableGpu
+from kube_accel.nvml.health import Poll
+
+Record = dict[str, Any]
+
+DRIVER_NOT_LOADED = 9
+_LIBRARY_NOT_FOUND = 12
+_LOST = frozenset({6, 15, 16, 28})  # nvmlReturn_t: NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
+
+NOT_ENUMERATED = Poll("not enumerated by the driver", lost=True)
+
+_RECOVERY = {  # nvmlDeviceGpuRecoveryAction_t
+    1: "a GPU reset",
+    2: "a reboot of the node",
+    3: "its peer-to-peer traffic to be drained",
+    4: "draining and a GPU reset",
+    5: "recovery of the IMEX domain",
+    6: "a bus reset",
+    7: "a reboot of the system",
+}
+
+_REMEDY = {  # by nvmlReturn_t
+    4: "NVML may not open the NVIDIA device files: let the container use /dev/nvidiactl and /dev/nvidia*",
+    DRIVER_NOT_LOADED: "the NVIDIA kernel driver is not loaded: install it, or load it with `modprobe nvidia`"
+    " and read `dmesg` if that fails",
+    _LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: install the NVIDIA driver on the node, and run the"
+    " container with runtimeClassName nvidia and NVIDIA_DRIVER_CAPABILITIES=utility",
+    18: "the NVIDIA library and the loaded kernel driver are of different versions: reload the kernel modules or"
+    " reboot the node, and restart this pod if it was started before the driver was upgraded",
+    999: "NVML reports an unknown error: if nvidia-smi works on the node, the container has lost its device files"
+    " (`systemctl daemon-reload` does that) and this pod has to be restarted",
+}
+
+
+def inventory(raw: Record, previous: Inventory | None) -> Inventory:
+    """The worker's answer to ``inventory``. GPUs of ``previous`` that it lacks stay, with their links."""
+    current = {gpu.uuid: gpu for gpu in (_gpu(entry) for entry in raw["gpus"]) if gpu is not None}
+    kept = {gpu.uuid: gpu for gpu in (previous.gpus if previous else ()) if gpu.uuid not in current}
+    links = {
+        pair: link for pair, link in (previous.links if previous else {}).items() if not pair.isdisjoint(kept.keys())
+    }
+    links |= {frozenset(link["pair"]): _link(link) for link in raw["links"]}
+    known = current.keys() | kept.keys() | {gpu.index for gpu in kept.values()}
+    unreadable = tuple(
+        UnreadableGpu(entry["index"], entry.get("uuid"), _reason(entry["error"]))
+        for entry in raw["gpus"]
+        if entry.get("uuid", entry["index"]) not in known
+    )
+    major, minor = raw["cuda"]
+    return Inventory(
+        driver_version=raw["driver"],
+        cuda_version=(major, minor),
+        gpus=tuple(sorted((current | kept).values(), key=lambda gpu: (gpu.index, gpu.uuid))),
+        links=MappingProxyType(links),
+        unreadable=unreadable,
+    )
+
+
+def polls(entries: list[Record], inventory: Inventory) -> dict[str, Poll]:
+    """What the ``gpus`` of an answer say of each GPU of the inventory.
+
+    A GPU that is lost may not even tell its UUID; it is then known by its index.
+    """
+    by_uuid = {entry["uuid"]: entry for entry in entries if entry.get("uuid")}
+    nameless = {entry["index"]: entry for entry in entries if not entry.get("uuid")}
+    found = {}
+    for gpu in inventory.gpus:
+        entry = by_uuid.get(gpu.uuid) or nameless.get(gpu.index)
+        found[gpu.uuid] = _poll(entry) if entry else NOT_ENUMERATED
+    return found
+
+
+def unavailable(error: Record) -> str:
+    """One sentence on why NVML cannot be used, with the remedy."""
+    code, text = error["code"], error["text"]
+    remedy = _REMEDY.get(code, "NVML cannot be used; nvidia-smi on the node shows more")
+    return f"{remedy} (NVML: {text}, {code})"
+
+
+def _poll(entry: Record) -> Poll:
+    if error := entry.get("error"):
+        return Poll(_reason(error), lost=error["code"] in _LOST)
+    ecc = entry["ecc"]
+    if action := entry["recovery"]:
+        return Poll(f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}", ecc=ecc)
+    if entry["remap_failed"]:
+        return Poll("a faulty memory row could not be remapped: replace the GPU", ecc=ecc)
+    return Poll(ecc=ecc)
+
+
+def _reason(error: Record) -> str:
+    return f"NVML: {error['text']} ({error['code']})"
+
+
+def _gpu(entry: Record) -> Gpu | None:
+    """None when the facts are incomplete. A GPU that failed after them is complete: its poll tells the error."""
+    if "mig" not in entry:
+        return None
+    major, minor = entry["cc"]
+    return Gpu(
+        uuid=entry["uuid"],
+        index=entry["index"],
+        minor=entry["minor"],
+        model=entry["model"],
+        memory_bytes=entry["memory"],
+        compute_capability=(major, minor),
+        pci_address=entry["pci"],
+        numa_node=entry["numa"],
+        mig_enabled=entry["mig"],
+    )
+
+
+def _link(link: Record) -> GpuLink:
+    level = link["ancestor"]
+    known = [ancestor for ancestor in Ancestor if ancestor >= level]
+    return GpuLink(ancestor=known[0] if known else Ancestor.SYSTEM, nvlinks=link["nvlinks"])

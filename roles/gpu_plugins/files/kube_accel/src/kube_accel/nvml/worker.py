@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root>``.
+
+A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
+JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``; answers on stdout are ``{"id": 1, "ok": ...}`` or
+``{"id": 1, "error": {"code": 9, "text": ...}}``, and in between come ``{"event": "xid", "uuid": ..., "xid": 79}``
+and ``{"event": "wait", "code": 15}`` (waiting for events failed: a reason to poll now). NVML is initialised once in
+a process's life; whoever wants a fresh look starts a fresh process.
+
+Imports are few on purpose, and pathlib is not among them: this process lives beside every daemon.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
+
+import pynvml
+
+Record = dict[str, object]
+Emit = Callable[[Record], None]
+
+EVENT_SLICE_MS = 1000
+EVENT_RETRY_SECONDS = 1.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Device:
+    """One GPU as enumerated: its handle, None when there is none to be had, and what was read of it."""
+
+    def __init__(self, handle: object, facts: Record) -> None:
+        self.handle = handle
+        self.facts = facts
+
+    @property
+    def readable(self) -> bool:
+        """Whether all its facts could be read."""
+        return "error" not in self.facts
+
+
+class Driver:
+    """NVML as this process sees it.
+
+    Methods raise ``pynvml.NVMLError`` only for errors that concern the driver as a whole; the error of one GPU is
+    part of that GPU's record.
+    """
+
+    def __init__(self, nvml: ModuleType, sysfs_root: str) -> None:
+        self._nvml = nvml
+        self._pci = f"{sysfs_root}/bus/pci"
+        self._bound: frozenset[str] = frozenset()
+        self.devices: list[Device] = []
+
+    def inventory(self) -> Record:
+        """Initialise NVML; what stays the same while the driver is loaded, and each GPU's status."""
+        nvml = self._nvml
+        nvml.nvmlInit()
+        self._bound = self._bound_addresses()
+        cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        self.devices = self._enumerate()
+        return {
+            "driver": nvml.nvmlSystemGetDriverVersion(),
+            "cuda": [cuda // 1000, cuda % 1000 // 10],
+            "gpus": [{**device.facts, **self._status(device)} for device in self.devices],
+            "links": self._links(),
+        }
+
+    def poll(self) -> Record:
+        """Each GPU's status, and ``stale``: a start now would report other GPUs than this process did."""
+        devices = self._enumerate()
+        gpus = [
+            {"index": device.facts["index"], "uuid": device.facts.get("uuid"), **self._status(device)}
+            for device in devices
+        ]
+        changed = any(new.readable and new.facts != old.facts for new, old in zip(devices, self.devices, strict=False))
+        stale = changed or len(devices) != len(self.devices) or self._bound_addresses() != self._bound
+        return {"gpus": gpus, "stale": stale}
+
+    def _enumerate(self) -> list[Device]:
+        return [self._device(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+
+    def _device(self, index: int) -> Device:
+        nvml = self._nvml
+        facts: Record = {"index": index}
+        handle = None
+        with self._errors_into(facts):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            facts["uuid"] = nvml.nvmlDeviceGetUUID(handle)
+            address = sysfs_address(nvml.nvmlDeviceGetPciInfo(handle).busId)
+            facts["pci"] = address
+            facts["numa"] = self._numa_node(address)
+            facts["minor"] = nvml.nvmlDeviceGetMinorNumber(handle)
+            facts["model"] = nvml.nvmlDeviceGetName(handle)
+            facts["memory"] = nvml.nvmlDeviceGetMemoryInfo(handle).total  # asks the GPU, the others a cache
+            facts["cc"] = list(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+            facts["mig"] = self._mig(handle)
+        return Device(handle, facts)
+
+    def _status(self, device: Device) -> Record:
+        """``error`` when the GPU does not answer, else its counters; None where not supported."""
+        if not device.readable:
+            return {"error": device.facts["error"]}
+        nvml, handle = self._nvml, device.handle
+        status: Record = {}
+        with self._errors_into(status):
+            status["ecc"] = self._optional(
+                lambda: nvml.nvmlDeviceGetTotalEccErrors(
+                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+            )
+            status["remap_failed"] = self._optional(lambda: bool(nvml.nvmlDeviceGetRemappedRows(handle)[3]))
+            status["recovery"] = self._optional(lambda: self._recovery_action(handle))
+        return status
+
+    def _recovery_action(self, handle: object) -> int | None:
+        """``nvmlDeviceGpuRecoveryAction_t``, 0 for none; drivers before it was introduced do not know the field."""
+        value = self._nvml.nvmlDeviceGetFieldValues(handle, [self._nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
+        return int(value.value.uiVal) if value.nvmlReturn == self._nvml.NVML_SUCCESS else None
+
+    def _mig(self, handle: object) -> bool:
+        mode = self._optional(lambda: self._nvml.nvmlDeviceGetMigMode(handle))
+        return isinstance(mode, list) and mode[0] == self._nvml.NVML_DEVICE_MIG_ENABLE
+
+    def _numa_node(self, address: str) -> int | None:
+        """The kernel says -1 where there is one node or none is known."""
+        try:
+            with open(f"{self._pci}/devices/{address}/numa_node", encoding="ascii") as file:  # noqa: PTH123
+                node = int(file.read())
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None
+
+    def _bound_addresses(self) -> frozenset[str]:
+        """PCI functions the NVIDIA driver holds. NVML learns of a hot-plugged GPU only when it is initialised."""
+        try:
+            with os.scandir(f"{self._pci}/drivers/nvidia") as entries:
+                return frozenset(entry.name for entry in entries if entry.name.count(":") == 2)
+        except OSError:
+            return frozenset()
+
+    def _links(self) -> list[Record]:
+        """Each pair once; a pair in which a GPU does not answer is left out."""
+        nvml = self._nvml
+        readable = [device for device in self.devices if device.readable]
+        nvlinks = {id(device): self._nvlinks(device.handle) for device in readable}
+        links: list[Record] = []
+        for position, left in enumerate(readable):
+            for right in readable[position + 1 :]:
+                to_left, to_right = nvlinks[id(right)], nvlinks[id(left)]
+                if to_left is None or to_right is None:
+                    continue
+                record: Record = {"pair": [left.facts["uuid"], right.facts["uuid"]]}
+                with self._errors_into(record):
+                    record["ancestor"] = nvml.nvmlDeviceGetTopologyCommonAncestor(left.handle, right.handle)
+                    direct = to_right.count(str(right.facts["pci"]))
+                    # Every GPU on NVSwitch reaches every other with all its links: a full mesh.
+                    record["nvlinks"] = direct or min(to_left.count(_SWITCH), to_right.count(_SWITCH))
+                    links.append(record)
+        return links
+
+    def _nvlinks(self, handle: object) -> list[str] | None:
+        """The far end of each active NVLink: a GPU's PCI address or ``switch``. None when the GPU does not answer."""
+        nvml = self._nvml
+        ends: list[str] = []
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            try:
+                if nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED:
+                    ends.append(self._far_end(handle, link))
+            except nvml.NVMLError as error:
+                if self._concerns_all(error.value):
+                    raise
+                if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:  # one past the last link of this model
+                    break
+                if error.value not in self._unsupported:
+                    return None
+        return ends
+
+    def _far_end(self, handle: object, link: int) -> str:
+        nvml = self._nvml
+        kind = self._optional(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
+        if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            return _SWITCH
+        return sysfs_address(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
+
+    @property
+    def _unsupported(self) -> tuple[int, ...]:
+        nvml = self._nvml
+        return (
+            nvml.NVML_ERROR_NOT_SUPPORTED,
+            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            nvml.NVML_ERROR_NO_PERMISSION,
+            nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        )
+
+    def _optional(self, read: Callable[[], object]) -> object:
+        """The value read, or None where this GPU or driver does not offer it."""
+        try:
+            return read()
+        except self._nvml.NVMLError as error:
+            if error.value in self._unsupported:
+                return None
+            raise
+
+    @contextlib.contextmanager
+    def _errors_into(self, record: Record) -> Iterator[None]:
+        try:
+            yield
+        except self._nvml.NVMLError as error:
+            if self._concerns_all(error.value):
+                raise
+            record["error"] = error_record(error)
+
+    def _concerns_all(self, code: int) -> bool:
+        nvml = self._nvml
+        return code in (
+            nvml.NVML_ERROR_UNINITIALIZED,
+            nvml.NVML_ERROR_DRIVER_NOT_LOADED,
+            nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        )
+
+
+_SWITCH = "switch"
+
+
+def sysfs_address(bus_id: str) -> str:
+    """NVML's ``00000000:1A:00.0`` in the spelling of sysfs, ``0000:1a:00.0``."""
+    domain, rest = bus_id.lower().split(":", 1)
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def error_record(error: Exception) -> Record:
+    """An NVML error as the parent reads it."""
+    return {"code": getattr(error, "value", None), "text": str(error)}
+
+
+def register_events(nvml: ModuleType, devices: Iterable[Device]) -> tuple[object, dict[int | None, object]]:
+    """An event set that collects XIDs, and the UUIDs by handle of the GPUs in it: none where events are unsupported."""
+    events, uuids = None, {}
+    with contextlib.suppress(nvml.NVMLError):  # event sets are not supported: the poll alone has to do
+        events = nvml.nvmlEventSetCreate()
+        for device in devices:
+            with contextlib.suppress(nvml.NVMLError):  # the poll tells what ails this GPU
+                kinds = nvml.nvmlDeviceGetSupportedEventTypes(device.handle) & nvml.nvmlEventTypeXidCriticalError
+                if kinds:
+                    nvml.nvmlDeviceRegisterEvents(device.handle, kinds, events)
+                    uuids[_address_of(device.handle)] = device.facts.get("uuid")
+    return events, uuids
+
+
+def watch_events(nvml: ModuleType, events: object, uuids: Mapping[int | None, object], emit: Emit) -> None:
+    """Report XIDs until the process ends."""
+    while True:
+        try:
+            event = nvml.nvmlEventSetWait_v2(events, EVENT_SLICE_MS)
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_TIMEOUT:
+                emit({"event": "wait", "code": error.value})
+                time.sleep(EVENT_RETRY_SECONDS)
+            continue
+        if event.eventType & nvml.nvmlEventTypeXidCriticalError:
+            emit({"event": "xid", "uuid": uuids.get(_address_of(event.device)), "xid": event.eventData})
+
+
+def _address_of(handle: object) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value  # type: ignore[arg-type]
+
+
+def serve(requests: io.BufferedReader, emit: Emit, driver: Driver, nvml: ModuleType) -> None:
+    """Answer until the requests end."""
+    for line in requests:
+        request = json.loads(line)
+        try:
+            if request["op"] == "inventory":
+                answer = driver.inventory()
+                events, uuids = register_events(nvml, driver.devices)
+                if uuids:
+                    threading.Thread(target=watch_events, args=(nvml, events, uuids, emit), daemon=True).start()
+            else:
+                answer = driver.poll()
+        except nvml.NVMLError as error:
+            emit({"id": request["id"], "error": error_record(error)})
+        else:
+            emit({"id": request["id"], "ok": answer})
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel end this process when its parent dies, even while NVML holds the main thread."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit(0)
+
+
+def private_pipes() -> tuple[io.BufferedReader, io.BufferedWriter]:
+    """Move the protocol away from descriptors 0 and 1, so that nothing a library prints can get into it."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+def main(parent: int, sysfs_root: str) -> None:
+    """Serve the parent on stdin and stdout until it closes them or dies."""
+    die_with(parent)
+    requests, answers = private_pipes()
+    with contextlib.suppress(AttributeError):  # glibc only: give back what importing pynvml needed for a moment
+        ctypes.CDLL(None).malloc_trim(0)
+    writing = threading.Lock()
+
+    def emit(record: Record) -> None:
+        with writing:
+            answers.write(json.dumps(record).encode() + b"\n")
+            answers.flush()
+
+    serve(requests, emit, Driver(pynvml, sysfs_root), pynvml)
+    os._exit(0)  # the kernel lets go of the driver faster than NVML does, and the event thread may be inside it
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node has left, summed up once per change of the node: a quick answer and a score. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kube_accel.model import ContainerRequest, GpuConstraints, Mode, PlacementPolicy, PodRequest
+from kube_accel.placement.choose import WHOLE, GpuView
+from kube_accel.placement.demand import demand
+
+MAX_SCORE = 10
+
+_ANY = GpuConstraints()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """A node's GPUs that can be handed out, in a few numbers."""
+
+    shares: tuple[tuple[int, int], ...]
+    """Free cores and memory of GPUs; those that offer less of both than another are left out."""
+    whole: int
+    """Untouched GPUs."""
+    gpus: int
+    memory_bytes: int
+    """Of all GPUs together, as the two below."""
+    free_cores: int
+    free_memory: int
+
+    @classmethod
+    def of(cls, gpus: Iterable[GpuView], mode: Mode) -> Room:
+        """The room of a node that serves ``mode``."""
+        usable = [view for view in gpus if not view.obstacle and (mode is Mode.PGPU or not view.gpu.mig_enabled)]
+        best: list[tuple[int, int]] = []
+        for offer in sorted({(view.free_cores, view.free_memory) for view in usable}, reverse=True):
+            if not best or offer[1] > best[-1][1]:
+                best.append(offer)
+        return cls(
+            shares=tuple(best),
+            whole=sum(view.untouched for view in usable),
+            gpus=len(usable),
+            memory_bytes=sum(view.gpu.memory_bytes for view in usable),
+            free_cores=sum(view.free_cores for view in usable),
+            free_memory=sum(view.free_memory for view in usable),
+        )
+
+    def fits(self, request: PodRequest) -> bool | None:
+        """Whether ``place`` finds room: True and False are certain, None leaves the question to it."""
+        if len(request.containers) == 1:
+            (container,) = request.containers
+            if not self._fits_alone(container):
+                return False
+            certain = request.constraints == _ANY and not (container.whole and container.memory_bytes)
+            return True if certain else None
+        return None if all(map(self._fits_alone, request.containers)) else False
+
+    def _fits_alone(self, container: ContainerRequest) -> bool:
+        if container.whole:
+            return container.whole <= self.whole
+        needs_cores, needs_memory = container.cores, container.memory_bytes
+        return any(cores >= needs_cores and memory >= needs_memory for cores, memory in self.shares)
+
+
+def score(request: PodRequest, room: Room) -> int:
+    """How good a node with this room is for the pod, 0 to 10, by the pod's policy.
+
+    Binpack: the fuller its GPUs would be, the better; spread: the emptier. Cores and memory count alike, in a mode
+    without cores memory alone.
+    """
+    if not room.gpus:
+        return 0
+    wanted = demand(request, room.memory_bytes // room.gpus)
+    full = min(1.0, 1 - (room.free_memory - wanted.memory_bytes) / room.memory_bytes)
+    if request.mode is not Mode.CGPU:
+        full = (full + min(1.0, 1 - (room.free_cores - wanted.cores) / (WHOLE * room.gpus))) / 2
+    return round(MAX_SCORE * (1 - full if request.policy is PlacementPolicy.SPREAD else full))

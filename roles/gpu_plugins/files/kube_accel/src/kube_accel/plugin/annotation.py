@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node annotation that tells the rest of the cluster what this node has and holds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from kube_accel.model import Inventory, Mode, Share, Snapshot
+from kube_accel.plugin.holdings import Held, Holder
+from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
+
+_log = logging.getLogger(__name__)
+
+_BETWEEN_WRITES = 1.0
+_BACK_OFF = (1.0, 30.0)
+_REASSERT = 300.0
+"""Seconds after which an unchanged annotation is sent again, for a Node object that was created anew."""
+
+
+def render(
+    snapshot: Snapshot, held: Mapping[str, tuple[Holding, ...]] | None, mode: Mode, memory_unit: int | None = None
+) -> str | None:
+    """The annotation's text; None while no GPU was ever read. ``held`` is by UUID, None while it is not known."""
+    if snapshot.inventory is None:
+        return None
+    return encode(NodeInventory(mode, snapshot.inventory, snapshot.health, held, memory_unit))
+
+
+def whole_holdings(held: Held, inventory: Inventory) -> dict[str, tuple[Holding, ...]]:
+    """Holders of whole GPUs, whose device ids are UUIDs. Pure."""
+    return {
+        gpu.uuid: tuple(
+            Holding(holder.namespace, holder.pod, holder.container, cores=100, memory_bytes=gpu.memory_bytes)
+            for holder in held.get(gpu.uuid, ())
+        )
+        for gpu in inventory.gpus
+    }
+
+
+def share_holdings(held: Mapping[Holder, Iterable[Share]]) -> dict[str, tuple[Holding, ...]]:
+    """Holders of shares. Pure."""
+    found: defaultdict[str, list[Holding]] = defaultdict(list)
+    for holder, shares in held.items():
+        for share in shares:
+            holding = Holding(holder.namespace, holder.pod, holder.container, share.cores, share.memory_bytes)
+            found[share.uuid].append(holding)
+    return {uuid: tuple(sorted(holdings)) for uuid, holdings in found.items()}
+
+
+class AnnotationWriter:
+    """Writes the annotation when it changed, from a thread of its own; an absent API server only delays it."""
+
+    def __init__(self, node: str, service_account_dir: Path, text: Callable[[], str | None]) -> None:
+        self._node = node
+        self._service_account_dir = service_account_dir
+        self._text = text
+        self._wake = threading.Event()
+
+    def wake(self) -> None:
+        """The text may have changed. Returns at once."""
+        self._wake.set()
+
+    def run(self) -> None:
+        """Write for ever; returns where there is no API server."""
+        # Loaded here: TLS and HTTP are not needed to serve kubelet, which is waited for.
+        from kube_accel.kube.api import ApiError, in_cluster
+
+        api = in_cluster(self._service_account_dir)
+        if api is None:
+            _log.info("no API server in the environment: the node is not annotated", extra={"annotation": ANNOTATION})
+            return
+        written: str | None = None
+        reassert_at = 0.0
+        pause = _BACK_OFF[0]
+        error_said = ""
+        while True:
+            self._wake.wait(_REASSERT)
+            self._wake.clear()
+            text = self._text()
+            if text is None or (text == written and time.monotonic() < reassert_at):
+                continue
+            try:
+                api.annotate_node(self._node, {ANNOTATION: text})
+            except ApiError as error:
+                if str(error) != error_said:
+                    _log.warning("the node is not annotated", extra={"node": self._node, "reason": str(error)})
+                error_said = str(error)
+                self._wake.set()
+                time.sleep(pause)
+                pause = min(pause * 2, _BACK_OFF[1])
+                continue
+            _log.info("the node is annotated", extra={"node": self._node, "annotation": ANNOTATION})
+            written, reassert_at, pause, error_said = text, time.monotonic() + _REASSERT, _BACK_OFF[0], ""
+            time.sleep(_BETWEEN_WRITES)

@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plugin daemon: its threads and what they tell each other."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kube_accel.kube.podresources import PodResourcesClient
+from kube_accel.model import DriverState, Snapshot
+from kube_accel.plugin.admin import AdminError, AdminServer
+from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
+from kube_accel.plugin.devices import Device, device_list
+from kube_accel.plugin.holdings import HoldingsReader
+from kube_accel.plugin.options import NodeError, PluginOptions
+from kube_accel.plugin.probes import ProbeServer
+from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
+from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
+from kube_accel.sharing import whole
+from kube_accel.sharing.fraction import Kind, gpu_of, resources
+from kube_accel.sharing.profile import PROFILES
+
+if TYPE_CHECKING:
+    from kube_accel.plugin.fractionpart import Fraction
+
+_log = logging.getLogger(__name__)
+
+EXIT_OK, EXIT_FAILED, EXIT_FOREIGN = 0, 1, 3
+
+_RESUME_TIMEOUT = 10.0
+"""Seconds an administrator is kept waiting for the driver's first answer."""
+
+
+class Gpus(Protocol):
+    """What the daemon needs of ``kube_accel.nvml.monitor.GpuMonitor``."""
+
+    def snapshot(self) -> Snapshot:
+        """The last thing known. Never waits."""
+
+    def wait(self, after_version: int, timeout: float) -> Snapshot:
+        """The first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
+
+    def quiesce(self, seconds: float) -> None:
+        """Let go of NVML for so long. Raises TimeoutError when it does not let go."""
+
+    def resume(self) -> None:
+        """Take NVML up again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A resource, and who looks after it."""
+
+    plugin: ListedPlugin
+    registrar: Registrar
+    devices: Callable[[Snapshot], tuple[Device, ...]]
+    """What to advertise."""
+
+
+class Daemon:
+    """One node's plugin. ``run`` is its life."""
+
+    def __init__(self, options: PluginOptions, gpus: Gpus, stop: threading.Event) -> None:
+        """Listens on the probe and admin sockets at once. Raises NodeError."""
+        self._options = options
+        self._gpus = gpus
+        self._stop = stop
+        self._exit_code = EXIT_OK
+        self._publishing = threading.Lock()
+        self._annotation = AnnotationWriter(options.node_name, options.service_account_dir, self._annotation_text)
+        self._lister = PodResourcesClient(options.pod_resources_socket)
+        profile = PROFILES.get(options.mode)
+        names = (whole.RESOURCE,) if profile is None else tuple(resources(profile).values())
+        self._holdings = HoldingsReader(self._lister, frozenset(names), self._holdings_changed)
+        self._fraction: Fraction | None = None
+        if profile is None:
+            registrar = Registrar(options.device_plugin_dir, options.mode.value, whole.RESOURCE, options.takeover)
+            plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake)
+            self._served = [_Served(plugin, registrar, lambda snapshot: device_list(snapshot, plugin.devices))]
+        else:
+            # Loaded here: whole GPUs need neither a ledger nor steering.
+            from kube_accel.plugin.fractionpart import Fraction
+
+            self._fraction = Fraction(options, profile, self._lister, self._publish)
+            self._served = [self._serve_kind(kind, name, self._fraction) for kind, name in resources(profile).items()]
+        try:
+            self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz})
+        except OSError as error:
+            host, port = options.listen
+            raise NodeError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
+        commands = {"status": self._status, "quiesce": self._quiesce, "resume": self._resume}
+        try:
+            self._admin = AdminServer(options.state_dir, commands)
+        except OSError as error:
+            raise NodeError(
+                f"--state-dir {options.state_dir} cannot hold the admin socket: {error}; choose another directory"
+            ) from error
+
+    def run(self) -> int:
+        """Serve until ``stop`` is set; the exit code of the process."""
+        registrars = [self._start("registrar", partial(served.registrar.run, served.plugin)) for served in self._served]
+        self._start("gpus", self._follow_gpus)
+        self._start("holdings", self._holdings.run)
+        self._start("annotation", self._annotation.run)
+        self._start("admin", self._admin.run)
+        self._start("probes", self._probes.serve_forever)
+        if self._fraction is not None:
+            for name, part in self._fraction.parts(self._stop):
+                self._start(name, part)
+        self._stop.wait()
+        for served in self._served:
+            served.registrar.stop()
+        for registrar in registrars:
+            # It may be held up by a kubelet that does not answer; open streams would then keep the process alive.
+            registrar.join(timeout=1)
+        for served in self._served:
+            served.plugin.close()
+        return self._exit_code
+
+    def _serve_kind(self, kind: Kind, name: str, fraction: Fraction) -> _Served:
+        options = self._options
+        registrar = Registrar(options.device_plugin_dir, name.partition("/")[2], name, options.takeover)
+        plugin = fraction.plugin(kind, self._holdings.allocated, registrar.wake)
+        return _Served(plugin, registrar, plugin.device_list)
+
+    def _start(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                target()
+            except ForeignPluginError as error:
+                _log.error("refused to start", extra={"reason": str(error)})
+                self._exit_code = EXIT_FOREIGN
+                self._stop.set()
+            except Exception:
+                # No half-alive daemon: kubelet starts a whole one.
+                _log.exception("a part of the daemon failed", extra={"part": name})
+                self._exit_code = EXIT_FAILED
+                self._stop.set()
+
+        thread = threading.Thread(target=guarded, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _follow_gpus(self) -> None:
+        snapshot = self._gpus.snapshot()
+        while True:
+            self._publish()
+            version = snapshot.version
+            while snapshot.version <= version:
+                snapshot = self._gpus.wait(version, timeout=60)
+
+    def _publish(self) -> None:
+        """Advertise the GPUs as they are now."""
+        with self._publishing:
+            snapshot = self._snapshot()
+            # A plugin that follows another must not show an empty list before it looked.
+            if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
+                return
+            for served in self._served:
+                devices = served.devices(snapshot)
+                if served.plugin.publish(devices, snapshot.inventory):
+                    bad = sorted({gpu_of(device.id) for device in devices if not device.healthy})
+                    _log.info("devices advertised", extra={"devices": len(devices), "unhealthy": bad})
+                served.registrar.wake()
+        self._annotation.wake()
+
+    def _snapshot(self) -> Snapshot:
+        snapshot = self._gpus.snapshot()
+        return snapshot if self._fraction is None else self._fraction.see(snapshot)
+
+    def _holdings_changed(self) -> None:
+        if self._fraction is not None and self._holdings.listed is not None:
+            self._fraction.listed(self._holdings.listed)
+        self._annotation.wake()
+
+    def _annotation_text(self) -> str | None:
+        # One look at kubelet first, so that a restart does not blank what the annotation says is held.
+        if not self._holdings.asked:
+            return None
+        snapshot, held = self._snapshot(), self._holdings.held
+        if held is None or snapshot.inventory is None:
+            return render(snapshot, None, self._options.mode, self._memory_unit)
+        if self._fraction is not None:
+            return render(snapshot, share_holdings(self._fraction.held), self._options.mode, self._memory_unit)
+        return render(snapshot, whole_holdings(held, snapshot.inventory), self._options.mode)
+
+    @property
+    def _memory_unit(self) -> int | None:
+        return None if self._fraction is None else self._fraction.profile.memory_unit_bytes
+
+    def _healthz(self) -> str:
+        return next(filter(None, (served.registrar.failure() for served in self._served)), "")
+
+    def _readyz(self) -> str:
+        registration = self._registration()
+        if not registration.registered:
+            return f"not registered with kubelet: {registration.detail}"
+        snapshot = self._gpus.snapshot()
+        if snapshot.inventory is None:
+            return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
+        return ""
+
+    def _registration(self) -> Registration:
+        """The first that is not registered, if there is one."""
+        states = [served.registrar.state for served in self._served]
+        return next((state for state in states if not state.registered), states[0])
+
+    def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        registration = self._registration()
+        snapshot = self._gpus.snapshot()
+        return {
+            "registered": registration.registered,
+            "registration": registration.detail,
+            "driver": snapshot.driver_state.value,
+            "detail": snapshot.detail,
+            "devices": sum(len(served.plugin.devices) for served in self._served),
+            "healthy": sum(device.healthy for served in self._served for device in served.plugin.devices),
+        }
+
+    def _quiesce(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        seconds = request.get("seconds")
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= 86400:
+            raise AdminError("seconds must be a number above 0 and at most 86400")
+        try:
+            self._gpus.quiesce(seconds)
+        except TimeoutError as error:
+            raise AdminError(str(error)) from error
+        return {"driver": self._gpus.snapshot().driver_state.value}
+
+    def _resume(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        before = self._gpus.snapshot()
+        self._gpus.resume()
+        if before.driver_state is DriverState.QUIESCED:
+            before = self._gpus.wait(before.version, _RESUME_TIMEOUT)
+        return {"driver": before.driver_state.value}

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin service for shares of GPUs: one a resource, one mind for all resources of a mode."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+
+from kube_accel.kube.proto import deviceplugin_pb2 as pb
+from kube_accel.model import Gpu, Snapshot
+from kube_accel.placement.topology import Connectivity
+from kube_accel.plugin.devices import Device, healthy_gpus
+from kube_accel.plugin.holdings import Holder, Lister
+from kube_accel.plugin.ledger import Ledger
+from kube_accel.plugin.pods import NodePod, NodePods, pending, staying
+from kube_accel.plugin.prestart import Devices, StartRefused, check_start, identify
+from kube_accel.plugin.server import ListedPlugin, refuse
+from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering
+from kube_accel.sharing import whole
+from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, grant, resources
+from kube_accel.sharing.profile import Profile
+
+_log = logging.getLogger(__name__)
+
+_WATCH_SECONDS = 0.5
+"""How long a call nobody is known for waits for news of a pod."""
+_LIST_SECONDS = 1.0
+
+Enforcement = Callable[[Kind, Mapping[str, int], Mapping[str, Gpu]], whole.Grant]
+"""What a mode adds to a container's grant for so many devices of each GPU."""
+
+
+class Api(Protocol):
+    """What an allocation may ask of the API server."""
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it is worth asking."""
+
+    def list_now(self, timeout: float) -> None:
+        """Bring ``NodePods`` up to date; gives up after ``timeout`` seconds."""
+
+
+class Allocator:
+    """Steers all resources of a mode; for any thread."""
+
+    def __init__(self, profile: Profile, pods: NodePods, refresh: Callable[[], None]) -> None:
+        """``refresh`` asks kubelet who holds what, and calls ``settle`` with it."""
+        self.profile = profile
+        self._refresh = refresh
+        self.pods = pods
+        self._api: Api | None = None
+        self._api_decided = threading.Event()
+        self._steering = Steering(profile)
+        self._lock = threading.Lock()
+        self._gpus: NodeGpus | None = None
+        self._admitted: set[str] = set()
+        self._placed: dict[str, PendingPod] = {}
+        self._adopted: set[str] | None = None
+        """Devices that containers had before this process began, and have had ever since."""
+
+    def see(self, snapshot: Snapshot) -> None:
+        """The GPUs have changed."""
+        inventory = snapshot.inventory
+        if inventory is None:
+            return
+        with self._lock:
+            old = self._gpus
+            same = old is not None and old.inventory == inventory
+            connectivity = old.connectivity if same and old is not None else Connectivity.of(inventory)
+            self._gpus = NodeGpus(inventory, snapshot.health, connectivity)
+
+    def use_api(self, api: Api | None) -> None:
+        """There is an API server, or none. Until this is called, allocations wait a moment for it."""
+        self._api = api
+        self._api_decided.set()
+
+    def prefer(self, call: Call) -> tuple[str, ...]:
+        """The devices to take; empty leaves it to kubelet."""
+        gpus = self._gpus
+        if gpus is None:
+            return ()
+        if found := self._steer(call, gpus):
+            return found
+        # What seems to be taken may have been given back since kubelet was asked.
+        self._refresh()
+        if found := self._steer(call, gpus):
+            return found
+        with self._lock:
+            if _forced(call):
+                return self._steering.choose(call, gpus)
+            known = self._steering.candidates(call, self._pending())
+        if not known or any(pod.assigned is None for pod in known):
+            found = self._steer_after_news(call, gpus)
+        with self._lock:
+            found = found or self._place(call, gpus)
+            if found:
+                return found
+            chosen = self._steering.choose(call, gpus)
+        extra = {"resource": resources(self.profile)[call.kind], "size": call.size, "gpus": _gpus_of(chosen)}
+        _log.info("nobody knows whose call this is: GPUs chosen here", extra=extra)
+        return chosen
+
+    def torn(self, kind: Kind, ids: Iterable[str]) -> str:
+        """Why a container cannot take these devices; empty when it can."""
+        with self._lock:
+            return self._steering.torn(kind, ids)
+
+    def granted(self, kind: Kind, ids: Iterable[str]) -> None:
+        """Kubelet has taken these."""
+        with self._lock:
+            taken = frozenset(ids)
+            self._steering.granted(kind, taken)
+            if self._adopted is not None:
+                self._adopted -= taken
+
+    def settle(self, containers: Mapping[Holder, Devices]) -> None:
+        """Kubelet lists these containers with our devices."""
+        by_pod: dict[tuple[str, str], dict[str, Devices]] = {}
+        for holder, devices in containers.items():
+            by_pod.setdefault((holder.namespace, holder.pod), {})[holder.container] = devices
+        held = {device for devices in containers.values() for found in devices.values() for device in found}
+        with self._lock:
+            self._adopted = held if self._adopted is None else self._adopted & held
+            granted = frozenset(device for entry in self._steering.grants for device in entry.ids)
+            known = self.pods.all()
+            done: set[str] = set()
+            admitted = {pod.uid for pod in known if pod.uid in self._admitted}
+            for pod in known:
+                listed = by_pod.get((pod.namespace, pod.name), {})
+                ids = {device for devices in listed.values() for found in devices.values() for device in found}
+                # An earlier pod of this name may be listed still: what a new one has was handed out lately.
+                own = not pod.waiting or not granted.isdisjoint(ids) or ids <= self._adopted
+                if own and _complete(pod, listed):
+                    admitted.add(pod.uid)
+                    done |= ids
+            names = {(pod.namespace, pod.name) for pod in known if pod.request is not None}
+            for key, listed in by_pod.items():
+                if key not in names and all(_both(devices, self.profile) for devices in listed.values()):
+                    done |= {device for devices in listed.values() for found in devices.values() for device in found}
+            self._admitted = admitted
+            self._placed = {uid: pod for uid, pod in self._placed.items() if uid not in admitted}
+            self._steering.settle(held, done)
+
+    def _pending(self) -> list[PendingPod]:
+        return [self._placed.get(pod.uid, pod) for pod in pending(self.pods.all(), self._admitted)]
+
+    def _steer_after_news(self, call: Call, gpus: NodeGpus) -> tuple[str, ...]:
+        """Wait for the watch to tell whose call it is, then ask once."""
+        deadline = time.monotonic() + _WATCH_SECONDS
+        version = self.pods.version
+        self._api_decided.wait(_WATCH_SECONDS)
+        if self._api is None:
+            return ()
+        found: tuple[str, ...] = ()
+        news = True
+        while news and not found and self._api.reachable:
+            found = self._steer(call, gpus)
+            news = not found and self.pods.wait(version, deadline - time.monotonic())
+            version = self.pods.version
+        if not found and self._api.reachable:
+            self._api.list_now(_LIST_SECONDS)
+            found = self._steer(call, gpus)
+        return found
+
+    def _steer(self, call: Call, gpus: NodeGpus) -> tuple[str, ...]:
+        with self._lock:
+            return self._steering.steer(call, self._pending(), gpus) or self._steering.follow(call)
+
+    def _place(self, call: Call, gpus: NodeGpus) -> tuple[str, ...]:
+        """Devices on GPUs chosen here for the pod whose call it most likely is: nobody has, or not well."""
+        for strict in (True, False):
+            for pod in self._steering.candidates(call, self._pending(), strict):
+                others = [other for other in self._pending() if other.uid != pod.uid]
+                self._placed[pod.uid] = self._steering.assign(pod, others, gpus)
+                if found := self._steering.steer(call, self._pending(), gpus, strict):
+                    extra = {"pod": pod.uid, "gpus": _gpus_of(found)}
+                    _log.info("no GPUs are assigned to a pod, or none with room: chosen here", extra=extra)
+                    return found
+        return ()
+
+
+class FractionPlugin(ListedPlugin):
+    """The service for one resource of a mode that divides GPUs."""
+
+    options = pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=True)
+
+    def __init__(
+        self,
+        kind: Kind,
+        allocator: Allocator,
+        lister: Lister,
+        ledger: Ledger,
+        enforcement: Enforcement | None,
+        on_refused: Callable[[StartRefused], None],
+        dev_root: Path,
+        on_allocate: Callable[[tuple[str, ...]], None],
+        on_stream_end: Callable[[], None],
+    ) -> None:
+        """``on_refused`` gets every refused start; the callbacks run on request threads and must be quick."""
+        super().__init__(dev_root, on_allocate, on_stream_end)
+        self.resource = resources(allocator.profile)[kind]
+        self._kind = kind
+        self._allocator = allocator
+        self._profile = allocator.profile
+        self._lister = lister
+        self._ledger = ledger
+        self._enforcement = enforcement
+        self._on_refused = on_refused
+        self._rows: dict[tuple[Gpu, bool], tuple[Device, ...]] = {}
+        """The devices of a GPU, healthy or not: thousands, the same each time."""
+
+    def device_list(self, snapshot: Snapshot) -> tuple[Device, ...]:
+        """The devices of ``snapshot``, given those advertised last."""
+        if snapshot.inventory is None:
+            return ()
+        good = healthy_gpus(snapshot, {gpu_of(device.id) for device in self.devices if device.healthy})
+        found: list[Device] = []
+        for gpu in snapshot.inventory.gpus:
+            row = (gpu, gpu.uuid in good)
+            if row not in self._rows:
+                # Without NUMA nodes: kubelet would then choose among GPUs before it asks us.
+                ids = device_ids(gpu, self._kind, self._profile)
+                self._rows[row] = tuple(Device(device, row[1], None) for device in ids)
+            found += self._rows[row]
+        return tuple(found)
+
+    def get_preferred_allocation(
+        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> pb.PreferredAllocationResponse:
+        """Devices of the GPU the container was assigned. Whatever goes wrong leaves the choice to kubelet."""
+        reply = pb.PreferredAllocationResponse()
+        for container in request.container_requests:
+            ids: Collection[str] = ()
+            try:
+                available, required = container.available_deviceIDs, container.must_include_deviceIDs
+                known = self._offer.ids
+                if container.allocation_size > 0 and known >= {*available, *required}:
+                    call = Call.of(self._kind, container.allocation_size, available, required)
+                    ids = self._allocator.prefer(call)
+            except Exception:
+                _log.exception("no preference for this request", extra={"resource": self.resource})
+            reply.container_responses.add(deviceIDs=ids)
+        return reply
+
+    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+        """What each container receives for its devices, which is all that is known of it."""
+        offer = self._offer
+        reply = pb.AllocateResponse()
+        for container in request.container_requests:
+            try:
+                chosen = counts(container.devices_ids, self._kind, offer.gpus, self._profile)
+            except ValueError as error:
+                refuse(
+                    context,
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"{self.resource}: {error}; kubelet's list is outdated, retry the pod",
+                )
+            for device in container.devices_ids:
+                if device in offer.unhealthy:
+                    refuse(
+                        context,
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"{self.resource}: GPU {gpu_of(device)} has become unhealthy; retry the pod",
+                    )
+            if problem := self._spread(chosen) or self._allocator.torn(self._kind, container.devices_ids):
+                refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self.resource}: {problem}")
+            given = grant(chosen, self._kind, offer.gpus, self._profile, self._node_exists)
+            if self._enforcement is not None:
+                more = self._enforcement(self._kind, chosen, offer.gpus)
+                given = whole.Grant(
+                    given.environment | more.environment,
+                    given.device_nodes + more.device_nodes,
+                    given.mounts | more.mounts,
+                )
+            reply.container_responses.append(self._response(given))
+        for container in request.container_requests:
+            self._allocator.granted(self._kind, container.devices_ids)
+            self._on_allocate(tuple(container.devices_ids))
+        return reply
+
+    def pre_start_container(
+        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> pb.PreStartContainerResponse:
+        """Find out whose these devices are, check that they belong together, and write that down."""
+        try:
+            containers = identify(self._lister, self._kind, request.devices_ids, self._profile)
+            started = check_start(self._kind, request.devices_ids, containers, self._offer.gpus, self._profile)
+        except StartRefused as error:
+            _log.warning("a container is not started", extra={"resource": self.resource, "reason": str(error)})
+            self._on_refused(error)
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        holder = started.holder
+        if holder is not None:
+            pod = self._allocator.pods.find(holder.namespace, holder.pod)
+            self._ledger.record(holder, pod.uid if pod is not None else "", started.shares)
+        return pb.PreStartContainerResponse()
+
+    def _spread(self, chosen: Mapping[str, int]) -> str:
+        """Why devices of several GPUs cannot be one container's; empty when they can."""
+        if len(chosen) < 2:
+            return ""
+        if self._kind is Kind.CORES and all(count == WHOLE for count in chosen.values()):
+            return ""
+        if self._kind is Kind.MEMORY and self._profile.core_resource is not None:
+            return ""
+        return (
+            f"no GPU has {sum(chosen.values())} left, only {len(chosen)} GPUs together; "
+            "wait for room, or use the scheduler extender, which keeps such pods waiting"
+        )
+
+
+def _complete(pod: NodePod, listed: Mapping[str, Devices]) -> bool:
+    """Whether kubelet lists every container of the pod that keeps devices."""
+    return pod.request is not None and bool(listed) and set(staying(pod.request)) <= listed.keys()
+
+
+def _both(devices: Devices, profile: Profile) -> bool:
+    """Whether a container has all it is going to get."""
+    return len(devices) == len(resources(profile)) or len(devices.get(Kind.CORES, ())) % WHOLE == 0
+
+
+def _forced(call: Call) -> bool:
+    """Whether there is no choice to make."""
+    if call.whole:
+        return sum(len(ids) == WHOLE for ids in call.by_gpu.values()) <= call.whole
+    return sum(len(ids) >= call.size for ids in call.by_gpu.values()) == 1
+
+
+def _gpus_of(ids: Iterable[str]) -> list[str]:
+    return sorted({gpu_of(device) for device in ids})

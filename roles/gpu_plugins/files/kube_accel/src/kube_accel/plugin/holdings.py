@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds which device, as kubelet tells it."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+from kube_accel.kube.podresources import PodDevices, PodResourcesError
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL = 10.0
+_AFTER_ALLOCATE = 0.5
+"""Seconds from an allocation to the look at its result: kubelet lists a pod once all of it is admitted."""
+
+
+class Lister(Protocol):
+    """Kubelet's PodResources."""
+
+    def list(self, timeout: float) -> tuple[PodDevices, ...]:
+        """Every container with devices. Raises PodResourcesError."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holder:
+    """A container that holds a device."""
+
+    namespace: str
+    pod: str
+    container: str
+
+
+Held = Mapping[str, tuple[Holder, ...]]
+"""Holders by device id; a device nobody holds is absent."""
+
+
+def holders(listed: tuple[PodDevices, ...], resources: Collection[str]) -> Held:
+    """Holders of these resources' devices. Pure."""
+    held: defaultdict[str, list[Holder]] = defaultdict(list)
+    for entry in listed:
+        if entry.resource in resources:
+            for device in entry.device_ids:
+                held[device].append(Holder(entry.namespace, entry.pod, entry.container))
+    return {device: tuple(sorted(found)) for device, found in held.items()}
+
+
+class HoldingsReader:
+    """Asks kubelet every ten seconds and shortly after each allocation."""
+
+    def __init__(self, lister: Lister, resources: Collection[str], on_change: Callable[[], None]) -> None:
+        self._lister = lister
+        self._resources = resources
+        self._on_change = on_change
+        self._allocations: SimpleQueue[tuple[str, ...]] = SimpleQueue()
+        self._held: Held | None = None
+        self._listed: tuple[PodDevices, ...] = ()
+        self._error: str | None = None
+        self.asked = False
+        """Whether kubelet has been asked at least once, successfully or not."""
+
+    @property
+    def held(self) -> Held | None:
+        """The last answer; None before the first. A kubelet that does not answer has not taken anything back."""
+        return self._held
+
+    @property
+    def listed(self) -> tuple[PodDevices, ...] | None:
+        """The last answer as kubelet gave it; None before the first."""
+        return None if self._held is None else self._listed
+
+    def allocated(self, devices: tuple[str, ...]) -> None:
+        """Devices have just been handed to kubelet. Returns at once."""
+        self._allocations.put(devices)
+
+    def run(self) -> None:
+        """Ask for ever."""
+        while True:
+            self._ask()
+            timeout = _INTERVAL
+            with suppress(Empty):
+                while True:
+                    devices = self._allocations.get(timeout=timeout)
+                    _log.info("devices handed out", extra=_shown(devices))
+                    timeout = _AFTER_ALLOCATE
+
+    def _ask(self) -> None:
+        first, self.asked = not self.asked, True
+        try:
+            listed = self._lister.list(timeout=5)
+        except PodResourcesError as error:
+            if str(error) != self._error:
+                _log.warning("holdings are not known", extra={"reason": str(error)})
+            self._error = str(error)
+            changed = False
+        else:
+            self._error = None
+            held = holders(listed, self._resources)
+            changed = held != self._held
+            self._listed, self._held = listed, held
+        if first or changed:
+            self._on_change()
+
+
+def _shown(devices: tuple[str, ...]) -> dict[str, object]:
+    """Devices for the log: those of a share are counted, not listed."""
+    if any("::" in device for device in devices):
+        return {"devices": len(devices), "gpus": sorted({device.partition("::")[0] for device in devices})}
+    return {"devices": list(devices)}

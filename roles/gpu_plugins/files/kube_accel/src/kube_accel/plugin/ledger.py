@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who holds what since when, and who held it until when: SQLite at ``<state-dir>/ledger.db``.
+
+Kubelet is the truth and the ledger follows it: lost or damaged, it is filled again from what kubelet lists. A pod and
+its successor on the node may use the file at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from kube_accel.model import Mode, Share
+from kube_accel.plugin.holdings import Holder
+
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+FILE = "ledger.db"
+_KEPT = 90 * 86400.0
+"""Seconds that an ended allocation is remembered."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS allocations (
+    id INTEGER PRIMARY KEY,
+    mode TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    pod TEXT NOT NULL,
+    uid TEXT NOT NULL,
+    container TEXT NOT NULL,
+    gpu TEXT NOT NULL,
+    cores INTEGER NOT NULL,
+    memory_bytes INTEGER NOT NULL,
+    since REAL NOT NULL,
+    until REAL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS running ON allocations (namespace, pod, container, gpu) WHERE until IS NULL;
+CREATE INDEX IF NOT EXISTS ended ON allocations (until) WHERE until IS NOT NULL;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a container has, or had, of one GPU. Times are seconds since 1970; ``until`` is None while it lasts."""
+
+    mode: Mode
+    holder: Holder
+    uid: str
+    """Of the pod; empty when the API server had not told it."""
+    share: Share
+    since: float
+    until: float | None
+
+
+class Ledger:
+    """The file, for any thread. A disk that fails is said in the log, and never stops a container."""
+
+    def __init__(self, state_dir: Path, mode: Mode, clock: Callable[[], float] = time.time) -> None:
+        self._path = state_dir / FILE
+        self._mode = mode
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        old = clock() - _KEPT
+        self._run(lambda file: file.execute("DELETE FROM allocations WHERE until < ?", (old,)).rowcount, 0)
+
+    def record(self, holder: Holder, uid: str, shares: Collection[Share]) -> None:
+        """A container starts with these shares. Those it is known to have keep their ``since``."""
+        self._run(lambda file: self._follow(file, holder, uid, shares), None)
+
+    def reconcile(self, held: Mapping[Holder, Collection[Share]], uid_of: Callable[[Holder], str]) -> None:
+        """Kubelet lists exactly these: whatever else is open ends now."""
+
+        def work(file: sqlite3.Connection) -> None:
+            for holder in self._open(file) - held.keys():
+                self._follow(file, holder, "", ())
+            for holder, shares in held.items():
+                self._follow(file, holder, uid_of(holder), shares)
+
+        self._run(work, None)
+
+    def allocations(self, running: bool = True) -> list[Allocation]:
+        """The open rows, or all of them, oldest first; none when the file cannot be read."""
+        query = (
+            "SELECT mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since, until "
+            "FROM allocations WHERE ? OR until IS NULL ORDER BY since, id"
+        )
+        rows: list[Any] = self._run(lambda file: file.execute(query, (not running,)).fetchall(), [])
+        return [
+            Allocation(Mode(row[0]), Holder(*row[1:4]), row[4], Share(*row[5:8]), since=row[8], until=row[9])
+            for row in rows
+        ]
+
+    def close(self) -> None:
+        """Close the file; it is opened again when needed."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _open(self, connection: sqlite3.Connection) -> set[Holder]:
+        rows = connection.execute("SELECT DISTINCT namespace, pod, container FROM allocations WHERE until IS NULL")
+        return {Holder(*row) for row in rows}
+
+    def _follow(self, connection: sqlite3.Connection, holder: Holder, uid: str, shares: Collection[Share]) -> None:
+        key = (holder.namespace, holder.pod, holder.container)
+        where = "WHERE namespace = ? AND pod = ? AND container = ? AND until IS NULL"
+        now = self._clock()
+        wanted = {share.uuid: share for share in shares}
+        rows = connection.execute(f"SELECT id, mode, uid, gpu, cores, memory_bytes FROM allocations {where}", key)  # noqa: S608
+        for row, mode, known_uid, gpu, cores, memory in rows.fetchall():
+            same = wanted.get(gpu) == Share(gpu, cores, memory) and mode == self._mode.value
+            if same and (not uid or not known_uid or uid == known_uid):
+                del wanted[gpu]
+                if uid and not known_uid:
+                    connection.execute("UPDATE allocations SET uid = ? WHERE id = ?", (uid, row))
+            else:
+                connection.execute("UPDATE allocations SET until = ? WHERE id = ?", (now, row))
+        connection.executemany(
+            "INSERT OR IGNORE INTO allocations (mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [(self._mode.value, *key, uid, s.uuid, s.cores, s.memory_bytes, now) for s in wanted.values()],
+        )
+
+    def _run(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
+        """The result of ``work`` in a transaction, at the second try in a new file; else ``otherwise``."""
+        with self._lock:
+            try:
+                try:
+                    return self._attempt(work)
+                except sqlite3.OperationalError:
+                    raise
+                except sqlite3.DatabaseError as error:
+                    self._move_aside(error)
+                    return self._attempt(work)
+            except (sqlite3.Error, OSError) as error:
+                _log.error("the ledger cannot be used", extra={"path": str(self._path), "reason": str(error)})
+                return otherwise
+
+    def _attempt(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        connection = self._connected()
+        with connection:
+            return work(connection)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = sqlite3.connect(self._path, timeout=5, check_same_thread=False)
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                if state != "ok":
+                    raise sqlite3.DatabaseError(state)
+                connection.executescript(_SCHEMA)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _move_aside(self, error: Exception) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        aside = self._path.with_name(f"{FILE}.damaged-{int(self._clock())}")
+        extra = {"path": str(self._path), "moved_to": str(aside), "reason": str(error)}
+        _log.error("the ledger is damaged; a new one is filled from what kubelet lists", extra=extra)
+        for suffix in ("-wal", "-shm"):
+            self._path.with_name(FILE + suffix).unlink(missing_ok=True)
+        if self._path.exists():
+            self._path.rename(aside)

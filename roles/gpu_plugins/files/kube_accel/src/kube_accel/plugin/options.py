@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon's flags and what they demand of a node."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from kube_accel.model import Mode
+
+
+class NodeError(Exception):
+    """The node is not as the flags say; the message names the flag and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class PluginOptions:
+    """The flags of ``kube-accel plugin``."""
+
+    mode: Mode
+    node_name: str
+    device_plugin_dir: Path
+    pod_resources_socket: Path
+    listen: tuple[str, int]
+    state_dir: Path
+    dev_root: Path
+    service_account_dir: Path
+    takeover: bool
+    mps_root: Path = Path("/run/nvidia/mps")
+    """Where the MPS control daemons' directories are, on the host and here."""
+    mps_control_command: str = "nvidia-cuda-mps-control"
+
+
+def check_directories(options: PluginOptions) -> None:
+    """Create the state directory if need be.
+
+    Raises NodeError when a directory the daemon cannot do without is missing or not writable.
+    """
+    if not options.device_plugin_dir.is_dir():
+        raise NodeError(
+            f"--kubelet-device-plugin-dir {options.device_plugin_dir} is no directory; mount kubelet's "
+            "device-plugins directory there (below kubelet's --root-dir, usually /var/lib/kubelet)"
+        )
+    try:
+        options.state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NodeError(f"--state-dir {options.state_dir} cannot be created: {error}; choose another") from error
+    for flag, path in (("kubelet-device-plugin-dir", options.device_plugin_dir), ("state-dir", options.state_dir)):
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise NodeError(f"--{flag} {path} is not writable; mount it read-write and run as its owner, root")

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pods of this node that ask for our resources, as the API server tells them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kube_accel.model import ContainerKind, Mode, PodRequest
+from kube_accel.plugin.steering import PendingPod
+from kube_accel.sharing.assignment import ANNOTATION, decode
+from kube_accel.sharing.profile import Profile
+from kube_accel.sharing.request import RequestRefused, pod_request
+
+_log = logging.getLogger(__name__)
+
+_GONE = 1000
+"""Pods remembered after they are gone, against news that come late."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """A pod of this node that asks for our resources."""
+
+    uid: str
+    namespace: str
+    name: str
+    phase: str
+    request: PodRequest | None
+    """None when it asks for something nobody gets."""
+    assigned: Mapping[str, tuple[str, ...]] | None
+    """UUIDs by container, which is a hint and no more: anyone may have written it."""
+    failure: str
+    """Why it failed admission; empty when it did not."""
+    controlled: bool
+    """A controller makes another one when it goes."""
+    order: int
+    """Grows from pod to pod, in the order they were first seen here."""
+    waiting: bool
+    """Kubelet may not have admitted it yet."""
+
+
+class NodePods:
+    """What is known of this node's pods; a sink for ``kube.watch``. Threads may share it."""
+
+    def __init__(self, profile: Profile, node: str, on_change: Callable[[NodePod], None] = lambda pod: None) -> None:
+        """``on_change`` gets every pod that is new or changed, on the watch's thread."""
+        self._profile = profile
+        self._node = node
+        self._resources = {name for name in (profile.core_resource, profile.memory_resource) if name is not None}
+        self._on_change = on_change
+        self._changed = threading.Condition()
+        self._pods: dict[str, NodePod] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._order = 0
+        self.version = 0
+        """Grows with every change."""
+
+    @property
+    def interesting(self) -> re.Pattern[bytes]:
+        """Matches the JSON of every pod that asks for our resources."""
+        names = b"|".join(re.escape(name.encode()) for name in self._resources)
+        return re.compile(b'"(?:' + names + b')"')
+
+    def all(self) -> list[NodePod]:
+        """Every pod, in the order they were first seen."""
+        with self._changed:
+            return sorted(self._pods.values(), key=lambda pod: pod.order)
+
+    def find(self, namespace: str, name: str) -> NodePod | None:
+        """The pod of this name; of several the last one."""
+        found = [pod for pod in self.all() if (pod.namespace, pod.name) == (namespace, name)]
+        return found[-1] if found else None
+
+    def wait(self, after_version: int, timeout: float) -> bool:
+        """Until something has changed since ``after_version``; False after ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.version > after_version, timeout)
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        """Take a pod object; its UID if it asks for our resources."""
+        metadata = item.get("metadata") or {}
+        uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
+        spec, status = item.get("spec") or {}, item.get("status") or {}
+        if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str)):
+            return None
+        if spec.get("nodeName") != self._node or not self._asks(spec):
+            return None
+        request: PodRequest | None = None
+        try:
+            request = pod_request(item, {self._profile.mode: self._profile})
+        except RequestRefused as error:
+            _log.debug("a pod asks for what nobody gets", extra={"pod": f"{namespace}/{name}", "reason": str(error)})
+        if request is not None and request.mode is Mode.PGPU:
+            request = None
+        phase = str(status.get("phase") or "Pending")
+        with self._changed:
+            if uid in self._gone:
+                return None
+            known = self._pods.get(uid)
+            if known is None:
+                self._order += 1
+            pod = NodePod(
+                uid=uid,
+                namespace=namespace,
+                name=name,
+                phase=phase,
+                request=request,
+                assigned=self._assigned(metadata.get("annotations") or {}),
+                failure=_admission_failure(status),
+                controlled=any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()),
+                order=self._order if known is None else known.order,
+                waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
+            )
+            self._pods[uid] = pod
+            self._note()
+        if pod != known:
+            self._on_change(pod)
+        return uid
+
+    def drop(self, item: dict[str, Any]) -> None:
+        """This pod is gone."""
+        self.lose(str((item.get("metadata") or {}).get("uid")))
+
+    def keys(self) -> set[str]:
+        """UIDs of all pods."""
+        with self._changed:
+            return set(self._pods)
+
+    def lose(self, key: str) -> None:
+        """This pod is gone."""
+        with self._changed:
+            self._gone[key] = None
+            while len(self._gone) > _GONE:
+                self._gone.popitem(last=False)
+            if self._pods.pop(key, None) is not None:
+                self._note()
+
+    def _note(self) -> None:
+        self.version += 1
+        self._changed.notify_all()
+
+    def _asks(self, spec: Mapping[str, Any]) -> bool:
+        for key in ("initContainers", "containers"):
+            for container in spec.get(key) or ():
+                limits = (container.get("resources") or {}).get("limits") or {}
+                if not self._resources.isdisjoint(limits):
+                    return True
+        return False
+
+    def _assigned(self, annotations: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]] | None:
+        text = annotations.get(ANNOTATION)
+        if not isinstance(text, str):
+            return None
+        try:
+            assignment = decode(text)
+        except ValueError:
+            return None
+        if assignment.node != self._node:
+            return None
+        return {name: tuple(share.uuid for share in shares) for name, shares in assignment.containers.items()}
+
+
+def pending(pods: list[NodePod], admitted: set[str]) -> list[PendingPod]:
+    """The pods kubelet may be about to admit, first come first; ``admitted`` are the UIDs of those it has. Pure."""
+    return [
+        PendingPod(pod.uid, pod.request, pod.assigned)
+        for pod in pods
+        if pod.waiting and pod.request is not None and pod.uid not in admitted
+    ]
+
+
+def staying(request: PodRequest) -> list[str]:
+    """The containers that keep what they have, which are the ones kubelet lists."""
+    return [entry.name for entry in request.containers if entry.kind is not ContainerKind.INIT]
+
+
+def _admission_failure(status: Mapping[str, Any]) -> str:
+    if status.get("phase") == "Failed" and status.get("reason") == "UnexpectedAdmissionError":
+        return str(status.get("message") or "no message")
+    return ""
+
+
+def _begun(status: Mapping[str, Any]) -> bool:
+    """Whether kubelet has told of a container of this pod, which it does once the pod is admitted."""
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(key) or ():
+            state = container.get("state") or {}
+            if "running" in state or "terminated" in state or int(container.get("restartCount") or 0):
+                return True
+    return False

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container that is about to start has, found out from kubelet, checked, and written down."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from kube_accel.kube.podresources import PodDevices, PodResourcesError
+from kube_accel.model import Gpu, Share
+from kube_accel.plugin.holdings import Holder, Lister
+from kube_accel.quantity import human_bytes
+from kube_accel.sharing.fraction import WHOLE, Kind, counts, gpu_of, resources, shares
+from kube_accel.sharing.profile import Profile
+
+_log = logging.getLogger(__name__)
+
+_PAUSE = 0.1
+_ATTEMPTS = 20
+"""Kubelet allows few questions a second, and all its clients share them."""
+
+
+class StartRefused(Exception):  # noqa: N818 - an answer, not a failure
+    """The container must not start; the text says why. ``holder`` is whose it is, when that is known."""
+
+    def __init__(self, reason: str, holder: Holder | None = None) -> None:
+        super().__init__(reason)
+        self.holder = holder
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A container that may start."""
+
+    holder: Holder | None
+    """None for an init container, which kubelet does not list."""
+    shares: tuple[Share, ...]
+
+
+Devices = Mapping[Kind, frozenset[str]]
+
+
+def by_container(listed: Iterable[PodDevices], profile: Profile) -> dict[Holder, dict[Kind, frozenset[str]]]:
+    """Our devices of every container. Pure."""
+    kinds = {name: kind for kind, name in resources(profile).items()}
+    found: defaultdict[Holder, dict[Kind, frozenset[str]]] = defaultdict(dict)
+    for entry in listed:
+        if entry.resource in kinds:
+            holder = Holder(entry.namespace, entry.pod, entry.container)
+            found[holder][kinds[entry.resource]] = frozenset(entry.device_ids)
+    return dict(found)
+
+
+def held_shares(
+    containers: Mapping[Holder, Devices], gpus: Mapping[str, Gpu], profile: Profile
+) -> dict[Holder, tuple[Share, ...]]:
+    """What every container has. One whose devices make no sense has what they come to, GPU by GPU. Pure."""
+    found = {}
+    for holder, devices in containers.items():
+        amounts = {kind: _known(ids, kind, gpus, profile) for kind, ids in devices.items()}
+        cores, memory = amounts.get(Kind.CORES, {}), amounts.get(Kind.MEMORY, {})
+        try:
+            found[holder] = tuple(shares(cores, memory, gpus, profile))
+        except ValueError:
+            found[holder] = tuple(
+                Share(uuid, cores.get(uuid, 0), memory.get(uuid, 0) * profile.memory_unit_bytes)
+                for uuid in sorted({*cores, *memory})
+            )
+    return found
+
+
+def check_start(
+    kind: Kind,
+    ids: Collection[str],
+    containers: Mapping[Holder, Devices],
+    gpus: Mapping[str, Gpu],
+    profile: Profile,
+) -> Started:
+    """Whether the container with exactly these devices of one kind may start. Pure. Raises StartRefused."""
+    wanted = frozenset(ids)
+    holders = [holder for holder, devices in containers.items() if devices.get(kind) == wanted]
+    if len(holders) > 1:
+        names = ", ".join(f"{holder.namespace}/{holder.pod}" for holder in holders)
+        raise StartRefused(f"kubelet lists the same devices for {names}; restart kubelet")
+    holder = holders[0] if holders else None
+    devices = containers[holder] if holder is not None else {kind: wanted}
+    try:
+        amounts = {each: counts(found, each, gpus, profile) for each, found in devices.items()}
+        if holder is None:
+            # Of an init container only this much is known; its other resource is asked about in a call of its own.
+            _check_alone(kind, amounts[kind], profile)
+            return Started(None, ())
+        own = shares(amounts.get(Kind.CORES, {}), amounts.get(Kind.MEMORY, {}), gpus, profile)
+    except ValueError as error:
+        remedy = "delete the pod, so that it is placed anew"
+        raise StartRefused(f"{_who(holder)} cannot start: {error}; {remedy}", holder) from error
+    others = {other: found for other, found in containers.items() if other != holder}
+    for share in own:
+        _check_card(share, holder, devices, others, gpus[share.uuid], profile)
+    return Started(holder, tuple(own))
+
+
+def identify(
+    lister: Lister, kind: Kind, ids: Collection[str], profile: Profile, pause: Callable[[float], None] = time.sleep
+) -> dict[Holder, dict[Kind, frozenset[str]]]:
+    """Our devices of every container, as kubelet lists them now. Raises StartRefused when it does not."""
+    reason = ""
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            pause(_PAUSE)
+        try:
+            return by_container(lister.list(timeout=5), profile)
+        except PodResourcesError as error:
+            reason = str(error)
+    raise StartRefused(f"nobody knows whose these {len(ids)} {resources(profile)[kind]} are: {reason}")
+
+
+def _known(ids: Iterable[str], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile) -> dict[str, int]:
+    """Those of a GPU that was replaced are left out."""
+    return counts([device for device in ids if gpu_of(device) in gpus], kind, gpus, profile)
+
+
+def _check_alone(kind: Kind, amounts: Mapping[str, int], profile: Profile) -> None:
+    whole = kind is Kind.CORES and set(amounts.values()) == {WHOLE}
+    if len(amounts) > 1 and not whole and (kind is Kind.CORES or profile.core_resource is None):
+        raise ValueError(f"its {resources(profile)[kind]} is of {len(amounts)} GPUs; a share is of one")
+
+
+def _check_card(
+    share: Share,
+    holder: Holder,
+    devices: Devices,
+    others: Mapping[Holder, Devices],
+    gpu: Gpu,
+    profile: Profile,
+) -> None:
+    """Refuse a GPU that would be handed out more than once."""
+    taken: dict[Kind, set[str]] = {kind: set() for kind in Kind}
+    for other, found in others.items():
+        # Containers of one pod may use the same devices, one after the other.
+        own_pod = holder is not None and (other.namespace, other.pod) == (holder.namespace, holder.pod)
+        for kind, ids in found.items():
+            shared = devices.get(kind, frozenset()) if own_pod else frozenset()
+            taken[kind] |= {device for device in ids - shared if gpu_of(device) == gpu.uuid}
+    cores, memory = len(taken[Kind.CORES]), len(taken[Kind.MEMORY]) * profile.memory_unit_bytes
+    if cores >= WHOLE:
+        memory = gpu.memory_bytes
+    if share.cores + cores > WHOLE or share.memory_bytes + memory > gpu.memory_bytes:
+        raise StartRefused(
+            f"{_who(holder)} cannot start: it has {share.cores} % and {human_bytes(share.memory_bytes)} of GPU "
+            f"{gpu.index}, of which others have {cores} % and {human_bytes(memory)}; delete the pod, so that it is "
+            "placed anew",
+            holder,
+        )
+
+
+def _who(holder: Holder | None) -> str:
+    return "the container" if holder is None else f"container {holder.container} of {holder.namespace}/{holder.pod}"

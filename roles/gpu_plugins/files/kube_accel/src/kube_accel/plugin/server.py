@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kubelet calls. Every answer comes from memory: no NVML, no API server, no lock held by anyone who waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+import grpc
+
+from kube_accel.kube import deviceplugin
+from kube_accel.kube.proto import deviceplugin_pb2 as pb
+from kube_accel.model import Gpu, Inventory
+from kube_accel.placement.topology import Connectivity, choose_connected
+from kube_accel.plugin.devices import Device
+from kube_accel.sharing import whole
+
+_log = logging.getLogger(__name__)
+
+# Each open ListAndWatch holds a worker: one a kubelet, and for moments that of a kubelet that went away.
+_WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What is being offered. Replaced as a whole, so that a request sees one state."""
+
+    serial: int = 0
+    """Grows with each message; 0 while there is none."""
+    devices: tuple[Device, ...] = ()
+    message: pb.ListAndWatchResponse = field(default_factory=pb.ListAndWatchResponse)
+    inventory: Inventory | None = None
+    connectivity: Connectivity | None = None
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    unhealthy: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()
+
+
+class ListedPlugin(ABC):
+    """A device plugin service (``deviceplugin.DevicePlugin``) with a list; what its devices are is left open."""
+
+    options = pb.DevicePluginOptions(get_preferred_allocation_available=True)
+    """What kubelet shall call."""
+
+    def __init__(
+        self,
+        dev_root: Path,
+        on_allocate: Callable[[tuple[str, ...]], None],
+        on_stream_end: Callable[[], None],
+    ) -> None:
+        """``dev_root`` is where the host's ``/dev`` is seen; the callbacks run on request threads and must be quick."""
+        self._dev_root = dev_root
+        self._on_allocate = on_allocate
+        self._on_stream_end = on_stream_end
+        self._changed = threading.Condition()
+        self._offer = Offer()
+        self._streams: set[int] = set()
+        self._newest_stream = 0
+        self._closed = False
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """What is advertised now."""
+        return self._offer.devices
+
+    @property
+    def has_list(self) -> bool:
+        """Whether there is a list to show, be it empty."""
+        return self._offer.serial > 0
+
+    @property
+    def streams(self) -> int:
+        """How many ListAndWatch calls are open."""
+        return len(self._streams)
+
+    @property
+    def newest_stream(self) -> tuple[int, bool]:
+        """Which ListAndWatch call was the last to be opened, counted from 1, and whether it still is open."""
+        with self._changed:
+            return self._newest_stream, self._newest_stream in self._streams
+
+    def publish(self, devices: tuple[Device, ...], inventory: Inventory | None) -> bool:
+        """Offer these devices; True when the list differs from the last one, which is when kubelet gets a message."""
+        with self._changed:
+            old = self._offer
+            same = old.serial > 0 and devices == old.devices
+            connectivity = old.connectivity
+            if inventory != old.inventory:
+                connectivity = Connectivity.of(inventory) if inventory else None
+            self._offer = Offer(
+                serial=old.serial if same else old.serial + 1,
+                devices=devices,
+                message=old.message if same else _message(devices),
+                inventory=inventory,
+                connectivity=connectivity,
+                gpus={gpu.uuid: gpu for gpu in inventory.gpus} if inventory else {},
+                unhealthy=frozenset(device.id for device in devices if not device.healthy),
+                ids=frozenset(device.id for device in devices),
+            )
+            self._changed.notify_all()
+            return not same
+
+    def close(self) -> None:
+        """End all streams, for good."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def get_options(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DevicePluginOptions:
+        """What kubelet shall call."""
+        return self.options
+
+    def list_and_watch(self, request: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.ListAndWatchResponse]:
+        """The list now, and again after each change, until kubelet or we go away."""
+        if not context.add_callback(self._wake):
+            return
+        with self._changed:
+            self._newest_stream += 1
+            stream = self._newest_stream
+            self._streams.add(stream)
+        sent = 0
+        try:
+            while True:
+                with self._changed:
+                    self._changed.wait_for(
+                        lambda: self._closed or not context.is_active() or self._offer.serial > sent  # noqa: B023
+                    )
+                    if self._closed or not context.is_active():
+                        return
+                    offer = self._offer
+                sent = offer.serial
+                yield offer.message
+        finally:
+            with self._changed:
+                self._streams.discard(stream)
+            self._on_stream_end()
+
+    @abstractmethod
+    def get_preferred_allocation(
+        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> pb.PreferredAllocationResponse:
+        """Which devices to take. Never an error: that would fail the pod."""
+
+    @abstractmethod
+    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+        """What each container is given for its devices."""
+
+    def pre_start_container(
+        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> pb.PreStartContainerResponse:
+        """Nothing to do unless ``options`` ask for it."""
+        return pb.PreStartContainerResponse()
+
+    def _response(self, grant: whole.Grant) -> pb.ContainerAllocateResponse:
+        return pb.ContainerAllocateResponse(
+            envs=grant.environment,
+            devices=[
+                pb.DeviceSpec(container_path=f"/dev/{name}", host_path=f"/dev/{name}", permissions="rw")
+                for name in grant.device_nodes
+            ],
+            mounts=[pb.Mount(container_path=target, host_path=source) for target, source in grant.mounts.items()],
+        )
+
+    def _node_exists(self, name: str) -> bool:
+        return (self._dev_root / name).exists()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+class WholeGpuPlugin(ListedPlugin):
+    """The service for whole GPUs."""
+
+    def get_preferred_allocation(
+        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> pb.PreferredAllocationResponse:
+        """The best connected GPUs. Whatever goes wrong leaves the choice to kubelet: an error would fail the pod."""
+        reply = pb.PreferredAllocationResponse()
+        for container in request.container_requests:
+            reply.container_responses.add(deviceIDs=self._preferred(container))
+        return reply
+
+    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+        """Device nodes and environment for each container's GPUs."""
+        offer = self._offer
+        reply = pb.AllocateResponse()
+        for container in request.container_requests:
+            gpus = []
+            for device in container.devices_ids:
+                gpu = offer.gpus.get(device)
+                if gpu is None:
+                    refuse(
+                        context,
+                        grpc.StatusCode.INVALID_ARGUMENT,
+                        f"device {device!r} is none of this node's GPUs; kubelet's list is outdated, retry the pod",
+                    )
+                if device in offer.unhealthy:
+                    refuse(
+                        context,
+                        grpc.StatusCode.FAILED_PRECONDITION,
+                        f"GPU {device} has become unhealthy; retry the pod",
+                    )
+                gpus.append(gpu)
+            reply.container_responses.append(self._response(whole.grant(gpus, self._node_exists)))
+        self._on_allocate(tuple(device for container in request.container_requests for device in container.devices_ids))
+        return reply
+
+    def _preferred(self, container: pb.ContainerPreferredAllocationRequest) -> tuple[str, ...]:
+        offer = self._offer
+        available, required = container.available_deviceIDs, container.must_include_deviceIDs
+        if offer.connectivity is None or not offer.gpus.keys() >= {*available, *required}:
+            return ()
+        try:
+            return choose_connected(offer.connectivity, available, required, container.allocation_size)
+        except Exception:
+            _log.exception("no preference for this request", extra={"available": list(available)})
+            return ()
+
+
+def serve(plugin: deviceplugin.DevicePlugin, socket: Path) -> grpc.Server:
+    """A running server of ``plugin`` on ``socket``. Raises OSError when it cannot listen there."""
+    server = grpc.server(ThreadPoolExecutor(_WORKERS, "grpc"), options=(("grpc.so_reuseport", 0),))
+    deviceplugin.add_device_plugin(server, plugin)
+    try:
+        server.add_insecure_port(f"unix:{socket}")
+    except RuntimeError as error:
+        raise OSError(f"cannot listen on {socket}: {error}") from error
+    server.start()
+    return server
+
+
+def refuse(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:
+    """End the call with an error. Raises."""
+    context.abort(code, message)
+    raise AssertionError("abort raises")
+
+
+def _message(devices: tuple[Device, ...]) -> pb.ListAndWatchResponse:
+    message = pb.ListAndWatchResponse()
+    for device in devices:
+        health = deviceplugin.HEALTHY if device.healthy else deviceplugin.UNHEALTHY
+        entry = message.devices.add(ID=device.id, health=health)
+        if device.numa_node is not None:
+            entry.topology.nodes.add(ID=device.numa_node)
+    return message

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node annotation that tells the rest of the cluster what a node's plugin sees and holds: written and read here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode
+from kube_accel.sharing.reading import read_document, read_list, read_number, read_objects, read_text
+
+ANNOTATION: Final = "kube-accel.io/inventory"
+VERSION: Final = 1
+
+_MAX_TEXT = 256 << 10
+"""What the API server accepts for all annotations of an object."""
+_MAX_GPUS = 64
+_MAX_HOLDERS = 1024
+_MAX_NUMBER = 2**63 - 1
+_TOKEN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_LINE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{0,512}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Holding:
+    """What one container holds of a GPU, as kubelet tells it; 100 cores are the whole GPU."""
+
+    namespace: str
+    pod: str
+    container: str
+    cores: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInventory:
+    """What the annotation says."""
+
+    mode: Mode
+    inventory: Inventory
+    health: Mapping[str, GpuHealth]
+    """By UUID, for every GPU of the inventory."""
+    held: Mapping[str, tuple[Holding, ...]] | None
+    """By UUID; a GPU nobody holds may be absent. None while kubelet has not told who holds what."""
+    memory_unit: int | None = None
+    """Bytes of one unit of the mode's memory resource; None where only whole GPUs are handed out."""
+
+
+def encode(node: NodeInventory) -> str:
+    """The annotation's text; the same state always gives the same text.
+
+    A holding without amounts is the whole GPU. Links are ``[i, j, ancestor, nvlinks]`` with the two GPUs' places in
+    the list and the ancestor's name in lower case. A GPU whose health is not given is of unknown health.
+    """
+    position = {gpu.uuid: place for place, gpu in enumerate(node.inventory.gpus)}
+    links = sorted(
+        (*sorted(position[uuid] for uuid in pair), link.ancestor.name.lower(), link.nvlinks)
+        for pair, link in node.inventory.links.items()
+        if pair <= position.keys()
+    )
+    document: dict[str, object] = {
+        "version": VERSION,
+        "mode": node.mode.value,
+        "driver": node.inventory.driver_version,
+        "cuda": node.inventory.cuda_version,
+        "gpus": [_gpu_document(gpu, node) for gpu in node.inventory.gpus],
+        "links": links,
+    }
+    if node.memory_unit is not None:
+        document["memoryUnit"] = node.memory_unit
+    return json.dumps(document, separators=(",", ":"))
+
+
+def decode(text: str) -> NodeInventory:
+    """The node an annotation's text describes. Keys it does not know are left to later versions.
+
+    Raises ValueError for everything that ``encode`` cannot have written, whatever the text.
+    """
+    document = read_document(text, VERSION, _MAX_TEXT)
+    entries = read_objects(document.get("gpus"), "gpus", _MAX_GPUS)
+    gpus = tuple(_gpu(entry) for entry in entries)
+    if len({gpu.uuid for gpu in gpus}) < len(gpus):
+        raise ValueError("gpus: two of them have the same UUID")
+    told = any("held" in entry for entry in entries)
+    return NodeInventory(
+        mode=Mode(read_text(document, "mode", _TOKEN)),
+        inventory=Inventory(
+            driver_version=read_text(document, "driver", _TOKEN),
+            cuda_version=_version(document.get("cuda"), "cuda"),
+            gpus=gpus,
+            links=_links(document.get("links"), gpus),
+        ),
+        health={
+            gpu.uuid: GpuHealth(Health(read_text(entry, "health", _TOKEN)), read_text(entry, "reason", _LINE))
+            for gpu, entry in zip(gpus, entries, strict=True)
+        },
+        held={gpu.uuid: _held(gpu, entry) for gpu, entry in zip(gpus, entries, strict=True)} if told else None,
+        memory_unit=read_number(document, "memoryUnit", _MAX_NUMBER, least=1) if "memoryUnit" in document else None,
+    )
+
+
+def _gpu_document(gpu: Gpu, node: NodeInventory) -> dict[str, object]:
+    health = node.health.get(gpu.uuid, GpuHealth(Health.UNKNOWN, "not read"))
+    document: dict[str, object] = {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "minor": gpu.minor,
+        "model": _line(gpu.model),
+        "memoryBytes": gpu.memory_bytes,
+        "computeCapability": gpu.compute_capability,
+        "pciAddress": gpu.pci_address,
+        "numaNode": gpu.numa_node,
+        "mig": gpu.mig_enabled,
+        "health": health.health.value,
+        "reason": _line(health.reason),
+    }
+    if node.held is not None:
+        document["held"] = [_holding_document(holding) for holding in sorted(node.held.get(gpu.uuid, ()))]
+    return document
+
+
+def _holding_document(holding: Holding) -> dict[str, object]:
+    document: dict[str, object] = {
+        "namespace": holding.namespace,
+        "pod": holding.pod,
+        "container": holding.container,
+    }
+    if holding.cores < 100:
+        document |= {"cores": holding.cores, "memoryBytes": holding.memory_bytes}
+    return document
+
+
+def _gpu(entry: dict[str, Any]) -> Gpu:
+    return Gpu(
+        uuid=read_text(entry, "uuid", _TOKEN),
+        index=read_number(entry, "index", 1 << 16),
+        minor=read_number(entry, "minor", 1 << 16),
+        model=read_text(entry, "model", _LINE),
+        memory_bytes=read_number(entry, "memoryBytes", _MAX_NUMBER, least=1),
+        compute_capability=_version(entry.get("computeCapability"), "computeCapability"),
+        pci_address=read_text(entry, "pciAddress", _TOKEN),
+        numa_node=None if entry.get("numaNode") is None else read_number(entry, "numaNode", 1 << 16),
+        mig_enabled=_flag(entry.get("mig"), "mig"),
+    )
+
+
+def _held(gpu: Gpu, entry: dict[str, Any]) -> tuple[Holding, ...]:
+    return tuple(
+        Holding(
+            namespace=read_text(holding, "namespace", _NAME),
+            pod=read_text(holding, "pod", _NAME),
+            container=read_text(holding, "container", _NAME),
+            cores=read_number(holding, "cores", 100) if "cores" in holding else 100,
+            memory_bytes=read_number(holding, "memoryBytes", _MAX_NUMBER) if "cores" in holding else gpu.memory_bytes,
+        )
+        for holding in read_objects(entry.get("held", []), "held", _MAX_HOLDERS)
+    )
+
+
+def _links(value: object, gpus: Sequence[Gpu]) -> dict[frozenset[str], GpuLink]:
+    links = {}
+    for entry in read_list(value, "links", _MAX_GPUS * _MAX_GPUS // 2):
+        row = dict(zip(("i", "j", "ancestor", "nvlinks"), read_list(entry, "links", 4, least=4), strict=True))
+        pair = frozenset(gpus[read_number(row, key, len(gpus) - 1)].uuid for key in ("i", "j"))
+        if len(pair) < 2:
+            raise ValueError("links: one joins a GPU with itself")
+        name = read_text(row, "ancestor", _TOKEN).upper()
+        if name not in Ancestor.__members__:
+            raise ValueError("links: not the name of an ancestor")
+        links[pair] = GpuLink(Ancestor[name], read_number(row, "nvlinks", 1024))
+    return links
+
+
+def _version(value: object, key: str) -> tuple[int, int]:
+    row = dict(zip(("major", "minor"), read_list(value, key, 2, least=2), strict=True))
+    return read_number(row, "major", 1 << 16), read_number(row, "minor", 1 << 16)
+
+
+def _flag(value: object, key: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{key}: neither true nor false")
+    return value
+
+
+def _line(text: str) -> str:
+    """Text of a driver as one line that ``decode`` accepts."""
+    return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", text)[:512]

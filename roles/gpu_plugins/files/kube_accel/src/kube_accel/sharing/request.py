@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a pod asks for, read from its object. Pure; the pod's annotations are hints of a tenant and read as such."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+from kube_accel.model import (
+    ContainerKind,
+    ContainerRequest,
+    GpuConstraints,
+    Mode,
+    PlacementPolicy,
+    PodRequest,
+)
+from kube_accel.quantity import parse_quantity
+from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
+
+PLACEMENT: Final = "kube-accel.io/placement"
+USE_MODEL: Final = "kube-accel.io/use-gpu-model"
+AVOID_MODEL: Final = "kube-accel.io/avoid-gpu-model"
+USE_UUID: Final = "kube-accel.io/use-gpu-uuid"
+AVOID_UUID: Final = "kube-accel.io/avoid-gpu-uuid"
+MIN_COMPUTE_CAPABILITY: Final = "kube-accel.io/min-compute-capability"
+MIN_CUDA: Final = "kube-accel.io/min-cuda"
+
+_MAX_ENTRIES = 32
+"""Of a list in an annotation: each is compared with every GPU of the cluster."""
+_MAX_ENTRY = 128
+_VERSION = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
+
+_T = TypeVar("_T")
+
+
+class RequestRefused(ValueError):  # noqa: N818 - an answer, not a failure
+    """The pod asks for something no GPU can ever give. The text says what, and what to ask for instead."""
+
+
+def pod_request(
+    pod: Mapping[str, Any],
+    profiles: Mapping[Mode, Profile] = PROFILES,
+    policy: PlacementPolicy = PlacementPolicy.BINPACK,
+) -> PodRequest | None:
+    """The request of a pod object; None for a pod that asks for nothing of ours.
+
+    Limits are read, which the API server keeps equal to the requests for extended resources. ``policy`` holds for
+    pods without an annotation of their own. Raises RequestRefused.
+    """
+    offers = {WHOLE_GPU_RESOURCE: Mode.PGPU}
+    for profile in profiles.values():
+        offers[profile.memory_resource] = profile.mode
+        if profile.core_resource is not None:
+            offers[profile.core_resource] = profile.mode
+    asked = [
+        (name, kind, amounts)
+        for name, kind, limits in _containers(pod)
+        if not offers.keys().isdisjoint(limits)
+        and (amounts := _amounts(name, {key: limits[key] for key in limits if key in offers}))
+    ]
+    if not asked:
+        return None
+    used = sorted({resource for _, _, amounts in asked for resource in amounts})
+    modes = {offers[resource] for resource in used}
+    if len(modes) > 1:
+        raise RequestRefused(
+            f"the pod asks for {' and '.join(used)}, which no one node offers; use the resources of one mode"
+        )
+    mode = modes.pop()
+    annotations = _child(_child(pod, "metadata", dict, {}), "annotations", dict, {})
+    if mode is Mode.PGPU:
+        containers = tuple(
+            ContainerRequest(name, kind, whole=amounts[WHOLE_GPU_RESOURCE]) for name, kind, amounts in asked
+        )
+        unit = 1
+    else:
+        containers = tuple(_share(name, kind, amounts, profiles[mode]) for name, kind, amounts in asked)
+        unit = profiles[mode].memory_unit_bytes
+    return PodRequest(mode, containers, _policy(annotations, policy), _constraints(annotations), unit)
+
+
+def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]]]:
+    """Name, kind and limits of the containers, in the order kubelet admits them."""
+    spec = _child(pod, "spec", dict, {})
+    for key in ("initContainers", "containers"):
+        for container in _child(spec, key, list, []):
+            if not isinstance(container, dict):
+                raise RequestRefused(f"spec.{key} of the pod holds something that is not a container")
+            kind = ContainerKind.APP
+            if key == "initContainers":
+                kind = ContainerKind.SIDECAR if container.get("restartPolicy") == "Always" else ContainerKind.INIT
+            limits = _child(_child(container, "resources", dict, {}), "limits", dict, {})
+            yield _child(container, "name", str, ""), kind, limits
+
+
+def _child(parent: Mapping[str, Any], key: str, kind: type[_T], absent: _T) -> _T:
+    value = parent.get(key)
+    if value is None:
+        return absent
+    if not isinstance(value, kind):
+        raise RequestRefused(f"{key} of the pod is not a {kind.__name__}")
+    return value
+
+
+def _amounts(container: str, limits: Mapping[str, Any]) -> dict[str, int]:
+    amounts = {}
+    for resource, text in limits.items():
+        try:
+            amount = parse_quantity(text)
+        except ValueError as error:
+            raise RequestRefused(f'container "{container}": {resource}: {error}') from error
+        if amount:
+            amounts[resource] = amount
+    return amounts
+
+
+def _share(name: str, kind: ContainerKind, amounts: Mapping[str, int], profile: Profile) -> ContainerRequest:
+    memory = amounts.get(profile.memory_resource, 0) * profile.memory_unit_bytes
+    if profile.core_resource is None:
+        return ContainerRequest(name, kind, memory_bytes=memory)
+    cores = amounts.get(profile.core_resource, 0)
+    asks = f'container "{name}" asks for {cores} {profile.core_resource}'
+    if cores == 0:
+        raise RequestRefused(
+            f'container "{name}" asks for {profile.memory_resource} without {profile.core_resource}; '
+            f"add 1 to 99 (percent of one GPU), or a multiple of 100 for whole GPUs"
+        )
+    if cores % 100 == 0:
+        return ContainerRequest(name, kind, whole=cores // 100, memory_bytes=memory)
+    if cores > 100:
+        raise RequestRefused(f"{asks}; ask for 1 to 99 (percent of one GPU), or a multiple of 100 for whole GPUs")
+    if memory == 0:
+        raise RequestRefused(f"{asks} and no {profile.memory_resource}; a share of a GPU needs some of its memory")
+    return ContainerRequest(name, kind, cores=cores, memory_bytes=memory)
+
+
+def _policy(annotations: Mapping[str, Any], default: PlacementPolicy) -> PlacementPolicy:
+    text = annotations.get(PLACEMENT)
+    if text is None:
+        return default
+    try:
+        return PlacementPolicy(text)
+    except ValueError:
+        known = " or ".join(policy.value for policy in PlacementPolicy)
+        raise RequestRefused(f"annotation {PLACEMENT} of the pod: write {known}") from None
+
+
+def _constraints(annotations: Mapping[str, Any]) -> GpuConstraints:
+    return GpuConstraints(
+        models_in=_entries(annotations, USE_MODEL),
+        models_out=_entries(annotations, AVOID_MODEL),
+        uuids_in=_entries(annotations, USE_UUID),
+        uuids_out=_entries(annotations, AVOID_UUID),
+        min_compute_capability=_version(annotations, MIN_COMPUTE_CAPABILITY),
+        min_cuda=_version(annotations, MIN_CUDA),
+    )
+
+
+def _entries(annotations: Mapping[str, Any], key: str) -> frozenset[str]:
+    text = annotations.get(key)
+    if text is None:
+        return frozenset()
+    entries = [entry.strip().lower() for entry in text.split(",")] if isinstance(text, str) else []
+    if not 0 < len(entries) <= _MAX_ENTRIES or not all(0 < len(entry) <= _MAX_ENTRY for entry in entries):
+        raise RequestRefused(
+            f"annotation {key} of the pod: write 1 to {_MAX_ENTRIES} entries with a comma between, "
+            f"none empty or longer than {_MAX_ENTRY} characters"
+        )
+    return frozenset(entries)
+
+
+def _version(annotations: Mapping[str, Any], key: str) -> tuple[int, int] | None:
+    text = annotations.get(key)
+    if text is None:
+        return None
+    match = _VERSION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise RequestRefused(f"annotation {key} of the pod: write a version such as 8.0")
+    return int(match[1]), int(match[2] or 0)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As much of an API server as a daemon on a node speaks to: HTTPS, PATCH, an answer a test chooses."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import trustme
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: object
+
+
+@dataclass
+class ApiServer:
+    """Answers every PATCH with ``status`` and ``reply`` and keeps what it was sent."""
+
+    port: int = 0
+    status: int = 200
+    reply: object = field(default_factory=dict)
+    requests: list[Request] = field(default_factory=list)
+
+
+@contextmanager
+def serving(authority: trustme.CA, port: int = 0) -> Iterator[ApiServer]:
+    """An API server on 127.0.0.1 whose certificate ``authority`` issued."""
+    state = ApiServer()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_PATCH(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            state.requests.append(Request(self.command, self.path, dict(self.headers), body))
+            answer = state.reply if isinstance(state.reply, bytes) else json.dumps(state.reply).encode()
+            self.send_response(state.status)
+            self.send_header("Location", "https://127.0.0.1:1/elsewhere")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    httpd.socket = context.wrap_socket(httpd.socket, server_side=True)
+    state.port = httpd.server_port
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield state
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def service_account(directory: Path, authority: trustme.CA) -> Path:
+    """``directory`` as the service account's, for servers of ``authority``."""
+    directory.mkdir(exist_ok=True)
+    authority.cert_pem.write_to_path(directory / "ca.crt")
+    (directory / "token").write_text("first\n")
+    return directory

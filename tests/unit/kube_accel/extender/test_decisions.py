@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kube-scheduler is answered, and what of pods and nodes counts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kube_accel.extender.service import Layout
+from kube_accel.model import GpuHealth, Health, Mode
+from kube_accel.sharing import assignment
+from kube_accel.sharing.inventory_annotation import Holding
+from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken, uuid
+
+
+@pytest.fixture
+def api() -> Api:
+    return Api()
+
+
+@pytest.fixture
+def extender(api: Api) -> Extender:
+    found = Extender(api)
+    found.cluster.keep_node(node_object("a", gpus=2))
+    return found
+
+
+def forged(node: str, gpu: str, cores: int = 1, memory: int = 1) -> dict[str, str]:
+    containers = {"main": [{"uuid": gpu, "cores": cores, "memoryBytes": memory}]}
+    return {assignment.ANNOTATION: json.dumps({"version": 1, "node": node, "containers": containers})}
+
+
+def test_a_refusal_names_the_node_the_gpu_and_what_it_lacks(extender: Extender, api: Api) -> None:
+    for name, cores in (("first", 90), ("second", 80)):
+        assert extender.schedule(api.create(pod_object(name, share(cores, 10))), "a") == ""
+    answer = extender.filter(pod_object("third", share(30, 8)), "a")
+    assert answer["NodeNames"] == []
+    assert answer["FailedNodes"] == {"a": "a: needs 30 % and 8 GiB on one GPU; best has 20 % and 70 GiB free (GPU 1)"}
+
+
+def test_few_nodes_get_a_reason_of_their_own_so_that_pod_status_stays_short(extender: Extender) -> None:
+    names = [f"n{number}" for number in range(40)]
+    for name in names:
+        extender.cluster.keep_node(node_object(name))
+    answer = extender.filter(pod_object("p", {"tencent.com/vcuda-core": "200"}), *names)
+    reasons = {**answer["FailedNodes"], **answer["FailedAndUnresolvableNodes"]}
+    assert reasons.keys() == set(names)
+    assert len(set(reasons.values())) <= 6
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"tencent.com/vcuda-core": "150"}, "multiple of 100"),
+        ({"tencent.com/vcuda-core": "30"}, "needs some of its memory"),
+        ({**share(30, 8), "nvidia.com/mps-core": "10", "nvidia.com/mps-memory": "1"}, "one mode"),
+    ],
+)
+def test_impossible_requests_are_refused_everywhere_and_evict_nobody(
+    extender: Extender, limits: dict[str, str], reason: str
+) -> None:
+    answer = extender.filter(pod_object("p", limits), "a")
+    assert reason in answer["FailedAndUnresolvableNodes"]["a"]
+    assert answer["FailedNodes"] == {}
+    assert extender.bind(pod_object("p", limits), "a") != ""
+
+
+def test_nodes_of_other_modes_and_nodes_that_report_nothing_are_none(extender: Extender) -> None:
+    extender.cluster.keep_node(node_object("m", mode=Mode.MPS))
+    answer = extender.filter(pod_object("p", share(30, 8)), "a", "m", "x")
+    assert answer["NodeNames"] == ["a"]
+    assert answer["FailedAndUnresolvableNodes"] == {
+        "m": "serves mps, not vgpu",
+        "x": "its plugin has not reported GPUs",
+    }
+
+
+def test_an_annotation_that_cannot_be_read_takes_the_node_out_and_says_so(extender: Extender) -> None:
+    broken = node_object("a")
+    broken["metadata"]["annotations"]["kube-accel.io/inventory"] = '{"version":9}'
+    extender.cluster.keep_node(broken)
+    answer = extender.filter(pod_object("p", share(30, 8)), "a")
+    assert "cannot be read: version" in answer["FailedAndUnresolvableNodes"]["a"]
+
+
+def test_node_objects_are_answered_with_node_objects_in_any_case_of_keys(extender: Extender) -> None:
+    nodes = {"items": [{"metadata": {"name": "a"}, "extra": 1}, {"metadata": {"name": "x"}}]}
+    answer = extender.call("predicates", {"pod": pod_object("p", share(30, 8)), "nodes": nodes, "nodenames": None})
+    assert answer["Nodes"]["items"] == [{"metadata": {"name": "a"}, "extra": 1}]
+    assert answer["NodeNames"] is None
+
+
+@pytest.mark.parametrize("body", ["[]", "{}", '{"Pod": 1}', '{"Pod": {}, "NodeNames": [1]}', '{"Pod": {}, "Nodes": 5}'])
+def test_what_kube_scheduler_never_sends_is_a_bad_request(extender: Extender, body: str) -> None:
+    extender.call("predicates", json.loads(body), status=400)
+
+
+def test_pods_without_gpus_pass(extender: Extender) -> None:
+    assert extender.filter(pod_object("p", {"cpu": "1"}), "a", "x")["NodeNames"] == ["a", "x"]
+    assert extender.filter(pod_object("p", {"nvidia.com/gpu": "1"}), "x")["NodeNames"] == ["x"]
+
+
+def test_plain_gpus_are_ours_when_told_so(api: Api) -> None:
+    extender = Extender(api, whole_gpus=True)
+    extender.cluster.keep_node(node_object("a", gpus=2, mode=Mode.PGPU))
+    for name, fits in (("p", True), ("q", False)):
+        pod = api.create(pod_object(name, {"nvidia.com/gpu": "2"}))
+        assert (extender.schedule(pod, "a") == "") is fits
+
+
+def test_binpack_fills_the_fuller_node_and_spread_the_emptier(extender: Extender, api: Api) -> None:
+    extender.cluster.keep_node(node_object("b", gpus=2))
+    assert extender.bind(_seen(extender, api, "p", 30), "b") == ""
+    assert extender.schedule(_seen(extender, api, "q", 30), "a", "b") == ""
+    assert api.pods["q"]["spec"]["nodeName"] == "b"
+    spread = pod_object("r", share(30, 8))
+    spread["metadata"]["annotations"]["kube-accel.io/placement"] = "spread"
+    assert extender.schedule(api.create(spread), "a", "b") == ""
+    assert api.pods["r"]["spec"]["nodeName"] == "a"
+
+
+def _seen(extender: Extender, api: Api, name: str, cores: int, **spec: object) -> dict[str, object]:
+    pod = api.create(pod_object(name, share(cores, 8), **spec))
+    extender.listen()
+    return pod
+
+
+def test_bind_writes_the_assignment_and_binds_once(extender: Extender, api: Api) -> None:
+    pod = _seen(extender, api, "p", 30)
+    assert extender.bind(pod, "a") == ""
+    stated = assignment.decode(api.pods["p"]["metadata"]["annotations"][assignment.ANNOTATION])
+    assert stated.node == "a"
+    assert {entry.uuid for entry in stated.containers["main"]} <= {uuid("a", 0), uuid("a", 1)}
+    extender.listen()
+    assert extender.bind(pod, "a") == ""
+    assert "already bound to a" in extender.bind(pod, "b")
+    assert api.binds == 1
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_what_kubelet_handed_out_counts_not_what_was_assigned(extender: Extender, api: Api, gpu: int) -> None:
+    extender.bind(_seen(extender, api, "p", 60), "a")
+    extender.listen()
+    held = {uuid("a", gpu): (Holding("team", "p", "main", 60, 8 * GIB),)}
+    extender.cluster.keep_node(node_object("a", gpus=2, held=held))
+    extender.bind(_seen(extender, api, "q", 60), "a")
+    assert taken(Api(pods={"q": api.pods["q"]})).keys() == {uuid("a", 1 - gpu)}
+
+
+def test_what_an_earlier_pod_of_the_same_name_holds_is_not_taken_for_this_one(extender: Extender, api: Api) -> None:
+    """GPU 0 is what the annotation still says; the new pod goes to GPU 1, which must count."""
+    extender.bind(_seen(extender, api, "other", 60), "a")
+    extender.listen()
+    assert taken(api).keys() == {uuid("a", 0)}
+    extender.cluster.keep_node(node_object("a", gpus=2, held={uuid("a", 0): (Holding("team", "p", "main", 60, 1),)}))
+    assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
+    extender.listen()
+    assert "needs 60 %" in extender.schedule(_seen(extender, api, "q", 60), "a")
+
+
+def test_holdings_of_pods_that_are_gone_do_not_count(extender: Extender, api: Api) -> None:
+    held = {uuid("a", gpu): (Holding("team", "ghost", "main", 100, 80 * GIB),) for gpu in (0, 1)}
+    extender.cluster.keep_node(node_object("a", gpus=2, held=held))
+    assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        forged("a", uuid("a", 0)),
+        forged("b", uuid("a", 0)),
+        forged("a", "GPU-none"),
+        {assignment.ANNOTATION: "[" * 100_000},
+        {assignment.ANNOTATION: "{"},
+        {},
+    ],
+)
+def test_a_pod_bound_by_others_counts_in_full_whatever_it_says(
+    extender: Extender, api: Api, annotations: dict[str, str]
+) -> None:
+    """It says it takes next to nothing, or nothing at all, or nothing that can be read."""
+    stranger = pod_object("stranger", share(60, 8), nodeName="a")
+    stranger["metadata"]["annotations"] = annotations
+    api.create(stranger)
+    extender.listen()
+    assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
+    extender.listen()
+    assert "needs 60 %" in extender.schedule(_seen(extender, api, "q", 60), "a")
+
+
+def test_a_tenant_who_rewrites_the_assignment_gains_nothing(extender: Extender, api: Api) -> None:
+    extender.bind(_seen(extender, api, "p", 60), "a")
+    extender.listen()
+    extender.bind(_seen(extender, api, "q", 60), "a")
+    extender.listen()
+    api.annotate("q", forged("a", uuid("a", 0)))
+    api.annotate("p", forged("a", uuid("a", 0)))
+    extender.listen()
+    assert "needs 60 %" in extender.schedule(_seen(extender, api, "r", 60), "a")
+
+
+def test_unhealthy_gpus_are_left_out(extender: Extender, api: Api) -> None:
+    lost = {uuid("a", 0): GpuHealth(Health.UNHEALTHY, "XID 79")}
+    extender.cluster.keep_node(node_object("a", gpus=2, health=lost))
+    extender.bind(_seen(extender, api, "p", 60), "a")
+    assert taken(api).keys() == {uuid("a", 1)}
+    assert "left out (unhealthy: XID 79)" in extender.schedule(_seen(extender, api, "q", 60), "a")
+
+
+def test_victims_are_enough_for_one_gpu_and_no_more(extender: Extender, api: Api) -> None:
+    for name, cores, priority in (("low", 60, 1), ("lower", 60, 0), ("small", 30, 0), ("high", 10, 9)):
+        assert extender.bind(_seen(extender, api, name, cores, priority=priority), "a") == ""
+        extender.listen()
+    pod = pod_object("p", share(70, 8), priority=5)
+    body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-small"}]}, "x": {"Pods": []}}}
+    answer = extender.call("preemption", body)["NodeNameToMetaVictims"]
+    victims = {entry["UID"] for entry in answer["a"]["Pods"]}
+    assert answer.keys() == {"a"}
+    assert "uid-small" in victims
+    assert "uid-high" not in victims
+    assert len(victims) == 2
+    nobody = pod_object("nobody", share(70, 8), priority=0)
+    assert extender.call("preemption", {**body, "Pod": nobody})["NodeNameToMetaVictims"] == {}
+
+
+def test_nothing_is_answered_without_a_client_certificate(extender: Extender) -> None:
+    for verb in ("predicates", "priorities", "preemption", "bind"):
+        assert "client certificate" in extender.call(verb, {}, status=403, known=False)
+
+
+def test_proxied_layout_offers_predicates_alone_and_keeps_gpus_for_known_pods_only(api: Api) -> None:
+    extender = Extender(api, Clock(), Layout.PROXIED)
+    for name in ("a", "b"):
+        extender.cluster.keep_node(node_object(name))
+    for verb in ("priorities", "preemption", "bind"):
+        extender.call(verb, {}, status=404, known=False)
+    unknown = pod_object("unknown", share(60, 8))
+    assert "not known" in extender.filter(unknown, "a", "b")["Error"]
+    assert extender.cluster.reservations == 0
+    pods = [_seen(extender, api, name, 60) for name in ("p", "q", "r")]
+    answers = [extender.filter(pod, "a", "b")["NodeNames"] for pod in pods]
+    assert sorted(answers) == [[], ["a"], ["b"]]
+    told = []
+    extender.cluster.bound = lambda pod, reservation: told.append((pod.name, reservation.annotations))
+    api.pods["p"]["spec"]["nodeName"] = answers[0][0]
+    api.annotate("p", {})
+    extender.listen()
+    assert [name for name, _ in told] == ["p"]
+    assert assignment.decode(told[0][1][assignment.ANNOTATION]).node == answers[0][0]
+    assert extender.cluster.reservations == 1
+    assert bound(api) == ["p"]

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many pods at once, binds that fail, two extenders, restarts, news that come late: nothing is handed out twice."""
+
+from __future__ import annotations
+
+import json
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kube_accel.extender.binder import RESERVED_SECONDS
+from kube_accel.sharing.inventory_annotation import Holding
+from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken
+
+NODES = ("a", "b", "c", "d")
+
+
+def never_twice(api: Api) -> None:
+    assert all(cores <= 100 and memory <= 80 * GIB for cores, memory in taken(api).values()), taken(api)
+
+
+def fresh(api: Api, clock: Clock | None = None) -> Extender:
+    extender = Extender(api, clock)
+    for name in NODES:
+        extender.cluster.keep_node(node_object(name, gpus=2))
+    return extender
+
+
+def test_fifty_pods_at_once_for_sixteen_slots() -> None:
+    api = Api()
+    extender = fresh(api)
+    pods = [api.create(pod_object(f"p{number}", share(50, 20))) for number in range(50)]
+    extender.listen()
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda pod: extender.schedule(pod, *NODES), pods))
+    # Some lost a race for the room they had found; kube-scheduler tries these again.
+    answers = [extender.schedule(pod, *NODES) if answer else "" for pod, answer in zip(pods, answers, strict=True)]
+    assert len(bound(api)) == 16
+    never_twice(api)
+    waiting = [pod for pod, answer in zip(pods, answers, strict=True) if answer]
+    assert len(waiting) == 34
+    assert all("needs 50 % and 20 GiB on one GPU; best has 0 %" in answer for answer in answers if answer)
+    api.delete(bound(api)[0])
+    extender.listen()
+    assert extender.cluster.reservations == 0
+    assert [extender.schedule(pod, *NODES) == "" for pod in waiting[:2]] == [True, False]
+    never_twice(api)
+
+
+def test_binds_that_fail_leave_nothing_behind() -> None:
+    api = Api(fail=0.2)
+    extender = fresh(api)
+    pods = {name: api.create(pod_object(name, share(50, 20))) for name in (f"p{number}" for number in range(30))}
+    extender.listen()
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(20):
+            list(pool.map(lambda pod: extender.schedule(pod, *NODES), [pods[name] for name in {*pods} - {*bound(api)}]))
+            extender.listen()
+            never_twice(api)
+    assert len(bound(api)) == 16
+    assert extender.cluster.reservations == 0
+
+
+def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time_is_over() -> None:
+    api, clock = Api(), Clock()
+    extender = fresh(api, clock)
+    assert extender.bind(api.create(pod_object("first", share(5, 1))), "a") != "", "not heard of yet"
+    extender.listen()
+    assert extender.bind(api.pods["first"], "a") == ""
+    pod = api.create(pod_object("p", share(50, 20)))
+    extender.listen()
+    api.gone = True
+    assert "not bound" in extender.bind(pod, "a")
+    assert extender.cluster.reservations == 1
+    assert extender.filter(pod_object("q", share(30, 8)), "a")["NodeNames"] == ["a"]
+    extender.cluster.expire(clock.now + RESERVED_SECONDS - 1)
+    assert extender.cluster.reservations == 1
+    extender.cluster.expire(clock.now + RESERVED_SECONDS)
+    assert extender.cluster.reservations == 0
+
+
+def test_a_pod_deleted_while_it_is_bound_leaves_nothing_behind() -> None:
+    api = Api()
+    extender = fresh(api)
+    pod = api.create(pod_object("p", share(50, 20)))
+    extender.listen()
+    api.pods.clear()
+    assert "404" in extender.bind(pod, "a")
+    assert extender.cluster.reservations == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_extenders_take_turns_though_both_hear_late(seed: int) -> None:
+    """A turn goes to the other as with kube-scheduler's Lease: nobody calls for a while, then the new leader does."""
+    api, clock, rng = Api(fail=0.1, rng=random.Random(seed)), Clock(), random.Random(seed)
+    extenders = [fresh(api, clock) for _ in range(2)]
+    pods = {name: api.create(pod_object(name, share(50, 20))) for name in (f"p{number}" for number in range(30))}
+    for turn in range(40):
+        clock.now += 3
+        leader = extenders[turn % 2]
+        for name in rng.sample(sorted(pods), 10):
+            if name in bound(api):
+                continue
+            leader.schedule(pods[name], *NODES)
+            leader.listen(rng.randrange(3))
+        never_twice(api)
+    assert len(bound(api)) == 16
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_extender_that_starts_again_knows_what_is_taken(told: bool) -> None:
+    """From what kubelet has handed out or, where it has not yet, from the assignments."""
+    api = Api()
+    extender = fresh(api)
+    pods = [api.create(pod_object(f"p{number}", share(50, 20))) for number in range(20)]
+    for pod in pods[:10]:
+        assert extender.schedule(pod, *NODES) == ""
+    again = fresh(api)
+    if told:
+        for node in NODES:
+            held: dict[str, tuple[Holding, ...]] = {}
+            for name in bound(api):
+                for uuid in taken(Api(pods={name: api.pods[name]})):
+                    if uuid.startswith(f"GPU-{node}-"):
+                        held[uuid] = (*held.get(uuid, ()), Holding("team", name, "main", 50, 20 * GIB))
+            again.cluster.keep_node(node_object(node, gpus=2, held=held))
+    again.listen()
+    for pod in pods[10:]:
+        again.schedule(pod, *NODES)
+    assert len(bound(api)) == 16
+    never_twice(api)
+
+
+class Histories(RuleBasedStateMachine):
+    """Pods come, go, are tried and heard of in any order, on two nodes of two GPUs."""
+
+    names = st.sampled_from([f"p{number}" for number in range(8)])
+
+    @initialize(seed=st.integers(0, 5))
+    def start(self, seed: int) -> None:
+        self.api = Api(fail=0.2, rng=random.Random(seed))
+        self.clock = Clock()
+        self.extender = Extender(self.api, self.clock)
+        self.count = 0
+        for name in ("a", "b"):
+            self.extender.cluster.keep_node(node_object(name, gpus=2))
+
+    @rule(cores=st.sampled_from([5, 30, 50, 70, 100, 200]), gib=st.sampled_from([1, 20, 50]))
+    def create(self, cores: int, gib: int) -> None:
+        self.count += 1
+        limits = share(cores, gib) if cores < 100 else {"tencent.com/vcuda-core": str(cores)}
+        self.api.create(pod_object(f"p{self.count}", limits))
+
+    @rule(data=st.data(), node=st.sampled_from("ab"))
+    def try_pod(self, data: st.DataObject, node: str) -> None:
+        if self.api.pods:
+            pod = self.api.pods[data.draw(st.sampled_from(sorted(self.api.pods)))]
+            if not pod["spec"].get("nodeName"):
+                self.extender.filter(pod, "a", "b")
+                self.extender.bind(pod, node)
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        if self.api.pods:
+            self.api.delete(data.draw(st.sampled_from(sorted(self.api.pods))))
+
+    @rule(data=st.data(), uuid=st.sampled_from(["GPU-a-0", "GPU-b-1", "GPU-none"]))
+    def forge(self, data: st.DataObject, uuid: str) -> None:
+        """A tenant says that a pod of theirs, which waits, has been assigned something."""
+        waiting = [name for name, pod in self.api.pods.items() if not pod["spec"].get("nodeName")]
+        if waiting:
+            containers = {"main": [{"uuid": uuid, "cores": 0, "memoryBytes": 0}]}
+            text = json.dumps({"version": 1, "node": "a", "containers": containers})
+            self.api.annotate(data.draw(st.sampled_from(waiting)), {"kube-accel.io/assignment": text})
+
+    @rule(events=st.integers(1, 5))
+    def listen(self, events: int) -> None:
+        self.extender.listen(events)
+
+    @rule(seconds=st.sampled_from([1.0, 30.0]))
+    def wait(self, seconds: float) -> None:
+        """All that happened is heard of long before a reservation ends."""
+        self.extender.listen()
+        self.clock.now += seconds
+        self.extender.cluster.expire(self.clock.now)
+
+    @rule()
+    def restart(self) -> None:
+        again = Extender(self.api, self.clock)
+        for name in ("a", "b"):
+            again.cluster.keep_node(node_object(name, gpus=2))
+        again.listen()
+        self.extender = again
+
+    @invariant()
+    def nothing_is_handed_out_twice(self) -> None:
+        never_twice(self.api)
+        for node in self.extender.cluster.nodes.values():
+            view = node.view()
+            assert view is not None
+            for gpu in view.gpus:
+                assert gpu.used.cores <= 100
+                assert gpu.used.memory_bytes <= gpu.gpu.memory_bytes
+
+    def teardown(self) -> None:
+        self.extender.listen()
+        self.clock.now += RESERVED_SECONDS
+        self.extender.cluster.expire(self.clock.now)
+        assert self.extender.cluster.reservations == 0
+        counted = sum(len(node.pods) for node in self.extender.cluster.nodes.values())
+        assert counted == len(bound(self.api))
+
+
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHistories = Histories.TestCase

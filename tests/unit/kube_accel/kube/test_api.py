@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from kube_accel.kube.api import ApiClient, ApiRefusedError, ApiUnreachableError, in_cluster
+from unit.kube_accel.api_server import ApiServer, service_account, serving
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def server(authority: trustme.CA) -> Iterator[ApiServer]:
+    with serving(authority) as server:
+        yield server
+
+
+@pytest.fixture
+def account(tmp_path: Path, authority: trustme.CA) -> Path:
+    return service_account(tmp_path, authority)
+
+
+@pytest.fixture
+def client(server: ApiServer, account: Path) -> ApiClient:
+    return ApiClient(f"https://127.0.0.1:{server.port}", account)
+
+
+def test_annotations_are_sent_as_a_merge_patch_of_the_node(client: ApiClient, server: ApiServer) -> None:
+    client.annotate_node("node-1", {"a/b": "text", "a/gone": None})
+    (request,) = server.requests
+    assert (request.method, request.path) == ("PATCH", "/api/v1/nodes/node-1")
+    assert request.headers["Content-Type"] == "application/merge-patch+json"
+    assert request.headers["Authorization"] == "Bearer first"
+    assert request.body == {"metadata": {"annotations": {"a/b": "text", "a/gone": None}}}
+
+
+def test_a_rotated_token_is_used(client: ApiClient, server: ApiServer, account: Path) -> None:
+    client.annotate_node("n", {})
+    (account / "token").write_text("second")
+    client.annotate_node("n", {})
+    assert [request.headers["Authorization"] for request in server.requests] == ["Bearer first", "Bearer second"]
+
+
+def test_a_refusal_carries_status_and_reason(client: ApiClient, server: ApiServer) -> None:
+    server.status, server.reply = 403, {"kind": "Status", "message": 'nodes "n" is forbidden'}
+    with pytest.raises(ApiRefusedError, match='403: nodes "n" is forbidden') as caught:
+        client.annotate_node("n", {})
+    assert caught.value.status == 403
+
+
+@pytest.mark.parametrize("reply", [b"bad gateway", b"[1]", b"\xff\xfe", b'{"message": 7}'])
+def test_a_refusal_that_is_no_status_is_quoted(client: ApiClient, server: ApiServer, reply: bytes) -> None:
+    server.status, server.reply = 502, reply
+    with pytest.raises(ApiRefusedError, match="502: "):
+        client.annotate_node("n", {})
+
+
+def test_a_redirect_does_not_get_our_token(client: ApiClient, server: ApiServer) -> None:
+    server.status = 307
+    with pytest.raises(ApiRefusedError) as caught:
+        client.annotate_node("n", {})
+    assert caught.value.status == 307
+
+
+def test_a_server_of_another_authority_is_not_told_the_token(server: ApiServer, account: Path) -> None:
+    trustme.CA().cert_pem.write_to_path(account / "ca.crt")
+    with pytest.raises(ApiUnreachableError, match="certificate verify failed"):
+        ApiClient(f"https://127.0.0.1:{server.port}", account).annotate_node("n", {})
+    assert server.requests == []
+
+
+def test_no_server_and_no_token_are_unreachable(client: ApiClient, account: Path) -> None:
+    with pytest.raises(ApiUnreachableError, match=r"https://127\.0\.0\.1:1 not reached"):
+        ApiClient("https://127.0.0.1:1", account).annotate_node("n", {})
+    (account / "token").unlink()
+    with pytest.raises(ApiUnreachableError, match="token"):
+        client.annotate_node("n", {})
+
+
+def test_the_server_comes_from_the_environment(tmp_path: Path) -> None:
+    assert in_cluster(tmp_path, {}) is None
+    for host, url in (("10.0.0.1", "https://10.0.0.1:6443"), ("fd00::1", "https://[fd00::1]:6443")):
+        found = in_cluster(tmp_path, {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "6443"})
+        assert found == ApiClient(url, tmp_path)

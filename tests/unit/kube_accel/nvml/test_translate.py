@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's answers in the words of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kube_accel.model import Ancestor, GpuLink, Inventory, UnreadableGpu
+from kube_accel.nvml import translate
+from kube_accel.nvml.health import Poll
+
+GONE = {"code": 15, "text": "GPU is lost"}
+
+
+def gpu(index: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "pci": f"0000:{index:02x}:00.0",
+        "numa": None,
+        "minor": index,
+        "model": "NVIDIA T4",
+        "memory": 16 << 30,
+        "cc": [7, 5],
+        "mig": False,
+        "ecc": None,
+        "remap_failed": None,
+        "recovery": None,
+    } | changes
+
+
+def link(left: int, right: int, ancestor: int = 20) -> dict[str, Any]:
+    return {"pair": [f"GPU-{left}", f"GPU-{right}"], "ancestor": ancestor, "nvlinks": 0}
+
+
+def answer(*gpus: dict[str, Any], links: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    return {"driver": "580.1", "cuda": [13, 0], "gpus": list(gpus), "links": list(links)}
+
+
+def pair(left: int, right: int) -> frozenset[str]:
+    return frozenset((f"GPU-{left}", f"GPU-{right}"))
+
+
+def known(count: int) -> Inventory:
+    links = tuple(link(left, right) for left in range(count) for right in range(left))
+    return translate.inventory(answer(*map(gpu, range(count)), links=links), None)
+
+
+def test_levels_between_the_known_ones_count_as_the_farther() -> None:
+    links = (link(0, 1, 10), link(0, 2, 11), link(1, 2, 70))
+    inventory = translate.inventory(answer(gpu(0), gpu(1), gpu(2), links=links), None)
+    assert dict(inventory.links) == {
+        pair(0, 1): GpuLink(Ancestor.SINGLE_SWITCH, 0),
+        pair(0, 2): GpuLink(Ancestor.MULTIPLE_SWITCHES, 0),
+        pair(1, 2): GpuLink(Ancestor.SYSTEM, 0),
+    }
+
+
+def test_gpus_that_are_gone_stay_with_their_links() -> None:
+    previous = known(3)
+    lost_without_name = {"index": 1, "error": GONE}
+    inventory = translate.inventory(answer(gpu(0), lost_without_name), previous)
+    assert inventory == previous
+    assert translate.polls([gpu(0), lost_without_name], inventory) == {
+        "GPU-0": Poll(),
+        "GPU-1": Poll("NVML: GPU is lost (15)", lost=True),
+        "GPU-2": translate.NOT_ENUMERATED,
+    }
+
+
+def test_gpus_never_readable_are_listed_apart() -> None:
+    inventory = translate.inventory(
+        answer(gpu(0), {"index": 1, "error": GONE}, {"index": 2, "uuid": "GPU-2", "error": GONE}), known(1)
+    )
+    assert [gpu.uuid for gpu in inventory.gpus] == ["GPU-0"]
+    assert inventory.unreadable == (
+        UnreadableGpu(1, None, "NVML: GPU is lost (15)"),
+        UnreadableGpu(2, "GPU-2", "NVML: GPU is lost (15)"),
+    )
+
+
+def test_gpu_that_moved_keeps_its_name() -> None:
+    inventory = translate.inventory(answer(gpu(0, uuid="GPU-1"), gpu(1, uuid="GPU-0")), known(2))
+    assert [(gpu.index, gpu.uuid) for gpu in inventory.gpus] == [(0, "GPU-1"), (1, "GPU-0")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "poll"),
+    [
+        ({"ecc": 3, "remap_failed": False, "recovery": 0}, Poll(ecc=3)),
+        ({"recovery": 1, "ecc": 3}, Poll("the driver asks for a GPU reset", ecc=3)),
+        ({"recovery": 99}, Poll("the driver asks for recovery action 99")),
+        ({"remap_failed": True}, Poll("a faulty memory row could not be remapped: replace the GPU")),
+        ({"error": {"code": 999, "text": "Unknown Error"}}, Poll("NVML: Unknown Error (999)")),
+        ({"error": GONE}, Poll("NVML: GPU is lost (15)", lost=True)),
+    ],
+)
+def test_poll(changes: dict[str, Any], poll: Poll) -> None:
+    assert translate.polls([gpu(0, **changes)], known(1)) == {"GPU-0": poll}
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (4, "/dev/nvidiactl"),
+        (9, "modprobe nvidia"),
+        (12, "install the NVIDIA driver"),
+        (18, "reload the kernel modules or reboot the node"),
+        (999, "this pod has to be restarted"),
+        (17, "nvidia-smi"),
+    ],
+)
+def test_why_nvml_cannot_be_used_and_what_to_do(code: int, says: str) -> None:
+    sentence = translate.unavailable({"code": code, "text": "Its Own Words"})
+    assert says in sentence
+    assert sentence.endswith(f"(NVML: Its Own Words, {code})")

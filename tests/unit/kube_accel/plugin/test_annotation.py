@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+from kube_accel.model import Mode
+from kube_accel.plugin.annotation import render, whole_holdings
+from kube_accel.plugin.holdings import Holder
+from kube_accel.sharing.inventory_annotation import Holding, decode
+from unit.kube_accel.plugin.fakes import LOST, STARTING, inventory, ready, uuid
+
+
+def test_it_tells_what_the_node_has_and_holds() -> None:
+    snapshot = ready(2, {1: LOST})
+    text = render(snapshot, whole_holdings({uuid(0): (Holder("team", "train", "main"),)}, inventory(2)), Mode.PGPU)
+    assert text is not None
+    node = decode(text)
+    assert node.mode is Mode.PGPU
+    assert node.inventory == snapshot.inventory
+    assert node.health == snapshot.health
+    assert node.held == {uuid(0): (Holding("team", "train", "main", 100, 80 << 30),), uuid(1): ()}
+
+
+def test_unknown_holdings_are_not_empty_ones() -> None:
+    text = render(ready(1), None, Mode.PGPU)
+    assert text is not None
+    assert decode(text).held is None
+
+
+def test_nothing_is_said_before_gpus_were_read() -> None:
+    assert render(STARTING, {}, Mode.PGPU) is None
+
+
+def test_the_same_state_gives_the_same_text() -> None:
+    one, other = {uuid(0): (), uuid(3): ()}, {uuid(3): (), uuid(0): ()}
+    assert render(ready(8), one, Mode.PGPU) == render(ready(8), other, Mode.PGPU)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kube_accel.model import Mode, Share
+from kube_accel.plugin.holdings import Holder
+from kube_accel.plugin.ledger import FILE, Ledger
+
+GIB = 1 << 30
+ONE, TWO = Holder("team", "one", "main"), Holder("team", "two", "main")
+HALF = Share("GPU-1", 50, 40 * GIB)
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, clock: Clock) -> Ledger:
+    return Ledger(tmp_path, Mode.VGPU, clock)
+
+
+def uid(holder: Holder) -> str:
+    return f"uid-{holder.pod}"
+
+
+def rows(ledger: Ledger) -> list[tuple[str, str, int, float, float | None]]:
+    return [(a.holder.pod, a.uid, a.share.cores, a.since, a.until) for a in ledger.allocations(running=False)]
+
+
+def test_a_container_that_starts_again_keeps_its_beginning(ledger: Ledger, clock: Clock) -> None:
+    ledger.record(ONE, "uid-one", [HALF])
+    clock.now = 1010
+    ledger.record(ONE, "uid-one", [HALF])
+    ledger.reconcile({ONE: [HALF]}, uid)
+    assert rows(ledger) == [("one", "uid-one", 50, 1000, None)]
+
+
+def test_what_kubelet_lists_no_more_has_ended(ledger: Ledger, clock: Clock) -> None:
+    ledger.reconcile({ONE: [HALF], TWO: [HALF]}, uid)
+    clock.now = 1010
+    ledger.reconcile({TWO: [HALF]}, uid)
+    assert rows(ledger) == [("one", "uid-one", 50, 1000, 1010), ("two", "uid-two", 50, 1000, None)]
+    assert [entry.holder for entry in ledger.allocations()] == [TWO]
+
+
+def test_a_pod_of_the_same_name_is_another_allocation(ledger: Ledger, clock: Clock) -> None:
+    ledger.record(ONE, "first", [HALF])
+    clock.now = 1010
+    ledger.record(ONE, "second", [HALF])
+    assert rows(ledger) == [("one", "first", 50, 1000, 1010), ("one", "second", 50, 1010, None)]
+
+
+def test_a_uid_told_later_is_added(ledger: Ledger) -> None:
+    ledger.record(ONE, "", [HALF])
+    ledger.reconcile({ONE: [HALF]}, uid)
+    assert rows(ledger) == [("one", "uid-one", 50, 1000, None)]
+
+
+def test_it_outlives_its_process_and_serves_two(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
+    ledger.record(ONE, "u", [HALF])
+    successor = Ledger(tmp_path, Mode.VGPU, clock)
+    successor.record(ONE, "u", [HALF])
+    ledger.record(TWO, "u", [HALF])
+    assert [entry.holder for entry in successor.allocations()] == [ONE, TWO]
+
+
+def test_old_entries_are_forgotten(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
+    ledger.record(ONE, "u", [HALF])
+    ledger.record(TWO, "u", [HALF])
+    ledger.reconcile({TWO: [HALF]}, uid)
+    clock.now += 91 * 86400
+    assert [row[0] for row in rows(Ledger(tmp_path, Mode.VGPU, clock))] == ["two"]
+
+
+@pytest.mark.parametrize("content", [b"no database" * 1000, b""])
+def test_a_damaged_file_is_kept_aside_and_a_new_one_filled(tmp_path: Path, clock: Clock, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    ledger = Ledger(tmp_path, Mode.VGPU, clock)
+    ledger.reconcile({ONE: [HALF]}, uid)
+    assert [entry.holder for entry in ledger.allocations()] == [ONE]
+    aside = [path.read_bytes() for path in tmp_path.glob(f"{FILE}.damaged-*")]
+    assert aside == ([content] if content else [])
+
+
+def test_damage_while_running_is_noticed(tmp_path: Path, ledger: Ledger) -> None:
+    ledger.record(ONE, "u", [HALF])
+    ledger.close()
+    (tmp_path / FILE).write_bytes(b"\0" * 8192)
+    ledger.reconcile({ONE: [HALF]}, uid)
+    assert [entry.holder for entry in ledger.allocations()] == [ONE]
+    assert list(tmp_path.glob(f"{FILE}.damaged-*"))
+
+
+def test_a_directory_that_cannot_be_written_is_said_and_survived(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(tmp_path / "none", Mode.VGPU)
+    ledger.record(ONE, "u", [HALF])
+    assert ledger.allocations() == []
+    assert "the ledger cannot be used" in caplog.text

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+import urllib3
+
+from kube_accel.plugin.probes import ProbeServer
+
+
+class Probes:
+    def __init__(self) -> None:
+        self.reason = ""
+        self.server = ProbeServer(("127.0.0.1", 0), {"/readyz": lambda: self.reason})
+        self.port = self.server.server_port
+
+    def request(self, method: str, path: str) -> tuple[int, str]:
+        response = urllib3.request(method, f"http://127.0.0.1:{self.port}{path}", timeout=5, retries=False)
+        return response.status, response.data.decode()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port))
+
+    def answers(self) -> bool:
+        with suppress(urllib3.exceptions.HTTPError):
+            return self.request("GET", "/readyz")[0] == 200
+        return False
+
+
+@pytest.fixture
+def probes() -> Iterator[Probes]:
+    probes = Probes()
+    thread = threading.Thread(target=probes.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield probes
+    probes.server.shutdown()
+    probes.server.server_close()
+    thread.join()
+
+
+def test_a_probe_says_ok_or_why_not(probes: Probes) -> None:
+    assert probes.request("GET", "/readyz") == (200, "ok\n")
+    probes.reason = "kubelet is not there"
+    assert probes.request("GET", "/readyz?verbose") == (503, "kubelet is not there\n")
+
+
+def test_nothing_else_is_served(probes: Probes) -> None:
+    assert probes.request("GET", "/")[0] == 404
+    assert probes.request("POST", "/readyz")[0] == 501
+    assert probes.request("DELETE", "/readyz")[0] == 501
+
+
+def test_clients_that_say_nothing_do_not_hold_up_a_probe(probes: Probes) -> None:
+    idle = [probes.connect() for _ in range(4)]
+    assert probes.request("GET", "/readyz")[0] == 200
+    for connection in idle:
+        connection.close()
+
+
+def test_a_crowd_is_turned_away_and_forgotten(probes: Probes) -> None:
+    crowd = [probes.connect() for _ in range(40)]
+    refused = [connection for connection in crowd[8:] if connection.recv(1) == b""]
+    assert len(refused) == len(crowd) - 8
+    for connection in crowd:
+        connection.close()
+    deadline = time.monotonic() + 10
+    while not probes.answers():
+        assert time.monotonic() < deadline, "places were not given back"

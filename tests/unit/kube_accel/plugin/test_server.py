@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kube_accel.kube.channel import open_channel
+from kube_accel.kube.deviceplugin import DevicePluginClient
+from kube_accel.model import Snapshot
+from kube_accel.plugin.devices import device_list
+from kube_accel.plugin.server import WholeGpuPlugin, serve
+from unit.kube_accel.plugin.fakes import LOST, inventory, ready, uuid
+
+
+class Host:
+    """A plugin behind its socket and the ``/dev`` it sees."""
+
+    def __init__(self, root: Path) -> None:
+        self.dev = root / "dev"
+        self.dev.mkdir()
+        self.allocated: list[tuple[str, ...]] = []
+        self.plugin = WholeGpuPlugin(self.dev, self.allocated.append, lambda: None)
+        self.socket = root / "plugin.sock"
+        self.server = serve(self.plugin, self.socket)
+        self.channel = open_channel(self.socket)
+        self.client = DevicePluginClient(self.channel)
+
+    def offer(self, snapshot: Snapshot) -> bool:
+        """Whether kubelet is sent a message."""
+        return self.plugin.publish(device_list(snapshot, self.plugin.devices), snapshot.inventory)
+
+    def close(self) -> None:
+        self.plugin.close()
+        self.channel.close()
+        self.server.stop(None).wait()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with tempfile.TemporaryDirectory() as root:
+        host = Host(Path(root))
+        yield host
+        host.close()
+
+
+def test_kubelet_gets_one_message_a_real_change(host: Host) -> None:
+    host.offer(ready(2))
+    stream = host.client.list_and_watch()
+    first = next(stream)
+    assert [(device.ID, device.health) for device in first.devices] == [(uuid(0), "Healthy"), (uuid(1), "Healthy")]
+    assert [[node.ID for node in device.topology.nodes] for device in first.devices] == [[0], [1]]
+    assert not host.offer(ready(2))
+    assert host.offer(ready(2, {1: LOST}))
+    assert [device.health for device in next(stream).devices] == ["Healthy", "Unhealthy"]
+    host.offer(ready(2))
+    assert [device.health for device in next(stream).devices] == ["Healthy", "Healthy"]
+    stream.cancel()
+
+
+def test_a_gpu_without_numa_node_has_no_topology(host: Host) -> None:
+    host.offer(ready(1))
+    (device,) = next(host.client.list_and_watch()).devices
+    assert not device.HasField("topology")
+
+
+def test_a_kubelet_that_goes_away_does_not_keep_its_stream(host: Host) -> None:
+    host.offer(ready(1))
+    streams = [host.client.list_and_watch() for _ in range(4)]
+    for stream in streams:
+        next(stream)
+    for stream in streams:
+        stream.cancel()
+    deadline = time.monotonic() + 10
+    while host.plugin.streams:
+        assert time.monotonic() < deadline, "each open stream holds one of a few workers"
+
+
+def test_the_end_of_the_plugin_ends_the_stream(host: Host) -> None:
+    host.offer(ready(1))
+    stream = host.client.list_and_watch()
+    next(stream)
+    host.plugin.close()
+    assert list(stream) == []
+
+
+def test_a_container_gets_the_device_nodes_that_exist(host: Host) -> None:
+    host.offer(ready(4))
+    for name in ("nvidia1", "nvidia2", "nvidiactl", "nvidia-uvm"):
+        (host.dev / name).touch()
+    (response,) = host.client.allocate([uuid(2), uuid(1)], timeout=5).container_responses
+    assert dict(response.envs) == {"NVIDIA_VISIBLE_DEVICES": f"{uuid(1)},{uuid(2)}"}
+    names = ["/dev/nvidia2", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]
+    assert [(d.container_path, d.host_path, d.permissions) for d in response.devices] == [(n, n, "rw") for n in names]
+    assert host.allocated == [(uuid(2), uuid(1))]
+
+
+def test_an_unknown_device_is_refused_by_name(host: Host) -> None:
+    host.offer(ready(1))
+    with pytest.raises(grpc.RpcError) as caught:
+        host.client.allocate([uuid(0), "GPU-of-another-day"], timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "'GPU-of-another-day'" in caught.value.details()
+    assert host.allocated == []
+
+
+def test_a_gpu_that_failed_meanwhile_is_refused(host: Host) -> None:
+    host.offer(ready(2, {1: LOST}))
+    with pytest.raises(grpc.RpcError) as caught:
+        host.client.allocate([uuid(1)], timeout=5)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert uuid(1) in caught.value.details()
+    assert host.client.allocate([uuid(0)], timeout=5)
+
+
+def test_the_preferred_gpus_are_connected_and_include_the_required(host: Host) -> None:
+    host.offer(ready(8))
+    preferred = host.client.get_preferred_allocation([uuid(i) for i in (1, 4, 6, 7)], [uuid(6)], 3, timeout=5)
+    assert sorted(preferred) == [uuid(4), uuid(6), uuid(7)]
+
+
+@pytest.fixture(scope="module")
+def prefer() -> Iterator[Callable[[list[str], list[str], int], list[str]]]:
+    with tempfile.TemporaryDirectory() as root:
+        host = Host(Path(root))
+        host.offer(ready(8))
+        yield lambda available, required, size: host.client.get_preferred_allocation(available, required, size, 5)
+        host.close()
+
+
+IDS = st.lists(st.sampled_from([*(gpu.uuid for gpu in inventory(8).gpus), "", "GPU-unknown", "ü"]))
+
+
+@settings(deadline=None)
+@given(available=IDS, required=IDS, size=st.integers(-1, 40))
+def test_a_preference_is_never_an_error_and_never_more_than_asked(
+    prefer: Callable[[list[str], list[str], int], list[str]], available: list[str], required: list[str], size: int
+) -> None:
+    preferred = prefer(available, required, size)
+    assert len(preferred) <= max(size, len({*required}), 0)
+    assert set(preferred) <= {*available, *required}
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """A header field without compression (RFC 7541, 6.2.2)."""
+    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    """An HTTP/2 frame (RFC 9113, 4.1)."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def test_a_kubelet_of_1_25_that_takes_the_socket_for_the_authority_is_answered(host: Host) -> None:
+    fields = {
+        b":method": b"POST",
+        b":scheme": b"http",
+        b":path": b"/v1beta1.DevicePlugin/GetDevicePluginOptions",
+        b":authority": b"/var/lib/kubelet/device-plugins/plugin.sock",
+        b"content-type": b"application/grpc",
+        b"te": b"trailers",
+    }
+    headers = b"".join(literal(name, value) for name, value in fields.items())
+    empty_message = frame(0, 1, 1, bytes(5))
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.settimeout(10)
+        kubelet.connect(str(host.socket))
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
+        kubelet.sendall(preface + frame(1, 4, 1, headers) + empty_message)
+        answer = b""
+        while b"grpc-status" not in answer:
+            received = kubelet.recv(4096)
+            assert received, "the plugin hung up"
+            answer += received
+    assert b"grpc-status\x010" in answer
+
+
+def test_before_gpus_were_read_nothing_is_preferred(host: Host) -> None:
+    assert host.client.get_preferred_allocation([uuid(0)], [], 1, timeout=5) == []

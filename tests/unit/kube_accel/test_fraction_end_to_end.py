@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares of GPUs from the shipped command, between a kubelet, a driver and an API server that are simulated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube_accel.model import Health, Mode
+from kube_accel.sharing.inventory_annotation import NodeInventory
+from sim import mps
+from sim.kubelet import AdmissionError, ContainerStartError
+from sim.nvml.topology import Topology
+from unit.kube_accel.fraction_node import FractionNode, wait
+
+GIB = 1 << 30
+Make = Callable[..., FractionNode]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes a running node with an API server; ``start=False`` leaves both to the test."""
+    with ExitStack() as stack:
+
+        def make(mode: Mode = Mode.VGPU, start: bool = True, **options: Any) -> FractionNode:
+            root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+            node = FractionNode(root, stack, mode, **options)
+            if start:
+                node.start_api()
+                node.start()
+                node.seen()
+            return node
+
+        yield make
+
+
+def test_a_share_is_of_the_gpu_that_was_assigned_and_of_one_gpu(make: Make) -> None:
+    node = make()
+    for number, gpu in enumerate((5, 2, 5, 7)):
+        pod = node.pod(f"p{number}", {"main": (30, 32)}, assigned={"main": (gpu,)})
+        got = node.kubelet.admit(pod)["main"]
+        assert node.gpu_of(got) == gpu
+        assert got.envs == {"NVIDIA_VISIBLE_DEVICES": node.uuids[gpu]}
+        minor = node.topology.gpus[gpu].minor
+        nodes = {spec.container_path for spec in got.devices}
+        assert {"/dev/nvidiactl", f"/dev/nvidia{gpu if minor is None else minor}"} <= nodes
+    wait(lambda: node.held() == {(f"p{n}", "main"): [(g, 30, 8 * GIB)] for n, g in enumerate((5, 2, 5, 7))}, "held")
+    annotation = node.annotation()
+    assert annotation is not None
+    assert (annotation.mode, annotation.memory_unit) == (Mode.VGPU, 256 << 20)
+    assert sorted(node.ledger()) == [(f"p{n}", "main", g, 30, False) for n, g in enumerate((5, 2, 5, 7))]
+    assert node.terminate() == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whichever_resource_comes_first_both_are_of_the_assigned_gpu(make: Make, seed: int) -> None:
+    node = make(gpus="4xa100-mig", seed=seed, start=False)
+    node.start_api()
+    node.start()
+    for number, gpu in enumerate((3, 1, 3)):
+        pod = node.pod(f"p{number}", {"main": (20 + number, 10 + number)}, assigned={"main": (gpu,)})
+        assert node.gpu_of(node.kubelet.admit(pod)["main"]) == gpu
+
+
+def test_a_gpu_in_mig_mode_is_left_out(make: Make) -> None:
+    node = make(gpus="4xa100-mig", mig=True)
+    assert node.healthy() == {node.uuids[2], node.uuids[3]}
+    pod = node.pod("forged", {"main": (20, 8)}, assigned={"main": (0,)})
+    assert node.gpu_of(node.kubelet.admit(pod)["main"]) in (2, 3)
+
+
+def test_every_container_of_a_pod_goes_to_its_own_gpu(make: Make) -> None:
+    node = make()
+    containers = {"a": (10, 4), "b": (10, 4), "c": (40, 8)}
+    pod = node.pod("several", containers, assigned={"a": (6,), "b": (1,), "c": (6,)})
+    got = node.kubelet.admit(pod)
+    assert [node.gpu_of(got[name]) for name in "abc"] == [6, 1, 6]
+    wait(lambda: node.held().keys() == {("several", name) for name in "abc"}, "held")
+
+
+def test_what_an_init_container_had_is_used_again_and_a_sidecar_keeps_its_own(make: Make) -> None:
+    node = make()
+    pod = node.pod(
+        "stages",
+        {"app": (30, 8)},
+        init={"side": (10, 4), "prepare": (20, 16)},
+        sidecars=("side",),
+        assigned={"side": (4,), "prepare": (4,), "app": (4,)},
+    )
+    got = node.kubelet.admit(pod)
+    assert [node.gpu_of(got[name]) for name in ("side", "prepare", "app")] == [4, 4, 4]
+    cores = {name: set(got[name].device_ids[node.cores]) for name in got}
+    assert cores["prepare"] <= cores["app"]
+    assert not cores["side"] & cores["app"]
+    wait(lambda: node.held().keys() == {("stages", "side"), ("stages", "app")}, "held")
+
+
+def test_equal_requests_end_up_on_the_gpus_assigned_to_them_in_any_order(make: Make) -> None:
+    node = make()
+    pods = [node.pod(f"p{n}", {"main": (50, 100)}, assigned={"main": (n // 2,)}) for n in range(16)]
+    taken = [node.gpu_of(node.kubelet.admit(pod)["main"]) for pod in reversed(pods)]
+    assert sorted(taken) == sorted(n // 2 for n in range(16))
+    wait(lambda: len(node.held()) == 16, "held")
+
+
+def test_unequal_pods_that_come_in_another_order_still_find_room(make: Make) -> None:
+    node = make(gpus="4xa100-mig")
+    first = node.pod("small", {"main": (40, 40)}, assigned={"main": (0,)})
+    second = node.pod("large", {"main": (40, 150)}, assigned={"main": (1,)})
+    filler = node.pod("filler", {"main": (10, 80)}, assigned={"main": (0,)})
+    node.kubelet.admit(filler)
+    assert node.gpu_of(node.kubelet.admit(second)["main"]) != 0
+    assert node.gpu_of(node.kubelet.admit(first)["main"]) in (0, 1)
+
+
+@pytest.mark.parametrize("memory", [0, 500])
+def test_whole_gpus_are_whole(make: Make, memory: int) -> None:
+    node = make()
+    node.kubelet.admit(node.pod("share", {"main": (10, 4)}, assigned={"main": (0,)}))
+    pod = node.pod("whole", {"main": (200, memory)}, assigned={"main": (2, 5)})
+    got = node.kubelet.admit(pod)["main"]
+    assert all(gpus == {2, 5} for gpus in node.gpus_of(got).values())
+    assert set(got.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == {node.uuids[2], node.uuids[5]}
+    whole = [(gpu, 100, node.topology.gpus[gpu].mem) for gpu in (2, 5)]
+    wait(lambda: node.held().get(("whole", "main")) == whole, "held")
+
+
+def test_a_pod_the_watch_tells_of_too_late_is_listed(make: Make) -> None:
+    node = make(start=False)
+    node.start_api()
+    node.start()
+    pod = node.pod("late", {"main": (20, 8)}, assigned={"main": (6,)})
+    assert node.gpu_of(node.kubelet.admit(pod)["main"]) == 6
+
+
+def test_without_an_extender_gpus_are_chosen_here(make: Make) -> None:
+    node = make(gpus="4xa100-mig")
+    packed = [node.pod(f"p{n}", {"a": (30, 20), "b": (20, 20)}) for n in range(2)]
+    for pod in packed:
+        got = node.kubelet.admit(pod)
+        assert {node.gpu_of(got["a"]), node.gpu_of(got["b"])} == {0}
+    spread = node.pod("spread", {"main": (30, 20)}, annotations={"kube-accel.io/placement": "spread"})
+    assert node.gpu_of(node.kubelet.admit(spread)["main"]) != 0
+
+
+def test_without_an_api_server_a_container_still_gets_one_gpu(make: Make) -> None:
+    node = make(start=False)
+    node.start()
+    for number in range(6):
+        pod = node.pod(f"p{number}", {"main": (40, 100)})
+        node.gpu_of(node.kubelet.admit(pod)["main"])
+    wait(lambda: len(node.ledger()) == 6, "the ledger")
+    assert node.annotation() is None
+
+
+def test_an_assignment_that_is_no_good_gains_nothing(make: Make) -> None:
+    node = make(gpus="4xa100-mig")
+    node.kubelet.admit(node.pod("full", {"main": (90, 150)}, assigned={"main": (2,)}))
+    greedy = node.pod("greedy", {"main": (30, 20)}, assigned={"main": (2,)})
+    assert node.gpu_of(node.kubelet.admit(greedy)["main"]) != 2
+    wide = node.pod("wide", {"main": (10, 20)}, assigned={"main": (0, 1)})
+    node.gpu_of(node.kubelet.admit(wide)["main"])
+    garbage = node.pod("garbage", {"main": (10, 20)}, annotations={"kube-accel.io/assignment": '{"version":1,'})
+    node.gpu_of(node.kubelet.admit(garbage)["main"])
+
+
+def test_a_fragmented_node_refuses_by_name_and_the_pod_is_made_anew(make: Make) -> None:
+    node = make(gpus="4xa100-mig")
+    for gpu in range(4):
+        node.kubelet.admit(node.pod(f"p{gpu}", {"main": (60, 20)}, assigned={"main": (gpu,)}))
+    names = []
+    for name, owned in (("owned", True), ("alone", False)):
+        pod = node.pod(name, {"main": (50, 20)}, owned=owned)
+        with pytest.raises(AdmissionError, match=node.cores) as refused:
+            node.kubelet.admit(pod)
+        node.fail(name, str(refused.value))
+        names.append(name)
+    wait(lambda: node.removed("owned"), "the removal")
+    assert not node.removed("alone")
+    wait(lambda: ("owned", "RemovedForReplacement") in [event[:2] for event in node.events()], "the event")
+
+
+def test_devices_of_two_gpus_do_not_start(make: Make) -> None:
+    """Kubelet takes what it likes when it does not ask: here a plugin of an earlier release had answered it."""
+    node = make(gpus="4xa100-mig")
+    pod = node.pod("torn", {"main": (30, 20)}, assigned={"main": (1,)}, owned=True)
+    node.kubelet.admit(pod)
+    grants = node.kubelet._pods[pod.uid].grants["main"]
+    elsewhere = frozenset(device.replace(node.uuids[1], node.uuids[3]) for device in grants[node.memory].ids)
+    grants[node.memory].ids = elsewhere
+    with pytest.raises(ContainerStartError, match="a share is of one GPU and has both"):
+        node.kubelet.run(pod)
+    wait(lambda: node.removed("torn"), "the removal")
+
+
+def test_a_killed_plugin_adopts_what_runs_and_a_lost_ledger_is_filled_again(make: Make) -> None:
+    node = make()
+    pods = [node.pod(f"p{n}", {"main": (60, 40)}, assigned={"main": (n,)}) for n in range(3)]
+    for pod in pods:
+        node.kubelet.admit(pod)
+    wait(lambda: len(node.ledger()) == 3, "the ledger")
+    node.kill()
+    ledger = node.root / "state/ledger.db"
+    for path in node.root.glob("state/ledger.db*"):
+        path.write_bytes(b"no database, this" * 300)
+    node.end(pods[0])
+    node.start()
+    left = [("p1", "main", 1, 60, False), ("p2", "main", 2, 60, False)]
+    wait(lambda: ledger.read_bytes()[:6] == b"SQLite" and sorted(node.ledger()) == left, "the ledger")
+    assert list(node.root.glob("state/ledger.db.damaged-*"))
+    assert any("damaged" in line["message"] for line in node.logged())
+    late = node.pod("late", {"main": (50, 20)}, assigned={"main": (5,)})
+    assert node.gpu_of(node.kubelet.admit(late)["main"]) == 5
+    node.end(pods[1])
+    again = node.pod("again", {"main": (60, 40)}, assigned={"main": (1,)})
+    assert node.gpu_of(node.kubelet.admit(again)["main"]) == 1
+    wait(lambda: ("p1", "main", 1, 60, True) in node.ledger(), "the end of p1")
+
+
+def test_a_restarted_kubelet_gets_everything_again(make: Make) -> None:
+    node = make()
+    pod = node.pod("before", {"main": (60, 40)}, assigned={"main": (4,)})
+    node.kubelet.admit(pod)
+    node.kubelet.restart()
+    wait(lambda: node.healthy() == set(node.uuids), "healthy GPUs")
+    after = node.pod("after", {"main": (60, 40)}, assigned={"main": (3,)})
+    assert node.gpu_of(node.kubelet.admit(after)["main"]) == 3
+    node.kubelet.run(pod)
+
+
+def test_an_upgrade_goes_on_where_the_old_plugin_was(make: Make) -> None:
+    node = make()
+    node.kubelet.admit(node.pod("before", {"main": (60, 40)}, assigned={"main": (4,)}))
+    old = node.process
+    node.start(wait_for=False)
+    wait(lambda: node.probe("/readyz")[0] == 200, "/readyz")
+    assert old is not None
+    old.terminate()
+    assert old.wait(20) == 0
+    wait(lambda: node.healthy() == set(node.uuids), "healthy GPUs")
+    after = node.pod("after", {"main": (60, 40)}, assigned={"main": (4,)})
+    assert node.gpu_of(node.kubelet.admit(after)["main"]) != 4
+    wait(lambda: len([row for row in node.ledger() if not row[4]]) == 2, "one ledger for both")
+
+
+def unhealthy(node: FractionNode, resource: str) -> set[str]:
+    devices = node.kubelet.devices(resource).items()
+    return {name.partition("::")[0] for name, device in devices if not device.healthy}
+
+
+def test_a_lost_gpu_takes_all_its_shares_along_and_no_others(make: Make) -> None:
+    node = make()
+    node.edit(lambda topology: topology.set_health(3, "lost"))
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[3]}, "one GPU less")
+    for resource in node.resources:
+        wait(lambda resource=resource: unhealthy(node, resource) == {node.uuids[3]}, resource)
+        devices = node.kubelet.devices(resource).items()
+        assert not any(device.healthy for name, device in devices if name.startswith(node.uuids[3]))
+    moved = node.pod("moved", {"main": (10, 4)}, assigned={"main": (3,)})
+    assert node.gpu_of(node.kubelet.admit(moved)["main"]) != 3
+    node.edit(lambda topology: topology.set_health(3, "ok"))
+    wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+
+
+def test_memory_alone_is_shared_in_mode_cgpu(make: Make) -> None:
+    node = make(Mode.CGPU)
+    for number, gpu in enumerate((5, 5, 0)):
+        pod = node.pod(f"p{number}", {"main": (0, 30)}, assigned={"main": (gpu,)})
+        got = node.kubelet.admit(pod)["main"]
+        assert node.gpu_of(got) == gpu
+        assert got.envs == {"NVIDIA_VISIBLE_DEVICES": node.uuids[gpu]}
+    wait(lambda: node.held() == {(f"p{n}", "main"): [(g, 0, 30 * GIB)] for n, g in enumerate((5, 5, 0))}, "held")
+    annotation = node.annotation()
+    assert annotation is not None
+    assert annotation.memory_unit == GIB
+    assert set(annotation.health.values()).pop().health is Health.HEALTHY
+
+
+class Mps:
+    """The control daemons of a node."""
+
+    def __init__(self, node: FractionNode, stack: ExitStack) -> None:
+        self.node = node
+        self.root = node.root / "mps"
+        (self.root / "shm").mkdir(parents=True)
+        self.program = mps.install(node.root / "bin")
+        node.extra = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
+        for gpu in range(len(node.uuids)):
+            self.start(gpu)
+            stack.callback(self.stop, gpu)
+
+    def pipe(self, gpu: int) -> Path:
+        return self.root / self.node.uuids[gpu] / "pipe"
+
+    def run(self, gpu: int, *arguments: str, commands: str = "") -> None:
+        environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe(gpu))}
+        subprocess.run([self.program, *arguments], input=commands, text=True, env=environment, capture_output=True)
+
+    def start(self, gpu: int) -> None:
+        self.run(gpu, "-d")
+
+    def stop(self, gpu: int) -> None:
+        self.run(gpu, commands="quit\n")
+
+
+@pytest.fixture
+def daemons(make: Make) -> Iterator[Mps]:
+    with ExitStack() as stack:
+        node = make(Mode.MPS, start=False)
+        daemons = Mps(node, stack)
+        node.start_api()
+        node.start()
+        node.seen()
+        yield daemons
+
+
+def test_mps_shares_get_their_control_daemon_and_their_limits(daemons: Mps) -> None:
+    node = daemons.node
+    got = node.kubelet.admit(node.pod("p", {"main": (30, 8)}, assigned={"main": (3,)}))["main"]
+    pipe = str(daemons.pipe(3))
+    assert got.envs == {
+        "NVIDIA_VISIBLE_DEVICES": node.uuids[3],
+        "CUDA_MPS_PIPE_DIRECTORY": pipe,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8G",
+    }
+    mounts = {mount.container_path: mount.host_path for mount in got.mounts}
+    assert mounts == {pipe: pipe, "/dev/shm": str(daemons.root / "shm")}
+    pair = node.kubelet.admit(node.pod("pair", {"main": (200, 0)}, assigned={"main": (5, 6)}))["main"]
+    assert set(pair.envs) == {"NVIDIA_VISIBLE_DEVICES"}
+
+
+def test_a_gpu_whose_mps_daemon_is_gone_is_withdrawn_and_its_pods_are_told(daemons: Mps) -> None:
+    node = daemons.node
+    node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (3,)}))
+    node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (4,)}))
+    wait(lambda: len(node.held()) == 2, "held")
+    daemons.stop(3)
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[3]}, "one GPU less")
+    wait(lambda: annotation(node).health[node.uuids[3]].reason, "the annotation")
+    reason = annotation(node).health[node.uuids[3]].reason
+    assert "Cannot find MPS control daemon process" in reason
+    assert f"kube-accel-mps@{node.uuids[3]}" in reason
+    daemons.start(3)
+    wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+    wait(lambda: ("hit", "MpsInterrupted") in [event[:2] for event in node.events()], "the event")
+    assert "elsewhere" not in [event[0] for event in node.events()]
+
+
+def test_a_server_fault_is_seen_told_and_over_when_it_is_over(daemons: Mps) -> None:
+    node = daemons.node
+    node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (6,)}))
+    wait(lambda: len(node.held()) == 1, "held")
+    mps.set_servers(daemons.pipe(6), (4711, 0, "ACTIVE", (1, 2)))
+    mps.set_servers(daemons.pipe(6), (4711, 0, "FAULT", (1, 2)))
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[6]}, "one GPU less")
+    wait(lambda: any("fault" in event[2] for event in node.events() if event[0] == "hit"), "the event")
+    mps.set_servers(daemons.pipe(6))
+    wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda topology: setattr(topology.gpus[0], "cc", "6.1"), "compute capability 6.1"),
+        (lambda topology: setattr(topology.system, "driver", "470.256.02"), "driver 470.256.02"),
+    ],
+)
+def test_what_mps_cannot_limit_is_refused(make: Make, change: Callable[[Topology], None], reason: str) -> None:
+    with ExitStack() as stack:
+        node = make(Mode.MPS, start=False, gpus="t4")
+        Mps(node, stack)
+        node.edit(change)
+        node.start_api()
+        node.start(wait_for=False)
+        wait(lambda: node.annotation() is not None, "the annotation")
+        assert reason in annotation(node).health[node.uuids[0]].reason
+        assert node.healthy() == set()
+
+
+def annotation(node: FractionNode) -> NodeInventory:
+    found = node.annotation()
+    assert found is not None
+    return found

@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shipped commands as processes, between a kubelet, a driver and an API server that are simulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import urllib3
+
+from kube_accel.plugin.server import WholeGpuPlugin, serve
+from sim.kubelet import AdmissionError, Container, ContainerAllocation, FakeKubelet, PodSpec
+from sim.nvml import build, sysfs
+from sim.nvml.profiles import PROFILES
+from sim.nvml.topology import Topology, edit
+from unit.kube_accel.api_server import ApiServer, service_account, serving
+
+RESOURCE = "nvidia.com/gpu"
+DEADLINE = 40.0
+
+
+def wait(predicate: Callable[[], object], what: str = "the condition") -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not predicate():
+        assert time.monotonic() < deadline, f"{what} did not come true"
+        time.sleep(0.02)
+
+
+class Plugin:
+    """A running ``kube-accel plugin``."""
+
+    def __init__(self, host: Host, arguments: list[str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.log = host.root / f"plugin-{self.port}.log"
+        with self.log.open("wb") as log:
+            command = [*host.command("plugin"), "--listen", f"127.0.0.1:{self.port}", *arguments]
+            self.process = subprocess.Popen(command, env=host.environment, stderr=log)
+
+    def probe(self, path: str) -> tuple[int, str]:
+        """Status and text; status 0 while nobody listens."""
+        try:
+            response = urllib3.request("GET", f"http://127.0.0.1:{self.port}{path}", timeout=10, retries=False)
+        except urllib3.exceptions.HTTPError:
+            return 0, ""
+        return response.status, response.data.decode()
+
+    def wait_ready(self) -> None:
+        wait(lambda: self.probe("/readyz")[0] == 200, "/readyz")
+
+    def logged(self) -> list[dict[str, Any]]:
+        """Every line of its log, each of which must be a JSON object."""
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def refusal(self) -> str:
+        """Why it would not start, which other threads' lines may follow."""
+        (reason,) = (line["reason"] for line in self.logged() if line["level"] == "error")
+        return str(reason)
+
+    def exit_code(self) -> int:
+        return self.process.wait(DEADLINE)
+
+    def terminate(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.exit_code()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Host:
+    """A node with eight H100, without a driver until ``load_driver``."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self.root = root
+        self.stack = stack
+        self.conf = root / "gpusim.conf"
+        self.topology = PROFILES["8xh100"]("node")
+        self.topology.save(self.conf)
+        self.uuids = [gpu.uuid for gpu in self.topology.gpus]
+        sysfs.write(self.topology, root)
+        (root / "dev").mkdir()
+        self.kubelet_root = root / "kubelet"
+        self.kubelet = FakeKubelet(self.kubelet_root)
+        self.authority = trustme.CA()
+        self.environment = os.environ | {
+            "LD_LIBRARY_PATH": str(root / "usr/lib"),
+            "GPUSIM_FILE": str(self.conf),
+            "NODE_NAME": "node-1",
+        }
+
+    def load_driver(self) -> None:
+        build(self.root / "usr/lib")
+        sysfs.load_driver(self.topology, self.root)
+
+    def command(self, name: str) -> list[str]:
+        kubelet = ["--kubelet-device-plugin-dir", str(self.kubelet_root / "device-plugins")]
+        pod_resources = ["--pod-resources-socket", str(self.kubelet_root / "pod-resources/kubelet.sock")]
+        node = ["--sysfs-root", str(self.root / "sys"), "--dev-root", str(self.root / "dev")]
+        state = ["--state-dir", str(self.root / "state")]
+        account = ["--service-account-dir", str(self.root / "account")]
+        flags = {
+            "plugin": [*kubelet, *pod_resources, *node, *state, *account],
+            "validate": [*kubelet, *pod_resources, *node, *state],
+            "quiesce": state,
+        }
+        return [sys.executable, "-m", "kube_accel.cli.main", name, *flags[name]]
+
+    def run(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*self.command(name), *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=DEADLINE)
+
+    def plugin(self, *arguments: str) -> Plugin:
+        plugin = Plugin(self, list(arguments))
+        self.stack.callback(plugin.kill)
+        return plugin
+
+    def api_server(self, port: int = 0) -> ApiServer:
+        """Started, and what the plugins started after this find in their environment."""
+        service_account(self.root / "account", self.authority)
+        server = self.stack.enter_context(serving(self.authority, port))
+        self.use_api_server(server.port)
+        return server
+
+    def use_api_server(self, port: int) -> None:
+        self.environment |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(port)}
+
+    def edit(self, change: Callable[[Topology], None]) -> None:
+        with edit(self.conf) as topology:
+            change(topology)
+
+    def healthy(self) -> set[str]:
+        return {name for name, device in self.kubelet.devices(RESOURCE).items() if device.healthy}
+
+    def wait_healthy(self, uuids: set[str]) -> None:
+        self.kubelet.wait(lambda: self.healthy() == uuids, DEADLINE)
+
+    def admit(self, name: str, gpus: int) -> ContainerAllocation:
+        return self.kubelet.admit(pod(name, gpus))["main"]
+
+
+def pod(name: str, gpus: int) -> PodSpec:
+    return PodSpec("team", name, f"uid-{name}", (Container("main", {RESOURCE: gpus}),))
+
+
+def written(server: ApiServer) -> list[dict[str, Any]]:
+    """Every annotation, first to last."""
+    bodies: list[Any] = [request.body for request in server.requests]
+    return [json.loads(body["metadata"]["annotations"]["kube-accel.io/inventory"]) for body in bodies]
+
+
+def inventory(server: ApiServer) -> dict[str, Any]:
+    """The annotation written last."""
+    return (written(server) or [{}])[-1]
+
+
+def held(server: ApiServer) -> dict[str, list[str]]:
+    """Pods by UUID."""
+    gpus = inventory(server).get("gpus", ())
+    return {gpu["uuid"]: [holder["pod"] for holder in gpu["held"]] for gpu in gpus if gpu.get("held")}
+
+
+def health(server: ApiServer) -> list[str]:
+    """Of each GPU, by index."""
+    return [gpu["health"] for gpu in inventory(server).get("gpus", ())]
+
+
+def children(pid: int) -> list[int]:
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+
+
+@pytest.fixture
+def bare() -> Iterator[Host]:
+    """No driver, no kubelet."""
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        yield Host(root, stack)
+
+
+@pytest.fixture
+def host(bare: Host) -> Iterator[Host]:
+    """Driver and kubelet run."""
+    bare.load_driver()
+    with bare.kubelet:
+        yield bare
+
+
+def test_a_node_hands_out_its_gpus_and_ends_cleanly(host: Host) -> None:
+    server = host.api_server()
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    assert {device.numa_nodes for device in host.kubelet.devices(RESOURCE).values()} == {(0,), (1,)}
+    plugin.wait_ready()
+    assert plugin.probe("/healthz") == (200, "ok\n")
+
+    first, second = host.admit("two", 2), host.admit("four", 4)
+    granted = first.device_ids[RESOURCE]
+    assert sorted(first.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == sorted(granted)
+    minors = {gpu.uuid: gpu.minor if gpu.minor is not None else gpu.index for gpu in host.topology.gpus}
+    nodes = {f"/dev/nvidia{minors[uuid]}" for uuid in granted} | {"/dev/nvidiactl"}
+    assert nodes <= {device.container_path for device in first.devices} == {d.host_path for d in first.devices}
+    assert not set(granted) & set(second.device_ids[RESOURCE])
+    with pytest.raises(AdmissionError, match=r"Requested: 3, Available: 2"):
+        host.admit("three", 3)
+
+    expected = {uuid: ["two"] for uuid in granted} | {uuid: ["four"] for uuid in second.device_ids[RESOURCE]}
+    wait(lambda: held(server) == expected, "the annotation")
+    assert inventory(server)["mode"] == "pgpu"
+    assert len(inventory(server)["gpus"]) == 8
+    assert server.requests[-1].path == "/api/v1/nodes/node-1"
+
+    assert plugin.terminate() == 0
+    assert [path.name for path in (host.kubelet_root / "device-plugins").iterdir()] == ["kubelet.sock"]
+    host.wait_healthy(set())
+    assert {"time", "level", "logger", "message"} <= plugin.logged()[0].keys()
+
+
+def test_a_lost_gpu_is_withdrawn_alone_and_comes_back_by_itself(host: Host) -> None:
+    server = host.api_server()
+    host.plugin()
+    host.wait_healthy(set(host.uuids))
+    host.edit(lambda topology: topology.set_health(3, "lost"))
+    rest = set(host.uuids) - {host.uuids[3]}
+    host.wait_healthy(rest)
+    assert set(host.admit("all-that-is-left", 7).device_ids[RESOURCE]) == rest
+    wait(lambda: health(server).count("unhealthy") == 1, "the annotation")
+    assert inventory(server)["gpus"][3]["reason"]
+    host.edit(lambda topology: topology.set_health(3, "ok"))
+    host.wait_healthy(set(host.uuids))
+
+
+def test_a_wedged_driver_stops_neither_allocation_nor_probes(host: Host) -> None:
+    server = host.api_server()
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    host.edit(lambda topology: topology.wedge("all"))
+    wait(lambda: set(health(server)) == {"unknown"}, "the annotation")
+    assert host.healthy() == set(host.uuids)
+    assert len(host.admit("during", 4).device_ids[RESOURCE]) == 4
+    assert plugin.probe("/healthz")[0] == 200
+    assert plugin.probe("/readyz")[0] == 200
+    host.edit(lambda topology: topology.wedge(None))
+    wait(lambda: set(health(server)) == {"healthy"}, "the annotation")
+
+
+def test_a_killed_plugin_starts_into_the_same_allocations(host: Host) -> None:
+    server = host.api_server()
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    before = host.admit("before", 5).device_ids[RESOURCE]
+    plugin.kill()
+    host.wait_healthy(set())
+    host.plugin()
+    host.wait_healthy(set(host.uuids))
+    after = host.admit("after", 3).device_ids[RESOURCE]
+    assert not set(before) & set(after)
+    wait(lambda: held(server) == {u: ["before"] for u in before} | {u: ["after"] for u in after}, "the annotation")
+    assert all("held" in gpu for document in written(server) for gpu in document["gpus"])
+    assert len(list((host.kubelet_root / "device-plugins").glob("kube-accel-*"))) == 1
+
+
+def test_a_restarted_kubelet_gets_the_gpus_again(host: Host) -> None:
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    host.kubelet.restart()
+    host.wait_healthy(set(host.uuids))
+    plugin.wait_ready()
+
+
+def test_an_upgrade_overlaps_without_withdrawing_the_gpus(host: Host) -> None:
+    old = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    old.wait_ready()
+    new = host.plugin()
+    new.wait_ready()
+    wait(lambda: "a newer instance serves" in old.probe("/readyz")[1], "the old one's stepping back")
+    assert old.terminate() == 0
+    new.wait_ready()
+    host.wait_healthy(set(host.uuids))
+    assert host.admit("after", 8)
+    assert host.run("quiesce", "--seconds", "1").returncode == 0, "the admin socket is the new one's"
+
+
+def test_no_driver_is_said_and_its_arrival_noticed(bare: Host) -> None:
+    with bare.kubelet:
+        plugin = bare.plugin()
+        wait(lambda: "no GPU was read" in plugin.probe("/readyz")[1], "/readyz")
+        assert plugin.probe("/healthz")[0] == 200
+        assert bare.kubelet.devices(RESOURCE) == {}
+        bare.load_driver()
+        bare.wait_healthy(set(bare.uuids))
+        plugin.wait_ready()
+
+
+def test_a_kubelet_that_comes_late_is_waited_for(bare: Host) -> None:
+    bare.load_driver()
+    (bare.kubelet_root / "device-plugins").mkdir(parents=True)
+    plugin = bare.plugin()
+    wait(lambda: "kubelet is not there" in plugin.probe("/readyz")[1], "/readyz")
+    with bare.kubelet:
+        bare.wait_healthy(set(bare.uuids))
+
+
+def test_an_api_server_that_comes_late_is_told_then(host: Host) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    host.use_api_server(port)
+    service_account(host.root / "account", host.authority)
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    wait(lambda: any(line["message"] == "the node is not annotated" for line in plugin.logged()), "the log")
+    server = host.api_server(port)
+    wait(lambda: health(server) == ["healthy"] * 8, "the annotation")
+
+
+def test_quiesce_lets_go_of_the_driver_until_resume(host: Host) -> None:
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    assert children(plugin.process.pid)
+    done = host.run("quiesce")
+    assert (done.returncode, done.stdout) == (0, "driver: quiesced\n")
+    assert not children(plugin.process.pid)
+    assert plugin.probe("/healthz")[0] == 200
+    host.wait_healthy(set())
+    done = host.run("quiesce", "--resume")
+    assert (done.returncode, done.stdout) == (0, "driver: ready\n")
+    host.wait_healthy(set(host.uuids))
+
+
+def test_quiesce_says_what_is_wrong(host: Host) -> None:
+    done = host.run("quiesce")
+    assert done.returncode == 1
+    assert "no daemon answers on" in done.stderr
+    host.plugin().wait_ready()
+    done = host.run("quiesce", "--seconds", "-1")
+    assert done.returncode == 1
+    assert "seconds must be" in done.stderr
+
+
+def test_validate_passes_on_a_good_node_and_names_what_is_bad(host: Host) -> None:
+    host.plugin().wait_ready()
+    done = host.run("validate")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["ok"] * 7
+
+    fallen = sysfs_device(host.root, "0000:ff:00.0")
+    (host.root / "dev/nvidiactl").unlink()
+    done = host.run("validate")
+    assert done.returncode == 1
+    failed = [line for line in done.stdout.splitlines() if not line.startswith("ok ")]
+    assert failed[0].startswith(f"fail  pci: NVML does not see {fallen}; ")
+    assert failed[1].startswith("fail  device nodes: no /dev/nvidiactl; ")
+    assert len(failed) == 2
+
+
+def test_validate_on_a_bare_machine_fails_check_by_check(bare: Host) -> None:
+    done = bare.run("validate")
+    assert done.returncode == 1
+    names = [line.split(":")[0] for line in done.stdout.splitlines()]
+    assert names == [f"fail  {name}" for name in ("nvml", "pci", "kubelet", "pod resources", "plugin")]
+
+
+def sysfs_device(root: Path, address: str) -> str:
+    device = root / "sys/bus/pci/devices" / address
+    device.mkdir()
+    (device / "vendor").write_text("0x10de\n")
+    (device / "class").write_text("0x030200\n")
+    return address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--kubelet-device-plugin-dir", "/nonexistent"), "--kubelet-device-plugin-dir /nonexistent is no directory"),
+        (("--state-dir", "/proc/state"), "--state-dir /proc/state cannot be created"),
+        (("--state-dir", "{root}/" + "x" * 100), "cannot hold the admin socket"),
+    ],
+)
+def test_a_bad_environment_is_named_before_anything_is_done(
+    host: Host, arguments: tuple[str, ...], expected: str
+) -> None:
+    plugin = host.plugin(*(argument.format(root=host.root) for argument in arguments))
+    assert plugin.exit_code() == 2
+    assert expected in plugin.refusal()
+    assert host.kubelet.capacity() == {}
+
+
+def test_a_taken_port_is_named(host: Host) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        plugin = host.plugin("--listen", f"127.0.0.1:{port}")
+        assert plugin.exit_code() == 2
+        assert f"--listen 127.0.0.1:{port} cannot be used" in plugin.refusal()
+
+
+def test_another_plugin_is_left_in_charge(host: Host) -> None:
+    path = host.kubelet_root / "device-plugins/nvidia-gpu.sock"
+    foreign = serve(WholeGpuPlugin(host.root, lambda devices: None, lambda: None), path)
+    try:
+        plugin = host.plugin()
+        assert plugin.exit_code() == 3
+        assert str(path) in plugin.refusal()
+        assert "--takeover" in plugin.refusal()
+        assert host.kubelet.capacity() == {}
+        host.plugin("--takeover")
+        host.wait_healthy(set(host.uuids))
+    finally:
+        foreign.stop(None).wait()
+
+
+def test_an_unknown_mode_is_refused_with_the_known_ones(host: Host) -> None:
+    done = host.run("plugin", "--mode", "vip")
+    assert done.returncode == 2
+    assert "unknown mode 'vip'; known: pgpu" in done.stderr
