@@ -1,0 +1,141 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The machine a module changes: files, commands, time. Everything a transaction does to it goes through here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+from typing import Iterator, Sequence
+
+from ansible.module_utils.basic import AnsibleModule
+
+
+class CommandError(Exception):
+    """A command could not be started, ended with an error or ran past its deadline. Says which and why."""
+
+
+class Host:
+    """The real machine, through the AnsibleModule that runs on it."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+
+    def read(self, path: str) -> bytes | None:
+        """Content of a file, None when there is none."""
+        try:
+            with open(path, "rb") as handle:
+                return handle.read()
+        except FileNotFoundError:
+            return None
+
+    def mode(self, path: str) -> int | None:
+        """Permission bits of a file, None when there is none."""
+        try:
+            return stat.S_IMODE(os.stat(path).st_mode)
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, data: bytes, mode: int) -> None:
+        """Replace a file atomically. An existing one keeps mode, owner and label; a new one gets ``mode``."""
+        target = os.path.realpath(path)
+        directory, name = os.path.split(target)
+        # A dot name: kubelet and containerd skip it. In the same directory: the rename is atomic.
+        temporary = os.path.join(directory, f".accel-{name}.tmp")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as handle:
+            handle.write(data)
+            handle.flush()
+            os.fsync(handle.fileno())
+        if os.path.exists(target):
+            self.module.atomic_move(temporary, target)
+        else:
+            os.chmod(temporary, mode)
+            os.rename(temporary, target)
+            self.module.set_default_selinux_context(target, False)
+
+    def remove(self, path: str) -> None:
+        """Delete a file; fine when it is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def make_directory(self, path: str, mode: int) -> list[str]:
+        """Create a directory with its parents and return those created, outermost first."""
+        missing = []
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            os.mkdir(directory)
+            os.chmod(directory, mode)
+        return missing[::-1]
+
+    def remove_directory(self, path: str) -> None:
+        """Delete a directory if it is empty."""
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+    @contextlib.contextmanager
+    def lock(self, path: str) -> Iterator[None]:
+        """Hold an exclusive lock; raise CommandError when another run holds it."""
+        with open(path, "a") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise CommandError(
+                    f"another run is changing this host and holds {path}; wait for it to end, then run again"
+                ) from error
+            yield
+
+    def find(self, command: str) -> str | None:
+        """Path of a command, None when it is not on PATH."""
+        return shutil.which(command)
+
+    def run(self, argv: Sequence[str], timeout: float) -> str:
+        """Run a command for at most ``timeout`` seconds and return its standard output. Raises CommandError."""
+        shown = " ".join(argv)
+        environment = dict(os.environ, LANG="C.UTF-8", LC_ALL="C.UTF-8")
+        try:
+            process = subprocess.Popen(
+                list(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandError(f"cannot run '{shown}': {error.strerror}") from error
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            # The whole group: a grandchild may hold the pipes open.
+            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=1)
+            raise CommandError(f"'{shown}' did not end within {timeout:g} s") from error
+        if process.returncode != 0:
+            said = (err or out).decode(errors="replace").strip()[-800:]
+            raise CommandError(f"'{shown}' ended with status {process.returncode}" + (f": {said}" if said else ""))
+        return out.decode(errors="replace")
+
+    def temporary(self, data: bytes, name: str) -> str:
+        """Write data to a private file of that name, deleted when the module ends, and return its path."""
+        path = os.path.join(tempfile.mkdtemp(dir=self.module.tmpdir), name)
+        with open(path, "wb") as handle:
+            handle.write(data)
+        return path
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)

@@ -1,0 +1,96 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The way from a plan to a module's result, shared by the modules that change files in a transaction."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Sequence
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import (
+    RESTORED,
+    FileChange,
+    Record,
+    Service,
+    Transaction,
+    TransactionError,
+    digest,
+)
+
+BACKUP_DIR = "/var/lib/accel-kubernetes/backups"
+
+
+class Refused(Exception):
+    """What was asked for cannot be done here. Says why and what to do instead; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a module would do now."""
+
+    changes: Sequence[FileChange] = ()
+    record: Record = field(default_factory=Record)
+    validate: Callable[[], None] = lambda: None
+    """Raises Refused or CommandError when a candidate is no good."""
+    result: Dict[str, Any] = field(default_factory=dict)
+    """Further return values of the module."""
+
+
+def transaction_for(module: AnsibleModule, kind: str, path: str, service: Service) -> Transaction:
+    """The transaction of the file a kind of module manages, its state in a directory of its own in ``backup_dir``."""
+    name = f"{kind}-{digest(os.path.realpath(path).encode())[:12]}"
+    return Transaction(Host(module), os.path.join(module.params["backup_dir"], name), name, service)
+
+
+def text_of(data: bytes, path: str) -> str:
+    """A file's text. Raises Refused when it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(f"{path} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from error
+
+
+def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable[[], Proposal]) -> None:
+    """Plan, and unless in check mode change what the plan says; then end the module with its result."""
+    recovered = ""
+    try:
+        proposal = propose()
+        work = bool(proposal.changes) or transaction.unfinished()
+        if work and not module.check_mode:
+            host = transaction.host
+            host.make_directory(transaction.directory, 0o700)
+            with host.lock(os.path.join(transaction.directory, "lock")):
+                recovered = transaction.recover()
+                proposal = propose()
+                work = bool(proposal.changes) or recovered == RESTORED
+                if proposal.changes:
+                    proposal.validate()
+                    transaction.commit(proposal.changes, proposal.record)
+    except (CommandError, OSError, Refused, TransactionError) as error:
+        _warn(module, transaction)
+        module.fail_json(msg=str(error), recovered=recovered)
+    _warn(module, transaction)
+    module.exit_json(
+        changed=work,
+        diff=[_diff(change) for change in proposal.changes],
+        backup=transaction.directory if proposal.changes and not module.check_mode else "",
+        recovered=recovered,
+        **proposal.result,
+    )
+
+
+def _warn(module: AnsibleModule, transaction: Transaction) -> None:
+    for warning in transaction.warnings:
+        module.warn(warning)
+
+
+def _diff(change: FileChange) -> Dict[str, str]:
+    return {
+        "before_header": change.path,
+        "after_header": change.path,
+        "before": (change.before or b"").decode(errors="replace"),
+        "after": (change.after or b"").decode(errors="replace"),
+    }

@@ -1,0 +1,377 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read a machine's GPUs from NVML by ctypes, so that targets need no package for it.
+
+Names, numbers and structures are those of nvml.h. Reading happens in a child process with a deadline, because a call
+into a sick driver may never return.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import select
+import signal
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Dict, Iterator
+
+LIBRARY = "libnvidia-ml.so.1"
+
+_INVALID_ARGUMENT = 2
+_NOT_SUPPORTED = 3
+_FUNCTION_NOT_FOUND = 13
+_UNSUPPORTED = frozenset({_NOT_SUPPORTED, 4, _FUNCTION_NOT_FOUND, 25})
+"""Also NO_PERMISSION and ARGUMENT_VERSION_MISMATCH: the value is not to be had, and nothing is wrong with the GPU."""
+_LOST = frozenset({6, 15, 16, 28})
+"""NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND."""
+_REMEDIES = {
+    9: "the NVIDIA kernel driver is not loaded: install it, or load it with 'modprobe nvidia' and see 'dmesg'",
+    18: "the NVIDIA library and the loaded kernel driver are of different versions: reload the modules or reboot",
+}
+_NAMES = {
+    1: "uninitialized",
+    3: "not supported",
+    4: "no permission",
+    6: "not found",
+    9: "driver not loaded",
+    12: "library not found",
+    13: "function not found",
+    15: "GPU is lost",
+    16: "reset required",
+    18: "library and driver versions differ",
+    999: "unknown error",
+}
+_ANCESTORS = {
+    0: "internal",
+    10: "single_switch",
+    20: "multiple_switches",
+    30: "host_bridge",
+    40: "node",
+    50: "system",
+}
+_TEXT = 96
+_MAX_NVLINKS = 36
+_REMOTE_SWITCH = 2
+_FIELD_RECOVERY_ACTION = 230
+
+
+class NvmlError(Exception):
+    """NVML refused a call."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text}, {_NAMES.get(code, 'error')} ({code})")
+        self.code = code
+
+
+@dataclass
+class Gpu:
+    """One GPU. None stands for what could not be read."""
+
+    index: int
+    uuid: str | None = None
+    model: str | None = None
+    memory_bytes: int | None = None
+    compute_capability: str | None = None
+    pci_address: str | None = None
+    numa_node: int | None = None
+    mig: Dict[str, bool | None] = field(default_factory=lambda: {"supported": None, "enabled": None})
+    health: str = "unknown"
+    reason: str = ""
+
+
+@dataclass
+class Reading:
+    """What NVML says, or in ``reason`` why it says nothing."""
+
+    available: bool = False
+    reason: str = ""
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    gpus: list[Gpu] = field(default_factory=list)
+    links: list[Dict[str, Any]] = field(default_factory=list)
+
+
+class _Pci(ctypes.Structure):
+    """nvmlPciInfo_t."""
+
+    _fields_ = (
+        ("busIdLegacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pciDeviceId", ctypes.c_uint),
+        ("pciSubSystemId", ctypes.c_uint),
+        ("busId", ctypes.c_char * 32),
+    )
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _FieldValue(ctypes.Structure):
+    """nvmlFieldValue_t with the unsigned member of its union."""
+
+    _fields_ = (
+        ("fieldId", ctypes.c_uint),
+        ("scopeId", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latencyUsec", ctypes.c_longlong),
+        ("valueType", ctypes.c_uint),
+        ("nvmlReturn", ctypes.c_uint),
+        ("value", ctypes.c_uint),
+        ("rest", ctypes.c_uint),
+    )
+
+
+def read(library: str, sysfs_root: str, timeout: float) -> Dict[str, Any]:
+    """A Reading as plain data, after at most ``timeout`` seconds."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        _become_reader(send, lambda: asdict(_read(library, sysfs_root)))
+    os.close(send)
+    try:
+        answer, in_time = _collect(receive, timeout)
+    finally:
+        os.close(receive)
+        # Not waited for: one that hangs in the kernel does not die. init inherits it.
+        os.kill(child, signal.SIGKILL)
+    if not in_time:
+        reason = f"NVML did not answer within {timeout:g} s: the driver hangs; see 'dmesg', and reboot if it stays so"
+    elif not answer:
+        reason = f"the process that loaded {library} ended without an answer: the library does not work; reinstall it"
+    else:
+        result: Dict[str, Any] = json.loads(answer)
+        return result
+    return asdict(Reading(reason=reason))
+
+
+def _become_reader(send: int, reading: Callable[[], Dict[str, Any]]) -> None:
+    """The child's life: read, answer, end. Holds none of the parent's streams, lest Ansible wait for them."""
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        try:
+            result = reading()
+        except Exception as error:
+            result = asdict(Reading(reason=f"reading NVML failed: {error!r}"))
+        with os.fdopen(send, "w") as answer:
+            json.dump(result, answer)
+    finally:
+        os._exit(0)
+
+
+def _collect(receive: int, timeout: float) -> tuple[bytes, bool]:
+    """All the child wrote until its end, and whether that came in time."""
+    deadline = time.monotonic() + timeout
+    parts: list[bytes] = []
+    while True:
+        ready, _writable, _failed = select.select([receive], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            return b"", False
+        part = os.read(receive, 65536)
+        if not part:
+            return b"".join(parts), True
+        parts.append(part)
+
+
+def _read(library: str, sysfs_root: str) -> Reading:
+    try:
+        nvml = _Nvml(library)
+    except OSError as error:
+        return Reading(reason=f"{library} cannot be loaded ({error}): install the NVIDIA driver")
+    try:
+        nvml.call("nvmlInit_v2")
+        cuda = nvml.number("nvmlSystemGetCudaDriverVersion_v2")
+        reading = Reading(
+            available=True,
+            driver_version=nvml.text("nvmlSystemGetDriverVersion"),
+            cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        )
+        count = nvml.number("nvmlDeviceGetCount_v2")
+    except NvmlError as error:
+        remedy = _REMEDIES.get(error.code, "NVML cannot be used; nvidia-smi may show more")
+        return Reading(reason=f"{remedy} (NVML: {error})")
+    handles = {}
+    for index in range(count):
+        gpu = Gpu(index)
+        reading.gpus.append(gpu)
+        with _failure_of(gpu):
+            handle = nvml.handle(index)
+            _describe(nvml, handle, gpu, sysfs_root)
+            handles[index] = handle
+    reading.links = _links(nvml, reading.gpus, handles)
+    return reading
+
+
+def _describe(nvml: _Nvml, handle: ctypes.c_void_p, gpu: Gpu, sysfs_root: str) -> None:
+    """Fill in a GPU; what was read before an error stays."""
+    gpu.uuid = nvml.text("nvmlDeviceGetUUID", handle)
+    gpu.pci_address = nvml.pci_address("nvmlDeviceGetPciInfo_v3", handle)
+    gpu.numa_node = _numa_node(sysfs_root, gpu.pci_address)
+    gpu.model = nvml.text("nvmlDeviceGetName", handle)
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    nvml.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
+    gpu.compute_capability = f"{major.value}.{minor.value}"
+    memory = _Memory()
+    nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    gpu.memory_bytes = memory.total
+    gpu.mig = _mig(nvml, handle)
+    gpu.reason = _complaint(nvml, handle)
+    gpu.health = "unhealthy" if gpu.reason else "healthy"
+
+
+@contextlib.contextmanager
+def _failure_of(gpu: Gpu) -> Iterator[None]:
+    try:
+        yield
+    except NvmlError as error:
+        gpu.health = "unhealthy" if error.code in _LOST else "unknown"
+        gpu.reason = f"NVML: {error}"
+
+
+def _mig(nvml: _Nvml, handle: ctypes.c_void_p) -> Dict[str, bool | None]:
+    current, pending = ctypes.c_uint(), ctypes.c_uint()
+    try:
+        nvml.call("nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))
+    except NvmlError as error:
+        if error.code not in _UNSUPPORTED:
+            raise
+        known = error.code in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND)
+        return {"supported": False, "enabled": False} if known else {"supported": None, "enabled": None}
+    return {"supported": True, "enabled": bool(current.value)}
+
+
+def _complaint(nvml: _Nvml, handle: ctypes.c_void_p) -> str:
+    """Why the GPU is not to be used although it answers, empty when there is nothing."""
+    rows = [ctypes.c_uint() for _row in range(4)]
+    with _where_supported():
+        nvml.call("nvmlDeviceGetRemappedRows", handle, *map(ctypes.byref, rows))
+        if rows[3].value:
+            return "a faulty memory row could not be remapped: replace the GPU"
+    value = _FieldValue(fieldId=_FIELD_RECOVERY_ACTION)
+    with _where_supported():
+        nvml.call("nvmlDeviceGetFieldValues", handle, 1, ctypes.byref(value))
+        if value.nvmlReturn == 0 and value.value:
+            return f"the driver asks for recovery (action {value.value}): see 'nvidia-smi -q'"
+    return ""
+
+
+@contextlib.contextmanager
+def _where_supported() -> Iterator[None]:
+    try:
+        yield
+    except NvmlError as error:
+        if error.code not in _UNSUPPORTED:
+            raise
+
+
+def _numa_node(sysfs_root: str, address: str) -> int | None:
+    """The kernel says -1 where there is one node or none is known."""
+    try:
+        with open(os.path.join(sysfs_root, "bus/pci/devices", address, "numa_node"), encoding="ascii") as handle:
+            node = int(handle.read())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None
+
+
+def _links(nvml: _Nvml, gpus: list[Gpu], handles: Dict[int, ctypes.c_void_p]) -> list[Dict[str, Any]]:
+    """Each pair once; a pair that could not be read is left out."""
+    links = []
+    ends: Dict[int, list[str]] = {}
+    for index, handle in handles.items():
+        with contextlib.suppress(NvmlError):
+            ends[index] = _nvlink_ends(nvml, handle)
+    known = [gpu for gpu in gpus if gpu.index in ends]
+    for position, left in enumerate(known):
+        for right in known[position + 1 :]:
+            direct = ends[left.index].count(str(right.pci_address))
+            # Every GPU on NVSwitch reaches every other with all its links.
+            switched = min(ends[left.index].count("switch"), ends[right.index].count("switch"))
+            with contextlib.suppress(NvmlError):
+                level = nvml.number("nvmlDeviceGetTopologyCommonAncestor", handles[left.index], handles[right.index])
+                links.append(
+                    {
+                        "gpus": [left.uuid, right.uuid],
+                        "ancestor": _ANCESTORS.get(level, "system"),
+                        "nvlinks": direct or switched,
+                    }
+                )
+    return links
+
+
+def _nvlink_ends(nvml: _Nvml, handle: ctypes.c_void_p) -> list[str]:
+    """What is at the far end of each active NVLink: a PCI address or ``switch``."""
+    ends = []
+    for link in range(_MAX_NVLINKS):
+        number = ctypes.c_uint(link)
+        try:
+            if nvml.number("nvmlDeviceGetNvLinkState", handle, number):
+                ends.append(_far_end(nvml, handle, number))
+        except NvmlError as error:
+            # One past the last link of this model.
+            if error.code == _INVALID_ARGUMENT:
+                break
+            if error.code not in _UNSUPPORTED:
+                raise
+    return ends
+
+
+def _far_end(nvml: _Nvml, handle: ctypes.c_void_p, link: ctypes.c_uint) -> str:
+    with _where_supported():
+        if nvml.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) == _REMOTE_SWITCH:
+            return "switch"
+    address = nvml.pci_address("nvmlDeviceGetNvLinkRemotePciInfo_v2", handle, link)
+    # Drivers without the device type name a switch by an address that cannot be.
+    return "switch" if address.startswith("ffff") else address
+
+
+class _Nvml:
+    """The library, its functions by name. Raises OSError when it cannot be loaded."""
+
+    def __init__(self, library: str) -> None:
+        self._library = ctypes.CDLL(library)
+
+    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401
+        """Call a function, raise NvmlError when it or the library refuses."""
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise NvmlError(_FUNCTION_NOT_FOUND, f"{name} is not in this driver") from None
+        code = function(*arguments)
+        if code != 0:
+            raise NvmlError(code, f"{name} failed")
+
+    def number(self, name: str, *arguments: Any) -> int:  # noqa: ANN401
+        """The unsigned integer a function gives by its last parameter."""
+        value = ctypes.c_uint()
+        self.call(name, *arguments, ctypes.byref(value))
+        return value.value
+
+    def text(self, name: str, *arguments: Any) -> str:  # noqa: ANN401
+        """The string a function writes into its last two parameters."""
+        buffer = ctypes.create_string_buffer(_TEXT)
+        self.call(name, *arguments, buffer, ctypes.c_uint(_TEXT))
+        return buffer.value.decode(errors="replace")
+
+    def handle(self, index: int) -> ctypes.c_void_p:
+        """A GPU's handle."""
+        handle = ctypes.c_void_p()
+        self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        return handle
+
+    def pci_address(self, name: str, *arguments: Any) -> str:  # noqa: ANN401
+        """A PCI address in sysfs spelling: NVML writes eight digits of domain, in capitals."""
+        pci = _Pci()
+        self.call(name, *arguments, ctypes.byref(pci))
+        return re.sub("^0000(?=.{4}:)", "", pci.busId.decode().lower())

@@ -1,0 +1,444 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a container image consists of, as pure functions: file trees, configuration, manifest, names.
+
+Formats: OCI image specification 1.1 and, for ``docker load``, the archive of its image specification 1.2.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import io
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+FILE, DIRECTORY, SYMLINK = "file", "directory", "symlink"
+CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
+MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
+NAME_ANNOTATION = "io.containerd.image.name"
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# e_machine of an ELF header, and the end of a wheel's platform tag.
+MACHINES = {"amd64": 62, "arm64": 183}
+WHEEL_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+MAX_LINKS = 40
+PYC_HEADER = 16
+
+
+class ImageError(Exception):
+    """The image cannot be made from what was given. Says which part, why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Content:
+    """Bytes of a file. ``identity`` is equal for the names of one hard-linked file and None for all others."""
+
+    size: int
+    open: Callable[[], BinaryIO]
+    identity: object = None
+
+    @classmethod
+    def of(cls, data: bytes) -> Content:
+        """Content held in memory."""
+        return cls(len(data), lambda: io.BytesIO(data))
+
+    def read(self) -> bytes:
+        """All of it."""
+        with self.open() as handle:
+            return handle.read()
+
+
+EMPTY = Content.of(b"")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name in a file tree. ``mtime`` in seconds only tells whether byte code is up to date; none is written."""
+
+    kind: str
+    mode: int
+    uid: int = 0
+    gid: int = 0
+    target: str = ""
+    content: Content = EMPTY
+    mtime: int = 0
+
+
+Tree = Dict[str, Entry]
+"""By path without leading slash; the root itself is not in it."""
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes stored under their digest (``sha256:...``)."""
+
+    digest: str
+    size: int
+    open: Callable[[], BinaryIO]
+
+    @classmethod
+    def of(cls, data: bytes) -> Blob:
+        """A blob held in memory."""
+        return cls("sha256:" + hashlib.sha256(data).hexdigest(), len(data), lambda: io.BytesIO(data))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A gzip-compressed layer and the digest of its tar."""
+
+    blob: Blob
+    diff_id: str
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image, complete."""
+
+    reference: str
+    config: Mapping[str, Any]
+    layers: Sequence[Layer]
+    manifest: Blob
+    config_blob: Blob
+
+    def blobs(self) -> List[Blob]:
+        """What the manifest refers to, each once, in the order a registry wants them."""
+        return list({blob.digest: blob for blob in [*(layer.blob for layer in self.layers), self.config_blob]}.values())
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Name of an image: ``registry/repository:tag``."""
+
+    registry: str
+    repository: str
+    tag: str
+
+    def __str__(self) -> str:
+        return f"{self.registry}/{self.repository}:{self.tag}"
+
+
+@dataclass(frozen=True)
+class Python:
+    """The interpreter of an image, and where it looks for packages. Paths without leading slash."""
+
+    minor: int
+    path: str
+    prefix: str
+    site: str
+
+    @property
+    def tag(self) -> str:
+        """Tag of its byte code."""
+        return f"cpython-3{self.minor}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How containers of an image start. None leaves what the base says."""
+
+    entrypoint: Sequence[str] | None = None
+    command: Sequence[str] | None = None
+    env: Mapping[str, str] | None = None
+    labels: Mapping[str, str] | None = None
+    user: str | None = None
+
+
+def encode(document: object) -> bytes:
+    """JSON of one canonical form."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def clean(name: str, origin: str) -> str:
+    """A path inside ``origin`` without leading ``./``, empty for the root. Raises ImageError for one that leads out."""
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise ImageError(f"{origin} holds the path {name!r}, which leads out of it; do not use it")
+    return "/".join(part for part in parts if part not in ("", "."))
+
+
+def parents(path: str) -> List[str]:
+    """Directories above a path, outermost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def with_parents(tree: Tree, origin: str) -> Tree:
+    """The tree with every directory that was only implied. Raises ImageError where a file would have to be one."""
+    complete = dict(tree)
+    for path in tree:
+        for parent in parents(path):
+            entry = complete.setdefault(parent, Entry(DIRECTORY, 0o755))
+            if entry.kind != DIRECTORY:
+                raise ImageError(f"{origin} holds {path!r} below {parent!r}, which is a {entry.kind}")
+    return complete
+
+
+def exclude(tree: Tree, patterns: Iterable[str]) -> Tree:
+    """The tree without what matches a shell pattern, and what is below it."""
+    matchers = [re.compile(fnmatch.translate(pattern.strip("/"))) for pattern in patterns]
+    return {
+        path: entry
+        for path, entry in tree.items()
+        if not any(matcher.match(name) for matcher in matchers for name in [*parents(path), path])
+    }
+
+
+def resolve(tree: Tree, path: str, last: bool = False) -> str:
+    """Where a path really is, its directories' symbolic links followed, with ``last`` its own too."""
+    todo = path.split("/")
+    done: List[str] = []
+    links = 0
+    while todo:
+        part = todo.pop(0)
+        if part in ("", "."):
+            continue
+        if part == "..":
+            del done[-1:]
+            continue
+        entry = tree.get("/".join([*done, part]))
+        if entry is None or entry.kind != SYMLINK or not (todo or last):
+            done.append(part)
+            continue
+        links += 1
+        if links > MAX_LINKS:
+            raise ImageError(f"the symbolic links on the way to /{path} go round in circles")
+        if entry.target.startswith("/"):
+            done = []
+        todo[:0] = entry.target.split("/")
+    return "/".join(done)
+
+
+def place(base: Tree, additions: Tree) -> Tree:
+    """The layer that adds files to a base: where they really go, with the directories the base lacks."""
+    layer: Tree = {}
+    for path, entry in additions.items():
+        real = resolve(base, path, last=entry.kind == DIRECTORY)
+        below = base.get(real)
+        if below is not None and DIRECTORY in (below.kind, entry.kind):
+            if below.kind == entry.kind:
+                continue
+            raise ImageError(f"/{path} cannot be added as a {entry.kind}: in the base image it is a {below.kind}")
+        for parent in parents(real):
+            if parent not in base:
+                layer.setdefault(parent, Entry(DIRECTORY, 0o755))
+            elif base[parent].kind != DIRECTORY:
+                raise ImageError(f"/{path} cannot be added: /{parent} in the base image is a {base[parent].kind}")
+        layer[real] = entry
+    return layer
+
+
+def combine(parts: Iterable[Tuple[str, Tree]]) -> Tree:
+    """One tree of several, each with its origin. Raises ImageError where two differ about a path."""
+    combined: Tree = {}
+    owner: Dict[str, str] = {}
+    for origin, tree in parts:
+        for path, entry in tree.items():
+            if path in combined and not _same(entry, combined[path]):
+                raise ImageError(f"{owner[path]} and {origin} both bring /{path}; leave one of them out")
+            combined[path] = entry
+            owner[path] = origin
+    return with_parents(combined, "what is added")
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    return (one.kind, one.target) == (other.kind, other.target) and one.content.read() == other.content.read()
+
+
+def find_python(tree: Tree) -> Python:
+    """The newest Python in an image. Raises ImageError when it has none."""
+    found = []
+    for path in tree:
+        match = re.fullmatch(r"(usr/local|usr)/bin/python3\.(\d+)", path)
+        if match:
+            found.append((int(match.group(2)), match.group(1) == "usr/local", path))
+    if not found:
+        raise ImageError(
+            "the base has no /usr/bin/python3.N and no /usr/local/bin/python3.N, so wheels cannot be added; "
+            "install python3 into it (debootstrap: --include=python3)"
+        )
+    minor, local, path = max(found)
+    prefix, packages = ("usr/local" if local else "usr"), "site-packages"
+    if not local and "etc/debian_version" in tree:
+        # Debian's own Python looks for what others install in a place of its own.
+        prefix, packages = "usr/local", "dist-packages"
+    return Python(minor, path, prefix, f"{prefix}/lib/python3.{minor}/{packages}")
+
+
+def check_machine(tree: Tree, path: str, architecture: str) -> None:
+    """Raises ImageError when the program at a path was built for another architecture."""
+    entry = tree.get(resolve(tree, path, last=True))
+    if entry is None or entry.kind != FILE:
+        raise ImageError(f"/{path} in the base leads to no file; the base is incomplete")
+    with entry.content.open() as handle:
+        header = handle.read(20)
+    machine = int.from_bytes(header[18:20], "little")
+    if header[:4] == b"\x7fELF" and machine != MACHINES[architecture]:
+        others = [name for name, number in MACHINES.items() if number == machine]
+        really = others[0] if others else f"ELF machine {machine}"
+        raise ImageError(f"/{path} in the base was built for {really}, not for {architecture}; see 'architecture'")
+
+
+def sources(tree: Tree, python: Python) -> List[str]:
+    """Modules of an interpreter that have no byte code it would accept, sorted."""
+    pattern = re.compile(rf"usr/(local/)?lib(64)?/python3(\.{python.minor})?/")
+    return [
+        path
+        for path, entry in sorted(tree.items())
+        if entry.kind == FILE
+        and path.endswith(".py")
+        and pattern.match(path)
+        and not _is_current(tree.get(cache_path(path, python.tag)), entry)
+    ]
+
+
+def cache_path(source: str, tag: str) -> str:
+    """Where the byte code of a module is."""
+    directory, _slash, name = source.rpartition("/")
+    return f"{directory}/__pycache__/{name[: -len('.py')]}.{tag}.pyc"
+
+
+def _is_current(cache: Entry | None, source: Entry) -> bool:
+    """Whether Python would load the byte code without another look: importlib's rules for its kinds of header."""
+    if cache is None or cache.kind != FILE or cache.content.size < PYC_HEADER:
+        return False
+    with cache.content.open() as handle:
+        header = handle.read(PYC_HEADER)
+    flags, mtime, size = (int.from_bytes(header[start : start + 4], "little") for start in (4, 8, 12))
+    if flags & 1:
+        return flags == 1
+    return mtime == source.mtime & 0xFFFFFFFF and size == source.content.size & 0xFFFFFFFF
+
+
+def freeze_byte_code(tree: Tree) -> Tree:
+    """The tree with byte code that no longer depends on the time of its source: current unconditionally, or gone."""
+    frozen: Tree = {}
+    for path, entry in tree.items():
+        match = re.fullmatch(r"(.*/)__pycache__/([^/]+)\.cpython-\d+(\.opt-\d)?\.pyc", path)
+        source = tree.get(f"{match.group(1)}{match.group(2)}.py") if match else None
+        if source is not None:
+            if not _is_current(entry, source):
+                continue
+            data = entry.content.read()
+            # Unchecked hash: Python neither computes nor compares it.
+            data = data[:4] + (1).to_bytes(4, "little") + bytes(8) + data[PYC_HEADER:]
+            entry = Entry(FILE, entry.mode, entry.uid, entry.gid, content=Content.of(data))
+        frozen[path] = entry
+    return frozen
+
+
+def parse_reference(text: str) -> Reference:
+    """An image's full name from a short or full one, as Docker and containerd read it. Raises ImageError."""
+    match = re.fullmatch(r"(?:(?P<registry>[^/]+)/)?(?P<path>[^:@]+)(?::(?P<tag>\w[\w.-]{0,127}))?", text, re.ASCII)
+    registry = (match.group("registry") or "") if match else ""
+    path = match.group("path") if match else ""
+    if registry and not re.search(r"[.:]", registry) and registry != "localhost":
+        registry, path = "", f"{registry}/{path}"
+    component = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+    if (
+        match is None
+        or not re.fullmatch(rf"{component}(?:/{component})*", path)
+        or not re.fullmatch(r"([A-Za-z0-9.-]+(:\d+)?)?", registry, re.ASCII)
+    ):
+        raise ImageError(f"reference {text!r} is not the name of an image: [registry/]repository[:tag] in lower case")
+    if not registry:
+        registry, path = "docker.io", path if "/" in path else f"library/{path}"
+    return Reference(registry, path, match.group("tag") or "latest")
+
+
+def build(
+    reference: Reference, architecture: str, settings: Settings, base: Mapping[str, Any], layers: Sequence[Layer]
+) -> Image:
+    """The image of these layers; ``base`` is the configuration of the image it builds upon, empty for none."""
+    config = {
+        "architecture": architecture,
+        "os": "linux",
+        "created": "1970-01-01T00:00:00Z",
+        "config": _run_config(base.get("config") or {}, settings),
+        "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
+    }
+    if "variant" in base:
+        config["variant"] = base["variant"]
+    config_blob = Blob.of(encode(config))
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST_TYPE,
+        "config": _descriptor(CONFIG_TYPE, config_blob),
+        "layers": [_descriptor(LAYER_TYPE, layer.blob) for layer in layers],
+    }
+    return Image(str(reference), config, layers, Blob.of(encode(manifest)), config_blob)
+
+
+def _run_config(base: Mapping[str, Any], settings: Settings) -> Dict[str, Any]:
+    config = {key: value for key, value in base.items() if value}
+    env = {"PATH": DEFAULT_PATH}
+    env.update(variable.split("=", 1) for variable in base.get("Env") or [] if "=" in variable)
+    env.update(settings.env or {})
+    config["Env"] = [f"{name}={value}" for name, value in sorted(env.items())]
+    if settings.labels:
+        config["Labels"] = {**config.get("Labels", {}), **settings.labels}
+    if settings.entrypoint is not None:
+        # The base's arguments belong to the base's program.
+        config.pop("Cmd", None)
+        config["Entrypoint"] = list(settings.entrypoint)
+    if settings.command is not None:
+        config["Cmd"] = list(settings.command)
+    if settings.user is not None:
+        config["User"] = settings.user
+    return config
+
+
+def _descriptor(media_type: str, blob: Blob) -> Dict[str, Any]:
+    return {"mediaType": media_type, "digest": blob.digest, "size": blob.size}
+
+
+def blob_path(digest: str) -> str:
+    """Where an archive keeps a blob."""
+    return "blobs/" + digest.replace(":", "/")
+
+
+def archive_members(image: Image) -> Dict[str, Blob]:
+    """Files of the archive, which is an OCI image layout that ``docker load`` reads as well."""
+    index = {
+        "schemaVersion": 2,
+        "mediaType": INDEX_TYPE,
+        "manifests": [
+            {
+                **_descriptor(MANIFEST_TYPE, image.manifest),
+                "platform": {"architecture": image.config["architecture"], "os": "linux"},
+                "annotations": {
+                    NAME_ANNOTATION: image.reference,
+                    "org.opencontainers.image.ref.name": parse_reference(image.reference).tag,
+                },
+            }
+        ],
+    }
+    docker = [
+        {
+            "Config": blob_path(image.config_blob.digest),
+            "RepoTags": [image.reference],
+            "Layers": [blob_path(layer.blob.digest) for layer in image.layers],
+        }
+    ]
+    members = {blob_path(blob.digest): blob for blob in [*image.blobs(), image.manifest]}
+    members["index.json"] = Blob.of(encode(index))
+    members["manifest.json"] = Blob.of(encode(docker))
+    members["oci-layout"] = Blob.of(encode({"imageLayoutVersion": "1.0.0"}))
+    return members
+
+
+def summary(image: Image | None) -> Dict[str, Any]:
+    """An image for people, as returned and compared; empty for none."""
+    if image is None:
+        return {}
+    return {
+        "reference": image.reference,
+        "digest": image.manifest.digest,
+        "config": {key: value for key, value in image.config.items() if key != "rootfs"},
+        "layers": [
+            {"digest": layer.blob.digest, "diff_id": layer.diff_id, "size": layer.blob.size} for layer in image.layers
+        ],
+    }

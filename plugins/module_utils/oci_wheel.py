@@ -1,0 +1,192 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A Python wheel as the files an installer would make of it (binary distribution format 1.0)."""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import csv
+import email
+import hashlib
+import os
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import Dict, FrozenSet, List, Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
+    FILE,
+    SYMLINK,
+    WHEEL_MACHINES,
+    Content,
+    Entry,
+    ImageError,
+    Python,
+    Tree,
+    clean,
+    with_parents,
+)
+
+MAX_SIZE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One wheel, checked."""
+
+    origin: str
+    name: str
+    """Normalised."""
+    files: Dict[str, bytes]
+    executables: FrozenSet[str]
+    dist_info: str
+    requires: FrozenSet[str]
+    """Normalised names of the distributions it needs everywhere."""
+
+
+def read(path: str, python: Python, architecture: str) -> Wheel:
+    """Read a wheel meant for an interpreter. Raises ImageError when it is damaged, hostile or for another one."""
+    origin = f"wheel {os.path.basename(path)}"
+    _check_tags(origin, os.path.basename(path), python, architecture)
+    files: Dict[str, bytes] = {}
+    executables = set()
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if sum(info.file_size for info in archive.infolist()) > MAX_SIZE:
+                raise ImageError(f"{origin} unpacks to more than {MAX_SIZE >> 20} MiB; no wheel of ours is that large")
+            for info in archive.infolist():
+                name = clean(info.filename, origin)
+                if info.is_dir():
+                    continue
+                files[name] = archive.read(info)
+                if (info.external_attr >> 16) & 0o111:
+                    executables.add(name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ImageError(f"{origin} is damaged ({error}); fetch it again") from error
+    directories = {name.split("/")[0] for name in files if re.fullmatch(r"[^/]+\.dist-info/WHEEL", name)}
+    if len(directories) != 1:
+        raise ImageError(f"{origin} is not a wheel: it holds {len(directories)} files *.dist-info/WHEEL, not one")
+    dist_info = directories.pop()
+    _check_record(origin, files, dist_info)
+    metadata = email.message_from_bytes(files.get(f"{dist_info}/METADATA", b""))
+    _check_requires_python(origin, metadata.get("Requires-Python", ""), python)
+    requires = {
+        normalise(re.split(r"[^A-Za-z0-9._-]", requirement.strip(), maxsplit=1)[0])
+        for requirement in metadata.get_all("Requires-Dist", [])
+        if ";" not in requirement
+    }
+    name = normalise(metadata.get("Name", dist_info.split("-")[0]))
+    return Wheel(origin, name, files, frozenset(executables), dist_info, frozenset(requires))
+
+
+def install(wheel: Wheel, python: Python) -> Tree:
+    """The files of a wheel where the interpreter looks for them, with its console scripts."""
+    tree: Tree = {}
+    data = wheel.dist_info[: -len("dist-info")] + "data"
+    schemes = {
+        "purelib": python.site,
+        "platlib": python.site,
+        "scripts": f"{python.prefix}/bin",
+        "data": python.prefix,
+        "headers": f"{python.prefix}/include/python3.{python.minor}/{wheel.name}",
+    }
+    for name, content in wheel.files.items():
+        mode = 0o755 if name in wheel.executables else 0o644
+        where = f"{python.site}/{name}"
+        if name.startswith(data + "/"):
+            scheme, _slash, rest = name[len(data) + 1 :].partition("/")
+            if scheme not in schemes or not rest:
+                raise ImageError(f"{wheel.origin} holds {name}, and there is no such installation scheme")
+            where = f"{schemes[scheme]}/{rest}"
+            if scheme == "scripts":
+                mode = 0o755
+                content = re.sub(rb"^#!pythonw?(?=\s)", f"#!/{python.path}".encode(), content)
+        tree[where] = Entry(FILE, mode, content=Content.of(content))
+    for name, script in _console_scripts(wheel, python).items():
+        tree[f"{python.prefix}/bin/{name}"] = Entry(FILE, 0o755, content=Content.of(script.encode()))
+    return with_parents(tree, wheel.origin)
+
+
+def missing(wheels: Sequence[Wheel], tree: Tree) -> List[str]:
+    """Distributions some wheel needs everywhere that neither the wheels nor the image have, sorted."""
+    present = {wheel.name for wheel in wheels}
+    for path, entry in tree.items():
+        match = re.search(r"/([^/]+?)(-[^/]*)?\.(dist|egg)-info$", path)
+        if match and entry.kind != SYMLINK:
+            present.add(normalise(match.group(1)))
+    return sorted({name for wheel in wheels for name in wheel.requires} - present)
+
+
+def normalise(name: str) -> str:
+    """A distribution's name in the one spelling that is compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _check_tags(origin: str, filename: str, python: Python, architecture: str) -> None:
+    match = re.fullmatch(r"[^-]+-[^-]+(?:-\d[^-]*)?-([^-]+)-([^-]+)-([^-]+)\.whl", filename)
+    if match is None:
+        raise ImageError(f"{origin} is not named as a wheel is: name-version-python-abi-platform.whl")
+    interpreters, abis, platforms = (part.split(".") for part in match.groups())
+    ours = f"cp3{python.minor}"
+    fits = any(tag in ("py3", ours, f"py3{python.minor}") for tag in interpreters)
+    if "abi3" in abis:
+        fits = any(re.fullmatch(r"cp3\d+", tag) and int(tag[3:]) <= python.minor for tag in interpreters)
+    if not fits or not any(abi in ("none", "abi3", ours) for abi in abis):
+        raise ImageError(
+            f"{origin} is for Python {'.'.join(interpreters)}, and the image has 3.{python.minor}; "
+            f"fetch it with: pip download --only-binary :all: --python-version 3.{python.minor}"
+        )
+    machine = WHEEL_MACHINES[architecture]
+    if not any(tag == "any" or ("linux" in tag and tag.endswith(machine)) for tag in platforms):
+        raise ImageError(
+            f"{origin} is for {'.'.join(platforms)}, and the image is for {architecture}; "
+            f"fetch it with: pip download --only-binary :all: --platform manylinux2014_{machine}"
+        )
+
+
+def _check_requires_python(origin: str, specifier: str, python: Python) -> None:
+    for clause in specifier.split(","):
+        match = re.match(r"\s*>=\s*3\.(\d+)", clause)
+        if match and int(match.group(1)) > python.minor:
+            raise ImageError(
+                f"{origin} needs Python {clause.strip()}, and the image has 3.{python.minor}; take a newer base"
+            )
+
+
+def _check_record(origin: str, files: Dict[str, bytes], dist_info: str) -> None:
+    """Every file has to have the digest the wheel's own list gives it."""
+    record = files.get(f"{dist_info}/RECORD")
+    if record is None:
+        raise ImageError(f"{origin} is not a wheel: it has no {dist_info}/RECORD")
+    listed = {row[0]: row[1] for row in csv.reader(record.decode(errors="replace").splitlines()) if len(row) == 3}
+    for name, data in files.items():
+        if name in (f"{dist_info}/RECORD", f"{dist_info}/RECORD.jws", f"{dist_info}/RECORD.p7s"):
+            continue
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        algorithm, _equals, value = listed.get(name, "").partition("=")
+        if algorithm != "sha256" or value.rstrip("=") != digest:
+            raise ImageError(f"{origin} is damaged: {name} is not what its RECORD says; fetch it again")
+
+
+def _console_scripts(wheel: Wheel, python: Python) -> Dict[str, str]:
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(wheel.files.get(f"{wheel.dist_info}/entry_points.txt", b"").decode())
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise ImageError(f"{wheel.origin} has an unreadable entry_points.txt: {error}") from error
+    if not parser.has_section("console_scripts"):
+        return {}
+    scripts = {}
+    for name, target in parser.items("console_scripts"):
+        match = re.fullmatch(r"([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?", target)
+        if match is None or not re.fullmatch(r"[\w.-]+", name) or name in (".", ".."):
+            raise ImageError(f"{wheel.origin} has the unusable console script {name!r} = {target!r}")
+        module, attribute = match.group(1), match.group(2)
+        scripts[name] = (
+            f"#!/{python.path}\nimport sys\n\nfrom {module} import {attribute.split('.')[0]}\n\n"
+            f'if __name__ == "__main__":\n    sys.exit({attribute}())\n'
+        )
+    return scripts

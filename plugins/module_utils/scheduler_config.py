@@ -1,0 +1,372 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a KubeSchedulerConfiguration has to become to hold our extenders and bin packing. No I/O.
+
+Source of the tables: the Go types of kubescheduler.config.k8s.io/v1 (k8s.io/kube-scheduler/config/v1 and
+k8s.io/component-base/config/v1alpha1). kube-scheduler decodes strictly: one unknown field and it does not start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, FrozenSet, Mapping, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+
+_PLUGIN_SET = {"enabled": [{"name": str, "weight": int}], "disabled": [{"name": str, "weight": int}]}
+_EXTENSION_POINTS = (
+    "preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind bind postBind multiPoint "
+    "placementGenerate placementScore placementFeasible podGroupPostFilter"
+)
+_SCHEMA: Dict[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "parallelism": int,
+    "leaderElection": {
+        "leaderElect": bool,
+        "leaseDuration": str,
+        "renewDeadline": str,
+        "retryPeriod": str,
+        "resourceLock": str,
+        "resourceName": str,
+        "resourceNamespace": str,
+    },
+    "clientConnection": {
+        "kubeconfig": str,
+        "acceptContentTypes": str,
+        "contentType": str,
+        "qps": (int, float),
+        "burst": int,
+    },
+    "enableProfiling": bool,
+    "enableContentionProfiling": bool,
+    "percentageOfNodesToScore": int,
+    "percentageOfPlacementsToScore": int,
+    "podInitialBackoffSeconds": int,
+    "podMaxBackoffSeconds": int,
+    "delayCacheUntilActive": bool,
+    "profiles": [
+        {
+            "schedulerName": str,
+            "percentageOfNodesToScore": int,
+            "percentageOfPlacementsToScore": int,
+            "plugins": dict.fromkeys(_EXTENSION_POINTS.split(), _PLUGIN_SET),
+            "pluginConfig": [{"name": str, "args": object}],
+        }
+    ],
+    "extenders": [
+        {
+            "urlPrefix": str,
+            "filterVerb": str,
+            "preemptVerb": str,
+            "prioritizeVerb": str,
+            "weight": int,
+            "bindVerb": str,
+            "enableHTTPS": bool,
+            "tlsConfig": {
+                "insecure": bool,
+                "serverName": str,
+                "certFile": str,
+                "keyFile": str,
+                "caFile": str,
+                "certData": str,
+                "keyData": str,
+                "caData": str,
+            },
+            "httpTimeout": str,
+            "nodeCacheCapable": bool,
+            "managedResources": [{"name": str, "ignoredByScheduler": bool}],
+            "ignorable": bool,
+        }
+    ],
+}
+_RESOURCES = [{"name": str, "weight": int}]
+_FIT_ARGS: Dict[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "ignoredResources": [str],
+    "ignoredResourceGroups": [str],
+    "scoringStrategy": {
+        "type": str,
+        "resources": _RESOURCES,
+        "requestedToCapacityRatio": {"shape": [{"utilization": int, "score": int}]},
+    },
+}
+_FIT = "NodeResourcesFit"
+_DEFAULT_SCHEDULER = "default-scheduler"
+
+ExtenderKey = Tuple[str, FrozenSet[str]]
+
+
+class ConfigError(Exception):
+    """The file cannot be made what was asked for. Says which, why and what to do."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the configuration is to hold. Extenders in the words of the API."""
+
+    extenders: Sequence[Mapping[str, Any]] = ()
+    binpack: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What in the configuration is our doing."""
+
+    extenders: FrozenSet[ExtenderKey] = frozenset()
+    binpack: FrozenSet[str] = frozenset()
+
+
+def base(kubeconfig: str, leader_elect: bool) -> str:
+    """A configuration that changes nothing: kube-scheduler ignores the flags for these fields once it has a file."""
+    return (
+        f"apiVersion: {API_VERSION}\n"
+        "kind: KubeSchedulerConfiguration\n"
+        "clientConnection:\n"
+        f"  kubeconfig: {kubeconfig}\n"
+        "leaderElection:\n"
+        f"  leaderElect: {'true' if leader_elect else 'false'}\n"
+    )
+
+
+def key_of(extender: Mapping[str, Any]) -> ExtenderKey:
+    """What tells one extender from another: its address and the resources it manages."""
+    resources = extender.get("managedResources") or ()
+    return str(extender.get("urlPrefix", "")).rstrip("/"), frozenset(str(item.get("name")) for item in resources)
+
+
+def holds(text: str, owned: Owned, path: str) -> bool:
+    """Whether any of what is ours is still in the file."""
+    data = _load(text, path)
+    keys = {key_of(extender) for extender in data.get("extenders") or ()}
+    names = {str(item.get("name")) for item in _resources(data)}
+    return bool(keys & owned.extenders or names & owned.binpack)
+
+
+def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> str:
+    """The file holding what is wanted and nothing else of ours; the same text when that is so already.
+
+    ``original`` is the text before our first change: what it lacked and is empty in the end goes. Raises ConfigError.
+    """
+    data = _load(text, path)
+    before = yaml_text.plain(data)
+    first = _load(original, path)
+    _merge_extenders(data, wanted.extenders, owned.extenders, first, path)
+    _merge_binpack(data, wanted.binpack, owned.binpack, first, path)
+    check(yaml_text.plain(data), path)
+    if yaml_text.plain(data) == before:
+        return text
+    result: str = yaml_text.dump(data, text)
+    if yaml_text.plain(yaml_text.load(result, path)) != yaml_text.plain(data):
+        raise ConfigError(
+            f"{path} is laid out in a way that cannot be edited safely; write it without anchors and tags"
+        )
+    return result
+
+
+def check(data: Mapping[str, Any], path: str) -> None:
+    """Raise ConfigError for what kube-scheduler would refuse to start with."""
+    version = data.get("apiVersion")
+    if version != API_VERSION or data.get("kind") != "KubeSchedulerConfiguration":
+        raise ConfigError(
+            f"{path} is {version} {data.get('kind')}, not {API_VERSION} KubeSchedulerConfiguration, "
+            "the only version Kubernetes serves from 1.29 on; convert it, then run again"
+        )
+    _check_fields(data, _SCHEMA, "", path)
+    for number, profile in enumerate(data.get("profiles") or ()):
+        for position, plugin in enumerate(profile.get("pluginConfig") or ()):
+            if plugin.get("name") == _FIT and plugin.get("args") is not None:
+                where = f"profiles[{number}].pluginConfig[{position}].args"
+                _check_fields(plugin["args"], _FIT_ARGS, where, path)
+    _check_extenders(data.get("extenders") or (), path)
+
+
+def _load(text: str, path: str) -> Dict[str, Any]:
+    try:
+        data: Dict[str, Any] = yaml_text.load(text, path)
+    except yaml_text.YamlError as error:
+        raise ConfigError(str(error)) from error
+    check(yaml_text.plain(data), path)
+    return data
+
+
+def _check_fields(value: object, schema: Any, where: str, path: str) -> None:  # noqa: ANN401
+    if value is None or schema is object:
+        return
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: {where} has to be a mapping")
+        for key, item in value.items():
+            place = f"{where}.{key}" if where else key
+            if key not in schema:
+                raise ConfigError(
+                    f"{path}: {place} is no field of {API_VERSION}; kube-scheduler would not start with it: correct or "
+                    "remove it, then run again"
+                )
+            _check_fields(item, schema[key], place, path)
+    elif isinstance(schema, list):
+        if not isinstance(value, list):
+            raise ConfigError(f"{path}: {where} has to be a list")
+        for number, item in enumerate(value):
+            _check_fields(item, schema[0], f"{where}[{number}]", path)
+    elif not isinstance(value, schema) or (isinstance(value, bool) and schema is not bool):
+        kinds = schema if isinstance(schema, tuple) else (schema,)
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise ConfigError(f"{path}: {where} is {value!r}, which is no {names}")
+
+
+def _check_extenders(extenders: Sequence[Mapping[str, Any]], path: str) -> None:
+    binders = [extender for extender in extenders if extender.get("bindVerb")]
+    if len(binders) > 1:
+        urls = " and ".join(str(extender.get("urlPrefix")) for extender in binders)
+        raise ConfigError(
+            f"{path}: {urls} would both bind pods, and kube-scheduler allows one binder: leave bind_verb out of ours"
+        )
+    managed: Dict[str, str] = {}
+    for extender in extenders:
+        url = str(extender.get("urlPrefix"))
+        if extender.get("prioritizeVerb") and extender.get("weight", 0) <= 0:
+            raise ConfigError(f"{path}: extender {url} prioritizes, so its weight has to be 1 or more")
+        for resource in extender.get("managedResources") or ():
+            name = str(resource.get("name"))
+            if name in managed:
+                raise ConfigError(
+                    f"{path}: {name} is managed by both {managed[name]} and {url}, and kube-scheduler allows one "
+                    "extender a resource: remove one of them"
+                )
+            managed[name] = url
+
+
+def _merge_extenders(
+    data: Dict[str, Any],
+    wanted: Sequence[Mapping[str, Any]],
+    owned: FrozenSet[ExtenderKey],
+    first: Mapping[str, Any],
+    path: str,
+) -> None:
+    keys = [key_of(extender) for extender in wanted]
+    if len(set(keys)) != len(keys):
+        raise ConfigError("two of the extenders given have the same url_prefix and managed_resources; merge them")
+    present = data.get("extenders") or []
+    yaml_text.discard(present, lambda item: key_of(item) in owned and key_of(item) not in keys)
+    for extender in wanted:
+        key = key_of(extender)
+        found = next((item for item in present if key_of(item) == key), None)
+        if found is None:
+            present.append(dict(extender))
+            continue
+        for name in list(found):
+            if key in owned and name not in extender:
+                del found[name]
+        for name, value in extender.items():
+            if yaml_text.plain(found.get(name)) != value:
+                found[name] = value
+    if present and "extenders" not in data:
+        data["extenders"] = present
+    if not present and "extenders" in data and "extenders" not in first:
+        del data["extenders"]
+    _check_extenders(yaml_text.plain(present), path)
+
+
+def _profile(data: Mapping[str, Any]) -> Dict[str, Any] | None:
+    """The profile of pods that name no scheduler."""
+    for profile in data.get("profiles") or ():
+        if profile.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
+            found: Dict[str, Any] = profile
+            return found
+    return None
+
+
+def _fit(profile: Mapping[str, Any] | None) -> Dict[str, Any] | None:
+    for plugin in (profile or {}).get("pluginConfig") or ():
+        if plugin.get("name") == _FIT:
+            found: Dict[str, Any] = plugin
+            return found
+    return None
+
+
+def _resources(data: Mapping[str, Any]) -> list[Dict[str, Any]]:
+    fit = _fit(_profile(data)) or {}
+    strategy = (fit.get("args") or {}).get("scoringStrategy") or {}
+    return strategy.get("resources") or []
+
+
+def _merge_binpack(
+    data: Dict[str, Any], wanted: Mapping[str, int], owned: FrozenSet[str], first: Mapping[str, Any], path: str
+) -> None:
+    if wanted:
+        resources = _scored(data, path)
+        for name, weight in wanted.items():
+            found = next((item for item in resources if item.get("name") == name), None)
+            if found is None:
+                resources.append({"name": name, "weight": weight})
+            elif found.get("weight") != weight:
+                found["weight"] = weight
+    gone = owned.difference(wanted)
+    if gone:
+        resources = _resources(data)
+        yaml_text.discard(resources, lambda item: item.get("name") in gone)
+        if not resources:
+            _prune(data, first)
+
+
+def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
+    """The list of resources by which the default profile packs, created with all that is around it."""
+    if data.get("profiles") is None:
+        data["profiles"] = []
+    profiles = data["profiles"]
+    profile = _profile(data)
+    if profile is None:
+        if profiles:
+            raise ConfigError(
+                f"{path} has profiles but none for {_DEFAULT_SCHEDULER}, so binpack_resources would have no effect: "
+                "add one, or leave binpack_resources out"
+            )
+        profile = {"schedulerName": _DEFAULT_SCHEDULER}
+        profiles.append(profile)
+    if profile.get("pluginConfig") is None:
+        profile["pluginConfig"] = []
+    fit = _fit(profile)
+    if fit is None:
+        fit = {"name": _FIT, "args": {}}
+        profile["pluginConfig"].append(fit)
+    if fit.get("args") is None:
+        fit["args"] = {}
+    if not fit["args"].get("scoringStrategy"):
+        fit["args"]["scoringStrategy"] = {"type": "MostAllocated"}
+    strategy = fit["args"]["scoringStrategy"]
+    if strategy.get("type") != "MostAllocated":
+        raise ConfigError(
+            f"{path} scores nodes by {strategy.get('type')}, which binpack_resources would replace by MostAllocated: "
+            "change it there, or leave binpack_resources out"
+        )
+    if strategy.get("resources") is None:
+        strategy["resources"] = []
+    resources: list[Dict[str, Any]] = strategy["resources"]
+    return resources
+
+
+def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
+    """Take out what surrounds an emptied list of resources, as far as it is bare and was not there at first."""
+    profile, fit = _profile(data), _fit(_profile(data))
+    first_profile, first_fit = _profile(first), _fit(_profile(first))
+    if profile is None or fit is None:
+        return
+    first_args = (first_fit or {}).get("args") or {}
+    if not first_args.get("scoringStrategy"):
+        fit["args"].pop("scoringStrategy", None)
+    elif first_args["scoringStrategy"].get("resources") is None:
+        fit["args"]["scoringStrategy"].pop("resources", None)
+    if not fit["args"] and "args" not in (first_fit or {}):
+        del fit["args"]
+    if set(fit) <= {"name"} and first_fit is None:
+        profile["pluginConfig"].remove(fit)
+    if not profile["pluginConfig"] and "pluginConfig" not in (first_profile or {}):
+        del profile["pluginConfig"]
+    if set(profile) <= {"schedulerName"} and first_profile is None:
+        data["profiles"].remove(profile)
+    if not data["profiles"] and "profiles" not in first:
+        del data["profiles"]

@@ -1,0 +1,388 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A risky change of a few files on one host, all of it or nothing.
+
+The order is: backups, journal, dead-man timer, files, apply, wait for health, record, disarm. A failure puts the old
+bytes back and waits for health again. A run that dies leaves its journal; the timer, or else the next run, ends what
+it began. The state lives in one directory per managed file set::
+
+    journal.json   the change under way; absent when there is none
+    record.json    what the files were before our first change, what we last wrote, what in them is ours
+    <n>-<name>     each file's bytes before the last change
+    restore.sh     what the timer runs; does nothing unless `armed` exists
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shlex
+from dataclasses import asdict, dataclass, field
+from typing import Any, Callable, Dict, Mapping, Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
+
+RESTORED = "restored"
+CONFIRMED = "confirmed"
+RESTORED_BY_TIMER = "restored_by_timer"
+
+
+class TransactionError(Exception):
+    """The change was not made. Says why, and in what state the host is now."""
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """New content of one file; None stands for no file. ``mode`` is for a file that does not exist yet."""
+
+    path: str
+    before: bytes | None
+    after: bytes | None
+    mode: int = 0o644
+
+
+Watch = Callable[[Host, bool], Callable[[], str]]
+"""Called before files are written, with True when that undoes a change. What it returns is polled afterwards and says
+what is wrong, nothing when all is well."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """How written files take effect and how that is seen."""
+
+    apply: Sequence[str] = ()
+    """Command that makes the files effective; empty when something watches them."""
+    watch: Watch | None = None
+    timeout: float = 60
+    """Seconds for ``apply``, and again for the wait."""
+
+
+@dataclass
+class Record:
+    """What is remembered of managed files from one run to the next."""
+
+    originals: Dict[str, bytes | None] = field(default_factory=dict)
+    """By path: content before our first change, None when there was no file."""
+    written: Dict[str, str] = field(default_factory=dict)
+    """By path: digest of what we wrote last."""
+    owned: Dict[str, Any] = field(default_factory=dict)
+    """What in the files is ours, in the words of the module."""
+    directories: list[str] = field(default_factory=list)
+    """Directories we created, outermost first."""
+
+    def untouched(self, path: str, current: bytes | None) -> bool:
+        """Whether the file is byte for byte what we wrote last."""
+        return path in self.written and self.written[path] == digest(current)
+
+    def to_json(self) -> Dict[str, Any]:
+        """As stored."""
+        originals = {
+            path: None if data is None else base64.b64encode(data).decode() for path, data in self.originals.items()
+        }
+        return dict(asdict(self), originals=originals)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Record:
+        """The reverse of to_json."""
+        originals = {
+            path: None if data is None else base64.b64decode(data) for path, data in stored["originals"].items()
+        }
+        return cls(originals, dict(stored["written"]), dict(stored["owned"]), list(stored["directories"]))
+
+
+def digest(data: bytes | None) -> str:
+    """SHA-256 in hexadecimal, empty for no file."""
+    return "" if data is None else hashlib.sha256(data).hexdigest()
+
+
+def command_watch(argv: Sequence[str]) -> Watch:
+    """A watch that calls the service well when the command ends with 0."""
+
+    def watch(host: Host, undoing: bool) -> Callable[[], str]:
+        del undoing
+
+        def probe() -> str:
+            try:
+                host.run(argv, timeout=10)
+            except CommandError as error:
+                return str(error)
+            return ""
+
+        return probe
+
+    return watch
+
+
+class Transaction:
+    """Changes the files of one managed set. ``directory`` is its own; ``name`` names the timer."""
+
+    def __init__(self, host: Host, directory: str, name: str, service: Service) -> None:
+        self.host = host
+        self.directory = directory
+        self.name = name
+        self.service = service
+        self.warnings: list[str] = []
+        self._journal_path = os.path.join(directory, "journal.json")
+        self._record_path = os.path.join(directory, "record.json")
+        self._armed_path = os.path.join(directory, "armed")
+        self._restored_path = os.path.join(directory, "restored")
+
+    def record(self) -> Record:
+        """What the last successful run remembered; empty at first."""
+        journal = self._journal()
+        if journal is not None and journal["phase"] == "healthy":
+            return Record.from_json(journal["record"])
+        stored = self._load(self._record_path)
+        return Record() if stored is None else Record.from_json(stored)
+
+    def read(self, path: str) -> bytes | None:
+        """A file as recover() leaves it, whether or not that has been called yet."""
+        current: bytes | None = self.host.read(path)
+        journal = self._journal()
+        if journal is None or journal["phase"] != "writing" or self._edited_since(journal):
+            return current
+        for entry in journal["files"]:
+            if entry["path"] == path:
+                return self._before(entry)
+        return current
+
+    def unfinished(self) -> bool:
+        """Whether an earlier run was interrupted in a way that recover() has to act upon."""
+        journal = self._journal()
+        return journal is not None and journal["phase"] != "prepared"
+
+    def recover(self) -> str:
+        """End what an interrupted run began; returns what was done, empty when there was nothing. Raises on failure."""
+        journal = self._journal()
+        if journal is None:
+            return ""
+        if journal["phase"] == "healthy":
+            self._finish(journal)
+            return CONFIRMED
+        if journal["phase"] == "prepared":
+            self._close(journal)
+            return ""
+        if self.host.read(self._restored_path) is not None:
+            self._close(journal)
+            return RESTORED_BY_TIMER
+        edited = self._edited_since(journal)
+        try:
+            self._take_back(journal, write=not edited)
+        except (CommandError, OSError, TransactionError) as error:
+            raise TransactionError(
+                f"an earlier run was interrupted and undoing it failed: {error}. "
+                f"The bytes from before are in {self.directory}"
+            ) from error
+        self._close(journal)
+        if edited:
+            self.warnings.append(
+                f"An earlier run was interrupted and {edited} was edited since; that edit was kept. "
+                f"The bytes from before are in {self.directory}."
+            )
+        return RESTORED
+
+    def commit(self, changes: Sequence[FileChange], record: Record) -> None:
+        """Make the changes and remember the record, or leave the host as it was and raise TransactionError."""
+        try:
+            journal = self._prepare(changes, record)
+            self._set_phase(journal, "writing")
+        except OSError as error:
+            raise TransactionError(f"{error}; nothing was changed") from error
+        try:
+            self._apply(lambda: self._write(changes, journal), undoing=False)
+            for change in changes:
+                if self.host.read(change.path) != change.after:
+                    raise TransactionError(f"{change.path} was changed by something else meanwhile")
+        except (CommandError, OSError, TransactionError, KeyboardInterrupt) as error:
+            raise TransactionError(f"{error or 'interrupted'}; {self._undo(journal)}") from error
+        # Before the phase: the timer must not undo what the journal calls healthy.
+        self.host.remove(self._armed_path)
+        self._set_phase(journal, "healthy")
+        self._finish(journal)
+
+    def _prepare(self, changes: Sequence[FileChange], record: Record) -> Dict[str, Any]:
+        files = []
+        for number, change in enumerate(changes):
+            backup = ""
+            if change.before is not None:
+                backup = os.path.join(self.directory, f"{number}-{os.path.basename(change.path)}")
+                self.host.write(backup, change.before, 0o600)
+            mode = self.host.mode(change.path)
+            files.append(
+                {
+                    "path": change.path,
+                    "backup": backup,
+                    "before": digest(change.before),
+                    "after": digest(change.after),
+                    "mode": change.mode if mode is None else mode,
+                }
+            )
+        for change in changes:
+            record.written[change.path] = digest(change.after)
+        journal = {
+            "phase": "prepared",
+            "files": files,
+            "record": record.to_json(),
+            "unit": f"accel-{self.name}-{digest(os.urandom(8))[:8]}",
+        }
+        self._save(self._journal_path, journal)
+        self._arm(journal)
+        return journal
+
+    def _write(self, changes: Sequence[FileChange], journal: Dict[str, Any]) -> None:
+        for change in changes:
+            if change.after is not None:
+                created = self.host.make_directory(os.path.dirname(change.path), 0o755)
+                if created:
+                    journal["record"]["directories"] += created
+                    self._save(self._journal_path, journal)
+                self.host.write(change.path, change.after, change.mode)
+        # Last: what names a file has to let go of it first.
+        for change in changes:
+            if change.after is None:
+                self.host.remove(change.path)
+
+    def _apply(self, write: Callable[[], None], undoing: bool) -> None:
+        probe = self.service.watch(self.host, undoing) if self.service.watch else None
+        write()
+        if self.service.apply:
+            self.host.run(self.service.apply, self.service.timeout)
+        if probe is None:
+            return
+        deadline = self.host.now() + self.service.timeout
+        while True:
+            wrong = probe()
+            if not wrong:
+                return
+            if self.host.now() >= deadline:
+                raise TransactionError(f"not healthy {self.service.timeout:g} s after the change: {wrong}")
+            self.host.sleep(0.5)
+
+    def _take_back(self, journal: Mapping[str, Any], write: bool = True) -> None:
+        self._apply(lambda: self._write_back(journal) if write else None, undoing=True)
+
+    def _write_back(self, journal: Mapping[str, Any]) -> None:
+        for entry in journal["files"]:
+            before = self._before(entry)
+            if before is not None and self.host.read(entry["path"]) != before:
+                self.host.write(entry["path"], before, entry["mode"])
+        for entry in journal["files"]:
+            if not entry["backup"]:
+                self.host.remove(entry["path"])
+        self._remove_empty_directories(journal)
+
+    def _remove_empty_directories(self, journal: Mapping[str, Any]) -> None:
+        for directory in reversed(journal["record"]["directories"]):
+            self.host.remove_directory(directory)
+
+    def _undo(self, journal: Mapping[str, Any]) -> str:
+        """Put the old bytes back after a failure; returns the clause of the message that says how that went."""
+        edited = self._edited_since(journal)
+        if edited:
+            self._close(journal)
+            return f"{edited} was left as that made it; the bytes from before are in {self.directory}"
+        try:
+            self._take_back(journal)
+        except (CommandError, OSError, TransactionError) as error:
+            restored = all(digest(self.host.read(entry["path"])) == entry["before"] for entry in journal["files"])
+            if not restored:
+                return f"putting the previous files back failed as well: {error}; they are in {self.directory}"
+            self._close(journal)
+            return f"the previous files are back, but the service is still not well: {error}"
+        self._close(journal)
+        return (
+            "the previous files are back and the service is well"
+            if self.service.watch
+            else "the previous files are back"
+        )
+
+    def _finish(self, journal: Mapping[str, Any]) -> None:
+        self._save(self._record_path, journal["record"])
+        self._remove_empty_directories(journal)
+        self._close(journal)
+
+    def _close(self, journal: Mapping[str, Any]) -> None:
+        self.host.remove(self._armed_path)
+        if self.host.find("systemctl") and journal.get("armed"):
+            try:
+                self.host.run(["systemctl", "stop", f"{journal['unit']}.timer"], timeout=10)
+            except CommandError as error:
+                # Without the file `armed` the timer does nothing.
+                self.warnings.append(f"The restore timer could not be stopped and will end by itself: {error}")
+        self.host.remove(self._journal_path)
+        self.host.remove(self._restored_path)
+
+    def _arm(self, journal: Dict[str, Any]) -> None:
+        if not self.service.apply and self.service.watch is None:
+            return
+        script = os.path.join(self.directory, "restore.sh")
+        self.host.write(script, self._script(journal).encode(), 0o700)
+        self.host.write(self._armed_path, b"", 0o600)
+        # Longer than the change and its undoing together can take.
+        delay = int(4 * self.service.timeout + 60)
+        try:
+            timer = ["systemd-run", "--quiet", "--collect", f"--unit={journal['unit']}", f"--on-active={delay}s"]
+            self.host.run([*timer, "/bin/sh", script], timeout=10)
+        except CommandError as error:
+            self.warnings.append(
+                f"No restore timer: {error}. Should this run be cut off, the next one restores the files."
+            )
+            return
+        journal["armed"] = True
+        self._save(self._journal_path, journal)
+
+    def _script(self, journal: Mapping[str, Any]) -> str:
+        quote = shlex.quote
+        lines = [
+            "#!/bin/sh",
+            "# Run by a systemd timer when a change by accel.kubernetes was never confirmed.",
+            f"[ -e {quote(self._armed_path)} ] || exit 0",
+            'ours() { [ "$(sha256sum <"$1" 2>/dev/null | cut -d\' \' -f1)" = "$2" ]; }',
+            # A copy of the target carries its owner, mode and label; a target that is gone has none.
+            'back() { tmp="$(dirname "$1")/.accel-restore.tmp"; { cp -a "$1" "$tmp" 2>/dev/null || '
+            '{ : >"$tmp" && chmod "$3" "$tmp"; }; } && cat "$2" >"$tmp" && mv -f "$tmp" "$1"; }',
+        ]
+        for entry in journal["files"]:
+            path = quote(entry["path"])
+            ours = f"ours {path} {entry['after']}" if entry["after"] else f"[ ! -e {path} ]"
+            action = f"back {path} {quote(entry['backup'])} {entry['mode']:o}" if entry["backup"] else f"rm -f {path}"
+            lines.append(f"if {ours}; then {action}; fi")
+        if self.service.apply:
+            lines.append(" ".join(quote(word) for word in self.service.apply))
+        lines.append(f"touch {quote(self._restored_path)} && rm -f {quote(self._armed_path)}")
+        return "\n".join(lines) + "\n"
+
+    def _edited_since(self, journal: Mapping[str, Any]) -> str:
+        """The first file that is neither what it was nor what the run wrote, empty when there is none."""
+        for entry in journal["files"]:
+            if digest(self.host.read(entry["path"])) not in (entry["before"], entry["after"]):
+                return str(entry["path"])
+        return ""
+
+    def _before(self, entry: Mapping[str, Any]) -> bytes | None:
+        if not entry["backup"]:
+            return None
+        data: bytes | None = self.host.read(entry["backup"])
+        if digest(data) != entry["before"]:
+            raise TransactionError(f"the backup {entry['backup']} is damaged; restore {entry['path']} by hand")
+        return data
+
+    def _journal(self) -> Dict[str, Any] | None:
+        return self._load(self._journal_path)
+
+    def _load(self, path: str) -> Dict[str, Any] | None:
+        stored = self.host.read(path)
+        try:
+            content: Dict[str, Any] | None = None if stored is None else json.loads(stored)
+        except ValueError as error:
+            raise TransactionError(f"{path} is damaged: see what is beside it, then delete it ({error})") from error
+        return content
+
+    def _set_phase(self, journal: Dict[str, Any], phase: str) -> None:
+        journal["phase"] = phase
+        self._save(self._journal_path, journal)
+
+    def _save(self, path: str, content: Mapping[str, Any]) -> None:
+        self.host.write(path, json.dumps(content, indent=1).encode(), 0o600)

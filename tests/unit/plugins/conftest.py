@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the checkout importable and runnable as the collection accel.kubernetes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.utils.collection_loader import AnsibleCollectionConfig
+from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
+
+ROOT = Path(__file__).parents[3]
+COLLECTIONS = ROOT / ".build" / "link"
+
+
+def _link_collection() -> None:
+    link = COLLECTIONS / "ansible_collections" / "accel" / "kubernetes"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    if not link.is_symlink():
+        link.symlink_to(ROOT, target_is_directory=True)
+
+
+_link_collection()
+if AnsibleCollectionConfig.collection_finder is None:
+    _AnsibleCollectionFinder(paths=[str(COLLECTIONS)])._install()
+
+START = """
+import runpy
+from ansible.module_utils import basic
+from ansible.utils.collection_loader._collection_finder import _AnsibleCollectionFinder
+
+_AnsibleCollectionFinder(paths=[{collections!r}])._install()
+basic._ANSIBLE_PROFILE = "legacy"
+runpy.run_module("ansible_collections.accel.kubernetes.plugins.modules.{name}", run_name="__main__")
+"""
+
+RunModule = Callable[..., dict[str, Any]]
+StartModule = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start_module(tmp_path: Path) -> Iterator[StartModule]:
+    """Starts a module as the target's Python does, in a process group of its own, its arguments on standard input."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        name: str, args: Mapping[str, Any], *, check: bool = False, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        wire = {**args, "_ansible_check_mode": check, "_ansible_diff": True, "_ansible_remote_tmp": str(tmp_path)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", START.format(collections=str(COLLECTIONS), name=name)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            text=True,
+            start_new_session=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(json.dumps({"ANSIBLE_MODULE_ARGS": wire}))
+        process.stdin.close()
+        process.stdin = None
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def run_module(start_module: StartModule) -> RunModule:
+    """Runs a module to its end and returns its result."""
+
+    def run(
+        name: str, args: Mapping[str, Any], *, check: bool = False, environment: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        out, err = start_module(name, args, check=check, environment=environment).communicate(timeout=60)
+        assert out.strip(), err
+        result: dict[str, Any] = json.loads(out)
+        return result
+
+    return run

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_config
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError, Owned, Wanted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FILE = "/etc/kubernetes/kube-accel/scheduler.yaml"
+THEIRS = (Path(__file__).parents[1] / "fixtures" / "scheduler-config.yaml").read_text()
+BARE = scheduler_config.base("/etc/kubernetes/scheduler.conf", True)
+OURS: dict[str, Any] = {
+    "urlPrefix": "https://127.0.0.1:9446/scheduler",
+    "filterVerb": "predicates",
+    "bindVerb": "bind",
+    "managedResources": [{"name": "tencent.com/vcuda-core", "ignoredByScheduler": False}],
+}
+
+
+def owned_by(wanted: Wanted) -> Owned:
+    return Owned(frozenset(map(scheduler_config.key_of, wanted.extenders)), frozenset(wanted.binpack))
+
+
+def plan(text: str, wanted: Wanted, owned: Owned | None = None, original: str | None = None) -> str:
+    return str(scheduler_config.plan(text, wanted, owned or Owned(), text if original is None else original, FILE))
+
+
+def data_of(text: str) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(text)
+    return data
+
+
+def test_extenders_and_bin_packing_are_merged_beside_what_others_have() -> None:
+    after = data_of(plan(THEIRS, Wanted([OURS], {"nvidia.com/gpu": 3})))
+
+    theirs = data_of(THEIRS)
+    assert after["extenders"] == [*theirs["extenders"], OURS]
+    default, batch = after["profiles"]
+    assert batch == {"schedulerName": "batch"}
+    assert default["plugins"] == theirs["profiles"][0]["plugins"]
+    assert default["pluginConfig"] == [
+        *theirs["profiles"][0]["pluginConfig"],
+        {
+            "name": "NodeResourcesFit",
+            "args": {
+                "scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 3}]}
+            },
+        },
+    ]
+    assert after["percentageOfNodesToScore"] == 50
+
+
+def test_no_line_of_others_changes() -> None:
+    after = plan(THEIRS, Wanted([OURS], {"nvidia.com/gpu": 1})).splitlines()
+
+    position = -1
+    for line in THEIRS.splitlines():
+        position = after.index(line, position + 1)
+
+
+def test_an_extender_given_again_replaces_the_old_one_in_place() -> None:
+    last = {**OURS, "urlPrefix": "https://other:1", "bindVerb": "", "managedResources": [{"name": "other.com/a"}]}
+    first = Wanted([{**OURS, "httpTimeout": "5s"}, last])
+    text = plan(BARE, first)
+
+    after = data_of(plan(text, Wanted([{**OURS, "filterVerb": "filter"}, last]), owned_by(first), BARE))
+
+    assert after["extenders"] == [{**OURS, "filterVerb": "filter"}, last]
+
+
+def test_what_others_added_to_a_matching_extender_of_theirs_stays() -> None:
+    theirs = plan(BARE, Wanted([{**OURS, "httpTimeout": "5s"}]))
+
+    after = data_of(plan(theirs, Wanted([OURS])))
+
+    assert after["extenders"] == [{**OURS, "httpTimeout": "5s"}]
+
+
+def test_an_extender_no_longer_listed_goes() -> None:
+    first = Wanted([OURS], {"nvidia.com/gpu": 1})
+    text = plan(THEIRS, first)
+
+    after = data_of(plan(text, Wanted(binpack={"nvidia.com/gpu": 1}), owned_by(first), THEIRS))
+
+    assert after["extenders"] == data_of(THEIRS)["extenders"]
+
+
+def test_a_weight_given_anew_replaces_the_old_one() -> None:
+    first = Wanted(binpack={"nvidia.com/gpu": 1, "cpu": 1})
+    text = plan(BARE, first)
+
+    after = data_of(plan(text, Wanted(binpack={"nvidia.com/gpu": 5}), owned_by(first), BARE))
+
+    strategy = after["profiles"][0]["pluginConfig"][0]["args"]["scoringStrategy"]
+    assert strategy == {"type": "MostAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 5}]}
+
+
+REFUSED: list[tuple[str, Wanted, list[str]]] = [
+    (BARE + "extender: []\n", Wanted(), ["extender is no field", FILE]),
+    (BARE + "extenders:\n- urlPrefix: x\n  filterverb: f\n", Wanted(), ["extenders[0].filterverb"]),
+    (BARE + "profiles:\n- plugins:\n    scores: {}\n", Wanted(), ["profiles[0].plugins.scores"]),
+    (
+        BARE + "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n    args: {strategy: {}}\n",
+        Wanted(),
+        ["profiles[0].pluginConfig[0].args.strategy"],
+    ),
+    (BARE + "parallelism: '16'\n", Wanted(), ["parallelism", "'16'", "int"]),
+    (BARE + "parallelism: true\n", Wanted(), ["parallelism", "int"]),
+    (BARE + "extenders: {}\n", Wanted(), ["extenders", "list"]),
+    (BARE.replace("/v1", "/v1beta3"), Wanted(), ["v1beta3", "convert"]),
+    ("a: [\n", Wanted(), [FILE, "line"]),
+    ("- a\n", Wanted(), [FILE, "mapping"]),
+    ("a: 1\n---\nb: 2\n", Wanted(), [FILE, "single"]),
+    (
+        BARE + "extenders:\n- urlPrefix: https://theirs\n  bindVerb: bind\n",
+        Wanted([OURS]),
+        ["https://theirs", OURS["urlPrefix"], "one binder"],
+    ),
+    (
+        BARE + "extenders:\n- urlPrefix: https://theirs\n  managedResources: [{name: tencent.com/vcuda-core}]\n",
+        Wanted([OURS]),
+        ["tencent.com/vcuda-core", "https://theirs"],
+    ),
+    (BARE, Wanted([{**OURS, "prioritizeVerb": "p"}]), ["weight"]),
+    (BARE, Wanted([OURS, OURS]), ["same url_prefix"]),
+    (BARE + "profiles:\n- schedulerName: batch\n", Wanted(binpack={"a": 1}), ["default-scheduler", "binpack"]),
+    (
+        BARE
+        + "profiles:\n- pluginConfig:\n  - name: NodeResourcesFit\n"
+        + "    args: {scoringStrategy: {type: LeastAllocated}}\n",
+        Wanted(binpack={"a": 1}),
+        ["LeastAllocated", "MostAllocated"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted", "words"), REFUSED)
+def test_what_kube_scheduler_would_not_start_with_is_refused(text: str, wanted: Wanted, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        plan(text, wanted)
+    assert all(word in str(refusal.value) for word in words)
+
+
+KUBE_SCHEDULER = shutil.which(
+    "kube-scheduler", path=os.pathsep.join([os.environ.get("KUBEBUILDER_ASSETS", ""), "/usr/local/kubebuilder/bin"])
+)
+
+
+def kube_scheduler_says(text: str, tmp_path: Path) -> str:
+    """Empty when a real kube-scheduler reads the configuration, else its complaint."""
+    kubeconfig = {
+        "clusters": [{"name": "a", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+        "current-context": "a",
+        "users": [{"name": "a", "user": {"token": "t"}}],
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    (tmp_path / "config").write_text(text.replace("/etc/kubernetes/scheduler.conf", str(tmp_path / "kubeconfig")))
+    command = [str(KUBE_SCHEDULER), "--config", str(tmp_path / "config"), "--secure-port", "0"]
+    done = subprocess.run(
+        [*command, "--write-config-to", str(tmp_path / "out")], capture_output=True, text=True, timeout=60, check=False
+    )
+    return done.stderr if done.returncode else ""
+
+
+@pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
+@pytest.mark.parametrize("text", [BARE, THEIRS])
+def test_a_real_kube_scheduler_reads_what_is_planned(text: str, tmp_path: Path) -> None:
+    extender = {**OURS, "enableHTTPS": True, "httpTimeout": "5s", "nodeCacheCapable": True, "ignorable": True}
+
+    planned = plan(text, Wanted([extender], {"nvidia.com/gpu": 3, "cpu": 1}))
+
+    assert kube_scheduler_says(planned, tmp_path) == ""
+
+
+@pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
+@pytest.mark.parametrize("text", [text for text, wanted, _words in REFUSED if wanted == Wanted()])
+def test_a_real_kube_scheduler_refuses_what_is_refused(text: str, tmp_path: Path) -> None:
+    assert kube_scheduler_says(text, tmp_path)
+
+
+RESOURCES = ["nvidia.com/gpu", "cpu", "tencent.com/vcuda-core", "nvidia.com/mps-core"]
+
+
+@st.composite
+def wants(draw: st.DrawFn) -> Wanted:
+    names = draw(st.lists(st.sampled_from(RESOURCES), unique=True, max_size=3))
+    extenders = []
+    for number, name in enumerate(names):
+        extender: dict[str, Any] = {
+            "urlPrefix": f"https://127.0.0.1:{9446 + number}/scheduler",
+            "managedResources": [{"name": name}],
+        }
+        if draw(st.booleans()):
+            extender["filterVerb"] = draw(st.sampled_from(["predicates", "filter"]))
+        if draw(st.booleans()):
+            extender["tlsConfig"] = {"caFile": "/a b/ca.crt"}
+        extenders.append(extender)
+    return Wanted(extenders, draw(st.dictionaries(st.sampled_from(RESOURCES), st.integers(1, 100), max_size=3)))
+
+
+@st.composite
+def configurations(draw: st.DrawFn) -> str:
+    """The fixture less any of its parts, with or without bin packing of others."""
+    data = data_of(THEIRS)
+    for key in draw(
+        st.sets(st.sampled_from(["percentageOfNodesToScore", "profiles", "extenders", "clientConnection"]))
+    ):
+        del data[key]
+    for profile in data.get("profiles", []):
+        for key in draw(st.sets(st.sampled_from(["plugins", "pluginConfig"]))):
+            profile.pop(key, None)
+    if "profiles" in data and draw(st.booleans()):
+        strategy: dict[str, Any] = {"type": "MostAllocated"}
+        if draw(st.booleans()):
+            strategy["resources"] = [{"name": "memory", "weight": 7}]
+        data["profiles"][0].setdefault("pluginConfig", []).append(
+            {"name": "NodeResourcesFit", "args": {"ignoredResources": ["a/b"], "scoringStrategy": strategy}}
+        )
+    return "# keep me\n" + yaml.safe_dump(data, sort_keys=draw(st.booleans()))
+
+
+def less(data: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """The data less what is wanted, and less what is empty then."""
+    data = copy.deepcopy(data)
+    urls = {extender["urlPrefix"] for extender in wanted.extenders}
+    data["extenders"] = [item for item in data.get("extenders", []) if item["urlPrefix"] not in urls]
+    for profile in data.get("profiles", []):
+        for plugin in profile.get("pluginConfig", []):
+            strategy = plugin.get("args", {}).get("scoringStrategy")
+            if strategy and "resources" in strategy:
+                strategy["resources"] = [item for item in strategy["resources"] if item["name"] not in wanted.binpack]
+                if not strategy["resources"]:
+                    del strategy["resources"]
+                if strategy == {"type": "MostAllocated"}:
+                    del plugin["args"]["scoringStrategy"]
+            if strategy == {"type": "MostAllocated"}:
+                plugin["args"].pop("scoringStrategy", None)
+        profile["pluginConfig"] = [item for item in profile.get("pluginConfig", []) if item.get("args") != {}]
+
+    def pruned(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: pruned(item) for key, item in value.items() if pruned(item) not in ({}, [])}
+        return [pruned(item) for item in value] if isinstance(value, list) else value
+
+    result: dict[str, Any] = pruned(data)
+    result["profiles"] = [item for item in result.get("profiles", []) if item != {"schedulerName": "default-scheduler"}]
+    return result
+
+
+@settings(max_examples=50, deadline=None)
+@given(configurations(), wants(), wants())
+def test_whatever_the_file_others_keep_theirs_and_ours_comes_changes_and_goes(
+    text: str, first: Wanted, second: Wanted
+) -> None:
+    once = plan(text, first)
+    assert plan(once, first, owned_by(first), text) == once
+
+    twice = plan(once, second, owned_by(first), text)
+    after = data_of(twice)
+    for extender in second.extenders:
+        assert extender in after["extenders"]
+    scored = {
+        item["name"]: item["weight"]
+        for profile in after.get("profiles", [])
+        for plugin in profile.get("pluginConfig", [])
+        if plugin["name"] == "NodeResourcesFit"
+        for item in plugin["args"]["scoringStrategy"].get("resources", [])
+    }
+    assert second.binpack.items() <= scored.items()
+    assert less(after, second) == less(data_of(text), second)
+    assert twice.startswith("# keep me\n")
+
+    gone = plan(twice, Wanted(), owned_by(second), text)
+    assert data_of(gone) == data_of(text)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_manifest import CHECKSUM, Manifest, Wanted
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FILE = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+KUBEADM = (Path(__file__).parents[1] / "fixtures" / "kube-scheduler.yaml").read_text()
+CONFIG = "/etc/kubernetes/kube-accel/scheduler.yaml"
+
+
+def added(text: str, wanted: Wanted) -> str:
+    manifest = Manifest(text, FILE)
+    manifest.add(wanted)
+    return str(manifest.text())
+
+
+def removed(text: str, original: str | None, keep_config: bool = False) -> str:
+    manifest = Manifest(text, FILE)
+    manifest.remove(original, keep_config)
+    return str(manifest.text())
+
+
+def data_of(text: str) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(text)
+    return data
+
+
+def with_config(flag: str | list[str], *, mount: dict[str, Any], volume: dict[str, Any]) -> str:
+    """kubeadm's manifest, already reading a configuration."""
+    data = data_of(KUBEADM)
+    container = data["spec"]["containers"][0]
+    container["command"] += [flag] if isinstance(flag, str) else flag
+    container["volumeMounts"].append({"name": "theirs", **mount})
+    data["spec"]["volumes"].append({"name": "theirs", **volume})
+    return yaml.safe_dump(data)
+
+
+def test_the_pod_reads_the_file_and_sees_its_directory() -> None:
+    data = data_of(added(KUBEADM, Wanted(CONFIG, "content", ["/etc/kubernetes/tls"])))
+
+    container = data["spec"]["containers"][0]
+    assert container["command"][:2] == ["kube-scheduler", f"--config={CONFIG}"]
+    mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume["hostPath"] for volume in data["spec"]["volumes"]}
+    assert mounts.keys() == volumes.keys()
+    shown = {mounts[name]["mountPath"]: (volumes[name], mounts[name]["readOnly"]) for name in mounts}
+    assert shown["/etc/kubernetes/kube-accel"] == (
+        {"path": "/etc/kubernetes/kube-accel", "type": "DirectoryOrCreate"},
+        True,
+    )
+    assert shown["/etc/kubernetes/tls"] == ({"path": "/etc/kubernetes/tls", "type": "Directory"}, True)
+
+
+def test_lines_are_only_added() -> None:
+    after = added(KUBEADM, Wanted(CONFIG, "content")).splitlines()
+
+    position = -1
+    for line in KUBEADM.splitlines():
+        position = after.index(line, position + 1)
+
+
+def test_another_configuration_is_another_checksum() -> None:
+    checksums = [
+        data_of(added(KUBEADM, Wanted(CONFIG, content)))["metadata"]["annotations"][CHECKSUM] for content in "ab"
+    ]
+    assert checksums[0] != checksums[1]
+
+
+@pytest.mark.parametrize(
+    ("flag", "mount", "volume", "outside"),
+    [
+        ("--config=/c/s.yaml", {"mountPath": "/c"}, {"hostPath": {"path": "/etc/theirs"}}, "/etc/theirs/s.yaml"),
+        (["--config", "/c/s.yaml"], {"mountPath": "/c/"}, {"hostPath": {"path": "/etc/x/"}}, "/etc/x/s.yaml"),
+        ("--config=/c/s.yaml", {"mountPath": "/c/s.yaml"}, {"hostPath": {"path": "/etc/y.yaml"}}, "/etc/y.yaml"),
+        (
+            "--config=/c/s.yaml",
+            {"mountPath": "/c", "subPath": "in/it"},
+            {"hostPath": {"path": "/etc/z"}},
+            "/etc/z/in/it/s.yaml",
+        ),
+    ],
+)
+def test_a_configuration_it_reads_already_is_found_and_kept(
+    flag: str | list[str], mount: dict[str, Any], volume: dict[str, Any], outside: str
+) -> None:
+    before = with_config(flag, mount=mount, volume=volume)
+
+    assert Manifest(before, FILE).config_file() == outside
+    after = data_of(added(before, Wanted(CONFIG, "content")))
+    assert CHECKSUM in after["metadata"].pop("annotations")
+    assert after == data_of(before)
+
+
+def test_a_configuration_inside_the_image_is_refused() -> None:
+    before = with_config("--config=/baked/in.yaml", mount={"mountPath": "/c"}, volume={"hostPath": {"path": "/d"}})
+
+    with pytest.raises(ConfigError, match=r"--config=/baked/in\.yaml"):
+        Manifest(before, FILE).config_file()
+
+
+def test_flags_in_args_are_found_and_joined() -> None:
+    data = data_of(KUBEADM)
+    container = data["spec"]["containers"][0]
+    container["args"] = container["command"][1:]
+    container["command"] = ["kube-scheduler"]
+
+    after = data_of(added(yaml.safe_dump(data), Wanted(CONFIG, "")))["spec"]["containers"][0]
+
+    assert after["command"] == ["kube-scheduler"]
+    assert after["args"] == [f"--config={CONFIG}", *container["args"]]
+
+
+def test_a_certificate_the_pod_cannot_see_is_refused() -> None:
+    wanted = Wanted(CONFIG, "", files=["/etc/kubernetes/pki/client.crt"])
+
+    with pytest.raises(ConfigError, match="add /etc/kubernetes/pki to mounts"):
+        added(KUBEADM, wanted)
+    added(KUBEADM, Wanted(CONFIG, "", ["/etc/kubernetes/pki"], wanted.files))
+
+
+def test_a_mount_no_longer_wanted_goes() -> None:
+    first = added(KUBEADM, Wanted(CONFIG, "", ["/a", "/b"]))
+
+    assert added(first, Wanted(CONFIG, "", ["/b"])) == added(KUBEADM, Wanted(CONFIG, "", ["/b"]))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kind: Pod\nspec: {}\n", ["manifest_path"]),
+        ("kind: Deployment\nspec: {containers: [{}]}\n", ["no Pod"]),
+        ("a: [\n", [FILE, "line"]),
+        (KUBEADM.replace("v1.31.2", "v1.24.17"), ["v1.24.17", "1.25"]),
+    ],
+)
+def test_what_is_no_manifest_of_ours_is_refused(text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        Manifest(text, FILE)
+    assert all(word in str(refusal.value) for word in words)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> str:
+    data = data_of(KUBEADM)
+    container = data["spec"]["containers"][0]
+    if draw(st.booleans()):
+        data["metadata"]["annotations"] = {"theirs": "yes"}
+    if draw(st.booleans()):
+        del container["volumeMounts"], data["spec"]["volumes"]
+    if draw(st.booleans()):
+        data["spec"]["containers"].insert(0, {"name": "sidecar", "command": ["--config=/not/this"]})
+    if draw(st.booleans()):
+        container["command"] = draw(st.permutations(container["command"]))
+    return yaml.safe_dump(data, indent=draw(st.sampled_from([2, 4])), sort_keys=draw(st.booleans()))
+
+
+@settings(max_examples=40, deadline=None)
+@given(manifests(), st.lists(st.sampled_from(["/a", "/b/c"]), unique=True))
+def test_whatever_the_manifest_ours_comes_and_goes(text: str, mounts: list[str]) -> None:
+    wanted = Wanted(CONFIG, "content", mounts)
+    once = added(text, wanted)
+
+    assert added(once, wanted) == once
+    assert Manifest(once, FILE).config_file() == CONFIG
+    kept = data_of(once)
+    assert data_of(text)["spec"]["containers"][:-1] == kept["spec"]["containers"][:-1]
+
+    assert data_of(removed(once, text)) == data_of(text)
+    unremembered = copy.deepcopy(data_of(text))
+    assert data_of(removed(once, None)) == unremembered
+
+
+def test_the_configuration_can_be_left_in_place() -> None:
+    once = added(KUBEADM, Wanted(CONFIG, "content", ["/a"]))
+
+    left = removed(once, KUBEADM, keep_config=True)
+
+    assert Manifest(left, FILE).config_file() == CONFIG
+    assert not Manifest(left, FILE).bears_checksum()

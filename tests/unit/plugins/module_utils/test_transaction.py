@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import (
+    CONFIRMED,
+    RESTORED,
+    RESTORED_BY_TIMER,
+    FileChange,
+    Record,
+    Service,
+    Transaction,
+    TransactionError,
+)
+
+OLD, NEW, ADDED = b"old\n", b"new\n", b"added\n"
+
+
+class KilledError(BaseException):
+    """The module's process ends here."""
+
+
+class Machine(Host):  # type: ignore[misc]
+    """A directory for a machine, with one service that reads `main` when it is restarted. Dies when told to."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.running: bytes | None = OLD
+        self.well: Callable[[bytes | None], bool] = lambda running: True
+        self.systemd = True
+        self.timer: list[str] | None = None
+        self.full_for = ""
+        self.operations = 0
+        self.die_at = -1
+        self.clock = 0.0
+
+    def _step(self) -> None:
+        self.operations += 1
+        if self.operations == self.die_at:
+            raise KilledError
+
+    def write(self, path: str, data: bytes, mode: int) -> None:
+        self._step()
+        if self.full_for and path.endswith(self.full_for) and data == NEW:
+            raise OSError(28, "No space left on device", path)
+        target = Path(path)
+        target.write_bytes(data)
+        target.chmod(mode)
+
+    def remove(self, path: str) -> None:
+        self._step()
+        super().remove(path)
+
+    def make_directory(self, path: str, mode: int) -> list[str]:
+        self._step()
+        created: list[str] = super().make_directory(path, mode)
+        return created
+
+    def find(self, command: str) -> str | None:
+        return f"/bin/{command}"
+
+    def run(self, argv: Sequence[str], timeout: float) -> str:
+        self._step()
+        if argv[0] == "restart":
+            self.running = self.read(str(self.root / "main"))
+        elif argv[0] == "systemd-run":
+            if not self.systemd:
+                raise CommandError("cannot run 'systemd-run': No such file or directory")
+            self.timer = list(argv)
+        elif argv[:2] == ["systemctl", "stop"]:
+            self.timer = None
+        return ""
+
+    def now(self) -> float:
+        return self.clock
+
+    def sleep(self, seconds: float) -> None:
+        self.clock += seconds
+
+
+def transaction(machine: Machine) -> Transaction:
+    def watch(host: Host, undoing: bool) -> Callable[[], str]:
+        return lambda: "" if machine.well(machine.running) else "it is ill"
+
+    state = machine.root / "state"
+    state.mkdir(exist_ok=True)
+    return Transaction(machine, str(state), "it", Service(["restart"], watch, timeout=30))
+
+
+def changes(machine: Machine) -> list[FileChange]:
+    """One file changed, one created in a new directory, one deleted."""
+    return [
+        FileChange(str(machine.root / "main"), OLD, NEW),
+        FileChange(str(machine.root / "sub" / "added"), None, ADDED),
+        FileChange(str(machine.root / "doomed"), OLD, None),
+    ]
+
+
+def contents(machine: Machine) -> dict[str, bytes]:
+    files = (path for path in machine.root.rglob("*") if path.is_file() and "state" not in path.parts)
+    return {str(path.relative_to(machine.root)): path.read_bytes() for path in files}
+
+
+BEFORE = {"main": OLD, "doomed": OLD}
+AFTER = {"main": NEW, "sub/added": ADDED}
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return new_machine(tmp_path / "m")
+
+
+def new_machine(root: Path) -> Machine:
+    root.mkdir()
+    (root / "main").write_bytes(OLD)
+    (root / "doomed").write_bytes(OLD)
+    return Machine(root)
+
+
+def test_a_change_is_made_applied_and_remembered(machine: Machine) -> None:
+    record = Record(originals={str(machine.root / "main"): OLD}, owned={"name": "nvidia"})
+
+    transaction(machine).commit(changes(machine), record)
+
+    assert contents(machine) == AFTER
+    assert machine.running == NEW
+    remembered = transaction(machine).record()
+    assert remembered.originals == {str(machine.root / "main"): OLD}
+    assert remembered.owned == {"name": "nvidia"}
+    assert remembered.untouched(str(machine.root / "main"), NEW)
+    assert machine.timer is None
+    assert transaction(machine).recover() == ""
+
+
+def test_a_service_that_stays_ill_gets_its_old_files_back(machine: Machine) -> None:
+    machine.well = lambda running: running == OLD
+
+    with pytest.raises(
+        TransactionError, match=r"not healthy 30 s after the change: it is ill; the previous files are back"
+    ):
+        transaction(machine).commit(changes(machine), Record())
+
+    assert contents(machine) == BEFORE
+    assert not (machine.root / "sub").exists()
+    assert machine.running == OLD
+    assert not transaction(machine).unfinished()
+    assert transaction(machine).record() == Record()
+
+
+def test_a_service_that_was_ill_before_is_said_to_be_so_still(machine: Machine) -> None:
+    machine.well = lambda running: False
+
+    with pytest.raises(TransactionError, match="the previous files are back, but the service is still not well: "):
+        transaction(machine).commit(changes(machine), Record())
+
+    assert contents(machine) == BEFORE
+
+
+def test_a_full_disk_leaves_everything_as_it_was(machine: Machine) -> None:
+    machine.full_for = "/main"
+
+    with pytest.raises(TransactionError, match="No space left"):
+        transaction(machine).commit(changes(machine), Record())
+
+    assert contents(machine) == BEFORE
+    assert machine.running == OLD
+
+
+def test_an_edit_by_others_meanwhile_is_kept(machine: Machine) -> None:
+    def edit(running: bytes | None) -> bool:
+        (machine.root / "main").write_bytes(b"theirs\n")
+        return True
+
+    machine.well = edit
+
+    with pytest.raises(TransactionError, match="main was changed by something else meanwhile"):
+        transaction(machine).commit(changes(machine), Record())
+
+    assert contents(machine)["main"] == b"theirs\n"
+
+
+def test_a_host_without_systemd_is_warned_about(machine: Machine) -> None:
+    machine.systemd = False
+    it = transaction(machine)
+
+    it.commit(changes(machine), Record())
+
+    assert contents(machine) == AFTER
+    assert any("No restore timer" in warning for warning in it.warnings)
+
+
+def test_two_runs_at_once_are_refused(machine: Machine) -> None:
+    lock = str(machine.root / "lock")
+    with machine.lock(lock), pytest.raises(CommandError, match="another run"), machine.lock(lock):
+        pass
+
+
+def killed_machines(tmp_path: Path) -> Iterator[Machine]:
+    """A machine for every operation at which a run can be killed."""
+    for number in range(1, 1000):
+        machine = new_machine(tmp_path / str(number))
+        machine.die_at = number
+        try:
+            transaction(machine).commit(changes(machine), Record(owned={"mark": 1}))
+        except KilledError:
+            machine.die_at = -1
+            yield machine
+        else:
+            assert number > 15
+            return
+
+
+def test_killed_anywhere_the_next_run_ends_what_was_begun(tmp_path: Path) -> None:
+    outcomes = set()
+    for machine in killed_machines(tmp_path):
+        it = transaction(machine)
+        foretold = {path: it.read(str(machine.root / path)) for path in ("main", "sub/added", "doomed")}
+        outcome = it.recover()
+        outcomes.add(outcome)
+
+        found = contents(machine)
+        assert found in (BEFORE, AFTER)
+        assert {path: data for path, data in foretold.items() if data is not None} == found
+        assert machine.running == found["main"]
+        assert it.record().owned == ({"mark": 1} if found == AFTER else {})
+        assert machine.timer is None or not (machine.root / "state" / "armed").exists()
+        assert not it.unfinished()
+        if found == BEFORE:
+            it.commit(changes(machine), Record())
+            assert contents(machine) == AFTER
+    assert outcomes == {"", RESTORED, CONFIRMED}
+
+
+def run_timer(machine: Machine) -> bool:
+    """What systemd does when the timer elapses; returns whether the service was restarted."""
+    assert machine.timer is not None
+    tools = machine.root.parent / f"{machine.root.name}-tools"
+    tools.mkdir()
+    (tools / "restart").write_text(f"#!/bin/sh\ntouch {tools}/restarted\n")
+    (tools / "restart").chmod(0o755)
+    subprocess.run(machine.timer[-2:], check=True, env={"PATH": f"{tools}:/usr/bin:/bin"})
+    return (tools / "restarted").exists()
+
+
+def test_killed_anywhere_the_timer_restores_unless_the_change_was_confirmed(tmp_path: Path) -> None:
+    restored = 0
+    for machine in killed_machines(tmp_path):
+        if machine.timer is None:
+            continue
+        applied = run_timer(machine)
+        found = contents(machine)
+        assert found in (BEFORE, AFTER)
+        outcome = transaction(machine).recover()
+        if outcome == CONFIRMED:
+            assert found == AFTER
+        if outcome == RESTORED_BY_TIMER:
+            restored += 1
+            assert found == BEFORE
+            assert applied
+        assert contents(machine) in (BEFORE, AFTER)
+    assert restored > 5
+
+
+@pytest.fixture
+def interrupted(machine: Machine) -> Machine:
+    """A machine whose last run was killed while it waited for health, so with the new files in place."""
+
+    def die(_running: bytes | None) -> bool:
+        raise KilledError
+
+    machine.well = die
+    with pytest.raises(KilledError):
+        transaction(machine).commit(changes(machine), Record())
+    machine.well = lambda running: True
+    assert contents(machine) == AFTER
+    return machine
+
+
+def test_an_edit_after_an_interrupted_run_is_kept_and_told(interrupted: Machine) -> None:
+    (interrupted.root / "main").write_bytes(b"theirs\n")
+
+    it = transaction(interrupted)
+    it.recover()
+
+    assert contents(interrupted)["main"] == b"theirs\n"
+    assert interrupted.running == b"theirs\n"
+    assert any("that edit was kept" in warning for warning in it.warnings)
+
+
+def test_the_timer_keeps_the_mode_of_the_file(interrupted: Machine) -> None:
+    (interrupted.root / "main").chmod(0o640)
+
+    run_timer(interrupted)
+
+    assert contents(interrupted) == BEFORE
+    assert (interrupted.root / "main").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("name", ["journal.json", "record.json"])
+def test_a_damaged_memory_is_named(machine: Machine, name: str) -> None:
+    it = transaction(machine)
+    (machine.root / "state" / name).write_text("{")
+
+    with pytest.raises(TransactionError, match=rf"{name} is damaged"):
+        it.record()
+
+
+def test_a_damaged_backup_is_not_restored(interrupted: Machine) -> None:
+    (interrupted.root / "state" / "0-main").write_bytes(b"rotten\n")
+
+    with pytest.raises(TransactionError, match=r"0-main is damaged; restore .*/main by hand"):
+        transaction(interrupted).recover()

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import contextlib
+import http.server
+import shutil
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+EXTENDER = {
+    "url_prefix": "https://127.0.0.1:9446/scheduler",
+    "filter_verb": "predicates",
+    "bind_verb": "bind",
+    "enable_https": True,
+    "managed_resources": [{"name": "tencent.com/vcuda-core", "ignored_by_scheduler": False}],
+}
+BINPACK = [{"name": "nvidia.com/gpu", "weight": 3}]
+CHECKSUM = "kube-accel.io/scheduler-config-checksum"
+
+
+class Healthz(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_args: object) -> None:
+        pass
+
+
+@dataclass
+class Kubelet:
+    """Runs a scheduler, each time with a new certificate, for as long as the manifest stays the same."""
+
+    manifests: Path
+    accepts: Callable[[str], bool] = lambda manifest: True
+    port: int = 0
+    seen: set[str] = field(default_factory=set)
+    starts: int = 0
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        running = ""
+        server: http.server.HTTPServer | None = None
+        while not self.stopping.wait(0.02):
+            self.seen.update(path.name for path in self.manifests.iterdir() if not path.name.startswith("."))
+            manifest = (self.manifests / "kube-scheduler.yaml").read_text()
+            if manifest != running:
+                self._stop(server)
+                server = self._start() if self.accepts(manifest) else None
+                running = manifest
+        self._stop(server)
+
+    def _start(self) -> http.server.HTTPServer:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Healthz)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        self.port = server.server_address[1]
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        self.starts += 1
+        return server
+
+    def _stop(self, server: http.server.HTTPServer | None) -> None:
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+@dataclass
+class ControlPlane:
+    """A machine with kubeadm's scheduler."""
+
+    run_module: Callable[..., dict[str, Any]]
+    root: Path
+    kubelet: Kubelet
+
+    @property
+    def manifest(self) -> Path:
+        return self.root / "etc/kubernetes/manifests/kube-scheduler.yaml"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "etc/kubernetes/kube-accel/scheduler.yaml"
+
+    def run(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
+        arguments = {
+            "host_root": str(self.root),
+            "backup_dir": str(self.root.parent / "backups"),
+            "health_url": f"https://127.0.0.1:{self.kubelet.port}/healthz",
+            "timeout": 30,
+            **options,
+        }
+        return self.run_module("scheduler_extender", arguments, check=check)
+
+    def pod(self) -> dict[str, Any]:
+        pod: dict[str, Any] = yaml.safe_load(self.manifest.read_text())
+        return pod
+
+    def files(self) -> dict[str, bytes]:
+        paths = (path for path in (self.root / "etc").rglob("*") if path.is_file())
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture
+def node(run_module: Callable[..., dict[str, Any]], tmp_path: Path) -> Iterator[ControlPlane]:
+    manifests = tmp_path / "root/etc/kubernetes/manifests"
+    manifests.mkdir(parents=True)
+    shutil.copy(FIXTURES / "kube-scheduler.yaml", manifests)
+    (manifests / "kube-scheduler.yaml").chmod(0o600)
+    with running(Kubelet(manifests)) as kubelet:
+        yield ControlPlane(run_module, tmp_path / "root", kubelet)
+
+
+@contextlib.contextmanager
+def running(kubelet: Kubelet) -> Iterator[Kubelet]:
+    thread = threading.Thread(target=kubelet.run)
+    thread.start()
+    while not kubelet.starts:
+        assert thread.is_alive()
+    try:
+        yield kubelet
+    finally:
+        kubelet.stopping.set()
+        thread.join()
+
+
+def test_present_is_foretold_done_once_and_then_left_alone(node: ControlPlane) -> None:
+    before = node.files()
+
+    foretold = node.run(check=True, extenders=[EXTENDER], binpack_resources=BINPACK)
+    assert foretold["changed"]
+    assert node.files() == before
+
+    done = node.run(extenders=[EXTENDER], binpack_resources=BINPACK)
+    assert done["changed"], done
+    assert done["diff"] == foretold["diff"]
+    assert done["scheduler_config_path"] == str(node.config)
+    config = yaml.safe_load(node.config.read_text())
+    assert config["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}
+    assert config["extenders"] == [
+        {
+            "urlPrefix": EXTENDER["url_prefix"],
+            "filterVerb": "predicates",
+            "bindVerb": "bind",
+            "enableHTTPS": True,
+            "managedResources": [{"name": "tencent.com/vcuda-core", "ignoredByScheduler": False}],
+        }
+    ]
+    assert "--config=/etc/kubernetes/kube-accel/scheduler.yaml" in node.pod()["spec"]["containers"][0]["command"]
+    assert node.kubelet.starts == 2
+
+    assert not node.run(extenders=[EXTENDER], binpack_resources=BINPACK)["changed"]
+    assert not node.run(check=True, extenders=[EXTENDER], binpack_resources=BINPACK)["changed"]
+    assert node.kubelet.starts == 2
+
+
+def test_a_change_of_the_configuration_alone_restarts_the_scheduler(node: ControlPlane) -> None:
+    node.run(binpack_resources=BINPACK)
+    first = node.pod()["metadata"]["annotations"][CHECKSUM]
+
+    assert node.run(binpack_resources=[{"name": "nvidia.com/gpu"}])["changed"]
+
+    assert node.pod()["metadata"]["annotations"][CHECKSUM] != first
+    assert node.kubelet.starts == 3
+
+
+def test_absent_gives_back_the_very_bytes(node: ControlPlane) -> None:
+    before = node.files()
+    node.run(extenders=[EXTENDER])
+    node.run(binpack_resources=BINPACK, mounts=["/etc/kubernetes/pki"])
+
+    assert node.run(state="absent", check=True)["changed"]
+    assert node.run(state="absent")["changed"]
+
+    assert node.files() == before
+    assert not node.config.parent.exists()
+    assert node.manifest.stat().st_mode & 0o777 == 0o600
+    assert not node.run(state="absent")["changed"]
+
+
+def test_a_scheduler_that_does_not_start_gets_its_old_files(node: ControlPlane) -> None:
+    before = node.files()
+    node.kubelet.accepts = lambda manifest: CHECKSUM not in manifest
+
+    result = node.run(binpack_resources=BINPACK, timeout=4)
+
+    assert result["failed"]
+    assert "does not answer" in result["msg"]
+    assert "the previous files are back and the service is well" in result["msg"]
+    assert node.files() == before
+
+
+def test_the_answer_of_the_old_scheduler_counts_for_nothing(node: ControlPlane) -> None:
+    before = node.files()
+    node.kubelet.manifests = node.root / "elsewhere"
+    node.kubelet.manifests.mkdir()
+    shutil.copy(node.manifest, node.kubelet.manifests)
+
+    result = node.run(binpack_resources=BINPACK, timeout=4)
+
+    assert result["failed"]
+    assert "still answered by the old kube-scheduler" in result["msg"]
+    assert "the previous files are back and the service is well" in result["msg"]
+    assert node.files() == before
+
+
+def test_kubelet_never_sees_a_second_manifest(node: ControlPlane) -> None:
+    node.run(binpack_resources=BINPACK)
+    node.run(state="absent")
+
+    assert node.kubelet.seen == {"kube-scheduler.yaml"}
+
+
+def existing_configuration(node: ControlPlane, text: str) -> Path:
+    """Let the scheduler read a configuration of others, mounted under another path."""
+    theirs = node.root / "etc/theirs/sched.yaml"
+    theirs.parent.mkdir()
+    theirs.write_text(text)
+    pod = node.pod()
+    container = pod["spec"]["containers"][0]
+    container["command"].append("--config=/inside/sched.yaml")
+    container["volumeMounts"].append({"name": "theirs", "mountPath": "/inside"})
+    pod["spec"]["volumes"].append({"name": "theirs", "hostPath": {"path": "/etc/theirs"}})
+    node.manifest.write_text(yaml.safe_dump(pod))
+    return theirs
+
+
+def test_a_configuration_of_others_is_merged_into(node: ControlPlane) -> None:
+    text = (FIXTURES / "scheduler-config.yaml").read_text()
+    theirs = existing_configuration(node, text)
+    before = node.files()
+
+    result = node.run(extenders=[EXTENDER], health_url="")
+
+    assert result["scheduler_config_path"] == str(theirs)
+    assert not node.config.exists()
+    urls = [extender["urlPrefix"] for extender in yaml.safe_load(theirs.read_text())["extenders"]]
+    assert urls == ["https://storage.example:8443/", EXTENDER["url_prefix"]]
+    assert all(line in theirs.read_text() for line in text.splitlines())
+    assert CHECKSUM in node.pod()["metadata"]["annotations"]
+
+    node.run(state="absent", health_url="")
+    assert node.files() == before
+
+
+def test_an_unknown_field_in_a_configuration_of_others_is_named(node: ControlPlane) -> None:
+    text = (FIXTURES / "scheduler-config.yaml").read_text()
+    existing_configuration(node, text + "algorithmSource: {}\n")
+    before = node.files()
+
+    for check in (True, False):
+        result = node.run(extenders=[EXTENDER], check=check)
+        assert result["failed"]
+        assert "algorithmSource is no field" in result["msg"]
+        assert "etc/theirs/sched.yaml" in result["msg"]
+    assert node.files() == before
+
+
+def test_a_manifest_rewritten_by_kubeadm_is_mended(node: ControlPlane) -> None:
+    node.run(binpack_resources=BINPACK)
+    upgraded = (FIXTURES / "kube-scheduler.yaml").read_text().replace("v1.31.2", "v1.32.0")
+    node.manifest.write_text(upgraded)
+
+    assert node.run(check=True, binpack_resources=BINPACK)["changed"]
+    assert node.run(binpack_resources=BINPACK)["changed"]
+    assert CHECKSUM in node.manifest.read_text()
+
+    node.run(state="absent")
+    assert node.manifest.read_text() == upgraded
+    assert not node.config.parent.exists()
+
+
+def test_a_manifest_that_kubeadm_wrote_with_our_part_loses_it(node: ControlPlane) -> None:
+    bare = yaml.safe_load(node.manifest.read_text().replace("v1.31.2", "v1.32.0"))
+    node.run(binpack_resources=BINPACK)
+    upgraded = node.pod()
+    del upgraded["metadata"]["annotations"]
+    upgraded["spec"]["containers"][0]["image"] = bare["spec"]["containers"][0]["image"]
+    node.manifest.write_text(yaml.safe_dump(upgraded))
+
+    node.run(binpack_resources=BINPACK)
+    node.run(state="absent")
+
+    assert node.pod() == bare
+    assert not node.config.parent.exists()
+
+
+def test_absent_keeps_what_others_changed_in_the_manifest(node: ControlPlane) -> None:
+    before = yaml.safe_load(node.manifest.read_text())
+    node.run(extenders=[EXTENDER], health_url="")
+    node.manifest.write_text(
+        node.manifest.read_text().replace("--leader-elect=true", "--leader-elect=true\n    - --v=4")
+    )
+
+    node.run(state="absent", health_url="")
+
+    before["spec"]["containers"][0]["command"].append("--v=4")
+    assert node.pod() == before
+    assert not node.config.parent.exists()
+
+
+def test_absent_keeps_what_others_wrote_into_our_file(node: ControlPlane) -> None:
+    node.run(extenders=[EXTENDER], binpack_resources=BINPACK)
+    node.config.write_text(node.config.read_text() + "parallelism: 32\n")
+
+    assert node.run(state="absent")["changed"]
+
+    left = yaml.safe_load(node.config.read_text())
+    assert left["parallelism"] == 32
+    assert "extenders" not in left
+    assert "profiles" not in left
+    assert "--config=/etc/kubernetes/kube-accel/scheduler.yaml" in node.manifest.read_text()
+    assert not node.run(state="absent")["changed"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ["binpack_resources", "state=absent"]),
+        ({"extenders": [{**EXTENDER, "managed_resources": []}]}, ["managed_resources", EXTENDER["url_prefix"]]),
+        ({"extenders": [{"url_prefix": "https://x"}]}, ["managed_resources"]),
+        ({"binpack_resources": BINPACK, "manifest_path": "/etc/none.yaml"}, ["etc/none.yaml", "manifest_path"]),
+        (
+            {"extenders": [{**EXTENDER, "tls_config": {"ca_file": "/etc/ssl/x/ca.crt"}}]},
+            ["/etc/ssl/x/ca.crt", "add /etc/ssl/x to mounts"],
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(node: ControlPlane, options: dict[str, Any], words: list[str]) -> None:
+    before = node.files()
+
+    result = node.run(**options)
+
+    assert result["failed"]
+    assert all(word in result["msg"] for word in words)
+    assert node.files() == before
