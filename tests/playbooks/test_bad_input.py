@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""site.yml with an inventory that cannot work: it says what to do about it, before anything is changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sim.cluster import Cluster, NodeSpec, Spec
+from sim.inventory import write_inventory
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with (
+        tempfile.TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as root,
+        Cluster(Path(root), Spec("control", (NodeSpec("gpu-a", "t4"),))) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def inventory(cluster: Cluster) -> Path:
+    return write_inventory(cluster.root)
+
+
+@pytest.fixture(scope="module")
+def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Ansible finds this checkout as the collection it is."""
+    path = tmp_path_factory.mktemp("collections")
+    (path / "ansible_collections/accel").mkdir(parents=True)
+    (path / "ansible_collections/accel/kubernetes").symlink_to(REPOSITORY)
+    return path
+
+
+def state(cluster: Cluster) -> dict[str, str]:
+    """Digest of every file a role may write, and every object but for what the cluster itself keeps writing."""
+    files = (path for path in cluster.root.glob("*/*/**/*") if path.is_file())
+    digests = {
+        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if not path.is_relative_to(cluster.root / path.relative_to(cluster.root).parts[0] / "var/lib/kubelet")
+        and "/var/log/" not in str(path)
+    }
+    objects = [
+        item for kind in ("nodes", "daemonsets", "runtimeclasses", "clusterroles") for item in cluster.store.all(kind)
+    ]
+    kept = ("labels", "annotations", "generation", "deletionTimestamp")
+    return digests | {
+        item["metadata"]["uid"]: json.dumps([item.get("spec"), *(item["metadata"].get(key) for key in kept)])
+        for item in objects
+    }
+
+
+def refusal(cluster: Cluster, inventory: Path, collections: Path, **variables: Any) -> str:
+    """Runs the site, which must fail and change nothing; returns the messages of the failed tasks."""
+    before = state(cluster)
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), "accel.kubernetes.site"]
+    environment = os.environ | {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(
+        [*command, "-e", yaml.safe_dump(variables, default_flow_style=True)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode != 0, output
+    assert not re.search(r"changed=[1-9]", output), output
+    assert state(cluster) == before
+    return " ".join(re.findall(r'"msg": "(.*?)"[,}]', output))
+
+
+def test_an_unknown_mode_names_the_host_and_the_modes(cluster: Cluster, inventory: Path, collections: Path) -> None:
+    message = refusal(cluster, inventory, collections, gpu_mode="shared")
+    assert "Unknown gpu_mode: gpu-a is shared; set it to one of pgpu" in message
+
+
+@pytest.mark.parametrize("group", ["kube_control_plane", "gpu_nodes"])
+def test_an_inventory_without_a_group_names_the_group(
+    cluster: Cluster, inventory: Path, collections: Path, group: str
+) -> None:
+    document = yaml.safe_load(inventory.read_text())
+    del document["all"]["children"][group]
+    inventory.write_text(yaml.safe_dump(document))
+    assert f"no host in the group '{group}'" in refusal(cluster, inventory, collections)
+
+
+def test_a_missing_driver_names_the_variable(cluster: Cluster, inventory: Path, collections: Path) -> None:
+    message = refusal(cluster, inventory, collections, driver_method="none")
+    assert "No NVIDIA driver is loaded and driver_method is none" in message
+
+
+def test_kubelet_and_image_are_missed_in_one_go(cluster: Cluster, inventory: Path, collections: Path) -> None:
+    message = refusal(cluster, inventory, collections, gpu_plugins_kubelet_dir="/var/lib/other", gpu_plugins_image="")
+    assert "/var/lib/other/device-plugins does not exist" in message
+    assert "gpu_plugins_image is not set" in message
+
+
+def test_a_foreign_plugin_stays_in_charge(cluster: Cluster, inventory: Path, collections: Path) -> None:
+    labels = {"name": "nvidia-device-plugin-ds"}
+    container = {"name": "ctr", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "nodeSelector": {"no": "node"}}}
+    name = "nvidia-device-plugin-daemonset"
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}}
+    cluster.store.create("daemonsets", "kube-system", head | {"spec": spec})
+    try:
+        message = refusal(cluster, inventory, collections)
+    finally:
+        cluster.store.delete("daemonsets", "kube-system", name)
+    assert f"DaemonSet kube-system/{name}" in message
+    assert "gpu_plugins_takeover=true" in message
+
+
+def test_an_api_server_out_of_reach_names_the_variable(
+    cluster: Cluster, inventory: Path, collections: Path, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(re.sub(r"https://127.0.0.1:\d+", "https://127.0.0.1:1", cluster.kubeconfig.read_text()))
+    message = refusal(cluster, inventory, collections, gpu_plugins_kubeconfig=str(kubeconfig))
+    assert "set gpu_plugins_kubeconfig" in message

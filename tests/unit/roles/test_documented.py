@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defaults, argument specs and READMEs of the roles name the same variables and values."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROLES = Path(__file__).parents[3] / "roles"
+NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins")
+
+
+def _load(role: str, file: str) -> dict[str, Any]:
+    document: dict[str, Any] = yaml.safe_load((ROLES / role / file).read_text())
+    return document
+
+
+@pytest.mark.parametrize("role", NAMES)
+def test_every_default_is_specified_with_its_value(role: str) -> None:
+    defaults = _load(role, "defaults/main.yml")
+    options = _load(role, "meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+    assert list(options) == list(defaults)
+    given = {name: option["default"] for name, option in options.items() if "default" in option}
+    assert given == {name: defaults[name] for name in given}
+
+
+@pytest.mark.parametrize("role", NAMES)
+def test_every_entry_point_is_specified(role: str) -> None:
+    specs = _load(role, "meta/argument_specs.yml")["argument_specs"]
+    public = {"main", "preflight", "extender", "secondary", "verify", "uninstall"}
+    files = {path.stem for path in (ROLES / role / "tasks").iterdir()}
+    assert set(specs) == public & files
+    assert {"main", "preflight", "uninstall"} <= files
+
+
+@pytest.mark.parametrize("role", NAMES)
+def test_the_readme_lists_every_variable_with_its_default(role: str) -> None:
+    section = (ROLES / role / "README.md").read_text().partition("## Variables")[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", section, re.MULTILINE)
+    defaults = _load(role, "defaults/main.yml")
+    assert [name for name, _ in rows] == list(defaults)
+    for name, shown in rows:
+        value = defaults[name]
+        if isinstance(value, (bool, int)):
+            assert shown == f"`{str(value).lower()}`", name
+        elif isinstance(value, str) and value and "{{" not in value:
+            assert shown == f"`{value}`", name

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the gpu_plugins role refuses, given what a cluster may answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Evaluate
+
+
+def daemonset(name: str, image: str, container: str = "main", namespace: str = "kube-system") -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"template": {"spec": {"containers": [{"name": container, "image": image}]}}},
+    }
+
+
+def pod(name: str, *containers: dict[str, str] | None, phase: str = "Running") -> dict[str, Any]:
+    """A pod whose containers have these limits; None is a container without any."""
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"containers": [{} if limits is None else {"resources": {"limits": limits}} for limits in containers]},
+        "status": {"phase": phase},
+    }
+
+
+def node(mode: str = "", gpus: str | None = None, cgpu: str = "") -> dict[str, Any]:
+    labels = {"kubernetes.io/hostname": "node-1"} | ({"nvidia-device-enable": mode} if mode else {})
+    labels |= {"cgpu": cgpu} if cgpu else {}
+    allocatable = {"cpu": "64"} | ({"nvidia.com/gpu": gpus} if gpus else {})
+    return {"metadata": {"name": "node-1", "labels": labels}, "status": {"allocatable": allocatable}}
+
+
+OURS = daemonset("nvidia-device-plugin-ds", "registry.example/kube-accel:1", "kube-accel")
+NVIDIA = daemonset("anything", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0")
+OPERATOR = daemonset("nvidia-device-plugin-daemonset", "nvcr.io/x", namespace="gpu-operator")
+SAME_NAME = daemonset("nvidia-device-plugin-ds", "registry.example/other:1")
+PLAIN = daemonset("node-exporter", "quay.io/prometheus/node-exporter:v1")
+
+
+def answers(**changed: Any) -> dict[str, Any]:
+    """Registers of a preflight on a bare cluster, and the variables it needs."""
+    return {
+        "gpu_plugins_image": "registry.example/kube-accel:1",
+        "__gpu_plugins_kubelet": {"stat": {"exists": True}},
+        "__gpu_plugins_nodes": {"resources": [node()]},
+        "__gpu_plugins_daemonsets": {"resources": [PLAIN]},
+        "__gpu_plugins_device_classes": {"resources": []},
+        "__gpu_plugins_runtime_classes": {"resources": []},
+        "__gpu_plugins_pods": {},
+    } | changed
+
+
+def device_class(extended: str | None) -> dict[str, Any]:
+    return {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": extended} if extended else {}}
+
+
+def problems(evaluate: Evaluate, **changed: Any) -> list[str]:
+    found = evaluate("gpu_plugins", "__gpu_plugins_problems", {}, **answers(**changed))
+    assert isinstance(found, list)
+    return found
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"__gpu_plugins_daemonsets": {"resources": []}},
+        {
+            "__gpu_plugins_daemonsets": {"resources": [OURS, PLAIN]},
+            "__gpu_plugins_nodes": {"resources": [node("pgpu", "8")]},
+        },
+        {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "gpu_plugins_takeover": True},
+        {"__gpu_plugins_nodes": {"resources": [node(gpus="8")]}, "gpu_plugins_takeover": True},
+        {"__gpu_plugins_nodes": {"resources": [node(gpus="0")]}},
+        {"__gpu_plugins_runtime_classes": {"resources": [{"metadata": {"name": "nvidia"}, "handler": "nvidia"}]}},
+        {"__gpu_plugins_nodes": {"resources": [node("mps")]}, "__gpu_plugins_pods": {"resources": [pod("idle", None)]}},
+        {
+            # As -e or a survey gives it.
+            "gpu_plugins_drain": "true",
+            "__gpu_plugins_nodes": {"resources": [node("mps")]},
+            "__gpu_plugins_pods": {"resources": [pod("train", {"nvidia.com/mps-core": "20"})]},
+        },
+        {"gpu_mode": "vgpu", "__gpu_plugins_daemonsets": {"resources": [OURS]}},
+        {"gpu_plugins_vgpu_enabled": False},
+        {"__gpu_plugins_device_classes": {"resources": [device_class("example.com/fpga"), device_class(None)]}},
+    ],
+)
+def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any]) -> None:
+    assert problems(evaluate, **changed) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"gpu_mode": "shared"}, "gpu_mode is 'shared'; set it to one of pgpu"),
+        ({"gpu_plugins_image": ""}, "gpu_plugins_image is not set"),
+        ({"__gpu_plugins_kubelet": {"stat": {"exists": False}}}, "set gpu_plugins_kubelet_dir"),
+        ({"__gpu_plugins_nodes": {"resources": []}}, "set gpu_plugins_node_name"),
+        (
+            {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}},
+            "DaemonSet kube-system/anything; remove it, or set gpu_plugins_takeover",
+        ),
+        ({"__gpu_plugins_daemonsets": {"resources": [OURS, OPERATOR]}}, "gpu-operator/nvidia-device-plugin-daemonset"),
+        ({"__gpu_plugins_daemonsets": {"resources": [SAME_NAME]}}, "set gpu_plugins_takeover=true"),
+        ({"__gpu_plugins_nodes": {"resources": [node(gpus="8")]}}, "offers 8 nvidia.com/gpu already"),
+        (
+            {"__gpu_plugins_runtime_classes": {"resources": [{"metadata": {"name": "nvidia"}, "handler": "other"}]}},
+            "set gpu_plugins_runtime_class",
+        ),
+        (
+            {
+                "__gpu_plugins_nodes": {"resources": [node("mps")]},
+                "__gpu_plugins_pods": {
+                    "resources": [pod("train", None, {"nvidia.com/gpu": "2"}), pod("web", {"cpu": "1"})]
+                },
+            },
+            "serves mode mps and these pods hold its GPUs: team/train; remove them",
+        ),
+        (
+            {"__gpu_plugins_device_classes": {"resources": [device_class("nvidia.com/gpu")]}},
+            "DeviceClass gpu.nvidia.com serves our resources by dynamic resource allocation",
+        ),
+        ({"gpu_mode": "mps", "gpu_plugins_mps_enabled": "false"}, "gpu_plugins_mps_enabled=false turned off"),
+        (
+            {"gpu_plugins_cgpu_enabled": False, "__gpu_plugins_nodes": {"resources": [node(cgpu="true")]}},
+            "to serve mode cgpu, which gpu_plugins_cgpu_enabled=false",
+        ),
+        (
+            {
+                "__gpu_plugins_nodes": {"resources": [node("pgpu", cgpu="false")]},
+                "gpu_mode": "cgpu",
+                "__gpu_plugins_pods": {"resources": [pod("train", {"nvidia.com/gpu": "1"})]},
+            },
+            "serves mode pgpu and these pods hold its GPUs: team/train; remove them before the node becomes cgpu",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_remedy(evaluate: Evaluate, changed: dict[str, Any], says: str) -> None:
+    found = problems(evaluate, **changed)
+    assert len(found) == 1, found
+    assert says in found[0]
+
+
+def test_all_problems_are_said_at_once(evaluate: Evaluate) -> None:
+    assert len(problems(evaluate, gpu_plugins_image="", __gpu_plugins_nodes={"resources": []})) == 2
+
+
+@pytest.mark.parametrize(
+    ("pods", "holders"),
+    [
+        ([], []),
+        ([pod("a", {"nvidia.com/gpu": "1"}), pod("b", {"memory": "1Gi"})], ["team/a"]),
+        (
+            [
+                pod("done", {"nvidia.com/gpu": "1"}, phase="Succeeded"),
+                pod("failed", {"nvidia.com/gpu": "1"}, phase="Failed"),
+            ],
+            [],
+        ),
+        ([pod("starting", {"nvidia.com/mig-1g.10gb": "1"}, phase="Pending")], ["team/starting"]),
+        (
+            [pod("share", {"tencent.com/vcuda-core": "30"}), pod("mem", {"aliyun.com/gpu-mem": "3"})],
+            ["team/share", "team/mem"],
+        ),
+    ],
+)
+def test_pods_that_hold_gpus_are_named(evaluate: Evaluate, pods: list[dict[str, Any]], holders: list[str]) -> None:
+    given = answers(__gpu_plugins_pods={"resources": pods})
+    assert evaluate("gpu_plugins", "__gpu_plugins_holders", {}, **given) == holders
+
+
+def test_a_side_car_holds_gpus_too(evaluate: Evaluate) -> None:
+    side = pod("side", None)
+    side["spec"]["initContainers"] = [{"restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]
+    given = answers(__gpu_plugins_pods={"resources": [side]})
+    assert evaluate("gpu_plugins", "__gpu_plugins_holders", {}, **given) == ["team/side"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "found", "serves", "labels"),
+    [
+        ("vgpu", node(), "vgpu", {"nvidia-device-enable": "vgpu"}),
+        ("cgpu", node(), "cgpu", {"nvidia-device-enable": "cgpu", "cgpu": "true"}),
+        ("cgpu", node("cgpu", cgpu="false"), "cgpu", {"nvidia-device-enable": "cgpu", "cgpu": "true"}),
+        ("pgpu", node("cgpu", cgpu="true"), "pgpu", {"nvidia-device-enable": "pgpu", "cgpu": None}),
+        # Somebody switched the node by hand: it stays switched.
+        ("pgpu", node("pgpu", cgpu="true"), "cgpu", {"nvidia-device-enable": "pgpu"}),
+        ("mps", node(cgpu="true"), "cgpu", {"nvidia-device-enable": "mps"}),
+    ],
+)
+def test_the_cgpu_label_is_set_and_cleared_for_our_mode_alone(
+    evaluate: Evaluate, mode: str, found: dict[str, Any], serves: str, labels: dict[str, str | None]
+) -> None:
+    given = answers(gpu_mode=mode, __gpu_plugins_nodes={"resources": [found]})
+    assert evaluate("gpu_plugins", "__gpu_plugins_serves", {}, **given) == serves
+    assert evaluate("gpu_plugins", "__gpu_plugins_labels", {}, **given) == labels
+
+
+GIB = 2**30
+
+
+def gpu(memory: int = 80 * GIB, health: str = "healthy", mig: bool = False, capability: str = "9.0") -> dict[str, Any]:
+    mig_state = {"supported": True, "enabled": mig}
+    return {"memory_bytes": memory, "health": health, "mig": mig_state, "compute_capability": capability}
+
+
+@pytest.mark.parametrize(
+    ("mode", "gpus", "expected"),
+    [
+        ("pgpu", [gpu(), gpu(mig=True), gpu(health="unhealthy")], {"nvidia.com/gpu": 2}),
+        ("vgpu", [gpu(), gpu(16 * GIB + 5)], {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 320 + 64}),
+        ("vgpu", [gpu(mig=True)], {"tencent.com/vcuda-core": 0, "tencent.com/vcuda-memory": 0}),
+        ("mps", [gpu(), gpu(capability="6.1")], {"nvidia.com/mps-core": 100, "nvidia.com/mps-memory": 80}),
+        ("cgpu", [gpu(15 * GIB + 1), gpu(health="unknown")], {"aliyun.com/gpu-mem": 15}),
+    ],
+)
+def test_a_node_must_offer_what_its_usable_gpus_make(
+    evaluate: Evaluate, mode: str, gpus: list[dict[str, Any]], expected: dict[str, int]
+) -> None:
+    def complete(offered: dict[str, str]) -> bool:
+        found = node(mode) | {"status": {"allocatable": offered}}
+        given = answers(gpu_mode=mode, __gpu_plugins_nodes={"resources": [found]})
+        assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == expected
+        done = evaluate("gpu_plugins", "__gpu_plugins_complete", facts, **given)
+        assert isinstance(done, bool)
+        return done
+
+    facts = {"accel_nvml": {"gpus": gpus}}
+    assert complete({name: str(amount) for name, amount in expected.items()}) == all(expected.values())
+    assert not complete({name: str(amount - 1) for name, amount in expected.items()})
+
+
+@pytest.mark.parametrize("turned_off", [(), ("cgpu",), ("pgpu", "mps")])
+def test_modes_that_are_turned_off_lose_their_daemonset(evaluate: Evaluate, turned_off: tuple[str, ...]) -> None:
+    names = {
+        "pgpu": "nvidia-device-plugin-ds",
+        "mps": "nvidia-mps-device-plugin-daemonset",
+        "cgpu": "cgpu-device-plugin-ds",
+    }
+    given = {f"gpu_plugins_{mode}_enabled": False for mode in turned_off}
+    found = evaluate("gpu_plugins", "__gpu_plugins_disabled_daemonsets", {}, **given)
+    assert found == [names[mode] for mode in turned_off]

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What container_runtime and scheduler make of the files of a host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from .conftest import Evaluate
+
+DEBIAN = {"pkg_mgr": "apt", "architecture": "x86_64", "distribution": "Debian", "os_family": "Debian"}
+ROCKY = {"pkg_mgr": "dnf", "architecture": "aarch64", "distribution": "Rocky", "os_family": "RedHat"}
+ARCH = {"pkg_mgr": "pacman", "architecture": "x86_64", "distribution": "Archlinux", "os_family": "Archlinux"}
+CONTAINERD = "/etc/containerd/config.toml"
+
+
+def found(evaluate: Evaluate, *existing: str) -> dict[str, Any]:
+    """The register of a host on which exactly these paths exist."""
+    looked_at = evaluate("container_runtime", "__container_runtime_looked_at", DEBIAN)
+    return {"results": [{"item": item, "stat": {"exists": item["path"] in existing}} for item in looked_at]}
+
+
+@pytest.mark.parametrize(
+    ("existing", "runtime"),
+    [
+        ([CONTAINERD], "containerd"),
+        (["/run/containerd/containerd.sock"], "containerd"),
+        # Docker brings a containerd of its own; kubelet uses the one its shim serves.
+        (["/run/cri-dockerd.sock", "/run/containerd/containerd.sock", CONTAINERD], "docker"),
+        (["/run/crio/crio.sock", "/run/containerd/containerd.sock"], "crio"),
+        ([], ""),
+    ],
+)
+def test_the_runtime_kubelet_uses_is_found(evaluate: Evaluate, existing: list[str], runtime: str) -> None:
+    register = found(evaluate, *existing)
+    name = "__container_runtime_selected"
+    assert evaluate("container_runtime", name, DEBIAN, __container_runtime_found=register) == runtime
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (DEBIAN, "nvidia-container-toolkit=1.18.1-1"),
+        (ROCKY, "nvidia-container-toolkit-1.18.1-1"),
+    ],
+)
+def test_all_toolkit_packages_are_of_one_version(evaluate: Evaluate, facts: dict[str, str], expected: str) -> None:
+    name = "__container_runtime_packages"
+    packages = evaluate("container_runtime", name, facts, container_runtime_toolkit_version="1.18.1")
+    assert len(packages) == 4
+    assert expected in packages
+    assert all(package.endswith("1.18.1-1") for package in packages)
+    assert all("1.18" not in package for package in evaluate("container_runtime", name, facts))
+
+
+@pytest.mark.parametrize(
+    ("facts", "existing", "variables", "says"),
+    [
+        (DEBIAN, [CONTAINERD], {}, None),
+        (DEBIAN, [], {}, "No container runtime found"),
+        (DEBIAN, [], {"container_runtime_name": "docker"}, None),
+        (DEBIAN, ["/var/lib/rancher"], {}, "set container_runtime_configure=false"),
+        (DEBIAN, ["/var/lib/rancher"], {"container_runtime_configure": False}, None),
+        (ARCH, [CONTAINERD], {}, "set container_runtime_toolkit_install=false"),
+        (
+            DEBIAN,
+            [CONTAINERD],
+            {"container_runtime_toolkit_install": False},
+            "/usr/bin/nvidia-container-runtime does not exist",
+        ),
+        (ARCH, [CONTAINERD, "/usr/bin/nvidia-container-runtime"], {"container_runtime_toolkit_install": False}, None),
+    ],
+)
+def test_container_runtime_refusals(
+    evaluate: Evaluate, facts: dict[str, str], existing: list[str], variables: dict[str, Any], says: str | None
+) -> None:
+    register = found(evaluate, *existing)
+    problems = evaluate(
+        "container_runtime", "__container_runtime_problems", facts, __container_runtime_found=register, **variables
+    )
+    assert len(problems) == (says is not None), problems
+    assert (says or "") in "".join(problems)
+
+
+K3S = {"name": "k3s", "path": "/etc/rancher/k3s", "remedy": "set kube-scheduler-arg"}
+MANIFEST = {"name": "manifest", "path": "/etc/kubernetes/manifests/kube-scheduler.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("existing", "variables", "says"),
+    [
+        ([MANIFEST], {}, None),
+        ([], {}, "set scheduler_manifest_path"),
+        ([K3S], {}, "k3s runs kube-scheduler inside its own process"),
+        (
+            [MANIFEST],
+            {
+                "scheduler_extenders": [
+                    {"url_prefix": "http://a", "bind_verb": "bind"},
+                    {"url_prefix": "http://b", "bind_verb": "bind"},
+                ]
+            },
+            "allows one extender with bind_verb",
+        ),
+        (
+            [MANIFEST],
+            {"scheduler_extenders": [{"url_prefix": "http://a", "bind_verb": "bind"}, {"url_prefix": "http://b"}]},
+            None,
+        ),
+    ],
+)
+def test_scheduler_refusals(
+    evaluate: Evaluate, existing: list[dict[str, str]], variables: dict[str, Any], says: str | None
+) -> None:
+    register = {"results": [{"item": item, "stat": {"exists": item in existing}} for item in (K3S, MANIFEST)]}
+    given = {"__scheduler_found": register, "__scheduler_plan": {}, "groups": {}, "hostvars": {}} | variables
+    problems = evaluate("scheduler", "__scheduler_problems", DEBIAN, **given)
+    assert len(problems) == (says is not None), problems
+    assert (says or "") in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("variables", "state"),
+    [
+        ({}, True),
+        ({"scheduler_binpack_resources": []}, False),
+        ({"scheduler_binpack_resources": [], "scheduler_extenders": [{"url_prefix": "http://a"}]}, True),
+    ],
+)
+def test_nothing_wanted_takes_our_part_away(evaluate: Evaluate, variables: dict[str, Any], state: bool) -> None:
+    assert evaluate("scheduler", "__scheduler_wanted", DEBIAN, groups={}, hostvars={}, **variables) is state

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which extender the scheduler role brings, what it tells kubeadm, and what it refuses."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .conftest import ROLES, Evaluate
+
+MANIFEST = {"item": {"name": "manifest", "path": "/m"}, "stat": {"exists": True}}
+SHARED = {
+    *("tencent.com/vcuda-core", "tencent.com/vcuda-memory", "aliyun.com/gpu-mem"),
+    *("nvidia.com/mps-core", "nvidia.com/mps-memory"),
+}
+
+
+def given(**changed: Any) -> dict[str, Any]:
+    """Registers of a preflight on a bare control plane, and an inventory of whole GPUs."""
+    return {
+        "groups": {"gpu_nodes": ["a", "b"]},
+        "hostvars": {"a": {}, "b": {"gpu_mode": "pgpu"}},
+        "scheduler_image": "registry.example/kube-accel:1",
+        "__scheduler_found": {"results": [MANIFEST]},
+        "__scheduler_plan": {"changed": False},
+    } | changed
+
+
+def ask(evaluate: Evaluate, name: str, **changed: Any) -> Any:
+    return evaluate("scheduler", name, {"os_family": "Debian"}, **given(**changed))
+
+
+@pytest.mark.parametrize(
+    ("layout", "mode", "expected"),
+    [
+        ("auto", "pgpu", "none"),
+        ("auto", "vgpu", "local"),
+        ("auto", "mps", "local"),
+        ("auto", "cgpu", "local"),
+        ("none", "vgpu", "none"),
+        ("proxied", "pgpu", "proxied"),
+    ],
+)
+def test_an_extender_is_brought_where_gpus_are_shared(
+    evaluate: Evaluate, layout: str, mode: str, expected: str
+) -> None:
+    hosts = {"a": {}, "b": {"gpu_mode": mode}}
+    assert ask(evaluate, "__scheduler_layout", scheduler_layout=layout, hostvars=hosts) == expected
+
+
+def test_the_local_extender_has_every_verb_and_shared_resource(evaluate: Evaluate) -> None:
+    certificates = {"stdout_lines": ["client client-7"]}
+    (entry,) = ask(evaluate, "__scheduler_extenders", scheduler_layout="local", __scheduler_certificates=certificates)
+    assert entry["url_prefix"] == "https://127.0.0.1:9446/scheduler"
+    verbs = {key: entry[key] for key in entry if key.endswith("_verb")}
+    assert verbs == {
+        "filter_verb": "predicates",
+        "prioritize_verb": "priorities",
+        "preempt_verb": "preemption",
+        "bind_verb": "bind",
+    }
+    assert entry["node_cache_capable"] is True
+    assert entry["tls_config"]["cert_file"] == "/etc/kubernetes/kube-accel-pki/scheduler/client-7.crt"
+    assert {item["name"] for item in entry["managed_resources"]} == SHARED
+    assert all(item["ignored_by_scheduler"] is False for item in entry["managed_resources"])
+    assert ask(evaluate, "__scheduler_mounts", scheduler_layout="local") == ["/etc/kubernetes/kube-accel-pki/scheduler"]
+
+
+def test_a_certificate_made_in_this_run_is_the_one_that_counts(evaluate: Evaluate) -> None:
+    made = {"stdout_lines": ["/x/ca.crt", "client client-9"]}
+    for second, expected in ((made, "client-9"), ({"skipped": True}, "client-7")):
+        client = ask(
+            evaluate,
+            "__scheduler_client",
+            __scheduler_certificates={"stdout_lines": ["client client-7"]},
+            __scheduler_certificates_made=second,
+        )
+        assert client == f"/etc/kubernetes/kube-accel-pki/scheduler/{expected}"
+
+
+def test_whole_gpus_go_through_the_extender_on_request_only(evaluate: Evaluate) -> None:
+    for wanted in (False, True):
+        (entry,) = ask(evaluate, "__scheduler_extenders", scheduler_layout="local", scheduler_manage_whole_gpus=wanted)
+        assert ("nvidia.com/gpu" in {item["name"] for item in entry["managed_resources"]}) is wanted
+
+
+def test_the_proxied_extenders_filter_alone_through_the_api_server(evaluate: Evaluate) -> None:
+    conf = yaml.safe_dump({"clusters": [{"cluster": {"server": "https://10.0.0.1:6443"}}]})
+    slurped = {"content": base64.b64encode(conf.encode()).decode()}
+    entries = ask(evaluate, "__scheduler_extenders", scheduler_layout="proxied", __scheduler_conf=slurped)
+    services = "https://10.0.0.1:6443/api/v1/namespaces/kube-system/services"
+    assert {entry["url_prefix"] for entry in entries} == {
+        f"{services}/gpu-quota-admission/proxy/scheduler",
+        f"{services}/nvidia-mps-scheduler-plugin/proxy/scheduler",
+    }
+    assert all({key for key in entry if key.endswith("_verb")} == {"filter_verb"} for entry in entries)
+    names = [item["name"] for entry in entries for item in entry["managed_resources"]]
+    assert sorted(names) == sorted(SHARED)
+
+
+BINDER = {"failed": True, "msg": "/c: http://x and https://127.0.0.1:9446/scheduler would both bind pods, and ..."}
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"scheduler_layout": "beside"}, "scheduler_layout is 'beside'; set it to one of auto, local"),
+        ({"scheduler_policy": "pack"}, "set it to binpack or spread"),
+        ({"scheduler_layout": "local", "scheduler_image": ""}, "scheduler_image is not set"),
+        ({"scheduler_layout": "local", "__scheduler_plan": BINDER}, "set scheduler_layout=proxied"),
+        ({"__scheduler_plan": {"failed": True, "msg": "/c: extenders[0].x is no field"}}, "is no field"),
+        (
+            {"scheduler_layout": "local", "scheduler_extenders": [{"url_prefix": "http://a", "bind_verb": "bind"}]},
+            "ours have 2; set scheduler_layout=proxied",
+        ),
+        (
+            {"scheduler_layout": "proxied", "__scheduler_ca_key": {"stat": {"exists": False}}},
+            "/etc/kubernetes/pki/ca.key does not exist",
+        ),
+        (
+            {
+                "__scheduler_quota_check": {
+                    "rc": 1,
+                    "stderr_lines": ["Traceback", "a.b.QuotaError: line 2: unknown key"],
+                }
+            },
+            "scheduler_quota cannot be read: line 2: unknown key.",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_remedy(evaluate: Evaluate, changed: dict[str, Any], says: str) -> None:
+    problems = ask(evaluate, "__scheduler_problems", **changed)
+    assert len(problems) == 1, problems
+    assert says in problems[0]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"scheduler_image": ""},
+        {"scheduler_layout": "local"},
+        # A bare host has no library for the plan yet; the run installs it.
+        {"__scheduler_plan": {"failed": True, "msg": "Failed to import the required Python library (ruamel.yaml)"}},
+    ],
+)
+def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any]) -> None:
+    assert ask(evaluate, "__scheduler_problems", **changed) == []
+
+
+def kubeadm(scheduler: dict[str, Any] | None, version: str = "v1beta4") -> dict[str, Any]:
+    text = {"apiVersion": f"kubeadm.k8s.io/{version}", "kind": "ClusterConfiguration", "clusterName": "c"}
+    text |= {"scheduler": scheduler} if scheduler is not None else {}
+    return {"resources": [{"data": {"ClusterConfiguration": yaml.safe_dump(text)}}]}
+
+
+def told(evaluate: Evaluate, found: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    after = ask(evaluate, "__scheduler_kubeadm_after", __scheduler_kubeadm_found=found, **changed)
+    assert after["clusterName"] == "c"
+    found_scheduler: dict[str, Any] = json.loads(json.dumps(after["scheduler"]))
+    return found_scheduler
+
+
+CONFIG = "/etc/kubernetes/kube-accel/scheduler.yaml"
+
+
+def test_kubeadm_is_told_what_the_manifest_holds(evaluate: Evaluate) -> None:
+    first = told(evaluate, kubeadm({"extraArgs": [{"name": "v", "value": "4"}]}), scheduler_layout="local")
+    assert first["extraArgs"] == [{"name": "v", "value": "4"}, {"name": "config", "value": CONFIG}]
+    assert [item["hostPath"] for item in first["extraVolumes"]] == [
+        "/etc/kubernetes/kube-accel",
+        "/etc/kubernetes/kube-accel-pki/scheduler",
+    ]
+    assert told(evaluate, kubeadm(first), scheduler_layout="local") == first
+    gone = told(evaluate, kubeadm(first), scheduler_layout="none", scheduler_binpack_resources=[])
+    assert gone == {"extraArgs": [{"name": "v", "value": "4"}]}
+
+
+def test_the_older_kubeadm_has_arguments_by_name(evaluate: Evaluate) -> None:
+    found = told(evaluate, kubeadm(None, "v1beta3"))
+    assert found["extraArgs"] == {"config": CONFIG}
+
+
+def test_a_configuration_of_others_stays_kubeadms(evaluate: Evaluate) -> None:
+    theirs = {"extraArgs": [{"name": "config", "value": "/etc/theirs.yaml"}], "extraVolumes": [{"name": "theirs"}]}
+    found = told(evaluate, kubeadm(theirs), scheduler_layout="local")
+    assert found["extraArgs"] == theirs["extraArgs"]
+    assert [item["name"] for item in found["extraVolumes"]][:1] == ["theirs"]
+    assert [item["hostPath"] for item in found["extraVolumes"][1:]] == ["/etc/kubernetes/kube-accel-pki/scheduler"]
+
+
+def certificates(action: str, directory: Path, days: int = 30, *more: str) -> list[str]:
+    script = (ROLES / "scheduler/files/certificates.sh").read_text()
+    command = ["sh", "-s", action, str(directory), str(days), *(more or ("local",))]
+    return subprocess.run(command, input=script, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def verified(ca: Path, certificate: Path) -> bool:
+    return subprocess.run(["openssl", "verify", "-CAfile", ca, certificate], capture_output=True).returncode == 0
+
+
+def test_certificates_are_made_once_and_belong_together(tmp_path: Path) -> None:
+    missing = certificates("check", tmp_path)
+    assert len(missing) == 6
+    assert not list(tmp_path.iterdir())
+    client = certificates("make", tmp_path)[-1].split()[1]
+    assert certificates("check", tmp_path) == [f"client {client}"]
+    assert verified(tmp_path / "scheduler/ca.crt", tmp_path / "extender/server.crt")
+    assert verified(tmp_path / "extender/ca.crt", tmp_path / f"scheduler/{client}.crt")
+    keys = list(tmp_path.rglob("*.key"))
+    assert len(keys) == 3
+    assert all(key.stat().st_mode & 0o077 == 0 for key in keys)
+    assert not list(tmp_path.rglob("*.new"))
+    assert {path.name for path in (tmp_path / "scheduler").iterdir()} == {"ca.crt", f"{client}.crt", f"{client}.key"}
+
+
+def test_certificates_that_end_soon_or_are_damaged_are_made_anew(tmp_path: Path) -> None:
+    certificates("make", tmp_path)
+    assert len(certificates("check", tmp_path, 3651)) == 4
+    before = (tmp_path / "ca/ca.crt").read_bytes()
+    (tmp_path / "extender/server.crt").write_text("damaged")
+    assert certificates("check", tmp_path)[0].endswith("server.crt")
+    certificates("make", tmp_path)
+    assert len(certificates("check", tmp_path)) == 1
+    assert (tmp_path / "ca/ca.crt").read_bytes() == before
+
+
+def test_a_lost_ca_renews_all_and_gives_the_client_another_name(tmp_path: Path) -> None:
+    certificates("make", tmp_path)
+    old = tmp_path / "scheduler/client-1"
+    (found,) = (tmp_path / "scheduler").glob("client-*.crt")
+    found.rename(old.with_suffix(".crt"))
+    found.with_suffix(".key").rename(old.with_suffix(".key"))
+    (tmp_path / "ca/ca.key").unlink()
+    new = certificates("make", tmp_path)[-1].split()[1]
+    assert new != "client-1"
+    assert old.with_suffix(".crt").exists()
+    assert verified(tmp_path / "extender/ca.crt", tmp_path / f"scheduler/{new}.crt")
+
+
+def test_the_proxied_client_is_signed_by_the_cluster(tmp_path: Path) -> None:
+    certificates("make", tmp_path / "cluster")
+    ca = tmp_path / "cluster/ca/ca.crt"
+    words = ("proxied", str(ca), str(ca.with_suffix(".key")))
+    client = certificates("make", tmp_path / "pki", 30, *words)[-1].split()[1]
+    assert verified(ca, tmp_path / f"pki/scheduler/{client}.crt")
+    assert not (tmp_path / "pki/ca").exists()
+    assert len(certificates("check", tmp_path / "pki", 30, *words)) == 1
