@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
+from bench.plugin import Effort, measure, ours
+
+MIB = 1 << 20
+BUSY_CHILD = """
+import subprocess, sys, time
+block = bytearray(b"x") * (40 << 20)
+if len(sys.argv) == 1:
+    child = subprocess.Popen([sys.executable, __file__, "child"], stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+    child.stdout.readline()
+begin = time.process_time()
+while time.process_time() < begin + 0.2:
+    pass
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def parent_and_child(tmp_path):
+    """Two processes of 40 MiB each that have used 0.2 s of processor time each."""
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY_CHILD)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stdin=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.communicate(b"\n")
+
+
+def test_tree_counts_memory_and_processor_time_of_children(parent_and_child):
+    assert len(process_tree(parent_and_child)) == 2
+    assert 80 * MIB < pss_bytes(parent_and_child) < 120 * MIB
+    assert cpu_seconds(parent_and_child) >= 0.4
+
+
+def test_memory_is_not_shared_out_to_processes_outside_the_tree(parent_and_child):
+    """This process runs the same Python: in the kernel's sum, half of what both use would be missing."""
+    kernel = 0
+    for pid in process_tree(parent_and_child):
+        with Path(f"/proc/{pid}/smaps_rollup").open() as rollup:
+            kernel += next(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+    assert pss_bytes(parent_and_child) > kernel * 1024 + MIB
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1, 100), (0, 1)])
+def test_quantile_is_a_sample(share, expected):
+    assert Series(tuple(range(1, 101)), 0).quantile(share) == expected
+
+
+def test_series_leaves_the_warm_up_out():
+    taken = iter([9.0, 9.0, 3.0, 1.0, 2.0])
+    assert series(lambda: next(taken), samples=3, warm_up=2) == Series((1.0, 2.0, 3.0), 2)
+
+
+def test_series_out_of_time_still_has_a_sample():
+    assert series(lambda: 1.0, samples=1000, warm_up=1000, seconds=0) == Series((1.0,), 0)
+
+
+def test_result_is_a_line_for_machines_and_a_row_for_people():
+    own = Result("plugin", "pss_bytes", 3 * MIB, {"gpus": 8}, "two processes")
+    other = Result("plugin", "register_seconds", 0.0015, {"gpus": 8}, peer="theirs")
+    assert json.loads(own.json()) == {
+        "bench": "plugin",
+        "metric": "pss_bytes",
+        "value": 3 * MIB,
+        "params": {"gpus": 8},
+    }
+    assert json.loads(other.json())["peer"] == "theirs"
+    assert [line.split() for line in table([own, other]).splitlines()[1:]] == [
+        ["kube-accel", "gpus=8", "pss_bytes", "3.0", "MiB", "two", "processes"],
+        ["theirs", "gpus=8", "register_seconds", "1.50", "ms"],
+    ]
+
+
+def test_plugin_bench_measures_the_shipped_command():
+    results = measure("8xh100", ours, "", Effort(starts=1, restarts=1, calls=20, idle_seconds=0.1))
+    assert [result.metric for result in results] == [
+        "register_seconds",
+        "allocate_p99_seconds",
+        "preferred_p99_seconds",
+        "idle_cpu_ratio",
+        "reregister_seconds",
+        "pss_bytes",
+    ]
+    assert all(result.params == {"gpus": 8} for result in results)
+    assert all(result.value > 0 for result in results if result.metric != "idle_cpu_ratio")
