@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The extender with a real kube-scheduler and API server. Nodes are objects alone: nothing runs on them."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from cluster.control_plane import ControlPlane, control_plane, entry, extender_beside, free_port, missing, wait_for
+from kube_accel.kube.api import ApiRefusedError
+from unit.kube_accel.extender.world import GIB, Api, node_object, pod_object, share, taken
+
+pytestmark = pytest.mark.skipif(bool(missing()), reason=missing() or "all there")
+
+NODES = ("a", "b", "c", "d")
+GPUS = 2
+PODS = "/api/v1/namespaces/team/pods"
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with control_plane() as found:
+        admin = found.admin
+        for namespace in ("team", "kube-system"):
+            wait_for(lambda name=namespace: exists(found, name), f"namespace {namespace}")
+        for name in NODES:
+            make_node(admin, name)
+        yield found
+
+
+def exists(plane: ControlPlane, namespace: str) -> bool:
+    try:
+        plane.admin.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
+    except ApiRefusedError as error:
+        return error.status == 409
+    return True
+
+
+def make_node(admin: Any, name: str) -> None:
+    """A node that is ready and offers its GPUs."""
+    node = node_object(name, gpus=GPUS)
+    node["metadata"]["labels"] = {"kubernetes.io/hostname": name}
+    admin.post("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", **node})
+    amounts = {"cpu": "1000", "memory": "1000Gi", "pods": "10000"}
+    amounts |= {"tencent.com/vcuda-core": str(100 * GPUS), "tencent.com/vcuda-memory": str(320 * GPUS)}
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": None, "lastTransitionTime": None}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    admin.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+    # An admission plugin holds new nodes for unready; the controller that ends this does not run.
+    admin.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": []}})
+
+
+@pytest.fixture(autouse=True)
+def no_pods(plane: ControlPlane) -> Iterator[None]:
+    yield
+    plane.admin.send("DELETE", PODS, {"gracePeriodSeconds": 0})
+    wait_for(lambda: not pods(plane), "pods gone")
+
+
+def submit(plane: ControlPlane, name: str, limits: dict[str, str], **spec: Any) -> None:
+    pod = pod_object(name, limits, **spec)
+    pod["spec"]["containers"][0] |= {"image": "none", "resources": {"limits": limits, "requests": limits}}
+    del pod["metadata"]["uid"], pod["status"]
+    plane.admin.post(PODS, {"apiVersion": "v1", "kind": "Pod", **pod})
+
+
+def pods(plane: ControlPlane) -> dict[str, dict[str, Any]]:
+    return {item["metadata"]["name"]: item for item in plane.admin.get(PODS)["items"]}
+
+
+def bound(plane: ControlPlane) -> set[str]:
+    return {name for name, pod in pods(plane).items() if pod["spec"].get("nodeName")}
+
+
+def quiet(plane: ControlPlane, port: int, seconds: float) -> Callable[[], bool]:
+    """Whether kube-scheduler has not asked for so long."""
+    context = ssl.create_default_context(cafile=plane.root / "ca.crt")
+    last = [0.0, time.monotonic()]
+
+    def probe() -> bool:
+        with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", context=context) as response:
+            text = response.read().decode()
+        line = next(line for line in text.splitlines() if 'seconds_count{verb="predicates"}' in line)
+        asked = float(line.rpartition(" ")[2])
+        if asked != last[0]:
+            last[:] = asked, time.monotonic()
+        return time.monotonic() > last[1] + seconds
+
+    return probe
+
+
+def why(plane: ControlPlane, name: str) -> str:
+    """Why a pod waits, as its status tells a person."""
+    conditions = pods(plane)[name]["status"].get("conditions", [])
+    return next((str(found.get("message")) for found in conditions if found["type"] == "PodScheduled"), "")
+
+
+def never_twice(plane: ControlPlane) -> None:
+    for cores, memory in taken(Api(pods=pods(plane))).values():
+        assert cores <= 100
+        assert memory <= 80 * GIB
+
+
+def test_fifty_pods_for_sixteen_slots(plane: ControlPlane) -> None:
+    port = free_port()
+    with extender_beside(plane, port), plane.scheduler([entry(plane, port)]):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda number: submit(plane, f"p{number}", share(50, 20)), range(50)))
+        wait_for(lambda: len(bound(plane)) == 16, "16 pods bound")
+        wait_for(lambda: all(why(plane, name) for name in pods(plane).keys() - bound(plane)), "reasons")
+        never_twice(plane)
+        first = sorted(bound(plane))[0]
+        plane.admin.send("DELETE", f"{PODS}/{first}", {"gracePeriodSeconds": 0})
+        wait_for(lambda: len(bound(plane)) == 16, "the room is used again")
+        never_twice(plane)
+
+
+def test_fragments_are_no_room_and_the_reason_names_the_gpu(plane: ControlPlane) -> None:
+    """By sums every node has room for 60 %; no GPU has."""
+    port = free_port()
+    with extender_beside(plane, port), plane.scheduler([entry(plane, port)]):
+        for number in range(len(NODES) * GPUS):
+            submit(plane, f"p{number}", share(55, 20))
+        wait_for(lambda: len(bound(plane)) == 8, "8 pods bound")
+        submit(plane, "late", share(60, 20))
+        wait_for(lambda: "best has 45 % and 60 GiB free (GPU " in why(plane, "late"), "a reason")
+        never_twice(plane)
+
+
+def test_pods_without_gpus_do_not_need_the_extender_and_gpu_pods_wait_for_it(plane: ControlPlane) -> None:
+    port = free_port()
+    with plane.scheduler([entry(plane, port)]):
+        submit(plane, "gpu", share(50, 20))
+        submit(plane, "plain", {"cpu": "1"})
+        wait_for(lambda: bound(plane) == {"plain"}, "the pod without GPUs")
+        wait_for(lambda: why(plane, "gpu"), "the GPU pod waits")
+        with extender_beside(plane, port):
+            wait_for(lambda: bound(plane) == {"plain", "gpu"}, "the GPU pod")
+
+
+def test_an_extender_killed_and_started_again_goes_on(plane: ControlPlane) -> None:
+    port = free_port()
+    with plane.scheduler([entry(plane, port)]):
+        with extender_beside(plane, port, "first"):
+            for number in range(8):
+                submit(plane, f"p{number}", share(50, 20))
+            wait_for(lambda: len(bound(plane)) >= 4, "some pods")
+        for number in range(8, 20):
+            submit(plane, f"p{number}", share(50, 20))
+        with extender_beside(plane, port, "second"):
+            wait_for(lambda: len(bound(plane)) == 16, "16 pods bound")
+            never_twice(plane)
+
+
+def test_pods_a_quota_kept_waiting_go_on_once_it_is_raised(plane: ControlPlane) -> None:
+    def quota(cores: int) -> dict[str, Any]:
+        text = json.dumps({"version": 1, "namespaces": {"team": {"limits": [{"cores": cores}]}}})
+        return {"metadata": {"name": "kube-accel-quota"}, "data": {"quota.yaml": text}}
+
+    maps = "/api/v1/namespaces/kube-system/configmaps"
+    plane.admin.post(maps, quota(100))
+    port = free_port()
+    try:
+        with extender_beside(plane, port), plane.scheduler([entry(plane, port)]):
+            for number in range(4):
+                submit(plane, f"p{number}", share(50, 20))
+            wait_for(lambda: len(bound(plane)) == 2, "two pods bound")
+            waiting = sorted(pods(plane).keys() - bound(plane))
+            wait_for(lambda: all("quota of namespace team" in why(plane, name) for name in waiting), "the reason")
+            plane.admin.patch(f"{maps}/kube-accel-quota", {"data": {"quota.yaml": "version: 1\nnamespace: {}\n"}})
+            events = "/api/v1/namespaces/kube-system/events"
+            said = wait_for(lambda: [event["message"] for event in plane.admin.get(events)["items"]], "an event")
+            assert "did you mean namespaces?" in said[0]
+            assert len(bound(plane)) == 2
+            # Until here each bind made kube-scheduler look again; from now on nothing does.
+            wait_for(quiet(plane, port, 5), "kube-scheduler has given up")
+            begin = time.monotonic()
+            plane.admin.patch(f"{maps}/kube-accel-quota", quota(200))
+            wait_for(lambda: len(bound(plane)) == 4, "four pods bound", 45)
+            print(f"woken after {time.monotonic() - begin:.1f} s")
+    finally:
+        plane.admin.send("DELETE", f"{maps}/kube-accel-quota")
+
+
+def test_a_pod_of_higher_priority_evicts_what_is_on_one_gpu(plane: ControlPlane) -> None:
+    plane.admin.post("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "high"}, "value": 1000})
+    port = free_port()
+    with extender_beside(plane, port), plane.scheduler([entry(plane, port)]):
+        for number in range(16):
+            submit(plane, f"p{number}", share(50, 20))
+        wait_for(lambda: len(bound(plane)) == 16, "16 pods bound")
+        submit(plane, "urgent", share(70, 20), priorityClassName="high", terminationGracePeriodSeconds=0)
+        # No kubelet ends the victims, so we do what it would.
+        victims = wait_for(
+            lambda: [n for n, p in pods(plane).items() if p["metadata"].get("deletionTimestamp")], "victims"
+        )
+        for name in victims:
+            plane.admin.send("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+        wait_for(lambda: "urgent" in bound(plane), "the urgent pod")
+        assert len(victims) == 2
+        never_twice(plane)

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole GPUs on a real kubelet, through a real scheduler and API server."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from cluster.node import GpuNode, gpu_pod
+from cluster.rig import NODE, PODS, Rig
+from sim.cluster.client import until
+
+WAIT_SECONDS = 60.0
+
+
+@pytest.fixture(autouse=True)
+def no_pods_left(rig: Rig) -> Iterator[None]:
+    yield
+    rig.kubectl("delete", "pods", "--all", "--now", "--wait=true")
+
+
+def submit(rig: Rig, name: str, gpus: int) -> None:
+    rig.api.create(PODS, gpu_pod(name, gpus))
+
+
+def visible(rig: Rig, name: str) -> list[str]:
+    environment = rig.kubectl("exec", name, "--", "env")
+    found = re.search(r"^NVIDIA_VISIBLE_DEVICES=(.*)$", environment, re.MULTILINE)
+    assert found, environment
+    return found[1].split(",")
+
+
+def test_pods_get_their_gpus_and_no_other(rig: Rig, node: GpuNode) -> None:
+    with node.plugin():
+        node.wait_allocatable(8)
+        submit(rig, "one", 1)
+        submit(rig, "four", 4)
+        submit(rig, "nine", 9)
+        rig.wait_running("one", "four")
+        seen = {name: visible(rig, name) for name in ("one", "four")}
+        assert [len(seen["one"]), len(seen["four"])] == [1, 4]
+        assert not set(seen["one"]) & set(seen["four"])
+        nodes = rig.kubectl("exec", "four", "--", "ls", "/dev").split()
+        assert len([name for name in nodes if re.fullmatch(r"nvidia\d+", name)]) == 4
+        assert "nvidiactl" in nodes
+        until(
+            lambda: node.holders() == {uuid: name for name, uuids in seen.items() for uuid in uuids},
+            "the annotation to say who holds what",
+            WAIT_SECONDS,
+        )
+        assert rig.phase("nine") == "Pending"
+        assert "Insufficient nvidia.com/gpu" in rig.kubectl("describe", "pod", "nine")
+
+
+def test_a_lost_gpu_is_withdrawn_and_comes_back(rig: Rig, node: GpuNode) -> None:
+    with node.plugin():
+        node.wait_allocatable(8)
+        with node.edit() as topology:
+            topology.set_health(3, "lost")
+        node.wait_allocatable(7)
+        assert node.object()["status"]["capacity"]["nvidia.com/gpu"] == "8"
+        with node.edit() as topology:
+            topology.set_health(3, "ok")
+        node.wait_allocatable(8)
+
+
+def test_allocations_survive_the_death_of_plugin_and_kubelet(rig: Rig, node: GpuNode) -> None:
+    first = node.start_plugin()
+    node.wait_allocatable(8)
+    submit(rig, "before", 2)
+    rig.wait_running("before")
+    held = set(visible(rig, "before"))
+
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    node.wait_allocatable(0)
+    with node.plugin():
+        node.wait_allocatable(8)
+        submit(rig, "between", 2)
+        rig.wait_running("between")
+
+        rig.restart("kubelet")
+        node.wait_allocatable(8)
+        submit(rig, "after", 4)
+        rig.wait_running("after")
+        assert rig.phase("before") == "Running"
+        assert set(visible(rig, "before")) == held
+        handed_out = [uuid for name in ("before", "between", "after") for uuid in visible(rig, name)]
+        assert len(set(handed_out)) == 8
+
+
+def test_more_pods_than_gpus_wait_and_run_when_room_appears(rig: Rig, node: GpuNode) -> None:
+    with node.plugin():
+        node.wait_allocatable(8)
+        names = [f"crowd-{number}" for number in range(12)]
+        for name in names:
+            submit(rig, name, 1)
+        until(lambda: sum(rig.phase(name) == "Running" for name in names) == 8, "8 pods to run", WAIT_SECONDS)
+        running = [name for name in names if rig.phase(name) == "Running"]
+        rig.kubectl("delete", "pod", "--now", *running[:4])
+        rest = [name for name in names if name not in running[:4]]
+        rig.wait_running(*rest)
+        assert len({uuid for name in rest for uuid in visible(rig, name)}) == 8
+
+
+def test_a_successor_takes_over(rig: Rig, node: GpuNode) -> None:
+    log = rig.directory / "log" / "kube-accel"
+    with node.plugin() as old:
+        node.wait_allocatable(8)
+        submit(rig, "before", 1)
+        rig.wait_running("before")
+        # The successor of a DaemonSet's pod has an address of its own; here it has a port.
+        with node.plugin(port=9447):
+            registrations = log.read_text().count("registered with kubelet")
+            old.terminate()
+            old.wait(WAIT_SECONDS)
+            # Kubelet 1.36 drops the successor with its predecessor's stream.
+            until(lambda: log.read_text().count("registered with kubelet") > registrations, "kubelet", WAIT_SECONDS)
+            submit(rig, "after", 7)
+            rig.wait_running("before", "after")
+            assert not set(visible(rig, "before")) & set(visible(rig, "after"))
+
+
+def test_kubelet_measures_the_allocations(rig: Rig, node: GpuNode) -> None:
+    with node.plugin():
+        node.wait_allocatable(8)
+        submit(rig, "measured", 1)
+        rig.wait_running("measured")
+        metrics = rig.kubectl("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/metrics")
+        count = re.search(
+            r'^kubelet_device_plugin_alloc_duration_seconds_count\{resource_name="nvidia.com/gpu"\} (\d+)$',
+            metrics,
+            re.MULTILINE,
+        )
+        assert count, "kubelet exports no count of allocations"
+        assert int(count[1]) >= 1
