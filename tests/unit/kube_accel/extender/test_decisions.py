@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kube_accel.extender.service import Layout
-from kube_accel.model import GpuHealth, Health, Mode
+from kube_accel.model import Ancestor, GpuHealth, GpuLink, Health, Inventory, Mode
 from kube_accel.sharing import assignment
 from kube_accel.sharing.inventory_annotation import Holding
 from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken, uuid
+from unit.kube_accel.plugin import fakes
 
 
 @pytest.fixture
@@ -250,3 +254,90 @@ def test_proxied_layout_offers_predicates_alone_and_keeps_gpus_for_known_pods_on
     assert assignment.decode(told[0][1][assignment.ANNOTATION]).node == answers[0][0]
     assert extender.cluster.reservations == 1
     assert bound(api) == ["p"]
+
+
+def linked(node: str, nvlinks: int, *traits: dict[str, Any]) -> Inventory:
+    """Four GPUs of a node; ``traits`` replaces fields of the first ones."""
+    changes = [*traits, *({} for _ in range(4 - len(traits)))]
+    gpus = tuple(
+        replace(gpu, uuid=uuid(node, gpu.index), **change)
+        for gpu, change in zip(fakes.inventory(4).gpus, changes, strict=True)
+    )
+    links = {frozenset((a.uuid, b.uuid)): GpuLink(Ancestor.NODE, nvlinks) for a, b in itertools.combinations(gpus, 2)}
+    return Inventory("580.1", (13, 0), gpus, links)
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+def test_several_gpus_go_where_they_are_connected_best(extender: Extender, api: Api, policy: str) -> None:
+    for name, nvlinks in (("pcie", 0), ("nvlink", 18)):
+        extender.cluster.keep_node(node_object(name, known=linked(name, nvlinks)))
+    two = pod_object("two", {"tencent.com/vcuda-core": "200"})
+    scores = extender.call("priorities", {"Pod": two, "NodeNames": ["pcie", "nvlink"]})
+    assert [entry["Score"] for entry in scores] == sorted({entry["Score"] for entry in scores})
+    fuller = "pcie" if policy == "binpack" else "nvlink"
+    assert extender.bind(_seen(extender, api, "first", 50), fuller) == ""
+    pod = pod_object("p", {"tencent.com/vcuda-core": "200"})
+    pod["metadata"]["annotations"]["kube-accel.io/placement"] = policy
+    assert extender.schedule(api.create(pod), "pcie", "nvlink") == ""
+    assert api.pods["p"]["spec"]["nodeName"] == "nvlink"
+
+
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+@pytest.mark.parametrize(
+    ("other", "annotations"),
+    [
+        pytest.param(node_object("b", known=linked("b", 0, {"model": A100})), {"use-gpu-model": "a100"}, id="model"),
+        pytest.param(
+            node_object("b", known=linked("b", 0, {"compute_capability": (10, 0)})),
+            {"min-compute-capability": "10"},
+            id="compute capability",
+        ),
+        pytest.param(
+            node_object("b", known=replace(linked("b", 0), cuda_version=(13, 1))), {"min-cuda": "13.1"}, id="CUDA"
+        ),
+        pytest.param(node_object("b", known=linked("b", 0)), {"use-gpu-uuid": uuid("b", 0)}, id="UUID"),
+    ],
+)
+def test_a_node_that_differs_in_one_trait_has_a_verdict_of_its_own(
+    extender: Extender, other: dict[str, Any], annotations: dict[str, str]
+) -> None:
+    extender.cluster.keep_node(node_object("a", known=linked("a", 0)))
+    extender.cluster.keep_node(other)
+    pod = pod_object("p", share(30, 8))
+    pod["metadata"]["annotations"] = {f"kube-accel.io/{key}": value for key, value in annotations.items()}
+    assert extender.filter(pod, "b", "a")["NodeNames"] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("other", "cores"),
+    [
+        pytest.param(node_object("b", known=linked("b", 0, *[{"mig_enabled": True}] * 4)), 30, id="MIG"),
+        pytest.param(
+            node_object("b", known=linked("b", 0), health={uuid("b", i): fakes.LOST for i in range(4)}), 30, id="health"
+        ),
+        pytest.param(node_object("b", known=linked("b", 0, {"memory_bytes": GIB})), 400, id="memory"),
+    ],
+)
+def test_a_node_that_lacks_one_thing_is_not_taken_for_its_like(
+    extender: Extender, other: dict[str, Any], cores: int
+) -> None:
+    extender.cluster.keep_node(node_object("a", known=linked("a", 0)))
+    extender.cluster.keep_node(other)
+    memory = "1280" if cores == 400 else "4"
+    pod = pod_object("p", {"tencent.com/vcuda-core": str(cores), "tencent.com/vcuda-memory": memory})
+    assert extender.filter(pod, "a", "b")["NodeNames"] == ["a"]
+
+
+def test_the_log_says_why_this_gpu(extender: Extender, api: Api, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    extender.cluster.keep_node(node_object("m", mode=Mode.MPS))
+    extender.bind(_seen(extender, api, "first", 60), "a")
+    assert extender.schedule(_seen(extender, api, "p", 60), "a", "m") == ""
+    said = {record.message: vars(record) for record in caplog.records if vars(record).get("pod") == "team/p"}
+    assert said["filtered"]["asks"] == "60 % and 8 GiB of a GPU"
+    assert (said["filtered"]["passed"], said["filtered"]["refused"]) == (1, {"serves mps, not vgpu": 1})
+    assert said["scored"]["best"].keys() == {"a"}
+    assert said["assigned"]["chosen"] == {"main": [1]}
+    assert [(gpu["gpu"], gpu["free_cores"]) for gpu in said["assigned"]["candidates"]] == [(0, 40), (1, 100)]

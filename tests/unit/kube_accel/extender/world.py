@@ -158,7 +158,7 @@ class Extender:
         self.cluster = Cluster(pod_reader, verdicts.forget)
         self.decider = Decider(self.cluster, verdicts)
         self.quotas = Quotas(self.cluster, self.decider.choose)
-        self.binder = Binder(api, self.cluster, self.decider, self.quotas, self.clock)
+        self.binder = Binder(api, self.cluster, self.decider, self.quotas, clock=self.clock)
         metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self.service = Service(
             layout, pod_reader, self.cluster, self.decider, self.binder, self.quotas.limits, metrics, {}
@@ -179,6 +179,8 @@ class Extender:
     def call(self, verb: str, body: object, status: int = 200, known: bool = True) -> Any:
         """What kube-scheduler would get."""
         response = self.service.handle(Request("POST", f"/scheduler/{verb}", json.dumps(body).encode(), known))
+        if response.afterwards is not None:
+            response.afterwards()
         assert response.status == status, response.body
         return json.loads(response.body) if status == 200 else response.body.decode()
 

@@ -105,6 +105,14 @@ def test_binpack_prefers_the_node_the_pod_fills() -> None:
     assert (binpack, spread) == ([[5, 2]], [[5, 8]])
 
 
+@pytest.mark.parametrize("policy", [BINPACK, SPREAD])
+def test_well_connected_gpus_outweigh_the_policy(policy: PlacementPolicy) -> None:
+    request = pod(whole(2), policy=policy)
+    rooms = [Room.of(views, Mode.VGPU) for views in (board(*[(0, 0)] * 4), board(*[(0, 0)] * 2, *[(100, 80)] * 2))]
+    assert all(score(request, near, 0.9) > score(request, far, 0.3) for near in rooms for far in rooms)
+    assert len({score(request, room, 0.9) for room in rooms}) == 2, "of equally connected ones the policy decides"
+
+
 def test_a_node_without_gpus_is_the_worst() -> None:
     assert scores(pod(share(1, 1)), []) == [0]
 

@@ -196,3 +196,26 @@ def test_every_sequence_of_pairs_packs_a_board() -> None:
     for expected in (names(0, 1), names(2, 3), names(4, 5), names(6, 7)):
         assert choose_connected(NVSWITCH_8, free, (), 2) == expected
         free -= set(expected)
+
+
+def pair(ancestor: Ancestor, nvlinks: int = 0) -> Inventory:
+    return inventory(2, lambda a, b: GpuLink(ancestor, nvlinks), halves)
+
+
+def test_closeness_compares_gpus_of_different_nodes() -> None:
+    rising = [
+        inventory(2, lambda a, b: None, halves),
+        *(pair(ancestor) for ancestor in sorted(Ancestor, reverse=True)),
+        *(pair(Ancestor.SYSTEM, nvlinks) for nvlinks in (1, 2, 18)),
+    ]
+    found = [Connectivity.of(topology).closeness(names(0, 1)) for topology in rising]
+    assert found == sorted(set(found))
+    assert all(0 <= closeness < 1 for closeness in found)
+    assert found[7] - found[6] >= 0.5, "NVLink or none is half of it"
+
+
+def test_closeness_is_of_all_pairs_and_of_known_gpus() -> None:
+    half = Connectivity.of(inventory(3, lambda a, b: GpuLink(Ancestor.NODE, 4) if b < 2 else None, halves))
+    near = half.closeness(names(0, 1))
+    assert half.closeness(names(0, 1, 2)) == pytest.approx(near / 3)
+    assert half.closeness(["GPU-00", "GPU-unknown"]) == half.closeness(names(0)) == 0

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from kube_accel.placement.choose import WHOLE, GpuView, Refusal, place
 from kube_accel.placement.score import Room
 from kube_accel.placement.topology import Connectivity
 from kube_accel.sharing.inventory_annotation import NodeInventory
+
+_KINDS = 10_000
+"""Different nodes that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +65,43 @@ class NodeView:
     node: NodeGpus
     gpus: tuple[GpuView, ...]
     room: Room
+    kind: int
+    """Nodes with the same number differ in the UUIDs of their GPUs alone, as far as placement can tell."""
 
 
-def view(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses]) -> NodeView:
+class Kinds:
+    """Numbers what nodes are like. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self._known: dict[object, int] = {}
+
+    def number(self, node: NodeGpus, gpus: Iterable[GpuView]) -> int:
+        """The same for nodes that are alike; a number is never given to nodes that are not."""
+        known = self._known
+        if len(known) >= _KINDS:
+            known = self._known = {}
+        alike = (
+            node.mode,
+            node.cuda_version,
+            node.connectivity.weights,
+            tuple([(*_description(view.gpu), view.used, bool(view.obstacle), view.doubtful) for view in gpus]),
+        )
+        return known.setdefault(alike, next(self._numbers))
+
+
+def _description(gpu: Gpu) -> tuple[object, ...]:
+    return gpu.index, gpu.model, gpu.memory_bytes, gpu.compute_capability, gpu.mig_enabled
+
+
+def view(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses], kinds: Kinds) -> NodeView:
     """The node with these pods bound to it and so much reserved for others."""
     used = account(node, name, pods, reserved)
     gpus = tuple(
         GpuView(gpu, health, node.cuda_version, use)
         for gpu, health, use in zip(node.gpus, node.health, used, strict=True)
     )
-    return NodeView(node, gpus, Room.of(gpus, node.mode))
+    return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
 
 
 def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses]) -> list[GpuUse]:

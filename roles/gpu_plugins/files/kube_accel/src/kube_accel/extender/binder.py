@@ -6,13 +6,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from kube_accel.extender.cache import Cluster, Node, Reservation
 from kube_accel.extender.decide import Decider
-from kube_accel.extender.decisions import log_bind
 from kube_accel.extender.pods import Pod, uses_of
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.wire import BindArguments
@@ -52,6 +53,16 @@ class Outcome(StrEnum):
     """The API server said no, or could not be asked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """How a bind ended, and why."""
+
+    outcome: Outcome
+    reason: str = ""
+    kept: Reservation | None = None
+    """What was chosen for the pod, if it came so far."""
+
+
 class Binder:
     """Binds pods, several at once; one after the other on a node for as long as choosing takes."""
 
@@ -61,12 +72,15 @@ class Binder:
         cluster: Cluster,
         decider: Decider,
         quotas: Quotas,
+        aside: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``aside`` is entered while the API server is waited for."""
         self._api = api
         self._cluster = cluster
         self._decider = decider
         self._quotas = quotas
+        self._aside = aside
         self._clock = clock
         self._takeovers = 0
         self._last_call = float("-inf")
@@ -80,23 +94,27 @@ class Binder:
             self._taken_over = now
         self._last_call = now
 
-    def bind(self, asked: BindArguments) -> tuple[Outcome, str]:
+    def idle(self) -> bool:
+        """Nobody has called for a while."""
+        return self._clock() > self._last_call + _SILENCE
+
+    def bind(self, asked: BindArguments) -> Bound:
         """Bind a pod to a node. Not bound: a reason; what was kept for the pod is given back."""
         pod = self._cluster.pods.get(asked.uid)
         if pod is None or pod.request is None:
             reason = pod.refused if pod else f"pod {asked.namespace}/{asked.name} has not been seen yet; try again"
-            return Outcome.REFUSED, reason
+            return Bound(Outcome.REFUSED, reason)
         if pod.node:
             return _already(pod.node, asked.node)
         node = self._cluster.node(asked.node)
         try:
             self._catch_up(node)
         except ApiError as error:
-            return Outcome.FAILED, f"the pods of node {node.name} could not be looked at: {error}"
+            return Bound(Outcome.FAILED, f"the pods of node {node.name} could not be looked at: {error}")
         chosen = self.reserve(pod, pod.request, node)
         if isinstance(chosen, str):
-            return Outcome.REFUSED, chosen
-        return self._send(pod, asked, node, chosen)
+            return Bound(Outcome.REFUSED, chosen)
+        return replace(self._send(pod, asked, node, chosen), kept=chosen)
 
     def reserve(self, pod: Pod, request: PodRequest, node: Node) -> Reservation | str:
         """Keep GPUs of a node for a pod, instead of what was kept for it before; or why there are none."""
@@ -116,12 +134,11 @@ class Binder:
         indexes = {gpu.uuid: gpu.index for gpu in view.node.gpus}
         annotations = pod_annotations(assignment, request.mode, pod.containers, indexes, time.time_ns())
         expires = self._clock() + RESERVED_SECONDS
-        reservation = Reservation(pod, uses_of(request, assignment), annotations, expires)
+        reservation = Reservation(pod, uses_of(request, assignment), annotations, expires, assignment, view)
         self._cluster.reserve(node, reservation)
-        log_bind(pod, request, assignment, view)
         return reservation
 
-    def _send(self, pod: Pod, asked: BindArguments, node: Node, kept: Reservation) -> tuple[Outcome, str]:
+    def _send(self, pod: Pod, asked: BindArguments, node: Node, kept: Reservation) -> Bound:
         path = pod_path(pod.namespace, pod.name)
         binding = {
             "apiVersion": "v1",
@@ -135,12 +152,13 @@ class Binder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node.name},
         }
         try:
-            self._api.post(f"{path}/binding", binding)
+            with self._aside():
+                self._api.post(f"{path}/binding", binding)
         except ApiError as error:
             return self._settle(pod, asked, path, error)
-        return Outcome.BOUND, ""
+        return Bound(Outcome.BOUND)
 
-    def _settle(self, pod: Pod, asked: BindArguments, path: str, error: ApiError) -> tuple[Outcome, str]:
+    def _settle(self, pod: Pod, asked: BindArguments, path: str, error: ApiError) -> Bound:
         """The bind failed, or so it seems: the pod itself tells."""
         reason = f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}"
         _log.warning(
@@ -151,16 +169,16 @@ class Binder:
             item = {} if certain else self._api.get(path)
         except ApiRefusedError as second:
             if second.status != 404:
-                return Outcome.FAILED, reason
+                return Bound(Outcome.FAILED, reason)
             item = {}
         except ApiError:
             # It may be bound. What is kept for it stays until it is seen, tried again, or forgotten.
-            return Outcome.FAILED, reason
+            return Bound(Outcome.FAILED, reason)
         if (item.get("metadata") or {}).get("uid") == pod.uid and (item.get("spec") or {}).get("nodeName"):
             self._cluster.keep_pod(item)
             return _already(item["spec"]["nodeName"], asked.node)
         self._cluster.release(pod.uid)
-        return Outcome.FAILED, reason
+        return Bound(Outcome.FAILED, reason)
 
     def _catch_up(self, node: Node) -> None:
         """Soon after another extender may have been called: learn what it did on this node. Raises ApiError."""
@@ -178,7 +196,7 @@ def pod_path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
-def _already(is_on: str, asked: str) -> tuple[Outcome, str]:
+def _already(is_on: str, asked: str) -> Bound:
     if is_on == asked:
-        return Outcome.BOUND, ""
-    return Outcome.FAILED, f"the pod is already bound to {is_on}"
+        return Bound(Outcome.BOUND)
+    return Bound(Outcome.FAILED, f"the pod is already bound to {is_on}")

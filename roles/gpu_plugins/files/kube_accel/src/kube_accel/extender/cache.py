@@ -14,9 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kube_accel.extender.accounting import NodeGpus, NodeView, view
+from kube_accel.extender.accounting import Kinds, NodeGpus, NodeView, view
 from kube_accel.extender.charges import Charges
 from kube_accel.extender.pods import Pod, PodReader, Uses, assignment_text, stated_uses
+from kube_accel.model import Assignment
 from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 
 _log = logging.getLogger(__name__)
@@ -35,6 +36,9 @@ class Reservation:
     """What the pod is to carry."""
     expires: float
     """Monotonic seconds."""
+    assignment: Assignment
+    view: NodeView
+    """What there was to choose from."""
 
 
 class Node:
@@ -43,6 +47,7 @@ class Node:
     __slots__ = (
         "_annotation",
         "_changed",
+        "_kinds",
         "_view",
         "gpus",
         "labels",
@@ -54,7 +59,7 @@ class Node:
         "reserved",
     )
 
-    def __init__(self, name: str, changed: Callable[[str], None]) -> None:
+    def __init__(self, name: str, kinds: Kinds, changed: Callable[[str], None]) -> None:
         """``changed`` is called under the lock whenever the node may have more or less room than before."""
         self.name = name
         self.lock = threading.Lock()
@@ -69,6 +74,7 @@ class Node:
         """The takeover after which this node's pods were asked for."""
         self._annotation: int | None = None
         self._view: NodeView | None = None
+        self._kinds = kinds
         self._changed = changed
 
     def view(self) -> NodeView | None:
@@ -82,7 +88,7 @@ class Node:
         if self.gpus is None:
             return None
         pods = [pod for uid, pod in self.pods.items() if uid not in uids]
-        return view(self.gpus, self.name, pods, [entry.uses for entry in self.reserved.values()])
+        return view(self.gpus, self.name, pods, [entry.uses for entry in self.reserved.values()], self._kinds)
 
     def changed(self) -> None:
         """Forget what was concluded from pods, reservations and GPUs."""
@@ -112,6 +118,7 @@ class Cluster:
         """``changed`` is called with a node's name, under its lock, whenever its room may have changed."""
         self._reader = reader
         self._node_changed = changed
+        self._kinds = Kinds()
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.bound: Callable[[Pod, Reservation | None], None] = lambda pod, reservation: None
@@ -124,7 +131,7 @@ class Cluster:
         """The node of this name, made when nobody has heard of it yet."""
         found = self.nodes.get(name)
         if found is None:
-            found = self.nodes.setdefault(sys.intern(name), Node(sys.intern(name), self._node_changed))
+            found = self.nodes.setdefault(sys.intern(name), Node(sys.intern(name), self._kinds, self._node_changed))
         return found
 
     def keep_pod(self, item: dict[str, Any]) -> str | None:

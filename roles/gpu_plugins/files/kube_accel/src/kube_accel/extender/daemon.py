@@ -18,10 +18,11 @@ from typing import Any, Final
 from kube_accel.extender.binder import Binder, Outcome, pod_path
 from kube_accel.extender.cache import Cluster, NodeSink, PodSink, Reservation
 from kube_accel.extender.decide import Decider, Verdicts
+from kube_accel.extender.heap import Heap
 from kube_accel.extender.metrics import Labels, Metrics
 from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.quota import Quotas, QuotaSink
-from kube_accel.extender.server import Response, Server
+from kube_accel.extender.server import Response, Server, Traffic
 from kube_accel.extender.service import VERBS, Layout, Service, probe_page
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
@@ -40,8 +41,8 @@ _TICK = 1.0
 _UNREACHED_SECONDS = 15.0
 """So long without the API server and readyz says so."""
 _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
-_SWITCH_SECONDS = 0.0005
-"""A request waits at most so long for a thread that reads a list."""
+_SWITCH_SECONDS = 0.0001
+"""A request waits at most so long, each time it waits for anything, for a thread that reads a list."""
 
 
 class ExtenderError(Exception):
@@ -80,16 +81,20 @@ class Extender:
         decider = Decider(self._cluster, verdicts)
         self._metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self._quotas = Quotas(self._cluster, decider.choose)
-        binder = Binder(api, self._cluster, decider, self._quotas)
+        traffic = Traffic()
+        self._binder = Binder(api, self._cluster, decider, self._quotas, traffic.aside)
         pods = Watched("/api/v1/pods", {"fieldSelector": _LIVING}, interesting=reader.interesting)
         namespace, name = options.quota_configmap
         quota = Watched(f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={name}"})
         self._watches = {
-            "nodes": Watch(api, Watched("/api/v1/nodes", metadata_only=True), NodeSink(self._cluster)),
-            "pods": Watch(api, pods, PodSink(self._cluster)),
+            "nodes": Watch(
+                api, Watched("/api/v1/nodes", metadata_only=True), NodeSink(self._cluster), traffic.let_pass
+            ),
+            "pods": Watch(api, pods, PodSink(self._cluster), traffic.let_pass),
             "quota": Watch(api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
         }
         self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._warm = threading.Event()
         if options.layout is Layout.PROXIED:
             self._cluster.bound = self._seen_bound
         pages: dict[str, Callable[[], Response]] = {
@@ -102,13 +107,13 @@ class Extender:
             reader,
             self._cluster,
             decider,
-            binder,
+            self._binder,
             self._quotas.limits,
             self._metrics,
             pages,
         )
         try:
-            self._server = Server(options.listen, service.handle, self._tls.context)
+            self._server = Server(options.listen, service.handle, self._tls.context, traffic)
         except OSError as error:
             host, port = options.listen
             raise ExtenderError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
@@ -120,13 +125,23 @@ class Extender:
 
     def run(self) -> int:
         """Serve until ``stop`` is set; the exit code of the process."""
+        heap = Heap()
+        try:
+            return self._run(heap)
+        finally:
+            heap.release()
+
+    def _run(self, heap: Heap) -> int:
         for name, watch in self._watches.items():
             self._start(f"watch {name}", lambda watch=watch: watch.run(self._stop))  # type: ignore[misc]
         self._start("server", self._server.run)
         self._start("errands", self._run_errands)
+        self._start("warm-up", lambda: self._warm_up(heap))
         _log.info("serving", extra={"layout": self._options.layout.value, "port": self.port})
         while not self._stop.wait(_TICK):
             self._tick()
+            if self._binder.idle():
+                heap.tidy()
         self._server.stop()
         return self._exit_code
 
@@ -142,16 +157,27 @@ class Extender:
 
         threading.Thread(target=guarded, name=name, daemon=True).start()
 
+    def _warm_up(self, heap: Heap) -> None:
+        """What the first request would otherwise wait for."""
+        for watch in self._watches.values():
+            watch.synced.wait()
+        self._sum_up()
+        heap.settle()
+        self._warm.set()
+
+    def _sum_up(self) -> None:
+        for node in list(self._cluster.nodes.values()):
+            with node.lock:
+                node.view()
+
     def _tick(self) -> None:
         if self._watches["pods"].failing() is None:
             # While pods are not watched nobody can tell whether one was bound.
             for reservation in self._cluster.expire(time.monotonic()):
                 pod = f"{reservation.pod.namespace}/{reservation.pod.name}"
                 _log.info("a reservation has expired", extra={"pod": pod})
-        for node in list(self._cluster.nodes.values()):
-            # So that the first request after a list need not sum up every node.
-            with node.lock:
-                node.view()
+        # So that the first request after a list need not sum up every node.
+        self._sum_up()
         self._tls.renew()
 
     def _run_errands(self) -> None:
@@ -216,7 +242,7 @@ class Extender:
                 return f"{name} not listed yet: {failing[1] if failing else 'under way'}"
             if failing is not None and failing[0] > _UNREACHED_SECONDS:
                 return f"{name} not heard of for {failing[0]:.0f} s, answers are from before: {failing[1]}"
-        return ""
+        return "" if self._warm.is_set() else "summing up the nodes"
 
     def _metrics_page(self) -> Response:
         none: Labels = ()

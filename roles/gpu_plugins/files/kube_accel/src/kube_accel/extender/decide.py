@@ -23,8 +23,10 @@ DETAILED = 5
 """Nodes for which a refusal names the GPU that came nearest. kube-scheduler puts every different reason it is given
 into the pod's status, each time it tries."""
 
-_SHAPES = 64
+_REQUESTS = 64
 """Different requests for which every node's verdict is remembered."""
+_KINDS = 10_000
+"""Different nodes for which a request's verdict is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +41,37 @@ Verdict = int | Short | Refusal
 """A node's score, 0 to 10, or that it has no room."""
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdicts about one request."""
+
+    nodes: dict[str, Verdict] = field(default_factory=dict)
+    """By node, until it changes. Write to it under that node's lock only."""
+    kinds: dict[int, Verdict] = field(default_factory=dict)
+    """By what a node is like: most nodes of a cluster are like some other."""
+
+
 @dataclass(slots=True)
 class Verdicts:
-    """What was found for a node and a request, until the node changes."""
+    """What was found for nodes and requests."""
 
-    _found: dict[PodRequest, dict[str, Verdict]] = field(default_factory=dict)
+    _found: dict[PodRequest, Judged] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def of(self, request: PodRequest) -> dict[str, Verdict]:
-        """The verdicts about one request, by node. Write to it under that node's lock only."""
+    def of(self, request: PodRequest) -> Judged:
+        """The verdicts about one request."""
         found = self._found.get(request)
         if found is None:
             with self._lock:
-                found = self._found.setdefault(request, {})
-                while len(self._found) > _SHAPES:
+                found = self._found.setdefault(request, Judged())
+                while len(self._found) > _REQUESTS:
                     self._found.pop(next(iter(self._found)))
         return found
 
     def forget(self, name: str) -> None:
         """A node has changed. Call it under that node's lock."""
-        for verdicts in list(self._found.values()):
-            verdicts.pop(name, None)
+        for judged in list(self._found.values()):
+            judged.nodes.pop(name, None)
 
 
 class Decider:
@@ -72,14 +84,14 @@ class Decider:
 
     def filter(self, request: PodRequest, names: Sequence[str]) -> Filtered:
         """The nodes that have room, and why the others have none."""
-        verdicts = self._verdicts.of(request)
+        judged = self._verdicts.of(request)
         passed: list[str] = []
         answer = Filtered(passed)
         short: list[tuple[float, str]] = []
         for name in names:
-            verdict = verdicts.get(name)
+            verdict = judged.nodes.get(name)
             if verdict is None:
-                verdict = self._judge(name, request, verdicts)
+                verdict = self._judge(name, request, judged)
             if type(verdict) is int:
                 passed.append(name)
             elif isinstance(verdict, Short):
@@ -99,15 +111,15 @@ class Decider:
                 (answer.failed if found.resolvable else answer.unresolvable)[name] = f"{name}: {found.reason}"
         return answer
 
-    def scores(self, request: PodRequest, names: Iterable[str]) -> list[tuple[str, int]]:
+    def scores(self, request: PodRequest, names: Iterable[str]) -> dict[str, int]:
         """How good each node is for the pod, 0 to 10."""
-        verdicts = self._verdicts.of(request)
-        found = []
+        judged = self._verdicts.of(request)
+        found = {}
         for name in names:
-            verdict = verdicts.get(name)
+            verdict = judged.nodes.get(name)
             if verdict is None:
-                verdict = self._judge(name, request, verdicts)
-            found.append((name, verdict if isinstance(verdict, int) else 0))
+                verdict = self._judge(name, request, judged)
+            found[name] = verdict if isinstance(verdict, int) else 0
         return found
 
     def choose(
@@ -144,12 +156,18 @@ class Decider:
                 found[name] = Victims(uids, given.pdb_violations)
         return found
 
-    def _judge(self, name: str, request: PodRequest, verdicts: dict[str, Verdict]) -> Verdict:
+    def _judge(self, name: str, request: PodRequest, judged: Judged) -> Verdict:
         node = self._cluster.nodes.get(name)
         if node is None:
             return Refusal(_UNKNOWN, False)
         with node.lock:
-            verdict = verdicts[name] = _verdict(node, request)
+            view = node.view()
+            refusal = _unfit(node, view, request)
+            if refusal is not None or view is None:
+                verdict: Verdict = refusal or Refusal(node.problem, False)
+            else:
+                verdict = _verdict(view, request, judged.kinds)
+            judged.nodes[name] = verdict
         return verdict
 
     def _explain(self, name: str, request: PodRequest) -> Refusal | None:
@@ -184,18 +202,40 @@ def _unfit(node: Node, view: NodeView | None, request: PodRequest) -> Refusal | 
     return None
 
 
-def _verdict(node: Node, request: PodRequest) -> Verdict:
-    view = node.view()
-    refusal = _unfit(node, view, request)
-    if refusal is not None or view is None:
-        return refusal or Refusal(node.problem, False)
+def _verdict(view: NodeView, request: PodRequest, kinds: dict[int, Verdict]) -> Verdict:
+    """About a node that is fit, from what was found for others like it where that settles it."""
+    if request.constraints.uuids_in or request.constraints.uuids_out:
+        return _examined(view, request)
+    verdict = kinds.get(view.kind)
+    if verdict is None:
+        if len(kinds) >= _KINDS:
+            kinds.clear()
+        verdict = kinds[view.kind] = _examined(view, request)
+    return verdict
+
+
+def _examined(view: NodeView, request: PodRequest) -> int | Short:
     fits = view.room.fits(request)
-    if fits is None:
-        found = place(request, view.gpus, node.name, view.node.connectivity)
-        fits = not isinstance(found, Refusal)
-        if isinstance(found, Refusal) and not found.resolvable:
+    if fits is None or (fits and _wants_connected(request)):
+        found = place(request, view.gpus, "", view.node.connectivity)
+        if not isinstance(found, Refusal):
+            return score(request, view.room, _closeness(view, request, found))
+        if not found.resolvable:
             return Short(float("inf"))
+        fits = False
     return score(request, view.room) if fits else Short(_shortage(view, request))
+
+
+def _wants_connected(request: PodRequest) -> bool:
+    return any(container.whole > 1 for container in request.containers)
+
+
+def _closeness(view: NodeView, request: PodRequest, found: Assignment) -> float | None:
+    """How well connected the GPUs are that containers get together; None where none gets several."""
+    several = [found.containers[container.name] for container in request.containers if container.whole > 1]
+    if not several:
+        return None
+    return min(view.node.connectivity.closeness([share.uuid for share in shares]) for shares in several)
 
 
 def _shortage(view: NodeView, request: PodRequest) -> float:

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
+from operator import itemgetter
 
-from kube_accel.extender.accounting import NodeView
+from kube_accel.extender.cache import Reservation
 from kube_accel.extender.decide import describe
 from kube_accel.extender.pods import Pod
 from kube_accel.extender.wire import Filtered, Victims
-from kube_accel.model import Assignment, PodRequest
 
 _log = logging.getLogger(__name__)
 
@@ -34,23 +35,23 @@ def log_filter(pod: Pod, asked: int, answer: Filtered) -> None:
     )
 
 
-def log_scores(pod: Pod, scores: Sequence[tuple[str, int]]) -> None:
+def log_scores(pod: Pod, scores: Mapping[str, int]) -> None:
     """The best nodes."""
-    best = sorted(scores, key=lambda entry: -entry[1])[:_BEST]
-    policy = pod.request.policy.value if pod.request else ""
-    _log.info("scored", extra={**_who(pod), "policy": policy, "nodes": len(scores), "best": dict(best)})
+    best = heapq.nlargest(_BEST, scores.items(), key=itemgetter(1))
+    _log.info("scored", extra={**_who(pod), "policy": _policy(pod), "nodes": len(scores), "best": dict(best)})
 
 
-def log_bind(pod: Pod, request: PodRequest, assignment: Assignment, view: NodeView) -> None:
+def log_bind(kept: Reservation) -> None:
     """The chosen GPUs, and what was free of each before."""
+    pod, assignment, view = kept.pod, kept.assignment, kept.view
     index = {gpu.uuid: gpu.index for gpu in view.node.gpus}
     _log.info(
         "assigned",
         extra={
             **_who(pod),
-            "asks": describe(request),
+            "asks": _asks(pod),
             "node": assignment.node,
-            "policy": request.policy.value,
+            "policy": _policy(pod),
             "chosen": {name: [index[share.uuid] for share in shares] for name, shares in assignment.containers.items()},
             "candidates": [
                 {
@@ -78,3 +79,7 @@ def _who(pod: Pod) -> dict[str, str]:
 
 def _asks(pod: Pod) -> str:
     return describe(pod.request) if pod.request else pod.refused
+
+
+def _policy(pod: Pod) -> str:
+    return pod.request.policy.value if pod.request else ""

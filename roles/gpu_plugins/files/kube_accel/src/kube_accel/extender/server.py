@@ -12,8 +12,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
 _log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ _HEAD_SECONDS = 5.0
 _BODY_SECONDS = 15.0
 _IDLE_SECONDS = 120.0
 """Longer than Go keeps an idle connection: the client closes first, so no request meets a closed one."""
+_COURTESY_SECONDS = 0.002
 _STRANGERS = 32
 _CONNECTIONS = 256
 _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"} | {
@@ -57,6 +58,8 @@ class Response:
     status: int
     body: bytes
     content_type: str = "application/json"
+    afterwards: Callable[[], None] | None = None
+    """What can wait until the client has its answer."""
 
 
 class _BadRequestError(Exception):
@@ -67,17 +70,63 @@ class _BadRequestError(Exception):
         self.status = status
 
 
+class Traffic:
+    """Requests under way. Python runs one thread at a time: what nobody waits for lets them go first."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._none = threading.Event()
+        self._none.set()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """One of them, from start to end."""
+        self._enter(1)
+        try:
+            yield
+        finally:
+            self._enter(-1)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """A request that waits for somebody else: until it goes on, it does not count."""
+        self._enter(-1)
+        try:
+            yield
+        finally:
+            self._enter(1)
+
+    def _enter(self, count: int) -> None:
+        with self._lock:
+            self._count += count
+            if self._count:
+                self._none.clear()
+            else:
+                self._none.set()
+
+    def let_pass(self) -> None:
+        """Wait until there are none, but not for long: there may always be some."""
+        if self._count:
+            self._none.wait(_COURTESY_SECONDS)
+
+
 class Server:
     """Answers with ``handle``, which several threads call at once."""
 
     def __init__(
-        self, address: tuple[str, int], handle: Callable[[Request], Response], tls: ssl.SSLContext | None
+        self,
+        address: tuple[str, int],
+        handle: Callable[[Request], Response],
+        tls: ssl.SSLContext | None,
+        traffic: Traffic,
     ) -> None:
         """Listens at once. Raises OSError."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family, backlog=256)
         self._handle = handle
         self._tls = tls
+        self._traffic = traffic
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._strangers: dict[socket.socket, None] = {}
@@ -155,32 +204,37 @@ class Server:
             stream.close()
 
     def _answer_all(self, stream: socket.socket, known: bool) -> None:
-        rest = b""
-        while True:
-            try:
-                request, keep, rest = self._read(stream, rest, known)
-            except _BadRequestError as error:
-                stream.sendall(_render(Response(error.status, f"{error}\n".encode(), "text/plain"), keep=False))
-                return
-            if request is None:
-                return
+        data, keep = b"", True
+        while keep:
+            if not data:
+                stream.settimeout(_IDLE_SECONDS)
+                data = stream.recv(1 << 16)
+                if not data:
+                    return
+            # A stranger may take as long over a request as it likes; nothing waits for it.
+            with self._traffic.request() if known else nullcontext():
+                response, keep, data = self._answer(stream, data, known)
+            if response.afterwards is not None:
+                response.afterwards()
+
+    def _answer(self, stream: socket.socket, data: bytes, known: bool) -> tuple[Response, bool, bytes]:
+        """The answer to the request that ``data`` begins, whether the connection goes on, and what came after."""
+        try:
+            request, keep, rest = self._read(stream, data, known)
+        except _BadRequestError as error:
+            response, keep, rest = Response(error.status, f"{error}\n".encode(), "text/plain"), False, b""
+        else:
             try:
                 response = self._handle(request)
             except Exception:
                 _log.exception("a request failed", extra={"path": request.path})
                 response = Response(500, b"internal error, see the log\n", "text/plain")
-            stream.settimeout(_BODY_SECONDS)
-            stream.sendall(_render(response, keep))
-            if not keep:
-                return
+        stream.settimeout(_BODY_SECONDS)
+        stream.sendall(_render(response, keep))
+        return response, keep, rest
 
-    def _read(self, stream: socket.socket, data: bytes, known: bool) -> tuple[Request | None, bool, bytes]:
-        """A request, whether the connection goes on, and what came after; None when the client has ended it."""
-        if not data:
-            stream.settimeout(_IDLE_SECONDS)
-            data = stream.recv(1 << 16)
-            if not data:
-                return None, False, b""
+    def _read(self, stream: socket.socket, data: bytes, known: bool) -> tuple[Request, bool, bytes]:
+        """A request, whether the connection goes on, and what came after. Raises _BadRequestError."""
         deadline = time.monotonic() + _HEAD_SECONDS
         while (end := data.find(b"\r\n\r\n")) < 0:
             if len(data) > _MAX_HEAD:

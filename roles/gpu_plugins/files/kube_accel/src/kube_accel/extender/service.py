@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final
 
 from kube_accel.extender import decisions, wire
 from kube_accel.extender.binder import Binder, Outcome
-from kube_accel.extender.cache import Cluster
+from kube_accel.extender.cache import Cluster, Reservation
 from kube_accel.extender.decide import Decider
 from kube_accel.extender.metrics import Metrics
 from kube_accel.extender.pods import Pod, PodReader
@@ -23,6 +25,9 @@ VERBS: Final = ("predicates", "priorities", "preemption", "bind")
 
 Probe = Callable[[], str]
 """Returns an empty string when all is well, else one sentence."""
+
+Answer = tuple[bytes, Callable[[], None] | None]
+"""What is answered, and what is done when that is sent: the decision log, which nobody waits for."""
 
 Limits = Callable[[Pod, list[str]], Mapping[str, Refusal]]
 """The nodes a pod may not have GPUs of, whatever room they have, and why."""
@@ -88,20 +93,21 @@ class Service:
         begin = time.perf_counter()
         self._binder.called()
         try:
-            return Response(200, answer(request.body))
+            body, afterwards = answer(request.body)
+            return Response(200, body, afterwards=afterwards)
         except wire.WireError as error:
             return _text(400, str(error))
         finally:
             self._metrics.request(verb, time.perf_counter() - begin)
 
-    def _filter(self, body: bytes) -> bytes:
+    def _filter(self, body: bytes) -> Answer:
         arguments = wire.read_arguments(body)
         pod = self._pod(arguments.pod)
         if pod is None:
-            return wire.write_filtered(Filtered(arguments.names), arguments.nodes)
+            return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
         answer = self._filtered(pod, arguments.names)
-        decisions.log_filter(pod, len(arguments.names), answer)
-        return wire.write_filtered(answer, arguments.nodes)
+        written = wire.write_filtered(answer, arguments.nodes)
+        return written, partial(decisions.log_filter, pod, len(arguments.names), answer)
 
     def _filtered(self, pod: Pod, names: list[str]) -> Filtered:
         if pod.request is None:
@@ -114,7 +120,7 @@ class Service:
             (answer.failed if refusal.resolvable else answer.unresolvable)[name] = refusal.reason
         return answer
 
-    def _filter_to_one(self, body: bytes) -> bytes:
+    def _filter_to_one(self, body: bytes) -> Answer:
         """Like ``_filter``, but the best node alone passes, and GPUs are kept there: nobody says where the pod goes.
 
         Anyone may call this. Nothing is kept but for a pod the API server knows, and of that pod what it knows.
@@ -122,50 +128,56 @@ class Service:
         arguments = wire.read_arguments(body)
         asked = self._reader.read(arguments.pod)
         if asked is None:
-            return wire.write_filtered(Filtered(arguments.names), arguments.nodes)
+            return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
         pod = self._cluster.pods.get(asked.uid)
         if pod is None or pod.node:
-            return wire.write_filter_error(f"pod {asked.namespace}/{asked.name} is not known to wait; try again")
+            reason = f"pod {asked.namespace}/{asked.name} is not known to wait; try again"
+            return wire.write_filter_error(reason), None
         self._cluster.release(pod.uid)
         answer = self._filtered(pod, arguments.names)
+        kept: Reservation | None = None
         if pod.request is not None and answer.passed:
-            ranked = sorted(self._decider.scores(pod.request, answer.passed), key=lambda entry: (-entry[1], entry[0]))
-            chosen = ""
-            for name, _ in ranked[:_CANDIDATES]:
-                if not isinstance(self._binder.reserve(pod, pod.request, self._cluster.node(name)), str):
-                    chosen = name
+            scores = self._decider.scores(pod.request, answer.passed)
+            for chosen in heapq.nsmallest(_CANDIDATES, scores, key=lambda name: (-scores[name], name)):
+                found = self._binder.reserve(pod, pod.request, self._cluster.node(chosen))
+                if not isinstance(found, str):
+                    kept = found
                     break
-            if not chosen:
-                return wire.write_filter_error("others took the room that was found; try again")
+            if kept is None:
+                return wire.write_filter_error("others took the room that was found; try again"), None
             others = dict.fromkeys((name for name in answer.passed if name != chosen), f"GPUs are kept on {chosen}")
             answer = Filtered([chosen], answer.failed | others, answer.unresolvable)
-        decisions.log_filter(pod, len(arguments.names), answer)
-        return wire.write_filtered(answer, arguments.nodes)
 
-    def _prioritize(self, body: bytes) -> bytes:
+        def log() -> None:
+            decisions.log_filter(pod, len(arguments.names), answer)
+            if kept is not None:
+                decisions.log_bind(kept)
+
+        return wire.write_filtered(answer, arguments.nodes), log
+
+    def _prioritize(self, body: bytes) -> Answer:
         arguments = wire.read_arguments(body)
         pod = self._pod(arguments.pod)
         if pod is None or pod.request is None:
-            return wire.write_scores((name, 0) for name in arguments.names)
+            return wire.write_scores(dict.fromkeys(arguments.names, 0)), None
         scores = self._decider.scores(pod.request, arguments.names)
-        decisions.log_scores(pod, scores)
-        return wire.write_scores(scores)
+        return wire.write_scores(scores), partial(decisions.log_scores, pod, scores)
 
-    def _preempt(self, body: bytes) -> bytes:
+    def _preempt(self, body: bytes) -> Answer:
         arguments = wire.read_preemption(body)
         pod = self._pod(arguments.pod)
         if pod is None:
-            return wire.write_preemption(arguments.victims)
+            return wire.write_preemption(arguments.victims), None
         if pod.request is None:
-            return wire.write_preemption({})
+            return wire.write_preemption({}), None
         found = self._decider.preempt(pod.request, pod.priority, arguments.victims)
-        decisions.log_preemption(pod, found)
-        return wire.write_preemption(found)
+        return wire.write_preemption(found), partial(decisions.log_preemption, pod, found)
 
-    def _bind(self, body: bytes) -> bytes:
-        outcome, error = self._binder.bind(wire.read_binding(body))
-        self._metrics.bind(outcome.value)
-        return wire.write_bound("" if outcome is Outcome.BOUND else error)
+    def _bind(self, body: bytes) -> Answer:
+        bound = self._binder.bind(wire.read_binding(body))
+        self._metrics.bind(bound.outcome.value)
+        error = "" if bound.outcome is Outcome.BOUND else bound.reason
+        return wire.write_bound(error), None if bound.kept is None else partial(decisions.log_bind, bound.kept)
 
     def _pod(self, item: Mapping[str, Any]) -> Pod | None:
         pod = self._reader.read(item)

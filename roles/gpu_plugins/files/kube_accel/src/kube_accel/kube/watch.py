@@ -24,6 +24,8 @@ _WATCH_SECONDS = 300
 _SILENCE = 100.0
 """Seconds without an event after which a watch is opened anew; the API server sends a bookmark every minute."""
 _BACK_OFF = (0.2, 10.0)
+_BURST = 10
+"""Objects of a list read at once."""
 _GONE = 410
 _NOT_AN_OBJECT = re.compile(rb'"type"\s*:\s*"(?:BOOKMARK|ERROR)"')
 
@@ -69,11 +71,18 @@ class Watch:
     """Fills a sink from a list in pages, then from a watch that goes on where it was when it breaks."""
 
     def __init__(
-        self, client: KubeClient, watched: Watched, sink: Sink, clock: Callable[[], float] = time.monotonic
+        self,
+        client: KubeClient,
+        watched: Watched,
+        sink: Sink,
+        pause: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``pause`` is called before work on an object, to let more urgent threads go first."""
         self._client = client
         self._watched = watched
         self._sink = sink
+        self._pause = pause
         self._clock = clock
         self._version: str | None = None
         self._failure = ""
@@ -128,7 +137,9 @@ class Watch:
         while not stop.is_set():
             body = self._get(query)
             metadata, items = page(body)
-            for item in items:
+            for number, item in enumerate(items):
+                if not number % _BURST:
+                    self._pause()
                 key = self._sink.keep(item)
                 if key is not None:
                     keys.add(key)
@@ -187,6 +198,7 @@ class Watch:
         interesting = self._watched.interesting
         if not line or (interesting and not interesting.search(line) and not _NOT_AN_OBJECT.search(line, 0, 64)):
             return
+        self._pause()
         try:
             event = json.loads(line)
             kind, item = event["type"], event["object"]

@@ -63,11 +63,12 @@ class Room:
         return any(cores >= needs_cores and memory >= needs_memory for cores, memory in self.shares)
 
 
-def score(request: PodRequest, room: Room) -> int:
+def score(request: PodRequest, room: Room, closeness: float | None = None) -> int:
     """How good a node with this room is for the pod, 0 to 10, by the pod's policy.
 
     Binpack: the fuller its GPUs would be, the better; spread: the emptier. Cores and memory count alike, in a mode
-    without cores memory alone.
+    without cores memory alone. ``closeness``, 0 to 1, is how well connected the GPUs are that one container gets
+    several of; it counts twice what the policy does.
     """
     if not room.gpus:
         return 0
@@ -75,4 +76,5 @@ def score(request: PodRequest, room: Room) -> int:
     full = min(1.0, 1 - (room.free_memory - wanted.memory_bytes) / room.memory_bytes)
     if request.mode is not Mode.CGPU:
         full = (full + min(1.0, 1 - (room.free_cores - wanted.cores) / (WHOLE * room.gpus))) / 2
-    return round(MAX_SCORE * (1 - full if request.policy is PlacementPolicy.SPREAD else full))
+    wished = 1 - full if request.policy is PlacementPolicy.SPREAD else full
+    return round(MAX_SCORE * (wished if closeness is None else (2 * closeness + wished) / 3))
