@@ -341,3 +341,28 @@ def test_the_log_says_why_this_gpu(extender: Extender, api: Api, caplog: pytest.
     assert said["scored"]["best"].keys() == {"a"}
     assert said["assigned"]["chosen"] == {"main": [1]}
     assert [(gpu["gpu"], gpu["free_cores"]) for gpu in said["assigned"]["candidates"]] == [(0, 40), (1, 100)]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_no_more_mps_pods_share_a_gpu_than_it_has_clients(api: Api, told: bool) -> None:
+    """Counted by assignments and, once kubelet has handed them out, by what it says."""
+    extender = Extender(api)
+    extender.cluster.keep_node(node_object("m", mode=Mode.MPS))
+    limits = {"nvidia.com/mps-core": "1", "nvidia.com/mps-memory": "1"}
+    for number in range(48):
+        assert extender.schedule(_made(extender, api, f"p{number}", limits), "m") == ""
+    extender.listen()
+    if told:
+        held = {uuid("m", 0): tuple(Holding("team", f"p{number}", "main", 1, GIB) for number in range(48))}
+        extender.cluster.keep_node(node_object("m", mode=Mode.MPS, held=held))
+    late = _made(extender, api, "late", limits)
+    assert "where MPS takes no more than 48 clients" in extender.schedule(late, "m")
+    api.delete("p0")
+    extender.listen()
+    assert extender.schedule(late, "m") == ""
+
+
+def _made(extender: Extender, api: Api, name: str, limits: dict[str, str]) -> dict[str, Any]:
+    pod = api.create(pod_object(name, limits))
+    extender.listen()
+    return pod

@@ -376,7 +376,7 @@ def test_use_at_its_peak() -> None:
             "train": (Share(other, 100, 80 * GIB),),
         },
     )
-    assert usage(request, assignment) == {one: GpuUse(80, 18 * GIB), other: GpuUse(100, 80 * GIB)}, (
+    assert usage(request, assignment) == {one: GpuUse(80, 18 * GIB, 2), other: GpuUse(100, 80 * GIB, 1)}, (
         "proxy with fetch has the most cores, proxy with main the most memory; the annotation's amounts do not count"
     )
 
@@ -396,6 +396,30 @@ def test_an_assignment_of_another_request_is_told_apart(containers: dict[str, tu
         usage(pod(share(30, 8)), Assignment("n", containers))
 
 
+@pytest.mark.parametrize(("cuda", "clients"), [((13, 0), 48), ((13, 1), 60)])
+def test_an_mps_server_is_given_as_many_clients_as_it_takes(cuda: tuple[int, int], clients: int) -> None:
+    request = pod(share(1, 1), mode=Mode.MPS)
+
+    def taken(containers: int) -> list[GpuView]:
+        return [GpuView(gpu(0), HEALTHY, cuda, GpuUse(containers, containers * GIB // 2, containers))]
+
+    assert chosen(place(request, taken(clients - 1), "n")) == {"main": [0]}
+    found = refusal(place(request, taken(clients), "n"))
+    assert f"free on GPU 0, where MPS takes no more than {clients} clients" in found.reason
+    assert found.resolvable
+    assert chosen(place(pod(share(1, 1)), taken(clients), "n")) == {"main": [0]}, "the interposer has no such limit"
+
+
+def test_a_pod_with_more_containers_than_clients_are_left_uses_two_gpus() -> None:
+    views = [
+        GpuView(gpu(index), HEALTHY, (13, 0), GpuUse(40, 0, containers)) for index, containers in ((0, 47), (1, 46))
+    ]
+    request = pod(share(1, 1, name="a"), share(1, 1, name="b"), share(1, 1, name="c"), mode=Mode.MPS)
+    answer = chosen(place(request, views, "n"))
+    assert sorted(position for positions in answer.values() for position in positions) == [0, 1, 1]
+    assert isinstance(place(pod(*request.containers, share(1, 1, name="d"), mode=Mode.MPS), views, "n"), Refusal)
+
+
 # Properties. GPUs of 4 GiB and quarters of cores keep the room small enough to look at all of it.
 
 
@@ -410,7 +434,12 @@ def views_of(draw: st.DrawFn, most: int = 5) -> list[GpuView]:
         memory, model = draw(st.sampled_from([(4, "big"), (4, "big"), (2, "small")]))
         use = draw(
             st.sampled_from([GpuUse(), GpuUse(), GpuUse(100, memory * GIB)])
-            | st.builds(lambda c, m: GpuUse(25 * c, m * GIB), st.integers(1, 3), st.integers(1, memory))
+            | st.builds(
+                lambda c, m, n: GpuUse(25 * c, m * GIB, n),
+                st.integers(1, 3),
+                st.integers(1, memory),
+                st.sampled_from([1, 46, 47, 48]),
+            )
         )
         health = draw(st.sampled_from([HEALTHY, HEALTHY, HEALTHY, UNKNOWN, LOST]))
         mig = draw(st.sampled_from([False, False, False, True]))
@@ -423,10 +452,10 @@ quarters = st.integers(1, 3).map(lambda n: 25 * n)
 
 @st.composite
 def pods(draw: st.DrawFn, kinds: Sequence[ContainerKind] = (APP, APP, SIDECAR, INIT), most: int = 3) -> PodRequest:
-    mode = draw(st.sampled_from([Mode.VGPU, Mode.CGPU, Mode.PGPU]))
+    mode = draw(st.sampled_from(Mode))
     containers = []
     for number in range(draw(st.integers(1, most))):
-        wants_whole = mode is Mode.PGPU or (mode is Mode.VGPU and draw(st.integers(0, 2)) == 0)
+        wants_whole = mode is Mode.PGPU or (mode in (Mode.VGPU, Mode.MPS) and draw(st.integers(0, 2)) == 0)
         containers.append(
             ContainerRequest(
                 f"c{number}",
@@ -469,6 +498,7 @@ def test_no_card_is_ever_given_out_twice(question: tuple[PodRequest, list[GpuVie
         of = by_uuid[uuid]
         assert of.used.cores + use.cores <= 100
         assert of.used.memory_bytes + use.memory_bytes <= of.gpu.memory_bytes
+        assert request.mode is not Mode.MPS or of.used.containers + use.containers <= 48
 
 
 @given(views_of(), pods().filter(lambda request: request.mode is not Mode.PGPU), st.randoms(use_true_random=False))
@@ -527,7 +557,9 @@ def every_way(request: PodRequest, views: Sequence[GpuView]) -> Iterable[Assignm
         }  # fmt: skip
         assignment = Assignment("n", containers)
         if all(
-            used[uuid].cores + use.cores <= 100 and used[uuid].memory_bytes + use.memory_bytes <= memory[uuid]
+            used[uuid].cores + use.cores <= 100
+            and used[uuid].memory_bytes + use.memory_bytes <= memory[uuid]
+            and (request.mode is not Mode.MPS or used[uuid].containers + use.containers <= 48)
             for uuid, use in usage(request, assignment).items()
         ):
             yield assignment

@@ -215,3 +215,5 @@ class GpuUse:
 
     cores: int = 0
     memory_bytes: int = 0
+    containers: int = 0
+    """How many have some of it, as far as that is known: in mode mps each is at least one client of its server."""

@@ -15,6 +15,7 @@ from kube_accel.placement.score import Room
 from kube_accel.placement.topology import Connectivity
 from kube_accel.sharing.inventory_annotation import NodeInventory
 
+_NOTHING = (0, 0, 0)
 _KINDS = 10_000
 """Different nodes that are remembered."""
 
@@ -37,13 +38,13 @@ class NodeGpus:
     def of(cls, node: NodeInventory) -> NodeGpus:
         """The GPUs of a decoded annotation."""
         gpus = node.inventory.gpus
-        found: dict[tuple[str, str], tuple[set[str], dict[str, tuple[int, int]]]] = {}
+        found: dict[tuple[str, str], tuple[set[str], dict[str, tuple[int, int, int]]]] = {}
         for uuid, holdings in (node.held or {}).items():
             for holding in holdings:
                 containers, uses = found.setdefault((holding.namespace, holding.pod), (set(), {}))
                 containers.add(sys.intern(holding.container))
-                cores, memory = uses.get(uuid, (0, 0))
-                uses[uuid] = cores + holding.cores, memory + holding.memory_bytes
+                cores, memory, count = uses.get(uuid, _NOTHING)
+                uses[uuid] = cores + holding.cores, memory + holding.memory_bytes, count + 1
         return cls(
             mode=node.mode,
             cuda_version=node.inventory.cuda_version,
@@ -110,14 +111,14 @@ def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[U
     A pod of which nothing is known is counted where ``place`` would put it, or, where that finds no room, on the GPUs
     that have the most left: it runs somewhere.
     """
-    taken = [(0, 0)] * len(node.gpus)
+    taken = [_NOTHING] * len(node.gpus)
 
     def take(uses: Uses) -> None:
-        for uuid, cores, memory in uses:
+        for uuid, cores, memory, count in uses:
             place = node.position.get(uuid)
             if place is not None:
                 before = taken[place]
-                taken[place] = before[0] + cores, before[1] + memory
+                taken[place] = before[0] + cores, before[1] + memory, before[2] + count
 
     unknown = []
     for pod in pods:
@@ -137,7 +138,7 @@ def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[U
 def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
     """What a pod has of this node's GPUs, as far as kubelet or the assignment tells; None when neither does."""
     assigned = pod.uses
-    if assigned is not None and not all(uuid in node.position for uuid, _, _ in assigned):
+    if assigned is not None and not all(uuid in node.position for uuid, *_ in assigned):
         assigned = None
     held = node.held.get((pod.namespace, pod.name))
     if held is None or held == pod.stale:
@@ -147,10 +148,10 @@ def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
     if held.containers >= staying(pod.request) and not _has_init(pod.request):
         return held.uses
     # Some containers are still to come, or have left devices to later ones that kubelet does not list.
-    most = {uuid: (cores, memory) for uuid, cores, memory in assigned}
-    for uuid, cores, memory in held.uses:
-        before = most.get(uuid, (0, 0))
-        most[uuid] = max(before[0], cores), max(before[1], memory)
+    most = {uuid: (cores, memory, count) for uuid, cores, memory, count in assigned}
+    for uuid, cores, memory, count in held.uses:
+        before = most.get(uuid, _NOTHING)
+        most[uuid] = max(before[0], cores), max(before[1], memory), max(before[2], count)
     return tuple((uuid, *amounts) for uuid, amounts in most.items())
 
 
@@ -158,7 +159,7 @@ def _has_init(request: PodRequest) -> bool:
     return any(container.kind is ContainerKind.INIT for container in request.containers)
 
 
-def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[tuple[int, int]]) -> Uses:
+def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[tuple[int, int, int]]) -> Uses:
     gpus = [
         GpuView(gpu, health, node.cuda_version, GpuUse(*amounts))
         for gpu, health, amounts in zip(node.gpus, node.health, taken, strict=True)
@@ -171,5 +172,5 @@ def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[tuple
     for container in request.containers:
         cores = WHOLE if container.whole else container.cores
         for gpu in freest[: container.whole or 1]:
-            uses.append((gpu.gpu.uuid, cores, gpu.gpu.memory_bytes if container.whole else container.memory_bytes))
+            uses.append((gpu.gpu.uuid, cores, gpu.gpu.memory_bytes if container.whole else container.memory_bytes, 1))
     return tuple(uses)

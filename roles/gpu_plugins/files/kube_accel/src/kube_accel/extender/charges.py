@@ -26,7 +26,7 @@ class Charges:
         if pod.request is None:
             return
         gpus = () if node is None else node.gpus
-        used = {uuid for uuid, _, _ in uses or ()}
+        used = {uuid for uuid, *_ in uses or ()}
         gpu = next((gpu for gpu in gpus if gpu.uuid in used), gpus[0] if gpus else None)
         model, memory = (gpu.model, gpu.memory_bytes) if gpu is not None else ("", 0)
         with self._lock:

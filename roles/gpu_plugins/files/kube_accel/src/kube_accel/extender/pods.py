@@ -15,8 +15,8 @@ from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
 from kube_accel.sharing.request import RequestRefused, pod_request
 
-Uses = tuple[tuple[str, int, int], ...]
-"""Of each GPU of a pod: UUID, cores, bytes."""
+Uses = tuple[tuple[str, int, int, int], ...]
+"""Of each GPU of a pod: UUID, cores, bytes, containers."""
 
 _SHAPES = 4096
 """Different requests that are kept once for all pods that make them."""
@@ -123,7 +123,10 @@ def assignment_text(item: Mapping[str, Any]) -> str | None:
 
 def uses_of(request: PodRequest, assignment: Assignment) -> Uses:
     """What a pod with this request keeps of each assigned GPU. Raises ValueError when they do not belong together."""
-    return tuple((sys.intern(uuid), use.cores, use.memory_bytes) for uuid, use in usage(request, assignment).items())
+    return tuple(
+        (sys.intern(uuid), use.cores, use.memory_bytes, use.containers)
+        for uuid, use in usage(request, assignment).items()
+    )
 
 
 def stated_uses(pod: Pod, text: str | None) -> Uses | None:

@@ -21,6 +21,7 @@ from kube_accel.model import (
     PodRequest,
     Share,
 )
+from kube_accel.placement.mps import client_limit
 from kube_accel.placement.topology import Connectivity, choose_connected
 from kube_accel.quantity import human_bytes
 
@@ -32,7 +33,10 @@ _TRIES = 2000
 
 _ANY = GpuConstraints()
 _NONE = GpuUse()
-_ZERO = (0, 0)
+_ZERO = (0, 0, 0)
+
+_Amounts = tuple[int, int, int]
+"""Cores, bytes and containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,13 @@ def candidates(request: PodRequest, gpus: Sequence[GpuView]) -> list[GpuView]:
     return found
 
 
+def places(view: GpuView, mode: Mode) -> int:
+    """How many more containers can have some of a GPU, whatever is free of it."""
+    if mode is not Mode.MPS:
+        return WHOLE
+    return max(0, client_limit(view.cuda_version) - view.used.containers)
+
+
 def usage(request: PodRequest, assignment: Assignment) -> dict[str, GpuUse]:
     """What the pod keeps of each GPU, by UUID: at its peak, so that init containers count until the pod is gone.
 
@@ -133,9 +144,9 @@ def usage(request: PodRequest, assignment: Assignment) -> dict[str, GpuUse]:
         pod = pod.with_container(
             container,
             {
-                positions[share.uuid]: (WHOLE, share.memory_bytes)
+                positions[share.uuid]: (WHOLE, share.memory_bytes, 1)
                 if container.whole
-                else (container.cores, container.memory_bytes)
+                else (container.cores, container.memory_bytes, 1)
                 for share in shares
             },
         )
@@ -144,27 +155,28 @@ def usage(request: PodRequest, assignment: Assignment) -> dict[str, GpuUse]:
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """Cores and memory that the containers placed so far have, by position of the GPU."""
+    """What the containers placed so far have, by position of the GPU."""
 
-    active: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    active: Mapping[int, _Amounts] = field(default_factory=dict)
     """Of the containers that stay."""
-    peak: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    peak: Mapping[int, _Amounts] = field(default_factory=dict)
     """The most at any time, which is what kubelet keeps allocated."""
 
-    def with_container(self, container: ContainerRequest, takes: Mapping[int, tuple[int, int]]) -> _Pod:
+    def with_container(self, container: ContainerRequest, takes: Mapping[int, _Amounts]) -> _Pod:
         active, peak = dict(self.active), dict(self.peak)
-        for position, (cores, memory) in takes.items():
-            cores_before, memory_before = self.active.get(position, _ZERO)
-            cores_most, memory_most = self.peak.get(position, _ZERO)
-            now = (cores_before + cores, memory_before + memory)
-            peak[position] = (max(now[0], cores_most), max(now[1], memory_most))
+        for position, (cores, memory, count) in takes.items():
+            before, most = self.active.get(position, _ZERO), self.peak.get(position, _ZERO)
+            now = (before[0] + cores, before[1] + memory, before[2] + count)
+            peak[position] = (max(now[0], most[0]), max(now[1], most[1]), max(now[2], most[2]))
             if container.kind is not ContainerKind.INIT:
                 active[position] = now
         return _Pod(active, peak)
 
     def handed_on(self) -> list[int]:
         """The GPUs that an init container has left something of, which kubelet gives to the next container first."""
-        return sorted(position for position, most in self.peak.items() if most != self.active.get(position, _ZERO))
+        return sorted(
+            position for position, most in self.peak.items() if most[:2] != self.active.get(position, _ZERO)[:2]
+        )
 
 
 class _Search:
@@ -210,9 +222,9 @@ class _Search:
             if depth + 1 == len(self._order):
                 return {container.name: chosen}
             takes = {
-                position: (WHOLE, self._views[position].gpu.memory_bytes)
+                position: (WHOLE, self._views[position].gpu.memory_bytes, 1)
                 if container.whole
-                else (container.cores, container.memory_bytes)
+                else (container.cores, container.memory_bytes, 1)
                 for position in chosen
             }
             rest = self._from(depth + 1, pod.with_container(container, takes))
@@ -232,10 +244,12 @@ class _Search:
         for position in positions:
             view = self._views[position]
             left_cores, left_memory = view.free_cores - cores, view.free_memory - memory
+            left_places = places(view, self._request.mode) - 1
             if pod.peak:
-                own_cores, own_memory = pod.active.get(position, _ZERO)
+                own_cores, own_memory, own_containers = pod.active.get(position, _ZERO)
                 left_cores, left_memory = left_cores - own_cores, left_memory - own_memory
-            if left_cores >= 0 and left_memory >= 0:
+                left_places -= own_containers
+            if left_cores >= 0 and left_memory >= 0 and left_places >= 0:
                 breaks = sign > 0 and view.untouched and position not in pod.peak
                 left = sign * (left_cores / WHOLE + left_memory / view.gpu.memory_bytes)
                 ranked.append((view.doubtful, breaks, left, 0, position))
@@ -247,7 +261,8 @@ class _Search:
         for *_, position in ranked:
             view = self._views[position]
             own = pod.active.get(position), pod.peak.get(position)
-            alike = (view.free_cores, view.free_memory, view.gpu.memory_bytes, view.untouched, own)
+            room = places(view, self._request.mode)
+            alike = (view.free_cores, view.free_memory, view.gpu.memory_bytes, view.untouched, room, own)
             if alike not in seen:
                 seen.add(alike)
                 yield (position,)
@@ -327,7 +342,7 @@ class _Search:
 
         def free(position: int) -> tuple[int, int]:
             view = self._views[position]
-            cores, memory = pod.active.get(position, _ZERO)
+            cores, memory, _ = pod.active.get(position, _ZERO)
             return view.free_cores - cores, view.free_memory - memory
 
         def shortage(position: int) -> tuple[float, int]:
@@ -338,6 +353,13 @@ class _Search:
         if handed_on:
             name = f"GPU {self._views[handed_on[0]].gpu.index}"
             return f"{needs} {name}, where the init container before it ran; {self._amount(*free(handed_on[0]))} free"
+        full = [position for position in range(len(self._views)) if not shortage(position)[0]]
+        if full:
+            where = [self._views[position] for position in full]
+            most = client_limit(where[0].cuda_version)
+            return (
+                f"{needs} one GPU; free on {_names(v.gpu for v in where)}, where MPS takes no more than {most} clients"
+            )
         best = min(range(len(self._views)), key=shortage)
         beside = " beside the pod's other containers" if pod.peak else ""
         index = self._views[best].gpu.index

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kube_accel.model import ContainerRequest, GpuConstraints, Mode, PlacementPolicy, PodRequest
-from kube_accel.placement.choose import WHOLE, GpuView
+from kube_accel.placement.choose import WHOLE, GpuView, places
 from kube_accel.placement.demand import demand
 
 MAX_SCORE = 10
@@ -34,7 +34,8 @@ class Room:
         """The room of a node that serves ``mode``."""
         usable = [view for view in gpus if not view.obstacle and (mode is Mode.PGPU or not view.gpu.mig_enabled)]
         best: list[tuple[int, int]] = []
-        for offer in sorted({(view.free_cores, view.free_memory) for view in usable}, reverse=True):
+        offers = {(view.free_cores, view.free_memory) for view in usable if places(view, mode)}
+        for offer in sorted(offers, reverse=True):
             if not best or offer[1] > best[-1][1]:
                 best.append(offer)
         return cls(
