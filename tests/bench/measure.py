@@ -107,7 +107,7 @@ class Result:
     bench: str
     metric: str
     value: float
-    params: Mapping[str, int]
+    params: Mapping[str, int | str]
     note: str = ""
     peer: str = ""
 

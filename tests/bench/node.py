@@ -4,23 +4,26 @@
 from __future__ import annotations
 
 import os
-import ssl
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import trustme
-
+from kube_accel.model import Mode
+from kube_accel.sharing.inventory_annotation import ANNOTATION
+from kube_accel.sharing.profile import PROFILES as SHARED
+from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE
+from sim import mps
+from sim.cluster.apiserver import ApiServer, Authority
+from sim.cluster.store import Store
 from sim.kubelet import FakeKubelet
 from sim.nvml import build, sysfs
 from sim.nvml.profiles import PROFILES
 
-RESOURCE = "nvidia.com/gpu"
+NAME = "node"
+NAMESPACE = "bench"
 REGISTER_TIMEOUT = 60.0
 STOP_TIMEOUT = 15.0
 
@@ -28,19 +31,25 @@ STOP_TIMEOUT = 15.0
 @dataclass(frozen=True, slots=True)
 class Node:
     root: Path
-    gpus: int
+    mode: Mode
+    uuids: tuple[str, ...]
+    devices: dict[str, int]
+    """How many kubelet can hand out of each resource of the mode when all is well."""
     kubelet: FakeKubelet
+    store: Store
     environment: dict[str, str]
-    annotated: threading.Event
 
     @property
     def plugin_dir(self) -> Path:
         return self.root / "var/lib/kubelet/device-plugins"
 
     def plugin_socket(self) -> Path:
-        """The socket of the one plugin that runs."""
-        (socket,) = (path for path in self.plugin_dir.glob("*.sock") if path.name != "kubelet.sock")
-        return socket
+        """A socket of the plugin that runs."""
+        return next(path for path in sorted(self.plugin_dir.glob("*.sock")) if path.name != "kubelet.sock")
+
+    def annotated(self) -> bool:
+        """Whether the plugin has told the API server of its GPUs."""
+        return ANNOTATION in self.store.get("nodes", "", NAME)["metadata"].get("annotations", {})
 
     @contextmanager
     def plugin(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
@@ -53,7 +62,7 @@ class Node:
             process = subprocess.Popen(command, env=self.environment, stdout=output, stderr=subprocess.STDOUT)
         try:
             try:
-                self.wait_for(self.gpus)
+                self.wait_for(self.devices)
             except TimeoutError as error:
                 raise RuntimeError(f"{command[0]} did not register all GPUs; its log: {log.read_text()}") from error
             yield process
@@ -64,59 +73,61 @@ class Node:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self.wait_for(0)
+        self.wait_for(dict.fromkeys(self.devices, 0))
 
-    def wait_for(self, gpus: int) -> None:
-        """Return once kubelet counts so many healthy GPUs. Raises TimeoutError."""
-        self.kubelet.wait(lambda: self.kubelet.allocatable().get(RESOURCE, 0) == gpus, REGISTER_TIMEOUT)
+    def wait_for(self, devices: dict[str, int]) -> None:
+        """Return once kubelet counts so many healthy devices. Raises TimeoutError."""
+
+        def there() -> bool:
+            found = self.kubelet.allocatable()
+            return all(found.get(resource, 0) == count for resource, count in devices.items())
+
+        self.kubelet.wait(there, REGISTER_TIMEOUT)
 
 
 @contextmanager
-def simulated_node(profile: str) -> Iterator[Node]:
+def simulated_node(profile: str, mode: Mode) -> Iterator[Node]:
     """A node with the GPUs of a profile of ``sim.nvml``, in a directory short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="b", dir="/tmp") as name, _api_server(Path(name)) as (api, annotated):
+    with tempfile.TemporaryDirectory(prefix="b", dir="/tmp") as name, ExitStack() as stack:
         root = Path(name)
-        topology = PROFILES[profile]("node")
+        topology = PROFILES[profile](NAME)
         topology.save(root / "gpusim.conf")
         sysfs.write(topology, root)
         sysfs.load_driver(topology, root)
         build(root / "usr/lib")
+        kubelet = stack.enter_context(FakeKubelet(root / "var/lib/kubelet"))
+        store, api = _api_server(root, stack)
+        uuids = tuple(gpu.uuid for gpu in topology.gpus)
+        if mode is Mode.MPS:
+            program = mps.install(root / "bin")
+            for uuid in uuids:
+                stack.enter_context(mps.daemon(program, root / "mps" / uuid / "pipe"))
+        # Byte code is kept, as it is in the image.
+        python = {"PYTHONPYCACHEPREFIX": str(root / "pyc"), "PYTHONDONTWRITEBYTECODE": ""}
         nvml = {"LD_LIBRARY_PATH": str(root / "usr/lib"), "GPUSIM_FILE": str(root / "gpusim.conf")}
-        with FakeKubelet(root / "var/lib/kubelet") as kubelet:
-            yield Node(root, len(topology.gpus), kubelet, {**os.environ, **nvml, **api}, annotated)
+        devices = _devices(mode, [gpu.mem for gpu in topology.gpus])
+        yield Node(root, mode, uuids, devices, kubelet, store, {**os.environ, **python, **nvml, **api})
 
 
-@contextmanager
-def _api_server(root: Path) -> Iterator[tuple[dict[str, str], threading.Event]]:
-    """An API server that takes node annotations: what a pod finds of it in its environment, and "one was taken"."""
-    annotated = threading.Event()
+def _devices(mode: Mode, memory: list[int]) -> dict[str, int]:
+    profile = SHARED.get(mode)
+    if profile is None:
+        return {WHOLE_GPU_RESOURCE: len(memory)}
+    found = {profile.memory_resource: sum(size // profile.memory_unit_bytes for size in memory)}
+    return found if profile.core_resource is None else {profile.core_resource: 100 * len(memory), **found}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_PATCH(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(200)
-            self.send_header("Content-Length", "2")
-            self.end_headers()
-            self.wfile.write(b"{}")
-            annotated.set()
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A plugin that is stopped hangs up on us; whether it annotated is seen in ``annotated``."""
-
+def _api_server(root: Path, stack: ExitStack) -> tuple[Store, dict[str, str]]:
+    """A running API server with this node in it, and what a pod finds of it in its environment."""
+    store, authority = Store(), Authority()
+    for name in ("default", NAMESPACE):
+        store.create("namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NAME}})
+    server = ApiServer(store, authority, lambda pod, container: root / "none")
     account = root / "serviceaccount"
     account.mkdir()
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(account / "ca.crt")
-    (account / "token").write_text("token")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    with Server(("127.0.0.1", 0), Handler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        where = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.server_port)}
-        yield where, annotated
-        server.shutdown()
+    (account / "ca.crt").write_text(authority.pem)
+    (account / "token").write_text(server.token("system:serviceaccount:kube-system:kube-accel"))
+    server.start()
+    stack.callback(server.stop)
+    return store, {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(server.port)}

@@ -3,7 +3,8 @@
 
 Each plugin runs as its users run it: the shipped command in a process of its own, its sockets, a kubelet that is
 simulated, GPUs that are simulated. Latencies are what a Python client in this process sees; those of an empty call to
-the same plugin say how much of that is the client and the socket.
+the same plugin say how much of that is the client and the socket. Modes that share GPUs are called as kubelet calls
+them, for pods that an API server has bound here with their GPUs assigned.
 """
 
 from __future__ import annotations
@@ -17,19 +18,35 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
-from bench.node import RESOURCE, Node, simulated_node
+from bench.node import NAME, NAMESPACE, Node, simulated_node
 from kube_accel.kube.channel import open_channel
 from kube_accel.kube.deviceplugin import DevicePluginClient
+from kube_accel.model import Assignment, Mode, Share
+from kube_accel.sharing import assignment
+from kube_accel.sharing.profile import PROFILES as SHARED
+from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE as RESOURCE
 from sim.kubelet import Container, PodSpec
 
-PROFILES = ("8xh100", "16xpcie")
+RUNS = (
+    ("8xh100", Mode.PGPU),
+    ("16xpcie", Mode.PGPU),
+    ("8xh100", Mode.VGPU),
+    ("16xpcie", Mode.VGPU),
+    ("8xh100", Mode.MPS),
+    ("8xh100", Mode.CGPU),
+)
 SIZES = (1, 2, 4, 8)
 SERIES_SECONDS = 20.0
 """Calls of one kind end here, however few they were."""
 HELD = 3
 """GPUs that pods hold while calls are timed."""
+SHARES, WAVE = 5, 10
+"""Pods on each GPU before anything is timed; pods that come at once, admitted one after the other."""
+HEARD_SECONDS = 0.2
+"""From a pod's binding to its admission: its containers' images have been there, kubelet has made its directories."""
 PEER = "nvidia-device-plugin"
 
 Command = Callable[[Node], list[str]]
@@ -51,8 +68,8 @@ def ours(node: Node) -> list[str]:
     return [
         str(kube_accel),
         "plugin",
-        "--mode=pgpu",
-        "--node-name=node",
+        f"--mode={node.mode.value}",
+        f"--node-name={NAME}",
         f"--kubelet-device-plugin-dir={node.plugin_dir}",
         f"--pod-resources-socket={node.root}/var/lib/kubelet/pod-resources/kubelet.sock",
         "--listen=127.0.0.1:0",
@@ -60,6 +77,8 @@ def ours(node: Node) -> list[str]:
         f"--sysfs-root={node.root}/sys",
         f"--dev-root={node.root}/dev",
         f"--service-account-dir={node.root}/serviceaccount",
+        f"--mps-root={node.root}/mps",
+        f"--mps-control-command={node.root}/bin/nvidia-cuda-mps-control",
     ]
 
 
@@ -97,7 +116,7 @@ def restart(node: Node) -> float:
     node.kubelet.stop()
     begin = time.perf_counter()
     node.kubelet.start()
-    node.wait_for(node.gpus)
+    node.wait_for(node.devices)
     return time.perf_counter() - begin
 
 
@@ -119,19 +138,107 @@ def prefer(client: DevicePluginClient, devices: Sequence[str], size: int, rng: r
     return taken
 
 
-def measure(profile: str, make: Command, who: str, effort: Effort) -> list[Result]:
+def whole_calls(node: Node, effort: Effort, beside: str, add: Callable[[str, float, str], None]) -> None:
+    """Calls for whole GPUs, any of them free."""
+    rng = random.Random(0)
+    for number in range(HELD):
+        container = Container("main", {RESOURCE: 1})
+        node.kubelet.admit(PodSpec(NAMESPACE, f"pod-{number}", f"uid-{number}", (container,)))
+    devices = sorted(node.kubelet.devices(RESOURCE))
+    with open_channel(node.plugin_socket()) as channel:
+        client = DevicePluginClient(channel)
+        found = calls(lambda: allocate(client, devices, rng), effort.calls)
+        add("allocate_p99_seconds", found.quantile(0.99), f"{quantiles(found)}; {beside}")
+        by_size = {size: calls(partial(prefer, client, devices, size, rng), effort.calls) for size in SIZES}
+        worst = max(SIZES, key=lambda size: by_size[size].quantile(0.99))
+        each = ", ".join(f"{size}: {by_size[size].quantile(0.99) * 1000:.2f}" for size in SIZES)
+        note = f"of {worst} GPUs: {quantiles(by_size[worst])}; p99 by size {each}; {beside}"
+        add("preferred_p99_seconds", by_size[worst].quantile(0.99), note)
+
+
+class Shares:
+    """Pods with shares of GPUs: bound by the API server with their GPUs assigned, then admitted by kubelet."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._profile = SHARED[node.mode]
+        self._rng = random.Random(0)
+        self._created = 0
+
+    def bind(self, gpu: str) -> PodSpec:
+        """A pod with a share of this GPU, of which 20 would fit."""
+        self._created += 1
+        name = f"pod-{self._created}"
+        limits = {self._profile.memory_resource: self._rng.randint(1, 2 << 30) // self._profile.memory_unit_bytes + 1}
+        if self._profile.core_resource is not None:
+            limits[self._profile.core_resource] = self._rng.randint(1, 5)
+        text = assignment.encode(Assignment(NAME, {"main": (Share(gpu, 1, 1 << 30),)}))
+        amounts = {resource: str(count) for resource, count in limits.items()}
+        container = {"name": "main", "image": "i", "resources": {"limits": amounts, "requests": amounts}}
+        metadata = {"name": name, "namespace": NAMESPACE, "annotations": {assignment.ANNOTATION: text}}
+        spec = {"containers": [container], "nodeName": NAME}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        uid = self._node.store.create("pods", NAMESPACE, body)["metadata"]["uid"]
+        return PodSpec(NAMESPACE, name, uid, (Container("main", limits),))
+
+    def admit(self, pod: PodSpec) -> set[str]:
+        """Kubelet takes the pod and runs it; the GPUs it got."""
+        got = self._node.kubelet.admit(pod)["main"]
+
+        def runs(item: dict[str, Any]) -> None:
+            item["status"] |= {"phase": "Running"}
+
+        self._node.store.edit("pods", NAMESPACE, pod.name, runs)
+        return {device.partition("::")[0] for ids in got.device_ids.values() for device in ids}
+
+    def wave(self) -> None:
+        """Pods come at once to random GPUs, and end when all run. Raises RuntimeError when they got other GPUs."""
+        assigned = self._rng.choices(self._node.uuids, k=WAVE)
+        pods = [self.bind(gpu) for gpu in assigned]
+        time.sleep(HEARD_SECONDS)
+        got = [self.admit(pod) for pod in pods]
+        # Pods that ask for the same may have changed places.
+        if sorted(gpu for gpus in got for gpu in gpus) != sorted(assigned):
+            raise RuntimeError(f"pods were assigned {assigned} and got {got}")
+        for pod in pods:
+            self._node.kubelet.remove(pod)
+            self._node.store.delete("pods", NAMESPACE, pod.name, {"gracePeriodSeconds": 0})
+
+
+def share_calls(node: Node, effort: Effort, beside: str, add: Callable[[str, float, str], None]) -> None:
+    """Calls for shares, as kubelet makes them for pods the plugin has heard of."""
+    shares = Shares(node)
+    for gpu in node.uuids * SHARES:
+        shares.admit(shares.bind(gpu))
+    seconds = node.kubelet.seconds
+    for wanted in (effort.calls // 10, effort.calls):
+        seconds.clear()
+        deadline = time.monotonic() + SERIES_SECONDS
+        while len(seconds["Allocate"]) < wanted and time.monotonic() < deadline:
+            shares.wave()
+    pods = f"waves of {WAVE} pods, {len(node.uuids) * SHARES} running"
+    for method, metric in (
+        ("Allocate", "allocate_p99_seconds"),
+        ("GetPreferredAllocation", "preferred_p99_seconds"),
+        ("PreStartContainer", "prestart_p99_seconds"),
+    ):
+        found = Series(tuple(sorted(seconds[method])), effort.calls // 10)
+        add(metric, found.quantile(0.99), f"{quantiles(found)}; {pods}; {beside}")
+
+
+def measure(profile: str, mode: Mode, make: Command, who: str, effort: Effort) -> list[Result]:
     """Everything about one plugin on one kind of node; ``who`` is empty for our own."""
     results: list[Result] = []
-    rng = random.Random(0)
 
     def step(text: str) -> None:
-        say(f"{profile}: {who or 'kube-accel'}: {text}")
+        say(f"{profile} {mode.value}: {who or 'kube-accel'}: {text}")
 
-    with simulated_node(profile) as node:
+    with simulated_node(profile, mode) as node:
         command = make(node)
 
         def add(metric: str, value: float, note: str) -> None:
-            results.append(Result("plugin", metric, value, {"gpus": node.gpus}, note, who))
+            params = {"gpus": len(node.uuids), "mode": mode.value}
+            results.append(Result("plugin", metric, value, params, note, who))
 
         def add_median(metric: str, found: Series) -> None:
             add(metric, found.quantile(0.5), f"median of {found.counts}, worst {found.samples[-1] * 1000:.0f} ms")
@@ -140,23 +247,13 @@ def measure(profile: str, make: Command, who: str, effort: Effort) -> list[Resul
         add_median("register_seconds", series(lambda: start(node, command), effort.starts, 1))
         with node.plugin(command) as process:
             step("calls")
-            for number in range(HELD):
-                container = Container("main", {RESOURCE: 1})
-                node.kubelet.admit(PodSpec("bench", f"pod-{number}", f"uid-{number}", (container,)))
-            devices = sorted(node.kubelet.devices(RESOURCE))
             with open_channel(node.plugin_socket()) as channel:
                 client = DevicePluginClient(channel)
                 empty = calls(lambda: timed(client.get_options), effort.calls)
-                beside = f"an empty call {empty.quantile(0.99) * 1000:.2f}"
-                found = calls(lambda: allocate(client, devices, rng), effort.calls)
-                add("allocate_p99_seconds", found.quantile(0.99), f"{quantiles(found)}; {beside}")
-                by_size = {size: calls(partial(prefer, client, devices, size, rng), effort.calls) for size in SIZES}
-                worst = max(SIZES, key=lambda size: by_size[size].quantile(0.99))
-                each = ", ".join(f"{size}: {by_size[size].quantile(0.99) * 1000:.2f}" for size in SIZES)
-                note = f"of {worst} GPUs: {quantiles(by_size[worst])}; p99 by size {each}; {beside}"
-                add("preferred_p99_seconds", by_size[worst].quantile(0.99), note)
-            if not who and not node.annotated.wait(10):
-                raise RuntimeError(f"the node was not annotated; log: {(node.root / 'plugin.log').read_text()}")
+            beside = f"an empty call {empty.quantile(0.99) * 1000:.2f}"
+            (whole_calls if mode is Mode.PGPU else share_calls)(node, effort, beside, add)
+            if not who:
+                wait(node.annotated, "the node's annotation")
             step(f"idle for {effort.idle_seconds:g} s")
             before = cpu_seconds(process.pid)
             waited = timed(lambda: time.sleep(effort.idle_seconds))
@@ -166,6 +263,14 @@ def measure(profile: str, make: Command, who: str, effort: Effort) -> list[Resul
             processes = len(process_tree(process.pid))
             add("pss_bytes", pss_bytes(process.pid), f"{processes} processes, after all of the above")
     return results
+
+
+def wait(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{what} did not come")
+        time.sleep(0.02)
 
 
 def calls(call: Callable[[], float], number: int) -> Series:
@@ -184,7 +289,9 @@ def main() -> None:
     tools = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
     parser = argparse.ArgumentParser(prog="bench.plugin", description="Measure kube-accel plugin from outside.")
     parser.add_argument("--peer", type=Path, default=tools / PEER, help="NVIDIA's binary (default: %(default)s)")
+    parser.add_argument("--mode", type=Mode, action="append", help="only this one; may be repeated")
     arguments = parser.parse_args()
+    arguments.mode = arguments.mode or list(Mode)
 
     candidates: list[tuple[str, Command]] = [("", ours)]
     if arguments.peer.is_file():
@@ -194,9 +301,11 @@ def main() -> None:
     load = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before"
     results = [
         result
-        for profile in PROFILES
+        for profile, mode in RUNS
+        if mode in arguments.mode
         for who, command in candidates
-        for result in measure(profile, command, who, Effort())
+        if not who or mode is Mode.PGPU
+        for result in measure(profile, mode, command, who, Effort())
     ]
     print(f"{load} and {os.getloadavg()[0]:.1f} after")
     print(table(results))

@@ -8,6 +8,7 @@ import pytest
 
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
 from bench.plugin import Effort, measure, ours
+from kube_accel.model import Mode
 
 MIB = 1 << 20
 BUSY_CHILD = """
@@ -80,15 +81,17 @@ def test_result_is_a_line_for_machines_and_a_row_for_people():
     ]
 
 
-def test_plugin_bench_measures_the_shipped_command():
-    results = measure("8xh100", ours, "", Effort(starts=1, restarts=1, calls=20, idle_seconds=0.1))
+@pytest.mark.parametrize("mode", [Mode.PGPU, Mode.VGPU])
+def test_plugin_bench_measures_the_shipped_command(mode):
+    results = measure("8xh100", mode, ours, "", Effort(starts=1, restarts=1, calls=20, idle_seconds=0.1))
     assert [result.metric for result in results] == [
         "register_seconds",
         "allocate_p99_seconds",
         "preferred_p99_seconds",
+        *(["prestart_p99_seconds"] if mode is not Mode.PGPU else []),
         "idle_cpu_ratio",
         "reregister_seconds",
         "pss_bytes",
     ]
-    assert all(result.params == {"gpus": 8} for result in results)
+    assert all(result.params == {"gpus": 8, "mode": mode.value} for result in results)
     assert all(result.value > 0 for result in results if result.metric != "idle_cpu_ratio")

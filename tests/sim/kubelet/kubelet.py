@@ -7,10 +7,11 @@ import random
 import re
 import stat
 import threading
+import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -106,6 +107,8 @@ class FakeKubelet:
         self._pods: dict[str, _Admitted] = {}
         self._servers: list[grpc.Server] = []
         self._starts = 0
+        self.seconds: defaultdict[str, list[float]] = defaultdict(list)
+        """What calls of plugins took, by the method's name."""
 
     def __enter__(self) -> FakeKubelet:
         self.start()
@@ -284,7 +287,9 @@ class FakeKubelet:
             if size == 0:
                 continue
             ids = self._choose(resource, size, reusable[resource])
-            reply = self._endpoint(resource).client.allocate(self._shuffled(ids))
+            client, asked = self._endpoint(resource).client, self._shuffled(ids)
+            with self._timed("Allocate"):
+                reply = client.allocate(asked)
             if not reply.container_responses:
                 raise AdmissionError(f"the plugin for {resource} answered Allocate without a container")
             with self._changed:
@@ -319,9 +324,9 @@ class FakeKubelet:
         endpoint = self._endpoint(resource)
         preferred: list[str] = []
         if endpoint.options.get_preferred_allocation_available:
-            answer = endpoint.client.get_preferred_allocation(
-                self._shuffled(available | chosen), self._shuffled(chosen), size
-            )
+            offered, required = self._shuffled(available | chosen), self._shuffled(chosen)
+            with self._timed("GetPreferredAllocation"):
+                answer = endpoint.client.get_preferred_allocation(offered, required, size)
             preferred = [name for name in dict.fromkeys(answer) if name in available]
         rest = self._shuffled(available - set(preferred))
         return chosen | set([*preferred, *rest][:needed])
@@ -332,10 +337,17 @@ class FakeKubelet:
         if known is None or not known.options.pre_start_required:
             return  # a plugin that has not come back since kubelet's restart is not waited for
         try:
-            endpoint = self._endpoint(resource)
-            endpoint.client.pre_start_container(self._shuffled(ids), timeout=PRE_START_SECONDS)
+            client, asked = self._endpoint(resource).client, self._shuffled(ids)
+            with self._timed("PreStartContainer"):
+                client.pre_start_container(asked, timeout=PRE_START_SECONDS)
         except (AdmissionError, *RPC_ERRORS) as error:
             raise ContainerStartError(f"PreStartContainer of {resource} failed: {_cause(error)}") from error
+
+    @contextmanager
+    def _timed(self, method: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds[method].append(time.perf_counter() - begin)
 
     def _endpoint(self, resource: str) -> _Endpoint:
         with self._changed:

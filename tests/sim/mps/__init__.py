@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from sim.mps import nvidia_cuda_mps_control as control
@@ -16,6 +20,16 @@ def install(directory: Path) -> Path:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -SE {control.__file__} "$@"\n')
     program.chmod(0o755)
     return program
+
+
+@contextmanager
+def daemon(program: Path, pipe: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A control daemon of this pipe directory; it may or may not listen yet."""
+    pipe.mkdir(parents=True, exist_ok=True)
+    environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
+    with subprocess.Popen([program, "-f"], env=environment) as process:
+        yield process
+        process.kill()
 
 
 def set_servers(pipe: Path, *servers: tuple[int, int, str, tuple[int, ...]]) -> None:

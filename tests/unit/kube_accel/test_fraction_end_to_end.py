@@ -110,6 +110,16 @@ def test_equal_requests_end_up_on_the_gpus_assigned_to_them_in_any_order(make: M
     wait(lambda: len(node.held()) == 16, "held")
 
 
+def test_pods_that_end_at_once_do_not_lead_the_next_ones_astray(make: Make) -> None:
+    node = make()
+    for number in range(12):
+        pods = [node.pod(f"p{number}{n}", {"main": (10, 4)}, assigned={"main": ((number + n) % 8,)}) for n in (0, 3)]
+        taken = [node.gpu_of(node.kubelet.admit(pod)["main"]) for pod in pods]
+        assert sorted(taken) == sorted((number + n) % 8 for n in (0, 3))
+        for pod in pods:
+            node.end(pod)
+
+
 def test_unequal_pods_that_come_in_another_order_still_find_room(make: Make) -> None:
     node = make(gpus="4xa100-mig")
     first = node.pod("small", {"main": (40, 40)}, assigned={"main": (0,)})

@@ -31,10 +31,11 @@ class Node:
         self.gpus = NodeGpus(snapshot.inventory, snapshot.health, Connectivity.of(snapshot.inventory))
         self.steering = Steering(self.profile)
         self.kinds = [Kind.CORES, Kind.MEMORY] if self.profile.core_resource else [Kind.MEMORY]
-        self.free = {
-            kind: {device for gpu in snapshot.inventory.gpus for device in device_ids(gpu, kind, self.profile)}
+        self.rows = {
+            kind: {gpu.uuid: frozenset(device_ids(gpu, kind, self.profile)) for gpu in snapshot.inventory.gpus}
             for kind in self.kinds
         }
+        self.free = {kind: set[str]().union(*self.rows[kind].values()) for kind in self.kinds}
 
     def amounts(self, container: ContainerRequest) -> dict[Kind, int]:
         unit = self.profile.memory_unit_bytes
@@ -42,7 +43,7 @@ class Node:
         return {kind: size for kind, size in found.items() if size and kind in self.kinds}
 
     def prefer(self, kind: Kind, size: int, pods: Sequence[PendingPod], required: set[str]) -> set[str]:
-        call = Call.of(kind, size, self.free[kind] | required, required)
+        call = Call.of(kind, size, self.rows[kind], frozenset(self.free[kind] | required), frozenset(required))
         answer = (
             self.steering.steer(call, pods, self.gpus)
             or self.steering.steer(call, pods, self.gpus, strict=False)

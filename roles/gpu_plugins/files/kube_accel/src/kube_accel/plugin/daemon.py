@@ -15,7 +15,7 @@ from kube_accel.model import DriverState, Snapshot
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.devices import Device, device_list
-from kube_accel.plugin.holdings import HoldingsReader
+from kube_accel.plugin.holdings import HoldingsReader, Lister
 from kube_accel.plugin.options import NodeError, PluginOptions
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
@@ -72,21 +72,25 @@ class Daemon:
         self._exit_code = EXIT_OK
         self._publishing = threading.Lock()
         self._annotation = AnnotationWriter(options.node_name, options.service_account_dir, self._annotation_text)
-        self._lister = PodResourcesClient(options.pod_resources_socket)
+        lister: Lister = PodResourcesClient(options.pod_resources_socket)
         profile = PROFILES.get(options.mode)
         names = (whole.RESOURCE,) if profile is None else tuple(resources(profile).values())
-        self._holdings = HoldingsReader(self._lister, frozenset(names), self._holdings_changed)
         self._fraction: Fraction | None = None
-        if profile is None:
+        if profile is not None:
+            # Loaded here: whole GPUs need neither a ledger nor steering.
+            from kube_accel.plugin.fractionpart import Fraction
+
+            self._fraction = Fraction(options, profile, lister, self._publish)
+            lister = self._fraction.lister
+        self._holdings = HoldingsReader(lister, frozenset(names), self._holdings_changed)
+        if self._fraction is None:
             registrar = Registrar(options.device_plugin_dir, options.mode.value, whole.RESOURCE, options.takeover)
             plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake)
             self._served = [_Served(plugin, registrar, lambda snapshot: device_list(snapshot, plugin.devices))]
         else:
-            # Loaded here: whole GPUs need neither a ledger nor steering.
-            from kube_accel.plugin.fractionpart import Fraction
-
-            self._fraction = Fraction(options, profile, self._lister, self._publish)
-            self._served = [self._serve_kind(kind, name, self._fraction) for kind, name in resources(profile).items()]
+            self._served = [
+                self._serve_kind(kind, name, self._fraction) for kind, name in resources(self._fraction.profile).items()
+            ]
         try:
             self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz})
         except OSError as error:

@@ -7,13 +7,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Protocol
 
 import grpc
 
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
-from kube_accel.model import Gpu, Snapshot
+from kube_accel.model import Gpu, Inventory, Snapshot
 from kube_accel.placement.topology import Connectivity
 from kube_accel.plugin.devices import Device, healthy_gpus
 from kube_accel.plugin.holdings import Holder, Lister
@@ -215,6 +216,8 @@ class FractionPlugin(ListedPlugin):
         self._on_refused = on_refused
         self._rows: dict[tuple[Gpu, bool], tuple[Device, ...]] = {}
         """The devices of a GPU, healthy or not: thousands, the same each time."""
+        self._ids: Mapping[str, frozenset[str]] = {}
+        """The ids of every GPU's devices, by UUID."""
 
     def device_list(self, snapshot: Snapshot) -> tuple[Device, ...]:
         """The devices of ``snapshot``, given those advertised last."""
@@ -231,6 +234,13 @@ class FractionPlugin(ListedPlugin):
             found += self._rows[row]
         return tuple(found)
 
+    def publish(self, devices: tuple[Device, ...], inventory: Inventory | None) -> bool:
+        """Offer these devices."""
+        if devices != self.devices:
+            by_gpu = groupby((device.id for device in devices), gpu_of)
+            self._ids = {uuid: frozenset(ids) for uuid, ids in by_gpu}
+        return super().publish(devices, inventory)
+
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> pb.PreferredAllocationResponse:
@@ -239,10 +249,11 @@ class FractionPlugin(ListedPlugin):
         for container in request.container_requests:
             ids: Collection[str] = ()
             try:
-                available, required = container.available_deviceIDs, container.must_include_deviceIDs
+                available = frozenset(container.available_deviceIDs)
+                required = frozenset(container.must_include_deviceIDs)
                 known = self._offer.ids
-                if container.allocation_size > 0 and known >= {*available, *required}:
-                    call = Call.of(self._kind, container.allocation_size, available, required)
+                if container.allocation_size > 0 and known >= available and known >= required:
+                    call = Call.of(self._kind, container.allocation_size, self._ids, available, required)
                     ids = self._allocator.prefer(call)
             except Exception:
                 _log.exception("no preference for this request", extra={"resource": self.resource})

@@ -29,6 +29,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+class Listing:
+    """Kubelet's PodResources, with everybody's questions of use to all: answers are passed on in the order asked."""
+
+    def __init__(self, lister: Lister, on_listed: Callable[[tuple[PodDevices, ...]], None]) -> None:
+        self._lister = lister
+        self._on_listed = on_listed
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._answered = 0
+
+    def list(self, timeout: float) -> tuple[PodDevices, ...]:
+        """Every container with devices. Raises PodResourcesError."""
+        with self._lock:
+            self._asked += 1
+            number = self._asked
+        listed = self._lister.list(timeout)
+        with self._lock:
+            # An answer that was overtaken is older than what is known.
+            if number > self._answered:
+                self._answered = number
+                self._on_listed(listed)
+        return listed
+
+
 class Fraction:
     """Everything the resources of one mode share."""
 
@@ -37,8 +61,9 @@ class Fraction:
         self.profile = profile
         self.held: Mapping[Holder, tuple[Share, ...]] = {}
         """What every container has, as kubelet told it last."""
+        self.lister = Listing(lister, self._settle)
+        """To be asked by whoever wants to know who holds what."""
         self._options = options
-        self._lister = lister
         self._pods = NodePods(profile, options.node_name, self._pod_changed)
         self._allocator = Allocator(profile, self._pods, self._refresh)
         self._ledger = Ledger(options.state_dir, options.mode)
@@ -60,7 +85,7 @@ class Fraction:
         return FractionPlugin(
             kind,
             self._allocator,
-            self._lister,
+            self.lister,
             self._ledger,
             self._enforcement,
             self._start_refused,
@@ -94,12 +119,14 @@ class Fraction:
                 return
             containers = by_container(listed, self.profile)
             self.held = held_shares(containers, {gpu.uuid: gpu for gpu in inventory.gpus}, self.profile)
-            self._allocator.settle(containers)
             self._ledger.reconcile(self.held, self._uid)
 
     def _refresh(self) -> None:
         with suppress(PodResourcesError):
-            self._allocator.settle(by_container(self._lister.list(timeout=1), self.profile))
+            self.lister.list(timeout=1)
+
+    def _settle(self, listed: tuple[PodDevices, ...]) -> None:
+        self._allocator.settle(by_container(listed, self.profile))
 
     def _uid(self, holder: Holder) -> str:
         pod = self._pods.find(holder.namespace, holder.pod)

@@ -56,17 +56,22 @@ class Call:
     size: int
     available: frozenset[str]
     required: frozenset[str]
-    by_gpu: Mapping[str, list[str]]
-    """All these, by UUID; the required ones first."""
+    by_gpu: Mapping[str, frozenset[str]]
+    """All these, by UUID."""
 
     @classmethod
-    def of(cls, kind: Kind, size: int, available: Iterable[str], required: Iterable[str] = ()) -> Call:
-        """The call with these devices, in any order."""
-        offered, needed = frozenset(available), frozenset(required)
-        by_gpu: defaultdict[str, list[str]] = defaultdict(list)
-        for device in (*sorted(needed), *sorted(offered - needed)):
-            by_gpu[gpu_of(device)].append(device)
-        return cls(kind, size, offered, needed, dict(by_gpu))
+    def of(
+        cls,
+        kind: Kind,
+        size: int,
+        rows: Mapping[str, frozenset[str]],
+        available: frozenset[str],
+        required: frozenset[str] = frozenset(),
+    ) -> Call:
+        """The call with these devices; ``rows`` are all devices of the kind by UUID, these among them."""
+        # Thousands of ids a call: nothing here may be done id by id.
+        offered = available | required
+        return cls(kind, size, available, required, {uuid: row & offered for uuid, row in rows.items()})
 
     @property
     def whole(self) -> int:
@@ -417,14 +422,14 @@ def _assigned_to(pod: PendingPod, grant: Grant) -> bool:
 
 def _take(call: Call, chosen: tuple[str, ...]) -> tuple[str, ...]:
     """So many available devices of these GPUs, the required ones among them; empty when there are not enough."""
-    rows = [call.by_gpu.get(uuid, []) for uuid in chosen]
+    rows = [call.by_gpu.get(uuid, frozenset()) for uuid in chosen]
     if sum(map(len, rows)) < call.size or not {gpu_of(device) for device in call.required} <= set(chosen):
         return ()
     if call.whole:
         enough = len(chosen) == call.whole and all(len(row) == WHOLE for row in rows)
-        return tuple(device for row in rows for device in row) if enough else ()
-    taken = [device for row in rows for device in row if device in call.required]
-    rest = [[device for device in row if device not in call.required] for row in rows]
+        return tuple(device for row in rows for device in sorted(row)) if enough else ()
+    taken = sorted(call.required)
+    rest = [sorted(row - call.required) for row in rows]
     while len(taken) < call.size:
         # In turn, so that each of several whole GPUs has its part.
         for row in rest:
