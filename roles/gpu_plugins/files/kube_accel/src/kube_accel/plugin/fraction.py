@@ -29,6 +29,8 @@ from kube_accel.sharing.profile import Profile
 
 _log = logging.getLogger(__name__)
 
+_API_SECONDS = 5.0
+"""How long a call waits for this process to load what it needs to ask the API server."""
 _WATCH_SECONDS = 0.5
 """How long a call nobody is known for waits for news of a pod."""
 _LIST_SECONDS = 1.0
@@ -154,11 +156,11 @@ class Allocator:
 
     def _steer_after_news(self, call: Call, gpus: NodeGpus) -> tuple[str, ...]:
         """Wait for the watch to tell whose call it is, then ask once."""
-        deadline = time.monotonic() + _WATCH_SECONDS
-        version = self.pods.version
-        self._api_decided.wait(_WATCH_SECONDS)
+        self._api_decided.wait(_API_SECONDS)
         if self._api is None:
             return ()
+        deadline = time.monotonic() + _WATCH_SECONDS
+        version = self.pods.version
         found: tuple[str, ...] = ()
         news = True
         while news and not found and self._api.reachable:

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from kube_accel.model import Assignment, Mode, Share
+from kube_accel.plugin.fraction import Allocator
+from kube_accel.plugin.pods import NodePods
+from kube_accel.plugin.steering import Call
+from kube_accel.sharing.assignment import ANNOTATION, encode
+from kube_accel.sharing.fraction import Kind, device_ids, gpu_of
+from kube_accel.sharing.profile import PROFILES
+from unit.kube_accel.plugin.fakes import ready, uuid
+
+PROFILE = PROFILES[Mode.VGPU]
+
+
+def pod(name: str, gpu: int, cores: int, units: int) -> dict[str, Any]:
+    """A pod the API server has bound to this node, with this GPU assigned."""
+    limits = {"tencent.com/vcuda-core": str(cores), "tencent.com/vcuda-memory": str(units)}
+    text = encode(Assignment("node", {"main": (Share(uuid(gpu), cores, 1),)}))
+    return {
+        "metadata": {"uid": name, "namespace": "ns", "name": name, "annotations": {ANNOTATION: text}},
+        "spec": {"nodeName": "node", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+class Listed:
+    """An API server that knows of pods, and tells of them when asked."""
+
+    reachable = True
+
+    def __init__(self, pods: NodePods, *known: dict[str, Any]) -> None:
+        self._pods, self._known = pods, known
+
+    def list_now(self, timeout: float) -> None:
+        for item in self._known:
+            self._pods.keep(item)
+
+
+def test_a_call_waits_until_the_api_server_can_be_asked() -> None:
+    pods = NodePods(PROFILE, "node")
+    allocator = Allocator(PROFILE, pods, lambda: None)
+    snapshot = ready(4)
+    assert snapshot.inventory is not None
+    allocator.see(snapshot)
+    rows = {gpu.uuid: frozenset(device_ids(gpu, Kind.CORES, PROFILE)) for gpu in snapshot.inventory.gpus}
+    loaded = threading.Timer(1, allocator.use_api, [Listed(pods, pod("p", gpu=2, cores=30, units=8))])
+    loaded.start()
+    found = allocator.prefer(Call.of(Kind.CORES, 30, rows, frozenset().union(*rows.values())))
+    assert {gpu_of(device) for device in found} == {uuid(2)}
+    loaded.join()
