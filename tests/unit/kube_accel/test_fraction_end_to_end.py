@@ -342,7 +342,8 @@ def test_mps_shares_get_their_control_daemon_and_their_limits(daemons: Mps) -> N
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8G",
     }
     mounts = {mount.container_path: mount.host_path for mount in got.mounts}
-    assert mounts == {pipe: pipe, "/dev/shm": str(daemons.root / "shm")}
+    visible = f"/var/run/nvidia-container-devices/{node.uuids[3]}"
+    assert mounts == {visible: "/dev/null", pipe: pipe, "/dev/shm": str(daemons.root / "shm")}
     pair = node.kubelet.admit(node.pod("pair", {"main": (200, 0)}, assigned={"main": (5, 6)}))["main"]
     assert set(pair.envs) == {"NVIDIA_VISIBLE_DEVICES"}
 

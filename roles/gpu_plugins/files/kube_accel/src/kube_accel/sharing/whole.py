@@ -13,6 +13,10 @@ RESOURCE = "nvidia.com/gpu"
 # Every CUDA process opens these besides its GPU's own node; which of them exist depends on the loaded modules.
 _SHARED_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
+# NVIDIA's container runtime takes a mount of /dev/null here as a request for the GPU, and unlike the environment no image
+# can ask for one: with accept-nvidia-visible-devices-envvar-when-unprivileged=false only the mounts count.
+_VISIBLE = "/var/run/nvidia-container-devices"
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -32,4 +36,5 @@ def grant(gpus: Iterable[Gpu], node_exists: Callable[[str], bool]) -> Grant:
     return Grant(
         environment={"NVIDIA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in chosen)},
         device_nodes=tuple(name for name in names if node_exists(name)),
+        mounts={f"{_VISIBLE}/{gpu.uuid}": "/dev/null" for gpu in chosen},
     )
