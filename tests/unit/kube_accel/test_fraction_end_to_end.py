@@ -260,6 +260,45 @@ def test_an_upgrade_goes_on_where_the_old_plugin_was(make: Make) -> None:
     wait(lambda: len([row for row in node.ledger() if not row[4]]) == 2, "one ledger for both")
 
 
+def test_plugins_of_two_modes_take_turns(make: Make) -> None:
+    """A label is switched with kubectl, or is wrong: the second plugin waits, and names what keeps it."""
+    node = make()
+    first, mode = node.process, node.mode
+    node.mode = Mode.CGPU
+    node.start(wait_for=False)
+    second = node.process
+    wait(lambda: node.probe("/readyz")[0] == 503, "/readyz")
+    code, reason = node.probe("/readyz")
+    assert "mode vgpu runs on this node" in reason
+    assert "labels nvidia-device-enable and cgpu" in reason
+    assert node.probe("/healthz") == (200, "ok\n")
+    assert node.kubelet.allocatable().keys() == set(node.resources)
+    # An upgrade of the first is none of the second's business, and it still waits.
+    node.mode = mode
+    node.start()
+    upgraded = node.process
+    assert first is not None
+    assert second is not None
+    assert upgraded is not None
+    first.terminate()
+    assert first.wait(20) == 0
+    wait(lambda: node.healthy() == set(node.uuids), "healthy GPUs")
+    assert "aliyun.com/gpu-mem" not in node.kubelet.allocatable()
+    upgraded.kill()
+    wait(lambda: node.kubelet.allocatable().get("aliyun.com/gpu-mem", 0) > 0, "the second plugin's GPUs")
+    assert all(node.kubelet.allocatable()[resource] == 0 for resource in node.resources)
+    second.terminate()
+    assert second.wait(20) == 0
+
+
+def test_a_plugin_that_waits_for_its_turn_ends_when_told_to(make: Make) -> None:
+    node = make()
+    node.mode = Mode.CGPU
+    node.start(wait_for=False)
+    wait(lambda: node.probe("/readyz")[0] == 503, "/readyz")
+    assert node.terminate() == 0
+
+
 def unhealthy(node: FractionNode, resource: str) -> set[str]:
     devices = node.kubelet.devices(resource).items()
     return {name.partition("::")[0] for name, device in devices if not device.healthy}

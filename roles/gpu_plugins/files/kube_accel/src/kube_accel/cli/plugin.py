@@ -13,10 +13,13 @@ from contextlib import suppress
 
 from kube_accel import logs
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
-from kube_accel.plugin.options import NodeError, PluginOptions, check_directories
+from kube_accel.plugin.modelock import ModeLock
+from kube_accel.plugin.options import NodeError, PluginOptions, check_directories, listen_problem
 
-EXIT_NODE = 2
+EXIT_OK, EXIT_NODE = 0, 2
 
+_LOOK_SECONDS = 0.5
+"""From one look at a plugin that is to leave to the next."""
 _M_ARENA_MAX = -8
 """malloc.h of the GNU C library."""
 
@@ -50,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
     monitor = GpuMonitor(MonitorOptions(sysfs_root=arguments.sysfs_root))
     try:
         check_directories(options)
+        if not _take_turns(options, stop):
+            return EXIT_OK
         monitor.start()
         # Loading gRPC takes as long as a worker takes to read the GPUs: both at once.
         from kube_accel.plugin.daemon import Daemon
@@ -60,3 +65,25 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_NODE
     finally:
         monitor.stop()
+
+
+def _take_turns(options: PluginOptions, stop: threading.Event) -> bool:
+    """Be alive and not ready while another mode's plugin runs here; False when told to stop first."""
+    lock = ModeLock(options.state_dir, options.mode)
+    obstacle = lock.take()
+    if not obstacle:
+        return True
+    # Loaded here: hardly ever needed.
+    from kube_accel.plugin.probes import ProbeServer
+
+    _log.warning("waiting for another mode's plugin", extra={"reason": obstacle})
+    try:
+        probes = ProbeServer(options.listen, {"/healthz": lambda: "", "/readyz": lambda: obstacle or "starting"})
+    except OSError as error:
+        raise NodeError(listen_problem(options, error)) from error
+    with probes:
+        threading.Thread(target=probes.serve_forever, name="probes", daemon=True).start()
+        while obstacle and not stop.wait(_LOOK_SECONDS):
+            obstacle = lock.take()
+        probes.shutdown()
+    return not obstacle

@@ -16,7 +16,7 @@ from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.devices import Device, device_list
 from kube_accel.plugin.holdings import HoldingsReader, Lister
-from kube_accel.plugin.options import NodeError, PluginOptions
+from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
 from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
@@ -94,8 +94,7 @@ class Daemon:
         try:
             self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz})
         except OSError as error:
-            host, port = options.listen
-            raise NodeError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
+            raise NodeError(listen_problem(options, error)) from error
         commands = {"status": self._status, "quiesce": self._quiesce, "resume": self._resume}
         try:
             self._admin = AdminServer(options.state_dir, commands)

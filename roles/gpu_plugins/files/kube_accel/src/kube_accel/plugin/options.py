@@ -49,3 +49,9 @@ def check_directories(options: PluginOptions) -> None:
     for flag, path in (("kubelet-device-plugin-dir", options.device_plugin_dir), ("state-dir", options.state_dir)):
         if not os.access(path, os.W_OK | os.X_OK):
             raise NodeError(f"--{flag} {path} is not writable; mount it read-write and run as its owner, root")
+
+
+def listen_problem(options: PluginOptions, error: OSError) -> str:
+    """What to tell about an address that cannot be listened on."""
+    host, port = options.listen
+    return f"--listen {host}:{port} cannot be used: {error}; choose another port"
