@@ -268,7 +268,7 @@ def test_plugins_of_two_modes_take_turns(make: Make) -> None:
     node.start(wait_for=False)
     second = node.process
     wait(lambda: node.probe("/readyz")[0] == 503, "/readyz")
-    code, reason = node.probe("/readyz")
+    reason = node.probe("/readyz")[1]
     assert "mode vgpu runs on this node" in reason
     assert "labels nvidia-device-enable and cgpu" in reason
     assert node.probe("/healthz") == (200, "ok\n")

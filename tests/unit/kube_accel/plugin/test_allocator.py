@@ -6,6 +6,7 @@ from typing import Any
 
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.plugin.fraction import Allocator
+from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.pods import NodePods
 from kube_accel.plugin.steering import Call
 from kube_accel.sharing.assignment import ANNOTATION, encode
@@ -38,6 +39,29 @@ class Listed:
     def list_now(self, timeout: float) -> None:
         for item in self._known:
             self._pods.keep(item)
+
+
+def test_a_gpu_whose_mps_server_is_full_is_not_chosen() -> None:
+    profile = PROFILES[Mode.MPS]
+    allocator = Allocator(profile, NodePods(profile, "node"), lambda: None)
+    snapshot = ready(2)
+    assert snapshot.inventory is not None
+    allocator.see(snapshot)
+    allocator.use_api(None)
+    rows = {gpu.uuid: frozenset(device_ids(gpu, Kind.CORES, profile)) for gpu in snapshot.inventory.gpus}
+
+    def prefer(containers: int) -> set[str]:
+        """The GPU chosen when so many containers have 1 % of GPU 0 each."""
+        held = {
+            Holder("ns", f"p{n}", "main"): {kind: frozenset({f"{uuid(0)}::{kind}{n}"}) for kind in Kind}
+            for n in range(containers)
+        }
+        allocator.settle(held)
+        free = frozenset().union(*rows.values()) - {f"{uuid(0)}::c{n}" for n in range(containers)}
+        return {gpu_of(device) for device in allocator.prefer(Call.of(Kind.CORES, 2, rows, free))}
+
+    assert prefer(47) == {uuid(0)}
+    assert prefer(48) == {uuid(1)}
 
 
 def test_a_call_waits_until_the_api_server_can_be_asked() -> None:

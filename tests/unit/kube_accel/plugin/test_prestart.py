@@ -44,6 +44,16 @@ def test_a_share_is_identified_by_either_resource() -> None:
     assert outcome.shares == (Share(uuid(2), 30, 8 * UNIT),)
 
 
+def test_no_more_containers_start_on_a_gpu_than_mps_takes_clients() -> None:
+    others = {Holder("team", f"other-{n}", "main"): both(0, 1, 1, first=10 + n) for n in range(3)}
+    listed = {ONE: both(0, 5, 5), **others, TWO: both(1, 1, 1)}
+    ids = listed[ONE][Kind.CORES]
+    assert check_start(Kind.CORES, ids, listed, GPUS, PROFILE, most_containers=4).holder == ONE
+    with pytest.raises(StartRefused, match="3 containers share GPU 0, and its MPS server takes 3 clients") as refused:
+        check_start(Kind.CORES, ids, listed, GPUS, PROFILE, most_containers=3)
+    assert refused.value.holder == ONE
+
+
 def test_whole_gpus_have_all_their_memory() -> None:
     outcome = start({Kind.CORES: ids(1, Kind.CORES, 0, 100) | ids(3, Kind.CORES, 0, 100)})
     assert outcome.shares == (Share(uuid(1), 100, MEMORY), Share(uuid(3), 100, MEMORY))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -14,7 +15,8 @@ from typing import Protocol
 import grpc
 
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
-from kube_accel.model import Gpu, Inventory, Snapshot
+from kube_accel.model import Gpu, Inventory, Mode, Snapshot
+from kube_accel.placement.mps import client_limit
 from kube_accel.placement.topology import Connectivity
 from kube_accel.plugin.devices import Device, healthy_gpus
 from kube_accel.plugin.holdings import Holder, Lister
@@ -149,7 +151,7 @@ class Allocator:
                     done |= {device for devices in listed.values() for found in devices.values() for device in found}
             self._admitted = admitted
             self._placed = {uid: pod for uid, pod in self._placed.items() if uid not in admitted}
-            self._steering.settle(held, done)
+            self._steering.settle(held, done, Counter(uuid for found in containers.values() for uuid in _gpus(found)))
 
     def _pending(self) -> list[PendingPod]:
         return [self._placed.get(pod.uid, pod) for pod in pending(self.pods.all(), self._admitted)]
@@ -304,7 +306,9 @@ class FractionPlugin(ListedPlugin):
         """Find out whose these devices are, check that they belong together, and write that down."""
         try:
             containers = identify(self._lister, self._kind, request.devices_ids, self._profile)
-            started = check_start(self._kind, request.devices_ids, containers, self._offer.gpus, self._profile)
+            started = check_start(
+                self._kind, request.devices_ids, containers, self._offer.gpus, self._profile, self._most_containers
+            )
         except StartRefused as error:
             _log.warning("a container is not started", extra={"resource": self.resource, "reason": str(error)})
             self._on_refused(error)
@@ -314,6 +318,13 @@ class FractionPlugin(ListedPlugin):
             pod = self._allocator.pods.find(holder.namespace, holder.pod)
             self._ledger.record(holder, pod.uid if pod is not None else "", started.shares)
         return pb.PreStartContainerResponse()
+
+    @property
+    def _most_containers(self) -> int | None:
+        inventory = self._offer.inventory
+        if inventory is None or self._profile.mode is not Mode.MPS:
+            return None
+        return client_limit(inventory.cuda_version)
 
     def _spread(self, chosen: Mapping[str, int]) -> str:
         """Why devices of several GPUs cannot be one container's; empty when they can."""
@@ -332,6 +343,10 @@ class FractionPlugin(ListedPlugin):
 def _complete(pod: NodePod, listed: Mapping[str, Devices]) -> bool:
     """Whether kubelet lists every container of the pod that keeps devices."""
     return pod.request is not None and bool(listed) and set(staying(pod.request)) <= listed.keys()
+
+
+def _gpus(devices: Devices) -> set[str]:
+    return {gpu_of(device) for found in devices.values() for device in found}
 
 
 def _both(devices: Devices, profile: Profile) -> bool:

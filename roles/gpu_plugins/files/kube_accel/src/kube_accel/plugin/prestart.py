@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.model import Gpu, Share
@@ -78,8 +79,12 @@ def check_start(
     containers: Mapping[Holder, Devices],
     gpus: Mapping[str, Gpu],
     profile: Profile,
+    most_containers: int | None = None,
 ) -> Started:
-    """Whether the container with exactly these devices of one kind may start. Pure. Raises StartRefused."""
+    """Whether the container with exactly these devices of one kind may start. Pure. Raises StartRefused.
+
+    ``most_containers`` may have a part of a GPU; None for as many as there are parts.
+    """
     wanted = frozenset(ids)
     holders = [holder for holder, devices in containers.items() if devices.get(kind) == wanted]
     if len(holders) > 1:
@@ -100,6 +105,8 @@ def check_start(
     others = {other: found for other, found in containers.items() if other != holder}
     for share in own:
         _check_card(share, holder, devices, others, gpus[share.uuid], profile)
+        if most_containers is not None:
+            _check_count(share, holder, others, gpus[share.uuid], most_containers)
     return Started(holder, tuple(own))
 
 
@@ -153,6 +160,17 @@ def _check_card(
             f"{_who(holder)} cannot start: it has {share.cores} % and {human_bytes(share.memory_bytes)} of GPU "
             f"{gpu.index}, of which others have {cores} % and {human_bytes(memory)}; delete the pod, so that it is "
             "placed anew",
+            holder,
+        )
+
+
+def _check_count(share: Share, holder: Holder, others: Mapping[Holder, Devices], gpu: Gpu, most: int) -> None:
+    """Refuse a GPU that so many containers have a part of already."""
+    beside = sum(any(gpu_of(device) == share.uuid for device in chain(*found.values())) for found in others.values())
+    if beside >= most:
+        raise StartRefused(
+            f"{_who(holder)} cannot start: {beside} containers share GPU {gpu.index}, and its MPS server takes {most} "
+            "clients; delete the pod, so that it is placed anew",
             holder,
         )
 

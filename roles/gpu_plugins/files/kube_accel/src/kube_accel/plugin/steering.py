@@ -9,7 +9,7 @@ of one of them, and goes to the GPU that pod was assigned. The second resource o
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -127,6 +127,7 @@ class Steering:
         self._open: Grant | None = None
         """The last grant, while its container may still get the other resource."""
         self._held: dict[tuple[str, Kind], set[str]] = {}
+        self._containers: Mapping[str, int] = {}
 
     @property
     def grants(self) -> tuple[Grant, ...]:
@@ -141,8 +142,12 @@ class Steering:
         self._grants.append(grant)
         self._open = None if grant.joined or len(self._kinds) == 1 else grant
 
-    def settle(self, held: Iterable[str], admitted: Iterable[str]) -> None:
-        """Kubelet says that containers hold the devices ``held``, and those of ``admitted`` belong to admitted pods."""
+    def settle(self, held: Iterable[str], admitted: Iterable[str], containers: Mapping[str, int]) -> None:
+        """Kubelet says that containers hold the devices ``held``, and those of ``admitted`` belong to admitted pods.
+
+        ``containers`` are how many have a part of each GPU, by UUID.
+        """
+        self._containers = containers
         self._held = {}
         for device in held:
             self._held.setdefault((gpu_of(device), Kind(device.rpartition("::")[2][:1])), set()).add(device)
@@ -321,6 +326,9 @@ class Steering:
             for device in grant.ids:
                 taken.setdefault((gpu_of(device), grant.kind), set()).add(device)
         used = {key: len(ids) for key, ids in taken.items()}
+        # What was handed out and is listed already counts twice for a moment.
+        containers = Counter(self._containers)
+        containers.update(uuid for grant in self._grants if not grant.joined for uuid in grant.gpus)
         if call is not None:
             for gpu in gpus.inventory.gpus:
                 free = len(call.by_gpu.get(gpu.uuid, ()))
@@ -329,13 +337,18 @@ class Steering:
         for pod in pods:
             for uuid, use in self._usage(pod, gpus).items():
                 before = reserved[uuid]
-                reserved[uuid] = GpuUse(before.cores + use.cores, before.memory_bytes + use.memory_bytes)
+                reserved[uuid] = GpuUse(
+                    before.cores + use.cores,
+                    before.memory_bytes + use.memory_bytes,
+                    before.containers + use.containers,
+                )
         views = {}
         for gpu in gpus.inventory.gpus:
             more = reserved[gpu.uuid]
             use = GpuUse(
                 used.get((gpu.uuid, Kind.CORES), 0) + more.cores,
                 used.get((gpu.uuid, Kind.MEMORY), 0) * self._profile.memory_unit_bytes + more.memory_bytes,
+                containers[gpu.uuid] + more.containers,
             )
             health = gpus.health.get(gpu.uuid, GpuHealth(Health.UNKNOWN))
             views[gpu.uuid] = GpuView(gpu, health, gpus.inventory.cuda_version, use)

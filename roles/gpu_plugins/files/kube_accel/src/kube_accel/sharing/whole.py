@@ -13,8 +13,8 @@ RESOURCE = "nvidia.com/gpu"
 # Every CUDA process opens these besides its GPU's own node; which of them exist depends on the loaded modules.
 _SHARED_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
-# NVIDIA's container runtime takes a mount of /dev/null here as a request for the GPU, and unlike the environment no image
-# can ask for one: with accept-nvidia-visible-devices-envvar-when-unprivileged=false only the mounts count.
+# NVIDIA's container runtime takes a mount of /dev/null here as a request for the GPU. No image can ask for one, as it
+# can by its environment: with accept-nvidia-visible-devices-envvar-when-unprivileged=false only the mounts count.
 _VISIBLE = "/var/run/nvidia-container-devices"
 
 
