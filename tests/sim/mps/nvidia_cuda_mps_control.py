@@ -2,16 +2,18 @@
 """The MPS control program without a GPU: the same options, commands, messages and exit codes.
 
 Compared with the real one of driver 535, which starts without a GPU; ``get_server_status`` is of later drivers. Servers
-are lines ``<pid> <uid> <status> <client>...`` of the file ``simulated-servers`` in the pipe directory: there is no GPU
-that would start them.
+are those it was told to start, processes ``nvidia-cuda-mps-server`` found in ``PATH``, and since no GPU brings clients
+the lines ``<pid> <uid> <status> <client>...`` of the file ``simulated-servers`` in the pipe directory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -26,26 +28,32 @@ USAGE = (
 class Control:
     """A control daemon's answers to its commands."""
 
-    def __init__(self, pipe: Path) -> None:
-        self.pipe = pipe
+    def __init__(self, pipe: Path, log: Path | None) -> None:
+        self.pipe, self.log = pipe, log
         self.percentage = 100.0
         self.limits: dict[str, str] = {}
         self.priority = "0"
         self.ended = False
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
 
     def answer(self, line: str) -> str:
         """What is printed for a command line."""
         name, *words = line.split() or [""]
         command = getattr(self, f"do_{name}", None) if name else None
-        return command(*words) if command else f'Unknown command "{name}"\n'
+        said = command(*words) if command else f'Unknown command "{name}"\n'
+        if self.log is not None:
+            with self.log.open("a") as log:
+                log.write(f"Cmd:{line}\n")
+        return said
 
     def servers(self) -> dict[str, list[str]]:
         """Uid, status and clients, by process id."""
-        try:
+        self.started = {pid: server for pid, server in self.started.items() if server.poll() is None}
+        found = {pid: ["0", "ACTIVE"] for pid in self.started}
+        with contextlib.suppress(FileNotFoundError):
             rows = [line.split() for line in (self.pipe / SERVERS).read_text().splitlines() if line.strip()]
-        except FileNotFoundError:
-            return {}
-        return {pid: rest for pid, *rest in rows}
+            found |= {pid: rest for pid, *rest in rows}
+        return found
 
     def do_get_server_list(self, *words: str) -> str:
         return "".join(f"{pid}\n" for pid in self.servers())
@@ -94,6 +102,8 @@ class Control:
         return ""
 
     def do_start_server(self, *words: str) -> str:
+        server = subprocess.Popen(["nvidia-cuda-mps-server"], stdin=subprocess.PIPE)
+        self.started[str(server.pid)] = server
         return ""
 
     def do_shutdown_server(self, pid: str = "", *words: str) -> str:
@@ -114,7 +124,8 @@ def serve(pipe: Path, ready: int | None = None) -> None:
     listener.listen(8)
     if ready is not None:
         os.close(ready)
-    control = Control(pipe)
+    logs = os.environ.get("CUDA_MPS_LOG_DIRECTORY")
+    control = Control(pipe, Path(logs, "control.log") if logs else None)
     while not control.ended:
         client, _ = listener.accept()
         with client, client.makefile("rw") as stream:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -48,9 +49,10 @@ class Program:
     def __init__(self, path: Path, root: Path) -> None:
         self.path = path
         self.pipe = root / "pipe"
-        (root / "log").mkdir()
+        self.log = root / "log"
+        self.log.mkdir()
         self.pipe.mkdir()
-        own = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(root / "log")}
+        own = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
         self.environment = os.environ | own
 
     def run(self, *arguments: str, commands: str = "") -> tuple[int, str, str]:
@@ -80,6 +82,30 @@ def program(request: pytest.FixtureRequest) -> Iterator[Program]:
         program.run(commands="quit\n")
 
 
+def test_a_server_that_is_killed_is_not_listed_any_more(program: Program) -> None:
+    """The daemon's server is a program that does nothing: without a GPU the real one ends at once."""
+    servers = program.pipe.parent / "servers"
+    servers.mkdir()
+    (servers / "nvidia-cuda-mps-server").write_text("#!/bin/sh\nexec sleep 600\n")
+    (servers / "nvidia-cuda-mps-server").chmod(0o755)
+    program.environment["PATH"] = f"{servers}:{program.environment['PATH']}"
+    assert program.run("-d")[0] == 0
+    assert program.run(commands="start_server -uid 0\n") == (0, "", "")
+    code, listed, _ = program.run(commands="get_server_list\n")
+    assert code == 0
+    assert program.run(commands=f"get_client_list {int(listed)}\n") == (0, "", "")
+    os.kill(int(listed), signal.SIGKILL)
+    while program.run(commands="get_server_list\n")[1]:
+        """It learns of it."""
+    gone = f"Server {int(listed)} not found\n"
+    assert program.run(commands=f"get_server_list\nget_client_list {int(listed)}\n") == (0, gone, "")
+
+
+def test_processes_of_any_user_may_connect(program: Program) -> None:
+    assert program.run("-d")[0] == 0
+    assert (program.pipe / "control").stat().st_mode & 0o777 == 0o666
+
+
 def test_without_a_daemon_it_says_so(program: Program) -> None:
     for command in ("get_server_list", "get_default_active_thread_percentage", "quit", "bogus", ""):
         assert program.run(commands=command + "\n") == (1, "", "Cannot find MPS control daemon process\n")
@@ -97,6 +123,7 @@ def test_a_daemon_answers_until_it_is_told_to_quit(program: Program) -> None:
         assert program.run(commands=command + "\n") == (0, said, ""), command
     commands = "get_default_active_thread_percentage\nget_server_list\n"
     assert program.run(commands=commands) == (0, "50.0\n", "")
+    assert "Cmd:set_default_active_thread_percentage 150\n" in (program.log / "control.log").read_text()
     code, out, err = program.run("-d")
     assert (code, (out + err).strip()) == (1, "An instance of this daemon is already running")
     assert program.run(commands="quit\n") == (0, "", "")

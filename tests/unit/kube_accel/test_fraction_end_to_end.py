@@ -340,7 +340,7 @@ class Mps:
         self.root = node.root / "mps"
         (self.root / "shm").mkdir(parents=True)
         self.program = mps.install(node.root / "bin")
-        node.extra = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
+        node.extra = ["--mps-root", str(self.root), "--mps-control-command", str(self.program), "--mps-interval", "0.5"]
         for gpu in range(len(node.uuids)):
             self.start(gpu)
             stack.callback(self.stop, gpu)
@@ -349,11 +349,16 @@ class Mps:
         return self.root / self.node.uuids[gpu] / "pipe"
 
     def run(self, gpu: int, *arguments: str, commands: str = "") -> None:
-        environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe(gpu))}
+        pipe = str(self.pipe(gpu))
+        environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
         subprocess.run([self.program, *arguments], input=commands, text=True, env=environment, capture_output=True)
 
     def start(self, gpu: int) -> None:
         self.run(gpu, "-d")
+
+    def asked(self, gpu: int, command: str) -> bool:
+        """Whether the control daemon has been asked this, and has made up its answer."""
+        return f"Cmd:{command}\n" in (self.pipe(gpu) / "control.log").read_text()
 
     def stop(self, gpu: int) -> None:
         self.run(gpu, commands="quit\n")
@@ -408,11 +413,40 @@ def test_a_server_fault_is_seen_told_and_over_when_it_is_over(daemons: Mps) -> N
     node = daemons.node
     node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (6,)}))
     wait(lambda: len(node.held()) == 1, "held")
-    mps.set_servers(daemons.pipe(6), (4711, 0, "ACTIVE", (1, 2)))
     mps.set_servers(daemons.pipe(6), (4711, 0, "FAULT", (1, 2)))
     wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[6]}, "one GPU less")
     wait(lambda: any("fault" in event[2] for event in node.events() if event[0] == "hit"), "the event")
     mps.set_servers(daemons.pipe(6))
+    wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+
+
+def test_a_server_that_dies_without_a_word_is_told_to_its_pods_and_the_gpu_comes_back(daemons: Mps) -> None:
+    node = daemons.node
+    node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (6,)}))
+    node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (4,)}))
+    wait(lambda: len(node.held()) == 2, "held")
+    for process in (4711, 4712):
+        mps.set_servers(daemons.pipe(6), (process, 0, "ACTIVE", (1, 2)))
+        # Of another user, and without clients: it ends to make room, which harms nobody.
+        mps.set_servers(daemons.pipe(4), (4713, 0, "ACTIVE", ()))
+        wait(lambda process=process: daemons.asked(6, f"get_client_list {process}"), "the clients to be counted")
+        mps.set_servers(daemons.pipe(6))
+        mps.set_servers(daemons.pipe(4))
+        told = f"MPS server {process} ended while it had 2 clients"
+        wait(lambda told=told: any(told in event[2] for event in node.events() if event[0] == "hit"), "the event")
+        wait(
+            lambda told=told: any(told in str(line.get("problem")) for line in node.logged()), "the GPU to be withdrawn"
+        )
+        wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+    assert "elsewhere" not in [event[0] for event in node.events()]
+
+
+def test_a_gpu_whose_clients_are_used_up_is_withdrawn_until_one_ends(daemons: Mps) -> None:
+    node = daemons.node
+    mps.set_servers(daemons.pipe(2), (4711, 0, "ACTIVE", tuple(range(100, 148))))
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[2]}, "one GPU less")
+    wait(lambda: "takes 48" in annotation(node).health[node.uuids[2]].reason, "the reason")
+    mps.set_servers(daemons.pipe(2), (4711, 0, "ACTIVE", tuple(range(100, 147))))
     wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
 
 

@@ -58,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="mode mps: <root>/<uuid>/pipe and <root>/shm"
     )
     plugin.add_argument("--mps-control-command", default="nvidia-cuda-mps-control", help="mode mps: asks the daemons")
+    plugin.add_argument(
+        "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
+    )
     plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
     extender = commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs")
@@ -94,6 +97,16 @@ def _mode(text: str) -> Mode:
         return Mode(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"unknown mode {text!r}; known: {_modes()}") from None
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and at most 3600")
+    return seconds
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         takeover=arguments.takeover,
         mps_root=arguments.mps_root,
         mps_control_command=arguments.mps_control_command,
+        mps_interval=arguments.mps_interval,
     )
     monitor = GpuMonitor(MonitorOptions(sysfs_root=arguments.sysfs_root))
     try:

@@ -14,10 +14,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Snapshot
+from kube_accel.placement.mps import client_limit
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind
 from kube_accel.sharing.profile import Profile
@@ -30,9 +32,8 @@ MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 _MIN_COMPUTE_CAPABILITY = (7, 0)
 _MIN_DRIVER = 495
-_INTERVAL = 2.0
 _DEADLINE = 5.0
-_UNKNOWN_COMMAND = re.compile(r"^Unknown command", re.MULTILINE)
+_NO_SERVER = re.compile(r"^Server \d+ not found", re.MULTILINE)
 _PERCENTAGE = re.compile(r"\s*\d+(\.\d+)?\s*")
 _FAULT = re.compile(r"\bFAULT\b")
 
@@ -87,17 +88,25 @@ def unfit(gpu: Gpu, driver_version: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Server:
+    """A server of a control daemon."""
+
+    clients: int
+    """Processes; 0 also while they have not been asked for."""
+    faulty: bool = False
+    """It takes no clients until those it has are gone."""
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonState:
     """What was seen of a GPU's control daemon and its servers."""
 
     problem: str
     """Why no container can be started with it; empty when one can."""
     identity: tuple[int, int] | None = None
-    """Differs between a control daemon and the one after it; None while there is none."""
-    servers: frozenset[int] = frozenset()
-    """Process ids."""
-    faulty: frozenset[int] = frozenset()
-    """Servers that take no clients until the ones they have are gone."""
+    """Inode and time (ns) of what it made when it started, which differ from those of the next one; None for none."""
+    servers: Mapping[int, Server] = field(default_factory=dict)
+    """By process id."""
 
 
 UNSEEN = DaemonState("the MPS control daemon has not been asked yet")
@@ -105,31 +114,73 @@ UNSEEN = DaemonState("the MPS control daemon has not been asked yet")
 
 def incident(before: DaemonState, now: DaemonState) -> str:
     """What clients of the GPU have suffered between two looks; empty when nothing. Pure."""
-    if now.faulty - before.faulty:
-        return "the MPS server reports a fault: every process on this GPU is affected, and new ones wait until they end"
-    if before.identity is None or before is UNSEEN:
-        return ""
-    if now.identity != before.identity:
-        return "the MPS control daemon ended or was restarted: processes that used it have lost the GPU"
+    if before.identity is not None and now.identity != before.identity:
+        since = datetime.fromtimestamp(before.identity[1] / 1e9, UTC).isoformat(timespec="seconds")
+        return f"the MPS control daemon of {since} ended or was restarted: processes that used it have lost the GPU"
+    for process, server in sorted(now.servers.items()):
+        if server.faulty and not (process in before.servers and before.servers[process].faulty):
+            return (
+                f"MPS server {process} reports a fault: every process on this GPU is affected, and new ones wait until "
+                "they end"
+            )
+    for process, server in sorted(before.servers.items()):
+        # One that was faulty ends when its clients have, and one without clients makes room for another user's.
+        if server.clients and not server.faulty and process not in now.servers:
+            return f"MPS server {process} ended while it had {server.clients} clients: they have lost the GPU"
     return ""
 
 
-def probe(paths: MpsPaths, uuid: str, deadline: float = _DEADLINE) -> DaemonState:
-    """Ask a GPU's control daemon; ``deadline`` in seconds for each question."""
+def probe(
+    paths: MpsPaths, uuid: str, before: DaemonState, client_limit: int, deadline: float = _DEADLINE
+) -> DaemonState:
+    """Ask a GPU's control daemon; ``deadline`` in seconds. Servers that are new are asked about at the next look."""
     pipe = paths.pipe(uuid)
     identity = _identity(pipe)
+    questions = ["get_default_active_thread_percentage", "get_server_list"]
+    for process in sorted(before.servers):
+        questions += [f"get_server_status {process}", f"get_client_list {process}"]
     unit = f"see `systemctl status kube-accel-mps@{uuid}` on the node"
     try:
-        answer = _ask(paths, pipe, "get_default_active_thread_percentage\nget_server_list", deadline)
-        percentage, _, listed = answer.partition("\n")
-        if not _PERCENTAGE.fullmatch(percentage):
-            raise OSError(f"it answers {percentage!r}")
-        servers = frozenset(map(int, re.findall(r"^\s*(\d+)\s*$", listed, re.MULTILINE)))
-        faulty = frozenset(server for server in servers if _FAULT.search(_status(paths, pipe, server, deadline)))
+        servers = _servers(_ask(paths, pipe, "\n".join(questions), deadline), before.servers)
+    except TimeoutError as error:
+        # It may be slow: neither it nor its servers are known to have ended.
+        return replace(before, problem=f"the MPS control daemon in {pipe} is stuck: {error}; {unit}")
     except OSError as error:
         return DaemonState(f"no live MPS control daemon in {pipe}: {error}; {unit}")
-    problem = f"MPS server fault (process {min(faulty)}): clients have to end before it recovers" if faulty else ""
-    return DaemonState(problem, identity, servers, faulty)
+    return DaemonState(_problem(servers, client_limit), identity, servers)
+
+
+def _problem(servers: Mapping[int, Server], client_limit: int) -> str:
+    faulty = [process for process, server in servers.items() if server.faulty]
+    if faulty:
+        return f"MPS server fault (process {min(faulty)}): clients have to end before it recovers"
+    clients = sum(server.clients for server in servers.values())
+    if clients >= client_limit:
+        return f"{clients} processes use MPS, which takes {client_limit}: one more would get CUDA error 808"
+    return ""
+
+
+def _servers(answer: str, before: Mapping[int, Server]) -> dict[int, Server]:
+    """The servers, from the answers to ``probe``'s questions.
+
+    Process ids stand on lines of their own; a status is a line that is no number, also where the control program does
+    not know the command (before driver 545). Raises OSError for what is no such answer.
+    """
+    percentage, *lines = answer.splitlines() or [""]
+    if not _PERCENTAGE.fullmatch(percentage):
+        raise OSError(f"it answers {percentage!r}")
+    sections: list[tuple[str, list[int]]] = [("", [])]
+    for line in lines:
+        if line.strip().isdecimal():
+            sections[-1][1].append(int(line))
+        else:
+            sections.append((line, []))
+    listed = sections[0][1]
+    if len(sections) - 1 == len(before) and not _NO_SERVER.search(answer):
+        told = dict(zip(sorted(before), sections[1:], strict=True))
+        before = {process: Server(len(clients), bool(_FAULT.search(word))) for process, (word, clients) in told.items()}
+    # Otherwise one has just gone, which makes two lines or one, by the driver: the others have not changed much.
+    return {process: before.get(process, Server(0)) for process in listed}
 
 
 class MpsMonitor:
@@ -140,7 +191,7 @@ class MpsMonitor:
         paths: MpsPaths,
         on_change: Callable[[], None],
         on_incident: Callable[[str, str], None],
-        interval: float = _INTERVAL,
+        interval: float,
         deadline: float = _DEADLINE,
     ) -> None:
         """``on_incident`` gets a GPU's UUID and a sentence. Both are called on the monitor's threads."""
@@ -151,6 +202,7 @@ class MpsMonitor:
         self._deadline = deadline
         self._lock = threading.Lock()
         self._states: dict[str, DaemonState] = {}
+        self._client_limit = 0
 
     def see(self, inventory: Inventory | None) -> None:
         """Look after these GPUs from now on. Those that went are not asked about any more."""
@@ -158,6 +210,8 @@ class MpsMonitor:
             {gpu.uuid for gpu in inventory.gpus if not unfit(gpu, inventory.driver_version)} if inventory else set()
         )
         with self._lock:
+            if inventory is not None:
+                self._client_limit = client_limit(inventory.cuda_version)
             new = wanted - self._states.keys()
             self._states = {uuid: self._states.get(uuid, UNSEEN) for uuid in wanted}
         for uuid in new:
@@ -179,29 +233,31 @@ class MpsMonitor:
     def _follow(self, uuid: str) -> None:
         while True:
             begin = time.monotonic()
-            now = probe(self._paths, uuid, self._deadline)
             with self._lock:
                 before = self._states.get(uuid)
-                if before is None:
-                    return
-                self._states[uuid] = now
+                limit = self._client_limit
+            if before is None:
+                return
+            now = probe(self._paths, uuid, before, limit, self._deadline)
             if happened := incident(before, now):
                 _log.warning("MPS clients are affected", extra={"gpu": uuid, "reason": happened})
                 self._on_incident(uuid, happened)
+                if not now.problem:
+                    now = replace(now, problem=f"{happened}; offered again when the control daemon is seen well")
+            with self._lock:
+                if uuid in self._states:
+                    self._states[uuid] = now
             if now.problem != before.problem:
                 _log.info("MPS control daemon", extra={"gpu": uuid, "problem": now.problem})
                 self._on_change()
             time.sleep(max(0.0, self._interval - (time.monotonic() - begin)))
 
 
-def _status(paths: MpsPaths, pipe: Path, server: int, deadline: float) -> str:
-    """A server's status line; empty where the control program does not know the command (before driver 545)."""
-    text = _ask(paths, pipe, f"get_server_status {server}", deadline)
-    return "" if _UNKNOWN_COMMAND.search(text) else text
-
-
 def _ask(paths: MpsPaths, pipe: Path, command: str, deadline: float) -> str:
-    """The answer to a command, or to several, a line each. Raises OSError with the reason when there is none."""
+    """The answer to a command, or to several, a line each.
+
+    Raises OSError with the reason when there is none, TimeoutError when it does not come.
+    """
     environment = os.environ | {PIPE_VARIABLE: str(pipe)}
     try:
         done = subprocess.run(
@@ -214,7 +270,7 @@ def _ask(paths: MpsPaths, pipe: Path, command: str, deadline: float) -> str:
             timeout=deadline,
         )
     except subprocess.TimeoutExpired:
-        raise OSError(f"no answer within {deadline:g} s") from None
+        raise TimeoutError(f"no answer within {deadline:g} s") from None
     except FileNotFoundError:
         raise OSError(f"no program {paths.command}; name it with --mps-control-command") from None
     if done.returncode != 0:

@@ -75,7 +75,7 @@ class Fraction:
         self._enforcement: Enforcement | None = None
         if options.mode is Mode.MPS:
             paths = MpsPaths(options.mps_root, options.mps_control_command)
-            self._mps = MpsMonitor(paths, on_health, self._mps_incident)
+            self._mps = MpsMonitor(paths, on_health, self._mps_incident, options.mps_interval)
             self._enforcement = partial(mps_grant, profile=profile, paths=paths)
 
     def plugin(

@@ -30,6 +30,8 @@ class PluginOptions:
     mps_root: Path = Path("/run/nvidia/mps")
     """Where the MPS control daemons' directories are, on the host and here."""
     mps_control_command: str = "nvidia-cuda-mps-control"
+    mps_interval: float = 5.0
+    """Seconds from one look at a control daemon to the next; each runs the control program."""
 
 
 def check_directories(options: PluginOptions) -> None:
