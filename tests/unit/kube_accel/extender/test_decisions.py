@@ -366,3 +366,63 @@ def _made(extender: Extender, api: Api, name: str, limits: dict[str, str]) -> di
     pod = api.create(pod_object(name, limits))
     extender.listen()
     return pod
+
+
+def nominate(extender: Extender, api: Api, name: str, node: str) -> None:
+    """As kube-scheduler does once it has evicted others."""
+    api.pods[name]["status"]["nominatedNodeName"] = node
+    api.annotate(name, {})
+    extender.listen()
+
+
+def test_room_made_for_a_pod_is_kept_for_it(extender: Extender, api: Api) -> None:
+    for name in ("first", "second"):
+        assert extender.schedule(_seen(extender, api, name, 80, priority=1), "a") == ""
+    evicting = _seen(extender, api, "evicting", 70, priority=5)
+    extender.listen()
+    nominate(extender, api, "evicting", "a")
+    api.delete("first")
+    extender.listen()
+    for priority in (1, 5):
+        other = _seen(extender, api, f"other-{priority}", 60, priority=priority)
+        answer = extender.filter(other, "a", "x")
+        assert "; room is kept for team/evicting" in answer["FailedNodes"]["a"]
+        assert "room is kept" in extender.bind(other, "a")
+    small = _seen(extender, api, "small", 20, priority=1)
+    assert extender.schedule(small, "a") == "", "beside the pod that room is kept for"
+    urgent = _seen(extender, api, "urgent", 70, priority=9)
+    assert extender.filter(urgent, "a")["NodeNames"] == ["a"]
+    assert extender.schedule(evicting, "a") == ""
+    extender.listen()
+    never = _seen(extender, api, "never", 60, priority=1)
+    assert "room is kept" not in extender.schedule(never, "a"), "it counts as bound"
+
+
+@pytest.mark.parametrize("end", ["deleted", "elsewhere", "no longer"])
+def test_room_is_not_kept_for_a_pod_that_does_not_come(extender: Extender, api: Api, end: str) -> None:
+    extender.cluster.keep_node(node_object("b", gpus=2))
+    evicting = _seen(extender, api, "evicting", 100, priority=5)
+    nominate(extender, api, "evicting", "a")
+    both = pod_object("both", {"tencent.com/vcuda-core": "200"})
+    assert extender.filter(both, "a")["NodeNames"] == []
+    if end == "deleted":
+        api.delete("evicting")
+    elif end == "elsewhere":
+        assert extender.schedule(evicting, "b") == ""
+    else:
+        nominate(extender, api, "evicting", "")
+    extender.listen()
+    assert extender.filter(both, "a")["NodeNames"] == ["a"]
+    assert extender.cluster.contested == set()
+
+
+def test_victims_make_room_beside_a_pod_that_was_there_before(extender: Extender, api: Api) -> None:
+    for name in ("first", "second"):
+        assert extender.schedule(_seen(extender, api, name, 80, priority=1), "a") == ""
+    _seen(extender, api, "evicting", 70, priority=5)
+    nominate(extender, api, "evicting", "a")
+    extender.listen()
+    pod = pod_object("p", share(70, 8), priority=5)
+    body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-first"}]}}}
+    victims = extender.call("preemption", body)["NodeNameToMetaVictims"]["a"]["Pods"]
+    assert {entry["UID"] for entry in victims} == {"uid-first", "uid-second"}

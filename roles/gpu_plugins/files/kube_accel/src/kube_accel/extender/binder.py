@@ -127,7 +127,7 @@ class Binder:
         if pod.node:
             return f"pod {pod.namespace}/{pod.name} is bound to {pod.node} by now"
         excluded = self._quotas.excluded(pod.namespace, request, node)
-        found = self._decider.choose(request, node, excluded)
+        found = self._decider.choose(pod, request, node, excluded)
         if isinstance(found, Refusal):
             return f"{node.name}: {found.reason}"
         assignment, view = found

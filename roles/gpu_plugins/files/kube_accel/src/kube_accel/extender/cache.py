@@ -10,13 +10,13 @@ import logging
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kube_accel.extender.accounting import Kinds, NodeGpus, NodeView, view
 from kube_accel.extender.charges import Charges
-from kube_accel.extender.pods import Pod, PodReader, Uses, assignment_text, stated_uses
+from kube_accel.extender.pods import Pod, PodReader, Uses, assignment_text, nominated_node, stated_uses
 from kube_accel.model import Assignment
 from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 
@@ -54,6 +54,7 @@ class Node:
         "lock",
         "looked_at",
         "name",
+        "nominated",
         "pods",
         "problem",
         "reserved",
@@ -70,6 +71,8 @@ class Node:
         self.pods: dict[str, Pod] = {}
         self.reserved: dict[str, Reservation] = {}
         """By UID of the pod."""
+        self.nominated: dict[str, Pod] = {}
+        """Likewise: pods that others were evicted here for."""
         self.looked_at = 0
         """The takeover after which this node's pods were asked for."""
         self._annotation: int | None = None
@@ -83,11 +86,24 @@ class Node:
             self._view = self.view_without(())
         return self._view
 
-    def view_without(self, uids: Collection[str]) -> NodeView | None:
-        """The node as it would be without these pods."""
+    def rivals(self, pod: Pod) -> list[Pod]:
+        """The pods this one must leave room for, as kube-scheduler has it: others were evicted for them, and their
+        priority is not lower."""
+        return [
+            rival
+            for uid, rival in self.nominated.items()
+            if uid != pod.uid and rival.priority >= pod.priority and uid not in self.reserved
+        ]
+
+    def view_for(self, pod: Pod) -> NodeView | None:
+        """The node as this pod may have it."""
+        return self.view_without((), rivals) if (rivals := self.rivals(pod)) else self.view()
+
+    def view_without(self, uids: Collection[str], rivals: Iterable[Pod] = ()) -> NodeView | None:
+        """The node as it would be without some of its pods, and with others."""
         if self.gpus is None:
             return None
-        pods = [pod for uid, pod in self.pods.items() if uid not in uids]
+        pods = [*(pod for uid, pod in self.pods.items() if uid not in uids), *rivals]
         return view(self.gpus, self.name, pods, [entry.uses for entry in self.reserved.values()], self._kinds)
 
     def changed(self) -> None:
@@ -126,6 +142,9 @@ class Cluster:
         self.charges = Charges()
         self._reserved_on: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
+        self.contested: set[str] = set()
+        """The names of nodes with nominated pods."""
+        self._nominating = threading.Lock()
 
     def node(self, name: str) -> Node:
         """The node of this name, made when nobody has heard of it yet."""
@@ -145,6 +164,7 @@ class Cluster:
             known = self.pods.setdefault(pod.uid, pod)
         elif not known.node:
             known.request, known.refused = pod.request, pod.refused
+        self._nominate(known, nominated_node(item))
         if pod.node:
             self._bound(known, pod.node, text)
         if pod.uid in self._gone:
@@ -161,6 +181,24 @@ class Cluster:
         if not known.node:
             known.request, known.refused = pod.request, pod.refused
         return known
+
+    def _nominate(self, pod: Pod, name: str) -> None:
+        """The pod is to go to this node, or to none in particular."""
+        if pod.nominated == name:
+            return
+        with self._nominating:
+            before, pod.nominated = pod.nominated, name
+            if before:
+                node = self.node(before)
+                with node.lock:
+                    node.nominated.pop(pod.uid, None)
+                    if not node.nominated:
+                        self.contested.discard(before)
+            if name:
+                node = self.node(name)
+                with node.lock:
+                    node.nominated[pod.uid] = pod
+                    self.contested.add(name)
 
     def _bound(self, pod: Pod, name: str, text: str | None) -> None:
         """The pod runs on this node, which its object says; the annotation's ``text`` is the tenant's word."""
@@ -195,6 +233,7 @@ class Cluster:
         self.release(uid)
         if pod is None:
             return
+        self._nominate(pod, "")
         if pod.node:
             node = self.node(pod.node)
             with node.lock:

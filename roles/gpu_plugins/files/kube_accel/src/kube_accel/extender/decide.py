@@ -82,9 +82,10 @@ class Decider:
         self._cluster = cluster
         self._verdicts = verdicts
 
-    def filter(self, request: PodRequest, names: Sequence[str]) -> Filtered:
+    def filter(self, pod: Pod, request: PodRequest, names: Sequence[str]) -> Filtered:
         """The nodes that have room, and why the others have none."""
         judged = self._verdicts.of(request)
+        contested = self._cluster.contested
         passed: list[str] = []
         answer = Filtered(passed)
         short: list[tuple[float, str]] = []
@@ -93,6 +94,9 @@ class Decider:
             if verdict is None:
                 verdict = self._judge(name, request, judged)
             if type(verdict) is int:
+                if name in contested and (refusal := self._explain(pod, request, name)) is not None:
+                    answer.failed[name] = f"{name}: {refusal.reason}"
+                    continue
                 passed.append(name)
             elif isinstance(verdict, Short):
                 short.append((verdict.shortage, name))
@@ -104,7 +108,7 @@ class Decider:
             if name not in nearest:
                 answer.failed[name] = general
                 continue
-            found = self._explain(name, request)
+            found = self._explain(pod, request, name)
             if found is None:
                 passed.append(name)
             else:
@@ -123,13 +127,13 @@ class Decider:
         return found
 
     def choose(
-        self, request: PodRequest, node: Node, excluded: Mapping[str, str] = MappingProxyType({})
+        self, pod: Pod, request: PodRequest, node: Node, excluded: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Assignment, NodeView] | Refusal:
         """The GPUs the pod gets on this node, and what was there to choose from. Hold the node's lock.
 
         ``excluded`` are models the pod may have nothing of, and why.
         """
-        view = node.view()
+        view = node.view_for(pod)
         refusal = _unfit(node, view, request)
         if refusal is not None or view is None:
             return refusal or Refusal(node.problem, False)
@@ -137,9 +141,12 @@ class Decider:
             replace(gpu, excluded=excluded[gpu.gpu.model]) if gpu.gpu.model in excluded else gpu for gpu in view.gpus
         ]
         found = place(request, gpus, node.name, view.node.connectivity)
-        return found if isinstance(found, Refusal) else (found, view)
+        if not isinstance(found, Refusal):
+            return found, view
+        rivals = ", ".join(sorted(f"{rival.namespace}/{rival.name}" for rival in node.rivals(pod)))
+        return replace(found, reason=f"{found.reason}; room is kept for {rivals}") if rivals else found
 
-    def preempt(self, request: PodRequest, priority: int, victims: Mapping[str, Victims]) -> dict[str, Victims]:
+    def preempt(self, pod: Pod, request: PodRequest, victims: Mapping[str, Victims]) -> dict[str, Victims]:
         """The nodes where evicting pods helps, with the pods to evict.
 
         kube-scheduler chooses victims by sums over a node's GPUs. Where these leave no room on a GPU, pods of lower
@@ -151,7 +158,7 @@ class Decider:
             if node is None:
                 continue
             with node.lock:
-                uids = _enough_victims(node, request, priority, given.uids)
+                uids = _enough_victims(node, pod, request, given.uids)
             if uids is not None:
                 found[name] = Victims(uids, given.pdb_violations)
         return found
@@ -170,11 +177,11 @@ class Decider:
             judged.nodes[name] = verdict
         return verdict
 
-    def _explain(self, name: str, request: PodRequest) -> Refusal | None:
-        """Why exactly a node has no room; None when by now it has."""
+    def _explain(self, pod: Pod, request: PodRequest, name: str) -> Refusal | None:
+        """Why exactly a node has no room for the pod; None when it has."""
         node = self._cluster.node(name)
         with node.lock:
-            found = self.choose(request, node)
+            found = self.choose(pod, request, node)
         return found if isinstance(found, Refusal) else None
 
 
@@ -258,9 +265,11 @@ def _shortage(view: NodeView, request: PodRequest) -> float:
     )
 
 
-def _enough_victims(node: Node, request: PodRequest, priority: int, given: Sequence[str]) -> tuple[str, ...] | None:
+def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[str]) -> tuple[str, ...] | None:
+    rivals = node.rivals(pod)
+
     def fits(uids: set[str]) -> bool:
-        view = node.view_without(uids)
+        view = node.view_without(uids, rivals)
         if _unfit(node, view, request) is not None or view is None:
             return False
         return not isinstance(place(request, view.gpus, node.name, view.node.connectivity), Refusal)
@@ -268,10 +277,10 @@ def _enough_victims(node: Node, request: PodRequest, priority: int, given: Seque
     if fits(set(given)):
         return tuple(given)
     others: list[Pod] = sorted(
-        (pod for uid, pod in node.pods.items() if pod.priority < priority and uid not in given),
-        key=lambda pod: (pod.priority, pod.uid),
+        (other for uid, other in node.pods.items() if other.priority < pod.priority and uid not in given),
+        key=lambda other: (other.priority, other.uid),
     )
-    added = [pod.uid for pod in others]
+    added = [other.uid for other in others]
     if not fits({*given, *added}):
         return None
     for uid in reversed(list(added)):

@@ -51,6 +51,8 @@ class Pod:
     """``uses`` is what this process decided, which no annotation changes any more."""
     annotation: str | None = None
     """The assignment annotation as it was last read."""
+    nominated: str = ""
+    """The node where others were evicted for it, while it waits."""
     stale: Held | None = None
     """What kubelet told of this name before the pod was bound: an earlier pod's."""
 
@@ -119,6 +121,14 @@ def assignment_text(item: Mapping[str, Any]) -> str | None:
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     text = annotations.get(ANNOTATION)
     return text if isinstance(text, str) else None
+
+
+def nominated_node(item: Mapping[str, Any]) -> str:
+    """The node on which kube-scheduler has made room for a waiting pod, if it has."""
+    if (item.get("spec") or {}).get("nodeName"):
+        return ""
+    name = (item.get("status") or {}).get("nominatedNodeName")
+    return name if isinstance(name, str) else ""
 
 
 def uses_of(request: PodRequest, assignment: Assignment) -> Uses:

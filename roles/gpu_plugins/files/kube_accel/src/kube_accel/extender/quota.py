@@ -22,7 +22,7 @@ KEY: Final = "quota.yaml"
 
 _WAITING = 10_000
 
-Choose = Callable[[PodRequest, Node, Mapping[str, str]], object]
+Choose = Callable[[Pod, PodRequest, Node, Mapping[str, str]], object]
 """Answers a Refusal when there is no room."""
 
 
@@ -79,7 +79,7 @@ class Quotas:
             excluded, refusal = known[key]
             if excluded and refusal is None:
                 with node.lock:
-                    chosen = self._choose(pod.request, node, excluded)
+                    chosen = self._choose(pod, pod.request, node, excluded)
                 refusal = chosen if isinstance(chosen, Refusal) else None
             if refusal is not None:
                 found[name] = refusal

@@ -114,8 +114,8 @@ class Service:
             return Filtered([], {}, dict.fromkeys(names, pod.refused))
         limited = self._limits(pod, names)
         if not limited:
-            return self._decider.filter(pod.request, names)
-        answer = self._decider.filter(pod.request, [name for name in names if name not in limited])
+            return self._decider.filter(pod, pod.request, names)
+        answer = self._decider.filter(pod, pod.request, [name for name in names if name not in limited])
         for name, refusal in limited.items():
             (answer.failed if refusal.resolvable else answer.unresolvable)[name] = refusal.reason
         return answer
@@ -170,7 +170,7 @@ class Service:
             return wire.write_preemption(arguments.victims), None
         if pod.request is None:
             return wire.write_preemption({}), None
-        found = self._decider.preempt(pod.request, pod.priority, arguments.victims)
+        found = self._decider.preempt(pod, pod.request, arguments.victims)
         return wire.write_preemption(found), partial(decisions.log_preemption, pod, found)
 
     def _bind(self, body: bytes) -> Answer:
