@@ -9,10 +9,14 @@ import argparse
 import itertools
 import json
 import queue
+import random
+import socket
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -150,9 +154,16 @@ class Stub:
     added: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Pods made since the start, by name."""
     watchers: dict[queue.SimpleQueue[bytes | None], str] = field(default_factory=dict)
-    stale: bool = False
-    """Watches from before are refused with 410."""
+    past: deque[tuple[int, str, bytes]] = field(default_factory=lambda: deque(maxlen=10_000))
+    """Version, kind and text of the last events."""
     bind_seconds: list[float] = field(default_factory=list)
+    fail: float = 0.0
+    """So many binds fail, half of them after they are done."""
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    quota: dict[str, Any] | None = None
+    """The ConfigMap."""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    """Those that were posted."""
     held: dict[int, dict[str, tuple[Share, ...]]] = field(default_factory=dict)
     """By node, what kubelet handed to pods made since the start."""
     started: queue.SimpleQueue[tuple[int, str, str | None]] = field(default_factory=queue.SimpleQueue)
@@ -181,6 +192,8 @@ class Stub:
                 added = list(self.added.values())
             for item in added:
                 yield json.dumps(item, separators=(",", ":")).encode()
+        elif self.quota is not None:
+            yield json.dumps(self.quota).encode()
 
     def gpu_pods(self) -> Iterator[bytes]:
         template = json.dumps(
@@ -230,6 +243,7 @@ class Stub:
         self.version += 1
         item["metadata"]["resourceVersion"] = str(self.version)
         line = json.dumps({"type": kind, "object": item}, separators=(",", ":")).encode() + b"\n"
+        self.past.append((self.version, watched, line))
         for watcher, what in list(self.watchers.items()):
             if what == watched:
                 watcher.put(line)
@@ -246,7 +260,32 @@ class Stub:
         if item["spec"].get("nodeName"):
             self.started.put((node_number(item["spec"]["nodeName"]), name, None))
 
+    def annotate(self, name: str, annotations: dict[str, str], status: dict[str, Any] | None = None) -> int:
+        with self.lock:
+            item = self.added.get(name)
+            if item is None:
+                return 404
+            item["metadata"]["annotations"] |= annotations
+            item["status"] |= status or {}
+            self.change("MODIFIED", item)
+        return 200
+
+    def set_quota(self, text: str) -> None:
+        """Write the ConfigMap."""
+        with self.lock:
+            kind = "MODIFIED" if self.quota else "ADDED"
+            metadata = {"name": "kube-accel-quota", "namespace": "kube-system", "uid": "uid-quota"}
+            self.quota = {"metadata": metadata, "data": {"quota.yaml": text}}
+            self.change(kind, self.quota, "configmaps")
+
     def bind(self, name: str, binding: dict[str, Any]) -> int:
+        failure, late = self.rng.random() < self.fail, self.rng.random() < 0.5
+        if failure and not late:
+            return 500
+        status = self._bind(name, binding)
+        return 500 if failure else status
+
+    def _bind(self, name: str, binding: dict[str, Any]) -> int:
         with self.lock:
             item = self.added.get(name)
             if item is None:
@@ -281,7 +320,9 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     wbufsize = -1
     stub: Stub
-    pages: dict[str, Iterator[bytes]]
+    begin: float
+    pages: dict[str, tuple[int, Iterator[bytes]]]
+    """Lists under way, and the version they are of."""
 
     def log_message(self, format: str, *arguments: object) -> None:
         pass
@@ -293,30 +334,42 @@ class Handler(BaseHTTPRequestHandler):
         if url.path == "/stub/bind-seconds":
             taken, self.stub.bind_seconds = self.stub.bind_seconds, []
             self.answer(200, json.dumps(taken).encode())
+        elif url.path == "/stub/pods":
+            with self.stub.lock:
+                waiting = [item for item in self.stub.added.values() if not item["spec"].get("nodeName")]
+                body = json.dumps(waiting)
+            self.answer(200, body.encode())
         elif len(words) == 6:
             item = self.stub.added.get(words[5])
             self.answer(200 if item else 404, json.dumps(item or {}).encode())
         elif "watch" in query:
-            self.watch(words[-1])
-        elif "fieldSelector" in query and "spec.nodeName=" in query["fieldSelector"]:
-            self.answer(200, b'{"metadata":{"resourceVersion":"1"},"items":[]}')
+            self.watch(words[-1], int(query["resourceVersion"]))
+        elif "spec.nodeName=" in query.get("fieldSelector", ""):
+            node = query["fieldSelector"].partition(",")[0].partition("=")[2]
+            with self.stub.lock:
+                there = [item for item in self.stub.added.values() if item["spec"].get("nodeName") == node]
+                body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": there})
+            self.answer(200, body.encode())
         else:
             self.list(words[-1], int(query.get("limit", 500)), query.get("continue", ""))
 
     def list(self, kind: str, limit: int, token: str) -> None:
         if not token:
             token = f"{kind}-{time.monotonic_ns()}"
-            self.pages[token] = self.stub.items(kind)
-        page = list(itertools.islice(self.pages[token], limit))
+            self.pages[token] = self.stub.version, self.stub.items(kind)
+        version, items = self.pages[token]
+        page = list(itertools.islice(items, limit))
         more = f',"continue":"{token}"' if len(page) == limit else ""
-        head = (
-            f'{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{self.stub.version}"{more}}},"items":['
-        )
+        head = f'{{"kind":"List","apiVersion":"v1","metadata":{{"resourceVersion":"{version}"{more}}},"items":['
         self.answer(200, head.encode() + b",".join(page) + b"]}")
 
-    def watch(self, kind: str) -> None:
+    def watch(self, kind: str, since: int) -> None:
         mine: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self.stub.watchers[mine] = kind
+        with self.stub.lock:
+            for version, what, line in self.stub.past:
+                if version > since and what == kind:
+                    mine.put(line)
+            self.stub.watchers[mine] = kind
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
@@ -332,8 +385,16 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             self.stub.watchers.pop(mine, None)
 
+    def parse_request(self) -> bool:
+        # The request line is here, the rest is still to come.
+        self.begin = time.perf_counter()
+        return super().parse_request()
+
+    def do_PATCH(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.answer(self.stub.annotate(self.path.rpartition("/")[2], body["metadata"]["annotations"]), b"{}")
+
     def do_POST(self) -> None:
-        begin = time.perf_counter()
         body = self.rfile.read(int(self.headers["Content-Length"]))
         words = self.path.strip("/").split("/")
         if self.path == "/stub/relist":
@@ -341,8 +402,11 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, b"{}")
         elif words[-1] == "binding":
             status = self.stub.bind(words[-2], json.loads(body))
-            self.answer(status, b'{"kind":"Status","status":"Success"}')
-            self.stub.bind_seconds.append(time.perf_counter() - begin)
+            self.answer(status, b'{"kind":"Status"}')
+            self.stub.bind_seconds.append(time.perf_counter() - self.begin)
+        elif words[-1] == "events":
+            self.stub.events.append(json.loads(body))
+            self.answer(201, b"{}")
         else:
             self.stub.create(json.loads(body))
             self.answer(201, b"{}")
@@ -365,8 +429,25 @@ class HttpsServer(ThreadingHTTPServer):
     request_queue_size = 64
 
     def __init__(self, stub: Stub, context: ssl.SSLContext, port: int = 0) -> None:
+        self.open: set[socket.socket] = set()
         super().__init__(("127.0.0.1", port), type("Bound", (Handler,), {"stub": stub, "pages": {}}))
         self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self.open.discard(request)
+        super().shutdown_request(request)
+
+    def stop(self) -> None:
+        """Be gone: no new connections, none of the old ones."""
+        self.shutdown()
+        self.server_close()
+        for request in list(self.open):
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away."""

@@ -290,48 +290,60 @@ class _Tls:
 
     def __init__(self, options: ExtenderOptions) -> None:
         """Raises ExtenderError."""
-        self.context: ssl.SSLContext | None = None
-        self._files = [path for path in (options.tls_cert, options.tls_key) if path is not None]
-        self._loaded: list[int] = []
-        self._failed: list[int] = []
-        if options.layout is Layout.LOCAL and not (options.client_ca and len(self._files) == 2):
+        self._options = options
+        self._files = [path for path in (options.tls_cert, options.tls_key, options.client_ca) if path is not None]
+        self._tried: list[tuple[int, ...]] = []
+        self._context: ssl.SSLContext | None = None
+        if options.layout is Layout.LOCAL and len(self._files) < 3:
             raise ExtenderError("--layout local needs --tls-cert, --tls-key and --client-ca: pods are bound through it")
-        if not self._files:
-            return
-        if len(self._files) == 1:
+        if (options.tls_cert is None) is not (options.tls_key is None):
             raise ExtenderError("--tls-cert and --tls-key go together; give both")
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if options.tls_cert is None:
+            return
         try:
-            self._load()
-            if options.client_ca is not None:
-                self.context.load_verify_locations(options.client_ca)
-                self.context.verify_mode = ssl.CERT_OPTIONAL
+            self._tried = self._written()
+            self._context = self._load(options.tls_cert)
         except (OSError, ValueError) as error:
-            files = ", ".join(str(path) for path in (*self._files, options.client_ca) if path is not None)
+            files = ", ".join(map(str, self._files))
             raise ExtenderError(
                 f"TLS cannot start with {files}: {error}; give PEM files that belong together"
             ) from error
 
+    def context(self) -> ssl.SSLContext | None:
+        """For the next connection; None where there is no TLS."""
+        return self._context
+
     def renew(self) -> None:
-        """Use the files as they are now, if they have changed."""
-        if self.context is None:
+        """Use the files as they are now, if they have changed; as long as that fails, what was loaded before."""
+        if self._options.tls_cert is None:
             return
-        try:
-            written = self._written()
-            if written not in (self._loaded, self._failed):
-                self._failed = written
-                self._load()
-                _log.info("certificate renewed")
-        except OSError as error:
-            _log.warning("the certificate is not renewed", extra={"reason": str(error)})
-
-    def _written(self) -> list[int]:
-        return [path.stat().st_mtime_ns for path in self._files]
-
-    def _load(self) -> None:
-        assert self.context is not None
         written = self._written()
-        cert, key = self._files
-        self.context.load_cert_chain(cert, key)
-        self._loaded = written
+        if written == self._tried:
+            return
+        # Files are replaced one after another: once the last one is, they belong together again.
+        self._tried = written
+        try:
+            self._context = self._load(self._options.tls_cert)
+            _log.info("certificates renewed")
+        except (OSError, ValueError) as error:
+            _log.warning("the certificates are not renewed", extra={"reason": str(error)})
+
+    def _written(self) -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        for path in self._files:
+            try:
+                status = path.stat()
+                found.append((status.st_mtime_ns, status.st_ino, status.st_size))
+            except OSError:
+                found.append(())
+        return found
+
+    def _load(self, cert: Path) -> ssl.SSLContext:
+        # A context only ever learns to trust more: another client CA takes a new one.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(cert, self._options.tls_key)
+        if self._options.client_ca is not None:
+            context.load_verify_locations(self._options.client_ca)
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context

@@ -118,10 +118,10 @@ class Server:
         self,
         address: tuple[str, int],
         handle: Callable[[Request], Response],
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext | None],
         traffic: Traffic,
     ) -> None:
-        """Listens at once. Raises OSError."""
+        """Listens at once. ``tls`` is asked for each connection. Raises OSError."""
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family, backlog=256)
         self._handle = handle
@@ -178,8 +178,9 @@ class Server:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.settimeout(_HEAD_SECONDS)
             known = False
-            if self._tls is not None:
-                secured = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+            tls = self._tls()
+            if tls is not None:
+                secured = tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
                 with self._lock:
                     # wrap_socket has taken the descriptor over.
                     self._open.discard(connection)
@@ -249,11 +250,14 @@ class Server:
         }
         if "transfer-encoding" in headers:
             raise _BadRequestError(411)
+        if sum(line[:15].lower() == "content-length:" for line in lines[1:]) > 1:
+            # Whoever stands before us may have read the other one.
+            raise _BadRequestError(400)
         length_text = headers.get("content-length", "0")
         if not (length_text.isascii() and length_text.isdigit()):
             raise _BadRequestError(400)
         length = int(length_text)
-        if length > (MAX_BODY if known or self._tls is None else _LARGE):
+        if length > (MAX_BODY if known or self._tls() is None else _LARGE):
             raise _BadRequestError(413)
         body, rest = self._body(stream, data[end + 4 :], length)
         keep = words[2] == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
