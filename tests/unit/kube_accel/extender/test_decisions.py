@@ -176,6 +176,7 @@ def test_holdings_of_pods_that_are_gone_do_not_count(extender: Extender, api: Ap
         forged("b", uuid("a", 0)),
         forged("a", "GPU-none"),
         {assignment.ANNOTATION: "[" * 100_000},
+        {assignment.ANNOTATION: '{"version":2,"node":"a","gpus":[]}'},
         {assignment.ANNOTATION: "{"},
         {},
     ],
@@ -191,6 +192,17 @@ def test_a_pod_bound_by_others_counts_in_full_whatever_it_says(
     assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
     extender.listen()
     assert "needs 60 %" in extender.schedule(_seen(extender, api, "q", 60), "a")
+
+
+@pytest.mark.parametrize(("node", "gpu"), [("a", 1), ("b", 0)])
+def test_an_assignment_of_another_node_is_not_this_pods(extender: Extender, api: Api, node: str, gpu: int) -> None:
+    """It runs on node a and says it has GPU 1 there. Where that is not believed, it counts where it would be put."""
+    stranger = pod_object("stranger", share(60, 8), nodeName="a")
+    stranger["metadata"]["annotations"] = forged(node, uuid("a", 1))
+    api.create(stranger)
+    extender.listen()
+    assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
+    assert taken(Api(pods={"p": api.pods["p"]})).keys() == {uuid("a", 1 - gpu)}
 
 
 def test_a_tenant_who_rewrites_the_assignment_gains_nothing(extender: Extender, api: Api) -> None:
