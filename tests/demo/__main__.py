@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, end to end: a bare inventory becomes a cluster that hands out GPUs. No GPU, no cluster, no root."""
+"""The main job, end to end: a bare inventory becomes a cluster that shares GPUs. No GPU, no cluster, no root."""
 
 from __future__ import annotations
 
-import os
-import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
 
-import yaml
-from kubernetes import client, config
-
-from demo.allocation import picture, rows, table
+from demo.allocation import GpuRow, table
+from demo.cluster import Cluster, Wish, simulated_cluster
+from demo.picture import picture
+from demo.playbook import run_site
+from demo.story import DemoError, Story, until
 from sim.inventory import write_inventory
 from sim.nvml.topology import Topology
 
@@ -29,171 +25,38 @@ SPEC = {
         {"name": "gpu-a", "profile": "8xh100"},
         {"name": "gpu-b", "profile": "8xh100"},
         {"name": "gpu-c", "profile": "t4"},
+        {"name": "gpu-d", "profile": "t4"},
     ],
 }
-WAIT_SECONDS = 60.0
+MODES = {"gpu-a": "pgpu", "gpu-b": "vgpu", "gpu-c": "mps", "gpu-d": "cgpu"}
+QUOTA = {"namespaces": {"team-a": {"limits": [{"cores": 50}]}}}
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-class DemoError(Exception):
-    """A step did not come out as the story says; the message names the step and where to look."""
+def vgpu(name: str, cores: int, gib: int, namespace: str = "default") -> Wish:
+    return Wish(name, {"tencent.com/vcuda-core": cores, "tencent.com/vcuda-memory": gib * 4}, namespace)
 
 
-class Story:
-    """Prints what happens, with the time since the start."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    def say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._start:6.1f} s] {text}", flush=True)
-
-    def chapter(self, title: str) -> None:
-        print(f"\n== {title}", flush=True)
-
-
-@contextmanager
-def simulated_cluster(root: Path, story: Story) -> Iterator[None]:
-    """Runs the simulated cluster under root; when this ends, no process and no file of it is left."""
-    spec = root.with_suffix(".yml")
-    spec.write_text(yaml.safe_dump(SPEC))
-    command = [sys.executable, "-m", "sim.cluster", "up", "--root", str(root), "--spec", str(spec), "--rm"]
-    # A session of its own: Ctrl-C reaches us, and we end the cluster after the playbook that talks to it.
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-    try:
-        until(lambda: (root / "ready").exists() or process.poll() is not None, "the simulated cluster to start")
-        if process.poll() is not None:
-            raise DemoError(f"the simulated cluster ended with {process.returncode}")
-        story.say(f"simulated cluster is up: {', '.join(node['name'] for node in SPEC['nodes'])}; files in {root}")
-        yield
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        shutil.rmtree(root, ignore_errors=True)
-        spec.unlink(missing_ok=True)
-
-
-def until(done: Callable[[], Any], what: str) -> Any:
-    """Waits until done() returns something true and returns it. Raises DemoError naming what was waited for."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < deadline:
-        if value := done():
-            return value
-        time.sleep(0.1)
-    raise DemoError(f"waited {WAIT_SECONDS:.0f} s for {what}")
-
-
-def run_site(inventory: Path, log: Path, story: Story) -> dict[str, dict[str, int]]:
-    """Runs the site playbook, naming each task as it starts.
-
-    Returns the recap: host to counter (``ok``, ``changed``, ``failed``, ...) to number of tasks.
-    Raises DemoError when the playbook fails.
-    """
-    command = ["ansible-playbook", "-i", str(inventory), "accel.kubernetes.site"]
-    # TMPDIR: what modules keep for a next run goes with the cluster.
-    environment = os.environ | {
-        "ANSIBLE_FORCE_COLOR": "0",
-        "ANSIBLE_LOCALHOST_WARNING": "0",
-        "TMPDIR": str(inventory.parent),
-    }
-    with (
-        log.open("w") as copy,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-        ) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            recap = narrate(process.stdout, copy, story)
-        except KeyboardInterrupt:
-            process.wait()
-            raise
-    if process.returncode:
-        tail = "".join(log.read_text().splitlines(keepends=True)[-30:])
-        raise DemoError(f"site.yml failed; the end of {log}:\n{tail}")
-    for host, counters in recap.items():
-        story.say(f"{host}: " + ", ".join(f"{key} {counters[key]}" for key in ("ok", "changed", "failed")))
-    return recap
-
-
-def narrate(lines: Iterable[str], copy: TextIO, story: Story) -> dict[str, dict[str, int]]:
-    """Tells what ansible-playbook prints: tasks that are not skipped, and what they change. Returns its recap."""
-    recap: dict[str, dict[str, int]] = {}
-    title, told = "", True
-    for line in lines:
-        copy.write(line)
-        if match := re.match(r"(PLAY|TASK|RUNNING HANDLER) \[(.*)\] \*", line):
-            title, told = match[2], match[1] == "PLAY"
-            if told:
-                story.say(title)
-        elif match := re.match(r"(ok|changed|fatal|FAILED - RETRYING): \[([^\]]+)\]", line):
-            if not told:
-                story.say(f"    {title}")
-                told = True
-            if match[1] != "ok":
-                what = "not yet" if match[1].startswith("FAILED") else match[1]
-                story.say(f"        {what}: {match[2]}")
-        elif match := re.match(r"(\S+)\s+: (ok=.*)", line):
-            recap[match[1]] = {key: int(value) for key, value in re.findall(r"(\w+)=(\d+)", match[2])}
-    return recap
-
-
-class Cluster:
-    """What the demo asks the cluster, as any user would: through the API server."""
-
-    def __init__(self, kubeconfig: Path) -> None:
-        self._api = client.CoreV1Api(config.new_client_from_config(str(kubeconfig)))
-
-    def nodes(self) -> list[dict[str, Any]]:
-        to_dict = self._api.api_client.sanitize_for_serialization
-        return [to_dict(node) for node in self._api.list_node().items]
-
-    def submit(self, name: str, gpus: int) -> None:
-        self._api.create_namespaced_pod("default", gpu_pod(name, gpus))
-
-    def delete(self, name: str) -> None:
-        self._api.delete_namespaced_pod(name, "default")
-
-    def phase(self, name: str) -> str:
-        return str(self._api.read_namespaced_pod(name, "default").status.phase)
-
-    def log(self, name: str) -> str:
-        return str(self._api.read_namespaced_pod_log(name, "default"))
-
-    def why_pending(self, name: str) -> str:
-        conditions = self._api.read_namespaced_pod(name, "default").status.conditions or []
-        return next((c.message or "" for c in conditions if c.type == "PodScheduled" and c.status == "False"), "")
-
-    def allocatable(self, node: str) -> int:
-        return int(self._api.read_node(node).status.allocatable.get("nvidia.com/gpu", "0"))
-
-    def holders(self) -> set[str]:
-        return {row.holder.rpartition("/")[2] for row in rows(self.nodes()) if row.holder}
-
-
-def gpu_pod(name: str, gpus: int) -> dict[str, Any]:
-    """A pod that lists the GPUs it sees and stays."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {
-            "runtimeClassName": "nvidia",
-            "terminationGracePeriodSeconds": 1,
-            "containers": [
-                {
-                    "name": "main",
-                    "image": "example.org/cuda:latest",
-                    "command": ["sh", "-c", "nvidia-smi -L; exec sleep 3600"],
-                    "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
-                }
-            ],
-        },
-    }
+WHOLE = [Wish(name, {"nvidia.com/gpu": gpus}) for name, gpus in (("one-gpu", 1), ("two-gpus", 2), ("four-gpus", 4))]
+TOO_MANY = Wish("too-many", {"nvidia.com/gpu": 9})
+SHARES = [
+    vgpu("small-1", 30, 8),
+    vgpu("small-2", 30, 8),
+    vgpu("small-3", 30, 8, namespace="team-a"),
+    vgpu("half-1", 50, 16),
+    vgpu("half-2", 50, 16),
+]
+SPREAD = [
+    replace(wish, name=f"{wish.name}-spread", annotations={"kube-accel.io/placement": "spread"}) for wish in SHARES
+]
+SIX_CARDS = Wish("six-cards", {"tencent.com/vcuda-core": 600})
+MPS = [
+    Wish("mps-1", {"nvidia.com/mps-core": 30, "nvidia.com/mps-memory": 4}),
+    Wish("mps-2", {"nvidia.com/mps-core": 50, "nvidia.com/mps-memory": 8}),
+]
+CGPU = [Wish("cgpu-1", {"aliyun.com/gpu-mem": 4}), Wish("cgpu-2", {"aliyun.com/gpu-mem": 6})]
+EXCESS = vgpu("excess", 30, 8, namespace="team-a")
+LARGE = vgpu("large", 10, 64)
 
 
 def tell(root: Path, story: Story) -> None:
@@ -201,55 +64,117 @@ def tell(root: Path, story: Story) -> None:
     output = REPOSITORY / ".build" / "demo"
     output.mkdir(parents=True, exist_ok=True)
 
-    story.chapter("A bare cluster: one control plane, two nodes of 8 H100, one of a T4, nothing installed")
-    with simulated_cluster(root, story):
+    story.chapter("A bare cluster: one control plane, two nodes of 8 H100, two of a T4, nothing installed")
+    with simulated_cluster(root, SPEC, story):
         cluster = Cluster(root / "admin.conf")
-        inventory = write_inventory(root)
+        inventory = write_inventory(root, MODES, scheduler_quota=QUOTA)
+        story.say("inventory: " + ", ".join(f"{node} is {mode}" for node, mode in MODES.items()))
 
         story.chapter("ansible-playbook accel.kubernetes.site")
         run_site(inventory, output / "site-1.log", story)
 
-        story.chapter("Pods ask for 1, 2 and 4 GPUs, and one for more than any node has")
-        wishes = {"one-gpu": 1, "two-gpus": 2, "four-gpus": 4, "too-many": 9}
-        for name, gpus in wishes.items():
-            cluster.submit(name, gpus)
-            story.say(f"{name} asks for {gpus}")
-        running = [name for name, gpus in wishes.items() if gpus <= 8]
-        until(lambda: all(cluster.phase(name) == "Running" for name in running), "the pods to run")
-        until(lambda: cluster.holders() >= set(running), "the nodes to publish who holds their GPUs")
-        print(table(rows(cluster.nodes())))
-        for name in running:
-            seen = until(lambda name=name: cluster.log(name), f"the log of {name}")
-            story.say(f"{name} sees {len(seen.splitlines())} GPU(s)")
-        reason = until(lambda: cluster.why_pending("too-many"), "the scheduler's verdict on too-many")
-        story.say(f"too-many waits: {reason}")
-        image = output / "allocation.svg"
-        image.write_text(picture(rows(cluster.nodes())))
-        story.say(f"picture of the allocation: {image}")
+        whole_gpus(cluster, story)
+        shares(cluster, story)
 
-        story.chapter("A GPU falls off the bus, and comes back")
-        topology_file = root / "gpu-b" / "gpusim.conf"
-        for health, expected in (("lost", 7), ("ok", 8)):
-            topology = Topology.load(topology_file)
-            topology.set_health(0, health)
-            topology.save(topology_file)
-            story.say(f"gpu-b: GPU 0 is {health}")
-            until(lambda expected=expected: cluster.allocatable("gpu-b") == expected, f"gpu-b to offer {expected} GPUs")
-            story.say(f"gpu-b offers {expected} GPUs; the other nodes are untouched")
-            if health == "lost":
-                bad = until(lambda: [row for row in rows(cluster.nodes()) if row.reason], "the node to say why")
-                print(table(bad))
+        story.chapter("Who has which slice")
+        gpus = cluster.gpus()
+        story.show(table(gpus))
+        image = output / "allocation.svg"
+        image.write_text(picture(gpus))
+        story.say(f"picture of it: {image}")
+
+        broken_gpu(cluster, root, story)
 
         story.chapter("ansible-playbook accel.kubernetes.site, again")
         again = run_site(inventory, output / "site-2.log", story)
         if any(counters["changed"] for counters in again.values()):
             raise DemoError(f"the second run changed something; see {output / 'site-2.log'}")
         story.say("the second run changed nothing")
-        for name in wishes:
-            cluster.delete(name)
     story.chapter("Done: nothing is left running, nothing is left on disk but")
     for path in sorted(output.iterdir()):
-        print(f"   {path}")
+        story.show(f"   {path}")
+
+
+def whole_gpus(cluster: Cluster, story: Story) -> None:
+    """Pods get GPUs of their own."""
+    story.chapter("Whole GPUs: pods ask for 1, 2 and 4, and one for more than any node has")
+    cluster.submit(TOO_MANY)
+    cluster.run(WHOLE)
+    for wish in WHOLE:
+        seen = until(lambda wish=wish: cluster.log(wish), f"the log of {wish.name}")
+        story.say(f"{wish.name} asks for {wish.asks} and sees {len(seen.splitlines())} GPU(s)")
+    tell_refusal(cluster, TOO_MANY, "Insufficient nvidia.com/gpu", story)
+
+
+def shares(cluster: Cluster, story: Story) -> None:
+    """Several pods on a GPU, and why they are packed."""
+    story.chapter(
+        "vGPU shares on gpu-b: three of 30 % and 8 GiB, two of 50 % and 16 GiB; then a pod that wants 6 cards"
+    )
+    cluster.create_namespace("team-a")
+    cluster.run(SPREAD)
+    cluster.submit(SIX_CARDS)
+    story.say(f"spread, each to the emptiest card: they lie on {touched(cluster, SPREAD, 5)}; 3 are left whole")
+    tell_refusal(cluster, SIX_CARDS, "gpu-b: ", story)
+    cluster.remove([SIX_CARDS, *SPREAD])
+    cluster.run(SHARES)
+    story.say(f"binpack, the default: they lie on {touched(cluster, SHARES, 2)}; 6 are left whole")
+    cluster.submit(EXCESS)
+    tell_refusal(cluster, EXCESS, "quota of namespace team-a", story)
+    cluster.run([SIX_CARDS])
+    story.say("six-cards runs")
+    cluster.submit(LARGE)
+    tell_refusal(cluster, LARGE, "gpu-b: ", story)
+
+    story.chapter("MPS shares on gpu-c, cGPU shares of memory on gpu-d")
+    cluster.run([*MPS, *CGPU])
+    for wish in MPS:
+        log = until(lambda wish=wish: cluster.log(wish), f"the log of {wish.name}")
+        told = [line for line in log.splitlines() if line.startswith(("CUDA_MPS_ACTIVE", "CUDA_MPS_PINNED"))]
+        story.say(f"{wish.name} asks for {wish.asks} and is told {' '.join(sorted(told))}")
+    for wish in CGPU:
+        story.say(f"{wish.name} asks for {wish.asks} and runs")
+    story.say("vGPU and cGPU shares are placed and accounted; nothing enforces them inside the container yet")
+
+
+def tell_refusal(cluster: Cluster, wish: Wish, reason: str, story: Story) -> None:
+    """Says why a pod waits, once the scheduler gives that reason."""
+    message = until(
+        lambda: reason in (said := cluster.why_pending(wish)) and said, f'{wish.name} to be refused with "{reason}"'
+    )
+    story.say(f"{wish.full_name} asks for {wish.asks} and waits:\n{' ' * 11}{message}")
+
+
+def touched(cluster: Cluster, wishes: Iterable[Wish], expected: int) -> str:
+    """The GPUs these pods lie on. Raises DemoError when it is another number of them."""
+    names = {wish.full_name for wish in wishes}
+    found = [gpu.index for gpu in cluster.gpus() if any(part.pod in names for part in gpu.slices or ())]
+    if len(found) != expected:
+        raise DemoError(f"{', '.join(sorted(names))} lie on {len(found)} GPUs instead of {expected}")
+    return f"GPU {', '.join(map(str, found))}"
+
+
+def broken_gpu(cluster: Cluster, root: Path, story: Story) -> None:
+    """A GPU that nobody holds is lost and mended."""
+    story.chapter("A GPU falls off the bus, and comes back")
+    free = next(gpu for gpu in cluster.gpus() if gpu.node == "gpu-a" and not gpu.slices)
+    topology_file = root / free.node / "gpusim.conf"
+    for health, expected in (("lost", 7), ("ok", 8)):
+        topology = Topology.load(topology_file)
+        topology.set_health(free.index, health)
+        topology.save(topology_file)
+        story.say(f"{free.node}: GPU {free.index} is {health}")
+        until(
+            lambda expected=expected: cluster.allocatable(free.node, "nvidia.com/gpu") == expected,
+            f"{free.node} to offer {expected} GPUs",
+        )
+        story.say(f"{free.node} offers {expected} GPUs; the pods run on")
+        if health == "lost":
+            story.show(table(until(lambda: bad_gpus(cluster), "the node to say why")))
+
+
+def bad_gpus(cluster: Cluster) -> list[GpuRow]:
+    return [gpu for gpu in cluster.gpus() if gpu.reason]
 
 
 def main() -> int:

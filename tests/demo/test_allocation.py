@@ -1,47 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-import json
 import xml.etree.ElementTree as ET
 
 import pytest
 
-from demo.allocation import ANNOTATION, picture, rows, table
+from demo.allocation import rows, table
+from demo.picture import HEIGHT, picture
+from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Mode
+from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
+
+GIB = 1 << 30
+HEALTHY = GpuHealth(Health.HEALTHY)
+LOST = GpuHealth(Health.UNHEALTHY, "GPU is lost")
 
 
-def node(name, *gpus, version=1):
-    return {
-        "metadata": {"name": name, "annotations": {ANNOTATION: json.dumps({"version": version, "gpus": list(gpus)})}}
+def node(name, mode, *gpus, told=True):
+    """A node object; each GPU is its health and who holds it as (pod, cores, GiB)."""
+    cards = tuple(
+        Gpu(f"GPU-{name}-{index}", index, index, "T4", 16 * GIB, (7, 5), f"0000:0{index}:00.0", None, False)
+        for index in range(len(gpus))
+    )
+    held = {
+        card.uuid: tuple(Holding("team", pod, "main", cores, gib * GIB) for pod, cores, gib in held)
+        for card, (_, *held) in zip(cards, gpus, strict=True)
     }
-
-
-def gpu(index, pod=None, health="healthy", reason=""):
-    held = [{"namespace": "team", "pod": pod, "container": "main"}] if pod else []
-    return {"index": index, "model": "T4", "health": health, "reason": reason, "held": held}
+    health = {card.uuid: gpu[0] for card, gpu in zip(cards, gpus, strict=True)}
+    inventory = NodeInventory(mode, Inventory("580", (13, 0), cards), health, held if told else None)
+    return {"metadata": {"name": name, "annotations": {ANNOTATION: encode(inventory)}}}
 
 
 NODES = [
-    node("b", gpu(0)),
-    node("a", gpu(1, health="unhealthy", reason="GPU is lost"), gpu(0, pod="<train>")),
+    node("b", Mode.VGPU, (HEALTHY, ("train", 30, 4), ("infer", 50, 8)), (HEALTHY,)),
+    node("a", Mode.PGPU, (HEALTHY, ("whole", 100, 16)), (LOST,)),
+    node("c", Mode.CGPU, (HEALTHY, ("memory", 0, 4))),
+    node("d", Mode.MPS, (HEALTHY,), told=False),
     {"metadata": {"name": "no-gpu"}},
 ]
 
 
-def test_table_names_node_gpu_pod_and_why_a_gpu_is_bad():
+def test_table_has_a_line_for_every_slice_and_for_what_is_left():
     lines = table(rows(NODES)).splitlines()
     assert [line.split() for line in lines[1:]] == [
-        ["a", "0", "T4", "healthy", "team/<train>"],
-        ["a", "1", "T4", "unhealthy:", "GPU", "is", "lost", "-"],
-        ["b", "0", "T4", "healthy", "-"],
+        ["a", "pgpu", "0", "T4", "healthy", "100", "%", "16", "GiB", "team/whole"],
+        ["a", "pgpu", "1", "T4", "unhealthy:", "GPU", "is", "lost", "-", "-", "-"],
+        ["b", "vgpu", "0", "T4", "healthy", "50", "%", "8", "GiB", "team/infer"],
+        ["30", "%", "4", "GiB", "team/train"],
+        ["20", "%", "4", "GiB", "free"],
+        ["b", "vgpu", "1", "T4", "healthy", "100", "%", "16", "GiB", "free"],
+        ["c", "cgpu", "0", "T4", "healthy", "-", "4", "GiB", "team/memory"],
+        ["-", "12", "GiB", "free"],
+        ["d", "mps", "0", "T4", "healthy", "?", "?", "unknown"],
     ]
 
 
-def test_picture_is_well_formed_and_marks_holder_and_bad_gpu():
+def test_two_containers_of_a_pod_are_one_slice():
+    pods = rows([node("a", Mode.VGPU, (HEALTHY, ("train", 30, 4), ("train", 20, 1)))])[0].slices
+    assert [(part.pod, part.cores, part.memory_bytes) for part in pods] == [("team/train", 50, 5 * GIB)]
+
+
+def test_picture_names_every_slice_and_draws_it_as_large_as_it_is():
+    svg = ET.fromstring(picture(rows([node("b", Mode.VGPU, (HEALTHY, ("train", 30, 4), ("infer", 50, 8)))])))
+    boxes = {
+        group[0].text: float(group[1].get("height"))
+        for group in svg.iter("{http://www.w3.org/2000/svg}g")
+        if group[0].tag.endswith("title") and group[1].tag.endswith("rect")
+    }
+    assert boxes == {
+        "team/infer: 50 % · 8 GiB": pytest.approx(HEIGHT * 0.5 - 1, abs=0.1),
+        "team/train: 30 % · 4 GiB": pytest.approx(HEIGHT * 0.3 - 1, abs=0.1),
+    }
+
+
+def test_picture_counts_gpus_in_use_and_marks_what_is_bad_free_or_unknown():
     svg = ET.fromstring(picture(rows(NODES)))
     texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
-    assert "GPUs in use: 1 of 3" in texts
-    assert "<train>" in texts
-    assert "unhealthy" in texts
+    assert "3 of 6 GPUs in use, by 4 pods" in texts
+    assert {"whole GPU", "unhealthy", "20 % · 4 GiB free", "12 GiB free", "free", "unknown"} <= set(texts)
+    assert texts.count("free") == 1
 
 
-def test_an_inventory_of_another_version_is_refused():
-    with pytest.raises(ValueError, match="node a: inventory version 2"):
-        rows([node("a", version=2)])
+def test_an_annotation_of_another_version_is_refused_by_node():
+    other = node("a", Mode.PGPU, (HEALTHY,))
+    other["metadata"]["annotations"][ANNOTATION] = '{"version": 2}'
+    with pytest.raises(ValueError, match=r"node a: .*version"):
+        rows([other])
