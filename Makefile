@@ -50,7 +50,8 @@ pytest: setup ## Unit tests, simulator conformance, property tests.
 	pytest --ignore tests/cluster
 
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
-	pytest tests/cluster
+	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
+	  tests/tools/image.sh && tests/tools/machine.sh pytest tests/cluster; else pytest tests/cluster; fi
 
 bench: setup ## Measure the shipped commands from outside: make bench BENCH=plugin.
 	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import socket
@@ -12,9 +13,9 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,31 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kube_accel.kube.client import Credentials, KubeClient
 
 BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
-START_SECONDS = 60.0
-RESOURCES = ("tencent.com/vcuda-core", "tencent.com/vcuda-memory")
+START_SECONDS = 120.0
+STOP_SECONDS = 10.0
+LOG_END = 4000
+"""Characters of a program's log that are shown when a test fails beside it."""
+RESOURCES = (
+    "tencent.com/vcuda-core",
+    "tencent.com/vcuda-memory",
+    "aliyun.com/gpu-mem",
+    "nvidia.com/mps-core",
+    "nvidia.com/mps-memory",
+)
+SERVICE_NETWORK, API_SERVICE = "10.96.0.0/16", "10.96.0.1"
+TOKEN = "test-admin"
+SCHEDULER = "kube-scheduler"
+
+
+def lacking(names: Iterable[str]) -> str:
+    """Which of these programs there are not, as a reason to skip; empty when all are there."""
+    lacks = [name for name in names if not (BINARIES / name).is_file()]
+    return f"no {', '.join(lacks)} in {BINARIES}; KUBEBUILDER_ASSETS names their directory" if lacks else ""
 
 
 def missing() -> str:
-    """Which programs a control plane lacks here, as a reason to skip; empty when it has all."""
-    names = [name for name in ("etcd", "kube-apiserver", "kube-scheduler") if not (BINARIES / name).is_file()]
-    return f"no {', '.join(names)} in {BINARIES}; KUBEBUILDER_ASSETS names their directory" if names else ""
+    """Why there can be no control plane here; empty when there can."""
+    return lacking(("etcd", "kube-apiserver", SCHEDULER))
 
 
 def free_port() -> int:
@@ -51,69 +69,9 @@ def wait_for(probe: Callable[[], Any], what: str, seconds: float = START_SECONDS
     raise TimeoutError(f"{what}: not within {seconds:g} s")
 
 
-@dataclass(frozen=True, slots=True)
-class ControlPlane:
-    """What runs."""
-
-    root: Path
-    authority: trustme.CA
-    port: int
-    admin: KubeClient
-
-    def certificate(self, name: str, common_name: str, organization: str = "") -> Path:
-        """A PEM file with key and certificate, for a client and for 127.0.0.1 alike."""
-        path = self.root / f"{name}.pem"
-        leaf = self.authority.issue_cert("127.0.0.1", common_name=common_name, organization_name=organization or None)
-        leaf.private_key_and_cert_chain_pem.write_to_path(path)
-        path.chmod(0o600)
-        return path
-
-    def kubeconfig(self, name: str, common_name: str, organization: str = "") -> Path:
-        """A kubeconfig of this user."""
-        certificate = self.certificate(name, common_name, organization)
-        return write_kubeconfig(self.root / f"{name}.conf", self.root / "ca.crt", self.port, certificate)
-
-    @contextmanager
-    def scheduler(self, extenders: Sequence[dict[str, Any]] = ()) -> Iterator[None]:
-        """kube-scheduler with these extenders."""
-        config = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "clientConnection": {
-                "kubeconfig": str(self.kubeconfig("scheduler", "system:kube-scheduler")),
-                "qps": 5000,
-                "burst": 5000,
-            },
-            "leaderElection": {"leaderElect": False},
-            "extenders": list(extenders),
-        }
-        path = self.root / "scheduler.json"
-        path.write_text(json.dumps(config))
-        port = free_port()
-        with program(
-            self.root, "kube-scheduler", f"--config={path}", f"--secure-port={port}", f"--cert-dir={self.root}"
-        ):
-            insecure = ssl._create_unverified_context()
-            wait_for(lambda: answers(f"https://127.0.0.1:{port}/healthz", insecure), "kube-scheduler")
-            yield
-
-
-def write_kubeconfig(path: Path, ca: Path, port: int, certificate: Path) -> Path:
-    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": str(ca)}
-    user = {"client-certificate": str(certificate), "client-key": str(certificate)}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "test", "cluster": cluster}],
-        "users": [{"name": "test", "user": user}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "current-context": "test",
-    }
-    path.write_text(json.dumps(document))
-    return path
-
-
-def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
+def answers(url: str, ca: Path | None = None) -> bool:
+    """Whether it answers 200. Without a CA whoever answers is believed."""
+    context = ssl.create_default_context(cafile=ca) if ca else ssl._create_unverified_context()
     try:
         with urllib.request.urlopen(url, timeout=2, context=context) as response:
             return bool(response.status == 200)
@@ -121,53 +79,147 @@ def answers(url: str, context: ssl.SSLContext | None = None) -> bool:
         return False
 
 
-@contextmanager
-def program(root: Path, name: str, *flags: str, command: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
-    """A process whose log is in ``root``; ended at the end."""
-    with (root / f"{name}.log").open("ab") as log:
-        process = subprocess.Popen([*(command or [str(BINARIES / name)]), *flags], stdout=log, stderr=log, cwd=root)
-    try:
-        yield process
-    finally:
-        process.terminate()
+class Program:
+    """A process and its log, ``<root>/<name>.log``. Ended by SIGTERM with the block."""
+
+    def __init__(self, root: Path, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None):
+        self._root, self._command, self._environment = root, command, dict(environment or {})
+        self.log = root / f"{name}.log"
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdout=log, stderr=log, cwd=self._root, env=os.environ | self._environment
+            )
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.process.kill()
+        self.process.wait()
+
+    def restart(self) -> None:
+        """Kill it and start it anew."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed:
+            print(f"{self.log}:\n{self.log.read_text()[-LOG_END:]}")
+        self.process.terminate()
         try:
-            process.wait(10)
+            self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            self.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """What runs, by name in ``programs``."""
+
+    root: Path
+    authority: trustme.CA
+    admin: KubeClient
+    """Its administrator."""
+    programs: dict[str, Program] = field(default_factory=dict)
+
+    @property
+    def ca(self) -> Path:
+        return self.root / "ca.crt"
+
+    def certificate(self, name: str, common_name: str, organization: str = "", names: Sequence[str] = ()) -> Path:
+        """A PEM file with key and certificate, for a client and for a server at 127.0.0.1 and ``names`` alike."""
+        path = self.root / f"{name}.pem"
+        leaf = self.authority.issue_cert(
+            "127.0.0.1", *names, common_name=common_name, organization_name=organization or None
+        )
+        leaf.private_key_and_cert_chain_pem.write_to_path(path)
+        path.chmod(0o600)
+        return path
+
+    def kubeconfig(self, name: str, common_name: str, organization: str = "") -> Path:
+        """A kubeconfig of this user, which needs no other file."""
+        data = base64.b64encode(self.certificate(name, common_name, organization).read_bytes()).decode()
+        return self.write_kubeconfig(name, {"client-certificate-data": data, "client-key-data": data})
+
+    def write_kubeconfig(self, name: str, user: Mapping[str, str]) -> Path:
+        ca = base64.b64encode(self.ca.read_bytes()).decode()
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "test", "cluster": {"server": self.admin.url, "certificate-authority-data": ca}}],
+            "users": [{"name": "test", "user": dict(user)}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        path = self.root / f"{name}.conf"
+        path.write_text(json.dumps(document))
+        path.chmod(0o600)
+        return path
+
+    @contextmanager
+    def program(self, name: str, *flags: str, binary: str = "") -> Iterator[Program]:
+        """A program of Kubernetes."""
+        with Program(self.root, name, [str(BINARIES / (binary or name)), *flags]) as program:
+            self.programs[name] = program
+            yield program
+
+    @contextmanager
+    def scheduler(
+        self, extenders: Sequence[Mapping[str, Any]] = (), name: str = SCHEDULER, elect: bool = False
+    ) -> Iterator[Program]:
+        """kube-scheduler with these extenders. With ``elect`` it serves once it leads, and is not waited for."""
+        # As short as kube-scheduler accepts them to be in proportion.
+        lease = {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
+        config = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {
+                "kubeconfig": str(self.kubeconfig(name, "system:kube-scheduler")),
+                "qps": 5000,
+                "burst": 5000,
+            },
+            "leaderElection": {"leaderElect": elect, **(lease if elect else {})},
+            "extenders": list(extenders),
+        }
+        path = self.root / f"{name}.json"
+        path.write_text(json.dumps(config))
+        port = free_port()
+        flags = [f"--config={path}", f"--secure-port={port}", f"--cert-dir={self.root}/{name}"]
+        flags += [f"--{what}-kubeconfig={self.root}/{name}.conf" for what in ("authentication", "authorization")]
+        with self.program(name, *flags, binary=SCHEDULER) as program:
+            wait_for(lambda: answers(f"https://127.0.0.1:{port}/livez"), name)
+            yield program
 
 
 @contextmanager
-def control_plane() -> Iterator[ControlPlane]:
-    """etcd and kube-apiserver, serving."""
+def control_plane(
+    address: str = "127.0.0.1", port: int = 0, names: Sequence[str] = (), accounts: bool = False
+) -> Iterator[ControlPlane]:
+    """etcd and kube-apiserver, serving. ``accounts``: somebody makes service accounts, so pods need theirs."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cp")))
         authority = trustme.CA()
-        authority.cert_pem.write_to_path(root / "ca.crt")
+        url = f"https://{address}:{port or free_port()}"
+        plane = ControlPlane(root, authority, KubeClient(url, Credentials(root / "ca.crt", token=TOKEN), timeout=30))
+        authority.cert_pem.write_to_path(plane.ca)
+        authority.private_key_pem.write_to_path(root / "ca.key")
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         (root / "sa.key").write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
             )
         )
-        client_port, peer_port, port = free_port(), free_port(), free_port()
-        etcd = f"http://127.0.0.1:{client_port}"
-        peer = f"http://127.0.0.1:{peer_port}"
-        plane = ControlPlane(
-            root,
-            authority,
-            port,
-            KubeClient(
-                f"https://127.0.0.1:{port}",
-                Credentials(root / "ca.crt", cert_file=root / "admin.pem", key_file=root / "admin.pem"),
-                timeout=30,
-            ),
-        )
-        server = plane.certificate("apiserver", "kube-apiserver")
-        plane.certificate("admin", "admin", "system:masters")
+        (root / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+        plane.write_kubeconfig("admin", {"token": TOKEN})
+        server = plane.certificate("apiserver", "kube-apiserver", names=[API_SERVICE, address, *names])
+        client = plane.certificate("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
+        etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         stack.enter_context(
-            program(
-                root,
+            plane.program(
                 "etcd",
                 f"--data-dir={root}/etcd",
                 f"--listen-client-urls={etcd}",
@@ -179,44 +231,47 @@ def control_plane() -> Iterator[ControlPlane]:
             )
         )
         stack.enter_context(
-            program(
-                root,
+            plane.program(
                 "kube-apiserver",
                 f"--etcd-servers={etcd}",
-                f"--secure-port={port}",
-                "--bind-address=127.0.0.1",
-                "--advertise-address=127.0.0.1",
+                f"--secure-port={url.rpartition(':')[2]}",
+                f"--bind-address={address}",
+                f"--advertise-address={address}",
                 "--endpoint-reconciler-type=none",
                 f"--tls-cert-file={server}",
                 f"--tls-private-key-file={server}",
-                f"--client-ca-file={root}/ca.crt",
+                f"--client-ca-file={plane.ca}",
+                f"--requestheader-client-ca-file={plane.ca}",
+                "--requestheader-allowed-names=front-proxy",
+                f"--token-auth-file={root}/tokens.csv",
                 f"--service-account-key-file={root}/sa.key",
                 f"--service-account-signing-key-file={root}/sa.key",
                 "--service-account-issuer=https://kubernetes.default.svc",
-                "--authorization-mode=RBAC",
-                "--service-cluster-ip-range=10.96.0.0/16",
-                # Nobody makes service accounts here.
-                "--disable-admission-plugins=ServiceAccount",
+                f"--kubelet-client-certificate={client}",
+                f"--kubelet-client-key={client}",
+                "--kubelet-preferred-address-types=InternalIP",
+                "--authorization-mode=Node,RBAC",
+                f"--service-cluster-ip-range={SERVICE_NETWORK}",
+                "--allow-privileged=true",
+                *([] if accounts else ["--disable-admission-plugins=ServiceAccount"]),
                 "--max-requests-inflight=4000",
                 "--max-mutating-requests-inflight=2000",
             )
         )
-        trusted = ssl.create_default_context(cafile=root / "ca.crt")
-        wait_for(lambda: answers(f"https://127.0.0.1:{port}/readyz", trusted), "kube-apiserver")
+        wait_for(lambda: answers(f"{plane.admin.url}/readyz", plane.ca), "kube-apiserver")
         yield plane
 
 
 @contextmanager
-def extender_beside(plane: ControlPlane, port: int, name: str = "extender") -> Iterator[None]:
+def extender_beside(plane: ControlPlane, port: int, name: str = "extender") -> Iterator[Program]:
     """The shipped extender, ready."""
     certificate = plane.certificate(name, "kube-accel-extender")
-    kubeconfig = plane.kubeconfig("extender-client", "extender", "system:masters")
+    kubeconfig = plane.kubeconfig(f"{name}-client", name, "system:masters")
     command = [str(Path(sys.executable).with_name("kube-accel")), "extender", f"--listen=127.0.0.1:{port}"]
-    command += [f"--tls-cert={certificate}", f"--tls-key={certificate}", f"--client-ca={plane.root}/ca.crt"]
-    with program(plane.root, name, f"--kubeconfig={kubeconfig}", command=command):
-        context = ssl.create_default_context(cafile=plane.root / "ca.crt")
-        wait_for(lambda: answers(f"https://127.0.0.1:{port}/readyz", context), "extender")
-        yield
+    command += [f"--tls-cert={certificate}", f"--tls-key={certificate}", f"--client-ca={plane.ca}"]
+    with Program(plane.root, name, [*command, f"--kubeconfig={kubeconfig}"]) as program:
+        wait_for(lambda: answers(f"https://127.0.0.1:{port}/readyz", plane.ca), name)
+        yield program
 
 
 def entry(plane: ControlPlane, port: int) -> dict[str, Any]:
@@ -230,7 +285,7 @@ def entry(plane: ControlPlane, port: int) -> dict[str, Any]:
         "bindVerb": "bind",
         "weight": 1,
         "enableHTTPS": True,
-        "tlsConfig": {"caFile": f"{plane.root}/ca.crt", "certFile": certificate, "keyFile": certificate},
+        "tlsConfig": {"caFile": str(plane.ca), "certFile": certificate, "keyFile": certificate},
         "nodeCacheCapable": True,
         "managedResources": [{"name": name, "ignoredByScheduler": False} for name in RESOURCES],
     }

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,12 +13,18 @@ from cluster.rig import NODE, PODS, Rig
 from sim.cluster.client import until
 
 WAIT_SECONDS = 60.0
+pytestmark = pytest.mark.usefixtures("no_pods_left")
 
 
-@pytest.fixture(autouse=True)
-def no_pods_left(rig: Rig) -> Iterator[None]:
-    yield
-    rig.kubectl("delete", "pods", "--all", "--now", "--wait=true")
+@pytest.fixture(scope="module")
+def rig(bare_rig: Rig) -> Iterator[Rig]:
+    with bare_rig.plane.scheduler():
+        yield bare_rig
+
+
+@pytest.fixture(scope="module")
+def node(h100: GpuNode) -> GpuNode:
+    return h100
 
 
 def submit(rig: Rig, name: str, gpus: int) -> None:
@@ -61,21 +66,19 @@ def test_a_lost_gpu_is_withdrawn_and_comes_back(rig: Rig, node: GpuNode) -> None
         with node.edit() as topology:
             topology.set_health(3, "lost")
         node.wait_allocatable(7)
-        assert node.object()["status"]["capacity"]["nvidia.com/gpu"] == "8"
+        assert rig.node()["status"]["capacity"]["nvidia.com/gpu"] == "8"
         with node.edit() as topology:
             topology.set_health(3, "ok")
         node.wait_allocatable(8)
 
 
 def test_allocations_survive_the_death_of_plugin_and_kubelet(rig: Rig, node: GpuNode) -> None:
-    first = node.start_plugin()
-    node.wait_allocatable(8)
-    submit(rig, "before", 2)
-    rig.wait_running("before")
-    held = set(visible(rig, "before"))
-
-    first.send_signal(signal.SIGKILL)
-    first.wait()
+    with node.plugin() as first:
+        node.wait_allocatable(8)
+        submit(rig, "before", 2)
+        rig.wait_running("before")
+        held = set(visible(rig, "before"))
+        first.kill()
     node.wait_allocatable(0)
     with node.plugin():
         node.wait_allocatable(8)
@@ -98,8 +101,7 @@ def test_more_pods_than_gpus_wait_and_run_when_room_appears(rig: Rig, node: GpuN
         names = [f"crowd-{number}" for number in range(12)]
         for name in names:
             submit(rig, name, 1)
-        until(lambda: sum(rig.phase(name) == "Running" for name in names) == 8, "8 pods to run", WAIT_SECONDS)
-        running = [name for name in names if rig.phase(name) == "Running"]
+        running = sorted(until(lambda: len(found := rig.running()) == 8 and found, "8 pods to run", WAIT_SECONDS))
         rig.kubectl("delete", "pod", "--now", *running[:4])
         rest = [name for name in names if name not in running[:4]]
         rig.wait_running(*rest)
@@ -107,18 +109,21 @@ def test_more_pods_than_gpus_wait_and_run_when_room_appears(rig: Rig, node: GpuN
 
 
 def test_a_successor_takes_over(rig: Rig, node: GpuNode) -> None:
-    log = rig.directory / "log" / "kube-accel"
     with node.plugin() as old:
         node.wait_allocatable(8)
         submit(rig, "before", 1)
         rig.wait_running("before")
         # The successor of a DaemonSet's pod has an address of its own; here it has a port.
-        with node.plugin(port=9447):
-            registrations = log.read_text().count("registered with kubelet")
-            old.terminate()
-            old.wait(WAIT_SECONDS)
+        with node.plugin(port=9447) as successor:
+
+            def registrations() -> int:
+                return successor.log.read_text().count("registered with kubelet")
+
+            before = registrations()
+            old.process.terminate()
+            old.process.wait(WAIT_SECONDS)
             # Kubelet 1.36 drops the successor with its predecessor's stream.
-            until(lambda: log.read_text().count("registered with kubelet") > registrations, "kubelet", WAIT_SECONDS)
+            until(lambda: registrations() > before, "kubelet", WAIT_SECONDS)
             submit(rig, "after", 7)
             rig.wait_running("before", "after")
             assert not set(visible(rig, "before")) & set(visible(rig, "after"))

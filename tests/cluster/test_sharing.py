@@ -3,161 +3,126 @@
 
 from __future__ import annotations
 
-import os
-import ssl
-import subprocess
-import sys
-import urllib.request
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cluster.control_plane import entry, extender_beside, free_port
 from cluster.node import GpuNode, pod
-from cluster.rig import PODS, Rig, missing
+from cluster.rig import PODS, Rig
 from sim.cluster.client import until
 
 WAIT_SECONDS = 60.0
-EXTENDER = "127.0.0.1:9446"
-RESOURCES = ("tencent.com/vcuda-core", "tencent.com/vcuda-memory", "aliyun.com/gpu-mem")
+CORES = "tencent.com/vcuda-core"
 GIB = 1 << 30
+pytestmark = pytest.mark.usefixtures("no_pods_left")
 
 
 def vgpu(cores: int, blocks: int) -> dict[str, str]:
-    return {"tencent.com/vcuda-core": str(cores), "tencent.com/vcuda-memory": str(blocks)}
+    return {CORES: str(cores), "tencent.com/vcuda-memory": str(blocks)}
 
 
 @pytest.fixture(scope="module")
-def rig() -> Iterator[Rig]:
-    if lacks := missing():
-        pytest.skip("no real cluster here; missing: " + ", ".join(lacks))
-    cluster = Rig()
-    cluster.scheduler = scheduler_config(cluster)
-    with cluster, extender(cluster):
-        yield cluster
+def rig(bare_rig: Rig) -> Iterator[Rig]:
+    port = free_port()
+    with extender_beside(bare_rig.plane, port), bare_rig.plane.scheduler([entry(bare_rig.plane, port)]):
+        yield bare_rig
 
 
-def scheduler_config(rig: Rig) -> dict[str, Any]:
-    certificate, key = rig.certificate("extender-client")
-    tls = {"caFile": str(rig.ca), "certFile": str(certificate), "keyFile": str(key)}
-    entry = {
-        "urlPrefix": f"https://{EXTENDER}/scheduler",
-        "filterVerb": "predicates",
-        "prioritizeVerb": "priorities",
-        "preemptVerb": "preemption",
-        "bindVerb": "bind",
-        "weight": 1,
-        "enableHTTPS": True,
-        "tlsConfig": tls,
-        "nodeCacheCapable": True,
-        "managedResources": [{"name": name, "ignoredByScheduler": False} for name in RESOURCES],
-    }
-    return {"extenders": [entry]}
+def never_twice(node: GpuNode) -> None:
+    assert all(cores <= 100 and memory <= 80 * GIB for cores, memory in node.sums().values()), node.held()
 
 
-@contextmanager
-def extender(rig: Rig) -> Iterator[None]:
-    certificate, key = rig.certificate("extender", "127.0.0.1")
-    command = [
-        str(Path(sys.executable).with_name("kube-accel")),
-        "extender",
-        f"--listen={EXTENDER}",
-        f"--tls-cert={certificate}",
-        f"--tls-key={key}",
-        f"--client-ca={rig.ca}",
-        f"--kubeconfig={rig.kubeconfig('extender-account', group='system:masters')}",
-    ]
-    with (rig.directory / "log" / "extender").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ)
-    try:
-        context = ssl.create_default_context(cafile=str(rig.ca))
-        until(lambda: answers(f"https://{EXTENDER}/readyz", context), f"the extender; log {log.name}", WAIT_SECONDS)
-        yield
-    finally:
-        process.terminate()
-        process.wait(WAIT_SECONDS)
+def held_pods(node: GpuNode) -> int:
+    return sum(len(pods) for pods in node.held().values())
 
 
-def answers(url: str, context: ssl.SSLContext) -> bool:
-    try:
-        with urllib.request.urlopen(url, timeout=5, context=context) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
-
-
-@pytest.fixture
-def no_pods_left(rig: Rig) -> Iterator[None]:
-    yield
-    rig.kubectl("delete", "pods", "--all", "--now", "--wait=true")
-
-
-def sums(node: GpuNode) -> dict[str, tuple[int, int]]:
-    """GPU UUID to the cores and memory its pods hold together."""
-    found: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for uuid, pods in node.held().items():
-        found[uuid] = (sum(cores for cores, _ in pods.values()), sum(memory for _, memory in pods.values()))
-    return found
-
-
-@pytest.mark.usefixtures("no_pods_left")
-def test_vgpu_shares_are_placed_held_and_never_overcommitted(rig: Rig) -> None:
-    with GpuNode(rig, "8xh100", "vgpu", "tencent.com/vcuda-core") as node, node.plugin():
-        node.wait_allocatable(800)
+def test_vgpu_shares_are_placed_held_and_never_overcommitted(rig: Rig, h100: GpuNode) -> None:
+    with h100.plugin("vgpu"):
+        h100.wait_allocatable(800, CORES)
         rig.api.create(PODS, pod("pair", vgpu(30, 32), vgpu(30, 32)))
-        rig.api.create(PODS, pod("whole", vgpu(100, 0) | {"tencent.com/vcuda-memory": "4"}))
-        rig.api.create(PODS, pod("bad", {"tencent.com/vcuda-core": "150", "tencent.com/vcuda-memory": "4"}))
+        rig.api.create(PODS, pod("whole", vgpu(100, 4)))
+        rig.api.create(PODS, pod("bad", vgpu(150, 4)))
         rig.wait_running("pair", "whole")
-        until(lambda: len(node.held()) >= 2, "the node to say who holds what", WAIT_SECONDS)
-        pair = [pods["pair"] for pods in node.held().values() if "pair" in pods]
-        assert pair, node.held()
+        until(lambda: any("pair" in pods for pods in h100.held().values()), "who holds what", WAIT_SECONDS)
         assert rig.phase("bad") == "Pending"
-        assert "150" in rig.kubectl("describe", "pod", "bad")
+        until(lambda: "150" in rig.kubectl("describe", "pod", "bad"), "the reason", WAIT_SECONDS)
 
         names = [f"half-{number}" for number in range(16)]
         for name in names:
             rig.api.create(PODS, pod(name, vgpu(50, 100)))
         # Seven GPUs are left for halves: one is whole, and one has 40 % left.
-        until(lambda: sum(rig.phase(name) == "Running" for name in names) == 12, "12 halves to run", WAIT_SECONDS)
-        until(lambda: sum(len(pods) for pods in node.held().values()) >= 14, "the node to say so", WAIT_SECONDS)
-        assert all(cores <= 100 and memory <= 80 * GIB for cores, memory in sums(node).values())
-        waiting = [name for name in names if rig.phase(name) == "Pending"]
-        assert len(waiting) == 4
+        until(lambda: len(rig.running() & set(names)) == 12, "12 halves to run", WAIT_SECONDS)
+        until(lambda: held_pods(h100) >= 14, "the node to say so", WAIT_SECONDS)
+        never_twice(h100)
+        assert len([name for name in names if rig.phase(name) == "Pending"]) == 4
         rig.kubectl("delete", "pod", "--now", "whole", "pair")
         rig.wait_running(*names)
 
 
-@pytest.mark.usefixtures("no_pods_left")
-def test_shares_survive_the_death_of_plugin_and_kubelet(rig: Rig) -> None:
-    with GpuNode(rig, "8xh100", "vgpu", "tencent.com/vcuda-core") as node:
-        first = node.start_plugin()
-        node.wait_allocatable(800)
+def test_fifty_pods_at_once_for_sixteen_slots(rig: Rig, h100: GpuNode) -> None:
+    with h100.plugin("vgpu"):
+        h100.wait_allocatable(800, CORES)
+        names = {f"crowd-{number}" for number in range(50)}
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda name: rig.api.create(PODS, pod(name, vgpu(50, 150))), names))
+        first = until(lambda: len(found := rig.running()) == 16 and found, "16 pods to run", WAIT_SECONDS)
+        until(lambda: held_pods(h100) == 16, "the node to say who holds what", WAIT_SECONDS)
+        assert set(h100.sums().values()) == {(100, 75 * GIB)}
+
+        def reasons() -> list[str]:
+            waiting = [item for item in rig.api.get(PODS)["items"] if item["status"]["phase"] == "Pending"]
+            told = [condition.get("message", "") for item in waiting for condition in item["status"]["conditions"]]
+            return [message for message in told if f"Insufficient {CORES}" in message]
+
+        until(lambda: len(reasons()) == 34, "34 pods to be told why they wait", WAIT_SECONDS)
+        gone = sorted(first)[:5]
+        rig.kubectl("delete", "pod", "--now", *gone)
+        until(lambda: len(rig.running()) == 16 and rig.running() - first, "five others to run", WAIT_SECONDS)
+        until(lambda: {p for pods in h100.held().values() for p in pods} == rig.running(), "who holds what now")
+        never_twice(h100)
+        assert all(item["status"]["phase"] in ("Running", "Pending") for item in rig.api.get(PODS)["items"])
+
+
+def test_shares_survive_the_death_of_plugin_and_kubelet(rig: Rig, h100: GpuNode) -> None:
+    with h100.plugin("vgpu") as first:
+        h100.wait_allocatable(800, CORES)
         rig.api.create(PODS, pod("before", vgpu(70, 100)))
         rig.wait_running("before")
-        until(lambda: node.held(), "the node to say who holds what", WAIT_SECONDS)
-        held = node.held()
+        held = until(h100.held, "the node to say who holds what", WAIT_SECONDS)
         first.kill()
-        first.wait()
-        with node.plugin():
-            node.wait_allocatable(800)
-            rig.restart("kubelet")
-            node.wait_allocatable(800)
-            rig.api.create(PODS, pod("after", vgpu(70, 100)))
-            rig.wait_running("before", "after")
-            until(lambda: len(node.held()) == 2, "both shares", WAIT_SECONDS)
-            assert {uuid: pods for uuid, pods in node.held().items() if "before" in pods} == held
+    with h100.plugin("vgpu"):
+        h100.wait_allocatable(800, CORES)
+        rig.restart("kubelet")
+        h100.wait_allocatable(800, CORES)
+        rig.api.create(PODS, pod("after", vgpu(70, 100)))
+        rig.wait_running("before", "after")
+        until(lambda: len(h100.held()) == 2, "both shares", WAIT_SECONDS)
+        assert {uuid: pods for uuid, pods in h100.held().items() if "before" in pods} == held
 
 
-@pytest.mark.usefixtures("no_pods_left")
-def test_cgpu_memory_is_shared(rig: Rig) -> None:
-    with GpuNode(rig, "t4", "cgpu", "aliyun.com/gpu-mem") as node, node.plugin():
-        until(lambda: 14 <= node.allocatable() <= 16, "the T4's memory in GiB", WAIT_SECONDS)
-        for name, gib in (("a", 4), ("b", 8), ("c", 8)):
-            rig.api.create(PODS, pod(name, {"aliyun.com/gpu-mem": str(gib)}))
-        until(lambda: sorted(rig.phase(name) for name in "abc") == ["Pending", "Running", "Running"], "two to run", 60)
-        until(lambda: sum(len(pods) for pods in node.held().values()) == 2, "the node to say so", WAIT_SECONDS)
-        ((_, memory),) = sums(node).values()
-        assert memory in (12 * GIB, 16 * GIB)
+def test_the_api_server_restarts_under_running_and_waiting_shares(rig: Rig, h100: GpuNode) -> None:
+    with h100.plugin("vgpu"):
+        h100.wait_allocatable(800, CORES)
+        rig.api.create(PODS, pod("before", vgpu(70, 100)))
+        rig.wait_running("before")
+        rig.plane.programs["kube-apiserver"].kill()
+        rig.plane.programs["kube-apiserver"].start()
+        until(rig.api_answers, "the API server", WAIT_SECONDS)
+        rig.api.create(PODS, pod("after", vgpu(70, 100)))
+        rig.api.create(PODS, pod("plain", {"cpu": "10m"}))
+        rig.wait_running("before", "after", "plain")
+        until(lambda: held_pods(h100) == 2, "both shares", WAIT_SECONDS)
+        never_twice(h100)
+
+
+def test_cgpu_memory_is_shared(rig: Rig, h100: GpuNode) -> None:
+    resource = "aliyun.com/gpu-mem"
+    with h100.plugin("cgpu"):
+        until(lambda: h100.allocatable(resource) >= 8 * 79, "the GPUs' memory in GiB", WAIT_SECONDS)
+        for name in "abc":
+            rig.api.create(PODS, pod(name, {resource: "30"}))
+        rig.wait_running(*"abc")
+        until(lambda: held_pods(h100) == 3, "the node to say so", WAIT_SECONDS)
+        assert sorted(memory for _, memory in h100.sums().values()) == [30 * GIB, 60 * GIB]

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The images the rig's containers run, made here: there is no registry."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import platform
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from cluster.control_plane import BINARIES
+
+PAUSE, BUSYBOX = "docker.io/rig/pause:1", "docker.io/rig/busybox:1"
+DAEMONS = Path(__file__).resolve().parents[2] / ".build/kube-accel.tar"
+"""What ``make image`` makes."""
+COMMANDS = ("sh", "sleep", "cat", "ls", "env", "id", "true", "stat")
+
+
+def load(archive: bytes) -> None:
+    """Import an image archive. Raises RuntimeError with what ctr says."""
+    with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+        file.write(archive)
+        file.flush()
+        ctr("images", "import", file.name)
+
+
+def ctr(*arguments: str) -> str:
+    """What ctr prints about the images and containers of kubelet. Raises RuntimeError with what it complains of."""
+    done = subprocess.run(["ctr", "--namespace", "k8s.io", *arguments], check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"ctr {' '.join(arguments)}: {done.stderr}")
+    return done.stdout
+
+
+def busybox() -> bytes:
+    """A static busybox that sleeps, and nothing else. Stands for the pause image too."""
+    program = Path(str(shutil.which("busybox"))).read_bytes()
+    links = {f"bin/{name}": "busybox" for name in COMMANDS}
+    return _archive((PAUSE, BUSYBOX), {"bin/busybox": program}, links, ["/bin/sleep", "2147483647"])
+
+
+def scheduler(version: str) -> bytes:
+    """kube-scheduler under the names of this version's image and of the one a simulated control plane names."""
+    tags = [f"registry.k8s.io/kube-scheduler:{tag}" for tag in (version.partition("+")[0].partition("-")[0], "v1.34.0")]
+    return _archive(tags, {"bin/kube-scheduler": (BINARIES / "kube-scheduler").read_bytes()}, {}, ["kube-scheduler"])
+
+
+def _archive(tags: Sequence[str], files: Mapping[str, bytes], links: Mapping[str, str], command: list[str]) -> bytes:
+    layer = _tar(files, links)
+    config = {
+        "architecture": {"aarch64": "arm64"}.get(platform.machine(), "amd64"),
+        "os": "linux",
+        "config": {"Cmd": command, "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+    }
+    encoded = json.dumps(config).encode()
+    name = f"{hashlib.sha256(encoded).hexdigest()}.json"
+    manifest = [{"Config": name, "RepoTags": list(tags), "Layers": ["layer.tar"]}]
+    return _tar({name: encoded, "layer.tar": layer, "manifest.json": json.dumps(manifest).encode()}, {})
+
+
+def _tar(files: Mapping[str, bytes], links: Mapping[str, str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(content), 0o755
+            archive.addfile(info, io.BytesIO(content))
+        for name, target in links.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            archive.addfile(info)
+    return buffer.getvalue()
