@@ -43,6 +43,15 @@ def wait(predicate: Callable[[], object], what: str = "the condition") -> None:
         time.sleep(0.02)
 
 
+def smi(root: Path, uuids: list[str], modes: Mapping[int, str] | None = None, mode: str = "Default") -> Path:
+    """An nvidia-smi that tells these compute modes, by index; of all others ``mode``."""
+    program = root / f"smi-{mode}-{len(modes or {})}"
+    rows = "".join(f"{uuid}, {(modes or {}).get(index, mode)}\n" for index, uuid in enumerate(uuids))
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{rows}END\n")
+    program.chmod(0o755)
+    return program
+
+
 class FractionNode:
     """A node in one of the fractional modes."""
 
@@ -86,6 +95,8 @@ class FractionNode:
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.extra: list[str] = []
+        self.validated: list[str] = []
+        """More flags of the plugin, and of ``kube-accel validate``."""
 
     def start_api(self) -> None:
         self.api.start()
@@ -111,6 +122,22 @@ class FractionNode:
         if wait_for:
             wait(lambda: self.healthy() == {gpu.uuid for gpu in self.topology.gpus if not gpu.mig}, "healthy GPUs")
             wait(lambda: self.probe("/readyz")[0] == 200, "/readyz")
+
+    def validate(self, compute_mode: str = "Default") -> list[str]:
+        """What ``kube-accel validate`` says of the node, but for what is well."""
+        command = [
+            *(sys.executable, "-m", "kube_accel.cli.main", "validate"),
+            *("--kubelet-device-plugin-dir", str(self.root / "kubelet/device-plugins")),
+            *("--pod-resources-socket", str(self.root / "kubelet/pod-resources/kubelet.sock")),
+            *("--sysfs-root", str(self.root / "sys"), "--dev-root", str(self.root / "dev")),
+            *("--state-dir", str(self.root / "state")),
+            *("--smi-command", str(smi(self.root, self.uuids, mode=compute_mode))),
+            *self.validated,
+        ]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
+        lines = done.stdout.splitlines()
+        assert done.returncode == any(line.startswith("fail") for line in lines), done.stderr
+        return [line for line in lines if not line.startswith("ok ")]
 
     def kill(self) -> None:
         assert self.process is not None

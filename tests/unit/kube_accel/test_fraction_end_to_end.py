@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,16 @@ def test_devices_of_two_gpus_do_not_start(make: Make) -> None:
     wait(lambda: node.removed("torn"), "the removal")
 
 
+def test_validate_compares_the_ledger_with_kubelet(make: Make) -> None:
+    node = make()
+    node.kubelet.admit(node.pod("p", {"main": (30, 8)}, assigned={"main": (2,)}))
+    assert node.validate() == []
+    with closing(sqlite3.connect(node.root / "state/ledger.db", isolation_level=None)) as file:
+        file.execute("UPDATE allocations SET cores = 20")
+    (failed,) = node.validate()
+    assert failed.startswith("fail  ledger: it is wrong about container main of team/p; restart the plugin")
+
+
 def test_a_killed_plugin_adopts_what_runs_and_a_lost_ledger_is_filled_again(make: Make) -> None:
     node = make()
     pods = [node.pod(f"p{n}", {"main": (60, 40)}, assigned={"main": (n,)}) for n in range(3)]
@@ -291,6 +302,20 @@ def test_plugins_of_two_modes_take_turns(make: Make) -> None:
     assert second.wait(20) == 0
 
 
+def test_a_gpu_that_pods_of_another_mode_still_hold_is_not_offered(make: Make) -> None:
+    node = make()
+    pod = node.pod("before", {"main": (30, 16)}, assigned={"main": (5,)})
+    node.kubelet.admit(pod)
+    node.terminate()
+    node.mode, node.resources = Mode.CGPU, ["aliyun.com/gpu-mem"]
+    node.start(wait_for=False)
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[5]}, "all other GPUs")
+    wait(lambda: annotation(node).mode is Mode.CGPU, "the annotation")
+    assert annotation(node).health[node.uuids[5]].reason.startswith("pod team/before holds it as tencent.com/vcuda-")
+    node.end(pod)
+    wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+
+
 def test_a_plugin_that_waits_for_its_turn_ends_when_told_to(make: Make) -> None:
     node = make()
     node.mode = Mode.CGPU
@@ -340,7 +365,8 @@ class Mps:
         self.root = node.root / "mps"
         (self.root / "shm").mkdir(parents=True)
         self.program = mps.install(node.root / "bin")
-        node.extra = ["--mps-root", str(self.root), "--mps-control-command", str(self.program), "--mps-interval", "0.5"]
+        node.validated = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
+        node.extra = [*node.validated, "--mps-interval", "0.5"]
         for gpu in range(len(node.uuids)):
             self.start(gpu)
             stack.callback(self.stop, gpu)
@@ -418,6 +444,18 @@ def test_a_server_fault_is_seen_told_and_over_when_it_is_over(daemons: Mps) -> N
     wait(lambda: any("fault" in event[2] for event in node.events() if event[0] == "hit"), "the event")
     mps.set_servers(daemons.pipe(6))
     wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+
+
+def test_validate_knows_the_control_daemons_and_their_compute_mode(daemons: Mps) -> None:
+    node = daemons.node
+    assert node.validate("Exclusive_Process") == []
+    (failed,) = node.validate("Default")
+    assert failed.startswith("fail  compute mode: GPU 0 Default, GPU 1 Default,")
+    assert failed.endswith("mode mps needs Exclusive_Process; restart the unit kube-accel-mps@<uuid>")
+    daemons.stop(3)
+    failed = node.validate("Exclusive_Process")[-1]
+    assert failed.startswith("fail  mps: GPU 3: no live MPS control daemon in ")
+    assert f"systemctl status kube-accel-mps@{node.uuids[3]}" in failed
 
 
 def test_a_server_that_dies_without_a_word_is_told_to_its_pods_and_the_gpu_comes_back(daemons: Mps) -> None:

@@ -26,6 +26,7 @@ from sim.nvml import build, sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology, edit
 from unit.kube_accel.api_server import ApiServer, service_account, serving
+from unit.kube_accel.fraction_node import smi
 
 RESOURCE = "nvidia.com/gpu"
 DEADLINE = 40.0
@@ -114,7 +115,7 @@ class Host:
         account = ["--service-account-dir", str(self.root / "account")]
         flags = {
             "plugin": [*kubelet, *pod_resources, *node, *state, *account],
-            "validate": [*kubelet, *pod_resources, *node, *state],
+            "validate": [*kubelet, *pod_resources, *node, *state, "--smi-command", str(smi(self.root, self.uuids))],
             "quiesce": state,
         }
         return [sys.executable, "-m", "kube_accel.cli.main", name, *flags[name]]
@@ -356,7 +357,7 @@ def test_validate_passes_on_a_good_node_and_names_what_is_bad(host: Host) -> Non
     host.plugin().wait_ready()
     done = host.run("validate")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["ok"] * 7
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["ok"] * 8
 
     fallen = sysfs_device(host.root, "0000:ff:00.0")
     (host.root / "dev/nvidiactl").unlink()
@@ -366,6 +367,14 @@ def test_validate_passes_on_a_good_node_and_names_what_is_bad(host: Host) -> Non
     assert failed[0].startswith(f"fail  pci: NVML does not see {fallen}; ")
     assert failed[1].startswith("fail  device nodes: no /dev/nvidiactl; ")
     assert len(failed) == 2
+
+
+def test_validate_names_a_gpu_whose_compute_mode_lets_nobody_in(host: Host) -> None:
+    host.plugin().wait_ready()
+    done = host.run("validate", "--smi-command", str(smi(host.root, host.uuids, {5: "Prohibited"})))
+    assert done.returncode == 1
+    (failed,) = [line for line in done.stdout.splitlines() if not line.startswith("ok ")]
+    assert failed.startswith("fail  compute mode: GPU 5 Prohibited; mode pgpu needs Default or Exclusive_Process; ")
 
 
 def test_validate_on_a_bare_machine_fails_check_by_check(bare: Host) -> None:

@@ -36,6 +36,11 @@ def _parser() -> argparse.ArgumentParser:
     node.add_argument("--sysfs-root", type=Path, default=Path("/sys"), help="where the host's /sys is seen")
     node.add_argument("--dev-root", type=Path, default=Path("/dev"), help="where the host's /dev is seen")
 
+    node.add_argument(
+        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="mode mps: <root>/<uuid>/pipe and <root>/shm"
+    )
+    node.add_argument("--mps-control-command", default="nvidia-cuda-mps-control", help="mode mps: asks the daemons")
+
     state = argparse.ArgumentParser(add_help=False)
     state.add_argument("--state-dir", type=Path, default=Path("/var/lib/kube-accel"))
 
@@ -54,10 +59,6 @@ def _parser() -> argparse.ArgumentParser:
     plugin.add_argument(
         "--takeover", action="store_true", help="register even where another plugin serves the resource"
     )
-    plugin.add_argument(
-        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="mode mps: <root>/<uuid>/pipe and <root>/shm"
-    )
-    plugin.add_argument("--mps-control-command", default="nvidia-cuda-mps-control", help="mode mps: asks the daemons")
     plugin.add_argument(
         "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
     )
@@ -84,7 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     quiesce.add_argument("--seconds", type=float, default=1800, help="for how long at most (default: 1800)")
     quiesce.add_argument("--resume", action="store_true", help="end it now")
 
-    commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
+    validate = commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
+    validate.add_argument("--smi-command", default="nvidia-smi", help="tells compute modes (default: nvidia-smi)")
     return parser
 
 

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
+from kube_accel.enforce.mps import MpsPaths
 from kube_accel.kube.deviceplugin import KUBELET_SOCKET
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.model import DriverState, Gpu, Inventory, Snapshot
+from kube_accel.model import DriverState, Gpu, Inventory, Mode, Snapshot
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.plugin.admin import AdminError, call
+from kube_accel.sharing.profile import PROFILES
 
 _NVML_DEADLINE = 30.0
+_SMI_DEADLINE = 30.0
 _OLDEST_DRIVER = 470
 _DISPLAY_CLASSES = ("0x0300", "0x0302")
 _NVIDIA = "0x10de"
@@ -65,7 +70,23 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
         yield check_pci(pci_gpus(arguments.sysfs_root), ())
     yield check_kubelet(arguments.kubelet_device_plugin_dir / KUBELET_SOCKET)
     yield check_pod_resources(arguments.pod_resources_socket)
-    yield check_plugin(arguments.state_dir)
+    try:
+        status = call(arguments.state_dir, "status", timeout=5)
+    except AdminError as error:
+        yield Check(Status.FAIL, "plugin", str(error))
+        return
+    yield check_plugin(status)
+    mode = Mode(status.get("mode", Mode.PGPU))
+    gpus = inventory.gpus if inventory is not None else ()
+    if gpus:
+        yield check_compute_mode(mode, gpus, arguments.smi_command)
+    if mode in PROFILES:
+        # Loaded here: whole GPUs have none of it.
+        from kube_accel.cli.validate_shares import check_ledger, check_mps
+
+        yield check_ledger(arguments.state_dir, PROFILES[mode], gpus, arguments.pod_resources_socket)
+        if mode is Mode.MPS and inventory is not None:
+            yield check_mps(inventory, MpsPaths(arguments.mps_root, arguments.mps_control_command))
 
 
 def _look(sysfs_root: Path) -> Snapshot:
@@ -155,18 +176,40 @@ def check_pod_resources(socket: Path) -> Check:
     return Check(Status.OK, "pod resources", f"{len(listed)} containers hold devices")
 
 
-def check_plugin(state_dir: Path) -> Check:
-    """Our daemon runs and kubelet has registered it."""
-    try:
-        status = call(state_dir, "status", timeout=5)
-    except AdminError as error:
-        return Check(Status.FAIL, "plugin", str(error))
-    if not status["registered"]:
-        return Check(Status.FAIL, "plugin", f"not registered: {status['registration']}", "see the daemon's log")
-    counts = f"{status['healthy']} of {status['devices']} devices healthy"
+def check_plugin(status: Mapping[str, Any]) -> Check:
+    """Our daemon runs and kubelet has registered every resource of its mode."""
+    # A daemon of an earlier release tells of all resources together.
+    resources = status.get("resources") or {"": status}
+    missing = sorted(name for name, found in resources.items() if not found["registered"])
+    if missing:
+        what = " and ".join(filter(None, missing)) or "it"
+        detail = f"{what} not registered: {status['registration']}"
+        return Check(Status.FAIL, "plugin", detail, "see the daemon's log")
+    counts = ", ".join(f"{found['healthy']} of {found['devices']} {name}".strip() for name, found in resources.items())
+    counts = f"registered, {counts} healthy"
     if status["healthy"] < status["devices"]:
-        return Check(Status.WARN, "plugin", f"registered, {counts}", "see the annotation kube-accel.io/inventory")
-    return Check(Status.OK, "plugin", f"registered, {counts}")
+        return Check(Status.WARN, "plugin", counts, "see the annotation kube-accel.io/inventory")
+    return Check(Status.OK, "plugin", counts)
+
+
+def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str) -> Check:
+    """Every GPU takes as many processes as the mode has: by way of MPS, or directly."""
+    query = [smi, "--query-gpu=uuid,compute_mode", "--format=csv,noheader"]
+    try:
+        text = subprocess.run(query, capture_output=True, text=True, timeout=_SMI_DEADLINE, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return Check(Status.WARN, "compute mode", f"not known: {error}", "name the program with --smi-command")
+    found = dict(line.split(", ", 1) for line in text.splitlines() if ", " in line)
+    good = {Mode.MPS: ("Exclusive_Process",), Mode.PGPU: ("Default", "Exclusive_Process")}.get(mode, ("Default",))
+    bad = [f"GPU {gpu.index} {found.get(gpu.uuid, 'not told')}" for gpu in gpus if found.get(gpu.uuid) not in good]
+    if bad:
+        return Check(
+            Status.FAIL,
+            "compute mode",
+            f"{', '.join(bad)}; mode {mode.value} needs {' or '.join(good)}",
+            "restart the unit kube-accel-mps@<uuid>" if mode is Mode.MPS else f"nvidia-smi -c {good[0].upper()}",
+        )
+    return Check(Status.OK, "compute mode", f"{' or '.join(good)} on all {len(gpus)} GPUs")
 
 
 def pci_gpus(sysfs_root: Path) -> tuple[str, ...]:

@@ -6,16 +6,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kube_accel.kube.podresources import PodResourcesClient
-from kube_accel.model import DriverState, Snapshot
+from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.devices import Device, device_list
-from kube_accel.plugin.holdings import HoldingsReader, Lister
+from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
@@ -75,6 +75,9 @@ class Daemon:
         lister: Lister = PodResourcesClient(options.pod_resources_socket)
         profile = PROFILES.get(options.mode)
         names = (whole.RESOURCE,) if profile is None else tuple(resources(profile).values())
+        every = {whole.RESOURCE, *(name for each in PROFILES.values() for name in resources(each).values())}
+        self._foreign = every.difference(names)
+        self._held_elsewhere: Mapping[str, str] = {}
         self._fraction: Fraction | None = None
         if profile is not None:
             # Loaded here: whole GPUs need neither a ledger nor steering.
@@ -82,7 +85,7 @@ class Daemon:
 
             self._fraction = Fraction(options, profile, lister, self._publish)
             lister = self._fraction.lister
-        self._holdings = HoldingsReader(lister, frozenset(names), self._holdings_changed)
+        self._holdings = HoldingsReader(lister, every, self._holdings_changed)
         if self._fraction is None:
             registrar = Registrar(options.device_plugin_dir, options.mode.value, whole.RESOURCE, options.takeover)
             plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake)
@@ -158,6 +161,9 @@ class Daemon:
 
     def _publish(self) -> None:
         """Advertise the GPUs as they are now."""
+        # One look at kubelet first: pods that another mode's plugin admitted may have GPUs.
+        if not self._holdings.asked:
+            return
         with self._publishing:
             snapshot = self._snapshot()
             # A plugin that follows another must not show an empty list before it looked.
@@ -173,9 +179,16 @@ class Daemon:
 
     def _snapshot(self) -> Snapshot:
         snapshot = self._gpus.snapshot()
+        health = dict(snapshot.health)
+        for uuid in self._held_elsewhere.keys() & health.keys():
+            if health[uuid].health is not Health.UNHEALTHY:
+                health[uuid] = GpuHealth(Health.UNHEALTHY, self._held_elsewhere[uuid])
+        snapshot = replace(snapshot, health=health)
         return snapshot if self._fraction is None else self._fraction.see(snapshot)
 
     def _holdings_changed(self) -> None:
+        self._held_elsewhere = strangers(self._holdings.listed or (), self._foreign)
+        self._publish()
         if self._fraction is not None and self._holdings.listed is not None:
             self._fraction.listed(self._holdings.listed)
         self._annotation.wake()
@@ -220,6 +233,15 @@ class Daemon:
             "registration": registration.detail,
             "driver": snapshot.driver_state.value,
             "detail": snapshot.detail,
+            "mode": self._options.mode.value,
+            "resources": {
+                served.registrar.resource: {
+                    "registered": served.registrar.state.registered,
+                    "devices": len(served.plugin.devices),
+                    "healthy": sum(device.healthy for device in served.plugin.devices),
+                }
+                for served in self._served
+            },
             "devices": sum(len(served.plugin.devices) for served in self._served),
             "healthy": sum(device.healthy for served in self._served for device in served.plugin.devices),
         }

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
+from kube_accel.sharing.fraction import gpu_of
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +49,17 @@ def holders(listed: tuple[PodDevices, ...], resources: Collection[str]) -> Held:
             for device in entry.device_ids:
                 held[device].append(Holder(entry.namespace, entry.pod, entry.container))
     return {device: tuple(sorted(found)) for device, found in held.items()}
+
+
+def strangers(listed: Iterable[PodDevices], resources: Collection[str]) -> dict[str, str]:
+    """Which GPUs pods hold as one of these resources, by UUID, each with a sentence. Pure."""
+    return {
+        gpu_of(device): f"pod {entry.namespace}/{entry.pod} holds it as {entry.resource}, from when this node served "
+        "another mode; offered when that pod has ended"
+        for entry in listed
+        if entry.resource in resources
+        for device in entry.device_ids
+    }
 
 
 class HoldingsReader:
@@ -90,7 +102,6 @@ class HoldingsReader:
                     timeout = _AFTER_ALLOCATE
 
     def _ask(self) -> None:
-        first, self.asked = not self.asked, True
         try:
             listed = self._lister.list(timeout=5)
         except PodResourcesError as error:
@@ -103,6 +114,7 @@ class HoldingsReader:
             held = holders(listed, self._resources)
             changed = held != self._held
             self._listed, self._held = listed, held
+        first, self.asked = not self.asked, True
         if first or changed:
             self._on_change()
 

@@ -12,9 +12,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from kube_accel.model import Mode, Share
 from kube_accel.plugin.holdings import Holder
@@ -43,6 +45,10 @@ CREATE TABLE IF NOT EXISTS allocations (
 CREATE UNIQUE INDEX IF NOT EXISTS running ON allocations (namespace, pod, container, gpu) WHERE until IS NULL;
 CREATE INDEX IF NOT EXISTS ended ON allocations (until) WHERE until IS NOT NULL;
 """
+_SELECT = (
+    "SELECT mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since, until "
+    "FROM allocations WHERE ? OR until IS NULL ORDER BY since, id"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,20 @@ class Allocation:
     share: Share
     since: float
     until: float | None
+
+
+class LedgerError(Exception):
+    """The file cannot be read; the message names it and the reason."""
+
+
+def running(state_dir: Path) -> list[Allocation]:
+    """The open rows as they are in the file, oldest first; nothing is changed. Raises LedgerError."""
+    path = state_dir / FILE
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as connection:
+            return [_allocation(row) for row in connection.execute(_SELECT, (False,)).fetchall()]
+    except (sqlite3.Error, ValueError) as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from error
 
 
 class Ledger:
@@ -87,15 +107,8 @@ class Ledger:
 
     def allocations(self, running: bool = True) -> list[Allocation]:
         """The open rows, or all of them, oldest first; none when the file cannot be read."""
-        query = (
-            "SELECT mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since, until "
-            "FROM allocations WHERE ? OR until IS NULL ORDER BY since, id"
-        )
-        rows: list[Any] = self._run(lambda file: file.execute(query, (not running,)).fetchall(), [])
-        return [
-            Allocation(Mode(row[0]), Holder(*row[1:4]), row[4], Share(*row[5:8]), since=row[8], until=row[9])
-            for row in rows
-        ]
+        rows: list[Any] = self._run(lambda file: file.execute(_SELECT, (not running,)).fetchall(), [])
+        return [_allocation(row) for row in rows]
 
     def close(self) -> None:
         """Close the file; it is opened again when needed."""
@@ -175,3 +188,7 @@ class Ledger:
             self._path.with_name(FILE + suffix).unlink(missing_ok=True)
         if self._path.exists():
             self._path.rename(aside)
+
+
+def _allocation(row: tuple[Any, ...]) -> Allocation:
+    return Allocation(Mode(row[0]), Holder(*row[1:4]), row[4], Share(*row[5:8]), since=row[8], until=row[9])

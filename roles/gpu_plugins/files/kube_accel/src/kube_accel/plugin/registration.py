@@ -66,7 +66,7 @@ class Registrar:
         self._directory = directory
         self._kubelet = directory / deviceplugin.KUBELET_SOCKET
         self._prefix = f"kube-accel-{name}-"
-        self._resource = resource
+        self.resource = resource
         self._takeover = takeover
         self._watch = DirectoryWatch(directory)
         self._stopping = False
@@ -124,7 +124,7 @@ class Registrar:
             self._say("the GPUs have not been read yet")
         elif newer := self._newer_sibling():
             self._registered_at = None
-            self._say(f"a newer instance serves {self._resource} on {newer}")
+            self._say(f"a newer instance serves {self.resource} on {newer}")
         elif not self._holds(plugin) and time.monotonic() >= self._not_before:
             self._register(plugin)
 
@@ -144,11 +144,11 @@ class Registrar:
         if self._stopping:
             return
         self._streams_before, _ = plugin.newest_stream
-        deviceplugin.register(self._kubelet, self._socket.name, self._resource, plugin.options)
+        deviceplugin.register(self._kubelet, self._socket.name, self.resource, plugin.options)
         self._registered_at = time.monotonic()
         self._pause = _BACK_OFF[0]
         self._state = Registration(True, "")
-        _log.info("registered with kubelet", extra={"resource": self._resource, "socket": str(self._socket)})
+        _log.info("registered with kubelet", extra={"resource": self.resource, "socket": str(self._socket)})
 
     def _back_off(self) -> None:
         self._registered_at = None
@@ -208,7 +208,7 @@ class Registrar:
             if not self._takeover:
                 raise ForeignPluginError(
                     f"another device plugin serves NVIDIA GPUs on {path}; remove it, or start with --takeover "
-                    f"to register {self._resource} in its place"
+                    f"to register {self.resource} in its place"
                 )
             _log.warning("another device plugin is being replaced", extra={"socket": str(path)})
 
@@ -222,7 +222,7 @@ class Registrar:
         state = Registration(False, reason)
         if state != self._state:
             self._state = state
-            _log.warning("not registered with kubelet", extra={"resource": self._resource, "reason": reason})
+            _log.warning("not registered with kubelet", extra={"resource": self.resource, "reason": reason})
 
 
 def _accepts(path: Path) -> bool:

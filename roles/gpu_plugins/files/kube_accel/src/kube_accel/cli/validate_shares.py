@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of ``kube-accel validate`` for the modes that divide GPUs."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from kube_accel.cli.validate import Check, Status
+from kube_accel.enforce.mps import UNSEEN, MpsPaths, probe, unfit
+from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
+from kube_accel.model import Gpu, Inventory, Share
+from kube_accel.placement.mps import client_limit
+from kube_accel.plugin.holdings import Holder
+from kube_accel.plugin.ledger import LedgerError, running
+from kube_accel.plugin.prestart import by_container, held_shares
+from kube_accel.sharing.profile import Profile
+
+_ATTEMPTS = 5
+_PAUSE = 1.0
+"""Seconds: the ledger follows what kubelet does within one."""
+_NAMED = 5
+"""Containers that are told by name."""
+
+
+def check_ledger(state_dir: Path, profile: Profile, gpus: Collection[Gpu], pod_resources: Path) -> Check:
+    """The ledger can be read and says what kubelet says."""
+    difference: list[str] = []
+    count = 0
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            time.sleep(_PAUSE)
+        try:
+            listed = PodResourcesClient(pod_resources).list(timeout=5)
+            known = {gpu.uuid: gpu for gpu in gpus}
+            told = _rows(held_shares(by_container(listed, profile), known, profile))
+            written = _ledger(state_dir)
+        except (PodResourcesError, LedgerError) as error:
+            return Check(Status.FAIL, "ledger", str(error), "see the daemon's log; without its file it makes a new one")
+        count, difference = len(told), _differences(told, written)
+        if not difference:
+            return Check(Status.OK, "ledger", f"agrees with kubelet on {count} containers")
+    more = f" and {len(difference) - _NAMED} more" if len(difference) > _NAMED else ""
+    detail = f"{'; '.join(difference[:_NAMED])}{more}"
+    return Check(Status.FAIL, "ledger", detail, "restart the plugin, which fills it from what kubelet lists")
+
+
+def check_mps(inventory: Inventory, paths: MpsPaths) -> Check:
+    """The control daemon of every GPU answers and takes clients."""
+    limit = client_limit(inventory.cuda_version)
+    unshared = {gpu.index: reason for gpu in inventory.gpus if (reason := unfit(gpu, inventory.driver_version))}
+    bad = {
+        gpu.index: problem
+        for gpu in inventory.gpus
+        if gpu.index not in unshared and (problem := probe(paths, gpu.uuid, UNSEEN, limit).problem)
+    }
+    if bad:
+        return Check(Status.FAIL, "mps", "; ".join(f"GPU {index}: {problem}" for index, problem in bad.items()))
+    if unshared:
+        detail = "; ".join(f"GPU {index}: {reason}" for index, reason in unshared.items())
+        return Check(Status.WARN, "mps", detail, "serve these GPUs in another mode")
+    return Check(Status.OK, "mps", f"the control daemons of all {len(inventory.gpus)} GPUs answer")
+
+
+_Rows = Mapping[Holder, frozenset[Share]]
+
+
+def _rows(held: Mapping[Holder, Collection[Share]]) -> _Rows:
+    return {holder: frozenset(shares) for holder, shares in held.items() if shares}
+
+
+def _ledger(state_dir: Path) -> _Rows:
+    found: defaultdict[Holder, list[Share]] = defaultdict(list)
+    for row in running(state_dir):
+        found[row.holder].append(row.share)
+    return _rows(found)
+
+
+def _differences(told: _Rows, written: _Rows) -> list[str]:
+    names = {"lacks": told.keys() - written.keys(), "still has": written.keys() - told.keys()}
+    names["is wrong about"] = {holder for holder in told.keys() & written.keys() if told[holder] != written[holder]}
+    return [
+        f"it {what} container {holder.container} of {holder.namespace}/{holder.pod}"
+        for what, holders in names.items()
+        for holder in sorted(holders)
+    ]
