@@ -41,6 +41,8 @@ class FileChange:
     before: bytes | None
     after: bytes | None
     mode: int = 0o644
+    restart: bool = True
+    """False where the service reads the file whenever it needs it."""
 
 
 Watch = Callable[[Host, bool], Callable[[], str]]
@@ -184,14 +186,17 @@ class Transaction:
         return RESTORED
 
     def commit(self, changes: Sequence[FileChange], record: Record) -> None:
-        """Make the changes and remember the record, or leave the host as it was and raise TransactionError."""
+        """Make the changes and remember the record, or leave the host as it was and raise TransactionError.
+
+        Without changes the service is restarted and has to become healthy.
+        """
         try:
             journal = self._prepare(changes, record)
             self._set_phase(journal, "writing")
         except OSError as error:
             raise TransactionError(f"{error}; nothing was changed") from error
         try:
-            self._apply(lambda: self._write(changes, journal), undoing=False)
+            self._apply(journal, lambda: self._write(changes, journal), undoing=False)
             for change in changes:
                 if self.host.read(change.path) != change.after:
                     raise TransactionError(f"{change.path} was changed by something else meanwhile")
@@ -224,6 +229,7 @@ class Transaction:
         journal = {
             "phase": "prepared",
             "files": files,
+            "restart": not changes or any(change.restart for change in changes),
             "record": record.to_json(),
             "unit": f"accel-{self.name}-{digest(os.urandom(8))[:8]}",
         }
@@ -244,7 +250,10 @@ class Transaction:
             if change.after is None:
                 self.host.remove(change.path)
 
-    def _apply(self, write: Callable[[], None], undoing: bool) -> None:
+    def _apply(self, journal: Mapping[str, Any], write: Callable[[], None], undoing: bool) -> None:
+        if not self._restarts(journal):
+            write()
+            return
         probe = self.service.watch(self.host, undoing) if self.service.watch else None
         write()
         if self.service.apply:
@@ -260,8 +269,11 @@ class Transaction:
                 raise TransactionError(f"not healthy {self.service.timeout:g} s after the change: {wrong}")
             self.host.sleep(0.5)
 
+    def _restarts(self, journal: Mapping[str, Any]) -> bool:
+        return bool(journal.get("restart", True) and (self.service.apply or self.service.watch))
+
     def _take_back(self, journal: Mapping[str, Any], write: bool = True) -> None:
-        self._apply(lambda: self._write_back(journal) if write else None, undoing=True)
+        self._apply(journal, lambda: self._write_back(journal) if write else None, undoing=True)
 
     def _write_back(self, journal: Mapping[str, Any]) -> None:
         for entry in journal["files"]:
@@ -294,7 +306,7 @@ class Transaction:
         self._close(journal)
         return (
             "the previous files are back and the service is well"
-            if self.service.watch
+            if self.service.watch and self._restarts(journal)
             else "the previous files are back"
         )
 
@@ -315,7 +327,7 @@ class Transaction:
         self.host.remove(self._restored_path)
 
     def _arm(self, journal: Dict[str, Any]) -> None:
-        if not self.service.apply and self.service.watch is None:
+        if not self._restarts(journal):
             return
         script = os.path.join(self.directory, "restore.sh")
         self.host.write(script, self._script(journal).encode(), 0o700)
