@@ -137,6 +137,26 @@ def test_a_change_is_made_applied_and_remembered(machine: Machine) -> None:
     assert transaction(machine).recover() == ""
 
 
+def test_a_file_that_is_read_on_demand_restarts_nothing(machine: Machine) -> None:
+    machine.well = lambda running: False
+
+    transaction(machine).commit([FileChange(str(machine.root / "main"), OLD, NEW, restart=False)], Record())
+
+    assert contents(machine)["main"] == NEW
+    assert machine.running == OLD
+
+
+def test_without_a_change_the_service_is_restarted_and_has_to_be_well(machine: Machine) -> None:
+    (machine.root / "main").write_bytes(NEW)
+
+    transaction(machine).commit([], Record())
+    assert machine.running == NEW
+
+    machine.well = lambda running: False
+    with pytest.raises(TransactionError, match="it is ill"):
+        transaction(machine).commit([], Record())
+
+
 def test_a_service_that_stays_ill_gets_its_old_files_back(machine: Machine) -> None:
     machine.well = lambda running: running == OLD
 
