@@ -37,6 +37,8 @@ class Proposal:
     """Raises Refused or CommandError when a candidate is no good."""
     result: Dict[str, Any] = field(default_factory=dict)
     """Further return values of the module."""
+    restart: bool = False
+    """Whether the service has to be restarted even where no file changes."""
 
 
 def transaction_for(module: AnsibleModule, kind: str, path: str, service: Service) -> Transaction:
@@ -55,20 +57,25 @@ def text_of(data: bytes, path: str) -> str:
 
 def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable[[], Proposal]) -> None:
     """Plan, and unless in check mode change what the plan says; then end the module with its result."""
+    host = transaction.host
     recovered = ""
     try:
-        proposal = propose()
-        work = bool(proposal.changes) or transaction.unfinished()
-        if work and not module.check_mode:
-            host = transaction.host
-            host.make_directory(transaction.directory, 0o700)
+        interrupted = transaction.unfinished()
+        # First: what a run that was cut off left behind may be what cannot be planned from.
+        if interrupted and not module.check_mode:
             with host.lock(os.path.join(transaction.directory, "lock")):
                 recovered = transaction.recover()
+        proposal = propose()
+        if (proposal.changes or proposal.restart) and not module.check_mode:
+            host.make_directory(transaction.directory, 0o700)
+            with host.lock(os.path.join(transaction.directory, "lock")):
+                recovered = transaction.recover() or recovered
                 proposal = propose()
-                work = bool(proposal.changes) or recovered == RESTORED
-                if proposal.changes:
+                if proposal.changes or proposal.restart:
                     proposal.validate()
                     transaction.commit(proposal.changes, proposal.record)
+        work = bool(proposal.changes) or proposal.restart or recovered == RESTORED
+        work = work or (interrupted and module.check_mode)
     except (CommandError, OSError, Refused, TransactionError) as error:
         _warn(module, transaction)
         module.fail_json(msg=str(error), recovered=recovered)

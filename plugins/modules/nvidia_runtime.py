@@ -9,7 +9,8 @@ module: nvidia_runtime
 short_description: Make a container runtime know the NVIDIA runtime
 version_added: 0.1.0
 description:
-  - Adds the NVIDIA container runtime to the configuration of containerd, Docker or CRI-O, or removes it.
+  - Adds the NVIDIA container runtime to the configuration of containerd, Docker, CRI-O, k3s, rke2 or microk8s, or
+    removes it.
   - Edits the file in place. Comments, order and entries of others stay as they are.
   - The whole change is one transaction on the host. The candidate is validated, the previous bytes are kept in
     O(backup_dir), the file is replaced atomically, the service is restarted and has to become ready. On any failure the
@@ -19,13 +20,16 @@ description:
     changed the file since, and otherwise takes out just what is ours.
   - For containerd the main file is edited rather than a drop-in, because containerd before 2.1 replaces whole plugin
     tables by those of a drop-in and a file without C(imports) reads none. For CRI-O a drop-in is the file edited.
+  - k3s and rke2 write containerd's configuration at each start. Where it imports drop-ins, ours is put there. Where it
+    does not, they find the program of the runtime themselves and are just restarted; if they cannot find it, a marked
+    block is added to their template C(config.toml.tmpl). For microk8s its template of the configuration is edited.
 requirements:
   - tomlkit on the target for containerd and CRI-O (package C(python3-tomlkit))
 options:
   runtime:
     description: The container runtime to configure.
     type: str
-    choices: [containerd, docker, crio]
+    choices: [containerd, docker, crio, k3s, rke2, microk8s]
     required: true
   state:
     description:
@@ -37,9 +41,16 @@ options:
   config_path:
     description:
       - The file to edit.
-      - By default V(/etc/containerd/config.toml), V(/etc/docker/daemon.json) or
-        V(/etc/crio/crio.conf.d/99-nvidia.toml).
+      - By default V(/etc/containerd/config.toml), V(/etc/docker/daemon.json),
+        V(/etc/crio/crio.conf.d/99-nvidia.toml) or V(/var/snap/microk8s/current/args/containerd-template.toml).
+      - For k3s and rke2 the file that they write, which is only read. By default
+        V(/var/lib/rancher/k3s/agent/etc/containerd/config.toml), with C(rke2) in it for rke2.
       - A missing containerd file is begun with what C(containerd config default) prints.
+    type: path
+  settings_path:
+    description:
+      - For k3s and rke2, the file of ours that names the default runtime where no drop-in can.
+      - By default V(/etc/rancher/k3s/config.yaml.d/99-accel-kubernetes.yaml), with C(rke2) in it for rke2.
     type: path
   runtime_name:
     description: Name of the runtime, which a RuntimeClass names as its handler.
@@ -60,34 +71,51 @@ options:
       - Whether the runtime injects devices by the Container Device Interface.
       - Left as it is when omitted. Cannot be set for CRI-O, where it is always on.
     type: bool
+  ignore_visible_devices:
+    description:
+      - Whether a container without privileges gets no GPU by naming it in C(NVIDIA_VISIBLE_DEVICES), as many images do
+        with V(all). The toolkit then hands out GPUs by CDI and by the mounts of a device plugin.
+      - When V(false) and an earlier run of this module had set it, the previous settings come back.
+      - Containers started later heed it. Nothing is restarted.
+    type: bool
+    default: false
+  toolkit_config_path:
+    description: The toolkit's own configuration, which O(ignore_visible_devices) edits.
+    type: path
+    default: /etc/nvidia-container-runtime/config.toml
   containerd_command:
-    description: Command of containerd, for a containerd that is not on C(PATH) under that name.
+    description:
+      - Command of containerd, for a containerd that is not on C(PATH) under that name.
+      - By default C(containerd), for microk8s C(/snap/microk8s/current/bin/containerd). Not used for k3s and rke2.
     type: list
     elements: str
-    default: [containerd]
   validate:
     description:
       - Command that has to accept the candidate before anything is written; C(%s) stands for the candidate's path.
       - By default C(containerd --config %s config dump), whose output also has to show the runtime, or
-        C(dockerd --validate --config-file %s). For CRI-O there is none.
+        C(dockerd --validate --config-file %s). For CRI-O, k3s and rke2 there is none.
       - An empty list skips the check.
     type: list
     elements: str
   service:
     description:
-      - Unit restarted by C(systemctl restart) after a change. By default the name of the runtime.
+      - Unit restarted by C(systemctl restart) after a change.
+      - By default the name of the runtime, V(snap.microk8s.daemon-containerd), or whichever of C(k3s), C(k3s-agent),
+        C(rke2-server) and C(rke2-agent) the host has.
       - With an empty string nothing is restarted and nothing waited for.
     type: str
   ready:
     description:
       - Command that succeeds once the restarted service answers. Repeated until O(timeout).
-      - By default C(ctr version), C(docker version) or C(crictl info). An empty list waits for nothing.
+      - By default C(ctr version), C(docker version) or C(crictl info), for a distribution its own C(ctr). An empty list
+        waits for nothing.
     type: list
     elements: str
   timeout:
-    description: Seconds for the restart, and again for the service to become ready.
+    description:
+      - Seconds for the restart, and again for the service to become ready.
+      - By default 60, for k3s and rke2 300, because all of Kubernetes restarts with them.
     type: int
-    default: 60
   backup_dir:
     description: Directory for previous bytes and the state of the transaction. Keep it between runs.
     type: path
@@ -97,7 +125,9 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Commands that only read are run, so that the base of a missing containerd file is known.
+    details:
+      - Commands that only read are run, so that the base of a missing containerd file is known.
+      - Without tomlkit the file is checked where the target's Python is 3.11 or newer, and no diff is shown.
   diff_mode:
     support: full
   idempotent:
@@ -128,6 +158,11 @@ EXAMPLES = r"""
     service: k0sworker
     ready: [k0s, ctr, version]
 
+- name: Have k3s offer it, on a node whose GPUs are shared
+  accel.kubernetes.nvidia_runtime:
+    runtime: k3s
+    ignore_visible_devices: true
+
 - name: Take it out again
   accel.kubernetes.nvidia_runtime:
     runtime: containerd
@@ -141,7 +176,7 @@ backup:
   type: str
   sample: /var/lib/accel-kubernetes/backups/nvidia_runtime-0a1b2c3d4e5f
 config_path:
-  description: The file that is managed.
+  description: The file O(config_path) stands for.
   returned: success
   type: str
   sample: /etc/containerd/config.toml
@@ -154,9 +189,12 @@ recovered:
   sample: ""
 """
 
+import os
+from typing import Callable
+
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError
+from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     BACKUP_DIR,
     Proposal,
@@ -177,22 +215,45 @@ CONFIG_PATHS = {
     "containerd": "/etc/containerd/config.toml",
     "docker": "/etc/docker/daemon.json",
     "crio": "/etc/crio/crio.conf.d/99-nvidia.toml",
+    "k3s": "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "rke2": "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+    "microk8s": "/var/snap/microk8s/current/args/containerd-template.toml",
 }
 READY = {
     "containerd": ["ctr", "version"],
     "docker": ["docker", "version"],
     "crio": ["crictl", "info"],
+    "k3s": ["k3s", "ctr", "version"],
+    "rke2": ["/var/lib/rancher/rke2/bin/ctr", "--address", "/run/k3s/containerd/containerd.sock", "version"],
+    "microk8s": ["microk8s", "ctr", "version"],
+}
+UNITS = {
+    "containerd": ("containerd",),
+    "docker": ("docker",),
+    "crio": ("crio",),
+    "k3s": ("k3s", "k3s-agent"),
+    "rke2": ("rke2-server", "rke2-agent"),
+    "microk8s": ("snap.microk8s.daemon-containerd",),
+}
+CONTAINERD = {"microk8s": ["/snap/microk8s/current/bin/containerd"]}
+TOOLKIT = "toolkit"
+"""Key of the record: whether settings of the toolkit are ours."""
+TOOLKIT_VALUES = {
+    ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
+    ("accept-nvidia-visible-devices-as-volume-mounts",): True,
 }
 
 
 class NvidiaRuntime:
-    """One run of the module."""
+    """One run of the module, for a runtime whose configuration is a file to edit."""
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         params = module.params
-        self.runtime: str = params["runtime"]
-        self.path: str = params["config_path"] or CONFIG_PATHS[self.runtime]
+        self.name: str = params["runtime"]
+        self.runtime = "containerd" if self.name == "microk8s" else self.name
+        self.path: str = params["config_path"] or CONFIG_PATHS[self.name]
+        self.toolkit_path: str = params["toolkit_config_path"]
         self.wanted = runtime_config.Wanted(
             params["runtime_name"], params["runtime_binary"], params["default_runtime"], params["cdi"]
         )
@@ -200,27 +261,46 @@ class NvidiaRuntime:
 
     def _service(self) -> Service:
         params = self.module.params
-        unit = self.runtime if params["service"] is None else params["service"]
+        unit = self._unit() if params["service"] is None else params["service"]
         if not unit:
             return Service()
-        ready = READY[self.runtime] if params["ready"] is None else params["ready"]
+        ready = READY[self.name] if params["ready"] is None else params["ready"]
         watch = command_watch(ready) if ready else None
-        return Service(["systemctl", "restart", unit], watch, params["timeout"])
+        return Service(["systemctl", "restart", unit], watch, params["timeout"] or 60)
+
+    def _unit(self) -> str:
+        return str(UNITS[self.name][0])
 
     def propose(self) -> Proposal:
-        """What this host's file has to become."""
+        """What this host's files have to become."""
         record = self.transaction.record()
-        current = self.transaction.read(self.path)
+        ours_in_toolkit = bool(record.owned.pop(TOOLKIT, False))
         try:
-            change = self._present(record, current) if self._is_present() else self._absent(record, current)
+            changes, restart = self._runtime_changes(record)
+            toolkit = self._toolkit_change(record, ours_in_toolkit)
         except runtime_config.ConfigError as error:
             raise Refused(str(error)) from error
+        except runtime_config.MissingLibraryError:
+            if not self.module.check_mode:
+                self.module.fail_json(
+                    msg=missing_required_lib("tomlkit", reason="to edit TOML and keep its comments"),
+                    exception=runtime_config.TOMLKIT_TRACEBACK,
+                )
+            self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
+            return Proposal(result={"config_path": self.path}, restart=True)
         return Proposal(
-            [change] if change else [],
+            [*changes, *([toolkit] if toolkit else [])],
             record,
-            lambda: self._validate(change.after if change else None),
+            lambda: self._validate(changes),
             {"config_path": self.path},
+            restart,
         )
+
+    def _runtime_changes(self, record: Record) -> tuple[list[FileChange], bool]:
+        """Changes of the runtime's files, and whether it has to be restarted in any case."""
+        current = self.transaction.read(self.path)
+        change = self._present(record, current) if self._is_present() else self._absent(record, current)
+        return [change] if change else [], False
 
     def _is_present(self) -> bool:
         return bool(self.module.params["state"] == "present")
@@ -236,7 +316,7 @@ class NvidiaRuntime:
         plan = runtime_config.plan_present(
             self.runtime, text, self.wanted, owned, self._original(record, text), self.path
         )
-        record.owned = vars(plan.owned)
+        record.owned = dict(vars(plan.owned))
         return FileChange(self.path, current, plan.text.encode()) if plan.edits else None
 
     def _absent(self, record: Record, current: bytes | None) -> FileChange | None:
@@ -253,9 +333,29 @@ class NvidiaRuntime:
                 return None
             # A CRI-O drop-in that holds nothing more goes.
             after = plan.text.encode() if self.runtime != "crio" or plan.text.strip() else None
-        record.originals.clear()
+        record.originals.pop(self.path, None)
         record.owned = {}
         return FileChange(self.path, current, after)
+
+    def _toolkit_change(self, record: Record, ours: bool) -> FileChange | None:
+        path = self.toolkit_path
+        current = self.transaction.read(path)
+        text = "" if current is None else text_of(current, path)
+        if self._is_present() and self.module.params["ignore_visible_devices"]:
+            plan = runtime_config.plan_values(text, TOOLKIT_VALUES, path)
+            if not ours and plan.edits:
+                record.originals[path] = current
+            record.owned[TOOLKIT] = ours or bool(plan.edits)
+            return FileChange(path, current, plan.text.encode(), restart=False) if plan.edits else None
+        if not ours:
+            return None
+        original = record.originals.pop(path, None)
+        if record.untouched(path, current):
+            return FileChange(path, current, original, restart=False)
+        before = "" if original is None else text_of(original, path)
+        previous = {place: runtime_config.value_at(before, place, path) for place in TOOLKIT_VALUES}
+        plan = runtime_config.plan_values(text, previous, path)
+        return FileChange(path, current, plan.text.encode(), restart=False) if plan.edits else None
 
     def _original(self, record: Record, base: str | None) -> str | None:
         """Text before our first change; ``base`` when there was no file then, None when that is not known."""
@@ -266,44 +366,53 @@ class NvidiaRuntime:
 
     def _base(self) -> str:
         """Content to begin a missing file with."""
-        if self.runtime == "docker":
+        if self.name == "docker":
             return "{}\n"
-        if self.runtime == "crio":
+        if self.name == "crio":
             return ""
-        command = [*self.module.params["containerd_command"], "config", "default"]
+        if self.name == "microk8s":
+            raise Refused(f"{self.path} does not exist; start microk8s once, or set config_path to its template")
+        command = [*self._containerd(), "config", "default"]
         try:
             return str(self.transaction.host.run(command, timeout=30))
         except CommandError as error:
             if not self.module.check_mode:
-                raise Refused(f"{self.path} does not exist and its default cannot be made: {error}") from error
+                raise Refused(
+                    f"{self.path} does not exist and its default cannot be made: {error}; "
+                    "install containerd, or set containerd_command or config_path"
+                ) from error
             self.module.warn(
                 f"{self.path} does not exist and containerd, which prints its default, is not there yet: "
                 "the run will write that default and what is shown here."
             )
             return "version = 2\n"
 
-    def _validate(self, candidate: bytes | None) -> None:
+    def _containerd(self) -> list[str]:
+        return self.module.params["containerd_command"] or CONTAINERD.get(self.name, ["containerd"])
+
+    def _validate(self, changes: list[FileChange]) -> None:
         command = self.module.params["validate"]
-        if candidate is None or command == []:
-            return
         if command is None:
             command = self._default_validation()
-            if not command:
-                return
-            if self.transaction.host.find(command[0]) is None:
+            if command and self.transaction.host.find(command[0]) is None:
                 self.transaction.warnings.append(f"{command[0]} is not on PATH: the candidate was not validated.")
                 return
-        path = self.transaction.host.temporary(candidate, self.path.rsplit("/", 1)[-1])
+        for change in changes:
+            if command and change.after is not None:
+                self._validate_one(command, change.path, change.after)
+
+    def _validate_one(self, command: list[str], path: str, candidate: bytes) -> None:
+        copy = self.transaction.host.temporary(candidate, os.path.basename(path))
         try:
-            out = self.transaction.host.run([word.replace("%s", path) for word in command], timeout=30)
+            out = self.transaction.host.run([word.replace("%s", copy) for word in command], timeout=30)
         except CommandError as error:
-            raise Refused(f"the new {self.path} was refused, so nothing was changed: {error}") from error
+            raise Refused(f"the new {path} was refused, so nothing was changed: {error}") from error
         if self.runtime == "containerd" and self.module.params["validate"] is None and self._is_present():
             self._check_effect(out)
 
     def _default_validation(self) -> list[str]:
         if self.runtime == "containerd":
-            return [*self.module.params["containerd_command"], "--config", "%s", "config", "dump"]
+            return [*self._containerd(), "--config", "%s", "config", "dump"]
         return ["dockerd", "--validate", "--config-file", "%s"] if self.runtime == "docker" else []
 
     def _check_effect(self, dump: str) -> None:
@@ -320,32 +429,124 @@ class NvidiaRuntime:
             )
 
 
+class RancherRuntime(NvidiaRuntime):
+    """One run of the module for k3s or rke2."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        name = module.params["runtime"]
+        self.where = rancher_config.Places(
+            name,
+            os.path.dirname(module.params["config_path"] or CONFIG_PATHS[name]),
+            module.params["settings_path"] or f"/etc/rancher/{name}/config.yaml.d/99-accel-kubernetes.yaml",
+        )
+        self.awaited = False
+        super().__init__(module)
+
+    def _service(self) -> Service:
+        service = super()._service()
+        if not service.apply:
+            return service
+        inner = service.watch
+
+        def watch(host: Host, undoing: bool) -> Callable[[], str]:
+            ready = inner(host, undoing) if inner else lambda: ""
+            if undoing or not self.awaited:
+                return ready
+            return lambda: ready() or self._missing(host.read(self.path))
+
+        return Service(service.apply, watch, self.module.params["timeout"] or 300)
+
+    def _unit(self) -> str:
+        host = Host(self.module)
+        for unit in UNITS[self.name]:
+            try:
+                host.run(["systemctl", "cat", unit], timeout=10)
+            except CommandError:
+                continue
+            return str(unit)
+        raise Refused(
+            f"this host has no unit {' or '.join(UNITS[self.name])}; set service to the one that runs {self.name}"
+        )
+
+    def _runtime_changes(self, record: Record) -> tuple[list[FileChange], bool]:
+        seen = self._seen()
+        if self._is_present():
+            plan = rancher_config.plan_present(self.where, seen, self.wanted)
+        else:
+            plan = rancher_config.plan_absent(self.where, seen)
+        self.awaited = plan.awaited
+        changes = []
+        for path, text in plan.files.items():
+            current = self.transaction.read(path)
+            after = None if text is None else text.encode()
+            known = path in record.originals and record.untouched(path, current)
+            if known and (after is None or not self._is_present()):
+                after = record.originals[path]
+            if after == current:
+                continue
+            if self._is_present():
+                record.originals.setdefault(path, current)
+            else:
+                record.originals.pop(path, None)
+            changes.append(FileChange(path, current, after))
+        return changes, plan.awaited and not changes and bool(self._missing(seen.generated.encode()))
+
+    def _seen(self) -> rancher_config.Seen:
+        generated = self.transaction.host.read(self.where.generated)
+        if generated is None:
+            raise Refused(
+                f"{self.where.generated} does not exist: {self.name} writes it when it starts; start it once, "
+                "or set config_path to where its data directory has it"
+            )
+        templates = {}
+        for name in rancher_config.TEMPLATES:
+            data = self.transaction.read(self.where.template(name))
+            if data is not None:
+                templates[name] = text_of(data, self.where.template(name))
+        return rancher_config.Seen(text_of(generated, self.where.generated), templates)
+
+    def _missing(self, generated: bytes | None) -> str:
+        """What the written configuration lacks."""
+        if generated is None:
+            return f"{self.where.generated} is gone"
+        try:
+            data = runtime_config.parse("containerd", generated.decode(errors="replace"), self.where.generated)
+            wrong = runtime_config.complaint("containerd", data, self.wanted, self.where.generated)
+        except runtime_config.ConfigError as error:
+            return str(error)
+        return f"{self.name} was restarted, but in {self.where.generated} {wrong}" if wrong else ""
+
+    def _default_validation(self) -> list[str]:
+        return []
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
         argument_spec={
-            "runtime": {"type": "str", "choices": ["containerd", "docker", "crio"], "required": True},
+            "runtime": {"type": "str", "choices": list(CONFIG_PATHS), "required": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "config_path": {"type": "path"},
+            "settings_path": {"type": "path"},
             "runtime_name": {"type": "str", "default": "nvidia"},
             "runtime_binary": {"type": "path", "default": "/usr/bin/nvidia-container-runtime"},
             "default_runtime": {"type": "bool", "default": False},
             "cdi": {"type": "bool"},
-            "containerd_command": {"type": "list", "elements": "str", "default": ["containerd"]},
+            "ignore_visible_devices": {"type": "bool", "default": False},
+            "toolkit_config_path": {"type": "path", "default": "/etc/nvidia-container-runtime/config.toml"},
+            "containerd_command": {"type": "list", "elements": "str"},
             "validate": {"type": "list", "elements": "str"},
             "service": {"type": "str"},
             "ready": {"type": "list", "elements": "str"},
-            "timeout": {"type": "int", "default": 60},
+            "timeout": {"type": "int"},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
         },
         supports_check_mode=True,
     )
-    if module.params["runtime"] != "docker" and runtime_config.tomlkit is None:
-        module.fail_json(
-            msg=missing_required_lib("tomlkit", reason="to edit TOML and keep its comments"),
-            exception=runtime_config.TOMLKIT_TRACEBACK,
-        )
-    run = NvidiaRuntime(module)
+    try:
+        run = RancherRuntime(module) if module.params["runtime"] in ("k3s", "rke2") else NvidiaRuntime(module)
+    except Refused as error:
+        module.fail_json(msg=str(error), recovered="")
     carry_out(module, run.transaction, run.propose)
 
 

@@ -7,6 +7,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -232,6 +233,25 @@ def test_without_systemd_run_a_warning_says_what_is_missing(node: Node) -> None:
     assert "System has not been booted with systemd" in str(result["warnings"])
 
 
+def without_tomlkit(node: Node, **options: Any) -> dict[str, Any]:
+    broken = node.root / "broken" / "tomlkit"
+    broken.mkdir(parents=True, exist_ok=True)
+    (broken / "__init__.py").write_text("raise ImportError('none here')\n")
+    environment = {**node.environment, "PYTHONPATH": str(broken.parent)}
+    check = options.pop("check", False)
+    return node.run_module("nvidia_runtime", node.arguments(**options), check=check, environment=environment)
+
+
+def test_before_tomlkit_is_installed_a_file_that_cannot_be_edited_is_found_in_check_mode(node: Node) -> None:
+    foretold = without_tomlkit(node, check=True)
+    assert foretold["changed"]
+    assert "tomlkit" in str(foretold["warnings"])
+    assert "tomlkit" in without_tomlkit(node)["msg"]
+
+    node.config.write_text("version = \n")
+    assert "cannot be read as TOML" in without_tomlkit(node, check=True)["msg"]
+
+
 def test_no_service_means_no_restart(node: Node) -> None:
     assert node.run(service="")["changed"]
     assert node.log() == []
@@ -281,6 +301,235 @@ def test_crio(node: Node) -> None:
 
     node.run(state="absent", **options)
     assert not config.exists()
+
+
+@pytest.fixture
+def k3s(node: Node) -> Node:
+    """The machine with a k3s that writes containerd's configuration when it starts, as an agent."""
+    containerd = node.root / "k3s"
+    containerd.mkdir()
+    (containerd / "config-v3.toml.d").mkdir()
+    node.command("k3s", f"grep -q ^version {containerd}/config.toml")
+    generation = node.root / "generation"
+    generation.write_text("3")
+    start = (
+        f"{sys.executable} {FIXTURES.parent}/rancher.py {containerd} {node.root}/settings.yaml "
+        f"$(cat {generation}) $(cat {node.root}/found 2>/dev/null)"
+    )
+    node.command(
+        "systemctl",
+        f"""echo "systemctl $*" >>{node.root}/log
+case "$*" in
+"cat k3s-agent"|"stop "*) exit 0 ;;
+"restart k3s-agent") {start} ;;
+*) exit 1 ;;
+esac""",
+    )
+    subprocess.run(start, shell=True, check=True)
+    return node
+
+
+def k3s_options(node: Node, **options: Any) -> dict[str, Any]:
+    return {
+        "runtime": "k3s",
+        "config_path": str(node.root / "k3s" / "config.toml"),
+        "settings_path": str(node.root / "settings.yaml"),
+        **options,
+    }
+
+
+def k3s_files(node: Node) -> dict[str, bytes]:
+    paths = [*(node.root / "k3s").rglob("*"), node.root / "settings.yaml"]
+    return {str(path): path.read_bytes() for path in paths if path.is_file() and path.name != "config.toml"}
+
+
+def test_k3s_gets_a_drop_in_and_loses_it(k3s: Node) -> None:
+    drop_in = k3s.root / "k3s" / "config-v3.toml.d" / "99-accel-kubernetes.toml"
+    options = k3s_options(k3s, default_runtime=True)
+
+    foretold = k3s.run(check=True, **options)
+    assert foretold["changed"]
+    assert k3s_files(k3s) == {}
+    done = k3s.run(**options)
+    assert done["diff"] == foretold["diff"]
+    assert tomllib.loads(drop_in.read_text())["plugins"][CRI]["containerd"]["default_runtime_name"] == "nvidia"
+    assert "systemctl restart k3s-agent" in k3s.log()
+    assert not k3s.run(**options)["changed"]
+
+    assert k3s.run(state="absent", **options)["changed"]
+    assert k3s_files(k3s) == {}
+    assert not k3s.run(state="absent", **options)["changed"]
+
+
+def make_old(node: Node) -> None:
+    (node.root / "generation").write_text("2")
+    subprocess.run([node.root / "bin" / "systemctl", "restart", "k3s-agent"], check=True)
+
+
+def test_an_old_k3s_is_only_restarted_so_that_it_finds_the_runtime(k3s: Node) -> None:
+    make_old(k3s)
+    (k3s.root / "found").write_text("/usr/bin/nvidia-container-runtime")
+
+    assert k3s.run(check=True, **k3s_options(k3s))["changed"]
+    result = k3s.run(**k3s_options(k3s))
+
+    assert result["changed"]
+    assert result["diff"] == []
+    assert k3s_files(k3s) == {}
+    log = k3s.log()
+    assert not k3s.run(**k3s_options(k3s))["changed"]
+    assert [line for line in k3s.log() if "restart" in line] == [line for line in log if "restart" in line]
+
+
+def test_an_old_k3s_that_finds_another_runtime_is_named(k3s: Node) -> None:
+    make_old(k3s)
+    (k3s.root / "found").write_text("/usr/local/nvidia/toolkit/nvidia-container-runtime")
+
+    result = k3s.run(timeout=2, **k3s_options(k3s))
+
+    assert result["failed"]
+    assert "k3s was restarted, but in" in result["msg"]
+    assert "BinaryName = '/usr/local/nvidia/toolkit/nvidia-container-runtime'" in result["msg"]
+
+
+def test_a_template_of_an_old_k3s_comes_back_byte_for_byte(k3s: Node) -> None:
+    make_old(k3s)
+    template = k3s.root / "k3s" / "config.toml.tmpl"
+    before = b'# theirs\n{{ template "base" . }}\n\n\n[debug]\n  level = "info"'
+    template.write_bytes(before)
+    subprocess.run([k3s.root / "bin" / "systemctl", "restart", "k3s-agent"], check=True)
+    options = k3s_options(k3s, runtime_name="gpu")
+
+    k3s.run(**options)
+    assert b"runtimes.gpu]" in template.read_bytes()
+    assert not k3s.run(**options)["changed"]
+    k3s.run(state="absent", **options)
+
+    assert k3s_files(k3s) == {str(template): before}
+
+
+def test_a_template_that_k3s_cannot_start_with_is_undone_even_if_the_run_dies(k3s: Node) -> None:
+    make_old(k3s)
+    options = k3s_options(k3s, runtime_name="gpu", timeout=300)
+    systemctl = (k3s.root / "bin" / "systemctl").read_text()
+    waiting = k3s.root / "waiting"
+    broken = f"touch {waiting}; echo version = >{k3s.root}/k3s/config.toml; exec sleep 300 ;;"
+    k3s.command("systemctl", systemctl.replace('"restart k3s-agent")', f'"restart k3s-agent") {broken}\n"never")'))
+    process = k3s.start_module("nvidia_runtime", k3s.arguments(**options), environment=k3s.environment)
+    while not waiting.exists():
+        assert process.poll() is None
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (k3s.root / "bin" / "systemctl").write_text(systemctl)
+
+    result = k3s.run(**options)
+
+    assert result["recovered"] == "restored"
+    assert result["changed"], result
+    assert not k3s.run(**options)["changed"]
+
+
+def test_a_k3s_that_never_ran_and_an_absent_unit_are_named(k3s: Node) -> None:
+    (k3s.root / "k3s" / "config.toml").unlink()
+    assert "start it once" in k3s.run(**k3s_options(k3s))["msg"]
+
+    k3s.command("systemctl", "exit 1")
+    message = k3s.run(**k3s_options(k3s))["msg"]
+    assert "no unit k3s or k3s-agent" in message
+    assert "set service" in message
+
+
+def test_the_file_k3s_generates_is_not_edited(k3s: Node) -> None:
+    result = k3s.run(config_path=str(k3s.root / "k3s" / "config.toml"))
+
+    assert result["failed"]
+    assert "written anew by k3s at each start" in result["msg"]
+    assert "runtime=k3s" in result["msg"]
+
+
+TOOLKIT = """\
+#accept-nvidia-visible-devices-as-volume-mounts = false
+#accept-nvidia-visible-devices-envvar-when-unprivileged = true
+disable-require = false
+supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
+
+[nvidia-container-cli]
+load-kmods = true # theirs
+
+[nvidia-container-runtime]
+mode = "auto"
+"""
+ENVIRONMENT = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+MOUNTS = "accept-nvidia-visible-devices-as-volume-mounts"
+
+
+def toolkit_options(node: Node, **options: Any) -> dict[str, Any]:
+    return {"toolkit_config_path": str(node.root / "toolkit.toml"), **options}
+
+
+@pytest.mark.parametrize("before", [TOOLKIT, None])
+def test_on_a_shared_node_an_image_cannot_name_gpus(node: Node, before: str | None) -> None:
+    path = node.root / "toolkit.toml"
+    if before is not None:
+        path.write_text(before)
+    node.run(**toolkit_options(node))
+    log = node.log()
+
+    assert node.run(check=True, **toolkit_options(node, ignore_visible_devices=True))["changed"]
+    assert node.run(**toolkit_options(node, ignore_visible_devices=True))["changed"]
+    data = tomllib.loads(path.read_text())
+    assert (data[ENVIRONMENT], data[MOUNTS]) == (False, True)
+    assert node.log() == log, "the toolkit reads its file for every container"
+    assert not node.run(**toolkit_options(node, ignore_visible_devices=True))["changed"]
+
+    assert node.run(**toolkit_options(node))["changed"]
+    assert (path.read_text() if path.exists() else None) == before
+    assert not node.run(**toolkit_options(node))["changed"]
+
+
+def test_the_toolkits_settings_go_with_the_runtime_and_later_edits_stay(node: Node) -> None:
+    path = node.root / "toolkit.toml"
+    path.write_text(TOOLKIT)
+    before = node.config.read_bytes()
+    node.run(**toolkit_options(node, ignore_visible_devices=True))
+    path.write_text(path.read_text().replace("load-kmods = true", "load-kmods = false"))
+
+    node.run(**toolkit_options(node, state="absent"))
+
+    assert node.config.read_bytes() == before
+    assert tomllib.loads(path.read_text()) == tomllib.loads(TOOLKIT.replace("load-kmods = true", "load-kmods = false"))
+
+
+def test_settings_of_the_toolkit_that_others_made_stay(node: Node) -> None:
+    path = node.root / "toolkit.toml"
+    path.write_text(f"{ENVIRONMENT} = false\n{MOUNTS} = true\n")
+    before = path.read_text()
+
+    node.run(**toolkit_options(node, ignore_visible_devices=True))
+    node.run(**toolkit_options(node, state="absent"))
+
+    assert path.read_text() == before
+
+
+def test_microk8s_is_told_by_its_template(node: Node) -> None:
+    template = node.root / "containerd-template.toml"
+    shutil.copy(FIXTURES / "runtimes" / "microk8s-template.toml", template)
+    before = template.read_bytes()
+    node.command("microk8s", "exit 0")
+    options: dict[str, Any] = {
+        "runtime": "microk8s",
+        "config_path": str(template),
+        "containerd_command": ["containerd"],
+    }
+
+    assert node.run(**options)["changed"]
+    part = tomllib.loads(template.read_text())["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]
+    assert part["runtimes"]["nvidia"]["options"]["BinaryName"] == "/usr/bin/nvidia-container-runtime"
+    assert part["default_runtime_name"] == "${RUNTIME}"
+    assert "systemctl restart snap.microk8s.daemon-containerd" in node.log()
+
+    node.run(state="absent", **options)
+    assert template.read_bytes() == before
 
 
 CONTAINERD = os.environ.get("ACCEL_CONTAINERD") or shutil.which("containerd")
