@@ -13,6 +13,7 @@ DEBIAN = {"pkg_mgr": "apt", "architecture": "x86_64", "distribution": "Debian", 
 ROCKY = {"pkg_mgr": "dnf", "architecture": "aarch64", "distribution": "Rocky", "os_family": "RedHat"}
 ARCH = {"pkg_mgr": "pacman", "architecture": "x86_64", "distribution": "Archlinux", "os_family": "Archlinux"}
 CONTAINERD = "/etc/containerd/config.toml"
+K3S_CONTAINERD = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
 
 
 def found(evaluate: Evaluate, *existing: str) -> dict[str, Any]:
@@ -29,6 +30,10 @@ def found(evaluate: Evaluate, *existing: str) -> dict[str, Any]:
         # Docker brings a containerd of its own; kubelet uses the one its shim serves.
         (["/run/cri-dockerd.sock", "/run/containerd/containerd.sock", CONTAINERD], "docker"),
         (["/run/crio/crio.sock", "/run/containerd/containerd.sock"], "crio"),
+        # A distribution's kubelet uses its own, whatever else is there.
+        ([K3S_CONTAINERD, "/run/containerd/containerd.sock", "/run/cri-dockerd.sock"], "k3s"),
+        ([K3S_CONTAINERD.replace("k3s", "rke2"), CONTAINERD], "rke2"),
+        (["/var/snap/microk8s/current/args/containerd-template.toml", CONTAINERD], "microk8s"),
         ([], ""),
     ],
 )
@@ -60,8 +65,15 @@ def test_all_toolkit_packages_are_of_one_version(evaluate: Evaluate, facts: dict
         (DEBIAN, [CONTAINERD], {}, None),
         (DEBIAN, [], {}, "No container runtime found"),
         (DEBIAN, [], {"container_runtime_name": "docker"}, None),
-        (DEBIAN, ["/var/lib/rancher"], {}, "set container_runtime_configure=false"),
-        (DEBIAN, ["/var/lib/rancher"], {"container_runtime_configure": False}, None),
+        (DEBIAN, [K3S_CONTAINERD, CONTAINERD], {}, None),
+        (
+            DEBIAN,
+            [K3S_CONTAINERD, CONTAINERD],
+            {"container_runtime_name": "containerd", "inventory_hostname": "gpu-1"},
+            f"kubelet on gpu-1 uses the containerd of k3s ({K3S_CONTAINERD} exists); containerd is a second one that runs "
+            "no pods; set container_runtime_name=k3s or auto",
+        ),
+        (DEBIAN, [K3S_CONTAINERD], {"container_runtime_name": "docker", "container_runtime_configure": False}, None),
         (ARCH, [CONTAINERD], {}, "set container_runtime_toolkit_install=false"),
         (
             DEBIAN,
@@ -81,6 +93,26 @@ def test_container_runtime_refusals(
     )
     assert len(problems) == (says is not None), problems
     assert (says or "") in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("variables", "ignored"),
+    [
+        ({}, False),
+        ({"gpu_mode": "pgpu"}, False),
+        ({"gpu_mode": "cgpu"}, True),
+        ({"gpu_mode": "vgpu", "container_runtime_ignore_visible_devices": False}, False),
+        ({"container_runtime_ignore_visible_devices": "true"}, True),
+    ],
+)
+def test_where_an_image_cannot_name_gpus(evaluate: Evaluate, variables: dict[str, Any], ignored: bool) -> None:
+    register = found(evaluate, CONTAINERD)
+    arguments = evaluate(
+        "container_runtime", "__container_runtime_arguments", DEBIAN, __container_runtime_found=register, **variables
+    )
+    assert arguments["ignore_visible_devices"] is ignored
+    assert arguments["cdi"] is True
+    assert arguments["timeout"] is None
 
 
 K3S = {"name": "k3s", "path": "/etc/rancher/k3s", "remedy": "set kube-scheduler-arg"}
