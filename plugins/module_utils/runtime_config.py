@@ -67,11 +67,12 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Owned:
-    """What in the file is our doing: the runtime of that name, its being the default, the CDI switch."""
+    """What in the file is our doing: the runtime of that name, its being the default, the CDI switch, a plain runc."""
 
     name: str = ""
     default: bool = False
     cdi: bool = False
+    base: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,8 @@ class _Dialect:
     """Below a runtime; an empty value stands for the binary."""
     inherited: Sequence[Path] = ()
     """Fields kept equal to those of the base."""
+    explicit_base: Mapping[str, Any] = field(default_factory=dict)
+    """The base as it is by default, where naming any runtime makes the runtime forget its defaults."""
 
 
 def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
@@ -156,6 +159,13 @@ def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) 
     return ""
 
 
+def stray_default(data: Mapping[str, Any], path: str) -> str:
+    """The default runtime of a merged containerd configuration if it is not among its runtimes, else empty."""
+    default = default_of(data, path)
+    known = default is None or has_runtime("containerd", data, str(default), path)
+    return "" if known else str(default)
+
+
 def cri_table(data: Mapping[str, Any], path: str) -> str:
     """Name of the plugin that holds the runtimes in a containerd file of that version."""
     return _dialect("containerd", data, path).default[1]
@@ -192,7 +202,11 @@ def plan_present(runtime: str, text: str, wanted: Wanted, owned: Owned, original
     edits = []
     if owned.name and owned.name != wanted.name:
         edits += _removal(dialect, data, owned.name, before)
-        owned = Owned(cdi=owned.cdi)
+        owned = Owned(cdi=owned.cdi, base=owned.base)
+    made_base = owned.base
+    if dialect.explicit_base and _get(data, (*dialect.runtimes, dialect.base)) is None:
+        edits.append(Edit((*dialect.runtimes, dialect.base), dict(dialect.explicit_base)))
+        made_base = True
     place = (*dialect.runtimes, wanted.name)
     current = _get(data, place)
     base_name = _base(dialect, data, wanted.name)
@@ -224,7 +238,7 @@ def plan_present(runtime: str, text: str, wanted: Wanted, owned: Owned, original
         if _get(data, dialect.cdi) != wanted.cdi:
             edits.append(Edit(dialect.cdi, wanted.cdi))
             switched_cdi = True
-    return _plan(runtime, text, data, edits, Owned(wanted.name, made_default, switched_cdi), path)
+    return _plan(runtime, text, data, edits, Owned(wanted.name, made_default, switched_cdi, made_base), path)
 
 
 def plan_values(text: str, values: Mapping[Path, object], path: str) -> Plan:
@@ -249,9 +263,16 @@ def plan_absent(runtime: str, text: str, name: str, owned: Owned, original: str 
         previous = _get(before, dialect.cdi)
         if _get(data, dialect.cdi) != previous:
             edits.append(Edit(dialect.cdi, previous))
+    base = (*dialect.runtimes, dialect.base)
+    if owned.base and _get(data, base) == dialect.explicit_base and _names(data, dialect) <= {name, dialect.base}:
+        edits.append(Edit(base, None))
     if original is not None:
         edits = _pruned(data, edits, before)
     return _plan(runtime, text, data, edits, Owned(), path)
+
+
+def _names(data: Mapping[str, Any], dialect: _Dialect) -> set[str]:
+    return set(_get(data, dialect.runtimes) or ())
 
 
 def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:
@@ -291,6 +312,8 @@ def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:
         fields={("runtime_type",): "io.containerd.runc.v2", ("options", "BinaryName"): ""},
         # One kubelet cgroup driver for all runtimes: a differing value lets pods crash-loop.
         inherited=(("options", "SystemdCgroup"),),
+        # containerd 1: any runtime in the file, and its built-in runc is gone, and the CRI plugin with it.
+        explicit_base={"runtime_type": "io.containerd.runc.v2"} if version == 2 else {},
     )
 
 

@@ -107,8 +107,9 @@ options:
   ready:
     description:
       - Command that succeeds once the restarted service answers. Repeated until O(timeout).
-      - By default C(ctr version), C(docker version) or C(crictl info), for a distribution its own C(ctr). An empty list
-        waits for nothing.
+      - By default C(docker version) or C(crictl info). For containerd, also that of a distribution, C(ctr plugins ls)
+        has to show that the CRI plugin runs, because containerd answers without it.
+      - An empty list waits for nothing.
     type: list
     elements: str
   timeout:
@@ -190,7 +191,7 @@ recovered:
 """
 
 import os
-from typing import Callable
+from typing import Callable, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config
@@ -208,6 +209,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.transaction impor
     Record,
     Service,
     Transaction,
+    Watch,
     command_watch,
 )
 
@@ -220,13 +222,16 @@ CONFIG_PATHS = {
     "microk8s": "/var/snap/microk8s/current/args/containerd-template.toml",
 }
 READY = {
-    "containerd": ["ctr", "version"],
     "docker": ["docker", "version"],
     "crio": ["crictl", "info"],
-    "k3s": ["k3s", "ctr", "version"],
-    "rke2": ["/var/lib/rancher/rke2/bin/ctr", "--address", "/run/k3s/containerd/containerd.sock", "version"],
-    "microk8s": ["microk8s", "ctr", "version"],
 }
+CTR = {
+    "containerd": ["ctr"],
+    "k3s": ["k3s", "ctr"],
+    "rke2": ["/var/lib/rancher/rke2/bin/ctr", "--address", "/run/k3s/containerd/containerd.sock"],
+    "microk8s": ["microk8s", "ctr"],
+}
+CRI_PLUGINS = {("io.containerd.grpc.v1", "cri"), ("io.containerd.cri.v1", "runtime")}
 UNITS = {
     "containerd": ("containerd",),
     "docker": ("docker",),
@@ -242,6 +247,35 @@ TOOLKIT_VALUES = {
     ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
     ("accept-nvidia-visible-devices-as-volume-mounts",): True,
 }
+
+
+def cri_watch(ctr: Sequence[str]) -> Watch:
+    """A watch that calls containerd well when its CRI plugin runs, without which it starts if that part is wrong."""
+
+    def watch(host: Host, undoing: bool) -> Callable[[], str]:
+        del undoing
+
+        def probe() -> str:
+            try:
+                rows = [line.split() for line in host.run([*ctr, "plugins", "ls"], timeout=10).splitlines()]
+                states = {(row[0], row[1]): row[-1] for row in rows if len(row) > 2}
+                found = {plugin: states[plugin] for plugin in CRI_PLUGINS if plugin in states}
+                if not found:
+                    return "containerd runs without its CRI plugin, which kubelet needs"
+                ill = [plugin for plugin, state in found.items() if state != "ok"]
+                if not ill:
+                    return ""
+                said = host.run([*ctr, "plugins", "ls", "-d", f"id=={ill[0][1]}"], timeout=10)
+            except CommandError as error:
+                return str(error)
+            reasons = [
+                line.split(":", 1)[1].strip() for line in said.splitlines() if line.strip().startswith("Message:")
+            ]
+            return f"the CRI plugin did not start: {reasons[0] if reasons else found[ill[0]]}"
+
+        return probe
+
+    return watch
 
 
 class NvidiaRuntime:
@@ -264,8 +298,12 @@ class NvidiaRuntime:
         unit = self._unit() if params["service"] is None else params["service"]
         if not unit:
             return Service()
-        ready = READY[self.name] if params["ready"] is None else params["ready"]
-        watch = command_watch(ready) if ready else None
+        ready = READY.get(self.name) if params["ready"] is None else params["ready"]
+        watch: Watch | None = None
+        if ready is None:
+            watch = cri_watch(CTR[self.name])
+        elif ready:
+            watch = command_watch(ready)
         return Service(["systemctl", "restart", unit], watch, params["timeout"] or 60)
 
     def _unit(self) -> str:
@@ -420,8 +458,15 @@ class NvidiaRuntime:
         try:
             merged = runtime_config.parse("containerd", dump, "the output of 'containerd config dump'")
             wrong = runtime_config.complaint("containerd", merged, self.wanted, "the merged configuration")
+            stray = runtime_config.stray_default(merged, "the merged configuration")
         except runtime_config.ConfigError as error:
             raise Refused(str(error)) from error
+        # The default of microk8s is a variable that it fills in itself.
+        if stray and not wrong and self.name == "containerd":
+            raise Refused(
+                f"with the new {self.path}, the default runtime {stray!r} is not among containerd's runtimes, "
+                "so nothing was changed: add its table to that file, then run again"
+            )
         if wrong:
             raise Refused(
                 f"with the new {self.path}, {wrong}, so nothing was changed: a file that its 'imports' names "

@@ -70,8 +70,8 @@ def test_all_toolkit_packages_are_of_one_version(evaluate: Evaluate, facts: dict
             DEBIAN,
             [K3S_CONTAINERD, CONTAINERD],
             {"container_runtime_name": "containerd", "inventory_hostname": "gpu-1"},
-            f"kubelet on gpu-1 uses the containerd of k3s ({K3S_CONTAINERD} exists); containerd is a second one that runs "
-            "no pods; set container_runtime_name=k3s or auto",
+            f"kubelet on gpu-1 uses the containerd of k3s ({K3S_CONTAINERD} exists); containerd is a second one "
+            "that runs no pods; set container_runtime_name=k3s or auto",
         ),
         (DEBIAN, [K3S_CONTAINERD], {"container_runtime_name": "docker", "container_runtime_configure": False}, None),
         (ARCH, [CONTAINERD], {}, "set container_runtime_toolkit_install=false"),

@@ -1,10 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.rancher_config import Places, Seen
@@ -12,17 +8,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config im
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hosts import rancher
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-rancher = load("rancher")
 BINARY = "/usr/bin/nvidia-container-runtime"
 K3S = Places(
     "k3s", "/var/lib/rancher/k3s/agent/etc/containerd", "/etc/rancher/k3s/config.yaml.d/99-accel-kubernetes.yaml"

@@ -17,7 +17,11 @@ from typing import Any
 import pytest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
+ROOT = Path(__file__).parents[4]
 CRI = "io.containerd.cri.v1.runtime"
+
+
+HEALTHY = "io.containerd.cri.v1 runtime linux/amd64 ok"
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def node(
     )
     node.command("systemctl", f'echo "systemctl $*" >>{tmp_path}/log')
     node.command("systemd-run", f'echo "systemd-run $*" >>{tmp_path}/log')
-    node.command("ctr", "exit 0")
+    node.command("ctr", f"echo '{HEALTHY}'")
     return node
 
 
@@ -192,7 +196,10 @@ def test_an_import_that_overrides_the_runtime_is_found_before_anything_changes(n
 
 def test_a_service_that_does_not_come_back_gets_its_old_file(node: Node) -> None:
     before = node.config.read_bytes()
-    node.command("ctr", f"! grep -q nvidia-container-runtime {node.config} || {{ echo 'no answer' >&2; exit 1; }}")
+    node.command(
+        "ctr",
+        f"! grep -q nvidia-container-runtime {node.config} || {{ echo 'no answer' >&2; exit 1; }}; echo '{HEALTHY}'",
+    )
 
     result = node.run(timeout=2)
 
@@ -202,6 +209,29 @@ def test_a_service_that_does_not_come_back_gets_its_old_file(node: Node) -> None
     assert node.config.read_bytes() == before
     assert [line for line in node.log() if "restart" in line] == ["systemctl restart containerd"] * 2
     assert node.log()[-1].startswith("systemctl stop accel-nvidia_runtime")
+
+
+@pytest.mark.parametrize(
+    ("listed", "reason"),
+    [
+        ("io.containerd.grpc.v1 cri linux/amd64 error", "the CRI plugin did not start: no corresponding runtime"),
+        ("io.containerd.snapshotter.v1 overlayfs linux/amd64 ok", "containerd runs without its CRI plugin"),
+    ],
+)
+def test_a_containerd_that_answers_without_cri_is_not_ready(node: Node, listed: str, reason: str) -> None:
+    before = node.config.read_bytes()
+    details = "Error:\\n  Code:    Unknown\\n  Message: no corresponding runtime"
+    node.command(
+        "ctr",
+        f"""grep -q nvidia-container-runtime {node.config} || {{ echo '{HEALTHY}'; exit; }}
+[ "$3" = -d ] && printf '{details}\\n' || echo '{listed}'""",
+    )
+
+    result = node.run(timeout=2)
+
+    assert result["failed"]
+    assert reason in result["msg"]
+    assert node.config.read_bytes() == before
 
 
 def test_a_killed_run_is_undone_by_the_next_which_then_succeeds(node: Node) -> None:
@@ -214,7 +244,7 @@ def test_a_killed_run_is_undone_by_the_next_which_then_succeeds(node: Node) -> N
     process.wait()
     assert "nvidia" in runtimes(node)["runtimes"]
 
-    node.command("ctr", "exit 0")
+    node.command("ctr", f"echo '{HEALTHY}'")
     assert node.run(check=True)["changed"]
     result = node.run()
 
@@ -309,11 +339,11 @@ def k3s(node: Node) -> Node:
     containerd = node.root / "k3s"
     containerd.mkdir()
     (containerd / "config-v3.toml.d").mkdir()
-    node.command("k3s", f"grep -q ^version {containerd}/config.toml")
+    node.command("k3s", f"grep -q ^version {containerd}/config.toml && echo '{HEALTHY}'")
     generation = node.root / "generation"
     generation.write_text("3")
     start = (
-        f"{sys.executable} {FIXTURES.parent}/rancher.py {containerd} {node.root}/settings.yaml "
+        f"{sys.executable} {ROOT}/tests/hosts/rancher.py {containerd} {node.root}/settings.yaml "
         f"$(cat {generation}) $(cat {node.root}/found 2>/dev/null)"
     )
     node.command(
@@ -515,7 +545,7 @@ def test_microk8s_is_told_by_its_template(node: Node) -> None:
     template = node.root / "containerd-template.toml"
     shutil.copy(FIXTURES / "runtimes" / "microk8s-template.toml", template)
     before = template.read_bytes()
-    node.command("microk8s", "exit 0")
+    node.command("microk8s", f"echo '{HEALTHY}'")
     options: dict[str, Any] = {
         "runtime": "microk8s",
         "config_path": str(template),

@@ -1,12 +1,14 @@
+#!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
 """What k3s and rke2 do to containerd's configuration when they start, in two generations.
 
 `rancher.py CONTAINERD_DIRECTORY SETTINGS_FILE GENERATION PROGRAM...` writes config.toml, or fails as containerd would.
-PROGRAM is NVIDIA's runtime, where it was found.
+PROGRAM is NVIDIA's runtime, where it was found. Installed as k3s it runs a containerd by it, and speaks to that.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
@@ -75,8 +77,26 @@ def _merge(into: dict[str, Any], what: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def main() -> None:
-    directory, settings, generation, *found = sys.argv[1:]
+DIRECTORY = "/var/lib/rancher/k3s/agent/etc/containerd"
+SETTINGS = "/etc/rancher/k3s/config.yaml.d/99-accel-kubernetes.yaml"
+FOUND = "/usr/bin/nvidia-container-runtime"
+SOCKET = "/run/k3s/containerd/containerd.sock"
+
+
+def run(command: str, *words: str) -> None:
+    """Be k3s: `agent`, `ctr ...` or `crictl ...`."""
+    if command == "agent":
+        Path(DIRECTORY).mkdir(parents=True, exist_ok=True)
+        write(DIRECTORY, SETTINGS, "3", *([FOUND] if Path(FOUND).exists() else []))
+        places = ["--state", "/run/k3s/containerd", "--root", "/var/lib/rancher/k3s/agent/containerd"]
+        os.execvp("containerd", ["containerd", "-c", f"{DIRECTORY}/config.toml", "-a", SOCKET, *places])
+    elif command == "ctr":
+        os.execvp("ctr", ["ctr", "--address", SOCKET, *words])
+    else:
+        os.execvp("crictl", ["crictl", "--runtime-endpoint", f"unix://{SOCKET}", *words])
+
+
+def write(directory: str, settings: str, generation: str, *found: str) -> None:
     paths = [path for path in [*Path(directory).rglob("*"), Path(settings)] if path.is_file()]
     files = {str(path): path.read_text() for path in paths}
     written = start(files, directory, settings, int(generation), "".join(found))
@@ -85,4 +105,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    (run if Path(sys.argv[0]).name == "k3s" else write)(*sys.argv[1:])
