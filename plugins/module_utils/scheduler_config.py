@@ -138,6 +138,35 @@ def key_of(extender: Mapping[str, Any]) -> ExtenderKey:
     return str(extender.get("urlPrefix", "")).rstrip("/"), frozenset(str(item.get("name")) for item in resources)
 
 
+def binders(text: str, path: str) -> FrozenSet[str]:
+    """Addresses of the extenders that bind pods. Raises ConfigError."""
+    extenders = _load(text, path).get("extenders") or ()
+    return frozenset(key_of(extender)[0] for extender in extenders if extender.get("bindVerb"))
+
+
+@dataclass(frozen=True)
+class Election:
+    """How a scheduler elects its leader."""
+
+    kubeconfig: str
+    namespace: str
+    name: str
+
+
+def election(text: str, path: str) -> Election | None:
+    """The Lease a configuration names, None when the scheduler does not elect. Raises ConfigError."""
+    data = _load(text, path)
+    given = data.get("leaderElection") or {}
+    if given.get("leaderElect") is False or given.get("resourceLock", "leases") != "leases":
+        return None
+    kubeconfig = (data.get("clientConnection") or {}).get("kubeconfig", "")
+    return Election(
+        str(kubeconfig),
+        str(given.get("resourceNamespace", "kube-system")),
+        str(given.get("resourceName", "kube-scheduler")),
+    )
+
+
 def holds(text: str, owned: Owned, path: str) -> bool:
     """Whether any of what is ours is still in the file."""
     data = _load(text, path)

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import http.client
+import os
 import ssl
-from typing import Callable, Tuple
+from typing import Callable, FrozenSet, Tuple
 from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
@@ -17,34 +18,50 @@ _SETTLED = 25.0
 """Seconds after which kubelet has seen a manifest even if it missed the event; it reads them all every 20 s."""
 
 
-def health_watch(url: str, timeout: float) -> Watch:
+def health_watch(url: str, timeout: float, proc: str, restarts: bool = False) -> Watch:
     """A watch for the health endpoint of kube-scheduler.
 
     The answer of the process that is being replaced counts for nothing. A new process shows by a new certificate (it
-    makes its own at each start unless it was given one) or by a moment in which nothing answers.
+    makes its own at each start unless it was given one), by a moment in which nothing answers, or by its number below
+    ``proc``. ``restarts`` says that the change itself ends with a new process.
     """
 
     def watch(host: Host, undoing: bool) -> Callable[[], str]:
         old, _problem = ask(url)
+        ran = schedulers(proc)
         began = host.now()
-        restarted = False
+        restarted = restarts
         well = 0
 
         def probe() -> str:
             nonlocal restarted, well
             certificate, problem = ask(url)
-            restarted = restarted or certificate != old
+            restarted = restarted or certificate != old or bool(ran and schedulers(proc) - ran)
             well = 0 if problem else well + 1
             if problem:
                 return problem
             # What is undone may never have been seen by kubelet.
             if not restarted and not (undoing and host.now() - began >= min(_SETTLED, timeout / 2)):
-                return f"{url} is still answered by the old kube-scheduler; is this the directory kubelet watches?"
+                return f"{url} is still answered by the old kube-scheduler; is this what kubelet runs it from?"
             return "" if well >= _TIMES_WELL else f"{url} has only just begun to answer"
 
         return probe
 
     return watch
+
+
+def schedulers(proc: str) -> FrozenSet[str]:
+    """Numbers of the processes that are a kube-scheduler, those in containers too."""
+    found = []
+    for number in filter(str.isdigit, os.listdir(proc) if os.path.isdir(proc) else ()):
+        try:
+            with open(os.path.join(proc, number, "cmdline"), "rb") as handle:
+                command = handle.read().split(b"\0")[0]
+        except OSError:
+            continue  # It has ended.
+        if os.path.basename(command) == b"kube-scheduler":
+            found.append(number)
+    return frozenset(found)
 
 
 def ask(url: str) -> Tuple[bytes, str]:

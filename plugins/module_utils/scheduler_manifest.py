@@ -69,7 +69,7 @@ class Manifest:
         inside = self.flag("config")
         if inside is None:
             return None
-        outside = self._outside(inside)
+        outside = self.outside(inside)
         if outside is None:
             raise ConfigError(
                 f"{self.path} has --config={inside}, but no hostPath volume of the pod holds that file: "
@@ -96,7 +96,7 @@ class Manifest:
         for name, path in names.items():
             self._mount(name, path, "Directory")
         for path in wanted.files:
-            if self._outside(path) is None:
+            if self.outside(path) is None:
                 raise ConfigError(
                     f"kube-scheduler cannot see {path}, which an extender's tls_config names: "
                     f"add {posixpath.dirname(path)} to mounts"
@@ -152,7 +152,7 @@ class Manifest:
             lists = [self._container.setdefault("args", [])]
         return lists[0]
 
-    def _outside(self, inside: str) -> str | None:
+    def outside(self, inside: str) -> str | None:
         """Path on the machine of a path in the container, None when it is not on a hostPath volume."""
         volumes = {volume.get("name"): volume for volume in self._spec().get("volumes") or ()}
         mounts = sorted(self._container.get("volumeMounts") or (), key=lambda item: -len(item.get("mountPath", "")))

@@ -10,16 +10,18 @@ short_description: Make kube-scheduler call extenders and pack GPUs
 version_added: 0.1.0
 description:
   - Merges scheduler extenders and bin packing of resources into a KubeSchedulerConfiguration (version v1), and has
-    kube-scheduler's static pod read it.
-  - If the manifest names a configuration with C(--config), that file is merged into. Otherwise one is written to
-    O(scheduler_config_path) and mounted into the pod.
+    kube-scheduler read it, which is a static pod, or part of k3s or rke2.
+  - If kube-scheduler is given a configuration with C(--config), that file is merged into. Otherwise one is written to
+    O(scheduler_config_path) and, for a static pod, mounted into it.
   - Extenders are matched by address and managed resources. Extenders, profiles and comments of others stay.
   - The result is checked against the fields of the API first, as kube-scheduler does not start with an unknown one.
   - An annotation with the checksum of the configuration lets kubelet restart the scheduler when only that has changed.
+  - On k3s and rke2 the command line comes from settings, to which a file C(config.yaml.d/zz-kube-accel.yaml) is added,
+    and their service is restarted. Running pods stay.
   - The whole change is one transaction on the host. The previous bytes are kept in O(backup_dir), never beside the
     manifest, where kubelet would run them. Both files are replaced atomically, and kube-scheduler has to be restarted
-    and become healthy. On any failure the previous files come back. A systemd timer does the same if the run is cut
-    off; where there is no systemd, the next run does.
+    and become healthy, and the Lease by which schedulers elect their leader to be renewed. On any failure the previous
+    files come back. A systemd timer does the same if the run is cut off; where there is no systemd, the next run does.
   - The first run remembers both files. O(state=absent) brings back exactly those bytes if nobody else has changed the
     files since, and otherwise takes out just what is ours.
 requirements:
@@ -119,6 +121,14 @@ options:
         description: Its weight among these resources, 1 to 100.
         type: int
         default: 1
+  distribution:
+    description:
+      - How this machine runs kube-scheduler. V(static_pod) from O(manifest_path), V(k3s) and V(rke2) as told by the
+        settings in C(/etc/rancher).
+      - V(auto) is V(k3s) or V(rke2) where the kubeconfig of their kube-scheduler is found, and V(static_pod) elsewhere.
+    type: str
+    choices: [auto, static_pod, k3s, rke2]
+    default: auto
   manifest_path:
     description: Static pod manifest of kube-scheduler.
     type: path
@@ -214,6 +224,12 @@ recovered:
   returned: always
   type: str
   sample: ""
+binders:
+  description: Addresses of extenders of others that bind pods, of which kube-scheduler allows one.
+  returned: success
+  type: list
+  elements: str
+  sample: [https://10.0.0.5:8443/scheduler]
 scheduler_config_path:
   description: The configuration file that kube-scheduler reads, or is to read.
   returned: success
@@ -221,12 +237,19 @@ scheduler_config_path:
   sample: /etc/kubernetes/kube-accel/scheduler.yaml
 """
 
+import glob
 import ipaddress
 import os
-from typing import Any, Callable, Dict, Mapping, Tuple
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_config, scheduler_manifest, yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    scheduler_config,
+    scheduler_manifest,
+    scheduler_rancher,
+    yaml_text,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     BACKUP_DIR,
@@ -237,6 +260,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     transaction_for,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_health import health_watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import Lease, lease_watch
 from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import (
     FileChange,
     Record,
@@ -248,6 +272,9 @@ KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 PORT = "10259"
 ACRONYMS = {"enable_https": "enableHTTPS"}
 
+Told = Union[scheduler_manifest.Manifest, scheduler_rancher.Settings]
+"""What tells kube-scheduler its command line."""
+
 
 class SchedulerExtender:
     """One run of the module."""
@@ -255,75 +282,75 @@ class SchedulerExtender:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.params = module.params
-        self.manifest_path = self._on_host(self.params["manifest_path"])
+        self.distribution = self._distribution()
+        told_path = self.distribution.our_file if self.distribution else self.params["manifest_path"]
+        self.told_path = self._on_host(told_path)
         self.wanted = scheduler_config.Wanted(
             [api_fields(extender) for extender in self.params["extenders"]],
             {item["name"]: item["weight"] for item in self.params["binpack_resources"]},
         )
         self.health_url = f"https://127.0.0.1:{PORT}/healthz"
+        self.lease: Lease | None = None
         watch = None if self.params["health_url"] == "" else self._watch
+        apply = ("systemctl", "restart", self.distribution.service) if self.distribution else ()
         self.transaction: Transaction = transaction_for(
-            module, "scheduler_extender", self.manifest_path, Service((), watch, self.params["timeout"])
+            module, "scheduler_extender", self.told_path, Service(apply, watch, self.params["timeout"])
         )
 
     def propose(self) -> Proposal:
         """What this host's files have to become."""
-        current = self.transaction.read(self.manifest_path)
-        if current is None:
+        current = self.transaction.read(self.told_path)
+        if current is None and not self.distribution:
             if self.params["state"] == "absent":
                 return Proposal()
-            raise Refused(f"{self.manifest_path} does not exist; name kube-scheduler's manifest in manifest_path")
+            raise Refused(f"{self.told_path} does not exist; name kube-scheduler's manifest in manifest_path")
         try:
-            return self._propose(text_of(current, self.manifest_path))
+            return self._propose(current)
         except scheduler_config.ConfigError as error:
             raise Refused(str(error)) from error
 
-    def _propose(self, manifest_text: str) -> Proposal:
+    def _propose(self, current: bytes | None) -> Proposal:
         record = self.transaction.record()
-        manifest = scheduler_manifest.Manifest(manifest_text, self.manifest_path)
-        self.health_url = self.params["health_url"] or health_url(manifest)
-        named = manifest.config_file() or self.params["scheduler_config_path"]
+        told = self._told(current)
+        self.health_url = self.params["health_url"] or health_url(told)
+        named = told.config_file() or self.params["scheduler_config_path"]
         config_path = self._on_host(named)
         config = self.transaction.read(config_path)
         if self.params["state"] == "present":
-            after = self._present(record, manifest, manifest_text, named, config)
+            after = self._present(record, told, current, named, config)
         else:
-            after = self._absent(record, manifest, manifest_text, config_path, config)
+            after = self._absent(record, told, current, config_path, config)
+        self.lease = self._lease(told, after[0])
         changes = [
             FileChange(config_path, config, after[0]),
-            FileChange(self.manifest_path, manifest_text.encode(), after[1]),
+            FileChange(self.told_path, current, after[1]),
         ]
         return Proposal(
             [change for change in changes if change.before != change.after],
             record,
-            result={"scheduler_config_path": config_path},
+            result={"scheduler_config_path": config_path, "binders": self._binders(record, config, config_path)},
         )
 
     def _present(
-        self,
-        record: Record,
-        manifest: scheduler_manifest.Manifest,
-        manifest_text: str,
-        named: str,
-        config: bytes | None,
-    ) -> Tuple[bytes | None, bytes]:
+        self, record: Record, told: Told, current: bytes | None, named: str, config: bytes | None
+    ) -> Tuple[bytes | None, bytes | None]:
         path = self._on_host(named)
-        if config is None and manifest.flag("config") is not None and not manifest.mounts_our_file():
-            raise Refused(f"{self.manifest_path} names the configuration {path}, which does not exist; write it first")
-        text = self._base(manifest) if config is None else text_of(config, path)
+        if config is None and told.flag("config") is not None and not told.mounts_our_file():
+            raise Refused(f"{self.told_path} names the configuration {path}, which does not exist; write it first")
+        text = self._base(told) if config is None else text_of(config, path)
         owned = _owned(record)
         if not scheduler_config.holds(text, owned, path):
             owned = scheduler_config.Owned()
             record.originals[path] = config
-        if not manifest.bears_checksum():
-            if manifest.mounts_our_file():
+        if not told.bears_checksum():
+            if told.mounts_our_file():
                 # Written anew by kubeadm from what it was told: not what there was without us.
-                record.originals.pop(self.manifest_path, None)
+                record.originals.pop(self.told_path, None)
             else:
-                record.originals[self.manifest_path] = manifest_text.encode()
+                record.originals[self.told_path] = current
         original = record.originals.get(path)
         text = scheduler_config.plan(
-            text, self.wanted, owned, self._base(manifest) if original is None else text_of(original, path), path
+            text, self.wanted, owned, self._base(told) if original is None else text_of(original, path), path
         )
         files = [
             extender["tlsConfig"][key]
@@ -331,50 +358,43 @@ class SchedulerExtender:
             for key in ("caFile", "certFile", "keyFile")
             if key in extender.get("tlsConfig", {})
         ]
-        manifest.add(scheduler_manifest.Wanted(named, text, self.params["mounts"], files))
+        told.add(scheduler_manifest.Wanted(named, text, self.params["mounts"], files))
         record.owned = {
             "extenders": [[url, sorted(names)] for url, names in map(scheduler_config.key_of, self.wanted.extenders)],
             "binpack": sorted(self.wanted.binpack),
         }
-        return text.encode(), manifest.text().encode()
+        return text.encode(), _encoded(told.text())
 
     def _absent(
-        self,
-        record: Record,
-        manifest: scheduler_manifest.Manifest,
-        manifest_text: str,
-        config_path: str,
-        config: bytes | None,
-    ) -> Tuple[bytes | None, bytes]:
+        self, record: Record, told: Told, current: bytes | None, config_path: str, config: bytes | None
+    ) -> Tuple[bytes | None, bytes | None]:
         originals = dict(record.originals)
-        touched = manifest.bears_checksum() or record.owned or self.wanted != scheduler_config.Wanted()
+        touched = told.bears_checksum() or record.owned or self.wanted != scheduler_config.Wanted()
         if config is None or not touched:
             config_after = config
         elif config_path in originals and record.untouched(config_path, config):
             config_after = originals[config_path]
         else:
-            config_after = self._stripped(record, manifest, config_path, config)
-        keep_config = manifest.mounts_our_file() and config_after is not None
-        first = originals.get(self.manifest_path)
-        if first is not None and not keep_config and record.untouched(self.manifest_path, manifest_text.encode()):
-            manifest_after = first
+            config_after = self._stripped(record, told, config_path, config)
+        keep_config = told.mounts_our_file() and config_after is not None
+        first = originals.get(self.told_path)
+        if first is not None and not keep_config and record.untouched(self.told_path, current):
+            told_after: bytes | None = first
         else:
-            manifest.remove(None if first is None else text_of(first, self.manifest_path), keep_config)
-            manifest_after = manifest.text().encode()
+            told.remove(None if first is None else text_of(first, self.told_path), keep_config)
+            told_after = _encoded(told.text())
         record.originals.clear()
         record.owned = {}
-        return config_after, manifest_after
+        return config_after, told_after
 
-    def _stripped(
-        self, record: Record, manifest: scheduler_manifest.Manifest, path: str, config: bytes
-    ) -> bytes | None:
+    def _stripped(self, record: Record, told: Told, path: str, config: bytes) -> bytes | None:
         """An edited configuration without what is ours; None when nothing of others is left in a file we brought."""
         owned = _owned(record)
         owned = scheduler_config.Owned(
             owned.extenders.union(map(scheduler_config.key_of, self.wanted.extenders)),
             owned.binpack.union(self.wanted.binpack),
         )
-        base = self._base(manifest)
+        base = self._base(told)
         original = record.originals.get(path)
         text = scheduler_config.plan(
             text_of(config, path),
@@ -384,29 +404,75 @@ class SchedulerExtender:
             path,
         )
         bare = yaml_text.plain(yaml_text.load(text, path)) == yaml_text.plain(yaml_text.load(base, path))
-        brought = manifest.mounts_our_file() or (path in record.originals and original is None)
+        brought = told.mounts_our_file() or (path in record.originals and original is None)
         return None if bare and brought else text.encode()
 
-    def _base(self, manifest: scheduler_manifest.Manifest) -> str:
-        leader_elect = manifest.flag("leader-elect") != "false"
-        return str(scheduler_config.base(manifest.flag("kubeconfig") or KUBECONFIG, leader_elect))
+    def _binders(self, record: Record, config: bytes | None, path: str) -> List[str]:
+        """Addresses of the extenders in the configuration as it is that bind pods and are not ours."""
+        if config is None:
+            return []
+        ours = {url for url, _names in _owned(record).extenders}
+        ours.update(scheduler_config.key_of(extender)[0] for extender in self.wanted.extenders)
+        return sorted(scheduler_config.binders(text_of(config, path), path) - ours)
+
+    def _distribution(self) -> scheduler_rancher.Distribution | None:
+        """How this machine runs kube-scheduler; None for a static pod with a manifest of its own."""
+        chosen = self.params["distribution"]
+        for distribution in scheduler_rancher.DISTRIBUTIONS:
+            server = os.path.exists(self._on_host(distribution.kubeconfig))
+            if chosen == distribution.name or (chosen == "auto" and server):
+                return distribution
+        return None
+
+    def _told(self, current: bytes | None) -> Told:
+        if self.distribution is None:
+            return scheduler_manifest.Manifest(text_of(current or b"", self.told_path), self.told_path)
+        directory = self._on_host(self.distribution.directory)
+        names = [f"{directory}/config.yaml", *glob.glob(f"{directory}/config.yaml.d/*.y*ml"), self.told_path]
+        settings = {name: self.transaction.read(name) for name in names}
+        units = {name: self.transaction.host.read(self._on_host(name)) for name in self.distribution.units}
+        return scheduler_rancher.Settings(
+            replace(self.distribution, directory=directory), _texts(settings), _texts(units)
+        )
+
+    def _base(self, told: Told) -> str:
+        leader_elect = told.flag("leader-elect") != "false"
+        given = None if self.distribution else told.flag("kubeconfig")
+        default = self.distribution.kubeconfig if self.distribution else KUBECONFIG
+        return str(scheduler_config.base(given or default, leader_elect))
+
+    def _lease(self, told: Told, config: bytes | None) -> Lease | None:
+        """The Lease of the scheduler that will run, None when there is no election."""
+        text = self._base(told) if config is None else config.decode()
+        found = scheduler_config.election(text, self.told_path)
+        path = told.outside(found.kubeconfig) if found else None
+        if found is None or path is None:
+            return None
+        return Lease(self._on_host(path), found.namespace, found.name, self.params["host_root"])
 
     def _watch(self, host: Host, undoing: bool) -> Callable[[], str]:
-        # Only here: the address is in the manifest.
-        probe: Callable[[], str] = health_watch(self.health_url, self.params["timeout"])(host, undoing)
+        # Only here: addresses are in what is on the host.
+        restarts = self.distribution is not None and not self.distribution.in_pod
+        health = health_watch(self.health_url, self.params["timeout"], self._on_host("/proc"), restarts)(host, undoing)
+        renewed = lease_watch(self.lease, self.transaction.warnings.append)(host, undoing)
+
+        def probe() -> str:
+            problem: str = health() or renewed()
+            return problem
+
         return probe
 
     def _on_host(self, path: str) -> str:
         return os.path.join(self.params["host_root"], path.lstrip("/"))
 
 
-def health_url(manifest: scheduler_manifest.Manifest) -> str:
-    """Where the scheduler of this manifest says that it is well, seen from its machine."""
-    address = manifest.flag("bind-address")
+def health_url(told: Told) -> str:
+    """Where the scheduler of this command line says that it is well, seen from its machine."""
+    address = told.flag("bind-address")
     if address is None or ipaddress.ip_address(address).is_unspecified:
         address = "127.0.0.1"
     host = f"[{address}]" if ":" in address else address
-    return f"https://{host}:{manifest.flag('secure-port') or PORT}/healthz"
+    return f"https://{host}:{told.flag('secure-port') or PORT}/healthz"
 
 
 def api_fields(options: Mapping[str, Any]) -> Dict[str, Any]:
@@ -422,6 +488,14 @@ def api_fields(options: Mapping[str, Any]) -> Dict[str, Any]:
         elif value is not None:
             fields[name] = value
     return fields
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _texts(files: Mapping[str, bytes | None]) -> Dict[str, str]:
+    return {path: text_of(data, path) for path, data in files.items() if data is not None}
 
 
 def _owned(record: Record) -> scheduler_config.Owned:
@@ -479,6 +553,7 @@ def main() -> None:
                     "weight": {"type": "int", "default": 1},
                 },
             },
+            "distribution": {"type": "str", "choices": ["auto", "static_pod", "k3s", "rke2"], "default": "auto"},
             "manifest_path": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
             "scheduler_config_path": {"type": "path", "default": "/etc/kubernetes/kube-accel/scheduler.yaml"},
             "mounts": {"type": "list", "elements": "str", "default": []},

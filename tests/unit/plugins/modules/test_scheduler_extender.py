@@ -1,136 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-import contextlib
-import http.server
 import shutil
-import ssl
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 import yaml
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
-EXTENDER = {
-    "url_prefix": "https://127.0.0.1:9446/scheduler",
-    "filter_verb": "predicates",
-    "bind_verb": "bind",
-    "enable_https": True,
-    "managed_resources": [{"name": "tencent.com/vcuda-core", "ignored_by_scheduler": False}],
-}
-BINPACK = [{"name": "nvidia.com/gpu", "weight": 3}]
-CHECKSUM = "kube-accel.io/scheduler-config-checksum"
-
-
-class Healthz(http.server.BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *_args: object) -> None:
-        pass
-
-
-@dataclass
-class Kubelet:
-    """Runs a scheduler, each time with a new certificate, for as long as the manifest stays the same."""
-
-    manifests: Path
-    accepts: Callable[[str], bool] = lambda manifest: True
-    port: int = 0
-    seen: set[str] = field(default_factory=set)
-    starts: int = 0
-    stopping: threading.Event = field(default_factory=threading.Event)
-
-    def run(self) -> None:
-        running = ""
-        server: http.server.HTTPServer | None = None
-        while not self.stopping.wait(0.02):
-            self.seen.update(path.name for path in self.manifests.iterdir() if not path.name.startswith("."))
-            manifest = (self.manifests / "kube-scheduler.yaml").read_text()
-            if manifest != running:
-                self._stop(server)
-                server = self._start() if self.accepts(manifest) else None
-                running = manifest
-        self._stop(server)
-
-    def _start(self) -> http.server.HTTPServer:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Healthz)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        self.port = server.server_address[1]
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        self.starts += 1
-        return server
-
-    def _stop(self, server: http.server.HTTPServer | None) -> None:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-
-
-@dataclass
-class ControlPlane:
-    """A machine with kubeadm's scheduler."""
-
-    run_module: Callable[..., dict[str, Any]]
-    root: Path
-    kubelet: Kubelet
-
-    @property
-    def manifest(self) -> Path:
-        return self.root / "etc/kubernetes/manifests/kube-scheduler.yaml"
-
-    @property
-    def config(self) -> Path:
-        return self.root / "etc/kubernetes/kube-accel/scheduler.yaml"
-
-    def run(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
-        arguments = {
-            "host_root": str(self.root),
-            "backup_dir": str(self.root.parent / "backups"),
-            "health_url": f"https://127.0.0.1:{self.kubelet.port}/healthz",
-            "timeout": 30,
-            **options,
-        }
-        return self.run_module("scheduler_extender", arguments, check=check)
-
-    def pod(self) -> dict[str, Any]:
-        pod: dict[str, Any] = yaml.safe_load(self.manifest.read_text())
-        return pod
-
-    def files(self) -> dict[str, bytes]:
-        paths = (path for path in (self.root / "etc").rglob("*") if path.is_file())
-        return {str(path.relative_to(self.root)): path.read_bytes() for path in paths}
-
-
-@pytest.fixture
-def node(run_module: Callable[..., dict[str, Any]], tmp_path: Path) -> Iterator[ControlPlane]:
-    manifests = tmp_path / "root/etc/kubernetes/manifests"
-    manifests.mkdir(parents=True)
-    shutil.copy(FIXTURES / "kube-scheduler.yaml", manifests)
-    (manifests / "kube-scheduler.yaml").chmod(0o600)
-    with running(Kubelet(manifests)) as kubelet:
-        yield ControlPlane(run_module, tmp_path / "root", kubelet)
-
-
-@contextlib.contextmanager
-def running(kubelet: Kubelet) -> Iterator[Kubelet]:
-    thread = threading.Thread(target=kubelet.run)
-    thread.start()
-    while not kubelet.starts:
-        assert thread.is_alive()
-    try:
-        yield kubelet
-    finally:
-        kubelet.stopping.set()
-        thread.join()
+from unit.plugins.modules.control_plane import BINPACK, CHECKSUM, EXTENDER, FIXTURES, ControlPlane
 
 
 def test_present_is_foretold_done_once_and_then_left_alone(node: ControlPlane) -> None:

@@ -1,0 +1,185 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a k3s or rke2 server has to be told so that its kube-scheduler reads a configuration file. No I/O.
+
+Both read ``config.yaml`` and then ``config.yaml.d/*.yaml`` in the order of their names. A key given again replaces the
+value before, and one that ends with ``+`` adds to it (k3s, pkg/configfilearg). Ours is a file of its own, the last one.
+rke2 makes the static pod anew from this at each start, with every file mounted that an argument names, and with a hash
+of these files in it (rke2, pkg/podtemplate); k3s runs kube-scheduler inside its own process.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_manifest, yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
+
+OUR_FILE = "zz-kube-accel.yaml"
+_ARGUMENTS = "kube-scheduler-arg"
+_MOUNTS = "kube-scheduler-extra-mount"
+_HEADER = "# Written by accel.kubernetes. Settings of yours belong into another file.\n"
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """One of the two. Paths are the machine's."""
+
+    name: str
+    service: str
+    directory: str
+    """Of the settings."""
+    kubeconfig: str
+    """kube-scheduler's own; only servers have it."""
+    in_pod: bool
+    """kube-scheduler sees no more of the machine than is mounted."""
+
+    @property
+    def our_file(self) -> str:
+        """The file of settings that is ours."""
+        return f"{self.directory}/config.yaml.d/{OUR_FILE}"
+
+    @property
+    def units(self) -> Sequence[str]:
+        """Where the service's command line may be."""
+        directories = ("/etc/systemd/system", "/usr/lib/systemd/system", "/usr/local/lib/systemd/system")
+        return [f"{directory}/{self.service}.service" for directory in directories]
+
+
+DISTRIBUTIONS = (
+    Distribution("k3s", "k3s", "/etc/rancher/k3s", "/var/lib/rancher/k3s/server/cred/scheduler.kubeconfig", False),
+    Distribution(
+        "rke2", "rke2-server", "/etc/rancher/rke2", "/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig", True
+    ),
+)
+
+
+def merged(files: Mapping[str, str]) -> Dict[str, Any]:
+    """The settings in effect, from the files' texts by path in the order in which they are read. Raises ConfigError."""
+    values: Dict[str, Any] = {}
+    for path, text in files.items():
+        for key, value in _load(text, path).items():
+            name = key[:-1] if key.endswith("+") else key
+            if name != key and name in values:
+                values[name] = _listed(values[name]) + _listed(value)
+            else:
+                values[name] = value
+    return values
+
+
+class Settings:
+    """The settings of one server, of which our file is edited. Raises ConfigError for what cannot be read."""
+
+    def __init__(self, distribution: Distribution, files: Mapping[str, str], units: Mapping[str, str]) -> None:
+        """``files`` are all that are there, ours too, and ``units`` the service's, both by path; any order."""
+        self.distribution = distribution
+        self.path = distribution.our_file
+        self._others = {path: files[path] for path in sorted(files, key=_rank) if path != self.path}
+        self._text = files.get(self.path)
+        ours = {} if self._text is None else _load(self._text, self.path)
+        self._config = _argument(_listed(ours.get(f"{_ARGUMENTS}+")), "config")
+        self._mounts = [str(mount) for mount in _listed(ours.get(f"{_MOUNTS}+"))]
+        self._arguments = [str(item) for item in _listed(merged(self._others).get(_ARGUMENTS))]
+        self._units = units
+
+    def flag(self, name: str) -> str | None:
+        """Value of one of kube-scheduler's arguments, None when it is not given."""
+        ours = self._config if name == "config" else None
+        return _argument(self._arguments, name) or ours
+
+    def config_file(self) -> str | None:
+        """Path of the file ``--config`` names, None without that argument."""
+        return self.flag("config")
+
+    def outside(self, inside: str) -> str | None:
+        """Path on the machine of a path that kube-scheduler sees: the same."""
+        return inside
+
+    def mounts_our_file(self) -> bool:
+        """Whether the configuration file is one we brought."""
+        return self._config is not None
+
+    def bears_checksum(self) -> bool:
+        """Whether we have edited the settings."""
+        return self._text is not None
+
+    def add(self, wanted: scheduler_manifest.Wanted) -> None:
+        """Make kube-scheduler read the configuration and see what it needs."""
+        self._refuse_what_would_override()
+        theirs = _argument(self._arguments, "config")
+        if theirs is not None and self._config is not None:
+            raise ConfigError(
+                f"{self.path} and another file beside it both give kube-scheduler a configuration, and theirs is "
+                f"{theirs}: take config= out of theirs, or run with state=absent first"
+            )
+        if theirs is None:
+            self._config = wanted.config_path
+        for path in wanted.files if self.distribution.in_pod else ():
+            if not any(path.startswith(mount.rstrip("/") + "/") for mount in wanted.mounts):
+                raise ConfigError(
+                    f"kube-scheduler cannot see {path}, which an extender's tls_config names: "
+                    f"add {posixpath.dirname(path)} to mounts"
+                )
+        self._mounts = [f"{path}:{path}:ro" for path in wanted.mounts] if self.distribution.in_pod else []
+
+    def remove(self, original: str | None, keep_config: bool) -> None:
+        """Take out all that add() put in, or with ``keep_config`` all but the configuration file."""
+        del original  # There is none: the file is ours alone.
+        self._mounts = []
+        if not keep_config:
+            self._config = None
+
+    def text(self) -> str | None:
+        """Our file, None when it is not needed."""
+        lines = [f"{_ARGUMENTS}+:", f"  - config={self._config}"] if self._config is not None else []
+        lines += [f"{_MOUNTS}+:", *(f"  - {mount}" for mount in self._mounts)] if self._mounts else []
+        return _HEADER + "\n".join(lines) + "\n" if lines else None
+
+    def _refuse_what_would_override(self) -> None:
+        for path, text in self._units.items():
+            for option in (_ARGUMENTS, _MOUNTS):
+                if f"--{option}" in text:
+                    raise ConfigError(
+                        f"{path} gives {self.distribution.name} --{option}, which overrides all files: "
+                        f"move it to {self.distribution.directory}/config.yaml, then run again"
+                    )
+        for path, text in self._others.items():
+            replaced = {_ARGUMENTS, _MOUNTS}.intersection(_load(text, path))
+            if _rank(path) > _rank(self.path) and replaced:
+                key = sorted(replaced)[0]
+                raise ConfigError(
+                    f"{path} is read after {self.path} and its {key} replaces what is there: "
+                    f"write '{key}+' in it, or give it a name before {OUR_FILE}"
+                )
+
+
+def _rank(path: str) -> Tuple[bool, str]:
+    """The order of reading."""
+    return ".d/" in path, posixpath.basename(path)
+
+
+def _load(text: str, path: str) -> Dict[str, Any]:
+    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+        return {}
+    try:
+        data: Dict[str, Any] = yaml_text.plain(yaml_text.load(text, path))
+    except yaml_text.YamlError as error:
+        raise ConfigError(str(error)) from error
+    return data
+
+
+def _listed(value: object) -> List[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _argument(arguments: Sequence[object], name: str) -> str | None:
+    found = None
+    for argument in arguments:
+        key, _, value = str(argument).lstrip("-").partition("=")
+        if key == name:
+            found = value
+    return found

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The module scheduler_extender on k3s and rke2, whose scheduler shows the same certificate at each start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+
+from unit.plugins.modules.control_plane import BINPACK, EXTENDER, FIXTURES, Kubelet, running
+
+PKI = "/etc/kubernetes/kube-accel-pki/scheduler"
+
+
+@dataclass
+class Server:
+    """A machine whose service starts kube-scheduler anew."""
+
+    name: str
+    run_module: Callable[..., dict[str, Any]]
+    root: Path
+    kubelet: Kubelet
+
+    @property
+    def settings(self) -> Path:
+        return self.root / f"etc/rancher/{self.name}/config.yaml.d/zz-kube-accel.yaml"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "etc/kubernetes/kube-accel/scheduler.yaml"
+
+    def run(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
+        arguments = {
+            "host_root": str(self.root),
+            "backup_dir": str(self.root.parent / "backups"),
+            "health_url": f"https://127.0.0.1:{self.kubelet.port}/healthz",
+            "timeout": 30,
+            "mounts": [PKI],
+            **options,
+        }
+        path = f"{self.root.parent}/bin:{os.environ['PATH']}"
+        return self.run_module("scheduler_extender", arguments, check=check, environment={"PATH": path})
+
+    def restarts(self) -> list[str]:
+        return (self.root.parent / "run/restarts").read_text().splitlines()[1:]
+
+    def files(self) -> dict[str, bytes]:
+        paths = (path for path in (self.root / "etc").rglob("*") if path.is_file())
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in paths}
+
+
+@pytest.fixture(params=["k3s", "rke2"])
+def server(
+    run_module: Callable[..., dict[str, Any]], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Server]:
+    name, root = request.param, tmp_path / "root"
+    for directory in (root / f"etc/rancher/{name}", root / f"var/lib/rancher/{name}/server/cred", tmp_path / "run"):
+        directory.mkdir(parents=True)
+    (root / f"etc/rancher/{name}/config.yaml").write_text((FIXTURES / f"{name}-config.yaml").read_text())
+    (root / f"var/lib/rancher/{name}/server/cred/scheduler.kubeconfig").write_text("")
+    systemctl = tmp_path / "bin/systemctl"
+    systemctl.parent.mkdir()
+    systemctl.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/run/restarts\n')
+    systemctl.chmod(0o755)
+    (tmp_path / "run/restarts").write_text("boot\n")
+    certificate = tmp_path / "server.pem"
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
+    kubelet = Kubelet(tmp_path / "run", file="restarts", certificate=certificate)
+    if name == "rke2":
+        # A pod of its own; k3s runs it inside its process.
+        kubelet.processes = root / "proc"
+    with running(kubelet):
+        yield Server(name, run_module, root, kubelet)
+
+
+def test_present_is_foretold_done_once_and_absent_gives_back_the_very_bytes(server: Server) -> None:
+    before = server.files()
+    wanted = {"extenders": [EXTENDER], "binpack_resources": BINPACK}
+    unit = {"k3s": "k3s", "rke2": "rke2-server"}[server.name]
+
+    foretold = server.run(check=True, **wanted)
+    assert foretold["changed"]
+    assert server.files() == before
+
+    done = server.run(**wanted)
+    assert done["changed"], done
+    assert done["diff"] == foretold["diff"]
+    assert server.restarts() == [f"restart {unit}"]
+    told = yaml.safe_load(server.settings.read_text())
+    assert told["kube-scheduler-arg+"] == ["config=/etc/kubernetes/kube-accel/scheduler.yaml"]
+    assert told.get("kube-scheduler-extra-mount+") == ([f"{PKI}:{PKI}:ro"] if server.name == "rke2" else None)
+    config = yaml.safe_load(server.config.read_text())
+    kubeconfig = f"/var/lib/rancher/{server.name}/server/cred/scheduler.kubeconfig"
+    assert config["clientConnection"] == {"kubeconfig": kubeconfig}
+    assert [item["urlPrefix"] for item in config["extenders"]] == [EXTENDER["url_prefix"]]
+
+    assert not server.run(**wanted)["changed"]
+    assert server.run(binpack_resources=BINPACK)["changed"]
+    assert len(server.restarts()) == 2
+
+    assert server.run(state="absent")["changed"]
+    assert server.files() == before
+    assert not server.settings.parent.exists()
+    assert len(server.restarts()) == 3
+    assert not server.run(state="absent")["changed"]
+
+
+def test_a_scheduler_that_does_not_start_gets_its_old_settings(server: Server) -> None:
+    before = server.files()
+    server.kubelet.accepts = lambda _restarts: not server.settings.exists()
+
+    result = server.run(binpack_resources=BINPACK, timeout=4)
+
+    assert result["failed"]
+    assert "does not answer" in result["msg"]
+    assert "the previous files are back and the service is well" in result["msg"]
+    assert server.files() == before
+    assert len(server.restarts()) == 2
+
+
+def test_a_configuration_of_others_is_merged_into(server: Server) -> None:
+    text = (FIXTURES / "scheduler-config.yaml").read_text()
+    theirs = server.root / "etc/theirs.yaml"
+    theirs.write_text(text)
+    more = server.settings.with_name("50-theirs.yaml")
+    more.parent.mkdir()
+    more.write_text("kube-scheduler-arg+: [config=/etc/theirs.yaml]\n")
+    before = server.files()
+
+    result = server.run(extenders=[{**EXTENDER, "bind_verb": None}])
+
+    assert result["scheduler_config_path"] == str(theirs)
+    assert not server.config.exists()
+    urls = [extender["urlPrefix"] for extender in yaml.safe_load(theirs.read_text())["extenders"]]
+    assert urls == ["https://storage.example:8443/", EXTENDER["url_prefix"]]
+    server.run(state="absent")
+    assert server.files() == before
+
+
+def test_a_later_file_that_would_undo_it_is_named(server: Server) -> None:
+    later = server.settings.with_name("zzz.yaml")
+    later.parent.mkdir()
+    later.write_text("kube-scheduler-arg: [v=4]\n")
+    before = server.files()
+
+    for check in (True, False):
+        result = server.run(check=check, extenders=[EXTENDER])
+        assert result["failed"]
+        assert str(later) in result["msg"]
+        assert "kube-scheduler-arg+" in result["msg"]
+    assert server.files() == before
+    assert server.restarts() == []
