@@ -230,6 +230,11 @@ binders:
   type: list
   elements: str
   sample: [https://10.0.0.5:8443/scheduler]
+configuration:
+  description: What that file holds, or is to hold.
+  returned: success
+  type: dict
+  sample: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration}
 scheduler_config_path:
   description: The configuration file that kube-scheduler reads, or is to read.
   returned: success
@@ -325,11 +330,14 @@ class SchedulerExtender:
             FileChange(config_path, config, after[0]),
             FileChange(self.told_path, current, after[1]),
         ]
-        return Proposal(
-            [change for change in changes if change.before != change.after],
-            record,
-            result={"scheduler_config_path": config_path, "binders": self._binders(record, config, config_path)},
-        )
+        result = {
+            "scheduler_config_path": config_path,
+            "configuration": {}
+            if after[0] is None
+            else yaml_text.plain(yaml_text.load(after[0].decode(), config_path)),
+            "binders": self._binders(record, config, config_path),
+        }
+        return Proposal([change for change in changes if change.before != change.after], record, result=result)
 
     def _present(
         self, record: Record, told: Told, current: bytes | None, named: str, config: bytes | None

@@ -71,7 +71,7 @@ class Kubelet:
             trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
         else:
             context.load_cert_chain(self.certificate)
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Healthz)
+        server = self._listen()
         server.socket = context.wrap_socket(server.socket, server_side=True)
         self.port = server.server_address[1]
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -81,6 +81,15 @@ class Kubelet:
             (self.processes / f"{self.starts}").mkdir(parents=True)
             (self.processes / f"{self.starts}/cmdline").write_bytes(b"/usr/local/bin/kube-scheduler\0--v=2")
         return server
+
+    def _listen(self) -> http.server.HTTPServer:
+        while True:
+            try:
+                return http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Healthz)
+            except OSError:
+                # Somebody else has the port for a moment.
+                if self.stopping.wait(0.1):
+                    raise
 
     def _stop(self, server: http.server.HTTPServer | None) -> None:
         if server is not None:

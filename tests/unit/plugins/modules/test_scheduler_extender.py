@@ -130,6 +130,41 @@ def test_a_configuration_of_others_is_merged_into(node: ControlPlane) -> None:
     assert node.files() == before
 
 
+def test_kubespray_writes_the_same_with_the_values_that_are_returned(node: ControlPlane) -> None:
+    text = (FIXTURES / "kubescheduler-config.yaml").read_text()
+    theirs = existing_configuration(node, text)
+
+    result = node.run(extenders=[EXTENDER], binpack_resources=BINPACK)
+
+    # kubespray renders what it has always written, with these two lists where they are not empty.
+    lists = {name: result["configuration"][name] for name in ("extenders", "profiles")}
+    assert yaml.safe_load(theirs.read_text()) == yaml.safe_load(text) | lists
+    theirs.write_text(text + yaml.safe_dump(lists))
+    assert not node.run(extenders=[EXTENDER], binpack_resources=BINPACK, check=True)["diff"][0][
+        "before_header"
+    ].endswith("sched.yaml")
+
+
+def test_who_else_binds_is_told(node: ControlPlane) -> None:
+    binder = {"urlPrefix": "https://theirs:1/x/", "bindVerb": "bind", "managedResources": [{"name": "example.com/a"}]}
+    text = yaml.safe_dump(
+        yaml.safe_load((FIXTURES / "kubescheduler-config.yaml").read_text()) | {"extenders": [binder]}
+    )
+    existing_configuration(node, text)
+    wanted = {key: value for key, value in EXTENDER.items() if key != "bind_verb"}
+
+    assert node.run(state="absent", check=True)["binders"] == ["https://theirs:1/x"]
+    assert node.run(extenders=[wanted])["binders"] == ["https://theirs:1/x"]
+
+
+def test_ours_is_none_that_binds_besides_us(node: ControlPlane) -> None:
+    node.run(extenders=[EXTENDER])
+    assert node.run(state="absent", check=True)["binders"] == []
+    shutil.rmtree(node.root.parent / "backups")
+    moved = {**EXTENDER, "managed_resources": [{"name": "other.com/a"}]}
+    assert node.run(state="absent", extenders=[moved], check=True)["binders"] == []
+
+
 def test_an_unknown_field_in_a_configuration_of_others_is_named(node: ControlPlane) -> None:
     text = (FIXTURES / "scheduler-config.yaml").read_text()
     existing_configuration(node, text + "algorithmSource: {}\n")
