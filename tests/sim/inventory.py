@@ -92,7 +92,6 @@ def _host(tree: Path, modes: Mapping[str, str]) -> dict[str, Any]:
         "container_runtime_verify_command": ["containerd", "--config", containerd, "config", "dump"],
         "container_runtime_backup_dir": backups,
         "scheduler_host_root": str(tree),
-        "scheduler_unsupported": [{"name": "k3s", "path": str(tree / "etc/rancher/k3s"), "remedy": "configure k3s"}],
         "scheduler_backup_dir": backups,
         "gpu_plugins_host_root": str(tree),
         **({"gpu_mode": modes[tree.name]} if tree.name in modes else {}),

@@ -103,9 +103,13 @@ class Authority:
     def key_pem(self) -> str:
         return self._ca.private_key_pem.bytes().decode()
 
-    def server_context(self, *names: str) -> ssl.SSLContext:
+    def server_context(self, *names: str, clients: bool = False) -> ssl.SSLContext:
+        """With ``clients`` a certificate of a client is looked at, if it shows one."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._ca.issue_cert(*names).configure_cert(context)
+        if clients:
+            self._ca.configure_trust(context)
+            context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def client_pair(self, name: str) -> tuple[str, str]:
@@ -122,7 +126,8 @@ class ApiServer:
         self._tokens: dict[str, str] = {}
         self.admin_token = self.token(_ADMIN)
         handler = type("Handler", (_Handler,), {"api": self})
-        self._server = TlsServer(("127.0.0.1", 0), handler, authority.server_context("127.0.0.1", "localhost"))
+        context = authority.server_context("127.0.0.1", "localhost", clients=True)
+        self._server = TlsServer(("127.0.0.1", 0), handler, context)
         self.port: int = self._server.server_address[1]
 
     def start(self) -> None:
@@ -141,8 +146,10 @@ class ApiServer:
     def revoke(self, token: str) -> None:
         self._tokens.pop(token, None)
 
-    def user(self, authorization: str) -> str | None:
-        return self._tokens.get(authorization.removeprefix("Bearer "))
+    def user(self, authorization: str, certificate: Mapping[str, Any] | None) -> str | None:
+        """Who a token or a certificate stands for."""
+        subject = dict(pair for part in (certificate or {}).get("subject", ()) for pair in part)
+        return self._tokens.get(authorization.removeprefix("Bearer ")) or subject.get("commonName")
 
     def kubeconfig(self, user: str, token: str) -> str:
         """A kubeconfig file (JSON, which is YAML)."""
@@ -258,7 +265,8 @@ class _Handler(BaseHTTPRequestHandler):
         length = int(self.headers.get("Content-Length", 0))
         body = self.rfile.read(length) if length else b""
         try:
-            if not self.api.user(self.headers.get("Authorization", "")):
+            certificate = self.connection.getpeercert()  # type: ignore[attr-defined]
+            if not self.api.user(self.headers.get("Authorization", ""), certificate):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             path = urlsplit(self.path).path
             document = _discovery(path) if self.command == "GET" else None

@@ -35,11 +35,13 @@ class Spec:
 
     control_plane: str
     nodes: tuple[NodeSpec, ...]
+    standby: tuple[str, ...] = ()
+    """Further control planes, whose schedulers elect a leader among them all."""
     driver_versions: tuple[str, ...] = ()
     """Driver installers to offer; those of the profiles when empty."""
 
     def __post_init__(self) -> None:
-        names = [self.control_plane, *(node.name for node in self.nodes)]
+        names = [self.control_plane, *self.standby, *(node.name for node in self.nodes)]
         if len(set(names)) < len(names):
             raise ValueError("control_plane and nodes: each needs a name of its own")
         for node in self.nodes:
@@ -53,7 +55,8 @@ class Spec:
         document = yaml.safe_load(path.read_text())
         try:
             nodes = tuple(NodeSpec(**node) for node in document.pop("nodes"))
-            return cls(nodes=nodes, driver_versions=tuple(document.pop("driver_versions", ())), **document)
+            more = {key: tuple(document.pop(key, ())) for key in ("standby", "driver_versions")}
+            return cls(nodes=nodes, **more, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path}: not a cluster spec (control_plane, nodes: [{{name, profile}}]): {error}"
@@ -118,7 +121,7 @@ class Cluster:
         self.api.start()
         self.kubeconfig.write_text(self.api.kubeconfig("kubernetes-admin", self.api.admin_token))
         self._say(f"API server at https://127.0.0.1:{self.api.port}, kubeconfig {self.kubeconfig}")
-        machines = (NodeSpec(self.spec.control_plane), *self.spec.nodes)
+        machines = (*map(NodeSpec, (self.spec.control_plane, *self.spec.standby)), *self.spec.nodes)
         for machine in machines:
             self._start_node(machine, host.create(self.root, machine))
         self._controllers.start()
@@ -147,7 +150,7 @@ class Cluster:
             shutil.rmtree(self.root, ignore_errors=True)
 
     def _start_node(self, machine: NodeSpec, tree: Path) -> None:
-        control_plane = machine.name == self.spec.control_plane
+        control_plane = machine.name in (self.spec.control_plane, *self.spec.standby)
         if control_plane:
             user = "system:kube-scheduler"
             client = self.authority.client_pair("kube-apiserver-kubelet-client")

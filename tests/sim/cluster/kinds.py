@@ -44,6 +44,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("", "pods", "Pod", True, ("po",), ("status", "binding", "log"), ("spec",)),
         Kind("", "services", "Service", True, ("svc",), ("proxy",)),
         Kind("", "configmaps", "ConfigMap", True, ("cm",)),
+        Kind("", "secrets", "Secret"),
         Kind("", "serviceaccounts", "ServiceAccount", True, ("sa",)),
         Kind("", "events", "Event", True, ("ev",)),
         Kind("apps", "daemonsets", "DaemonSet", True, ("ds",), ("status",), ("spec.selector",)),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import http.client
 import json
@@ -343,6 +344,9 @@ class _Pod:
         if "emptyDir" in volume:
             place.mkdir(parents=True, exist_ok=True)
             return place
+        for key, plural, name in (("configMap", "configmaps", "name"), ("secret", "secrets", "secretName")):
+            if key in volume:
+                return self._projected(place, plural, volume[key][name])
         if "hostPath" not in volume:
             why = f"the simulated node does not offer volumes of type {sorted(set(volume) - {'name'})}"
             raise ContainerError("FailedMount", why)
@@ -356,6 +360,17 @@ class _Pod:
         if type_ in checks and not checks[type_]():
             why = f'MountVolume.SetUp failed for volume "{volume["name"]}" : hostPath type check failed'
             raise ContainerError("FailedMount", f"{why}: {path} is not a {type_.lower()}")
+        return place
+
+    def _projected(self, place: Path, plural: str, name: str) -> Path:
+        """A volume with a file for each entry of a ConfigMap or Secret, as it is now."""
+        found = self._agent.store.find(plural, self._namespace, name)
+        if found is None:
+            why = f'MountVolume.SetUp failed for volume "{place.name}" : {plural[:-1]} "{name}" not found'
+            raise ContainerError("FailedMount", why)
+        place.mkdir(parents=True, exist_ok=True)
+        for key, value in (found.get("data") or {}).items():
+            (place / key).write_bytes(base64.b64decode(value) if plural == "secrets" else value.encode())
         return place
 
     def _runtime(self) -> Object:
@@ -422,7 +437,7 @@ class _Pod:
             env = {key: value if base.get(key) == value else mounts.rewrite(value) for key, value in env.items()}
             env |= gpu_environment(env, self._runtime(), agent.host, self._directory)
             if Path(argv[0]).name == "kube-scheduler":
-                item.running = _SchedulerContainer(agent, argv, mounts, log)
+                item.running = _SchedulerContainer(agent, argv, mounts, self._ip, log)
             else:
                 item.running = Process(argv, env, self._directory, log)
         except ContainerError as error:
@@ -562,14 +577,15 @@ def _ask(probe: Object, container: Object, ip: str) -> str:
 class _SchedulerContainer:
     """A kube-scheduler container: the scheduler loop of this process."""
 
-    def __init__(self, agent: NodeAgent, argv: list[str], mounts: Mounts, log: Path) -> None:
+    def __init__(self, agent: NodeAgent, argv: list[str], mounts: Mounts, address: str, log: Path) -> None:
         self._fd = os.eventfd(0)
         self._code: int | None = None
         self._log = log
         self.id = f"thread://kube-scheduler-{agent.name}"
         self._scheduler: Scheduler | None = None
         try:
-            self._scheduler = Scheduler(agent.store, agent.api.authority, agent.name, argv, mounts.seen, self._say)
+            store, authority = agent.store, agent.api.authority
+            self._scheduler = Scheduler(store, authority, agent.name, argv, mounts.seen, address, self._say)
             self._scheduler.start()
         except (ConfigError, OSError) as error:
             self._say(f'"command failed" err="{error}"')

@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sim.cluster.apiserver import Authority, TlsServer
+from sim.cluster.containers import SERVICE_ACCOUNT
 from sim.cluster.kinds import ApiError, Object, matches_node, pod_requests, quantity, tolerates
 from sim.cluster.schedulerconfig import ConfigError, SchedulerConfig, Scoring, load
 from sim.cluster.store import Store, now, set_condition
@@ -29,6 +31,7 @@ _FLAGS = {
     *("leader-elect", "profiling", "secure-port", "tls-cert-file", "tls-private-key-file", "v"),
 }
 _RENEW = 2.0
+_LEASE = 15
 _TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 # What the real scheduler scores a pod with that names no cpu or memory.
 _NONZERO = {"cpu": Decimal("0.1"), "memory": Decimal(200 * 2**20)}
@@ -52,6 +55,7 @@ class Scheduler:
         node: str,
         argv: list[str],
         seen: Callable[[str], Path | None],
+        pod_address: str,
         log: Callable[[str], None],
     ) -> None:
         self._store, self._log, self._seen = store, log, seen
@@ -66,12 +70,15 @@ class Scheduler:
             if "config" in flags
             else SchedulerConfig({"default-scheduler": Scoring()})
         )
-        if not self.config.kubeconfig and "kubeconfig" not in flags:
-            raise ConfigError("no kubeconfig: neither --kubeconfig nor clientConnection.kubeconfig is set")
+        if not self.config.kubeconfig and "kubeconfig" not in flags and not seen(f"{SERVICE_ACCOUNT}/token"):
+            raise ConfigError("no kubeconfig and no service account: unable to load in-cluster configuration")
         self._holder = f"{node}_{uuid.uuid4()}"
         self._stopped = threading.Event()
-        address = (flags.get("bind-address", "0.0.0.0"), int(flags.get("secure-port", 10259)))
+        # All addresses of a pod are its own alone.
+        bind = flags.get("bind-address", "0.0.0.0").replace("0.0.0.0", pod_address)
+        address = (bind, int(flags.get("secure-port", 10259)))
         self._server = TlsServer(address, _Healthz, authority.server_context("127.0.0.1", "localhost"))
+        self._leads = False
         self._extenders = [_Extender(item, seen) for item in self.config.extenders]
 
     def start(self) -> None:
@@ -85,6 +92,8 @@ class Scheduler:
         self._store.wake()
         self._server.stop()
         self._thread.join(10)
+        if self._leads:
+            self._store.edit("leases", *self.config.lease, lambda lease: lease["spec"].update(holderIdentity=""))
 
     def _run(self) -> None:
         self._log(f"serving with profiles {sorted(self.config.profiles)} and {len(self._extenders)} extenders")
@@ -92,7 +101,7 @@ class Scheduler:
             if self.config.leader_elect:
                 self._renew()
             version, retry = self._store.version, False
-            for pod in self._pending():
+            for pod in self._pending() if self._leads or not self.config.leader_elect else ():
                 try:
                     self._schedule(pod)
                 except (_RetryError, ApiError) as error:
@@ -102,17 +111,25 @@ class Scheduler:
 
     def _renew(self) -> None:
         namespace, name = self.config.lease
-        spec = {"holderIdentity": self._holder, "leaseDurationSeconds": 15, "renewTime": now(micro=True)}
+        spec = {"holderIdentity": self._holder, "leaseDurationSeconds": _LEASE, "renewTime": now(micro=True)}
+        self._leads = True
 
         def edit(lease: Object) -> None:
-            if lease["spec"]["holderIdentity"] != self._holder:
+            holder, until = lease["spec"]["holderIdentity"], datetime.fromisoformat(lease["spec"]["renewTime"])
+            if holder not in ("", self._holder) and until + timedelta(seconds=_LEASE) > datetime.now(UTC):
+                self._leads = False
+                return
+            if holder != self._holder:
                 lease["spec"]["leaseTransitions"] = lease["spec"].get("leaseTransitions", 0) + 1
                 lease["spec"]["acquireTime"] = spec["renewTime"]
             lease["spec"] |= spec
 
         if self._store.edit("leases", namespace, name, edit) is None:
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name}}
-            self._store.create("leases", namespace, body | {"spec": spec | {"acquireTime": spec["renewTime"]}})
+            try:
+                self._store.create("leases", namespace, body | {"spec": spec | {"acquireTime": spec["renewTime"]}})
+            except ApiError:
+                self._leads = False  # Another one was faster.
 
     def _pending(self) -> list[Object]:
         pods = [
