@@ -14,11 +14,16 @@ import yaml
 
 from .conftest import ROLES, Evaluate
 
-MANIFEST = {"item": {"name": "manifest", "path": "/m"}, "stat": {"exists": True}}
+PLACES = ("microk8s", "k3s", "rke2", "manifest")
 SHARED = {
     *("tencent.com/vcuda-core", "tencent.com/vcuda-memory", "aliyun.com/gpu-mem"),
     *("nvidia.com/mps-core", "nvidia.com/mps-memory"),
 }
+
+
+def found(*names: str) -> dict[str, Any]:
+    """What of a control plane is on the host."""
+    return {"results": [{"item": {"name": name}, "stat": {"exists": name in names}} for name in PLACES]}
 
 
 def given(**changed: Any) -> dict[str, Any]:
@@ -27,7 +32,7 @@ def given(**changed: Any) -> dict[str, Any]:
         "groups": {"gpu_nodes": ["a", "b"]},
         "hostvars": {"a": {}, "b": {"gpu_mode": "pgpu"}},
         "scheduler_image": "registry.example/kube-accel:1",
-        "__scheduler_found": {"results": [MANIFEST]},
+        "__scheduler_found": found("manifest"),
         "__scheduler_plan": {"changed": False},
     } | changed
 
@@ -52,6 +57,41 @@ def test_an_extender_is_brought_where_gpus_are_shared(
 ) -> None:
     hosts = {"a": {}, "b": {"gpu_mode": mode}}
     assert ask(evaluate, "__scheduler_layout", scheduler_layout=layout, hostvars=hosts) == expected
+
+
+def look(*binders: str) -> dict[str, Any]:
+    return {"__scheduler_look": {"changed": False, "binders": list(binders)}}
+
+
+@pytest.mark.parametrize(
+    ("planes", "extenders", "expected"),
+    [
+        ([{}, look()], [], "local"),
+        ([{"__scheduler_look": {"skipped": True}}, look()], [], "local"),
+        ([look(), look("http://theirs")], [], "proxied"),
+        ([look()], [{"url_prefix": "http://a", "bind_verb": "bind"}], "proxied"),
+        ([look()], [{"url_prefix": "http://a", "filter_verb": "filter"}], "local"),
+    ],
+)
+def test_ours_does_not_bind_where_another_does_on_any_control_plane(
+    evaluate: Evaluate, planes: list[dict[str, Any]], extenders: list[dict[str, Any]], expected: str
+) -> None:
+    names = [f"cp-{number}" for number in range(len(planes))]
+    inventory = {
+        "groups": {"gpu_nodes": ["a"], "kube_control_plane": names},
+        "hostvars": {"a": {"gpu_mode": "vgpu"}} | dict(zip(names, planes, strict=True)),
+        "scheduler_extenders": extenders,
+    }
+    assert ask(evaluate, "__scheduler_layout", **inventory) == expected
+    unshared = inventory | {"hostvars": inventory["hostvars"] | {"a": {}}}  # type: ignore[operator]
+    assert ask(evaluate, "__scheduler_layout", **unshared) == "none"
+
+
+def test_what_another_layout_needed_goes_and_a_quota_stays(evaluate: Evaluate) -> None:
+    objects = [{"metadata": {"name": "kube-accel-extender"}}]
+    for layout, more in (("local", []), ("secondary", ["kube-accel-extender-tls"])):
+        kept = ask(evaluate, "__scheduler_kept", scheduler_layout=layout, __scheduler_objects=objects)
+        assert kept == ["kube-accel-extender", "kube-accel-quota", *more]
 
 
 def test_the_local_extender_has_every_verb_and_shared_resource(evaluate: Evaluate) -> None:
@@ -115,6 +155,27 @@ BINDER = {"failed": True, "msg": "/c: http://x and https://127.0.0.1:9446/schedu
         ({"scheduler_layout": "local", "scheduler_image": ""}, "scheduler_image is not set"),
         ({"scheduler_layout": "local", "__scheduler_plan": BINDER}, "set scheduler_layout=proxied"),
         ({"__scheduler_plan": {"failed": True, "msg": "/c: extenders[0].x is no field"}}, "is no field"),
+        # As a task leaves it that is not allowed to fail.
+        ({"__scheduler_plan": {"failed": False, "msg": "/c: extenders[0].x is no field"}}, "is no field"),
+        ({"__scheduler_found": found()}, "/etc/kubernetes/manifests/kube-scheduler.yaml does not exist"),
+        ({"__scheduler_found": found("microk8s")}, "scheduler_layout=secondary for all hosts, or add --config to"),
+        (
+            {"scheduler_layout": "proxied", "__scheduler_found": found("k3s")},
+            "set scheduler_layout to secondary or local",
+        ),
+        (
+            {
+                "scheduler_layout": "auto",
+                "groups": {"gpu_nodes": ["a"], "kube_control_plane": ["cp"]},
+                "hostvars": {"a": {"gpu_mode": "vgpu"}, "cp": look("http://theirs")},
+                "__scheduler_found": found("rke2", "manifest"),
+            },
+            "secondary, or remove the extender that binds pods: http://theirs",
+        ),
+        (
+            {"scheduler_layout": "local", "__scheduler_kubeadm_found": {"failed": False, "msg": "refused"}},
+            "The API server cannot be asked from the controller: refused; set scheduler_kubeconfig",
+        ),
         (
             {"scheduler_layout": "local", "scheduler_extenders": [{"url_prefix": "http://a", "bind_verb": "bind"}]},
             "ours have 2; set scheduler_layout=proxied",
@@ -146,6 +207,10 @@ def test_what_cannot_work_is_refused_with_its_remedy(evaluate: Evaluate, changed
         {},
         {"scheduler_image": ""},
         {"scheduler_layout": "local"},
+        {"scheduler_layout": "local", "__scheduler_found": found("k3s")},
+        {"scheduler_layout": "local", "__scheduler_found": found("rke2")},
+        # Nothing is configured on the controller.
+        {"scheduler_layout": "secondary", "inventory_hostname": "localhost", "__scheduler_found": found()},
         # A bare host has no library for the plan yet; the run installs it.
         {"__scheduler_plan": {"failed": True, "msg": "Failed to import the required Python library (ruamel.yaml)"}},
     ],

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The extender beside kube-scheduler: certificates renewed, and uninstall of what was cut off half-way."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from playbooks.scheduler import (
+    PLAY,
+    UNINSTALL,
+    add_node,
+    assignment,
+    changed,
+    complaint,
+    configuration,
+    files,
+    needs_kube_scheduler,
+    ours,
+    play,
+    remove,
+    submit,
+    until,
+)
+from sim.cluster import Cluster, NodeSpec, Spec
+from sim.cluster.client import Api
+from sim.inventory import write_inventory
+
+QUOTA = {"namespaces": {"default": {"limits": [{"cores": 150}]}}}
+
+
+@dataclass
+class Plane:
+    cluster: Cluster
+    api: Api
+    inventory: Path
+    before: dict[str, str]
+
+    def extender(self) -> dict[str, Any]:
+        (found,) = configuration(self.cluster, "control")["extenders"]
+        extender: dict[str, Any] = found
+        return extender
+
+    def placed(self, name: str) -> str:
+        """The node of a pod that is submitted now."""
+        submit(self.api, name, 50, 20)
+        try:
+            return str(until(lambda: assignment(self.api, name), "the assignment")["node"])
+        finally:
+            remove(self.api, name)
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[Plane]:
+    with (
+        tempfile.TemporaryDirectory(prefix="ac", ignore_cleanup_errors=True) as root,
+        Cluster(Path(root), Spec("control", (NodeSpec("worker", "t4"),))) as cluster,
+    ):
+        add_node(cluster, "gpus")
+        inventory = write_inventory(cluster.root, {"worker": "vgpu"})
+        yield Plane(cluster, Api(cluster.kubeconfig), inventory, files(cluster, "control"))
+
+
+def test_an_extender_that_does_not_start_leaves_the_scheduler_and_can_be_uninstalled(plane: Plane) -> None:
+    """Half-installed: certificates and objects are there, kube-scheduler has not been told."""
+    output = play(plane.inventory, PLAY, fails=True, scheduler_node_name="other", scheduler_timeout=3)
+    assert "set scheduler_node_name" in output
+    assert ours(plane.cluster)
+    manifest = "kubernetes/manifests/kube-scheduler.yaml"
+    assert files(plane.cluster, "control")[manifest] == plane.before[manifest]
+
+    assert changed(play(plane.inventory, UNINSTALL))
+
+    assert files(plane.cluster, "control") == plane.before
+    assert ours(plane.cluster) == []
+    assert changed(play(plane.inventory, UNINSTALL)) == []
+
+
+def test_certificates_near_their_end_are_renewed_and_pods_are_placed_as_before(plane: Plane) -> None:
+    play(plane.inventory, PLAY, scheduler_quota=QUOTA)
+    first = plane.extender()["tlsConfig"]["certFile"]
+    assert plane.placed("before") == "gpus"
+
+    # They last ten years.
+    tasks = changed(play(plane.inventory, PLAY, scheduler_pki_renew_days=3651))
+
+    assert tasks[:1] == ["Make certificates"]
+    assert "Add our part to kube-scheduler" in tasks
+    assert plane.extender()["tlsConfig"]["certFile"] != first
+    assert plane.placed("after") == "gpus"
+
+
+@needs_kube_scheduler
+def test_a_real_scheduler_reads_what_was_written(plane: Plane, tmp_path: Path) -> None:
+    assert complaint(configuration(plane.cluster, "control"), plane.cluster.root / "control", tmp_path) == ""
+
+
+def test_a_quota_stays_when_the_variable_is_emptied(plane: Plane) -> None:
+    assert "configmaps kube-accel-quota" in ours(plane.cluster)
+
+
+def test_uninstall_leaves_what_was_there(plane: Plane) -> None:
+    assert changed(play(plane.inventory, UNINSTALL))
+    assert files(plane.cluster, "control") == plane.before
+    assert ours(plane.cluster) == []
