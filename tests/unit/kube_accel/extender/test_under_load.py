@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kube_accel.extender.binder import RESERVED_SECONDS
+from kube_accel.kube.api import ApiUnreachableError
 from kube_accel.sharing.inventory_annotation import Holding
 from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken
 
@@ -77,10 +78,37 @@ def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time
     assert "not bound" in extender.bind(pod, "a")
     assert extender.cluster.reservations == 1
     assert extender.filter(pod_object("q", share(30, 8)), "a")["NodeNames"] == ["a"]
-    extender.cluster.expire(clock.now + RESERVED_SECONDS - 1)
+    clock.now += RESERVED_SECONDS
+    with pytest.raises(ApiUnreachableError):
+        extender.binder.expire()
+    assert extender.cluster.reservations == 1, "nobody can say whether the pod is bound"
+    api.gone = False
+    clock.now -= 1
+    extender.binder.expire()
     assert extender.cluster.reservations == 1
-    extender.cluster.expire(clock.now + RESERVED_SECONDS)
+    clock.now += 1
+    extender.binder.expire()
     assert extender.cluster.reservations == 0
+    assert extender.filter(pod_object("q", share(30, 8)), "a")["NodeNames"] == ["a"]
+
+
+def test_what_a_bound_pod_has_is_not_given_away_however_late_the_watch_is() -> None:
+    api, clock = Api(), Clock()
+    extender = fresh(api, clock)
+    for name in ("p", "q", "r"):
+        api.create(pod_object(name, share(60, 20)))
+    extender.listen()
+    assert [extender.bind(api.pods[name], "a") for name in ("p", "q")] == ["", ""]
+    for _ in range(int(RESERVED_SECONDS)):
+        clock.now += 1
+        extender.filter(api.pods["r"], "a")
+        extender.binder.expire()
+    assert extender.cluster.reservations == 0
+    assert "needs 60 %" in extender.bind(api.pods["r"], "a")
+    api.delete("p")
+    extender.listen()
+    assert extender.bind(api.pods["r"], "a") == ""
+    never_twice(api)
 
 
 def test_a_pod_deleted_while_it_is_bound_leaves_nothing_behind() -> None:
@@ -181,12 +209,11 @@ class Histories(RuleBasedStateMachine):
     def listen(self, events: int) -> None:
         self.extender.listen(events)
 
-    @rule(seconds=st.sampled_from([1.0, 30.0]))
+    @rule(seconds=st.sampled_from([1.0, 30.0, RESERVED_SECONDS]))
     def wait(self, seconds: float) -> None:
-        """All that happened is heard of long before a reservation ends."""
-        self.extender.listen()
+        """What happened may be heard of long after a reservation ends."""
         self.clock.now += seconds
-        self.extender.cluster.expire(self.clock.now)
+        self.extender.binder.expire()
 
     @rule()
     def restart(self) -> None:
@@ -209,7 +236,7 @@ class Histories(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.extender.listen()
         self.clock.now += RESERVED_SECONDS
-        self.extender.cluster.expire(self.clock.now)
+        self.extender.binder.expire()
         assert self.extender.cluster.reservations == 0
         counted = sum(len(node.pods) for node in self.extender.cluster.nodes.values())
         assert counted == len(bound(self.api))

@@ -116,6 +116,32 @@ class Binder:
             return Bound(Outcome.REFUSED, chosen)
         return replace(self._send(pod, asked, node, chosen), kept=chosen)
 
+    def expire(self) -> None:
+        """Give back what was kept too long for pods that are not bound.
+
+        The API server is asked: however late the watch is, GPUs of a pod that is bound are not given away.
+        Raises ApiError; what is left stays until the next time.
+        """
+        for reservation in self._cluster.overdue(self._clock()):
+            pod = reservation.pod
+            item = self._bound_item(pod)
+            if item is not None:
+                self._cluster.keep_pod(item)
+            else:
+                _log.info("a reservation has expired", extra={"pod": f"{pod.namespace}/{pod.name}"})
+            self._cluster.end(reservation)
+
+    def _bound_item(self, pod: Pod) -> dict[str, Any] | None:
+        """The pod's object if it is bound. Raises ApiError."""
+        try:
+            item = self._api.get(pod_path(pod.namespace, pod.name))
+        except ApiRefusedError as error:
+            if error.status == 404:
+                return None
+            raise
+        known = (item.get("metadata") or {}).get("uid") == pod.uid
+        return item if known and (item.get("spec") or {}).get("nodeName") else None
+
     def reserve(self, pod: Pod, request: PodRequest, node: Node) -> Reservation | str:
         """Keep GPUs of a node for a pod, instead of what was kept for it before; or why there are none."""
         self._cluster.release(pod.uid)
@@ -139,7 +165,6 @@ class Binder:
         return reservation
 
     def _send(self, pod: Pod, asked: BindArguments, node: Node, kept: Reservation) -> Bound:
-        path = pod_path(pod.namespace, pod.name)
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -153,12 +178,12 @@ class Binder:
         }
         try:
             with self._aside():
-                self._api.post(f"{path}/binding", binding)
+                self._api.post(f"{pod_path(pod.namespace, pod.name)}/binding", binding)
         except ApiError as error:
-            return self._settle(pod, asked, path, error)
+            return self._settle(pod, asked, error)
         return Bound(Outcome.BOUND)
 
-    def _settle(self, pod: Pod, asked: BindArguments, path: str, error: ApiError) -> Bound:
+    def _settle(self, pod: Pod, asked: BindArguments, error: ApiError) -> Bound:
         """The bind failed, or so it seems: the pod itself tells."""
         reason = f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}"
         _log.warning(
@@ -166,15 +191,11 @@ class Binder:
         )
         certain = isinstance(error, ApiRefusedError) and error.status in (400, 401, 403, 404, 422)
         try:
-            item = {} if certain else self._api.get(path)
-        except ApiRefusedError as second:
-            if second.status != 404:
-                return Bound(Outcome.FAILED, reason)
-            item = {}
+            item = None if certain else self._bound_item(pod)
         except ApiError:
-            # It may be bound. What is kept for it stays until it is seen, tried again, or forgotten.
+            # It may be bound. What is kept for it stays until it is seen, tried again, or expires.
             return Bound(Outcome.FAILED, reason)
-        if (item.get("metadata") or {}).get("uid") == pod.uid and (item.get("spec") or {}).get("nodeName"):
+        if item is not None:
             self._cluster.keep_pod(item)
             return _already(item["spec"]["nodeName"], asked.node)
         self._cluster.release(pod.uid)

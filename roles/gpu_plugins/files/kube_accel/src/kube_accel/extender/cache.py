@@ -295,17 +295,21 @@ class Cluster:
             node.changed()
         return reservation
 
-    def expire(self, now: float) -> list[Reservation]:
-        """Give back the reservations whose time is over; they are returned."""
-        ended = []
+    def overdue(self, now: float) -> list[Reservation]:
+        """The reservations whose time is over."""
+        found = []
         for uid, name in list(self._reserved_on.items()):
-            node = self.node(name)
-            with node.lock:
-                entry = node.reserved.get(uid)
-                if entry is not None and entry.expires <= now:
-                    self._take_back(node, uid)
-                    ended.append(entry)
-        return ended
+            entry = self.node(name).reserved.get(uid)
+            if entry is not None and entry.expires <= now:
+                found.append(entry)
+        return found
+
+    def end(self, reservation: Reservation) -> None:
+        """Give back what this reservation keeps, unless another has taken its place."""
+        node = self.node(reservation.assignment.node)
+        with node.lock:
+            if node.reserved.get(reservation.pod.uid) is reservation:
+                self._take_back(node, reservation.pod.uid)
 
     @property
     def reservations(self) -> int:

@@ -136,6 +136,7 @@ class Extender:
             self._start(f"watch {name}", lambda watch=watch: watch.run(self._stop))  # type: ignore[misc]
         self._start("server", self._server.run)
         self._start("errands", self._run_errands)
+        self._start("reservations", self._expire)
         self._start("warm-up", lambda: self._warm_up(heap))
         _log.info("serving", extra={"layout": self._options.layout.value, "port": self.port})
         while not self._stop.wait(_TICK):
@@ -171,14 +172,16 @@ class Extender:
                 node.view()
 
     def _tick(self) -> None:
-        if self._watches["pods"].failing() is None:
-            # While pods are not watched nobody can tell whether one was bound.
-            for reservation in self._cluster.expire(time.monotonic()):
-                pod = f"{reservation.pod.namespace}/{reservation.pod.name}"
-                _log.info("a reservation has expired", extra={"pod": pod})
         # So that the first request after a list need not sum up every node.
         self._sum_up()
         self._tls.renew()
+
+    def _expire(self) -> None:
+        while not self._stop.wait(_TICK):
+            try:
+                self._binder.expire()
+            except ApiError as error:
+                _log.warning("reservations wait for the API server", extra={"reason": str(error)})
 
     def _run_errands(self) -> None:
         """Tell the API server what no request waits for."""
