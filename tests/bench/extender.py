@@ -4,7 +4,8 @@
 The shipped command in a process of its own, an API server in another (``bench.api_stub``) with a cluster of the stated
 size behind it, and this process in the place of kube-scheduler: TLS with a client certificate, kept connection. Each
 sample is a new pod that is filtered over all nodes, scored over those left, and bound to the best one, while other
-pods change and earlier samples end.
+pods change and earlier samples end. Before each, an empty call on the same connection tells what the machine itself
+takes at that time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from typing import Any
 import trustme
 
 from bench.api_stub import GPUS, MEMORY, NAMESPACE, UNIT, Size, annotation, node_name, pod, shares
-from bench.measure import Result, pss_bytes, table
+from bench.measure import Result, cpu_seconds, pss_bytes, table
 from cluster.control_plane import control_plane, entry, extender_beside, free_port, missing
 from kube_accel.kube.api import ApiRefusedError
 from kube_accel.kube.client import KubeClient
@@ -171,6 +172,11 @@ def gauge(bench: Bench, name: str) -> float:
     return float(next(line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(f"{name} ")))
 
 
+def empty(bench: Bench) -> float:
+    """Seconds of a call that asks for nothing."""
+    return bench.scheduler.timed("GET", "/healthz", None)[1]
+
+
 def sampled(bench: Bench, size: Size, number: int) -> tuple[float, float]:
     """Seconds of filter and prioritize together, and of bind, for one new pod."""
     limits, annotations = REQUESTS[number % len(REQUESTS)]
@@ -204,27 +210,46 @@ def measure(size: Size, effort: Effort) -> list[Result]:
         begin = time.perf_counter()
         wait_for(lambda: ready(bench))
         first = time.perf_counter() - begin
-        choosing, binding = [], []
+        choosing, binding, nothing, new = [], [], [], []
         kept: list[str] = []
-        bench.api.call("GET", "/stub/bind-seconds")
+        used = 0.0
         warm_up = effort.samples // 10
         for number in range(warm_up + effort.samples):
             if number == warm_up:
                 bench.api.call("GET", "/stub/bind-seconds")
+                used = cpu_seconds(bench.extender.pid)
+            if number >= warm_up:
+                nothing.append(empty(bench))
             chose, bound = sampled(bench, size, number)
+            if number < len(REQUESTS):
+                new.append(chose)
             kept.append(f"sample-{number}")
             if len(kept) > min(200, size.nodes):
                 bench.api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{kept.pop(0)}")
             if number >= warm_up:
                 choosing.append(chose)
                 binding.append(bound)
+        used = (cpu_seconds(bench.extender.pid) - used) / effort.samples
         api_seconds = bench.api.call("GET", "/stub/bind-seconds")
         beside = sorted(mine - api for mine, api in zip(binding, api_seconds, strict=True))
-        choosing.sort()
-        add("filter_prioritize_p99_seconds", quantile(choosing, 0.99), quantiles(choosing))
-        add("bind_p99_seconds", quantile(beside, 0.99), f"beside the API server's own time; {quantiles(beside)}")
-        full = sorted(sampled_full(bench, size, 10_000 + number) for number in range(effort.full + 2))
-        add("filter_prioritize_p99_seconds", quantile(full, 0.99), f"filter alone; {quantiles(full)}", names=False)
+        for samples in (choosing, nothing):
+            samples.sort()
+        note = (
+            f"{quantiles(choosing)} after {warm_up}; two empty calls p50 {2000 * quantile(nothing, 0.5):.2f}, "
+            f"p99 {2000 * quantile(nothing, 0.99):.2f} ms; first of a new request: worst {1000 * max(new):.1f} ms; "
+            f"{1000 * used:.1f} ms of processor time a pod, bind and watches included; load {os.getloadavg()[0]:.1f}"
+        )
+        add("filter_prioritize_p99_seconds", quantile(choosing, 0.99), note)
+        note = f"beside the API server's own time; {quantiles(beside)} after {warm_up}"
+        add("bind_p99_seconds", quantile(beside, 0.99), note)
+        full = [sampled_full(bench, size, 10_000 + number) for number in range(effort.full + 2)]
+        full = sorted(full[2:])
+        add(
+            "filter_prioritize_p99_seconds",
+            quantile(full, 0.99),
+            f"filter alone; {quantiles(full)} after 2",
+            names=False,
+        )
         steady = pss_bytes(bench.extender.pid)
         lists = gauge(bench, 'accel_extender_lists{kind="pods"}')
         bench.api.call("POST", "/stub/relist")
@@ -232,6 +257,8 @@ def measure(size: Size, effort: Effort) -> list[Result]:
         busy = []
         while gauge(bench, 'accel_extender_lists{kind="pods"}') == lists:
             busy.append(sampled(bench, size, 20_000 + len(busy))[0])
+            kept.append(f"sample-{20_000 + len(busy) - 1}")
+            bench.api.call("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{kept.pop(0)}")
         again = time.perf_counter() - begin
         busy.sort()
         add("sync_seconds", first, f"from start to ready; relist {again:.1f} s, meanwhile {quantiles(busy)}")
