@@ -171,6 +171,17 @@ class FakeKubelet:
         with self._changed:
             return {name: sum(d.healthy for d in devices.values()) for name, devices in self._devices.items()}
 
+    def held(self) -> list[tuple[PodSpec, dict[str, dict[str, frozenset[str]]]]]:
+        """Every admitted pod and the devices of its containers, by name and resource."""
+        with self._changed:
+            return [
+                (
+                    pod.pod,
+                    {name: {resource: g.ids for resource, g in grants.items()} for name, grants in pod.grants.items()},
+                )
+                for pod in self._pods.values()
+            ]
+
     def following(self) -> set[str]:
         """Sockets of the plugins whose lists are being received."""
         with self._changed:
