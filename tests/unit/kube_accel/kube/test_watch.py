@@ -2,11 +2,17 @@
 from __future__ import annotations
 
 import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
 from kube_accel.kube.api import ApiUnreachableError
-from kube_accel.kube.watch import page
+from kube_accel.kube.client import KubeClient
+from kube_accel.kube.watch import Watch, Watched, page
 
 ITEMS = [{"metadata": {"name": "a", "text": 'said "items":[ and ] \u00e9'}}, {"metadata": {"name": "b"}}]
 LIST = {"kind": "PodList", "metadata": {"resourceVersion": "7", "continue": "x"}, "items": ITEMS}
@@ -32,3 +38,55 @@ def test_a_list_may_be_empty(items: str) -> None:
 def test_what_is_no_list_is_said(body: bytes) -> None:
     with pytest.raises(ApiUnreachableError):
         list(page(body)[1])
+
+
+class Pages:
+    """An API server with a list in pages; a watch of it ends the test."""
+
+    def __init__(self, *pages: bytes) -> None:
+        self.pages = iter(pages)
+        self.stop = threading.Event()
+
+    def send(self, *_: object, **__: object) -> bytes:
+        return next(self.pages)
+
+    @contextmanager
+    def lines(self, *_: object) -> Iterator[Iterator[bytes]]:
+        self.stop.set()
+        yield iter([b""])
+
+
+class Kept:
+    def __init__(self) -> None:
+        self.offered: list[str] = []
+        self.lost: list[str] = []
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        name = str(item["metadata"]["name"])
+        self.offered.append(name)
+        return name
+
+    def drop(self, item: dict[str, Any]) -> None:
+        """Nothing is deleted."""
+
+    def keys(self) -> set[str]:
+        return {"gone", "wanted"}
+
+    def lose(self, key: str) -> None:
+        self.lost.append(key)
+
+
+def test_pages_without_anything_of_interest_are_not_read() -> None:
+    def written(metadata: dict[str, str], *names: str) -> bytes:
+        items = [{"metadata": {"name": name}} for name in names]
+        return json.dumps({"metadata": metadata, "items": items}, separators=(",", ":")).encode()
+
+    pages = Pages(
+        written({"continue": "x"}, "wanted", "beside"), written({"continue": "y"}, "other"), written({}, "wanted too")
+    )
+    sink = Kept()
+    watch = Watch(cast(KubeClient, pages), Watched("/", interesting=re.compile(b'"wanted')), sink)
+    watch.run(pages.stop)
+    assert sink.offered == ["wanted", "beside", "wanted too"]
+    assert sink.lost == ["gone"]
+    assert watch.synced.is_set()

@@ -56,7 +56,8 @@ class Watched:
     metadata_only: bool = False
     """Labels and annotations are enough; more may come all the same."""
     interesting: re.Pattern[bytes] | None = None
-    """Watch events whose JSON it does not match are dropped unread; must match every object the sink keeps."""
+    """Watch events and pages of a list whose JSON it does not match are dropped unread; must match every object the
+    sink keeps."""
 
     def accept(self, kind: str) -> str:
         """The Accept header for a ``PartialObjectMetadata`` or ``PartialObjectMetadataList``."""
@@ -137,6 +138,8 @@ class Watch:
         while not stop.is_set():
             body = self._get(query)
             metadata, items = page(body)
+            if self._watched.interesting and not self._watched.interesting.search(body):
+                items = iter(())
             for number, item in enumerate(items):
                 if not number % _BURST:
                     self._pause()
