@@ -24,7 +24,7 @@ from typing import Any
 import trustme
 
 from bench.api_stub import HttpsServer, Size, Stub, node_name, pod
-from cluster.control_plane import free_port, write_kubeconfig
+from cluster.control_plane import free_port
 from unit.kube_accel.extender.world import Api, taken
 
 SECONDS = 60.0
@@ -159,13 +159,24 @@ class Outside:
             assert cores <= 100
             assert memory <= 80 << 30
 
+    def _kubeconfig(self) -> Path:
+        path = self.root / "kubeconfig"
+        cluster = {"server": f"https://127.0.0.1:{self.api.server_port}", "certificate-authority": "ca.crt"}
+        user = {"client-certificate": "client.pem", "client-key": "client.pem"}
+        document = {
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": user}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+            "current-context": "test",
+        }
+        path.write_text(json.dumps(document))
+        return path
+
     @contextmanager
     def extender(self, port: int | None = None, name: str = "extender", dies: bool = False) -> Iterator[Running]:
         """The shipped command, ready. It must still run at the end, unless the test is what it ``dies`` of."""
         port = port or free_port()
-        kubeconfig = write_kubeconfig(
-            self.root / "kubeconfig", self.root / "ca.crt", self.api.server_port, self.root / "client.pem"
-        )
+        kubeconfig = self._kubeconfig()
         command = [str(Path(sys.executable).with_name("kube-accel")), "extender", f"--listen=127.0.0.1:{port}"]
         command += [f"--tls-cert={self.root}/server.pem", f"--tls-key={self.root}/server.pem"]
         command += [f"--client-ca={self.root}/ca.crt", f"--kubeconfig={kubeconfig}"]

@@ -100,7 +100,7 @@ def test_two_schedulers_take_turns_each_with_its_own_extender(outside: Outside, 
         schedulers = {port: leader(port) for port in (one.port, two.port)}
         try:
             terms: list[int] = []
-            while len(terms) < 5:
+            while len(terms) < 3:
                 port = wait_for(lambda: int((lease.read_text().split() or ["0"])[-1]), "a leader")
                 if not terms or terms[-1] != port:
                     terms.append(port)
