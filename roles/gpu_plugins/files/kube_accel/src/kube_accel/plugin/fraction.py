@@ -6,9 +6,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import groupby
+from itertools import groupby, repeat
 from pathlib import Path
 from typing import Protocol
 
@@ -127,10 +127,13 @@ class Allocator:
 
     def settle(self, containers: Mapping[Holder, Devices]) -> None:
         """Kubelet lists these containers with our devices."""
+        # Thousands of devices: what can be done before the lock is taken, and not one by one, is.
         by_pod: dict[tuple[str, str], dict[str, Devices]] = {}
         for holder, devices in containers.items():
             by_pod.setdefault((holder.namespace, holder.pod), {})[holder.container] = devices
-        held = {device for devices in containers.values() for found in devices.values() for device in found}
+        ids_of = {key: _ids(listed.values()) for key, listed in by_pod.items()}
+        held = set[str]().union(*ids_of.values())
+        held_of, count = _by_gpu(containers.values())
         with self._lock:
             self._adopted = held if self._adopted is None else self._adopted & held
             granted = frozenset(device for entry in self._steering.grants for device in entry.ids)
@@ -139,7 +142,7 @@ class Allocator:
             admitted = {pod.uid for pod in known if pod.uid in self._admitted}
             for pod in known:
                 listed = by_pod.get((pod.namespace, pod.name), {})
-                ids = {device for devices in listed.values() for found in devices.values() for device in found}
+                ids = ids_of.get((pod.namespace, pod.name), set())
                 # An earlier pod of this name may be listed still: what a new one has was handed out lately.
                 own = not pod.waiting or not granted.isdisjoint(ids) or ids <= self._adopted
                 if own and _complete(pod, listed):
@@ -148,10 +151,10 @@ class Allocator:
             names = {(pod.namespace, pod.name) for pod in known if pod.request is not None}
             for key, listed in by_pod.items():
                 if key not in names and all(_both(devices, self.profile) for devices in listed.values()):
-                    done |= {device for devices in listed.values() for found in devices.values() for device in found}
+                    done |= ids_of[key]
             self._admitted = admitted
             self._placed = {uid: pod for uid, pod in self._placed.items() if uid not in admitted}
-            self._steering.settle(held, done, Counter(uuid for found in containers.values() for uuid in _gpus(found)))
+            self._steering.settle(held_of, done, count)
 
     def _pending(self) -> list[PendingPod]:
         return [self._placed.get(pod.uid, pod) for pod in pending(self.pods.all(), self._admitted)]
@@ -345,8 +348,25 @@ def _complete(pod: NodePod, listed: Mapping[str, Devices]) -> bool:
     return pod.request is not None and bool(listed) and set(staying(pod.request)) <= listed.keys()
 
 
-def _gpus(devices: Devices) -> set[str]:
-    return {gpu_of(device) for found in devices.values() for device in found}
+def _ids(containers: Iterable[Devices]) -> set[str]:
+    return set[str]().union(*(found for devices in containers for found in devices.values()))
+
+
+def _by_gpu(containers: Iterable[Devices]) -> tuple[dict[tuple[str, Kind], set[str]], Counter[str]]:
+    """The devices of each GPU and kind that containers hold, and how many containers hold some of each GPU."""
+    held: defaultdict[tuple[str, Kind], set[str]] = defaultdict(set)
+    count: Counter[str] = Counter()
+    for devices in containers:
+        gpus: set[str] = set()
+        for kind, found in devices.items():
+            # Nearly always they are of one GPU, which is quickly seen.
+            first = gpu_of(next(iter(found), ""))
+            alike = all(map(str.startswith, found, repeat(f"{first}::")))
+            for uuid in {first} if alike else {gpu_of(device) for device in found}:
+                held[uuid, kind] |= found if alike else {device for device in found if gpu_of(device) == uuid}
+                gpus.add(uuid)
+        count.update(gpus)
+    return dict(held), count
 
 
 def _both(devices: Devices, profile: Profile) -> bool:

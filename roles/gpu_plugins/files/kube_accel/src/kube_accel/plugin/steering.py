@@ -126,7 +126,7 @@ class Steering:
         self._grants: list[Grant] = []
         self._open: Grant | None = None
         """The last grant, while its container may still get the other resource."""
-        self._held: dict[tuple[str, Kind], set[str]] = {}
+        self._held: Mapping[tuple[str, Kind], set[str]] = {}
         self._containers: Mapping[str, int] = {}
 
     @property
@@ -142,15 +142,15 @@ class Steering:
         self._grants.append(grant)
         self._open = None if grant.joined or len(self._kinds) == 1 else grant
 
-    def settle(self, held: Iterable[str], admitted: Iterable[str], containers: Mapping[str, int]) -> None:
+    def settle(
+        self, held: Mapping[tuple[str, Kind], set[str]], admitted: Iterable[str], containers: Mapping[str, int]
+    ) -> None:
         """Kubelet says that containers hold the devices ``held``, and those of ``admitted`` belong to admitted pods.
 
-        ``containers`` are how many have a part of each GPU, by UUID.
+        ``held`` is by UUID and kind; ``containers`` are how many have a part of each GPU, by UUID.
         """
         self._containers = containers
-        self._held = {}
-        for device in held:
-            self._held.setdefault((gpu_of(device), Kind(device.rpartition("::")[2][:1])), set()).add(device)
+        self._held = held
         done = frozenset(admitted)
         self._grants = [grant for grant in self._grants if grant.ids.isdisjoint(done)]
         if self._open is not None and not self._open.ids.isdisjoint(done):
