@@ -366,7 +366,7 @@ class Mps:
         (self.root / "shm").mkdir(parents=True)
         self.program = mps.install(node.root / "bin")
         node.validated = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
-        node.extra = [*node.validated, "--mps-interval", "0.5"]
+        node.extra = [*node.validated, "--mps-interval", "2"]
         for gpu in range(len(node.uuids)):
             self.start(gpu)
             stack.callback(self.stop, gpu)
@@ -393,7 +393,7 @@ class Mps:
 @pytest.fixture
 def daemons(make: Make) -> Iterator[Mps]:
     with ExitStack() as stack:
-        node = make(Mode.MPS, start=False)
+        node = make(Mode.MPS, start=False, gpus="4xa100-mig")
         daemons = Mps(node, stack)
         node.start_api()
         node.start()
@@ -414,14 +414,14 @@ def test_mps_shares_get_their_control_daemon_and_their_limits(daemons: Mps) -> N
     mounts = {mount.container_path: mount.host_path for mount in got.mounts}
     visible = f"/var/run/nvidia-container-devices/{node.uuids[3]}"
     assert mounts == {visible: "/dev/null", pipe: pipe, "/dev/shm": str(daemons.root / "shm")}
-    pair = node.kubelet.admit(node.pod("pair", {"main": (200, 0)}, assigned={"main": (5, 6)}))["main"]
+    pair = node.kubelet.admit(node.pod("pair", {"main": (200, 0)}, assigned={"main": (0, 1)}))["main"]
     assert set(pair.envs) == {"NVIDIA_VISIBLE_DEVICES"}
 
 
 def test_a_gpu_whose_mps_daemon_is_gone_is_withdrawn_and_its_pods_are_told(daemons: Mps) -> None:
     node = daemons.node
     node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (3,)}))
-    node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (4,)}))
+    node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (1,)}))
     wait(lambda: len(node.held()) == 2, "held")
     daemons.stop(3)
     wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[3]}, "one GPU less")
@@ -437,12 +437,12 @@ def test_a_gpu_whose_mps_daemon_is_gone_is_withdrawn_and_its_pods_are_told(daemo
 
 def test_a_server_fault_is_seen_told_and_over_when_it_is_over(daemons: Mps) -> None:
     node = daemons.node
-    node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (6,)}))
+    node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (2,)}))
     wait(lambda: len(node.held()) == 1, "held")
-    mps.set_servers(daemons.pipe(6), (4711, 0, "FAULT", (1, 2)))
-    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[6]}, "one GPU less")
+    mps.set_servers(daemons.pipe(2), (4711, 0, "FAULT", (1, 2)))
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[2]}, "one GPU less")
     wait(lambda: any("fault" in event[2] for event in node.events() if event[0] == "hit"), "the event")
-    mps.set_servers(daemons.pipe(6))
+    mps.set_servers(daemons.pipe(2))
     wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
 
 
@@ -460,16 +460,16 @@ def test_validate_knows_the_control_daemons_and_their_compute_mode(daemons: Mps)
 
 def test_a_server_that_dies_without_a_word_is_told_to_its_pods_and_the_gpu_comes_back(daemons: Mps) -> None:
     node = daemons.node
-    node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (6,)}))
-    node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (4,)}))
+    node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (2,)}))
+    node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (1,)}))
     wait(lambda: len(node.held()) == 2, "held")
     for process in (4711, 4712):
-        mps.set_servers(daemons.pipe(6), (process, 0, "ACTIVE", (1, 2)))
+        mps.set_servers(daemons.pipe(2), (process, 0, "ACTIVE", (1, 2)))
         # Of another user, and without clients: it ends to make room, which harms nobody.
-        mps.set_servers(daemons.pipe(4), (4713, 0, "ACTIVE", ()))
-        wait(lambda process=process: daemons.asked(6, f"get_client_list {process}"), "the clients to be counted")
-        mps.set_servers(daemons.pipe(6))
-        mps.set_servers(daemons.pipe(4))
+        mps.set_servers(daemons.pipe(1), (4713, 0, "ACTIVE", ()))
+        wait(lambda process=process: daemons.asked(2, f"get_client_list {process}"), "the clients to be counted")
+        mps.set_servers(daemons.pipe(2))
+        mps.set_servers(daemons.pipe(1))
         told = f"MPS server {process} ended while it had 2 clients"
         wait(lambda told=told: any(told in event[2] for event in node.events() if event[0] == "hit"), "the event")
         wait(

@@ -10,13 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from threading import Timer
 
-import pytest
-
 from kube_accel.model import Mode
 from sim.kubelet import AdmissionError, ContainerStartError, PodSpec
 from unit.kube_accel.fraction_node import FractionNode, wait
 
-ROUNDS, PODS = 4, 8
+ROUNDS, PODS = 3, 8
 
 
 def kubelets_view(node: FractionNode) -> dict[tuple[str, str], tuple[int, int, int]]:
@@ -38,12 +36,11 @@ def agreed(node: FractionNode) -> bool:
     }
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_ledger_kubelet_and_annotation_agree_after_kills_at_any_instant(seed: int) -> None:
-    rng = random.Random(seed)
+def test_ledger_kubelet_and_annotation_agree_after_kills_at_any_instant() -> None:
+    rng = random.Random(0)
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
-        node = FractionNode(root, stack, Mode.VGPU, gpus="4xa100-mig", seed=seed)
+        node = FractionNode(root, stack, Mode.VGPU, gpus="4xa100-mig")
         node.start_api()
         node.start()
         pods: list[PodSpec] = []
