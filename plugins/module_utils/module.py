@@ -18,6 +18,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.transaction impor
     Transaction,
     TransactionError,
     digest,
+    explained,
 )
 
 BACKUP_DIR = "/var/lib/accel-kubernetes/backups"
@@ -78,7 +79,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
         work = work or (interrupted and module.check_mode)
     except (CommandError, OSError, Refused, TransactionError) as error:
         _warn(module, transaction)
-        module.fail_json(msg=str(error), recovered=recovered)
+        module.fail_json(msg=explained(error), recovered=recovered)
     _warn(module, transaction)
     module.exit_json(
         changed=work,

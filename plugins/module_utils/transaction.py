@@ -15,6 +15,8 @@ it began. The state lives in one directory per managed file set::
 from __future__ import annotations
 
 import base64
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -59,6 +61,8 @@ class Service:
     watch: Watch | None = None
     timeout: float = 60
     """Seconds for ``apply``, and again for the wait."""
+    reset: Sequence[str] = ()
+    """Run before ``apply``, whatever comes of it: clears what keeps a service from starting, as a start limit does."""
 
 
 @dataclass
@@ -115,6 +119,23 @@ def command_watch(argv: Sequence[str]) -> Watch:
         return probe
 
     return watch
+
+
+REMEDIES = {
+    errno.ENOSPC: "make room there (see 'df {path}'), then run again",
+    errno.EDQUOT: "make room there (see 'df {path}'), then run again",
+    errno.EROFS: "make its file system writable (see 'findmnt -T {path}'), then run again",
+    errno.EACCES: "let root write there (see 'lsattr -d {path}' and the audit log), then run again",
+    errno.EPERM: "let root write there (see 'lsattr -d {path}' and the audit log), then run again",
+}
+
+
+def explained(error: BaseException) -> str:
+    """An error's words, with the remedy where a file or its disk is to blame."""
+    words = str(error) or "interrupted"
+    if not isinstance(error, OSError) or error.errno not in REMEDIES:
+        return words
+    return f"{words}; {REMEDIES[error.errno].format(path=os.path.dirname(str(error.filename or '/')))}"
 
 
 class Transaction:
@@ -194,14 +215,14 @@ class Transaction:
             journal = self._prepare(changes, record)
             self._set_phase(journal, "writing")
         except OSError as error:
-            raise TransactionError(f"{error}; nothing was changed") from error
+            raise TransactionError(f"{explained(error)}; nothing was changed") from error
         try:
             self._apply(journal, lambda: self._write(changes, journal), undoing=False)
             for change in changes:
                 if self.host.read(change.path) != change.after:
                     raise TransactionError(f"{change.path} was changed by something else meanwhile")
         except (CommandError, OSError, TransactionError, KeyboardInterrupt) as error:
-            raise TransactionError(f"{error or 'interrupted'}; {self._undo(journal)}") from error
+            raise TransactionError(f"{explained(error)}; {self._undo(journal)}") from error
         # Before the phase: the timer must not undo what the journal calls healthy.
         self.host.remove(self._armed_path)
         self._set_phase(journal, "healthy")
@@ -256,6 +277,9 @@ class Transaction:
             return
         probe = self.service.watch(self.host, undoing) if self.service.watch else None
         write()
+        if self.service.reset:
+            with contextlib.suppress(CommandError):
+                self.host.run(self.service.reset, timeout=10)
         if self.service.apply:
             self.host.run(self.service.apply, self.service.timeout)
         if probe is None:
@@ -361,8 +385,7 @@ class Transaction:
             ours = f"ours {path} {entry['after']}" if entry["after"] else f"[ ! -e {path} ]"
             action = f"back {path} {quote(entry['backup'])} {entry['mode']:o}" if entry["backup"] else f"rm -f {path}"
             lines.append(f"if {ours}; then {action}; fi")
-        if self.service.apply:
-            lines.append(" ".join(quote(word) for word in self.service.apply))
+        lines += [" ".join(map(quote, command)) for command in (self.service.reset, self.service.apply) if command]
         lines.append(f"touch {quote(self._restored_path)} && rm -f {quote(self._armed_path)}")
         return "\n".join(lines) + "\n"
 

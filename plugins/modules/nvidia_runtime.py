@@ -304,7 +304,8 @@ class NvidiaRuntime:
             watch = cri_watch(CTR[self.name])
         elif ready:
             watch = command_watch(ready)
-        return Service(["systemctl", "restart", unit], watch, params["timeout"] or 60)
+        reset = ["systemctl", "reset-failed", unit]
+        return Service(["systemctl", "restart", unit], watch, params["timeout"] or 60, reset)
 
     def _unit(self) -> str:
         return str(UNITS[self.name][0])
@@ -444,6 +445,11 @@ class NvidiaRuntime:
         try:
             out = self.transaction.host.run([word.replace("%s", copy) for word in command], timeout=30)
         except CommandError as error:
+            if "unknown flag: --validate" in str(error):
+                self.transaction.warnings.append(
+                    "This dockerd, before 23.0, has no --validate: the candidate was not validated."
+                )
+                return
             raise Refused(f"the new {path} was refused, so nothing was changed: {error}") from error
         if self.runtime == "containerd" and self.module.params["validate"] is None and self._is_present():
             self._check_effect(out)
@@ -499,7 +505,7 @@ class RancherRuntime(NvidiaRuntime):
                 return ready
             return lambda: ready() or self._missing(host.read(self.path))
 
-        return Service(service.apply, watch, self.module.params["timeout"] or 300)
+        return Service(service.apply, watch, self.module.params["timeout"] or 300, service.reset)
 
     def _unit(self) -> str:
         host = Host(self.module)

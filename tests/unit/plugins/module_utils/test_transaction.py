@@ -172,6 +172,28 @@ def test_a_service_that_stays_ill_gets_its_old_files_back(machine: Machine) -> N
     assert transaction(machine).record() == Record()
 
 
+def test_a_start_limit_does_not_keep_the_old_file_from_coming_back(machine: Machine) -> None:
+    class Limited(Machine):
+        starts = 0
+
+        def run(self, argv: Sequence[str], timeout: float) -> str:
+            if argv[0] == "reset":
+                self.starts = 0
+                raise CommandError("it had not failed")
+            if argv[0] == "restart":
+                self.starts += 1
+                if self.starts > 1:
+                    raise CommandError("Start request repeated too quickly")
+            return super().run(argv, timeout)
+
+    limited = Limited(machine.root)
+    service = Service(["restart"], lambda host, undoing: lambda: "" if limited.running == OLD else "ill", 30, ["reset"])
+    (machine.root / "state").mkdir()
+
+    with pytest.raises(TransactionError, match="the previous files are back and the service is well"):
+        Transaction(limited, str(machine.root / "state"), "it", service).commit(changes(limited), Record())
+
+
 def test_a_service_that_was_ill_before_is_said_to_be_so_still(machine: Machine) -> None:
     machine.well = lambda running: False
 
@@ -184,7 +206,9 @@ def test_a_service_that_was_ill_before_is_said_to_be_so_still(machine: Machine) 
 def test_a_full_disk_leaves_everything_as_it_was(machine: Machine) -> None:
     machine.full_for = "/main"
 
-    with pytest.raises(TransactionError, match="No space left"):
+    with pytest.raises(
+        TransactionError, match=r"No space left.*; make room there \(see 'df .*'\), then run again; the pre"
+    ):
         transaction(machine).commit(changes(machine), Record())
 
     assert contents(machine) == BEFORE

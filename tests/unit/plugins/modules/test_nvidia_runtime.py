@@ -318,6 +318,17 @@ def test_docker(node: Node, content: str | None) -> None:
     assert (config.read_text() if config.exists() else None) == content
 
 
+def test_a_docker_that_cannot_validate_is_warned_about(node: Node) -> None:
+    config = node.root / "daemon.json"
+    node.command("dockerd", "echo 'Status: unknown flag: --validate' >&2; exit 125")
+    node.command("docker", "exit 0")
+
+    result = node.run(runtime="docker", config_path=str(config))
+
+    assert result["changed"]
+    assert "not validated" in str(result["warnings"])
+
+
 def test_crio(node: Node) -> None:
     config = node.root / "99-nvidia.toml"
     node.command("crictl", "exit 0")
