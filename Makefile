@@ -4,6 +4,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV := .venv/bin
+SCENARIO ?= default sharing
 LINK := .build/link/ansible_collections/accel
 STAGE := .build/stage/ansible_collections/accel/kubernetes
 KUBE_ACCEL := roles/gpu_plugins/files/kube_accel
@@ -15,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo test lint sanity molecule pytest test-cluster bench image clean
+.PHONY: help setup demo test test-full lint sanity molecule pytest test-cluster bench image clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -32,6 +33,9 @@ demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no clus
 
 test: setup lint sanity molecule pytest ## What CI runs.
 
+test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
+test-full: test ## What CI runs, with every molecule scenario there is.
+
 lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ruff check .
 	ruff format --check .
@@ -42,9 +46,12 @@ lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 sanity: setup ## ansible-test sanity on a copy of the collection.
 	@tests/tools/sanity.sh $(STAGE)
 
-molecule: setup ## The whole site on the simulated cluster.
+molecule: setup ## The whole site on the simulated cluster: make molecule [SCENARIO=sharing].
+	@$(MAKE) --no-print-directory --jobs=2 $(if $(word 2,$(SCENARIO)),--output-sync=target) $(addprefix molecule-,$(SCENARIO))
+
+molecule-%: setup
 	@# Named, since molecule empties this directory: an inherited or empty value would name another.
-	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule molecule test -s default
+	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* molecule test -s $*
 
 pytest: setup ## Unit tests, simulator conformance, property tests.
 	pytest --ignore tests/cluster
