@@ -104,6 +104,14 @@ def test_a_quota_stays_when_the_variable_is_emptied(plane: Plane) -> None:
     assert "configmaps kube-accel-quota" in ours(plane.cluster)
 
 
+def test_another_layout_takes_its_place(plane: Plane) -> None:
+    play(plane.inventory, PLAY, scheduler_layout="proxied")
+    assert "deployments kube-accel-extender" in ours(plane.cluster)
+    assert "daemonsets kube-accel-extender" not in ours(plane.cluster)
+    assert [item.get("bindVerb") for item in configuration(plane.cluster, "control")["extenders"]] == [None, None]
+    assert plane.placed("moved") == "gpus"
+
+
 def test_uninstall_leaves_what_was_there(plane: Plane) -> None:
     assert changed(play(plane.inventory, UNINSTALL))
     assert files(plane.cluster, "control") == plane.before

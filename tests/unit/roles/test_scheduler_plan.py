@@ -87,11 +87,23 @@ def test_ours_does_not_bind_where_another_does_on_any_control_plane(
     assert ask(evaluate, "__scheduler_layout", **unshared) == "none"
 
 
-def test_what_another_layout_needed_goes_and_a_quota_stays(evaluate: Evaluate) -> None:
-    objects = [{"metadata": {"name": "kube-accel-extender"}}]
-    for layout, more in (("local", []), ("secondary", ["kube-accel-extender-tls"])):
-        kept = ask(evaluate, "__scheduler_kept", scheduler_layout=layout, __scheduler_objects=objects)
-        assert kept == ["kube-accel-extender", "kube-accel-quota", *more]
+@pytest.mark.parametrize(("layout", "secret"), [("proxied", True), ("secondary", False)])
+def test_what_another_layout_needed_goes_and_a_quota_stays(evaluate: Evaluate, layout: str, secret: bool) -> None:
+    """A DaemonSet and a Deployment have the same name."""
+
+    def item(kind: str, name: str = "kube-accel-extender") -> dict[str, Any]:
+        return {"kind": kind, "metadata": {"name": name}}
+
+    there = [item("DaemonSet"), item("Deployment"), item("ConfigMap", "kube-accel-quota")]
+    there.append(item("Secret", "kube-accel-extender-tls"))
+    unwanted = ask(
+        evaluate,
+        "__scheduler_unwanted",
+        scheduler_layout=layout,
+        __scheduler_objects=[item("Deployment")],
+        __scheduler_swept={"results": [{"resources": there}, {"skipped": True}]},
+    )
+    assert [found["kind"] for found in unwanted] == ["DaemonSet", *(["Secret"] if secret else [])]
 
 
 def test_the_local_extender_has_every_verb_and_shared_resource(evaluate: Evaluate) -> None:
@@ -144,6 +156,7 @@ def test_the_proxied_extenders_filter_alone_through_the_api_server(evaluate: Eva
     assert sorted(names) == sorted(SHARED)
 
 
+OURS = "app.kubernetes.io/managed-by"
 BINDER = {"failed": True, "msg": "/c: http://x and https://127.0.0.1:9446/scheduler would both bind pods, and ..."}
 
 
@@ -171,6 +184,18 @@ BINDER = {"failed": True, "msg": "/c: http://x and https://127.0.0.1:9446/schedu
                 "__scheduler_found": found("rke2", "manifest"),
             },
             "secondary, or remove the extender that binds pods: http://theirs",
+        ),
+        (
+            {
+                "scheduler_layout": "proxied",
+                "__scheduler_services": {
+                    "results": [
+                        {"resources": [{"metadata": {"name": "gpu-quota-admission"}}]},
+                        {"resources": [{"metadata": {"name": "x", "labels": {OURS: "accel.kubernetes"}}}]},
+                    ]
+                },
+            },
+            "somebody else has gpu-quota-admission; remove what it belongs to",
         ),
         (
             {"scheduler_layout": "local", "__scheduler_kubeadm_found": {"failed": False, "msg": "refused"}},
