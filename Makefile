@@ -54,7 +54,10 @@ molecule-%: setup
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* molecule test -s $*
 
 pytest: setup ## Unit tests, simulator conformance, property tests.
-	pytest --ignore tests/cluster
+	pytest --ignore tests/cluster -m 'not full'
+
+test-full: test ## What CI runs, and what takes longer: roles in all their layouts on simulated clusters.
+	pytest --ignore tests/cluster -m full
 
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \

@@ -78,6 +78,7 @@ def test_all_that_is_wrong_with_the_variables_is_said_in_one_go(cluster: Cluster
     assert "did you mean limits?" in message
 
 
+@pytest.mark.full
 def test_a_local_extender_without_a_control_plane_names_the_group_and_the_other_layout(
     cluster: Cluster, inventory: Path
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_local_extender_without_a_control_plane_names_the_group_and_the_other_
     assert "scheduler_layout=secondary" in message
 
 
+@pytest.mark.full
 def test_the_secondary_layout_is_checked_before_the_nodes_are_touched(cluster: Cluster, inventory: Path) -> None:
     without_control_plane(inventory)
     quota = {"namespace": {}}
@@ -95,6 +97,7 @@ def test_the_secondary_layout_is_checked_before_the_nodes_are_touched(cluster: C
     assert "scheduler_image is not set" in message
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -31,6 +31,8 @@ from sim.cluster import Cluster, NodeSpec, Spec
 from sim.cluster.client import Api
 from sim.inventory import write_inventory
 
+pytestmark = pytest.mark.full
+
 QUOTA = {"namespaces": {"default": {"limits": [{"cores": 150}]}}}
 
 

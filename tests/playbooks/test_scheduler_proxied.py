@@ -35,6 +35,8 @@ from sim.cluster import Cluster, NodeSpec, Spec
 from sim.cluster.client import Api
 from sim.inventory import write_inventory
 
+pytestmark = pytest.mark.full
+
 PLANES = ("cp-a", "cp-b", "cp-c")
 THEIRS = {"urlPrefix": "http://127.0.0.1:9/theirs", "bindVerb": "bind", "managedResources": [{"name": "example.com/a"}]}
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"

@@ -32,6 +32,8 @@ from sim.cluster import Cluster, NodeSpec, Spec
 from sim.cluster.client import Api
 from sim.inventory import write_inventory
 
+pytestmark = pytest.mark.full
+
 INSTALL, UNINSTALL = ON_LOCALHOST.format(tasks="secondary"), ON_LOCALHOST.format(tasks="uninstall")
 POD = f"{CORE}/pods?labelSelector=app.kubernetes.io%2Fname%3Dkube-accel-extender"
 
