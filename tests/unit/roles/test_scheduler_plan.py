@@ -250,10 +250,30 @@ def kubeadm(scheduler: dict[str, Any] | None, version: str = "v1beta4") -> dict[
     return {"resources": [{"data": {"ClusterConfiguration": yaml.safe_dump(text)}}]}
 
 
+PATH_TYPES = {"", "DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice"}
+
+
+def accepted(scheduler: dict[str, Any], version: str) -> bool:
+    """Whether a ControlPlaneComponent of kubeadm's API can be read from it; it refuses unknown fields."""
+    types = {"name": str, "hostPath": str, "mountPath": str, "pathType": str, "readOnly": bool}
+    volumes = [item for item in scheduler.get("extraVolumes", []) if item["name"] != "theirs"]
+    arguments = scheduler.get("extraArgs", [] if version == "v1beta4" else {})
+    pairs = arguments.items() if isinstance(arguments, dict) else [tuple(item.values()) for item in arguments]
+    return (
+        scheduler.keys() <= {"extraArgs", "extraVolumes", "extraEnvs"}
+        and isinstance(arguments, list if version == "v1beta4" else dict)
+        and all(set(item) == {"name", "value"} for item in arguments if isinstance(item, dict))
+        and all(isinstance(word, str) for pair in pairs for word in pair)
+        and all(isinstance(item[key], types[key]) for item in volumes for key in item)
+        and all(item["pathType"] in PATH_TYPES for item in volumes)
+    )
+
+
 def told(evaluate: Evaluate, found: dict[str, Any], **changed: Any) -> dict[str, Any]:
     after = ask(evaluate, "__scheduler_kubeadm_after", __scheduler_kubeadm_found=found, **changed)
     assert after["clusterName"] == "c"
     found_scheduler: dict[str, Any] = json.loads(json.dumps(after["scheduler"]))
+    assert accepted(found_scheduler, after["apiVersion"].rpartition("/")[2])
     return found_scheduler
 
 
@@ -273,8 +293,10 @@ def test_kubeadm_is_told_what_the_manifest_holds(evaluate: Evaluate) -> None:
 
 
 def test_the_older_kubeadm_has_arguments_by_name(evaluate: Evaluate) -> None:
-    found = told(evaluate, kubeadm(None, "v1beta3"))
-    assert found["extraArgs"] == {"config": CONFIG}
+    found = told(evaluate, kubeadm({"extraArgs": {"v": "4"}}, "v1beta3"), scheduler_layout="local")
+    assert found["extraArgs"] == {"v": "4", "config": CONFIG}
+    gone = told(evaluate, kubeadm(found, "v1beta3"), scheduler_layout="none", scheduler_binpack_resources=[])
+    assert gone == {"extraArgs": {"v": "4"}}
 
 
 def test_a_configuration_of_others_stays_kubeadms(evaluate: Evaluate) -> None:
