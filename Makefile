@@ -34,7 +34,8 @@ demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no clus
 test: setup lint sanity molecule pytest ## What CI runs.
 
 test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
-test-full: test ## What CI runs, with every molecule scenario there is.
+test-full: FULL = yes
+test-full: test ## What CI runs, with every molecule scenario there is and the tests that take minutes.
 
 lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ruff check .
@@ -54,10 +55,7 @@ molecule-%: setup
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* molecule test -s $*
 
 pytest: setup ## Unit tests, simulator conformance, property tests.
-	pytest --ignore tests/cluster -m 'not full'
-
-test-full: test ## What CI runs, and what takes longer: roles in all their layouts on simulated clusters.
-	pytest --ignore tests/cluster -m full
+	pytest --ignore tests/cluster $(if $(FULL),,-m 'not full')
 
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
