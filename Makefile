@@ -4,7 +4,7 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 VENV := .venv/bin
-SCENARIO ?= default sharing
+SCENARIO ?= default
 LINK := .build/link/ansible_collections/accel
 STAGE := .build/stage/ansible_collections/accel/kubernetes
 KUBE_ACCEL := roles/gpu_plugins/files/kube_accel
@@ -35,7 +35,7 @@ test: setup lint sanity molecule pytest ## What CI runs.
 
 test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
 test-full: FULL = yes
-test-full: test ## What CI runs, with every molecule scenario there is and the tests that take minutes.
+test-full: test ## What CI runs, every other molecule scenario (container_runtime: root, mmdebstrap) and the tests that take minutes.
 
 lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ruff check .
@@ -47,7 +47,7 @@ lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 sanity: setup ## ansible-test sanity on a copy of the collection.
 	@tests/tools/sanity.sh $(STAGE)
 
-molecule: setup ## The whole site on the simulated cluster: make molecule [SCENARIO=sharing].
+molecule: setup ## The whole site on the simulated cluster: make molecule [SCENARIO="default sharing"].
 	@$(MAKE) --no-print-directory --jobs=2 $(if $(word 2,$(SCENARIO)),--output-sync=target) $(addprefix molecule-,$(SCENARIO))
 
 molecule-%: setup
