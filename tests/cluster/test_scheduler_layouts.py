@@ -160,14 +160,22 @@ def test_the_proxied_scheduler_may_use_the_two_services_and_nothing_else(plane: 
     hosts = inventory(plane, "proxied", scheduler_host_root=str(tree), scheduler_backup_dir=backups)
     port = yaml.safe_load(hosts.read_text())["all"]["vars"]["scheduler_extender_port"]
     play(hosts, PROXIED)
+    # The API server passes requests on to addresses of pods only.
+    container = {"name": "extender", "image": "none"}
+    pod = {"metadata": {"name": "extender"}, "spec": {"nodeName": "a", "containers": [container]}}
+    plane.admin.post(f"{SYSTEM}/pods", pod)
+    here = {"podIP": machine_address(), "podIPs": [{"ip": machine_address()}]}
+    plane.admin.patch(f"{SYSTEM}/pods/extender/status", {"status": here})
     for service in ("gpu-quota-admission", "nvidia-mps-scheduler-plugin"):
-        endpoints = {
-            "metadata": {"name": service, "labels": {"kubernetes.io/service-name": service}},
-            "addressType": "IPv4",
-            "endpoints": [{"addresses": [machine_address()], "conditions": {"ready": True}}],
-            "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+        # As the controller makes them of the Service's ports.
+        (served,) = plane.admin.get(f"{SYSTEM}/services/{service}")["spec"]["ports"]
+        ports = [{key: served[key] for key in ("name", "protocol") if key in served} | {"port": served["targetPort"]}]
+        address = {
+            "ip": machine_address(),
+            "targetRef": {"kind": "Pod", "name": "extender", "namespace": "kube-system"},
         }
-        plane.admin.post("/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices", endpoints)
+        subset = {"addresses": [address], "ports": ports}
+        plane.admin.post(f"{SYSTEM}/endpoints", {"metadata": {"name": service}, "subsets": [subset]})
     config = json.loads((tree / "planned.json").read_text())
     health = free_port()
     with (

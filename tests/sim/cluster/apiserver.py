@@ -428,9 +428,8 @@ class _Handler(BaseHTTPRequestHandler):
         scheme, name, port = {1: ("", parts[0], ""), 2: ("", *parts)}.get(len(parts), tuple(parts[:3]))
         service = self.api.store.get("services", request.namespace, name)
         ports = service["spec"]["ports"]
-        chosen = [
-            item for item in ports if port in (str(item["port"]), item.get("name", ""), *([""] * (len(ports) == 1)))
-        ]
+        # As the real one: no port in the URL is the port without a name.
+        chosen = [item for item in ports if port in (str(item["port"]), item.get("name", ""))]
         selector = (service["spec"].get("selector") or {}).items()
         pods = [pod for pod in self.api.store.all("pods", request.namespace) if is_ready(pod)
                 and selector and selector <= pod["metadata"].get("labels", {}).items()]  # fmt: skip

@@ -169,7 +169,12 @@ class TestContainers:
         marker.touch()
         until(lambda: ready(api, "web"), "the pod to be ready")
         assert api.call("GET", f"{SERVICES}/http:web:http/proxy/a/b?c=d") == (200, "/a/b?c=d ")
-        assert api.call("GET", f"{SERVICES}/web/proxy/") == (200, "/ ")
+        assert api.call("GET", f"{SERVICES}/web:80/proxy/") == (200, "/ ")
+        # As on a real server: without a port in the URL it is the port without a name.
+        assert api.call("GET", f"{SERVICES}/web/proxy/")[0] == 503
+        spec = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "web"}]}
+        api.create(SERVICES, {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "plain"}, "spec": spec})
+        assert api.call("GET", f"{SERVICES}/plain/proxy/") == (200, "/ ")
         marker.unlink()
         until(lambda: not ready(api, "web"), "the pod not to be ready")
         api.call("DELETE", f"{PODS}/web")
