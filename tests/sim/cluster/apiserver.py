@@ -42,7 +42,7 @@ _HOP = {"host", "authorization", "connection", "content-length", "transfer-encod
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _BOOKMARK = 60.0
 """Seconds of silence after which a watcher that allows bookmarks gets one."""
-_SUBRESOURCE_KINDS = {"binding": "Binding", "proxy": "ServiceProxyOptions"}
+_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction", "proxy": "ServiceProxyOptions"}
 _METHODS = ("do_GET", "do_POST", "do_PUT", "do_PATCH", "do_DELETE")
 _ADMIN = "kubernetes-admin"
 
@@ -365,8 +365,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _post(self, request: _Request, body: bytes) -> None:
         content = self._json(body)
-        if request.subresource == "binding":
-            self.api.store.bind(request.namespace, request.name, content, request.dry_run)
+        act = {"binding": self.api.store.bind, "eviction": self.api.store.evict}.get(request.subresource)
+        if act:
+            act(request.namespace, request.name, content, request.dry_run)
             self._send(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
         elif request.name:
             raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")

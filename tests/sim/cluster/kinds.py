@@ -41,7 +41,7 @@ KINDS: Mapping[str, Kind] = {
     for kind in (
         Kind("", "namespaces", "Namespace", False, ("ns",)),
         Kind("", "nodes", "Node", False, ("no",), ("status",)),
-        Kind("", "pods", "Pod", True, ("po",), ("status", "binding", "log"), ("spec",)),
+        Kind("", "pods", "Pod", True, ("po",), ("status", "binding", "eviction", "log"), ("spec",)),
         Kind("", "services", "Service", True, ("svc",), ("proxy",)),
         Kind("", "configmaps", "ConfigMap", True, ("cm",)),
         Kind("", "secrets", "Secret"),
@@ -56,6 +56,8 @@ KINDS: Mapping[str, Kind] = {
         Kind("node.k8s.io", "runtimeclasses", "RuntimeClass", False, fixed=("handler",)),
         Kind("scheduling.k8s.io", "priorityclasses", "PriorityClass", False, ("pc",), fixed=("value",)),
         Kind("coordination.k8s.io", "leases", "Lease"),
+        Kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",)),
+        Kind("resource.k8s.io", "deviceclasses", "DeviceClass", False),
     )
 }
 

@@ -29,6 +29,7 @@ from sim.cluster.kinds import (
     forbidden,
     internal_error,
     invalid,
+    is_ready,
     not_found,
     not_simulated,
     set_defaults,
@@ -212,6 +213,34 @@ class Store:
             if not dry_run:
                 self._write("pods", namespace, self.get("pods", namespace, name), pod)
 
+    def evict(self, namespace: str, name: str, eviction: Object, dry_run: bool = False) -> None:
+        """Delete a pod unless a disruption budget (minAvailable as a number) forbids it.
+
+        Raises ApiError 400, 404 and 429.
+        """
+        if (eviction.get("metadata") or {}).get("name") != name:
+            raise bad_request("name in URL does not match name in Eviction object")
+        with self._changed:
+            pod = self.get("pods", namespace, name)
+            if is_ready(pod):
+                for budget in self.all("poddisruptionbudgets", namespace):
+                    if _covers(budget, pod):
+                        self._spend(budget)
+            self.delete("pods", namespace, name, eviction.get("deleteOptions"), dry_run)
+
+    def _spend(self, budget: Object) -> None:
+        """Raises ApiError 429 when the budget does not allow another pod to go."""
+        least = budget["spec"].get("minAvailable")
+        if not isinstance(least, int):
+            raise not_simulated(f"a disruption budget without a number as minAvailable ({least!r})")
+        namespace = budget["metadata"]["namespace"]
+        healthy = sum(is_ready(pod) and _covers(budget, pod) for pod in self.all("pods", namespace))
+        if healthy <= least:
+            needs = f"The disruption budget {budget['metadata']['name']} needs {least} healthy pods and has {healthy}"
+            cause = {"reason": "DisruptionBudget", "message": f"{needs} currently"}
+            why = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise ApiError(429, "TooManyRequests", why, {"causes": [cause]})
+
     def delete(
         self, plural: str, namespace: str, name: str, options: Object | None = None, dry_run: bool = False
     ) -> Object:
@@ -353,6 +382,11 @@ class Store:
             self._history.append(Change(self._version, plural, old, subject))
         self._changed.notify_all()
         return subject
+
+
+def _covers(budget: Object, pod: Object) -> bool:
+    labels: dict[str, str] = pod["metadata"].get("labels", {})
+    return bool(dict(budget["spec"]["selector"]["matchLabels"]).items() <= labels.items())
 
 
 def set_condition(body: Object, type_: str, status: str, reason: str = "", message: str = "") -> None:

@@ -199,6 +199,30 @@ class TestContainers:
         assert not runs(pid)
         assert not (tree / "var/lib/kubelet/pods" / body["metadata"]["uid"]).exists()
 
+    def test_eviction_ends_a_pod_that_its_budget_can_spare(self, api: Api) -> None:
+        names = ("spared-1", "spared-2")
+        for name in names:
+            api.create(PODS, pod(name, "sleep", "1000", labels={"app": "spared"}))
+        until(lambda: all(ready(api, name) for name in names), "both ready")
+        spec: Object = {"minAvailable": 1, "selector": {"matchLabels": {"app": "spared"}}}
+        head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "spared"}}
+        budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        api.create(budgets, head | {"spec": spec})
+
+        def evict(name: str, under: str = "") -> tuple[int, Any]:
+            return api.call("POST", f"{PODS}/{name}/eviction", {"metadata": {"name": under or name}})
+
+        assert evict("spared-1", "spared-2")[0] == 400
+        assert evict("spared-3")[0] == 404
+        assert evict("spared-1")[0] == 201
+        code, answer = evict("spared-2")
+        assert (code, answer["reason"]) == (429, "TooManyRequests")
+        assert "needs 1 healthy pods and has 1 currently" in answer["details"]["causes"][0]["message"]
+        until(lambda: api.call("GET", f"{PODS}/spared-1")[0] == 404, "the evicted pod gone")
+        assert ready(api, "spared-2")
+        api.call("DELETE", f"{budgets}/spared")
+        assert evict("spared-2")[0] == 201
+
     def test_stubborn_pod_is_killed_with_all_its_processes(self, api: Api) -> None:
         script = "trap '' TERM; sleep 1000 & echo $!; while :; do sleep 0.05; done"
         api.create(PODS, pod("stubborn", "sh", "-c", script, terminationGracePeriodSeconds=1))

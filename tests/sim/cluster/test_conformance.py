@@ -430,7 +430,6 @@ def test_patch_types_nobody_needs_are_refused(ours: Api, media: str) -> None:
     [
         ("GET", "/apis/batch/v1/jobs"),
         ("GET", f"{NS}/secrets"),
-        ("POST", f"{NS}/pods/p/eviction"),
         ("DELETE", f"{NS}/configmaps"),
         ("DELETE", NS),
     ],
