@@ -85,6 +85,11 @@ class Blob:
         """A blob held in memory."""
         return cls("sha256:" + hashlib.sha256(data).hexdigest(), len(data), lambda: io.BytesIO(data))
 
+    def read(self) -> bytes:
+        """All of it."""
+        with self.open() as handle:
+            return handle.read()
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -395,6 +400,22 @@ def _descriptor(media_type: str, blob: Blob) -> Dict[str, Any]:
     return {"mediaType": media_type, "digest": blob.digest, "size": blob.size}
 
 
+def merged_index(image: Image, before: Mapping[str, Any]) -> Blob:
+    """An image index with this image for its architecture, and with the others of an index that was there before."""
+    entry = {**_descriptor(MANIFEST_TYPE, image.manifest), "platform": _platform(image)}
+    others = [
+        other
+        for other in before.get("manifests") or []
+        if (other.get("platform") or {}).get("architecture") != entry["platform"]["architecture"]
+    ]
+    manifests = sorted([entry, *others], key=lambda one: str((one.get("platform") or {}).get("architecture")))
+    return Blob.of(encode({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests}))
+
+
+def _platform(image: Image) -> Dict[str, str]:
+    return {"architecture": image.config["architecture"], "os": "linux"}
+
+
 def blob_path(digest: str) -> str:
     """Where an archive keeps a blob."""
     return "blobs/" + digest.replace(":", "/")
@@ -408,7 +429,7 @@ def archive_members(image: Image) -> Dict[str, Blob]:
         "manifests": [
             {
                 **_descriptor(MANIFEST_TYPE, image.manifest),
-                "platform": {"architecture": image.config["architecture"], "os": "linux"},
+                "platform": _platform(image),
                 "annotations": {
                     NAME_ANNOTATION: image.reference,
                     "org.opencontainers.image.ref.name": parse_reference(image.reference).tag,
@@ -437,6 +458,7 @@ def summary(image: Image | None) -> Dict[str, Any]:
     return {
         "reference": image.reference,
         "digest": image.manifest.digest,
+        "id": image.config_blob.digest,
         "config": {key: value for key, value in image.config.items() if key != "rootfs"},
         "layers": [
             {"digest": layer.blob.digest, "diff_id": layer.diff_id, "size": layer.blob.size} for layer in image.layers

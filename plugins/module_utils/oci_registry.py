@@ -15,7 +15,14 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import MANIFEST_TYPE, Blob, Image, Reference
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
+    INDEX_TYPE,
+    MANIFEST_TYPE,
+    Blob,
+    Image,
+    Reference,
+    merged_index,
+)
 
 MAX_ANSWER = 1 << 20
 # The name Docker gives its registry is not the host that serves it.
@@ -71,18 +78,33 @@ class Registry:
             digest = Blob.of(answer.body).digest
         return bool(digest != image.manifest.digest)
 
-    def push(self, image: Image) -> List[str]:
-        """Send what is missing, the manifest last; returns the digests of the blobs sent."""
+    def index(self, image: Image) -> Tuple[Blob, bool]:
+        """The index the tag is to name, the other architectures' images kept, and whether it names another or none."""
+        accept = {"Accept": f"{INDEX_TYPE}, {MANIFEST_TYPE}"}
+        answer = self._call("GET", f"manifests/{self.reference.tag}", accept, fine=(404,))
+        before = _document(answer) if answer.status == 200 else {}
+        index = merged_index(image, before if before.get("mediaType") == INDEX_TYPE else {})
+        return index, answer.body != index.read()
+
+    def push(self, image: Image, index: Blob | None = None) -> List[str]:
+        """Send what is missing, what the tag names last; returns the digests of the blobs sent."""
         sent = []
         for blob in image.blobs():
             if self._call("HEAD", f"blobs/{blob.digest}", fine=(404,)).status == 404:
                 self._upload(blob)
                 sent.append(blob.digest)
-        answer = self._call("PUT", f"manifests/{self.reference.tag}", {"Content-Type": MANIFEST_TYPE}, image.manifest)
-        stored = answer.headers.get("docker-content-digest", image.manifest.digest)
-        if stored != image.manifest.digest:
-            raise RegistryError(f"{self.reference.registry} stored {stored} instead of {image.manifest.digest}")
+        if index is None:
+            self._put(self.reference.tag, MANIFEST_TYPE, image.manifest)
+        else:
+            self._put(image.manifest.digest, MANIFEST_TYPE, image.manifest)
+            self._put(self.reference.tag, INDEX_TYPE, index)
         return sent
+
+    def _put(self, name: str, media_type: str, manifest: Blob) -> None:
+        answer = self._call("PUT", f"manifests/{name}", {"Content-Type": media_type}, manifest)
+        stored = answer.headers.get("docker-content-digest", manifest.digest)
+        if stored != manifest.digest:
+            raise RegistryError(f"{self.reference.registry} stored {stored} instead of {manifest.digest}")
 
     def _upload(self, blob: Blob) -> None:
         started = self._call("POST", "blobs/uploads/", body=Blob.of(b""))

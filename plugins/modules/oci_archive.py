@@ -96,6 +96,12 @@ options:
     description: Push the image to the registry that O(reference) names, under that tag.
     type: bool
     default: false
+  index:
+    description:
+      - Have the tag name an index of images, one for each architecture. The images that it has for others are kept.
+      - Only for O(push). Push one architecture after the other.
+    type: bool
+    default: false
   username:
     description: User of the registry.
     type: str
@@ -173,8 +179,14 @@ digest:
   returned: success
   type: str
   sample: sha256:0a8d2c0d0a1cf6cd4ab8bb1f1f3a7e6f9a0f3e6cd1c0a4f2cf2d9ef7c1c1c3aa
+id:
+  description: Digest of its configuration, by which Docker names an image.
+  returned: success
+  type: str
+  sample: sha256:8b0ad02e1b1e70f88fbffbf215ffbc2878a99d4eaedc10038143dcaf176b44a3
 image:
-  description: Name that stands for exactly this image, in the registry it was pushed to.
+  description:
+    - Name that stands for exactly this image, in the registry it was pushed to. With O(index) it stands for the index.
   returned: success
   type: str
   sample: registry.example.com/gpu/kube-accel@sha256:0a8d2c0d0a1cf6cd4ab8bb1f1f3a7e6f9a0f3e6cd1c0a4f2cf2d9ef7c1c1c3aa
@@ -194,6 +206,11 @@ compiled:
   returned: success
   type: int
   sample: 312
+published:
+  description: Whether the tag in the registry named something else, and now, or but for check mode, names this image.
+  returned: success
+  type: bool
+  sample: true
 pushed:
   description: Digests of what the registry lacked and was sent. Empty when nothing was.
   returned: success
@@ -228,7 +245,9 @@ class OciArchive:
         """Make what is missing and return the result."""
         path = self.params["path"]
         reference = oci_image.parse_reference(self.params["reference"])
-        if not os.path.isdir(os.path.dirname(os.path.realpath(path))) or os.path.isdir(path):
+        # In check mode the task that makes the directory only said so.
+        directory = self.module.check_mode or os.path.isdir(os.path.dirname(os.path.realpath(path)))
+        if not directory or os.path.isdir(path):
             raise ImageError(f"path {path} has to name a file in a directory that exists")
         before = self.store.image(path)
         image = self._assemble(reference, before)
@@ -236,12 +255,15 @@ class OciArchive:
         new = summary != oci_image.summary(before)
         if new and not self.module.check_mode:
             oci_store.write_archive(image, path, self.module.atomic_move)
-        pushing, pushed = self._push(reference, image) if self.params["push"] else (False, [])
+        digest, pushing, pushed = summary["digest"], False, []
+        if self.params["push"]:
+            digest, pushing, pushed = self._push(reference, image)
         return {
             **summary,
             "changed": new or pushing,
-            "image": f"{reference.registry}/{reference.repository}@{summary['digest']}",
+            "image": f"{reference.registry}/{reference.repository}@{digest}",
             "compiled": self.compiled,
+            "published": pushing,
             "pushed": pushed,
             "diff": {
                 "before_header": path,
@@ -325,7 +347,8 @@ class OciArchive:
             {path: entry for path, entry in code.items() if path in added},
         )
 
-    def _push(self, reference: oci_image.Reference, image: Image) -> Tuple[bool, List[str]]:
+    def _push(self, reference: oci_image.Reference, image: Image) -> Tuple[str, bool, List[str]]:
+        """Digest of what the tag then names, whether it named something else, and what was sent."""
         access = Access(
             self.params["username"] or "",
             self.params["password"] or "",
@@ -335,9 +358,9 @@ class OciArchive:
             self.params["timeout"],
         )
         registry = Registry(reference, access)
-        if not registry.lacks(image):
-            return False, []
-        return True, [] if self.module.check_mode else registry.push(image)
+        index, lacks = registry.index(image) if self.params["index"] else (None, registry.lacks(image))
+        sent = registry.push(image, index) if lacks and not self.module.check_mode else []
+        return (index or image.manifest).digest, lacks, sent
 
 
 def _shown(image: Image | None) -> str:
@@ -374,6 +397,7 @@ def main() -> None:
             "labels": {"type": "dict"},
             "user": {"type": "str"},
             "push": {"type": "bool", "default": False},
+            "index": {"type": "bool", "default": False},
             "username": {"type": "str"},
             "password": {"type": "str", "no_log": True},
             "token": {"type": "str", "no_log": True},

@@ -103,8 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
             if kind == "manifests":
                 document = json.loads(body)
                 assert self.headers["Content-Type"] == document["mediaType"]
-                needed = [document["config"], *document["layers"]]
-                if any(len(state.blobs.get(blob["digest"], b"")) != blob["size"] for blob in needed):
+                # An index refers to manifests, a manifest to blobs.
+                needed = document.get("manifests") or [document["config"], *document["layers"]]
+                held = state.manifests if "manifests" in document else state.blobs
+                if any(len(held.get(one["digest"], b"")) != one["size"] for one in needed):
                     return self._answer(400)
                 state.manifests[name] = body
                 return self._answer(201, Docker_Content_Digest=digest)

@@ -676,6 +676,37 @@ def test_push_sends_what_is_missing_once(make: Make, wheel: WheelFile, auth: str
         assert not set(second["pushed"]) & set(first["pushed"])
 
 
+def test_an_index_gathers_the_architectures_one_after_the_other(make: Make, base: Path) -> None:
+    with Registry() as registry:
+        options = {"reference": f"{registry.name}/gpu/kube-accel:1", "push": True, "insecure": True}
+
+        def push(architecture: str, index: bool = True, check: bool = False) -> dict[str, Any]:
+            return make(architecture=architecture, index=index, check=check, **options)
+
+        def named() -> dict[str, str]:
+            listed = json.loads(registry.manifests["1"])["manifests"]
+            return {one["platform"]["architecture"]: one["digest"] for one in listed}
+
+        # What is there without an index is not taken over: it does not say what it is for.
+        assert push("arm64", index=False)["published"]
+        alone = push("amd64")
+        assert named() == {"amd64": alone["digest"]}
+        other = push("arm64")
+        assert named() == {"amd64": alone["digest"], "arm64": other["digest"]}
+        assert other["image"].endswith("@sha256:" + hashlib.sha256(registry.manifests["1"]).hexdigest())
+        for architecture in ("amd64", "arm64"):
+            again = push(architecture)
+            assert (again["published"], again["pushed"], again["image"]) == (False, [], other["image"])
+
+        (base / "new").write_text("")
+        writes = registry.sent()
+        dry = push("amd64", check=True)
+        assert dry["published"]
+        assert registry.sent() == writes
+        changed = push("amd64")
+        assert (changed["image"], named()) == (dry["image"], {"amd64": changed["digest"], "arm64": other["digest"]})
+
+
 def test_push_again_when_only_the_registry_lost_it(make: Make) -> None:
     with Registry(digest_header=False) as registry:
         options = {"reference": f"{registry.name}/gpu/kube-accel:1", "push": True, "insecure": True}
