@@ -1,0 +1,224 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_image
+short_description: Bring an image to a Kubernetes node without a registry
+version_added: 0.1.0
+description:
+  - Imports an archive as M(accel.kubernetes.oci_archive) writes it into the container runtime that kubelet uses, and
+    pins it, so that kubelet does not remove it when the disk fills up.
+  - Does nothing when the node has the image with that digest under that name.
+  - Other images of the same repository are unpinned. They stay for the pods that were started with them.
+  - CRI-O is not served. Push the image to a registry for it.
+options:
+  state:
+    description: V(absent) removes all images of the repository.
+    type: str
+    choices: [present, absent]
+    default: present
+  repository:
+    description: Name of the image without its tag, in full, as V(localhost/kube-accel).
+    type: str
+    required: true
+  tag:
+    description: Tag the node is to know the image by, whatever the archive says. Required for V(present).
+    type: str
+  digests:
+    description:
+      - What identifies the image. For containerd that is the digest of its manifest, for Docker that of its
+        configuration or its manifest. Give both.
+      - Required for V(present).
+    type: list
+    elements: str
+  archive:
+    description: Path of the archive on the node. Only needed when the image is not there.
+    type: path
+  runtime:
+    description:
+      - V(auto) is V(docker) where cri-dockerd's socket F(/run/cri-dockerd.sock) is, and otherwise V(containerd).
+    type: str
+    choices: [auto, containerd, docker]
+    default: auto
+  command:
+    description:
+      - The runtime's client and its first arguments, as V([k3s, ctr]).
+      - By default C(ctr), else C(k3s ctr), or C(docker).
+    type: list
+    elements: str
+  socket:
+    description:
+      - The runtime's socket. By default F(/run/k3s/containerd/containerd.sock) where that is, which K3s and RKE2 have,
+        and otherwise the client's own.
+    type: path
+extends_documentation_fragment:
+  - accel.kubernetes.attributes
+attributes:
+  check_mode:
+    support: full
+    details: The runtime is asked what it has.
+  diff_mode:
+    support: full
+    details: Shows the images of the repository.
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: linux
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Import the daemon's image
+  accel.kubernetes.node_image:
+    repository: localhost/kube-accel
+    tag: 0.1.0
+    digests: ["{{ image.digest }}", "{{ image.id }}"]
+    archive: /var/tmp/kube-accel.tar
+
+- name: Remove it, on an RKE2 node
+  accel.kubernetes.node_image:
+    state: absent
+    repository: localhost/kube-accel
+    command: [/var/lib/rancher/rke2/bin/ctr]
+    socket: /run/k3s/containerd/containerd.sock
+"""
+
+RETURN = r"""
+imported:
+  description: Whether the archive was, or in check mode would be imported.
+  returned: success
+  type: bool
+  sample: true
+images:
+  description: Names of the repository's images before.
+  returned: success
+  type: list
+  elements: str
+  sample: [localhost/kube-accel:0.0.9]
+"""
+
+import json
+import os
+from typing import Any, Dict, List, Sequence
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.accel.kubernetes.plugins.module_utils.node_images import (
+    Containerd,
+    Docker,
+    NodeImageError,
+    Plan,
+    Runtime,
+    Stored,
+    carry_out,
+    plan_absent,
+    plan_present,
+)
+
+CRI_DOCKERD = "/run/cri-dockerd.sock"
+K3S_SOCKET = "/run/k3s/containerd/containerd.sock"
+RKE2_BINARIES = "/var/lib/rancher/rke2/bin"
+
+
+class NodeImage:
+    """One run of the module."""
+
+    def __init__(self, module: AnsibleModule) -> None:
+        self.module = module
+        self.params = module.params
+        module.run_command_environ_update = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+
+    def run(self) -> Dict[str, Any]:
+        """Do what is missing and return the result."""
+        repository, tag, digests = (self.params[key] for key in ("repository", "tag", "digests"))
+        runtime = self._runtime()
+        before = self._mine(runtime)
+        present = self.params["state"] == "present"
+        plan = plan_present(before, repository, tag, digests) if present else plan_absent(before, repository)
+        if not self.module.check_mode and not plan.empty:
+            archive = self.params["archive"] or ""
+            if plan.load and not os.path.isfile(archive):
+                raise NodeImageError(f"the node has no {repository}:{tag}, and 'archive' names no file: {archive!r}")
+            carry_out(plan, runtime, archive, repository, tag, digests)
+        after = _planned(before, plan, repository, tag) if self.module.check_mode else self._mine(runtime)
+        return {
+            "changed": not plan.empty,
+            "imported": plan.load,
+            "images": [image.name for image in before],
+            "diff": {"before": _shown(before), "after": _shown(after)},
+        }
+
+    def _mine(self, runtime: Runtime) -> List[Stored]:
+        prefix = f"{self.params['repository']}:"
+        return sorted((image for image in runtime.images() if image.name.startswith(prefix)), key=lambda i: i.name)
+
+    def _runtime(self) -> Runtime:
+        kind, socket, command = (self.params[key] for key in ("runtime", "socket", "command"))
+        if kind == "docker" or (kind == "auto" and os.path.exists(CRI_DOCKERD)):
+            return Docker(self._call, [*(command or ["docker"]), *(["--host", f"unix://{socket}"] if socket else [])])
+        if not command:
+            command = ["ctr"]
+            if not self.module.get_bin_path("ctr", opt_dirs=[RKE2_BINARIES]) and self.module.get_bin_path("k3s"):
+                command = ["k3s", "ctr"]
+        if not socket and os.path.exists(K3S_SOCKET):
+            socket = K3S_SOCKET
+        return Containerd(self._call, [*command, *(["--address", socket] if socket else [])])
+
+    def _call(self, command: Sequence[str]) -> str:
+        program = self.module.get_bin_path(command[0], opt_dirs=[RKE2_BINARIES])
+        if program is None:
+            raise NodeImageError(
+                f"there is no {command[0]} here to ask the container runtime with; see 'runtime' and 'command'"
+            )
+        code, out, err = self.module.run_command([program, *command[1:]])
+        if code:
+            said = (err or out).strip()[-800:]
+            hint = "; see 'socket'" if "sock" in said else ""
+            raise NodeImageError(f"{' '.join(command)} failed: {said}{hint}")
+        return str(out)
+
+
+def _planned(before: List[Stored], plan: Plan, repository: str, tag: str) -> List[Stored]:
+    """What a run would leave, for the difference that check mode shows."""
+    name = f"{repository}:{tag}"
+    after = [
+        Stored(image.name, image.digest, image.pinned and image.name not in plan.unpin)
+        for image in before
+        if image.name not in plan.remove and not (plan.pin and image.name == name)
+    ]
+    return [*after, Stored(name, "", True)] if plan.pin else after
+
+
+def _shown(images: List[Stored]) -> str:
+    return json.dumps({image.name: "pinned" if image.pinned else "not pinned" for image in images}, indent=2) + "\n"
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "repository": {"type": "str", "required": True},
+            "tag": {"type": "str"},
+            "digests": {"type": "list", "elements": "str"},
+            "archive": {"type": "path"},
+            "runtime": {"type": "str", "choices": ["auto", "containerd", "docker"], "default": "auto"},
+            "command": {"type": "list", "elements": "str"},
+            "socket": {"type": "path"},
+        },
+        required_if=[("state", "present", ["tag", "digests"])],
+        supports_check_mode=True,
+    )
+    try:
+        result = NodeImage(module).run()
+    except NodeImageError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()
