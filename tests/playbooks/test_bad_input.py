@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +17,7 @@ import yaml
 from sim.cluster import Cluster, NodeSpec, Spec
 from sim.inventory import write_inventory
 
-REPOSITORY = Path(__file__).parents[2]
+from .conftest import play
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +32,6 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def inventory(cluster: Cluster) -> Path:
     return write_inventory(cluster.root)
-
-
-@pytest.fixture(scope="module")
-def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Ansible finds this checkout as the collection it is."""
-    path = tmp_path_factory.mktemp("collections")
-    (path / "ansible_collections/accel").mkdir(parents=True)
-    (path / "ansible_collections/accel/kubernetes").symlink_to(REPOSITORY)
-    return path
 
 
 def state(cluster: Cluster) -> dict[str, str]:
@@ -68,19 +56,11 @@ def state(cluster: Cluster) -> dict[str, str]:
 def refusal(cluster: Cluster, inventory: Path, collections: Path, **variables: Any) -> str:
     """Runs the site, which must fail and change nothing; returns the messages of the failed tasks."""
     before = state(cluster)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), "accel.kubernetes.site"]
-    environment = os.environ | {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(
-        [*command, "-e", yaml.safe_dump(variables, default_flow_style=True)],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    output = done.stdout + done.stderr
-    assert done.returncode != 0, output
-    assert not re.search(r"changed=[1-9]", output), output
+    done = play(collections, "accel.kubernetes.site", "-i", str(inventory), **variables)
+    assert done.code != 0, done.output
+    assert done.changed == 0, done.output
     assert state(cluster) == before
-    return " ".join(re.findall(r'"msg": "(.*?)"[,}]', output))
+    return done.messages
 
 
 def test_an_unknown_mode_names_the_host_and_the_modes(cluster: Cluster, inventory: Path, collections: Path) -> None:
@@ -109,19 +89,48 @@ def test_kubelet_and_image_are_missed_in_one_go(cluster: Cluster, inventory: Pat
     assert "gpu_plugins_image is not set" in message
 
 
-def test_a_foreign_plugin_stays_in_charge(cluster: Cluster, inventory: Path, collections: Path) -> None:
-    labels = {"name": "nvidia-device-plugin-ds"}
-    container = {"name": "ctr", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.17.0"}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "nodeSelector": {"no": "node"}}}
-    name = "nvidia-device-plugin-daemonset"
-    spec = {"selector": {"matchLabels": labels}, "template": template}
-    head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}}
-    cluster.store.create("daemonsets", "kube-system", head | {"spec": spec})
+def test_an_image_that_cannot_be_assembled(cluster: Cluster, inventory: Path, collections: Path) -> None:
+    message = refusal(
+        cluster,
+        inventory,
+        collections,
+        gpu_plugins_image_assemble={"riscv64": {"base": "/srv/base.tar", "wheels": ["/srv/none/*.whl"]}},
+        gpu_plugins_image_delivery="push",
+    )
+    assert "gpu_plugins_image and gpu_plugins_image_assemble are both set" in message
+    assert "is by architecture, amd64 or arm64, and has riscv64" in message
+    assert "needs base and wheels, kube_accel's among them, for each architecture: see riscv64" in message
+    assert "name registry and repository in gpu_plugins_image_reference" in message
+
+
+FOREIGN = {
+    "nvdp-nvidia-device-plugin": "nvcr.io/nvidia/k8s-device-plugin:v0.17.0",
+    "nvidia-device-plugin-daemonset": "registry.example.com/mirror/plugin:1",  # the GPU operator's
+    "hami-device-plugin": "projecthami/hami:v2.10.0",
+}
+
+
+def test_foreign_plugins_and_device_classes_stay_in_charge(
+    cluster: Cluster, inventory: Path, collections: Path
+) -> None:
+    for name, image in FOREIGN.items():
+        template = {
+            "metadata": {"labels": {"name": name}},
+            "spec": {"containers": [{"name": "ctr", "image": image}], "nodeSelector": {"no": "node"}},
+        }
+        head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}}
+        spec = {"selector": {"matchLabels": {"name": name}}, "template": template}
+        cluster.store.create("daemonsets", "kube-system", head | {"spec": spec})
+    dra = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.nvidia.com"}}
+    cluster.store.create("deviceclasses", "", dra | {"spec": {"extendedResourceName": "nvidia.com/gpu"}})
     try:
         message = refusal(cluster, inventory, collections)
     finally:
-        cluster.store.delete("daemonsets", "kube-system", name)
-    assert f"DaemonSet kube-system/{name}" in message
+        for name in FOREIGN:
+            cluster.store.delete("daemonsets", "kube-system", name)
+        cluster.store.delete("deviceclasses", "", "gpu.nvidia.com")
+    assert all(f"kube-system/{name}" in message for name in FOREIGN)
+    assert "DeviceClass gpu.nvidia.com serves our resources" in message
     assert "gpu_plugins_takeover=true" in message
 
 

@@ -27,11 +27,16 @@ say "installing pinned Python packages"
 .venv/bin/uv pip install --quiet --python .venv/bin/python --requirement requirements-dev.txt \
   --editable roles/gpu_plugins/files/kube_accel
 
-# A containerd to read what we write: never started, needs no root. Tests say so when there is none.
-if ! command -v containerd >/dev/null && [ ! -x .cache/containerd/usr/bin/containerd ] && command -v apt-get >/dev/null; then
-  say "unpacking a containerd to check configurations with"
-  mkdir -p .cache/containerd
-  [ "$(id -u)" != 0 ] || apt-get update -qq || true
-  (cd .cache/containerd && apt-get download -qq containerd && dpkg -x containerd_*.deb .) ||
-    say "none to be had; the tests that ask the real containerd will be skipped and say so"
-fi
+# Programs that tests ask for the truth: a containerd to read configurations and import images, a registry to push to.
+# Unpacked, not installed. Tests say so when there is none.
+unpack() { # package program
+  if ! command -v "$2" >/dev/null && [ ! -x ".cache/$1/usr/bin/$2" ] && command -v apt-get >/dev/null; then
+    say "unpacking $1 for the tests that use a real one"
+    mkdir -p ".cache/$1"
+    [ "$(id -u)" != 0 ] || apt-get update -qq || true
+    (cd ".cache/$1" && apt-get download -qq "$1" && dpkg -x "$1"_*.deb .) ||
+      say "none to be had; the tests that ask a real one will be skipped and say so"
+  fi
+}
+unpack containerd containerd
+unpack docker-registry docker-registry

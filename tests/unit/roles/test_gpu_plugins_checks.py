@@ -17,10 +17,13 @@ def daemonset(name: str, image: str, container: str = "main", namespace: str = "
     }
 
 
-def pod(name: str, *containers: dict[str, str] | None, phase: str = "Running") -> dict[str, Any]:
-    """A pod whose containers have these limits; None is a container without any."""
+def pod(
+    name: str, *containers: dict[str, str] | None, phase: str = "Running", owner: str = "ReplicaSet"
+) -> dict[str, Any]:
+    """A pod whose containers have these limits; None is a container without any. ``owner`` is a kind or empty."""
+    owners = [{"kind": owner, "name": name, "controller": True}] if owner else []
     return {
-        "metadata": {"name": name, "namespace": "team"},
+        "metadata": {"name": name, "namespace": "team", "ownerReferences": owners},
         "spec": {"containers": [{} if limits is None else {"resources": {"limits": limits}} for limits in containers]},
         "status": {"phase": phase},
     }
@@ -33,6 +36,9 @@ def node(mode: str = "", gpus: str | None = None, cgpu: str = "") -> dict[str, A
     return {"metadata": {"name": "node-1", "labels": labels}, "status": {"allocatable": allocatable}}
 
 
+GPUS = {"gpus": [{}, {}]}
+EXTENDER = daemonset("kube-accel-extender", "registry.example/kube-accel:1", "extender")
+EXTENDER["metadata"]["labels"] = {"app.kubernetes.io/component": "extender"}
 OURS = daemonset("nvidia-device-plugin-ds", "registry.example/kube-accel:1", "kube-accel")
 NVIDIA = daemonset("anything", "nvcr.io/nvidia/k8s-device-plugin:v0.17.0")
 OPERATOR = daemonset("nvidia-device-plugin-daemonset", "nvcr.io/x", namespace="gpu-operator")
@@ -45,7 +51,7 @@ def answers(**changed: Any) -> dict[str, Any]:
     return {
         "gpu_plugins_image": "registry.example/kube-accel:1",
         "__gpu_plugins_kubelet": {"stat": {"exists": True}},
-        "__gpu_plugins_nodes": {"resources": [node()]},
+        "__gpu_plugins_picked": {"resources": [node()]},
         "__gpu_plugins_daemonsets": {"resources": [PLAIN]},
         "__gpu_plugins_device_classes": {"resources": []},
         "__gpu_plugins_runtime_classes": {"resources": []},
@@ -58,7 +64,8 @@ def device_class(extended: str | None) -> dict[str, Any]:
 
 
 def problems(evaluate: Evaluate, **changed: Any) -> list[str]:
-    found = evaluate("gpu_plugins", "__gpu_plugins_problems", {}, **answers(**changed))
+    facts = {"accel_nvml": changed.pop("gpus")} if "gpus" in changed else {}
+    found = evaluate("gpu_plugins", "__gpu_plugins_problems", facts, **answers(**changed))
     assert isinstance(found, list)
     return found
 
@@ -70,20 +77,39 @@ def problems(evaluate: Evaluate, **changed: Any) -> list[str]:
         {"__gpu_plugins_daemonsets": {"resources": []}},
         {
             "__gpu_plugins_daemonsets": {"resources": [OURS, PLAIN]},
-            "__gpu_plugins_nodes": {"resources": [node("pgpu", "8")]},
+            "__gpu_plugins_picked": {"resources": [node("pgpu", "8")]},
         },
         {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "gpu_plugins_takeover": True},
-        {"__gpu_plugins_nodes": {"resources": [node(gpus="8")]}, "gpu_plugins_takeover": True},
-        {"__gpu_plugins_nodes": {"resources": [node(gpus="0")]}},
+        {"__gpu_plugins_picked": {"resources": [node(gpus="8")]}, "gpu_plugins_takeover": True},
+        {"__gpu_plugins_picked": {"resources": [node(gpus="0")]}},
         {"__gpu_plugins_runtime_classes": {"resources": [{"metadata": {"name": "nvidia"}, "handler": "nvidia"}]}},
-        {"__gpu_plugins_nodes": {"resources": [node("mps")]}, "__gpu_plugins_pods": {"resources": [pod("idle", None)]}},
+        {
+            "__gpu_plugins_picked": {"resources": [node("mps")]},
+            "__gpu_plugins_pods": {"resources": [pod("idle", None)]},
+        },
         {
             # As -e or a survey gives it.
             "gpu_plugins_drain": "true",
-            "__gpu_plugins_nodes": {"resources": [node("mps")]},
+            "__gpu_plugins_picked": {"resources": [node("mps")]},
             "__gpu_plugins_pods": {"resources": [pod("train", {"nvidia.com/mps-core": "20"})]},
         },
+        {
+            "gpu_plugins_drain": True,
+            "gpu_plugins_drain_force": True,
+            "__gpu_plugins_picked": {"resources": [node("mps")]},
+            "__gpu_plugins_pods": {"resources": [pod("bare", {"nvidia.com/mps-core": "20"}, owner="")]},
+        },
+        {
+            "__gpu_plugins_picked": {"resources": [node("mps")]},
+            "__gpu_plugins_pods": {"resources": [pod("agent", {"nvidia.com/gpu": "0"}, owner="DaemonSet")]},
+        },
         {"gpu_mode": "vgpu", "__gpu_plugins_daemonsets": {"resources": [OURS]}},
+        {"gpu_mode": "vgpu", "gpus": {"gpus": [{}]}},
+        {"gpus": GPUS},
+        {"gpu_mode": "vgpu", "gpus": GPUS, "__gpu_plugins_daemonsets": {"resources": [EXTENDER]}},
+        {"gpu_mode": "vgpu", "gpus": GPUS, "__gpu_plugins_deployments": {"resources": [EXTENDER]}},
+        {"gpu_mode": "vgpu", "gpus": GPUS, "__gpu_plugins_extender_coming": True},
+        {"gpu_mode": "vgpu", "gpus": GPUS, "gpu_plugins_extender_required": "false"},
         {"gpu_plugins_vgpu_enabled": False},
         {"__gpu_plugins_device_classes": {"resources": [device_class("example.com/fpga"), device_class(None)]}},
     ],
@@ -98,21 +124,21 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
         ({"gpu_mode": "shared"}, "gpu_mode is 'shared'; set it to one of pgpu"),
         ({"gpu_plugins_image": ""}, "gpu_plugins_image is not set"),
         ({"__gpu_plugins_kubelet": {"stat": {"exists": False}}}, "set gpu_plugins_kubelet_dir"),
-        ({"__gpu_plugins_nodes": {"resources": []}}, "set gpu_plugins_node_name"),
+        ({"__gpu_plugins_picked": {"resources": []}}, "set gpu_plugins_node_name"),
         (
             {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}},
             "DaemonSet kube-system/anything; remove it, or set gpu_plugins_takeover",
         ),
         ({"__gpu_plugins_daemonsets": {"resources": [OURS, OPERATOR]}}, "gpu-operator/nvidia-device-plugin-daemonset"),
         ({"__gpu_plugins_daemonsets": {"resources": [SAME_NAME]}}, "set gpu_plugins_takeover=true"),
-        ({"__gpu_plugins_nodes": {"resources": [node(gpus="8")]}}, "offers 8 nvidia.com/gpu already"),
+        ({"__gpu_plugins_picked": {"resources": [node(gpus="8")]}}, "offers 8 nvidia.com/gpu already"),
         (
             {"__gpu_plugins_runtime_classes": {"resources": [{"metadata": {"name": "nvidia"}, "handler": "other"}]}},
             "set gpu_plugins_runtime_class",
         ),
         (
             {
-                "__gpu_plugins_nodes": {"resources": [node("mps")]},
+                "__gpu_plugins_picked": {"resources": [node("mps")]},
                 "__gpu_plugins_pods": {
                     "resources": [pod("train", None, {"nvidia.com/gpu": "2"}), pod("web", {"cpu": "1"})]
                 },
@@ -120,17 +146,43 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
             "serves mode mps and these pods hold its GPUs: team/train; remove them",
         ),
         (
+            {
+                "gpu_plugins_drain": True,
+                "__gpu_plugins_picked": {"resources": [node("mps")]},
+                "__gpu_plugins_pods": {
+                    "resources": [
+                        pod("made", {"nvidia.com/mps-core": "1"}),
+                        pod("bare", {"nvidia.com/mps-core": "1"}, owner=""),
+                    ]
+                },
+            },
+            "anew if they were evicted: team/bare; remove them before the node becomes pgpu, or set",
+        ),
+        (
+            {
+                "gpu_plugins_drain": True,
+                "gpu_plugins_drain_force": True,
+                "__gpu_plugins_picked": {"resources": [node("mps")]},
+                "__gpu_plugins_pods": {"resources": [pod("agent", {"nvidia.com/mps-core": "1"}, owner="DaemonSet")]},
+            },
+            "of a DaemonSet or static and would come back: team/agent; keep them off the node",
+        ),
+        (
+            {"gpu_mode": "mps", "gpus": GPUS, "__gpu_plugins_daemonsets": {"resources": [PLAIN]}},
+            "Mode mps on node 'node-1' shares 2 GPUs, and no extender",
+        ),
+        (
             {"__gpu_plugins_device_classes": {"resources": [device_class("nvidia.com/gpu")]}},
             "DeviceClass gpu.nvidia.com serves our resources by dynamic resource allocation",
         ),
         ({"gpu_mode": "mps", "gpu_plugins_mps_enabled": "false"}, "gpu_plugins_mps_enabled=false turned off"),
         (
-            {"gpu_plugins_cgpu_enabled": False, "__gpu_plugins_nodes": {"resources": [node(cgpu="true")]}},
+            {"gpu_plugins_cgpu_enabled": False, "__gpu_plugins_picked": {"resources": [node(cgpu="true")]}},
             "to serve mode cgpu, which gpu_plugins_cgpu_enabled=false",
         ),
         (
             {
-                "__gpu_plugins_nodes": {"resources": [node("pgpu", cgpu="false")]},
+                "__gpu_plugins_picked": {"resources": [node("pgpu", cgpu="false")]},
                 "gpu_mode": "cgpu",
                 "__gpu_plugins_pods": {"resources": [pod("train", {"nvidia.com/gpu": "1"})]},
             },
@@ -145,7 +197,7 @@ def test_what_cannot_work_is_refused_with_its_remedy(evaluate: Evaluate, changed
 
 
 def test_all_problems_are_said_at_once(evaluate: Evaluate) -> None:
-    assert len(problems(evaluate, gpu_plugins_image="", __gpu_plugins_nodes={"resources": []})) == 2
+    assert len(problems(evaluate, gpu_plugins_image="", __gpu_plugins_picked={"resources": []})) == 2
 
 
 @pytest.mark.parametrize(
@@ -194,7 +246,7 @@ def test_a_side_car_holds_gpus_too(evaluate: Evaluate) -> None:
 def test_the_cgpu_label_is_set_and_cleared_for_our_mode_alone(
     evaluate: Evaluate, mode: str, found: dict[str, Any], serves: str, labels: dict[str, str | None]
 ) -> None:
-    given = answers(gpu_mode=mode, __gpu_plugins_nodes={"resources": [found]})
+    given = answers(gpu_mode=mode, __gpu_plugins_picked={"resources": [found]})
     assert evaluate("gpu_plugins", "__gpu_plugins_serves", {}, **given) == serves
     assert evaluate("gpu_plugins", "__gpu_plugins_labels", {}, **given) == labels
 
@@ -222,7 +274,7 @@ def test_a_node_must_offer_what_its_usable_gpus_make(
 ) -> None:
     def complete(offered: dict[str, str]) -> bool:
         found = node(mode) | {"status": {"allocatable": offered}}
-        given = answers(gpu_mode=mode, __gpu_plugins_nodes={"resources": [found]})
+        given = answers(gpu_mode=mode, __gpu_plugins_picked={"resources": [found]})
         assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == expected
         done = evaluate("gpu_plugins", "__gpu_plugins_complete", facts, **given)
         assert isinstance(done, bool)

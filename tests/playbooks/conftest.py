@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs playbooks of the collection against a simulated cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sim.cluster import Cluster, Spec
+from sim.inventory import write_inventory
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a playbook said."""
+
+    code: int
+    output: str
+
+    @property
+    def messages(self) -> str:
+        """Those of the failed tasks and of debug."""
+        return " ".join(re.findall(r'"msg": "(.*?)"[,}\n]', self.output))
+
+    @property
+    def changed(self) -> int:
+        """Tasks that changed something, of all hosts."""
+        return sum(map(int, re.findall(r"changed=(\d+)", self.output)))
+
+
+@dataclass(frozen=True)
+class Playbooks:
+    """Runs them on the hosts of a cluster, unless told otherwise with its inventory as it was written."""
+
+    cluster: Cluster
+    collections: Path
+
+    def start(self, book: str, *options: str, inventory: Path | None = None, **variables: Any) -> subprocess.Popen[str]:
+        """A process group of its own."""
+        hosts = str(inventory or self.cluster.root / "inventory.yml")
+        return start_play(self.collections, book, "-i", hosts, *options, **variables)
+
+    def run(self, book: str, *options: str, inventory: Path | None = None, **variables: Any) -> Run:
+        """Run one to its end."""
+        return ended(self.start(book, *options, inventory=inventory, **variables))
+
+
+def start_play(collections: Path, book: str, *options: str, **variables: Any) -> subprocess.Popen[str]:
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), book, *options]
+    command += ["-e", yaml.safe_dump(variables, default_flow_style=True, width=10_000)] if variables else []
+    environment = os.environ | {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_NOCOLOR": "1"}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> Run:
+    """What a started one said in the end."""
+    output, _ = process.communicate()
+    return Run(process.returncode, output)
+
+
+def play(collections: Path, book: str, *options: str, **variables: Any) -> Run:
+    """Run a playbook to its end."""
+    return ended(start_play(collections, book, *options, **variables))
+
+
+@pytest.fixture(scope="session")
+def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Ansible finds this checkout as the collection it is."""
+    path = tmp_path_factory.mktemp("collections")
+    (path / "ansible_collections/accel").mkdir(parents=True)
+    (path / "ansible_collections/accel/kubernetes").symlink_to(REPOSITORY)
+    return path
+
+
+Start = Callable[[Spec], Playbooks]
+
+
+@pytest.fixture(scope="module")
+def start(collections: Path) -> Iterator[Start]:
+    """``start(spec)``: a running cluster with its inventory, to run playbooks on."""
+    running: list[Cluster] = []
+    with tempfile.TemporaryDirectory(prefix="accel-", ignore_cleanup_errors=True) as root:
+
+        def begin(spec: Spec) -> Playbooks:
+            cluster = Cluster(Path(root), spec)
+            running.append(cluster)
+            cluster.start()
+            write_inventory(cluster.root)
+            return Playbooks(cluster, collections)
+
+        yield begin
+        for cluster in running:
+            cluster.stop()

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image, assembled and brought to nodes: into a real containerd, and to a real registry."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+
+from .conftest import REPOSITORY, Run, play
+
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+MACHINES = {"amd64": 62, "arm64": 183}
+CONTAINERD = """
+version = 2
+root = "{0}/root"
+state = "{0}/state"
+[grpc]
+  address = "{0}/c.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  stream_server_port = "0"
+"""
+# The password is "pass word".
+HTPASSWD = "robot:$2b$04$3Lle5FXgUy.N/xz4Tv/J8uR.DT4E87IU8PvF017i6vpSY78zCAW8G\n"
+
+
+def program(name: str, package: str) -> str:
+    """The path of a program, installed or unpacked by `make setup`. Skips the test where there is none."""
+    found = shutil.which(name) or shutil.which(name, path=str(REPOSITORY / f".cache/{package}/usr/bin"))
+    return found or pytest.skip(f"no {name} on PATH and none could be unpacked")
+
+
+@contextlib.contextmanager
+def server(command: list[str], log: Path, answers: Callable[[], bool]) -> Iterator[None]:
+    """A process, once it answers."""
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + 60
+        while not answers():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@dataclass(frozen=True)
+class Containerd:
+    ctr: str
+    socket: Path
+
+    def call(self, *words: str) -> str:
+        command = [self.ctr, "--address", str(self.socket), "--namespace", "k8s.io", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def images(self) -> dict[str, bool]:
+        """Names, without those of the CRI plugin's own, and whether they are pinned."""
+        lines = self.call("images", "ls").splitlines()[1:]
+        return {line.split()[0]: "pinned=pinned" in line for line in lines if not line.startswith("sha256:")}
+
+
+@pytest.fixture(scope="module")
+def containerd() -> Iterator[Containerd]:
+    """A containerd of its own, with the part kubelet talks to."""
+    daemon, ctr = program("containerd", "containerd"), program("ctr", "containerd")
+    if os.geteuid():
+        pytest.skip("a real containerd needs root")
+    with tempfile.TemporaryDirectory(prefix="ctd") as directory:
+        root = Path(directory)
+        (root / "config.toml").write_text(CONTAINERD.format(root))
+        made = Containerd(ctr, root / "c.sock")
+
+        def answers() -> bool:
+            return made.socket.exists() and not subprocess.run([ctr, "-a", made.socket, "version"]).returncode
+
+        with server([daemon, "--config", str(root / "config.toml")], root / "log", answers):
+            yield made
+
+
+@dataclass(frozen=True)
+class Registry:
+    name: str
+    ca: Path
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A registry that wants a password, over TLS."""
+    binary, root = program("docker-registry", "docker-registry"), tmp_path_factory.mktemp("registry")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        name = f"127.0.0.1:{probe.getsockname()[1]}"
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(root / "ca.pem"))
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_and_cert_chain_pem.write_to_path(str(root / "server.pem"))
+    (root / "htpasswd").write_text(HTPASSWD)
+    tls = {"certificate": str(root / "server.pem"), "key": str(root / "server.pem")}
+    config = {
+        "version": 0.1,
+        "storage": {"filesystem": {"rootdirectory": str(root / "data")}},
+        "http": {"addr": name, "tls": tls},
+        "auth": {"htpasswd": {"realm": "test", "path": str(root / "htpasswd")}},
+    }
+    (root / "config.yml").write_text(yaml.safe_dump(config))
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return not probe.connect_ex(("127.0.0.1", int(name.split(":")[1])))
+
+    with server([binary, "serve", str(root / "config.yml")], root / "log", answers):
+        yield Registry(name, root / "ca.pem")
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """``parts(text)``: a base and a wheel of kube_accel that holds the text, as the role takes them."""
+
+    def make(text: str) -> dict[str, Any]:
+        base = tmp_path / "base"
+        for architecture, machine in MACHINES.items():
+            python = base / architecture / f"usr/bin/python3.{sys.version_info.minor}"
+            python.parent.mkdir(parents=True, exist_ok=True)
+            python.write_bytes(b"\x7fELF\x02\x01\x01" + bytes(11) + machine.to_bytes(2, "little"))
+            python.chmod(0o755)
+        info = "kube_accel-1.0.dist-info"
+        files = {
+            "kube_accel/__init__.py": f"TEXT = {text!r}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\n",
+            f"{info}/METADATA": "Metadata-Version: 2.1\nName: kube_accel\nVersion: 1.0\n",
+            f"{info}/entry_points.txt": "[console_scripts]\nkube-accel = kube_accel:main\n",
+        }
+        lines = [f"{path},sha256={digest(content)}," for path, content in files.items()]
+        with zipfile.ZipFile(tmp_path / "kube_accel-1.0-py3-none-any.whl", "w") as wheel:
+            for path, content in files.items():
+                wheel.writestr(path, content)
+            wheel.writestr(f"{info}/RECORD", "\n".join([*lines, f"{info}/RECORD,,"]))
+        made = {name: {"base": str(base / name), "wheels": [f"{tmp_path}/kube_accel-*.whl"]} for name in MACHINES}
+        return {"gpu_plugins_image_assemble": made, "gpu_plugins_image_dir": str(tmp_path / "archives")}
+
+    return make
+
+
+def digest(content: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
+
+
+@pytest.fixture
+def image(collections: Path, tmp_path: Path) -> Callable[..., Run]:
+    """Runs an entry point of the role on this machine as the only node, and says the image's name."""
+
+    def run(entry: str, *options: str, **variables: Any) -> Run:
+        role = {"name": "accel.kubernetes.gpu_plugins", "tasks_from": entry}
+        tasks = [{"include_role": role}, {"debug": {"msg": "image={{ gpu_plugins_image | default('') }}"}}]
+        local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        (tmp_path / "play.yml").write_text(
+            yaml.safe_dump([{"hosts": "all", "gather_facts": False, "vars": local, "tasks": tasks}])
+        )
+        return play(collections, str(tmp_path / "play.yml"), "-i", "node,", *options, **variables)
+
+    return run
+
+
+def test_import_pins_the_image_and_does_nothing_twice(
+    containerd: Containerd, parts: Callable[[str], dict[str, Any]], image: Callable[..., Run]
+) -> None:
+    def run(text: str, *options: str) -> Run:
+        done = image("image", *options, **parts(text), gpu_plugins_image_socket=str(containerd.socket))
+        assert done.code == 0, done.output
+        return done
+
+    dry = run("one", "--check", "--diff")
+    assert dry.changed == 1
+    assert "localhost/kube-accel:0.1.0-" in dry.output
+    assert containerd.images() == {}
+
+    assert run("one").changed == 1
+    ((first, pinned),) = containerd.images().items()
+    assert pinned
+    assert f"image={first}" in run("one").output
+    assert run("one").changed == 0
+    assert run("one", "--check").changed == 0
+    # Kubelet's side of containerd knows it, and what it starts is ours.
+    assert '"Entrypoint":["kube-accel"]' in containerd.call("content", "get", config_of(containerd, first))
+
+    containerd.call("images", "label", first, "io.cri-containerd.pinned=")
+    assert run("one").changed == 1
+    assert containerd.images() == {first: True}
+
+    assert run("two").changed == 1
+    images = containerd.images()
+    assert images.pop(first) is False
+    assert list(images.values()) == [True]
+
+    containerd.call("images", "tag", first, "docker.io/library/other:1")
+    gone = image("image_uninstall", **parts("two"), gpu_plugins_image_socket=str(containerd.socket))
+    assert gone.code == 0, gone.output
+    assert list(containerd.images()) == ["docker.io/library/other:1"]
+    again = image("image_uninstall", **parts("two"), gpu_plugins_image_socket=str(containerd.socket))
+    assert (again.code, again.changed) == (0, 0)
+
+
+def config_of(containerd: Containerd, name: str) -> str:
+    listed = [line.split() for line in containerd.call("images", "ls").splitlines()]
+    target = next(words[2] for words in listed if words[0] == name)
+    return next(words[0] for words in listed if words[0].startswith("sha256:") and words[2] == target)
+
+
+@pytest.mark.full
+def test_push_makes_one_name_for_all_architectures(
+    registry: Registry,
+    containerd: Containerd,
+    parts: Callable[[str], dict[str, Any]],
+    image: Callable[..., Run],
+    tmp_path: Path,
+) -> None:
+    push = {
+        "gpu_plugins_image_delivery": "push",
+        "gpu_plugins_image_reference": f"{registry.name}/gpu/kube-accel:1",
+        "gpu_plugins_image_username": "robot",
+        "gpu_plugins_image_password": "pass word",
+        "gpu_plugins_image_ca_path": str(registry.ca),
+    }
+
+    def run(text: str, *options: str, **changed: Any) -> Run:
+        return image("image", *options, **parts(text), **push | changed)
+
+    refused = run("one", gpu_plugins_image_password="wrong")
+    assert refused.code != 0
+    assert "did not accept 'username' and 'password'" in refused.output, refused.output
+    unverified = run("one", gpu_plugins_image_ca_path="")
+    assert unverified.code != 0
+    assert "name the certificate authority that signed it" in unverified.output
+
+    dry = run("one", "--check")
+    assert (dry.code, dry.changed) == (0, 1), dry.output
+    first = run("one", "-vvv")
+    assert (first.code, first.changed) == (0, 1), first.output
+    assert "pass word" not in first.output
+    again = run("one")
+    assert (again.code, again.changed) == (0, 0), again.output
+    # On another controller, as AWX starts one for each job, the archives are missing and nothing else is different.
+    shutil.rmtree(tmp_path / "archives")
+    elsewhere = run("one")
+    assert (elsewhere.code, elsewhere.changed) == (0, 0), elsewhere.output
+
+    name = first.output.split("image=")[-1].split('"')[0]
+    assert name.startswith(f"{registry.name}/gpu/kube-accel@sha256:")
+    hosts = tmp_path / "hosts" / registry.name
+    hosts.mkdir(parents=True)
+    (hosts / "hosts.toml").write_text(f'[host."https://{registry.name}"]\n  ca = "{registry.ca}"\n')
+    pull = ["images", "pull", "--hosts-dir", str(hosts.parent), "--user", "robot:pass word", "--all-platforms", name]
+    containerd.call(*pull)
+    platforms = next(line for line in containerd.call("images", "ls").splitlines() if line.startswith(name))
+    assert "linux/amd64,linux/arm64" in platforms
