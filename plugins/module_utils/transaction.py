@@ -9,7 +9,7 @@ it began. The state lives in one directory per managed file set::
     journal.json   the change under way; absent when there is none
     record.json    what the files were before our first change, what we last wrote, what in them is ours
     <n>-<name>     each file's bytes before the last change
-    restore.sh     what the timer runs; does nothing unless `armed` exists
+    restore.sh     what the timer runs; does nothing unless `armed` names that timer
 """
 
 from __future__ import annotations
@@ -355,26 +355,27 @@ class Transaction:
             return
         script = os.path.join(self.directory, "restore.sh")
         self.host.write(script, self._script(journal).encode(), 0o700)
-        self.host.write(self._armed_path, b"", 0o600)
+        # By name, and known before it exists: a timer that a killed run left must not take back what a later run does.
+        self.host.write(self._armed_path, journal["unit"].encode(), 0o600)
+        journal["armed"] = True
+        self._save(self._journal_path, journal)
         # Longer than the change and its undoing together can take.
         delay = int(4 * self.service.timeout + 60)
         try:
             timer = ["systemd-run", "--quiet", "--collect", f"--unit={journal['unit']}", f"--on-active={delay}s"]
-            self.host.run([*timer, "/bin/sh", script], timeout=10)
+            self.host.run([*timer, "/bin/sh", script, journal["unit"]], timeout=10)
         except CommandError as error:
+            journal["armed"] = False
             self.warnings.append(
                 f"No restore timer: {error}. Should this run be cut off, the next one restores the files."
             )
-            return
-        journal["armed"] = True
-        self._save(self._journal_path, journal)
 
     def _script(self, journal: Mapping[str, Any]) -> str:
         quote = shlex.quote
         lines = [
             "#!/bin/sh",
             "# Run by a systemd timer when a change by accel.kubernetes was never confirmed.",
-            f"[ -e {quote(self._armed_path)} ] || exit 0",
+            f'[ "$(cat {quote(self._armed_path)} 2>/dev/null)" = "$1" ] || exit 0',
             'ours() { [ "$(sha256sum <"$1" 2>/dev/null | cut -d\' \' -f1)" = "$2" ]; }',
             # A copy of the target carries its owner, mode and label; a target that is gone has none.
             'back() { tmp="$(dirname "$1")/.accel-restore.tmp"; { cp -a "$1" "$tmp" 2>/dev/null || '

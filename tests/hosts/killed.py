@@ -93,14 +93,15 @@ def content():
 def fire_timer():
     """Let the host's timer elapse now; returns whether there was one."""
     journals = [json.loads(path.read_text()) for path in STATE.glob("*/journal.json")]
-    units = [journal["unit"] for journal in journals if journal.get("armed")]
-    if not units:
+    units = [journal["unit"] for journal in journals]
+    if not units or not list(STATE.glob("*/armed")):
         return False
     listed = subprocess.run(
         ["systemctl", "list-timers", "--all", "--no-pager"], capture_output=True, text=True, check=True
     )
+    # Killed before it was set, or after it was stopped.
     if f"{units[0]}.timer" not in listed.stdout:
-        raise AssertionError(f"{units[0]}.timer is not among systemd's timers")
+        return False
     subprocess.run(["systemctl", "start", f"{units[0]}.service"], check=True)
     return True
 
@@ -139,7 +140,7 @@ def main():
                 module("absent")
             if not died:
                 break
-    expect(steps > 20 and timers > 5, f"only {steps} steps, {timers} timers")
+    expect(steps > 20 and timers > 8, f"only {steps} steps, {timers} timers")
     print(f"{steps} runs killed, {timers} ended by the timer, the others by the next run: {sorted(map(str, outcomes))}")
     sys.exit("\n".join(failures))
 

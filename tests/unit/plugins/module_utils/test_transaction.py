@@ -284,10 +284,10 @@ def run_timer(machine: Machine) -> bool:
     """What systemd does when the timer elapses; returns whether the service was restarted."""
     assert machine.timer is not None
     tools = machine.root.parent / f"{machine.root.name}-tools"
-    tools.mkdir()
+    tools.mkdir(exist_ok=True)
     (tools / "restart").write_text(f"#!/bin/sh\ntouch {tools}/restarted\n")
     (tools / "restart").chmod(0o755)
-    subprocess.run(machine.timer[-2:], check=True, env={"PATH": f"{tools}:/usr/bin:/bin"})
+    subprocess.run(machine.timer[-3:], check=True, env={"PATH": f"{tools}:/usr/bin:/bin"})
     return (tools / "restarted").exists()
 
 
@@ -308,6 +308,26 @@ def test_killed_anywhere_the_timer_restores_unless_the_change_was_confirmed(tmp_
             assert applied
         assert contents(machine) in (BEFORE, AFTER)
     assert restored > 5
+
+
+def test_a_timer_that_a_killed_run_left_does_not_touch_a_later_run(tmp_path: Path) -> None:
+    stale = 0
+    for machine in killed_machines(tmp_path):
+        left = machine.timer
+        transaction(machine).recover()
+        if left is None or contents(machine) != BEFORE:
+            continue
+        stale += 1
+
+        def well(_running: bytes | None, machine: Machine = machine, left: list[str] = left) -> bool:
+            machine.timer = left
+            assert not run_timer(machine)
+            return True
+
+        machine.well = well
+        transaction(machine).commit(changes(machine), Record())
+        assert contents(machine) == AFTER
+    assert stale > 5
 
 
 @pytest.fixture
