@@ -179,7 +179,7 @@ def _listed(value: object) -> List[Any]:
 def _argument(arguments: Sequence[object], name: str) -> str | None:
     found = None
     for argument in arguments:
-        key, _, value = str(argument).lstrip("-").partition("=")
+        key, *value = str(argument).lstrip("-").split("=", 1)
         if key == name:
-            found = value
+            found = "".join(value)
     return found
