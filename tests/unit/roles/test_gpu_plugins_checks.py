@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from .conftest import Evaluate
 
@@ -295,3 +299,44 @@ def test_modes_that_are_turned_off_lose_their_daemonset(evaluate: Evaluate, turn
     given = {f"gpu_plugins_{mode}_enabled": False for mode in turned_off}
     found = evaluate("gpu_plugins", "__gpu_plugins_disabled_daemonsets", {}, **given)
     assert found == [names[mode] for mode in turned_off]
+
+
+@pytest.mark.parametrize(
+    ("reference", "repository", "tag"),
+    [
+        ("localhost/kube-accel:0.1.0", "localhost/kube-accel", "0.1.0"),
+        ("registry.example.com:5000/gpu/kube-accel", "registry.example.com:5000/gpu/kube-accel", "latest"),
+        ("registry.example.com/kube-accel:v1_a.b-c", "registry.example.com/kube-accel", "v1_a.b-c"),
+    ],
+)
+def test_an_imported_image_is_named_by_its_content(
+    evaluate: Evaluate, reference: str, repository: str, tag: str
+) -> None:
+    made = {"gpu_plugins_image_reference": reference}
+
+    def name(*digests: str) -> str:
+        results = {"results": [{"digest": digest} for digest in digests]}
+        found = evaluate("gpu_plugins", "__gpu_plugins_image_tag", {}, **made, __gpu_plugins_assembled=results)
+        assert isinstance(found, str)
+        return found
+
+    assert evaluate("gpu_plugins", "__gpu_plugins_image_repository", {}, **made) == repository
+    assert re.fullmatch(re.escape(tag) + "-[0-9a-f]{12}", name("sha256:a", "sha256:b"))
+    assert name("sha256:a", "sha256:b") == name("sha256:b", "sha256:a") != name("sha256:a", "sha256:c")
+
+
+@pytest.mark.parametrize("reference", ["kube-accel:1", "gpu/kube-accel:1", "localhost/kube-accel@sha256:00"])
+def test_a_short_name_of_an_image_is_refused(evaluate: Evaluate, reference: str, tmp_path: Path) -> None:
+    (tmp_path / "kube_accel-1-py3-none-any.whl").touch()
+    parts = {"amd64": {"base": "/srv/base", "wheels": [f"{tmp_path}/*.whl"]}}
+    given: dict[str, Any] = {"gpu_plugins_image": "", "gpu_plugins_image_assemble": parts}
+    assert problems(evaluate, **given) == []
+    (found,) = problems(evaluate, **given, gpu_plugins_image_reference=reference)
+    assert "write the name in full" in found
+
+
+def test_the_assembled_image_bears_the_version_of_the_daemons() -> None:
+    role = Path(__file__).parents[3] / "roles/gpu_plugins"
+    version = tomllib.loads((role / "files/kube_accel/pyproject.toml").read_text())["project"]["version"]
+    named = yaml.safe_load((role / "defaults/main.yml").read_text())["gpu_plugins_image_reference"]
+    assert named == f"localhost/kube-accel:{version}"
