@@ -321,6 +321,7 @@ class SchedulerExtender:
         named = told.config_file() or self.params["scheduler_config_path"]
         config_path = self._on_host(named)
         config = self.transaction.read(config_path)
+        binders = self._binders(record, config, config_path)
         if self.params["state"] == "present":
             after = self._present(record, told, current, named, config)
         else:
@@ -335,7 +336,7 @@ class SchedulerExtender:
             "configuration": {}
             if after[0] is None
             else yaml_text.plain(yaml_text.load(after[0].decode(), config_path)),
-            "binders": self._binders(record, config, config_path),
+            "binders": binders,
         }
         return Proposal([change for change in changes if change.before != change.after], record, result=result)
 
