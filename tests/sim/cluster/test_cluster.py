@@ -232,9 +232,9 @@ class TestContainers:
         until(lambda: not runs(child), "its child to go")
 
     def test_what_is_not_simulated_says_so(self, api: Api) -> None:
-        api.create(PODS, pod("volume", "true", volumes=[{"name": "v", "configMap": {"name": "x"}}]))
+        api.create(PODS, pod("volume", "true", volumes=[{"name": "v", "nfs": {"server": "x", "path": "/"}}]))
         message = until(lambda: waits_for(api, "volume"), "a message")
-        assert message == "the simulated node does not offer volumes of type ['configMap']"
+        assert message == "the simulated node does not offer volumes of type ['nfs']"
         api.create(PODS, pod("image"))
         assert "give the container a command" in until(lambda: waits_for(api, "image"), "a message")
         for name in ("volume", "image"):

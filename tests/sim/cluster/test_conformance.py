@@ -429,7 +429,7 @@ def test_patch_types_nobody_needs_are_refused(ours: Api, media: str) -> None:
     ("method", "path"),
     [
         ("GET", "/apis/batch/v1/jobs"),
-        ("GET", f"{NS}/secrets"),
+        ("GET", f"{NS}/endpoints"),
         ("DELETE", f"{NS}/configmaps"),
         ("DELETE", NS),
     ],

@@ -214,9 +214,14 @@ def test_devices_of_two_gpus_do_not_start(make: Make) -> None:
 def test_validate_compares_the_ledger_with_kubelet(make: Make) -> None:
     node = make()
     node.kubelet.admit(node.pod("p", {"main": (30, 8)}, assigned={"main": (2,)}))
+    wait(node.ledger, "the ledger")
     assert node.validate() == []
-    with closing(sqlite3.connect(node.root / "state/ledger.db", isolation_level=None)) as file:
-        file.execute("UPDATE allocations SET cores = 20")
+    with closing(sqlite3.connect(node.root / "state/ledger.db")) as file:
+        # A running plugin would put it right within a second.
+        file.executescript(
+            "BEGIN IMMEDIATE; UPDATE allocations SET cores = 20;"
+            "CREATE TRIGGER stuck BEFORE UPDATE ON allocations BEGIN SELECT RAISE(IGNORE); END; COMMIT"
+        )
     (failed,) = node.validate()
     assert failed.startswith("fail  ledger: it is wrong about container main of team/p; restart the plugin")
 

@@ -115,7 +115,7 @@ def test_where_an_image_cannot_name_gpus(evaluate: Evaluate, variables: dict[str
     assert arguments["timeout"] is None
 
 
-K3S = {"name": "k3s", "path": "/etc/rancher/k3s", "remedy": "set kube-scheduler-arg"}
+MICROK8S = {"name": "microk8s", "path": "/var/snap/microk8s", "remedy": "add --config to its file args/kube-scheduler"}
 MANIFEST = {"name": "manifest", "path": "/etc/kubernetes/manifests/kube-scheduler.yaml"}
 
 
@@ -124,7 +124,7 @@ MANIFEST = {"name": "manifest", "path": "/etc/kubernetes/manifests/kube-schedule
     [
         ([MANIFEST], {}, None),
         ([], {}, "set scheduler_manifest_path"),
-        ([K3S], {}, "k3s runs kube-scheduler inside its own process"),
+        ([MICROK8S], {}, "microk8s runs kube-scheduler inside its own process"),
         (
             [MANIFEST],
             {
@@ -145,7 +145,7 @@ MANIFEST = {"name": "manifest", "path": "/etc/kubernetes/manifests/kube-schedule
 def test_scheduler_refusals(
     evaluate: Evaluate, existing: list[dict[str, str]], variables: dict[str, Any], says: str | None
 ) -> None:
-    register = {"results": [{"item": item, "stat": {"exists": item in existing}} for item in (K3S, MANIFEST)]}
+    register = {"results": [{"item": item, "stat": {"exists": item in existing}} for item in (MICROK8S, MANIFEST)]}
     given = {"__scheduler_found": register, "__scheduler_plan": {}, "groups": {}, "hostvars": {}} | variables
     problems = evaluate("scheduler", "__scheduler_problems", DEBIAN, **given)
     assert len(problems) == (says is not None), problems
