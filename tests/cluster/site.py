@@ -50,16 +50,21 @@ class Site:
         groups = {name: {"hosts": {NODE: {}}} for name in ("gpu_nodes", "kube_control_plane")}
         self._inventory.write_text(yaml.safe_dump({"all": {"vars": variables, "children": groups}}))
 
-    def run(self, playbook: str, **variables: Any) -> int:
+    def run(self, playbook: str, tags: str = "all", **variables: Any) -> int:
         """Run a playbook of ours; how many tasks changed something. Raises AssertionError with what it said."""
-        code, text = self.attempt(playbook, **variables)
+        code, text = self.attempt(playbook, tags, **variables)
         assert code == 0, text[-6000:]
         return sum(int(count) for count in re.findall(r"changed=(\d+)", text))
 
-    def attempt(self, playbook: str, **variables: Any) -> tuple[int, str]:
+    def attempt(self, playbook: str, tags: str = "all", **variables: Any) -> tuple[int, str]:
         """Exit code and output of a playbook of ours."""
         command = [str(Path(sys.executable).with_name("ansible-playbook")), f"--inventory={self._inventory}"]
-        command += [f"accel.kubernetes.{playbook}", "--extra-vars", yaml.safe_dump(variables, default_flow_style=True)]
+        command += [
+            f"accel.kubernetes.{playbook}",
+            f"--tags={tags}",
+            "--extra-vars",
+            yaml.safe_dump(variables, default_flow_style=True),
+        ]
         environment = os.environ | {"ANSIBLE_FORCE_COLOR": "false", "ANSIBLE_NOCOLOR": "true"}
         environment |= {"SIMHOST_ROOT": "/", "GPUSIM_FILE": str(TOPOLOGY)}
         with self.log.open("w") as log:
