@@ -19,6 +19,7 @@ from cluster.site import IMAGE, Site
 from sim.cluster.client import until
 
 CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
+CGPU_MEMORY = "aliyun.com/gpu-mem"
 SHARE = {CORES: "30", MEMORY: "32"}
 GIB = 1 << 30
 NEXT_IMAGE = "docker.io/library/kube-accel:next"
@@ -95,6 +96,22 @@ def test_a_bare_node_shares_its_gpus(rig: Rig, node: GpuNode, site: Site) -> Non
     assert environment(rig, "share")["NVIDIA_VISIBLE_DEVICES"] in node.held()
     until(lambda: "150" in conditions(rig, "odd"), "the reason", WAIT_SECONDS)
     assert site.run("site", gpu_mode="vgpu") == 0
+
+
+def test_a_label_alone_makes_it_a_cgpu_node_and_a_vgpu_node_again(rig: Rig, node: GpuNode, site: Site) -> None:
+    label = f"node/{rig.node()['metadata']['name']}"
+    rig.kubectl("label", label, "cgpu=true")
+    node.wait_allocatable(0, CORES)
+    # 79.6 GiB each, in whole GiB.
+    node.wait_allocatable(8 * 79, CGPU_MEMORY)
+    submit(rig, "memory", {CGPU_MEMORY: "4"})
+    rig.wait_running("memory")
+    is_held(node, "memory")
+    assert environment(rig, "memory")["NVIDIA_VISIBLE_DEVICES"] in node.held()
+    rig.kubectl("delete", "pod", "memory", "--now", "--wait=true")
+    rig.kubectl("label", label, "cgpu-")
+    node.wait_allocatable(800, CORES)
+    node.wait_allocatable(0, CGPU_MEMORY)
 
 
 def test_an_upgrade_under_running_shares(rig: Rig, node: GpuNode, site: Site) -> None:
