@@ -4,6 +4,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
+
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.plugin.fraction import Allocator
 from kube_accel.plugin.holdings import Holder
@@ -76,3 +78,32 @@ def test_a_call_waits_until_the_api_server_can_be_asked() -> None:
     found = allocator.prefer(Call.of(Kind.CORES, 30, rows, frozenset().union(*rows.values())))
     assert {gpu_of(device) for device in found} == {uuid(2)}
     loaded.join()
+
+
+@pytest.mark.parametrize("first", Kind)
+@pytest.mark.parametrize("cores", [30, 100])
+def test_kubelet_is_asked_between_the_two_resources_of_a_container(first: Kind, cores: int) -> None:
+    """Pods like each other, each with a GPU of its own; the listing has half of a container."""
+    sizes = {Kind.CORES: cores, Kind.MEMORY: 32}
+    pods = NodePods(PROFILE, "node")
+    allocator = Allocator(PROFILE, pods, lambda: None)
+    snapshot = ready(4)
+    assert snapshot.inventory is not None
+    allocator.see(snapshot)
+    allocator.use_api(None)
+    for number in range(4):
+        pods.keep(pod(f"p{number}", gpu=number, cores=cores, units=32))
+    rows = {
+        kind: {gpu.uuid: frozenset(device_ids(gpu, kind, PROFILE)) for gpu in snapshot.inventory.gpus} for kind in Kind
+    }
+    held: dict[Holder, dict[Kind, frozenset[str]]] = {}
+    for number in range(4):
+        for kind in (first, *(other for other in Kind if other is not first)):
+            taken = frozenset().union(*(devices.get(kind, frozenset()) for devices in held.values()))
+            free = frozenset().union(*rows[kind].values()) - taken
+            found = frozenset(allocator.prefer(Call.of(kind, sizes[kind], rows[kind], free)))
+            assert {gpu_of(device) for device in found} == {uuid(number)}, (number, kind)
+            assert allocator.torn(kind, found) == ""
+            allocator.granted(kind, found)
+            held.setdefault(Holder("ns", f"p{number}", "main"), {})[kind] = found
+            allocator.settle(held)

@@ -24,7 +24,7 @@ from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.pods import NodePod, NodePods, pending, staying
 from kube_accel.plugin.prestart import Devices, StartRefused, check_start, identify
 from kube_accel.plugin.server import ListedPlugin, refuse
-from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering
+from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering, amounts
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, grant, resources
 from kube_accel.sharing.profile import Profile
@@ -145,7 +145,7 @@ class Allocator:
                 ids = ids_of.get((pod.namespace, pod.name), set())
                 # An earlier pod of this name may be listed still: what a new one has was handed out lately.
                 own = not pod.waiting or not granted.isdisjoint(ids) or ids <= self._adopted
-                if own and _complete(pod, listed):
+                if own and _complete(pod, listed, self.profile):
                     admitted.add(pod.uid)
                     done |= ids
             names = {(pod.namespace, pod.name) for pod in known if pod.request is not None}
@@ -343,9 +343,14 @@ class FractionPlugin(ListedPlugin):
         )
 
 
-def _complete(pod: NodePod, listed: Mapping[str, Devices]) -> bool:
-    """Whether kubelet lists every container of the pod that keeps devices."""
-    return pod.request is not None and bool(listed) and set(staying(pod.request)) <= listed.keys()
+def _complete(pod: NodePod, listed: Mapping[str, Devices], profile: Profile) -> bool:
+    """Whether kubelet lists every container of the pod that keeps devices, with all it is going to get."""
+    if pod.request is None or not listed:
+        return False
+    return all(
+        amounts(container, profile).keys() <= listed.get(container.name, {}).keys()
+        for container in staying(pod.request)
+    )
 
 
 def _ids(containers: Iterable[Devices]) -> set[str]:
@@ -371,7 +376,8 @@ def _by_gpu(containers: Iterable[Devices]) -> tuple[dict[tuple[str, Kind], set[s
 
 def _both(devices: Devices, profile: Profile) -> bool:
     """Whether a container has all it is going to get."""
-    return len(devices) == len(resources(profile)) or len(devices.get(Kind.CORES, ())) % WHOLE == 0
+    cores = len(devices.get(Kind.CORES, ()))
+    return len(devices) == len(resources(profile)) or (cores > 0 and cores % WHOLE == 0)
 
 
 def _forced(call: Call) -> bool:

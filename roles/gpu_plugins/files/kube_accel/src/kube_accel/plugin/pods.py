@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kube_accel.model import ContainerKind, Mode, PodRequest
+from kube_accel.model import ContainerKind, ContainerRequest, Mode, PodRequest
 from kube_accel.plugin.steering import PendingPod
 from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import Profile
@@ -175,9 +175,9 @@ def pending(pods: list[NodePod], admitted: set[str]) -> list[PendingPod]:
     ]
 
 
-def staying(request: PodRequest) -> list[str]:
+def staying(request: PodRequest) -> list[ContainerRequest]:
     """The containers that keep what they have, which are the ones kubelet lists."""
-    return [entry.name for entry in request.containers if entry.kind is not ContainerKind.INIT]
+    return [entry for entry in request.containers if entry.kind is not ContainerKind.INIT]
 
 
 def _admission_failure(status: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ of one of them, and goes to the GPU that pod was assigned. The second resource o
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -115,6 +115,13 @@ class NodeGpus:
     def gpu(self, uuid: str) -> Gpu | None:
         """The GPU with this UUID, or None."""
         return self.inventory.gpu(uuid)
+
+
+def amounts(container: ContainerRequest, profile: Profile) -> dict[Kind, int]:
+    """The devices a container asks kubelet for, of each kind it asks for at all."""
+    cores = container.whole * WHOLE or container.cores
+    found = {Kind.CORES: cores, Kind.MEMORY: container.memory_bytes // profile.memory_unit_bytes}
+    return {kind: size for kind, size in found.items() if size and kind in resources(profile)}
 
 
 class Steering:
@@ -277,18 +284,13 @@ class Steering:
         for start in range(1 if strict else len(self._grants) + 1):
             if start < len(self._grants) and self._grants[start].joined:
                 continue
-            search = _Search(self._grants[start:], call, pods, self._amounts, anywhere=start > 0)
+            search = _Search(self._grants[start:], call, pods, self._profile, anywhere=start > 0)
             found = False
             for reading in search.run():
                 found = True
                 yield reading
             if found:
                 return
-
-    def _amounts(self, container: ContainerRequest) -> dict[Kind, int]:
-        cores = container.whole * WHOLE or container.cores
-        found = {Kind.CORES: cores, Kind.MEMORY: container.memory_bytes // self._profile.memory_unit_bytes}
-        return {kind: size for kind, size in found.items() if size and kind in self._kinds}
 
     def _chosen(self, call: Call, reading: Reading, gpus: NodeGpus) -> tuple[str, ...]:
         """The GPUs a container is to be on: those it is bound to already, and for the rest the assigned ones."""
@@ -305,7 +307,7 @@ class Steering:
 
     def _has_room(self, reading: Reading, asked: Kind, chosen: tuple[str, ...], views: Mapping[str, GpuView]) -> bool:
         """Whether the other resource of a container finds room on the GPUs as well."""
-        for kind, size in self._amounts(reading.container).items():
+        for kind, size in amounts(reading.container, self._profile).items():
             if kind is not asked:
                 free = {
                     Kind.CORES: sum(views[uuid].free_cores for uuid in chosen),
@@ -374,11 +376,11 @@ class _Search:
         grants: Sequence[Grant],
         call: Call,
         pods: Sequence[PendingPod],
-        amounts: Callable[[ContainerRequest], dict[Kind, int]],
+        profile: Profile,
         anywhere: bool,
     ) -> None:
         """``anywhere``: the first of the grants may be of any container, those before it are not known any more."""
-        self._grants, self._call, self._pods, self._amounts = grants, call, pods, amounts
+        self._grants, self._call, self._pods, self._profile = grants, call, pods, profile
         self._anywhere = anywhere
         self._tries = 0
 
@@ -393,18 +395,18 @@ class _Search:
             if self._tries > _TRIES:
                 return
             wanted = candidate.request.containers[index]
-            amounts = self._amounts(wanted)
+            left = amounts(wanted, self._profile)
             now_seen = seen | {candidate.uid}
             if grant is None:
-                if amounts.get(self._call.kind) == self._call.size:
+                if left.get(self._call.kind) == self._call.size:
                     yield Reading(candidate, wanted, None)
                 continue
-            if amounts.pop(grant.kind, None) != len(grant.ids):
+            if left.pop(grant.kind, None) != len(grant.ids):
                 continue
-            if not amounts:
+            if not left:
                 yield from self._from(at + 1, candidate, index + 1, now_seen)
                 continue
-            ((other, size),) = amounts.items()
+            ((other, size),) = left.items()
             if following is None:
                 if (self._call.kind, self._call.size) == (other, size):
                     yield Reading(candidate, wanted, grant)
