@@ -12,10 +12,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kube_accel.extender import cache
 from kube_accel.extender.binder import RESERVED_SECONDS
 from kube_accel.kube.api import ApiUnreachableError
+from kube_accel.placement import quota
+from kube_accel.sharing import inventory_annotation
 from kube_accel.sharing.inventory_annotation import Holding
-from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken
+from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken, uuid
 
 NODES = ("a", "b", "c", "d")
 
@@ -244,3 +247,22 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestHistories = Histories.TestCase
+
+
+def test_a_quota_holds_while_a_nodes_news_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    extender = fresh(api)
+    extender.quotas.replace(quota.parse("{version: 1, namespaces: {team: {limits: [{cores: 50}]}}}"))
+    first, second = (api.create(pod_object(name, share(50, 20))) for name in ("first", "second"))
+    extender.listen()
+    assert extender.schedule(first, *NODES) == ""
+    seen = []
+
+    def decode(text: str) -> inventory_annotation.NodeInventory:
+        seen.append(sorted(extender.quotas.limits(extender.cluster.pods[second["metadata"]["uid"]], NODES)))
+        return inventory_annotation.decode(text)
+
+    monkeypatch.setattr(cache, "decode", decode)
+    held = {uuid("a", 0): (Holding("team", "first", "main", 50, 20 * GIB),)}
+    extender.cluster.keep_node(node_object("a", gpus=2, held=held))
+    assert seen == [list(NODES)]

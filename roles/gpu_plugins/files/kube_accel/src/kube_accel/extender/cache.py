@@ -117,13 +117,16 @@ class Node:
         if found == self._annotation:
             return
         self._annotation = found
-        self.gpus, self.problem = None, "its plugin has not reported GPUs"
+        # Set once: others read the GPUs without the lock, and must not see none while a new list is decoded.
+        gpus: NodeGpus | None = None
+        problem = "its plugin has not reported GPUs"
         if text is not None:
             try:
-                self.gpus = NodeGpus.of(decode(text))
+                gpus = NodeGpus.of(decode(text))
             except ValueError as error:
-                self.problem = f"its annotation {ANNOTATION} cannot be read: {error}"
+                problem = f"its annotation {ANNOTATION} cannot be read: {error}"
                 _log.warning("a node's inventory cannot be read", extra={"node": self.name, "reason": str(error)})
+        self.gpus, self.problem = gpus, problem
         self.changed()
 
 

@@ -45,12 +45,12 @@ class Quotas:
 
     def excluded(self, namespace: str, request: PodRequest, node: Node) -> Mapping[str, str]:
         """The node's models that the pod may have nothing of, and why."""
-        quota = self.quota
-        if node.gpus is None or quota.of(namespace) == NamespaceQuota():
+        quota, node_gpus = self.quota, node.gpus
+        if node_gpus is None or quota.of(namespace) == NamespaceQuota():
             return {}
         used = self._cluster.charges.used(namespace)
         found = {}
-        for model, memory in {(gpu.model, gpu.memory_bytes) for gpu in node.gpus.gpus}:
+        for model, memory in {(gpu.model, gpu.memory_bytes) for gpu in node_gpus.gpus}:
             reason = quota.check(namespace, request, node.labels, model, memory, used)
             if reason is not None:
                 found[model] = reason
@@ -65,11 +65,12 @@ class Quotas:
         found = {}
         for name in names:
             node = self._cluster.nodes.get(name)
-            if node is None or node.gpus is None:
+            node_gpus = None if node is None else node.gpus
+            if node is None or node_gpus is None:
                 continue
             # Nodes with the same GPUs in the same pools are judged once.
             pools = tuple(name for name, labels in quota.pools.items() if labels.items() <= node.labels.items())
-            gpus = frozenset((gpu.model, gpu.memory_bytes) for gpu in node.gpus.gpus)
+            gpus = frozenset((gpu.model, gpu.memory_bytes) for gpu in node_gpus.gpus)
             key = (pools, gpus)
             if key not in known:
                 excluded = self.excluded(pod.namespace, pod.request, node)
