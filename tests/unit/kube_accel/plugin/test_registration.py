@@ -198,6 +198,44 @@ def test_it_listens_again_when_its_socket_was_removed(kubelet: FakeKubelet, root
     wait(lambda: instance.registered() and instance.registrar.failure() == "")
 
 
+class KubeletThatRemovesSockets:
+    """It starts while a plugin registers: that plugin's socket is gone before it can be dialled."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "device-plugins"
+        self._directory.mkdir()
+        self._second = threading.Event()
+        self._calls = 0
+        self.first_given_up: bool | None = None
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        deviceplugin.add_registration(self._server, self)
+        self._server.add_insecure_port(f"unix:{self._directory / deviceplugin.KUBELET_SOCKET}")
+        self._server.start()
+
+    def register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.Empty:
+        self._calls += 1
+        if self._calls == 1:
+            (self._directory / request.endpoint).unlink()
+            # Kubelet dials for ten seconds.
+            self.first_given_up = self._second.wait(5)
+            context.abort(grpc.StatusCode.UNKNOWN, "no such socket")
+        self._second.set()
+        return pb.Empty()
+
+    def stop(self) -> None:
+        self._server.stop(None).wait()
+
+
+def test_it_does_not_wait_for_a_kubelet_that_dials_a_removed_socket(root: Path, instances: Start) -> None:
+    kubelet = KubeletThatRemovesSockets(root)
+    try:
+        instances()
+        wait(lambda: kubelet.first_given_up is not None)
+        assert kubelet.first_given_up
+    finally:
+        kubelet.stop()
+
+
 def test_a_successor_takes_over_and_its_predecessor_leaves_quietly(kubelet: FakeKubelet, instances: Start) -> None:
     old = instances(gpus=2)
     kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -80,21 +81,38 @@ def add_registration(server: grpc.Server, registration: Registration) -> None:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(REGISTRATION_SERVICE, handlers),))
 
 
+_SERVING_SECONDS = 0.1
+"""From one look to the next whether a plugin that registers still serves."""
+
+
 def register(
-    kubelet_socket: Path, endpoint: str, resource_name: str, options: pb.DevicePluginOptions, timeout: float = 10.0
+    kubelet_socket: Path,
+    endpoint: str,
+    resource_name: str,
+    options: pb.DevicePluginOptions,
+    timeout: float = 10.0,
+    serving: Callable[[], bool] = lambda: True,
 ) -> None:
     """Announce the plugin on socket ``endpoint`` (a name in kubelet's directory) as the one for ``resource_name``.
 
-    Kubelet calls the plugin back before it answers, so the plugin must be serving already. ``timeout`` in seconds.
-    Raises RegistrationError when kubelet is not there, refuses, or does not answer in time.
+    Kubelet calls the plugin back before it answers, so the plugin must be serving already; as soon as ``serving`` says
+    that it does not, there is nothing to wait for. ``timeout`` in seconds. Raises RegistrationError when kubelet is not
+    there, refuses, does not answer in time, or cannot reach the plugin any more.
     """
     request = pb.RegisterRequest(version=VERSION, endpoint=endpoint, resource_name=resource_name, options=options)
     with open_channel(kubelet_socket) as channel:
         call = channel.unary_unary(
             f"/{REGISTRATION_SERVICE}/Register", pb.RegisterRequest.SerializeToString, pb.Empty.FromString
         )
+        answer = call.future(request, timeout=timeout)
         try:
-            call(request, timeout=timeout)
+            while True:
+                with suppress(grpc.FutureTimeoutError):
+                    answer.result(_SERVING_SECONDS)
+                    return
+                if not serving():
+                    answer.cancel()
+                    raise RegistrationError(f"{endpoint} was removed while {resource_name} was being registered")
         except grpc.RpcError as error:
             raise RegistrationError(
                 f"kubelet on {kubelet_socket} did not register {resource_name}: {error.details()}"

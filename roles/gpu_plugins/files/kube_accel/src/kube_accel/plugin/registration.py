@@ -138,17 +138,24 @@ class Registrar:
         return time.monotonic() - self._registered_at < _STREAM_GRACE
 
     def _register(self, plugin: ListedPlugin) -> None:
-        if self._socket is None:
+        path = self._socket
+        if path is None:
             return
         self._refuse_foreign()
         if self._stopping:
             return
         self._streams_before, _ = plugin.newest_stream
-        deviceplugin.register(self._kubelet, self._socket.name, self.resource, plugin.options)
+        deviceplugin.register(
+            self._kubelet,
+            path.name,
+            self.resource,
+            plugin.options,
+            serving=lambda: not self._stopping and path.exists(),
+        )
         self._registered_at = time.monotonic()
         self._pause = _BACK_OFF[0]
         self._state = Registration(True, "")
-        _log.info("registered with kubelet", extra={"resource": self.resource, "socket": str(self._socket)})
+        _log.info("registered with kubelet", extra={"resource": self.resource, "socket": str(path)})
 
     def _back_off(self) -> None:
         self._registered_at = None
