@@ -28,8 +28,10 @@ def daemon(program: Path, pipe: Path) -> Iterator[subprocess.Popen[bytes]]:
     pipe.mkdir(parents=True, exist_ok=True)
     environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
     with subprocess.Popen([program, "-f"], env=environment) as process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def set_servers(pipe: Path, *servers: tuple[int, int, str, tuple[int, ...]]) -> None:

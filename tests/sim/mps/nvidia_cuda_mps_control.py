@@ -128,7 +128,8 @@ def serve(pipe: Path, ready: int | None = None) -> None:
     control = Control(pipe, Path(logs, "control.log") if logs else None)
     while not control.ended:
         client, _ = listener.accept()
-        with client, client.makefile("rw") as stream:
+        # A client that is killed ends its own connection and no more.
+        with contextlib.suppress(ConnectionError), client, client.makefile("rw") as stream:
             for line in stream:
                 stream.write(control.answer(line.strip()) + "\0")
                 stream.flush()

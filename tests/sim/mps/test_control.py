@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -130,3 +131,12 @@ def test_a_daemon_answers_until_it_is_told_to_quit(program: Program) -> None:
     while program.run(commands="get_server_list\n")[0] == 0:
         """It takes its leave."""
     assert (program.pipe / "control").is_socket(), "left behind"
+
+
+def test_a_client_that_is_killed_takes_nothing_with_it(program: Program) -> None:
+    assert program.run("-d")[0] == 0
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(program.pipe / "control"))
+            client.sendall(b"get_server_list\n" * 3)
+    assert program.run(commands="get_default_active_thread_percentage\n") == (0, "100.0\n", "")
