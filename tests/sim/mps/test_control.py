@@ -133,10 +133,12 @@ def test_a_daemon_answers_until_it_is_told_to_quit(program: Program) -> None:
     assert (program.pipe / "control").is_socket(), "left behind"
 
 
-def test_a_client_that_is_killed_takes_nothing_with_it(program: Program) -> None:
+def test_a_client_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
+    """The protocol on the socket is the stand-in's own."""
+    program = Program(install(tmp_path / "bin"), tmp_path)
     assert program.run("-d")[0] == 0
     for _ in range(20):
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(program.pipe / "control"))
             client.sendall(b"get_server_list\n" * 3)
-    assert program.run(commands="get_default_active_thread_percentage\n") == (0, "100.0\n", "")
+    assert program.run(commands="get_default_active_thread_percentage\nquit\n") == (0, "100.0\n", "")
