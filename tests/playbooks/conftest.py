@@ -37,7 +37,13 @@ class Run:
     @property
     def changed(self) -> int:
         """Tasks that changed something, of all hosts."""
-        return sum(map(int, re.findall(r"changed=(\d+)", self.output)))
+        return sum(counted["changed"] for counted in self.recap.values())
+
+    @property
+    def recap(self) -> dict[str, dict[str, int]]:
+        """By host, how many tasks were ok, changed, skipped and so on."""
+        lines = re.findall(r"^(\S+) +: (ok=.*)$", self.output, re.MULTILINE)
+        return {host: {key: int(number) for key, number in re.findall(r"(\w+)=(\d+)", line)} for host, line in lines}
 
 
 @dataclass(frozen=True)

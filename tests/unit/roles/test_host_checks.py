@@ -16,10 +16,9 @@ CONTAINERD = "/etc/containerd/config.toml"
 K3S_CONTAINERD = "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"
 
 
-def found(evaluate: Evaluate, *existing: str) -> dict[str, Any]:
+def found(*existing: str) -> dict[str, Any]:
     """The register of a host on which exactly these paths exist."""
-    looked_at = evaluate("container_runtime", "__container_runtime_looked_at", DEBIAN)
-    return {"results": [{"item": item, "stat": {"exists": item["path"] in existing}} for item in looked_at]}
+    return {"stdout_lines": existing}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +37,7 @@ def found(evaluate: Evaluate, *existing: str) -> dict[str, Any]:
     ],
 )
 def test_the_runtime_kubelet_uses_is_found(evaluate: Evaluate, existing: list[str], runtime: str) -> None:
-    register = found(evaluate, *existing)
+    register = found(*existing)
     name = "__container_runtime_selected"
     assert evaluate("container_runtime", name, DEBIAN, __container_runtime_found=register) == runtime
 
@@ -87,7 +86,7 @@ def test_all_toolkit_packages_are_of_one_version(evaluate: Evaluate, facts: dict
 def test_container_runtime_refusals(
     evaluate: Evaluate, facts: dict[str, str], existing: list[str], variables: dict[str, Any], says: str | None
 ) -> None:
-    register = found(evaluate, *existing)
+    register = found(*existing)
     problems = evaluate(
         "container_runtime", "__container_runtime_problems", facts, __container_runtime_found=register, **variables
     )
@@ -106,7 +105,7 @@ def test_container_runtime_refusals(
     ],
 )
 def test_where_an_image_cannot_name_gpus(evaluate: Evaluate, variables: dict[str, Any], ignored: bool) -> None:
-    register = found(evaluate, CONTAINERD)
+    register = found(CONTAINERD)
     arguments = evaluate(
         "container_runtime", "__container_runtime_arguments", DEBIAN, __container_runtime_found=register, **variables
     )
