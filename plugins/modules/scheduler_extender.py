@@ -271,6 +271,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.transaction impor
     Record,
     Service,
     Transaction,
+    TransactionError,
 )
 
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
@@ -294,7 +295,6 @@ class SchedulerExtender:
             [api_fields(extender) for extender in self.params["extenders"]],
             {item["name"]: item["weight"] for item in self.params["binpack_resources"]},
         )
-        self.health_url = f"https://127.0.0.1:{PORT}/healthz"
         self.lease: Lease | None = None
         watch = None if self.params["health_url"] == "" else self._watch
         apply = ("systemctl", "restart", self.distribution.service) if self.distribution else ()
@@ -317,7 +317,6 @@ class SchedulerExtender:
     def _propose(self, current: bytes | None) -> Proposal:
         record = self.transaction.record()
         told = self._told(current)
-        self.health_url = self.params["health_url"] or health_url(told)
         named = told.config_file() or self.params["scheduler_config_path"]
         config_path = self._on_host(named)
         config = self.transaction.read(config_path)
@@ -460,9 +459,9 @@ class SchedulerExtender:
         return Lease(self._on_host(path), found.namespace, found.name, self.params["host_root"])
 
     def _watch(self, host: Host, undoing: bool) -> Callable[[], str]:
-        # Only here: addresses are in what is on the host.
         restarts = self.distribution is not None and not self.distribution.in_pod
-        health = health_watch(self.health_url, self.params["timeout"], self._on_host("/proc"), restarts)(host, undoing)
+        url = self.params["health_url"] or self._health_url()
+        health = health_watch(url, self.params["timeout"], self._on_host("/proc"), restarts)(host, undoing)
         renewed = lease_watch(self.lease, self.transaction.warnings.append)(host, undoing)
 
         def probe() -> str:
@@ -470,6 +469,13 @@ class SchedulerExtender:
             return problem
 
         return probe
+
+    def _health_url(self) -> str:
+        """Also before anything is planned: what a run that was cut off left is undone first."""
+        try:
+            return health_url(self._told(self.transaction.read(self.told_path)))
+        except (Refused, scheduler_config.ConfigError) as error:
+            raise TransactionError(f"where kube-scheduler answers is not known: {error}") from error
 
     def _on_host(self, path: str) -> str:
         return os.path.join(self.params["host_root"], path.lstrip("/"))

@@ -113,15 +113,17 @@ class ControlPlane:
     def config(self) -> Path:
         return self.root / "etc/kubernetes/kube-accel/scheduler.yaml"
 
-    def run(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
-        arguments = {
+    def arguments(self, **options: Any) -> dict[str, Any]:
+        return {
             "host_root": str(self.root),
             "backup_dir": str(self.root.parent / "backups"),
             "health_url": f"https://127.0.0.1:{self.kubelet.port}/healthz",
             "timeout": 30,
             **options,
         }
-        return self.run_module("scheduler_extender", arguments, check=check)
+
+    def run(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
+        return self.run_module("scheduler_extender", self.arguments(**options), check=check)
 
     def pod(self) -> dict[str, Any]:
         pod: dict[str, Any] = yaml.safe_load(self.manifest.read_text())
