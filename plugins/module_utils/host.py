@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -49,16 +50,32 @@ class Host:
         directory, name = os.path.split(target)
         # A dot name: kubelet and containerd skip it. In the same directory: the rename is atomic.
         temporary = os.path.join(directory, f".accel-{name}.tmp")
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as handle:
-            handle.write(data)
-            handle.flush()
-            os.fsync(handle.fileno())
-        if os.path.exists(target):
-            self.module.atomic_move(temporary, target)
-        else:
-            os.chmod(temporary, mode)
+        try:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as handle:
+                handle.write(data)
+                handle.flush()
+                os.fsync(handle.fileno())
+            # Not atomic_move: its failure would end the module before the change is undone.
+            self._resemble(temporary, target, mode)
             os.rename(temporary, target)
-            self.module.set_default_selinux_context(target, False)
+        except OSError as error:
+            self.remove(temporary)
+            error.filename = error.filename or temporary
+            raise
+
+    def _resemble(self, temporary: str, target: str, mode: int) -> None:
+        """Give a file the mode, owner and label of the one it replaces, or those of a new one."""
+        try:
+            existing = os.stat(target)
+        except FileNotFoundError:
+            os.chmod(temporary, mode)
+            context = self.module.selinux_default_context(target)
+        else:
+            os.chown(temporary, existing.st_uid, existing.st_gid)
+            os.chmod(temporary, stat.S_IMODE(existing.st_mode))
+            context = self.module.selinux_context(target)
+        if self.module.selinux_enabled():
+            self.module.set_context_if_different(temporary, context, False)
 
     def remove(self, path: str) -> None:
         """Delete a file; fine when it is gone."""
@@ -80,6 +97,17 @@ class Host:
         """Delete a directory if it is empty."""
         with contextlib.suppress(OSError):
             os.rmdir(path)
+
+    def room(self, path: str) -> int:
+        """Bytes that a file of that path may still take, existing or not. Raises OSError where none can be written."""
+        directory = os.path.dirname(os.path.realpath(path))
+        while not os.path.isdir(directory):
+            directory = os.path.dirname(directory)
+        found = os.statvfs(directory)
+        if found.f_flag & os.ST_RDONLY:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+        # Modules run as root, who may use what is reserved. Some file systems count no inodes.
+        return 0 if found.f_files and not found.f_ffree else found.f_bfree * found.f_frsize
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:

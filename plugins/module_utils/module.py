@@ -67,6 +67,8 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
             with host.lock(os.path.join(transaction.directory, "lock")):
                 recovered = transaction.recover()
         proposal = propose()
+        if proposal.changes:
+            transaction.check_room(proposal.changes)
         if (proposal.changes or proposal.restart) and not module.check_mode:
             host.make_directory(transaction.directory, 0o700)
             with host.lock(os.path.join(transaction.directory, "lock")):

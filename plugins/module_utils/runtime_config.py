@@ -126,11 +126,15 @@ def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
     except _TwiceError as error:
         raise ConfigError(f"{path} has {error} twice in one object; leave one of them, then run again") from error
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{path} is not JSON, line {error.lineno} column {error.colno}: {error.msg}") from error
+        raise ConfigError(
+            f"{path} is not JSON, line {error.lineno} column {error.colno}: {error.msg}; correct it "
+            f"('python3 -m json.tool {path}' reads it in the same way), then run again"
+        ) from error
     except (TOMLKitError, AttributeError, ValueError) as error:
         # tomlkit stumbles over some tables that come after those below them.
         raise ConfigError(
-            f"{path} cannot be read as TOML: {error}. If that line is right, move its table before the tables below it"
+            f"{path} cannot be read as TOML: {error}; correct it, then run again. "
+            "If that line is right, move its table before the tables below it"
         ) from error
     if not isinstance(data, dict):
         raise ConfigError(f"{path} holds no JSON object but {type(data).__name__}; {{}} is an empty configuration")
@@ -300,7 +304,10 @@ def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:
             "'containerd config default', or convert it with 'containerd config migrate', then run again"
         )
     if version not in _CONTAINERD_CRI:
-        raise ConfigError(f"{path} has version {version!r}; this collection knows containerd versions 2, 3 and 4")
+        raise ConfigError(
+            f"{path} has version {version!r}, and this collection knows 2, 3 and 4: upgrade the collection, or set "
+            "container_runtime_configure=false and register the runtime yourself"
+        )
     cri = ("plugins",) + _CONTAINERD_CRI[version]
     return _Dialect(
         (*cri, "containerd", "runtimes"),
@@ -382,7 +389,8 @@ def _plan(runtime: str, text: str, data: Mapping[str, Any], edits: Sequence[Edit
         right = False
     if not right:
         raise ConfigError(
-            f"{path} is laid out in a way that cannot be edited safely: write its inline tables out with headers"
+            f"{path} is laid out in a way that cannot be edited safely: write its inline tables out with headers, "
+            "then run again"
         )
     return Plan(result, tuple(edits), owned)
 

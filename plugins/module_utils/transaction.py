@@ -29,6 +29,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host import Comma
 RESTORED = "restored"
 CONFIRMED = "confirmed"
 RESTORED_BY_TIMER = "restored_by_timer"
+_SLACK = 256 * 1024
+"""Bytes for the journal, the record and the blocks that files are rounded up to."""
 
 
 class TransactionError(Exception):
@@ -206,6 +208,22 @@ class Transaction:
             )
         return RESTORED
 
+    def check_room(self, changes: Sequence[FileChange]) -> None:
+        """Raise TransactionError where the files, or what is remembered of them, could not be written."""
+        needed = _SLACK + sum(2 * len(change.before or b"") + len(change.after or b"") for change in changes)
+        written = [change.path for change in changes if change.after is not None]
+        for path in [self._journal_path, *written]:
+            try:
+                room = self.host.room(path)
+            except OSError as error:
+                raise TransactionError(f"{explained(error)}; nothing was changed") from error
+            if room < needed:
+                directory = os.path.dirname(path)
+                raise TransactionError(
+                    f"{directory} has {room // 1024} KiB left and {needed // 1024} KiB are needed; make room there "
+                    f"(see 'df {directory}'), then run again; nothing was changed"
+                )
+
     def commit(self, changes: Sequence[FileChange], record: Record) -> None:
         """Make the changes and remember the record, or leave the host as it was and raise TransactionError.
 
@@ -375,6 +393,7 @@ class Transaction:
         lines = [
             "#!/bin/sh",
             "# Run by a systemd timer when a change by accel.kubernetes was never confirmed.",
+            "failed=",
             f'[ "$(cat {quote(self._armed_path)} 2>/dev/null)" = "$1" ] || exit 0',
             'ours() { [ "$(sha256sum <"$1" 2>/dev/null | cut -d\' \' -f1)" = "$2" ]; }',
             # A copy of the target carries its owner, mode and label; a target that is gone has none.
@@ -385,9 +404,10 @@ class Transaction:
             path = quote(entry["path"])
             ours = f"ours {path} {entry['after']}" if entry["after"] else f"[ ! -e {path} ]"
             action = f"back {path} {quote(entry['backup'])} {entry['mode']:o}" if entry["backup"] else f"rm -f {path}"
-            lines.append(f"if {ours}; then {action}; fi")
+            lines.append(f"if {ours}; then {action} || failed=1; fi")
         lines += [" ".join(map(quote, command)) for command in (self.service.reset, self.service.apply) if command]
-        lines.append(f"touch {quote(self._restored_path)} && rm -f {quote(self._armed_path)}")
+        lines.append(f'[ -n "$failed" ] || touch {quote(self._restored_path)}')
+        lines.append(f"rm -f {quote(self._armed_path)}")
         return "\n".join(lines) + "\n"
 
     def _edited_since(self, journal: Mapping[str, Any]) -> str:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
@@ -215,6 +219,43 @@ def test_a_full_disk_leaves_everything_as_it_was(machine: Machine) -> None:
     assert machine.running == OLD
 
 
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        ({}, ""),
+        ({"f_bfree": 2}, r"has 8 KiB left and 256 KiB are needed; make room there \(see 'df .*'\), then run again"),
+        ({"f_files": 9}, "has 0 KiB left"),
+        ({"f_flag": os.ST_RDONLY}, r"Read-only file system.*make its file system writable \(see 'findmnt -T "),
+    ],
+)
+def test_a_place_where_nothing_can_be_written_is_named(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, seen: dict[str, int], says: str
+) -> None:
+    room = {"f_flag": 0, "f_files": 0, "f_ffree": 0, "f_bfree": 1000, "f_frsize": 4096}
+    monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**(room | seen)))
+
+    with pytest.raises(TransactionError, match=f"{says}.*nothing was changed") if says else nullcontext():
+        transaction(machine).check_room(changes(machine))
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename"])
+def test_a_failed_write_leaves_the_file_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    path = tmp_path / "main"
+    path.write_bytes(OLD)
+    monkeypatch.setattr(os, call, fail)
+    host = Host(SimpleNamespace(selinux_context=lambda _path: None, selinux_enabled=lambda: False))
+
+    with pytest.raises(OSError, match=str(tmp_path)):
+        host.write(str(path), NEW, 0o644)
+
+    assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == {"main": OLD}
+
+
 def test_an_edit_by_others_meanwhile_is_kept(machine: Machine) -> None:
     def edit(running: bytes | None) -> bool:
         (machine.root / "main").write_bytes(b"theirs\n")
@@ -354,6 +395,17 @@ def test_an_edit_after_an_interrupted_run_is_kept_and_told(interrupted: Machine)
     assert contents(interrupted)["main"] == b"theirs\n"
     assert interrupted.running == b"theirs\n"
     assert any("that edit was kept" in warning for warning in it.warnings)
+
+
+def test_a_timer_that_cannot_restore_leaves_that_to_the_next_run(interrupted: Machine) -> None:
+    backup = next((interrupted.root / "state").glob("0-*"))
+    kept = backup.read_bytes()
+    backup.unlink()
+    assert run_timer(interrupted), "the service was not restarted"
+    backup.write_bytes(kept)
+
+    assert transaction(interrupted).recover() == RESTORED
+    assert contents(interrupted) == BEFORE
 
 
 def test_the_timer_keeps_the_mode_of_the_file(interrupted: Machine) -> None:
