@@ -93,7 +93,8 @@ options:
     description:
       - Command that has to accept the candidate before anything is written; C(%s) stands for the candidate's path.
       - By default C(containerd --config %s config dump), whose output also has to show the runtime, or
-        C(dockerd --validate --config-file %s). For CRI-O, k3s and rke2 there is none.
+        C(dockerd --validate --config-file %s), or C(crio --config %s --config-dir "" config). For k3s and rke2 there is
+        none.
       - An empty list skips the check.
     type: list
     elements: str
@@ -107,8 +108,8 @@ options:
   ready:
     description:
       - Command that succeeds once the restarted service answers. Repeated until O(timeout).
-      - By default C(docker version) or C(crictl info). For containerd, also that of a distribution, C(ctr plugins ls)
-        has to show that the CRI plugin runs, because containerd answers without it.
+      - By default C(docker version), or C(crictl info) by CRI-O's socket. For containerd, also that of a distribution,
+        C(ctr plugins ls) has to show that the CRI plugin runs, because containerd answers without it.
       - An empty list waits for nothing.
     type: list
     elements: str
@@ -223,7 +224,8 @@ CONFIG_PATHS = {
 }
 READY = {
     "docker": ["docker", "version"],
-    "crio": ["crictl", "info"],
+    # By its endpoint: crictl's default is the first socket that answers, as a containerd beside it does.
+    "crio": ["crictl", "--runtime-endpoint", "unix:///run/crio/crio.sock", "info"],
 }
 CTR = {
     "containerd": ["ctr"],
@@ -326,6 +328,7 @@ class NvidiaRuntime:
                     exception=runtime_config.TOMLKIT_TRACEBACK,
                 )
             self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
+            self.transaction.check_room([FileChange(self.path, None, b"")])
             return Proposal(result={"config_path": self.path}, restart=True)
         return Proposal(
             [*changes, *([toolkit] if toolkit else [])],
@@ -429,7 +432,30 @@ class NvidiaRuntime:
     def _containerd(self) -> list[str]:
         return self.module.params["containerd_command"] or CONTAINERD.get(self.name, ["containerd"])
 
+    def _require_unit(self) -> None:
+        """Raise Refused where what would be restarted does not exist."""
+        host, command = self.transaction.host, self.transaction.service.apply
+        if not command or host.find("systemctl") is None:
+            return
+        shown = host.run(["systemctl", "show", "--property=LoadState", "--value", command[-1]], timeout=10)
+        if shown.strip() == "not-found":
+            raise Refused(
+                f"this host has no unit {command[-1]}, so nothing was changed: is {self.name} what kubelet uses here? "
+                "Set runtime to what it uses, or service to the unit that runs it"
+            )
+
+    def _require_program(self) -> None:
+        """Raise Refused where CRI-O, which does not start with a runtime that is not there, would not find ours."""
+        if self.runtime == "crio" and self._is_present() and self.transaction.host.read(self.wanted.binary) is None:
+            raise Refused(
+                f"{self.wanted.binary} does not exist and CRI-O would not start with it, so nothing was changed: "
+                "install the container toolkit, or set runtime_binary"
+            )
+
     def _validate(self, changes: list[FileChange]) -> None:
+        if changes:
+            self._require_unit()
+            self._require_program()
         command = self.module.params["validate"]
         if command is None:
             command = self._default_validation()
@@ -457,7 +483,9 @@ class NvidiaRuntime:
     def _default_validation(self) -> list[str]:
         if self.runtime == "containerd":
             return [*self._containerd(), "--config", "%s", "config", "dump"]
-        return ["dockerd", "--validate", "--config-file", "%s"] if self.runtime == "docker" else []
+        if self.runtime == "docker":
+            return ["dockerd", "--validate", "--config-file", "%s"]
+        return ["crio", "--config", "%s", "--config-dir", "", "config"]
 
     def _check_effect(self, dump: str) -> None:
         """What containerd makes of the candidate and the files it imports has to hold our runtime."""

@@ -280,6 +280,35 @@ def test_before_tomlkit_is_installed_a_file_that_cannot_be_edited_is_found_in_ch
 
     node.config.write_text("version = \n")
     assert "cannot be read as TOML" in without_tomlkit(node, check=True)["msg"]
+    shutil.copy(FIXTURES / "containerd-2.1.toml", node.config)
+    assert "has 0 KiB left" in without_tomlkit(node, check=True, backup_dir="/proc/accel")["msg"]
+
+
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("place", ["backup_dir", "config_path"])
+def test_a_place_without_room_is_found_before_anything_changes(node: Node, place: str, check: bool) -> None:
+    before = node.config.read_bytes()
+    # Nothing can be written to /proc, which says so.
+    result = node.run(check=check, **{place: "/proc/accel/config.toml"})
+
+    assert result["failed"]
+    assert "/proc/accel" in result["msg"]
+    assert "has 0 KiB left" in result["msg"]
+    assert "make room there (see 'df /proc/accel" in result["msg"]
+    assert node.config.read_bytes() == before
+    assert not any("restart" in line for line in node.log())
+
+
+def test_a_unit_that_does_not_exist_is_named_before_anything_changes(node: Node) -> None:
+    before = node.config.read_bytes()
+    node.command("systemctl", f'echo "systemctl $*" >>{node.root}/log; [ "$1" != show ] || echo not-found')
+
+    result = node.run(service="crio")
+
+    assert "no unit crio" in result["msg"]
+    assert "service to the unit that runs it" in result["msg"]
+    assert node.config.read_bytes() == before
+    assert not any("restart" in line for line in node.log())
 
 
 def test_no_service_means_no_restart(node: Node) -> None:
@@ -329,19 +358,39 @@ def test_a_docker_that_cannot_validate_is_warned_about(node: Node) -> None:
     assert "not validated" in str(result["warnings"])
 
 
+def crio_options(node: Node) -> dict[str, Any]:
+    node.command("crictl", '[ "$*" = "--runtime-endpoint unix:///run/crio/crio.sock info" ]')
+    node.command("crio", f'echo "crio $*" >>{node.root}/log; ! grep refused "$2"')
+    node.command("nvidia-container-runtime", "")
+    path, program = node.root / "99-nvidia.toml", node.root / "bin" / "nvidia-container-runtime"
+    return {"runtime": "crio", "config_path": str(path), "runtime_binary": str(program), "default_runtime": True}
+
+
 def test_crio(node: Node) -> None:
-    config = node.root / "99-nvidia.toml"
-    node.command("crictl", "exit 0")
-    options: dict[str, Any] = {"runtime": "crio", "config_path": str(config), "default_runtime": True}
+    options = crio_options(node)
+    config = Path(options["config_path"])
 
     assert node.run(**options)["changed"]
     data = tomllib.loads(config.read_text())["crio"]["runtime"]
     assert data["default_runtime"] == "nvidia"
-    assert data["runtimes"]["nvidia"]["runtime_path"] == "/usr/bin/nvidia-container-runtime"
+    assert data["runtimes"]["nvidia"]["runtime_path"] == options["runtime_binary"]
     assert not node.run(check=True, **options)["changed"]
 
     node.run(state="absent", **options)
     assert not config.exists()
+
+
+def test_what_crio_would_not_start_with_is_not_written(node: Node) -> None:
+    options = crio_options(node)
+    config = Path(options["config_path"])
+    refused = node.run(**options, runtime_name="refused")
+    assert f"the new {config} was refused, so nothing was changed: 'crio --config " in refused["msg"]
+
+    Path(options["runtime_binary"]).unlink()
+    assert "does not exist and CRI-O would not start with it" in node.run(**options)["msg"]
+
+    assert not config.exists()
+    assert not any("restart" in line for line in node.log())
 
 
 @pytest.fixture
@@ -361,7 +410,7 @@ def k3s(node: Node) -> Node:
         "systemctl",
         f"""echo "systemctl $*" >>{node.root}/log
 case "$*" in
-"cat k3s-agent"|"stop "*) exit 0 ;;
+"cat k3s-agent"|"show "*|"stop "*) exit 0 ;;
 "restart k3s-agent") {start} ;;
 *) exit 1 ;;
 esac""",
