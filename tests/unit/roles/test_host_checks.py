@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +41,56 @@ def found(*existing: str) -> dict[str, Any]:
 def test_the_runtime_kubelet_uses_is_found(evaluate: Evaluate, existing: list[str], runtime: str) -> None:
     register = found(*existing)
     name = "__container_runtime_selected"
-    assert evaluate("container_runtime", name, DEBIAN, __container_runtime_found=register) == runtime
+    given = {"__container_runtime_found": register, "__container_runtime_kubelet": {}}
+    assert evaluate("container_runtime", name, DEBIAN, **given) == runtime
+
+
+KUBEADM = 'KUBELET_KUBEADM_ARGS="--config=/etc/x --container-runtime-endpoint=unix:///'
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+
+
+@pytest.mark.parametrize(
+    ("lines", "existing", "runtime"),
+    [
+        ([f"{KUBEADM}var/run/crio/crio.sock"], [CONTAINERD_SOCKET], "crio"),
+        (["containerRuntimeEndpoint: unix:///run/containerd/containerd.sock"], ["/run/crio/crio.sock"], "containerd"),
+        (['  "containerRuntimeEndpoint": "/run/cri-dockerd.sock'], [CONTAINERD_SOCKET], "docker"),
+        (["containerRuntimeEndpoint: unix:///run/crio/crio.sock", f"{KUBEADM}{CONTAINERD_SOCKET}"], [], "containerd"),
+        ([f"{KUBEADM}run/other.sock"], [CONTAINERD_SOCKET], "containerd"),
+        # What kubeadm left on a host that k3s has taken over.
+        ([f"{KUBEADM}run/crio/crio.sock"], [K3S_CONTAINERD], "k3s"),
+    ],
+)
+def test_what_kubelet_is_told_to_use_wins(
+    evaluate: Evaluate, lines: list[str], existing: list[str], runtime: str
+) -> None:
+    given = {"__container_runtime_found": found(*existing)}
+    given["__container_runtime_kubelet"] = {"stdout_lines": lines}
+    assert evaluate("container_runtime", "__container_runtime_selected", DEBIAN, **given) == runtime
+    assert evaluate("container_runtime", "__container_runtime_problems", DEBIAN, **given) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "containerRuntimeEndpoint: unix:///run/crio/crio.sock",
+        'containerRuntimeEndpoint: "unix:///run/crio/crio.sock"',
+        '  "containerRuntimeEndpoint": "unix:///run/crio/crio.sock",',
+        'KUBELET_KUBEADM_ARGS="--container-runtime-endpoint=unix:///run/crio/crio.sock --node-ip=10.0.0.1"',
+        "KUBELET_EXTRA_ARGS=--node-ip=::1 --container-runtime-endpoint /run/crio/crio.sock",
+    ],
+)
+def test_where_kubelet_says_what_it_uses_is_read(evaluate: Evaluate, tmp_path: Path, said: str) -> None:
+    (tmp_path / "file").write_text(f"# --container-runtime-endpoint=/run/no.sock\n{said}\n")
+    command = ["grep", "-hosE", evaluate("container_runtime", "__container_runtime_endpoint_said", DEBIAN)]
+    found = subprocess.run(
+        [*command, tmp_path / "none", tmp_path / "file"], capture_output=True, text=True, check=False
+    )
+    register = {"stdout_lines": found.stdout.splitlines()}
+    endpoint = evaluate(
+        "container_runtime", "__container_runtime_endpoint", DEBIAN, __container_runtime_kubelet=register
+    )
+    assert endpoint == "/run/crio/crio.sock"
 
 
 @pytest.mark.parametrize(
@@ -73,6 +124,24 @@ def test_all_toolkit_packages_are_of_one_version(evaluate: Evaluate, facts: dict
             "that runs no pods; set container_runtime_name=k3s or auto",
         ),
         (DEBIAN, [K3S_CONTAINERD], {"container_runtime_name": "docker", "container_runtime_configure": False}, None),
+        (
+            DEBIAN,
+            [CONTAINERD],
+            {"container_runtime_name": "docker"},
+            "node-1 has containerd and not docker, of which /run/cri-dockerd.sock, /run/docker.sock would tell; "
+            "set container_runtime_name to what kubelet uses or to auto, or start docker",
+        ),
+        (DEBIAN, [CONTAINERD, "/run/docker.sock"], {"container_runtime_name": "docker"}, None),
+        (
+            DEBIAN,
+            [CONTAINERD, "/run/crio/crio.sock"],
+            {
+                "container_runtime_name": "containerd",
+                "__container_runtime_kubelet": {"stdout_lines": [f"{KUBEADM}run/crio/crio.sock"]},
+            },
+            "kubelet on node-1 uses /run/crio/crio.sock, which is crio; containerd runs no pods there; "
+            "set container_runtime_name=crio or auto",
+        ),
         (ARCH, [CONTAINERD], {}, "set container_runtime_toolkit_install=false"),
         (
             DEBIAN,
@@ -86,10 +155,8 @@ def test_all_toolkit_packages_are_of_one_version(evaluate: Evaluate, facts: dict
 def test_container_runtime_refusals(
     evaluate: Evaluate, facts: dict[str, str], existing: list[str], variables: dict[str, Any], says: str | None
 ) -> None:
-    register = found(*existing)
-    problems = evaluate(
-        "container_runtime", "__container_runtime_problems", facts, __container_runtime_found=register, **variables
-    )
+    given = {"__container_runtime_found": found(*existing), "__container_runtime_kubelet": {}} | variables
+    problems = evaluate("container_runtime", "__container_runtime_problems", facts, **given)
     assert len(problems) == (says is not None), problems
     assert (says or "") in "".join(problems)
 
@@ -105,10 +172,8 @@ def test_container_runtime_refusals(
     ],
 )
 def test_where_an_image_cannot_name_gpus(evaluate: Evaluate, variables: dict[str, Any], ignored: bool) -> None:
-    register = found(CONTAINERD)
-    arguments = evaluate(
-        "container_runtime", "__container_runtime_arguments", DEBIAN, __container_runtime_found=register, **variables
-    )
+    given = {"__container_runtime_found": found(CONTAINERD), "__container_runtime_kubelet": {}} | variables
+    arguments = evaluate("container_runtime", "__container_runtime_arguments", DEBIAN, **given)
     assert arguments["ignore_visible_devices"] is ignored
     assert arguments["cdi"] is True
     assert arguments["timeout"] is None
