@@ -8,6 +8,7 @@ DIRECTORY/inventory.yml for Ansible; DIRECTORY/<host>/pid names the process whos
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import signal
@@ -24,7 +25,7 @@ import yaml
 from hosts import packages
 
 HERE = Path(__file__).parent
-PACKAGES = "systemd,systemd-sysv,dbus,python3,python3-apt,python3-grpcio,iproute2,containerd,docker.io"
+PACKAGES = "systemd,systemd-sysv,e2fsprogs,dbus,python3,python3-apt,python3-grpcio,iproute2,containerd,docker.io"
 BASES = {
     "bookworm": PACKAGES,
     "trixie": f"{PACKAGES},docker-cli",
@@ -103,7 +104,7 @@ def check() -> None:
 
 def base(cache: Path, name: str) -> Path:
     """A Debian userland, made once, with the packages a role will ask for beside it."""
-    made = cache / name
+    made = cache / f"{name}-{hashlib.sha256(BASES[name].encode()).hexdigest()[:8]}"
     if not made.exists():
         unfinished = cache / f"{name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -36,7 +36,7 @@ def modules(pid: int) -> list[int]:
 def main() -> None:
     inventory, name, playbook, *answers = sys.argv[1:]
     pid = int(yaml.safe_load(Path(inventory).read_text())["gpu_nodes"]["hosts"][name]["ansible_nsenter_pid"])
-    run = ["ansible-playbook", "-i", inventory, "--limit", name, playbook]
+    run = ["ansible-playbook", "-i", inventory, "--limit", name, "--tags", "container_runtime_configure", playbook]
     inside(pid, ["rm", "-f", "/run/waiting"])
     ready = '{"container_runtime_ready_command": ["sh", "-c", "touch /run/waiting; exit 1"]}'
     first = subprocess.Popen([*run, "-e", ready, "-e", "container_runtime_timeout=120"], start_new_session=True)

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """On a host with systemd: kills a run of nvidia_runtime before each thing it does to the host, one run a step.
 
-killed.py KIND UNIT FILE ANSWERS: the runtime has to answer after every kill, and after the next run or the host's timer
-has ended what the killed one began. Ends with 1 and the steps that failed.
+killed.py KIND UNIT FILE ANSWERS: after each kill, and after what ended it, the runtime has to answer and its file to be
+one of the two that it has been started with. Ends with 1 and the steps that failed.
 """
 
+import importlib
 import json
 import os
 import runpy
@@ -16,29 +17,29 @@ import time
 import traceback
 from pathlib import Path
 
+sys.path.insert(0, "/var/lib/killed")
+basic = importlib.import_module("ansible.module_utils.basic")
+Host = importlib.import_module("ansible_collections.accel.kubernetes.plugins.module_utils.host").Host
+
 KIND, UNIT, FILE, ANSWERS = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4].split()
 STATE = Path("/var/lib/killed.state")
 MODULE = "ansible_collections.accel.kubernetes.plugins.modules.nvidia_runtime"
 STEPS = ("write", "remove", "make_directory", "run")
 
 
-def module(state="present", die_at=0):
+def module(state="present", die_at=0, timeout=30):
     """Run the module in a process of its own; returns its status and result."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.dup2(write, 1)
-            sys.path.insert(0, "/var/lib/killed")
-            from ansible.module_utils import basic
-
-            host = __import__("ansible_collections.accel.kubernetes.plugins.module_utils.host", fromlist=["Host"]).Host
-            arm(host, die_at)
+            arm(Host, die_at)
             options = {
                 "runtime": KIND,
                 "state": state,
                 "default_runtime": True,
-                "timeout": 30,
+                "timeout": timeout,
                 "backup_dir": str(STATE),
             }
             basic._ANSIBLE_PROFILE = "legacy"
@@ -56,7 +57,7 @@ def module(state="present", die_at=0):
 
 
 def arm(host, die_at):
-    """Make the process end itself, as SIGKILL would, before its die_at-th act."""
+    """Make the process end itself, as SIGKILL would, before its die_at-th act, or before a command with that word."""
     acts = 0
 
     def deadly(name):
@@ -65,8 +66,7 @@ def arm(host, die_at):
         def act(self, *words, **named):
             nonlocal acts
             acts += 1
-            if acts == die_at:
-                print(name, words[0], file=sys.stderr)
+            if die_at == acts or (name == "run" and die_at in words[0]):
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(self, *words, **named)
 
@@ -76,21 +76,26 @@ def arm(host, die_at):
         deadly(name)
 
 
-def answers():
-    """Whether the runtime answers, soon."""
-    deadline = time.monotonic() + 60
-    while subprocess.run(ANSWERS, capture_output=True, check=False).returncode != 0:
+def until(probe, seconds):
+    """Whether that becomes true in time."""
+    deadline = time.monotonic() + seconds
+    while not probe():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.2)
     return True
 
 
+def answers():
+    """Whether the runtime answers, soon."""
+    return until(lambda: subprocess.run(ANSWERS, capture_output=True, check=False).returncode == 0, 60)
+
+
 def content():
     return FILE.read_bytes() if FILE.exists() else None
 
 
-def fire_timer():
+def fire_timer(_step):
     """Let the host's timer elapse now; returns whether there was one."""
     journals = [json.loads(path.read_text()) for path in STATE.glob("*/journal.json")]
     units = [journal["unit"] for journal in journals]
@@ -111,39 +116,90 @@ def expect(holds, words):
         raise AssertionError(words)
 
 
+def good(files, when):
+    """The runtime answers, with a file that it has been started with before."""
+    expect(answers(), f"the runtime does not answer after {when}")
+    expect(content() in files, f"after {when} the file is {content()!r}")
+
+
+def succeed(state, files):
+    """Run the module to its end; returns what it says it found of an earlier run."""
+    status, result = module(state)
+    expect(status == 0 and not result.get("failed"), f"a run to {state} failed: {result}")
+    good(files, f"a run to {state}")
+    return result["recovered"]
+
+
+def nothing(_step):
+    return False
+
+
+def kill_another(step):
+    """A second run dies as well, somewhere else."""
+    status, _ = module(die_at=1 + step * 7 % 20)
+    return os.WIFSIGNALED(status)
+
+
+def rounds(before, after):
+    """Kill runs at step 1, 2, ... until one lives, do something, and let another run end it; yields what failed."""
+    for state, between in (
+        ("present", nothing),
+        ("present", fire_timer),
+        ("present", kill_another),
+        ("absent", fire_timer),
+    ):
+        other = "absent" if state == "present" else "present"
+        module(other)
+        kills, betweens, outcomes = 0, 0, set()
+        for step in range(1, 100):
+            try:
+                status, result = module(state, die_at=step)
+                if not os.WIFSIGNALED(status):
+                    expect(result.get("changed"), f"a run that lived failed: {result}")
+                    break
+                kills += 1
+                good((before, after), "the kill")
+                if between(step):
+                    betweens += 1
+                    good((before, after), between.__name__)
+                outcomes.add(succeed(state, [after if state == "present" else before]))
+                succeed(other, [before if state == "present" else after])
+            except AssertionError as error:
+                yield f"{state}, step {step}, {between.__name__}: {error}"
+                module(other)
+        print(f"{state}: {kills} kills, {betweens} {between.__name__}, then {sorted(outcomes)}", flush=True)
+        if kills < 15 or (between is not nothing and betweens < 5):
+            yield f"only {kills} kills and {betweens} {between.__name__}"
+
+
+def left_alone(before):
+    """A run dies before it restarts the runtime, and nobody comes back: the timer elapses by itself."""
+    module("absent")
+    began = time.monotonic()
+    status, result = module(die_at="restart", timeout=1)
+    expect(os.WIFSIGNALED(status), f"it lived: {result}")
+    expect(content() != before, "it died before it wrote the file")
+    expect(until(lambda: list(STATE.glob("*/restored")), 180), "the timer did not elapse")
+    good([before], "the timer")
+    print(f"left alone: restored after {time.monotonic() - began:.0f} s")
+    expect(succeed("absent", [before]) == "restored_by_timer", "the next run does not know")
+
+
 def main():
-    """Kill at step 1, 2, ... until a run lives, once for the next run and once for the timer."""
     expect(answers(), "the runtime does not answer before anything is done")
     module("absent")
     before = content()
-    failures, timers, outcomes, steps = [], 0, set(), 0
-    for by_timer in (False, True):
-        for step in range(1, 200):
-            status, result = module(die_at=step)
-            steps += 1
-            died = os.WIFSIGNALED(status)
-            try:
-                expect(died or result.get("changed"), f"a run that lived failed: {result}")
-                expect(answers(), "the runtime does not answer after the kill")
-                if by_timer and died and fire_timer():
-                    timers += 1
-                    expect(answers(), "the runtime does not answer after the timer")
-                status, result = module()
-                outcomes.add(result.get("recovered"))
-                expect(status == 0 and not result.get("failed"), f"the next run failed: {result}")
-                expect(answers(), "the runtime does not answer after the next run")
-                expect(b"nvidia" in (content() or b""), "the next run did not make the change")
-                status, result = module("absent")
-                expect(status == 0 and content() == before, f"the file did not come back: {result}")
-            except AssertionError as error:
-                failures.append(f"step {step}{' by timer' if by_timer else ''}: {error}")
-                module("absent")
-            if not died:
-                break
-    print(f"{steps} runs killed, {timers} ended by the timer, the others by the next run: {sorted(map(str, outcomes))}")
-    if steps <= 20 or timers <= 5:
-        failures.append(f"only {steps} steps and {timers} timers")
-    sys.exit("\n".join(failures))
+    module("present")
+    after = content()
+    module("absent")
+    expect(content() == before != after, "present and absent do not do what they say")
+    failures = list(rounds(before, after))
+    try:
+        left_alone(before)
+    except AssertionError as error:
+        failures.append(f"left alone: {error}")
+    # Not an empty string, which would count as a failure.
+    sys.exit("\n".join(failures) or None)
 
 
 if __name__ == "__main__":
