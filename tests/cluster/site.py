@@ -37,6 +37,7 @@ class Site:
             "driver_dkms": False,
             "driver_prerequisite_packages": [],
             "driver_repository_packages": [],
+            "driver_fabricmanager": "never",
             "container_runtime_toolkit_install": False,
             "container_runtime_python_packages": [],
             "container_runtime_verify_command": ["containerd", "config", "dump"],

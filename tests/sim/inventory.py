@@ -55,6 +55,7 @@ def _cluster(root: Path) -> dict[str, Any]:
         "driver_dkms": False,
         "driver_prerequisite_packages": [],
         "driver_repository_packages": [],
+        "driver_fabricmanager": "never",
         "container_runtime_toolkit_install": False,
         "container_runtime_python_packages": [],
         "scheduler_python_packages": [],

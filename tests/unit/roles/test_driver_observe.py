@@ -17,11 +17,13 @@ from sim.nvml.profiles import PROFILES
 SCRIPT = Path(__file__).parents[3] / "roles/driver/files/observe.sh"
 
 
-def _observe(root: Path, *, modinfo: str = "exit 1") -> dict[str, Any]:
+def _observe(root: Path, *, modinfo: str = "exit 1", **programs: str) -> dict[str, Any]:
     binaries = root / "bin"
     binaries.mkdir(exist_ok=True)
-    (binaries / "modinfo").write_text(f"#!/bin/sh\n{modinfo}\n")
-    (binaries / "modinfo").chmod(0o755)
+    nothing = dict.fromkeys(("dpkg-query", "rpm", "nv-fabricmanager"), "exit 1")
+    for name, text in (nothing | {"modinfo": modinfo} | programs).items():
+        (binaries / name.replace("_", "-")).write_text(f"#!/bin/sh\n{text}\n")
+        (binaries / name.replace("_", "-")).chmod(0o755)
     command = ["sh", "-s", str(root / "sys"), str(root / "etc"), str(root / "run"), "6.1.0"]
     environment = os.environ | {"PATH": f"{binaries}:{os.environ['PATH']}"}
     with SCRIPT.open() as script:
@@ -99,3 +101,69 @@ def test_a_host_with_nothing_special_says_so(eight: Path) -> None:
     assert not any(
         seen[name] for name in ("dgx", "operator", "nouveau", "secure_boot", "non_free", "stream", "runfile")
     )
+
+
+DEBIAN = """\
+install installed libcuda1 535.309.01-0+deb12u1 Debian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>
+hold installed nvidia-smi 535.309.01-0+deb12u1 Debian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>
+install config-files nvidia-persistenced 535.1 Debian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth.debian.org>
+install installed nvidia-container-toolkit 1.18.1-1 NVIDIA CORPORATION <cudatools@nvidia.com>
+install installed nvidia-cuda-toolkit 11.8.89~11.8.0-5~deb12u1 Debian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth>
+install installed nvidia-kernel-common 20220217+3~deb12u1 Debian NVIDIA Maintainers <pkg-nvidia-devel@lists.alioth>
+"""
+NVIDIA = """\
+install installed nvidia-open 580.95.05-1 NVIDIA CORPORATION <cudatools@nvidia.com>
+install installed nvidia-driver-pinning-580 580-1 NVIDIA CORPORATION <cudatools@nvidia.com>"""
+
+
+def test_packages_are_told_apart_by_who_built_them(eight: Path) -> None:
+    seen = _observe(eight, dpkg_query=f"cat <<'EOF'\n{DEBIAN}EOF")
+    assert seen["packages"] == ["libcuda1", "nvidia-smi"]
+    assert (seen["vendor"], seen["held"]) == ("distribution", ["nvidia-smi"])
+    seen = _observe(eight, dpkg_query=f"echo '{NVIDIA}'")
+    assert (seen["packages"], seen["vendor"], seen["held"]) == (["nvidia-open"], "nvidia", [])
+
+
+def test_packages_of_an_rpm_system(eight: Path) -> None:
+    lock = eight / "etc/dnf/plugins/versionlock.list"
+    lock.parent.mkdir(parents=True)
+    lock.write_text("# Added lock\nnvidia-driver-cuda-3:580.95.05-1.el9.*\n")
+    seen = _observe(eight, rpm="echo 'install nvidia-driver-cuda 580.95.05 NVIDIA'")
+    assert (seen["packages"], seen["vendor"]) == (["nvidia-driver-cuda"], "nvidia")
+    assert seen["held"] == ["nvidia-driver-cuda-3:580.95.05-1.el9.*"]
+
+
+def test_a_host_without_packages(eight: Path) -> None:
+    seen = _observe(eight)
+    assert (seen["packages"], seen["vendor"], seen["held"]) == ([], "", [])
+
+
+def test_a_module_of_debian_has_a_name_of_its_own(eight: Path) -> None:
+    seen = _observe(eight, modinfo='[ "$5" = nvidia-current ] && echo "$4 of Debian"')
+    found = (seen["installed"], seen["license"], seen["vermagic"])
+    assert found == ("version of Debian", "license of Debian", "vermagic of Debian")
+
+
+def test_switches_and_their_manager_are_found(eight: Path) -> None:
+    seen = _observe(eight, nv_fabricmanager='echo "Fabric Manager version is : 580.95.05"')
+    assert (seen["nvswitch"], seen["fabric_manager"]) == (True, "580.95.05")
+
+
+def test_one_card_has_no_switch(tmp_path: Path) -> None:
+    sysfs.write(PROFILES["t4"]("node"), tmp_path)
+    seen = _observe(tmp_path)
+    assert (len(seen["gpus"]), seen["nvswitch"], seen["fabric_manager"]) == (1, False, "")
+
+
+def test_free_space_names_its_file_system(eight: Path) -> None:
+    answer = 'echo "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/sda1 9 9 2097152 1% $mount"'
+    seen = _observe(eight, df=f"mount=/; [ $2 != /boot ] || mount=/boot; {answer}")
+    assert seen["free"]["/usr"] == {"mount": "/", "mib": 2048}
+    assert seen["free"]["/boot"]["mount"] == "/boot"
+
+
+def test_a_blacklisted_nouveau_is_seen(eight: Path) -> None:
+    file = eight / "etc/modprobe.d/accel-nouveau.conf"
+    file.parent.mkdir(parents=True)
+    file.write_text("# ours\nblacklist nouveau\n")
+    assert _observe(eight)["blacklisted"] is True

@@ -11,7 +11,11 @@ import pytest
 
 from .conftest import Evaluate
 
-H100, V100, B200, T4 = "0x2330", "0x1db1", "0x2901", "0x1eb8"
+H100, V100, B200, T4, K80, B300, GH200, L4 = (
+    *("0x2330", "0x1db1", "0x2901", "0x1eb8"),
+    *("0x102d", "0x3182", "0x2342", "0x27b8"),
+)
+ROOM = {path: {"mount": "/", "mib": 60_000} for path in ("/usr", "/var", "/boot", "/tmp")}
 SYSTEMS = {
     "debian12": ("Debian", "12", "12.8", "apt"),
     "debian13": ("Debian", "13", "13.1", "apt"),
@@ -38,10 +42,20 @@ def facts(system: str, architecture: str = "x86_64", kernel: str = "6.8.0-90-gen
 def observed(*devices: str, **seen: Any) -> dict[str, str]:
     """What the observation task would register."""
     gpus = [{"address": f"0000:{i:02x}:00.0", "device": device, "driver": ""} for i, device in enumerate(devices)]
-    nothing = dict.fromkeys(("loaded", "installed", "license", "stream"), "") | dict.fromkeys(
-        ("nouveau", "secure_boot", "dgx", "operator", "runfile", "package", "non_free"), False
+    texts = ("loaded", "installed", "license", "vermagic", "stream", "vendor", "fabric_manager")
+    flags = (
+        "nouveau",
+        "blacklisted",
+        "secure_boot",
+        "key_enrolled",
+        "dgx",
+        "operator",
+        "runfile",
+        "non_free",
+        "nvswitch",
     )
-    return {"stdout": json.dumps(nothing | {"gpus": gpus} | seen)}
+    nothing = dict.fromkeys(texts, "") | dict.fromkeys(flags, False)
+    return {"stdout": json.dumps(nothing | {"gpus": gpus, "packages": [], "held": [], "free": ROOM} | seen)}
 
 
 def problems(evaluate: Evaluate, system: str, observation: dict[str, str], **variables: Any) -> list[str]:
@@ -220,7 +234,12 @@ RUNFILE = {"driver_method": "runfile", "driver_runfile": URL, "driver_runfile_sh
         ("debian12", observed(H100), {"driver_method": "none"}, "set driver_method to repo, distro or runfile"),
         ("debian12", observed(H100), {"driver_method": "runfile"}, "driver_runfile is not set"),
         ("debian12", observed(H100), RUNFILE | {"driver_runfile_sha256": ""}, "driver_runfile_sha256 is not set"),
-        ("debian12", observed(H100), RUNFILE | {"driver_runfile": "/none/NVIDIA-1.2.run"}, "is not on the controller"),
+        (
+            "debian12",
+            observed(H100),
+            RUNFILE | {"driver_runfile": "/none/NVIDIA-580.2.run"},
+            "is not on the controller",
+        ),
         (
             "debian12",
             observed(H100),
@@ -232,11 +251,128 @@ RUNFILE = {"driver_method": "runfile", "driver_runfile": URL, "driver_runfile_sh
         ("alma10", observed(H100), {}, "set driver_version to an exact version"),
         ("debian12", observed(H100), {"driver_method": "distro"}, "add contrib non-free non-free-firmware"),
         ("debian12", observed(H100, runfile=True), {}, "run 'nvidia-uninstall --silent'"),
-        ("debian12", observed(H100, package=True), RUNFILE, "set driver_method to repo or distro"),
+        (
+            "debian12",
+            observed(H100, packages=["nvidia-smi"], vendor="distribution"),
+            RUNFILE,
+            "(nvidia-smi), which a runfile would break; run the role's uninstall with driver_method=distro",
+        ),
+        (
+            "debian12",
+            observed(H100, packages=["libnvidia-ml1"], vendor="distribution"),
+            {},
+            "The distribution's driver packages are installed (libnvidia-ml1), which NVIDIA's do not mix with",
+        ),
+        (
+            "debian12",
+            observed(T4, packages=["nvidia-open"], vendor="nvidia", non_free=True),
+            {"driver_method": "distro"},
+            "run the role's uninstall with driver_method=repo, or set driver_method=repo",
+        ),
         ("debian12", observed(H100, dgx=True), {}, "driver_force=true to replace it"),
         ("debian12", observed(H100, operator=True), {}, "GPU operator"),
         ("debian12", observed(H100, secure_boot=True), RUNFILE, "set driver_module_signing_secret_key"),
-        ("debian12", observed(V100), {"driver_branch": "590"}, "580 is the last branch that supports it"),
+        (
+            "debian12",
+            observed(V100),
+            {"driver_branch": "590"},
+            "580 is the last branch that supports the GPU 0000:00:00.0 (Maxwell, Pascal or Volta, 0x1db1), and this"
+            " would install 590; set driver_branch to another branch.",
+        ),
+        ("debian12", observed(K80), {"driver_branch": "535"}, "470 is the last branch that supports the GPU"),
+        (
+            "debian12",
+            observed(T4, B200),
+            {"driver_branch": "550"},
+            "570 is the first branch that supports the GPU 0000:01:00.0 (Blackwell, 0x2901)",
+        ),
+        (
+            "rocky9",
+            observed(B200, B300),
+            {"driver_branch": "570"},
+            "580 is the first branch that supports the GPU 0000:01:00.0",
+        ),
+        (
+            "debian12",
+            observed(B200, non_free=True),
+            {"driver_method": "distro"},
+            "and this would install 535; set driver_method to repo or runfile with another branch.",
+        ),
+        (
+            "ubuntu2404",
+            observed(L4),
+            {"driver_version": "470.256.02", "driver_branch": "470"},
+            "set driver_branch and driver_version to another branch",
+        ),
+        ("debian12", observed(V100, B200), {}, "No kernel module drives both 0000:00:00.0 (Maxwell, Pascal or Volta"),
+        (
+            "debian12",
+            observed(GH200),
+            {"driver_kernel_module_type": "proprietary"},
+            "0000:00:00.0 (Grace Hopper, 0x2342) is one that only the open kernel module supports",
+        ),
+        (
+            "ubuntu2404",
+            observed(T4),
+            {"driver_kernel_module_type": "open", "driver_branch": "470"},
+            "515 is the first that has; set driver_kernel_module_type=proprietary",
+        ),
+        (
+            "ubuntu2404",
+            observed(T4),
+            {"driver_kernel_module_type": "proprietary", "driver_branch": "620"},
+            "Branch 620 has no proprietary kernel module; set driver_kernel_module_type=open",
+        ),
+        ("debian12", observed(H100), {"driver_branch": "latest"}, "driver_branch is 'latest', which is no branch"),
+        (
+            "ubuntu2404",
+            observed(H100),
+            {"driver_method": "distro", "driver_version": "580.95.05"},
+            "unset driver_version, or set driver_method to repo or runfile",
+        ),
+        ("rocky9", observed(H100), {"driver_dkms": False}, "set driver_dkms=true, or driver_method=runfile"),
+        (
+            "debian12",
+            observed(H100),
+            RUNFILE | {"driver_module_signing_public_key": "/root/mok.pub"},
+            "the installer needs both or neither",
+        ),
+        (
+            "debian12",
+            observed(H100, secure_boot=True),
+            {},
+            "the key DKMS signs with is not enrolled, so the module would not load. Either install dkms and mokutil",
+        ),
+        (
+            "ubuntu2404",
+            observed(H100, secure_boot=True),
+            {"driver_method": "distro"},
+            "Set driver_method=distro and driver_dkms=false for the modules Canonical signed",
+        ),
+        (
+            "debian12",
+            observed(H100, nvswitch=True),
+            RUNFILE,
+            "need a fabric manager of the driver's version, and driver_method=runfile brings none here (found: none)",
+        ),
+        (
+            "debian12",
+            observed(H100, nvswitch=True, fabric_manager="570.1"),
+            RUNFILE,
+            "(found: 570.1); set driver_method=repo",
+        ),
+        (
+            "debian12",
+            observed(H100, free=ROOM | {"/boot": {"mount": "/boot", "mib": 40}}),
+            {},
+            "/boot has 40 MiB free and needs 100 (/boot): make room, or correct driver_free_space",
+        ),
+        (
+            "debian12",
+            observed(H100, free={path: {"mount": "/", "mib": 3000} for path in ROOM}),
+            {},
+            "/ has 3000 MiB free and needs 4600 (/usr, /var, /boot, /tmp)",
+        ),
         (
             "debian12",
             observed(V100),
@@ -274,14 +410,166 @@ def test_what_cannot_work_is_refused_with_its_remedy(
         (observed(H100, dgx=True, loaded="580.1"), {"driver_method": "none"}),
         (observed(H100, nouveau=True), {"driver_reboot": "auto"}),
         (observed(H100), RUNFILE),
-        (observed(H100, secure_boot=True), RUNFILE | {"driver_module_signing_secret_key": "/root/mok.key"}),
+        (
+            observed(H100, secure_boot=True),
+            RUNFILE | {"driver_module_signing_secret_key": "/k", "driver_module_signing_public_key": "/p"},
+        ),
+        (observed(H100, secure_boot=True, key_enrolled=True), {}),
+        (observed(H100, secure_boot=True), {"driver_kernel_release": "6.1.0-56-amd64"}),
         (observed(V100), {}),
+        (observed(V100, T4), {}),
+        (observed(GH200), {}),
+        (observed(H100, nvswitch=True), {}),
+        (observed(H100, nvswitch=True, fabric_manager="580.95.05"), RUNFILE),
+        (observed(H100, nvswitch=True), RUNFILE | {"driver_fabricmanager": "never"}),
+        # A node image has neither GPU nor driver, and whatever its builder runs on is not its business.
+        (observed(), {"driver_kernel_release": "6.1.0-56-amd64"}),
+        (observed(H100, nouveau=True), {"driver_kernel_release": "6.1.0-56-amd64"}),
+        # Nothing is installed where the driver is there.
+        (observed(H100, installed="580.95.05", free={"/usr": {"mount": "/", "mib": 1}}), {}),
     ],
 )
 def test_what_can_work_is_not_refused(
     evaluate: Evaluate, observation: dict[str, str], variables: dict[str, Any]
 ) -> None:
     assert problems(evaluate, "debian12", observation, **variables) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "observation", "variables", "expected"),
+    [
+        ("debian12", observed(H100, installed="580.95.05"), {}, ""),
+        ("debian12", observed(H100, nvswitch=True, installed="580.95.05"), {"driver_fabricmanager": "never"}, ""),
+        ("debian12", observed(H100, nvswitch=True, installed="580.95.05"), {}, "nvidia-fabricmanager=580.95.05-*"),
+        (
+            "ubuntu2404",
+            observed(H100, nvswitch=True, installed="570.1.2"),
+            {"driver_branch": "570"},
+            "nvidia-fabricmanager-570=570.1.2-*",
+        ),
+        (
+            "ubuntu2404",
+            observed(B200, installed="580.95.05"),
+            {"driver_method": "distro", "driver_fabricmanager": "always"},
+            "nvidia-fabricmanager-580=580.95.05-*",
+        ),
+        ("rocky9", observed(H100, nvswitch=True, installed="580.95.05"), {}, "nvidia-fabricmanager-580.95.05"),
+    ],
+)
+def test_the_fabric_manager_has_the_drivers_version(
+    evaluate: Evaluate, system: str, observation: dict[str, str], variables: dict[str, Any], expected: str
+) -> None:
+    found = evaluate("driver", "__driver_fabric_package", facts(system), __driver_observation=observation, **variables)
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("system", "seen", "unheld"),
+    [
+        ("debian12", {"packages": ["nvidia-smi", "libcuda1"], "held": ["libcuda1"]}, ["nvidia-smi"]),
+        ("debian12", {"packages": ["nvidia-smi"], "held": ["nvidia-smi"]}, []),
+        ("rocky9", {"packages": ["nvidia-driver-cuda"]}, ["nvidia-driver-cuda"]),
+        ("rocky9", {"packages": ["nvidia-driver-cuda"], "held": ["nvidia-driver-cuda-3:580.1-1.el9.*"]}, []),
+    ],
+)
+def test_every_package_of_the_driver_is_held(
+    evaluate: Evaluate, system: str, seen: dict[str, Any], unheld: list[str]
+) -> None:
+    observation = observed(H100, **seen)
+    assert evaluate("driver", "__driver_unheld", facts(system), __driver_observation=observation) == unheld
+
+
+@pytest.mark.parametrize(
+    ("seen", "variables", "installs", "other"),
+    [
+        ({}, {}, True, False),
+        ({"installed": "580.95.05"}, {}, False, False),
+        ({"installed": "570.1"}, {}, True, True),
+        ({"installed": "580.95.05"}, {"driver_version": "580.99.01"}, True, True),
+        ({"installed": "535.309.01"}, {"driver_method": "distro"}, False, False),
+        ({"installed": "580.95.05"}, RUNFILE, False, False),
+        ({}, {"driver_method": "none"}, False, False),
+    ],
+)
+def test_packages_change_only_for_another_branch_or_version(
+    evaluate: Evaluate, seen: dict[str, str], variables: dict[str, Any], installs: bool, other: bool
+) -> None:
+    given = {"__driver_observation": observed(H100, **seen), **variables}
+    assert evaluate("driver", "__driver_installs", facts("debian12"), **given) is installs
+    assert evaluate("driver", "__driver_other_version", facts("debian12"), **given) is other
+
+
+def test_the_module_is_built_for_the_named_kernel(evaluate: Evaluate) -> None:
+    given = {"driver_kernel_release": "6.1.0-56-amd64", "__driver_observation": observed()}
+    assert "linux-headers-6.1.0-56-amd64" in evaluate("driver", "__driver_prerequisites", facts("debian12"), **given)
+    assert evaluate("driver", "__driver_needs_reboot", facts("debian12"), **given) is False
+    given |= {"driver_method": "runfile", "driver_runfile": "/srv/NVIDIA-Linux-x86_64-580.95.05.run"}
+    arguments = evaluate("driver", "__driver_runfile_args", facts("debian12"), **given)
+    assert arguments[-2:] == ["--kernel-name=6.1.0-56-amd64", "--skip-module-load"]
+
+
+def test_headers_of_a_kernel_with_large_pages(evaluate: Evaluate) -> None:
+    where = facts("rocky9", "aarch64", "5.14.0-570.el9.aarch64+64k")
+    assert "kernel-64k-devel-5.14.0-570.el9.aarch64" in evaluate("driver", "__driver_prerequisites", where)
+
+
+def test_modules_that_are_built_already_need_no_headers(evaluate: Evaluate) -> None:
+    given = {"driver_method": "distro", "driver_dkms": False}
+    assert evaluate("driver", "__driver_prerequisites", facts("ubuntu2404"), **given) == []
+
+
+def unavailable(evaluate: Evaluate, system: str, *lines: str, **variables: Any) -> str:
+    given = {"__driver_observation": observed(H100), "__driver_resolution": {"stdout_lines": lines}} | variables
+    return " ".join(evaluate("driver", "__driver_unavailable", facts(system, kernel="6.18.4-fc"), **given))
+
+
+def test_all_that_an_installation_needs_can_be_had(evaluate: Evaluate) -> None:
+    assert unavailable(evaluate, "debian12") == ""
+    digest = {"stat": {"checksum": "0" * 64}}
+    assert unavailable(evaluate, "debian12", __driver_given_runfile=digest, **RUNFILE) == ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "variables", "says"),
+    [
+        (
+            [
+                "missing linux-headers-6.18.4-fc",
+                "candidate linux-headers-6.1.0-55-amd64",
+                "candidate linux-headers-6.1.0-56-amd64",
+            ],
+            {},
+            "linux-headers-6.18.4-fc is in no package source of this host, which has linux-headers-6.1.0-55-amd64,"
+            " linux-headers-6.1.0-56-amd64; boot one of those kernels, name the kernel to build for",
+        ),
+        (["missing nvidia-utils-615-server"], {}, "set driver_branch to one that the sources have"),
+        (
+            ["unreachable Failed to fetch http://mirror.example/ Connection refused", "missing dkms"],
+            {},
+            "http://mirror.example/ Connection refused. Correct the host's sources or its proxy",
+        ),
+        (["says you have held broken packages."], {}, "cannot be installed together: you have held broken packages."),
+        (
+            [],
+            RUNFILE | {"__driver_answer": {"status": -1, "msg": "Status code was -1: timed out"}},
+            f"{URL} does not answer (Status code was -1: timed out); correct driver_runfile or the proxy",
+        ),
+        (
+            [],
+            {"__driver_answer": {"status": 404, "msg": "HTTP Error 404: Not Found"}},
+            "debian12/x86_64/Packages.gz does not answer (HTTP Error 404: Not Found); correct driver_repo_baseurl",
+        ),
+        (
+            [],
+            RUNFILE | {"driver_runfile": "/srv/n-1.2.run", "__driver_given_runfile": {"stat": {"checksum": "1" * 64}}},
+            f"/srv/n-1.2.run has the SHA-256 {'1' * 64}, and driver_runfile_sha256 is {'0' * 64}",
+        ),
+    ],
+)
+def test_what_cannot_be_had_is_named_with_its_remedy(
+    evaluate: Evaluate, lines: list[str], variables: dict[str, Any], says: str
+) -> None:
+    assert says in unavailable(evaluate, "debian12", *lines, **variables)
 
 
 def test_a_gpu_for_virtual_machines_is_not_ours(evaluate: Evaluate) -> None:
