@@ -11,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from kube_accel.sharing.fraction import resources
+from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE
 from sim.cluster import NodeSpec, Spec
 from sim.cluster.client import MERGE, Api, pod, until
 from sim.cluster.kinds import Object
@@ -27,6 +29,7 @@ OURS: Object = {"key": "node-role.kubernetes.io/gpu", "value": "true", "effect":
 # One GPU needs no extender.
 VARIABLES: Object = {
     "scheduler_layout": "none",
+    "gpu_plugins_cf_crl_enabled": True,
     "gpu_plugins_drain_timeout": 3,
     "gpu_plugins_tolerations": [{"operator": "Exists"}],
 }
@@ -189,9 +192,20 @@ def test_a_node_that_does_not_offer_its_gpus_says_why(books: Playbooks, api: Api
     assert again.changed == 0, again.output
 
 
+def definitions(api: Api) -> list[str]:
+    """What the platform was told, by name."""
+    items = api.get("/api/v1/namespaces/kube-public/configmaps")["items"]
+    return [item["data"]["key"] for item in items if item["metadata"]["name"].startswith("cf-crl-")]
+
+
 def test_uninstall_takes_exactly_what_is_ours_from_the_node(books: Playbooks, api: Api) -> None:
+    assert set(definitions(api)) == {
+        WHOLE_GPU_RESOURCE,
+        *(name for profile in PROFILES.values() for name in resources(profile).values()),
+    }
     done = books.run("accel.kubernetes.uninstall", "--tags", "gpu_plugins", **VARIABLES)
     assert done.code == 0, done.output
     metadata = api.get(NODE)["metadata"]
     assert not [key for key in metadata.get("annotations", {}) | metadata["labels"] if "accel" in key or "gpu" in key]
     assert taints(api) == [THEIRS]
+    assert definitions(api) == []

@@ -9,6 +9,8 @@ rm -rf "$stage" && mkdir -p "$stage"
 git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do
   [ ! -f "$file" ] || printf '%s\0' "$file"
 done | xargs -0 cp --parents -t "$stage"
+# What galaxy.yml depends on lies beside it, as where the collection is installed.
+ln -sfn "$(python -c 'import ansible_collections.kubernetes as found; print(found.__path__[0])')" "$stage/../../kubernetes"
 git -C "$stage" init -q # ansible-test asks git for the list of files, and this checkout ignores the copy
 
 # ansible-test would download a script that installs pip; Python's own ensurepip does the same from what is here.

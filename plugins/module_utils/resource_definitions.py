@@ -1,0 +1,183 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Custom resource definitions as ConfigMaps (``cf-crl-*``): what they may say, and how they are written. Pure.
+
+Source: the platform documentation condensed in ``CustomResourceLimitation`` ConfigMaps of namespace kube-public, one a
+resource, with the labels ``features.alauda.io/{type,group,enabled}``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Sequence
+
+NAMESPACE = "kube-public"
+DOMAIN = "features.alauda.io"
+TYPE = f"{DOMAIN}/type"
+GROUP = f"{DOMAIN}/group"
+ENABLED = f"{DOMAIN}/enabled"
+KIND = "CustomResourceLimitation"
+
+LIMITS = ("disabled", "required", "optional")
+REQUESTS = ("disabled", "required", "fromLimits")
+INTEGER = "integer"
+
+_DNS_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+# A qualified name of apimachinery's IsQualifiedName; without a prefix it would be one of Kubernetes' own resources.
+_KEY = re.compile(
+    rf"(?P<prefix>{_DNS_LABEL}(?:\.{_DNS_LABEL})*)/(?P<name>[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?)"
+)
+_GROUP = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_NAME = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
+_TYPE_NAME = re.compile(r"[a-z][A-Za-z0-9]*")
+_WHOLE = re.compile(r"0|[1-9][0-9]*")
+_NAME_LIMIT = 253
+_PREFIX_LIMIT = 253
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One resource that users may ask for, as a form shows it."""
+
+    key: str
+    """The resource's name, as in a container's limits."""
+    custom_name: str
+    """What its ConfigMap is called after, beside the resource."""
+    group: str = ""
+    data_type: str = INTEGER
+    default_value: str = ""
+    description_en: str = ""
+    description_zh: str = ""
+    limits: str = "optional"
+    requests: str = "disabled"
+    enabled: bool = True
+
+    @property
+    def name(self) -> str:
+        """Of the ConfigMap."""
+        return f"cf-crl-{_dashed(self.custom_name)}-{_dashed(self.key.rpartition('/')[2])}"
+
+
+def problems(definitions: Sequence[Definition], state: str) -> List[str]:
+    """Everything that is wrong, a sentence each, which names the definition; ``state`` is present or absent."""
+    found = []
+    names: Dict[str, str] = {}
+    for definition in definitions:
+        wrong = _naming(definition) + (_content(definition) if state == "present" else [])
+        if definition.name in names:
+            other = names[definition.name]
+            wrong.append(f"{other} has the ConfigMap {definition.name} already; choose another custom_name")
+        names[definition.name] = definition.key
+        found += [f"{definition.key or 'a definition without key'}: {words}" for words in wrong]
+    return found
+
+
+def configmap(definition: Definition) -> Dict[str, Any]:
+    """The ConfigMap of a definition, as it is to be."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": definition.name,
+            "namespace": NAMESPACE,
+            "labels": {TYPE: KIND, GROUP: definition.group, ENABLED: "true" if definition.enabled else "false"},
+        },
+        "data": {
+            "key": definition.key,
+            "dataType": definition.data_type,
+            "defaultValue": definition.default_value,
+            "descriptionEn": definition.description_en,
+            "descriptionZh": definition.description_zh,
+            "group": definition.group,
+            "limits": definition.limits,
+            "requests": definition.requests,
+        },
+    }
+
+
+def definition_of(item: Mapping[str, Any]) -> Definition:
+    """The reverse of ``configmap``. What a ConfigMap leaves out is empty; the name of a foreign one is not kept."""
+    metadata = item.get("metadata") or {}
+    labels, data = metadata.get("labels") or {}, item.get("data") or {}
+    key = str(data.get("key") or "")
+    tail = "-" + _dashed(key.rpartition("/")[2])
+    name = str(metadata.get("name") or "")
+    custom = name[len("cf-crl-") : -len(tail)] if name.startswith("cf-crl-") and name.endswith(tail) else ""
+    return Definition(
+        key=key,
+        custom_name=custom,
+        group=str(labels.get(GROUP) or ""),
+        data_type=str(data.get("dataType") or ""),
+        default_value=str(data.get("defaultValue") or ""),
+        description_en=str(data.get("descriptionEn") or ""),
+        description_zh=str(data.get("descriptionZh") or ""),
+        limits=str(data.get("limits") or ""),
+        requests=str(data.get("requests") or ""),
+        enabled=labels.get(ENABLED) == "true",
+    )
+
+
+def problems_of(item: Mapping[str, Any]) -> List[str]:
+    """What is wrong with an existing ConfigMap."""
+    definition = definition_of(item)
+    found = problems([definition], "present") if definition.custom_name else []
+    if not definition.custom_name:
+        found.append(
+            f"its name is not cf-crl-<custom name>-{_dashed(definition.key.rpartition('/')[2]) or '<resource>'}"
+        )
+    if (item.get("data") or {}).get("group") != definition.group:
+        found.append(f"its label {GROUP} and its data disagree about the group")
+    return found
+
+
+def ours(item: Mapping[str, Any]) -> bool:
+    """Whether a ConfigMap is a definition at all."""
+    return ((item.get("metadata") or {}).get("labels") or {}).get(TYPE) == KIND
+
+
+def merged(existing: Mapping[str, Any], definition: Definition) -> Dict[str, Any]:
+    """An existing ConfigMap as it is to be: what others wrote beside our labels and data stays."""
+    wanted = configmap(definition)
+    metadata = dict(existing.get("metadata") or {})
+    metadata["labels"] = {**(metadata.get("labels") or {}), **wanted["metadata"]["labels"]}
+    return {**existing, "metadata": metadata, "data": {**(existing.get("data") or {}), **wanted["data"]}}
+
+
+def _dashed(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _naming(definition: Definition) -> List[str]:
+    found = []
+    match = _KEY.fullmatch(definition.key)
+    if match is None or len(match["prefix"]) > _PREFIX_LIMIT:
+        found.append("key is no name of an extended resource, such as nvidia.com/gpu")
+    elif match["prefix"] == "kubernetes.io" or match["prefix"].endswith(".kubernetes.io"):
+        found.append("key is of Kubernetes itself; an extended resource has a domain of its own")
+    if not _dashed(definition.custom_name):
+        found.append("custom_name has no letter and no digit")
+    elif len(definition.name) > _NAME_LIMIT or not _NAME.fullmatch(definition.name):
+        found.append(f"custom_name makes the ConfigMap's name longer than {_NAME_LIMIT} characters")
+    return found
+
+
+def _content(definition: Definition) -> List[str]:
+    found = []
+    if not _GROUP.fullmatch(definition.group):
+        found.append("group is to be 1 to 63 letters, digits, '-', '_' or '.', as a label's value is")
+    if not _TYPE_NAME.fullmatch(definition.data_type):
+        found.append(f"data_type is to be a word such as {INTEGER}")
+    elif (
+        definition.data_type == INTEGER and definition.default_value and not _WHOLE.fullmatch(definition.default_value)
+    ):
+        found.append(f"default_value {definition.default_value!r} is no whole number, as data_type {INTEGER} wants it")
+    for option, value, known in (
+        ("limits", definition.limits, LIMITS),
+        ("requests", definition.requests, REQUESTS),
+    ):
+        if value not in known:
+            found.append(f"{option} is to be one of {', '.join(known)}")
+    if definition.requests == "fromLimits" and definition.limits == "disabled":
+        found.append("requests is fromLimits and limits is disabled; set limits to required or optional")
+    return found

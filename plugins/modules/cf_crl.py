@@ -1,0 +1,270 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cf_crl
+short_description: Tell the platform which custom resources users may ask for
+version_added: 0.1.0
+description:
+  - Writes or removes ConfigMaps C(cf-crl-<custom name>-<resource>) in namespace C(kube-public), one a resource. The
+    platform's forms offer what they define, such as the share of a GPU.
+  - All definitions are looked at before anything is sent. When one is wrong nothing is changed, and every mistake is
+    named.
+  - A ConfigMap of the same name that is no definition is left alone, and the run fails. So are labels, annotations and
+    data that others added to a definition, which stay.
+options:
+  state:
+    description: Whether the definitions are there.
+    type: str
+    choices: [present, absent]
+    default: present
+  definitions:
+    description: The resources. Those that belong together have the same O(definitions[].group).
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      key:
+        description: Name of the resource in a container's limits, as V(tencent.com/vcuda-core).
+        type: str
+        required: true
+      custom_name:
+        description:
+          - Goes into the ConfigMap's name, V(gpu-manager) for C(cf-crl-gpu-manager-vcuda-core). What is neither a
+            letter nor a digit becomes a dash.
+        type: str
+        required: true
+      group:
+        description: Resources of one group are offered together. Required for V(present).
+        type: str
+        default: ""
+      data_type:
+        description: What kind of value it takes.
+        type: str
+        default: integer
+      default_value:
+        description: What a form begins with. Empty for nothing.
+        type: str
+        default: ""
+      description_en:
+        description: What it is, in English.
+        type: str
+        default: ""
+      description_zh:
+        description: What it is, in Chinese.
+        type: str
+        default: ""
+      limits:
+        description: Whether a limit is asked for.
+        type: str
+        choices: [disabled, required, optional]
+        default: optional
+      requests:
+        description: Whether a request is asked for. V(fromLimits) makes it what the limit is.
+        type: str
+        choices: [disabled, required, fromLimits]
+        default: disabled
+      enabled:
+        description: Whether it is offered.
+        type: bool
+        default: true
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+requirements:
+  - kubernetes
+attributes:
+  check_mode:
+    support: full
+    details: The cluster is asked what it has.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: posix
+seealso:
+  - module: accel.kubernetes.cf_crl_info
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Offer shares of GPUs
+  accel.kubernetes.cf_crl:
+    definitions:
+      - key: tencent.com/vcuda-core
+        custom_name: gpu-manager
+        group: gpu-manager
+        default_value: "20"
+        description_en: Percent of a GPU. 100 is a whole one.
+        limits: optional
+      - key: tencent.com/vcuda-memory
+        custom_name: gpu-manager
+        group: gpu-manager
+        default_value: "8"
+        description_en: GPU memory, in units of 256 MiB.
+        limits: optional
+
+- name: Offer another vendor's accelerator
+  accel.kubernetes.cf_crl:
+    definitions:
+      - key: huawei.com/Ascend910
+        custom_name: ascend
+        group: ascend
+        default_value: "1"
+        description_en: Ascend 910 cards.
+        limits: optional
+
+- name: Take it back
+  accel.kubernetes.cf_crl:
+    state: absent
+    definitions:
+      - key: huawei.com/Ascend910
+        custom_name: ascend
+"""
+
+RETURN = r"""
+configmaps:
+  description: Names of the ConfigMaps in C(kube-public), in the order of O(definitions).
+  returned: success
+  type: list
+  elements: str
+  sample: [cf-crl-gpu-manager-vcuda-core, cf-crl-gpu-manager-vcuda-memory]
+written:
+  description: Names of those that were created, changed or removed, or would be.
+  returned: always
+  type: list
+  elements: str
+  sample: [cf-crl-gpu-manager-vcuda-core]
+"""
+
+import contextlib
+import copy
+from typing import Any, Dict, List, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+with contextlib.suppress(ImportError):  # AnsibleK8SModule says what is missing.
+    from kubernetes.dynamic.exceptions import NotFoundError
+
+Step = Tuple[str, Dict[str, Any], Dict[str, Any]]
+"""Name of a ConfigMap, what it is and what it is to be; an empty one is none."""
+
+
+def plan(
+    definitions: List[resource_definitions.Definition], existing: Dict[str, Dict[str, Any]], state: str
+) -> List[Step]:
+    """The ConfigMaps that have to change."""
+    steps = []
+    for definition in definitions:
+        before = existing[definition.name]
+        after: Dict[str, Any] = {}
+        if state == "present":
+            after = (
+                resource_definitions.merged(before, definition)
+                if before
+                else resource_definitions.configmap(definition)
+            )
+        if before != after:
+            steps.append((definition.name, before, after))
+    return steps
+
+
+def get(client: K8SClient, configmaps: object, name: str) -> Dict[str, Any]:
+    """A ConfigMap as it is, empty when there is none."""
+    try:
+        found: Dict[str, Any] = client.get(configmaps, name=name, namespace=resource_definitions.NAMESPACE).to_dict()
+    except NotFoundError:
+        return {}
+    return found
+
+
+def send(client: K8SClient, configmaps: object, step: Step) -> None:
+    """Carry out one step. Raises DynamicApiError."""
+    name, before, after = step
+    place = {"namespace": resource_definitions.NAMESPACE}
+    if not before:
+        client.create(configmaps, after, **place)
+    elif after:
+        # With the version that was read: what somebody else wrote since is a conflict and not lost.
+        client.replace(configmaps, after, name=name, **place)
+    else:
+        client.delete(configmaps, name=name, body={"preconditions": {"uid": before["metadata"]["uid"]}}, **place)
+
+
+def shown(item: Dict[str, Any]) -> Dict[str, Any]:
+    """A ConfigMap without what only the API server writes."""
+    if not item:
+        return {}
+    kept = copy.deepcopy(item)
+    for key in ("creationTimestamp", "managedFields", "resourceVersion", "uid"):
+        kept["metadata"].pop(key, None)
+    return kept
+
+
+def main() -> None:
+    """Run the module."""
+    suboptions = {
+        "key": {"type": "str", "required": True, "no_log": False},
+        "custom_name": {"type": "str", "required": True},
+        "group": {"type": "str", "default": ""},
+        "data_type": {"type": "str", "default": resource_definitions.INTEGER},
+        "default_value": {"type": "str", "default": ""},
+        "description_en": {"type": "str", "default": ""},
+        "description_zh": {"type": "str", "default": ""},
+        "limits": {"type": "str", "choices": list(resource_definitions.LIMITS), "default": "optional"},
+        "requests": {"type": "str", "choices": list(resource_definitions.REQUESTS), "default": "disabled"},
+        "enabled": {"type": "bool", "default": True},
+    }
+    spec = {
+        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        "definitions": {"type": "list", "elements": "dict", "required": True, "options": suboptions},
+    }
+    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
+    state = module.params["state"]
+    definitions = [resource_definitions.Definition(**item) for item in module.params["definitions"]]
+    wrong = resource_definitions.problems(definitions, state)
+    if wrong:
+        module.fail_json(msg="; ".join(wrong) + "; nothing was changed", written=[])
+    written: List[str] = []
+    try:
+        with explained():
+            client = get_api_client(module=module)
+            configmaps = client.resource("ConfigMap", "v1")
+            existing = {definition.name: get(client, configmaps, definition.name) for definition in definitions}
+        foreign = [name for name, item in existing.items() if item and not resource_definitions.ours(item)]
+        if foreign:
+            module.fail_json(
+                msg=f"ConfigMap {resource_definitions.NAMESPACE}/{foreign[0]} is no definition: it lacks the label "
+                f"{resource_definitions.TYPE}={resource_definitions.KIND}. Choose another custom_name, or remove it. "
+                "Nothing was changed",
+                written=[],
+            )
+        steps = plan(definitions, existing, state)
+        for step in steps:
+            if not module.check_mode:
+                with explained():
+                    send(client, configmaps, step)
+            written.append(step[0])
+    except ApiServerError as error:
+        done = f"{', '.join(written)} had been written" if written else "nothing was changed"
+        module.fail_json(msg=f"{error}; {done}", written=written)
+    module.exit_json(
+        changed=bool(steps),
+        configmaps=[definition.name for definition in definitions],
+        written=written,
+        diff=[{"before": shown(before), "after": shown(after), "before_header": name} for name, before, after in steps],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cf_crl_info
+short_description: Find out which custom resources the platform offers
+version_added: 0.1.0
+description:
+  - Reads the ConfigMaps that M(accel.kubernetes.cf_crl) writes, whoever wrote them, and says what is wrong with each.
+options:
+  group:
+    description: Only those of this group.
+    type: str
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+requirements:
+  - kubernetes
+attributes:
+  check_mode:
+    support: full
+    details: Changes nothing in any case.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: posix
+seealso:
+  - module: accel.kubernetes.cf_crl
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Look at what is offered
+  accel.kubernetes.cf_crl_info:
+    group: gpu-manager
+  register: offered
+
+- name: Offer all of it in another cluster
+  accel.kubernetes.cf_crl:
+    context: other
+    definitions: "{{ offered.definitions }}"
+"""
+
+RETURN = r"""
+definitions:
+  description: The definitions, in the words of M(accel.kubernetes.cf_crl), ordered by ConfigMap.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - key: tencent.com/vcuda-core
+      custom_name: gpu-manager
+      group: gpu-manager
+      data_type: integer
+      default_value: "20"
+      description_en: Percent of a GPU. 100 is a whole one.
+      description_zh: ""
+      limits: optional
+      requests: disabled
+      enabled: true
+problems:
+  description: What is wrong, by ConfigMap. Those without a mistake are not in it.
+  returned: success
+  type: dict
+  sample:
+    cf-crl-gpu-manager-vcuda-core: ["tencent.com/vcuda-core: group is to be 1 to 63 letters"]
+"""
+
+import copy
+from dataclasses import asdict
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+
+def main() -> None:
+    """Run the module."""
+    spec = {"group": {"type": "str"}}
+    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
+    selector = {resource_definitions.TYPE: resource_definitions.KIND}
+    if module.params["group"] is not None:
+        selector[resource_definitions.GROUP] = module.params["group"]
+    try:
+        with explained():
+            client = get_api_client(module=module)
+            found = client.get(
+                client.resource("ConfigMap", "v1"),
+                namespace=resource_definitions.NAMESPACE,
+                label_selector=",".join(f"{key}={value}" for key, value in selector.items()),
+            )
+    except ApiServerError as error:
+        module.fail_json(msg=str(error))
+    items = sorted(found.to_dict()["items"], key=lambda item: item["metadata"]["name"])
+    problems = {item["metadata"]["name"]: resource_definitions.problems_of(item) for item in items}
+    module.exit_json(
+        changed=False,
+        definitions=[asdict(resource_definitions.definition_of(item)) for item in items],
+        problems={name: wrong for name, wrong in problems.items() if wrong},
+    )
+
+
+if __name__ == "__main__":
+    main()
