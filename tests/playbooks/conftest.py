@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -17,6 +19,7 @@ import pytest
 import yaml
 
 from sim.cluster import Cluster, Spec
+from sim.cluster.kinds import KINDS
 from sim.inventory import write_inventory
 
 REPOSITORY = Path(__file__).parents[2]
@@ -81,6 +84,24 @@ def ended(process: subprocess.Popen[str]) -> Run:
 def play(collections: Path, book: str, *options: str, **variables: Any) -> Run:
     """Run a playbook to its end."""
     return ended(start_play(collections, book, *options, **variables))
+
+
+def state(cluster: Cluster) -> dict[str, str]:
+    """Digest of every file on the hosts, and every object but for what the cluster itself and daemons keep writing."""
+    written = ("var/lib/kubelet", "var/lib/kube-accel", "var/log", "run")
+    digests = {}
+    for tree in (path for path in cluster.root.iterdir() if path.is_dir()):
+        for path in tree.rglob("*"):
+            if path.is_file() and not str(path.relative_to(tree)).startswith(written):
+                digests[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    kept = ("labels", "annotations", "generation", "deletionTimestamp")
+    return digests | {
+        f"{kind}/{item['metadata'].get('namespace', '')}/{item['metadata']['name']}": json.dumps(
+            [item.get("data"), item.get("spec"), *(item["metadata"].get(key) for key in kept)], sort_keys=True
+        )
+        for kind in set(KINDS) - {"events", "leases"}
+        for item in cluster.store.all(kind)
+    }
 
 
 @pytest.fixture(scope="session")

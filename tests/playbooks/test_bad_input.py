@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +15,7 @@ import yaml
 from sim.cluster import Cluster, NodeSpec, Spec
 from sim.inventory import write_inventory
 
-from .conftest import play
+from .conftest import play, state
 
 
 @pytest.fixture(scope="module")
@@ -32,25 +30,6 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture
 def inventory(cluster: Cluster) -> Path:
     return write_inventory(cluster.root)
-
-
-def state(cluster: Cluster) -> dict[str, str]:
-    """Digest of every file a role may write, and every object but for what the cluster itself keeps writing."""
-    files = (path for path in cluster.root.glob("*/*/**/*") if path.is_file())
-    digests = {
-        str(path): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
-        if not path.is_relative_to(cluster.root / path.relative_to(cluster.root).parts[0] / "var/lib/kubelet")
-        and "/var/log/" not in str(path)
-    }
-    objects = [
-        item for kind in ("nodes", "daemonsets", "runtimeclasses", "clusterroles") for item in cluster.store.all(kind)
-    ]
-    kept = ("labels", "annotations", "generation", "deletionTimestamp")
-    return digests | {
-        item["metadata"]["uid"]: json.dumps([item.get("spec"), *(item["metadata"].get(key) for key in kept)])
-        for item in objects
-    }
 
 
 def refusal(cluster: Cluster, inventory: Path, collections: Path, **variables: Any) -> str:

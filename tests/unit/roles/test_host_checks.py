@@ -93,6 +93,13 @@ def test_where_kubelet_says_what_it_uses_is_read(evaluate: Evaluate, tmp_path: P
     assert endpoint == "/run/crio/crio.sock"
 
 
+@pytest.mark.parametrize("root", ["", "/srv/a.b"])
+def test_files_below_another_root_are_found_by_their_own_names(evaluate: Evaluate, root: str) -> None:
+    register = found(root + CONTAINERD, f"{root}/usr/bin/nvidia-container-runtime")
+    variables = {"container_runtime_host_root": root, "__container_runtime_found": register}
+    assert evaluate("container_runtime", "__container_runtime_selected", DEBIAN, **variables) == "containerd"
+
+
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
