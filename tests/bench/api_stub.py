@@ -160,6 +160,7 @@ class Stub:
     fail: float = 0.0
     """So many binds fail, half of them after they are done."""
     rng: random.Random = field(default_factory=lambda: random.Random(0))
+    leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     quota: dict[str, Any] | None = None
     """The ConfigMap."""
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -260,6 +261,15 @@ class Stub:
         if item["spec"].get("nodeName"):
             self.started.put((node_number(item["spec"]["nodeName"]), name, None))
 
+    def put_lease(self, name: str, lease: dict[str, Any]) -> int:
+        with self.lock:
+            known = self.leases.get(name)
+            if lease["metadata"].get("resourceVersion") != (known and known["metadata"]["resourceVersion"]):
+                return 409
+            self.leases[name] = lease
+            self.change("MODIFIED", lease, "leases")
+        return 200
+
     def annotate(self, name: str, annotations: dict[str, str], status: dict[str, Any] | None = None) -> int:
         with self.lock:
             item = self.added.get(name)
@@ -290,7 +300,8 @@ class Stub:
             item = self.added.get(name)
             if item is None:
                 return 404
-            if item["spec"].get("nodeName"):
+            version = binding["metadata"].get("resourceVersion")
+            if item["spec"].get("nodeName") or version not in (None, item["metadata"]["resourceVersion"]):
                 return 409
             item["spec"]["nodeName"] = binding["target"]["name"]
             item["metadata"]["annotations"] |= binding["metadata"].get("annotations") or {}
@@ -339,17 +350,14 @@ class Handler(BaseHTTPRequestHandler):
                 waiting = [item for item in self.stub.added.values() if not item["spec"].get("nodeName")]
                 body = json.dumps(waiting)
             self.answer(200, body.encode())
+        elif "leases" in words:
+            lease = self.stub.leases.get(words[-1])
+            self.answer(200 if lease else 404, json.dumps(lease or {}).encode())
         elif len(words) == 6:
             item = self.stub.added.get(words[5])
             self.answer(200 if item else 404, json.dumps(item or {}).encode())
         elif "watch" in query:
             self.watch(words[-1], int(query["resourceVersion"]))
-        elif "spec.nodeName=" in query.get("fieldSelector", ""):
-            node = query["fieldSelector"].partition(",")[0].partition("=")[2]
-            with self.stub.lock:
-                there = [item for item in self.stub.added.values() if item["spec"].get("nodeName") == node]
-                body = json.dumps({"metadata": {"resourceVersion": "1"}, "items": there})
-            self.answer(200, body.encode())
         else:
             self.list(words[-1], int(query.get("limit", 500)), query.get("continue", ""))
 
@@ -392,7 +400,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.answer(self.stub.annotate(self.path.rpartition("/")[2], body["metadata"]["annotations"]), b"{}")
+        name = self.path.rpartition("/")[2]
+        status = self.stub.annotate(name, body["metadata"]["annotations"])
+        self.answer(status, json.dumps(self.stub.added.get(name, {})).encode())
+
+    def do_PUT(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.answer(self.stub.put_lease(self.path.rpartition("/")[2], body), b"{}")
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))

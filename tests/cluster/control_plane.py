@@ -172,8 +172,8 @@ class ControlPlane:
         self, extenders: Sequence[Mapping[str, Any]] = (), name: str = SCHEDULER, elect: bool = False
     ) -> Iterator[Program]:
         """kube-scheduler with these extenders. With ``elect`` it serves once it leads, and is not waited for."""
-        # As short as kube-scheduler accepts them to be in proportion.
-        lease = {"leaseDuration": "4s", "renewDeadline": "3s", "retryPeriod": "500ms"}
+        # Short, and long enough for a leader on a busy machine.
+        lease = {"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "1s"}
         config = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import ssl
 import time
 import urllib.request
@@ -16,6 +17,7 @@ import pytest
 
 from cluster.control_plane import (
     ControlPlane,
+    Program,
     answers,
     control_plane,
     entry,
@@ -53,13 +55,13 @@ def exists(plane: ControlPlane, namespace: str) -> bool:
     return True
 
 
-def make_node(admin: Any, name: str) -> None:
+def make_node(admin: Any, name: str, gpus: int = GPUS) -> None:
     """A node that is ready and offers its GPUs."""
-    node = node_object(name, gpus=GPUS)
+    node = node_object(name, gpus=gpus)
     node["metadata"]["labels"] = {"kubernetes.io/hostname": name}
     admin.post("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", **node})
     amounts = {"cpu": "1000", "memory": "1000Gi", "pods": "10000"}
-    amounts |= {"tencent.com/vcuda-core": str(100 * GPUS), "tencent.com/vcuda-memory": str(320 * GPUS)}
+    amounts |= {"tencent.com/vcuda-core": str(100 * gpus), "tencent.com/vcuda-memory": str(320 * gpus)}
     ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": None, "lastTransitionTime": None}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
     admin.patch(f"/api/v1/nodes/{name}/status", {"status": status})
@@ -169,46 +171,100 @@ def test_an_extender_killed_and_started_again_goes_on(plane: ControlPlane) -> No
             never_twice(plane)
 
 
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+
+
+def leader(plane: ControlPlane) -> str:
+    """The kube-scheduler that leads; empty while there has been none."""
+    try:
+        return str(plane.admin.get(f"{LEASES}/kube-scheduler")["spec"]["holderIdentity"])
+    except ApiRefusedError:
+        return ""
+
+
+def crowd(plane: ControlPlane, begin: int, count: int, limits: dict[str, str] | None = None) -> None:
+    """So many pods at once, small ones if nothing else is said."""
+    limits = limits or share(5, 4)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: submit(plane, f"p{number}", limits), range(begin, begin + count)))
+
+
+def room_is_used_again(plane: ControlPlane, room: int) -> None:
+    wait_for(lambda: len(bound(plane)) == room, "as many pods as there is room for")
+    never_twice(plane)
+    for name in sorted(bound(plane))[:7]:
+        plane.admin.send("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+    wait_for(lambda: len(bound(plane)) == room, "the room is used again")
+    never_twice(plane)
+
+
+def side(plane: ControlPlane, stack: ExitStack, name: str) -> tuple[Program, Program]:
+    """A control plane host: kube-scheduler and the extender beside it."""
+    port = free_port()
+    extender = stack.enter_context(extender_beside(plane, port, f"extender-of-{name}"))
+    return stack.enter_context(plane.scheduler([entry(plane, port)], name, elect=True)), extender
+
+
 def test_two_schedulers_take_turns_under_load(plane: ControlPlane) -> None:
     """Each with an extender of its own; the one that leads dies while it binds."""
     room = len(NODES) * GPUS * 20
-
-    def crowd(begin: int) -> None:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda number: submit(plane, f"p{number}", share(5, 4)), range(begin, begin + room // 2)))
-
-    def leader() -> str:
-        lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
-        try:
-            return str(plane.admin.get(lease)["spec"]["holderIdentity"])
-        except ApiRefusedError:
-            return ""
-
     with ExitStack() as stack:
-        schedulers = []
-        for name in ("first", "second"):
-            port = free_port()
-            stack.enter_context(extender_beside(plane, port, f"extender-of-{name}"))
-            schedulers.append(stack.enter_context(plane.scheduler([entry(plane, port)], name, elect=True)))
-            leading = wait_for(leader, "a leader")
-        first, second = schedulers
-        crowd(0)
+        first, _ = side(plane, stack, "first")
+        leading = wait_for(lambda: leader(plane), "a leader")
+        second, _ = side(plane, stack, "second")
+        crowd(plane, 0, room // 2)
         wait_for(lambda: len(bound(plane)) > 10, "the first to bind")
         first.kill()
-        crowd(room // 2)
-        next_leading = wait_for(lambda: (found := leader()) != leading and found, "the second to lead")
+        crowd(plane, room // 2, room // 2)
+        next_leading = wait_for(lambda: (found := leader(plane)) != leading and found, "the second to lead")
         first.start()
-        crowd(room)
+        crowd(plane, room, room // 2)
         wait_for(lambda: len(bound(plane)) > room // 2, "the second to bind")
         second.kill()
-        wait_for(lambda: leader() not in (leading, next_leading), "the first to lead again")
-        wait_for(lambda: len(bound(plane)) == room, "as many pods as there is room for")
-        never_twice(plane)
-        gone = sorted(bound(plane))[:7]
-        for name in gone:
-            plane.admin.send("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
-        wait_for(lambda: len(bound(plane)) == room, "the room is used again")
-        never_twice(plane)
+        wait_for(lambda: leader(plane) not in (leading, next_leading), "the first to lead again")
+        room_is_used_again(plane, room)
+
+
+@pytest.fixture
+def many_gpus(plane: ControlPlane) -> Iterator[int]:
+    """How many more there are for one test."""
+    nodes, gpus = [f"wide-{number}" for number in range(24)], 8
+    for name in nodes:
+        make_node(plane.admin, name, gpus)
+    yield len(nodes) * gpus
+    for name in nodes:
+        plane.admin.send("DELETE", f"/api/v1/nodes/{name}")
+
+
+@pytest.mark.parametrize("host", [False, True], ids=["scheduler", "host"])
+def test_a_leader_that_was_frozen_wakes_up_under_load(plane: ControlPlane, many_gpus: int, host: bool) -> None:
+    """Another leads by then, and is binding. The extender of the frozen one goes on meanwhile, or is frozen too."""
+    room = len(NODES) * GPUS + many_gpus
+    most = share(60, 40)  # of one GPU: two that get the same are seen
+    with ExitStack() as stack:
+        sides = [side(plane, stack, name) for name in ("first", "second")]
+        before = wait_for(lambda: leader(plane), "a leader")
+        for turn, (scheduler, extender) in enumerate(sides):
+            frozen = [scheduler, extender] if host else [scheduler]
+            crowd(plane, turn * room, room, most)
+            wait_for(lambda: len(bound(plane)) > 10, "the leader to bind")
+            for program in frozen:
+                program.process.send_signal(signal.SIGSTOP)
+            had = bound(plane)
+            wait_for(lambda before=before: (found := leader(plane)) != before and found, "the other to lead")
+            wait_for(lambda had=had: bound(plane) - had, "the other to bind")
+            for program in reversed(frozen):
+                program.process.send_signal(signal.SIGCONT)
+            wait_for(lambda process=scheduler.process: process.poll() is not None, "it sees that it leads no more")
+            before = leader(plane)
+            scheduler.start()
+            wait_for(lambda: len(bound(plane)) == room, "as many pods as there is room for")
+            never_twice(plane)
+            if not turn:
+                plane.admin.send("DELETE", PODS, {"gracePeriodSeconds": 0})
+                wait_for(lambda: not pods(plane), "pods gone")
+        crowd(plane, 2 * room, 20, most)
+        room_is_used_again(plane, room)
 
 
 def test_the_api_server_restarts_under_load(plane: ControlPlane) -> None:

@@ -145,7 +145,7 @@ def files(cluster: Cluster, host: str) -> dict[str, str]:
 
 def ours(cluster: Cluster) -> list[str]:
     """Objects in the cluster that are labelled as ours."""
-    kinds = ("daemonsets", "deployments", "services", "serviceaccounts", "configmaps", "secrets")
+    kinds = ("daemonsets", "deployments", "services", "serviceaccounts", "configmaps", "secrets", "leases")
     kinds += ("clusterroles", "clusterrolebindings", "roles", "rolebindings")
     return [
         f"{kind} {item['metadata']['name']}"

@@ -375,8 +375,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(201, self.api.store.create(request.kind.plural, request.namespace, content, request.dry_run))
 
     def _put(self, request: _Request, body: bytes) -> None:
-        content = self._json(body)
-        self._update(request, lambda old: content)
+        content, plural = self._json(body), request.kind.plural
+        if plural == "leases" and not (content.get("metadata") or {}).get("resourceVersion"):
+            # PUT makes one, and must say what it replaces.
+            self._send(201, self.api.store.create(plural, request.namespace, content, request.dry_run))
+        else:
+            self._update(request, lambda old: content)
 
     def _patch(self, request: _Request, body: bytes) -> None:
         media = self.headers.get("Content-Type", "").split(";")[0]

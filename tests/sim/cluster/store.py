@@ -201,6 +201,9 @@ class Store:
                 raise internal_error("target.name: Required value")
             if metadata.get("uid", pod["metadata"]["uid"]) != pod["metadata"]["uid"]:
                 raise conflict(kind, name, f"Precondition failed: UID in object meta: {pod['metadata']['uid']}")
+            version = pod["metadata"]["resourceVersion"]
+            if metadata.get("resourceVersion") not in (None, "", version):
+                raise conflict(kind, name, f"Precondition failed: ResourceVersion in object meta: {version}")
             if pod["metadata"].get("deletionTimestamp"):
                 raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host", "/binding")
             if pod["spec"].get("nodeName"):

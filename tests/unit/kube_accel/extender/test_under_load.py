@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from hypothesis import settings
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kube_accel.extender import cache
 from kube_accel.extender.binder import RESERVED_SECONDS
+from kube_accel.extender.tenure import HOLD
 from kube_accel.kube.api import ApiUnreachableError
 from kube_accel.placement import quota
 from kube_accel.sharing import inventory_annotation
@@ -77,6 +79,7 @@ def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time
     assert extender.bind(api.pods["first"], "a") == ""
     pod = api.create(pod_object("p", share(50, 20)))
     extender.listen()
+    extender.tenure.step()
     api.gone = True
     assert "not bound" in extender.bind(pod, "a")
     assert extender.cluster.reservations == 1
@@ -117,7 +120,9 @@ def test_what_a_bound_pod_has_is_not_given_away_however_late_the_watch_is() -> N
 def test_a_pod_deleted_while_it_is_bound_leaves_nothing_behind() -> None:
     api = Api()
     extender = fresh(api)
-    pod = api.create(pod_object("p", share(50, 20)))
+    pod, other = (api.create(pod_object(name, share(50, 20))) for name in ("p", "other"))
+    extender.listen()
+    assert extender.bind(other, "a") == ""
     extender.listen()
     api.pods.clear()
     assert "404" in extender.bind(pod, "a")
@@ -145,12 +150,13 @@ def test_two_extenders_take_turns_though_both_hear_late(seed: int) -> None:
 @pytest.mark.parametrize("told", [True, False])
 def test_an_extender_that_starts_again_knows_what_is_taken(told: bool) -> None:
     """From what kubelet has handed out or, where it has not yet, from the assignments."""
-    api = Api()
-    extender = fresh(api)
+    api, clock = Api(), Clock()
+    extender = fresh(api, clock)
     pods = [api.create(pod_object(f"p{number}", share(50, 20))) for number in range(20)]
     for pod in pods[:10]:
         assert extender.schedule(pod, *NODES) == ""
-    again = fresh(api)
+    again = fresh(api, clock)
+    clock.now += HOLD
     if told:
         for node in NODES:
             held: dict[str, tuple[Holding, ...]] = {}
@@ -224,6 +230,7 @@ class Histories(RuleBasedStateMachine):
         for name in ("a", "b"):
             again.cluster.keep_node(node_object(name, gpus=2))
         again.listen()
+        self.clock.now += HOLD
         self.extender = again
 
     @invariant()
@@ -247,6 +254,125 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestHistories = Histories.TestCase
+
+
+class Frozen(BaseException):
+    """Whoever sends does not go on."""
+
+
+class Rivals(RuleBasedStateMachine):
+    """Two extenders that are called whenever anybody likes, each for a kube-scheduler that takes itself for the leader.
+
+    Extenders freeze over a bind, answers are lost, binds arrive late, and news later still.
+    """
+
+    which = st.sampled_from([0, 1])
+
+    @initialize()
+    def start(self) -> None:
+        self.api, self.clock = Api(), Clock()
+        self.extenders = [self.another() for _ in range(2)]
+        self.count = 0
+
+    def another(self) -> Extender:
+        extender = Extender(self.api, self.clock)
+        for name in ("a", "b"):
+            extender.cluster.keep_node(node_object(name, gpus=2))
+        return extender
+
+    @rule()
+    def create(self) -> None:
+        self.count += 1
+        self.api.create(pod_object(f"p{self.count}", share(60, 50)))
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        if bound(self.api):
+            self.api.delete(data.draw(st.sampled_from(bound(self.api))))
+
+    @rule(
+        data=st.data(),
+        which=which,
+        node=st.sampled_from("ab"),
+        fate=st.sampled_from([None, None, Frozen(), ApiUnreachableError("no answer")]),
+        asks=st.booleans(),
+    )
+    def bind(self, data: st.DataObject, which: int, node: str, fate: BaseException | None, asks: bool) -> None:
+        waiting = sorted(set(self.api.pods) - set(bound(self.api)))
+        if waiting:
+            extender, pod = self.extenders[which], self.api.pods[data.draw(st.sampled_from(waiting))]
+            extender.filter(pod, "a", "b")
+            extender.tenure.asks, self.api.holds = asks, fate
+            with suppress(Frozen):
+                extender.bind(pod, node)
+            extender.tenure.asks, self.api.holds = True, None
+
+    @rule()
+    def deliver(self) -> None:
+        self.api.deliver()
+
+    @rule(which=which, events=st.integers(1, 5))
+    def listen(self, which: int, events: int) -> None:
+        self.extenders[which].listen(events)
+
+    @rule(which=which, seconds=st.sampled_from([1.0, HOLD, RESERVED_SECONDS]))
+    def wait(self, which: int, seconds: float) -> None:
+        self.clock.now += seconds
+        self.extenders[which].binder.expire()
+        self.extenders[1 - which].tenure.step()
+
+    @rule(which=which, ends=st.booleans())
+    def restart(self, which: int, ends: bool) -> None:
+        if ends:
+            self.extenders[which].tenure.release()
+        self.extenders[which] = self.another()
+        self.extenders[which].listen()
+
+    @invariant()
+    def nothing_is_handed_out_twice(self) -> None:
+        never_twice(self.api)
+
+    def teardown(self) -> None:
+        """Whoever is called in the end binds as much as there is room for."""
+        self.api.deliver()
+        self.create()
+        for extender in self.extenders:
+            extender.listen()
+            self.clock.now += HOLD
+            for pod in [pod for name, pod in self.api.pods.items() if name not in bound(self.api)]:
+                extender.schedule(pod, "a", "b")
+                extender.listen()
+            self.clock.now += RESERVED_SECONDS
+            extender.binder.expire()
+            assert extender.cluster.reservations == 0
+            for pod in [pod for name, pod in self.api.pods.items() if name not in bound(self.api)]:
+                extender.schedule(pod, "a", "b")
+                extender.listen()
+            never_twice(self.api)
+            assert len(bound(self.api)) == min(len(self.api.pods), 4)
+
+
+Rivals.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+TestRivals = Rivals.TestCase
+
+
+def test_a_bind_of_a_pod_the_next_holder_has_not_heard_of_counts_all_the_same() -> None:
+    api, clock = Api(), Clock()
+    first, second = fresh(api, clock), fresh(api, clock)
+    seen = api.create(pod_object("seen", share(60, 20)))
+    second.listen()
+    unheard = api.create(pod_object("unheard", share(60, 20)))
+    first.listen()
+    api.holds = Frozen()
+    with suppress(Frozen):
+        first.bind(unheard, "a")
+    api.holds = None
+    second.tenure.step()
+    clock.now += HOLD
+    assert second.bind(seen, "a") == ""
+    api.deliver()
+    never_twice(api)
+    assert bound(api) == ["seen"]
 
 
 def test_a_quota_holds_while_a_nodes_news_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

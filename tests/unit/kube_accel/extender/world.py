@@ -6,20 +6,22 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from kube_accel.extender.binder import Binder, Outcome
-from kube_accel.extender.cache import Cluster
+from kube_accel.extender.cache import Cluster, PodSink
 from kube_accel.extender.decide import Decider, Verdicts
 from kube_accel.extender.metrics import Metrics
-from kube_accel.extender.pods import PodReader
+from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.server import Request
 from kube_accel.extender.service import VERBS, Layout, Service
-from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError
+from kube_accel.extender.tenure import NotOursError, Tenure
+from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.model import Gpu, GpuHealth, Inventory, Mode
 from kube_accel.sharing import assignment, inventory_annotation
 from kube_accel.sharing.inventory_annotation import Holding, NodeInventory
@@ -92,6 +94,12 @@ class Api:
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     binds: int = 0
+    version: int = 0
+    leases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    holds: BaseException | None = None
+    """Binds are kept on their way and raise this to who sends them."""
+    late: list[tuple[str, Any]] = field(default_factory=list)
+    """Those that are."""
 
     def create(self, item: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
@@ -105,26 +113,55 @@ class Api:
 
     def annotate(self, name: str, annotations: Mapping[str, str]) -> None:
         with self.lock:
+            if name not in self.pods:
+                raise ApiRefusedError(404, "not found")
             self.pods[name]["metadata"]["annotations"] |= annotations
             self._tell("keep", self.pods[name])
 
+    def _changed(self, item: dict[str, Any]) -> None:
+        self.version += 1
+        item["metadata"]["resourceVersion"] = str(self.version)
+
     def _tell(self, what: str, item: dict[str, Any]) -> None:
+        self._changed(item)
         self.events.append((what, json.loads(json.dumps(item))))
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         if self.gone:
             raise ApiUnreachableError("no API server")
         with self.lock:
-            if path == "/api/v1/pods":
-                assert query is not None
-                node = query["fieldSelector"].split(",")[0].removeprefix("spec.nodeName=")
-                return {"items": [pod for pod in self.pods.values() if pod["spec"].get("nodeName") == node]}
             name = path.rpartition("/")[2]
-            if name not in self.pods:
+            found = self.leases.get(name) if "/leases/" in path else self.pods.get(name)
+            if found is None:
                 raise ApiRefusedError(404, "not found")
-            return json.loads(json.dumps(self.pods[name]))  # type: ignore[no-any-return]
+            return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+
+    def put(self, path: str, body: Any) -> dict[str, Any]:
+        if self.gone:
+            raise ApiUnreachableError("no API server")
+        with self.lock:
+            name = path.rpartition("/")[2]
+            known, told = self.leases.get(name), body["metadata"].get("resourceVersion")
+            if told != (known and known["metadata"]["resourceVersion"]):
+                raise ApiRefusedError(409, "changed by another")
+            self.leases[name] = json.loads(json.dumps(body))
+            self._changed(self.leases[name])
+        return {}
+
+    def patch(self, path: str, body: Any) -> dict[str, Any]:
+        self.annotate(path.rpartition("/")[2], body["metadata"]["annotations"])
+        return self.get(path)
+
+    def deliver(self) -> None:
+        """What was on its way arrives; nobody waits for the answers."""
+        while self.late:
+            with suppress(ApiRefusedError, ApiUnreachableError):
+                self.post(*self.late.pop(0))
 
     def post(self, path: str, body: Any) -> dict[str, Any]:
+        if self.holds is not None:
+            self.late.append((path, body))
+            raise self.holds
         if self.gone:
             raise ApiUnreachableError("no API server")
         with self.lock:
@@ -139,12 +176,37 @@ class Api:
                 raise ApiRefusedError(404, "not found")
             if pod["metadata"]["uid"] != body["metadata"]["uid"] or pod["spec"].get("nodeName"):
                 raise ApiRefusedError(409, "already assigned")
+            if pod["metadata"]["resourceVersion"] != body["metadata"]["resourceVersion"]:
+                raise ApiRefusedError(409, "changed by another")
             pod["spec"]["nodeName"] = body["target"]["name"]
             pod["metadata"]["annotations"] |= body["metadata"]["annotations"]
             self._tell("keep", pod)
             if failure:
                 raise ApiUnreachableError("failed after")
         return {}
+
+
+class Stepped(Tenure):
+    """Looks at the Lease when somebody waits for that: there is no thread that does."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.lock = threading.RLock()
+        self.asks = True
+        """Otherwise no bind that needs another look at the Lease goes on."""
+
+    def wait(self, pod: Pod) -> str:
+        with self.lock:
+            try:
+                for _ in range(3):
+                    version = pod.version
+                    if self._proves(version):
+                        return version[0]
+                    if self.asks:
+                        self.step()
+            except ApiError as error:
+                raise NotOursError(str(error)) from error
+            raise NotOursError(self._problem)
 
 
 class Extender:
@@ -158,22 +220,24 @@ class Extender:
         self.cluster = Cluster(pod_reader, verdicts.forget)
         self.decider = Decider(self.cluster, verdicts)
         self.quotas = Quotas(self.cluster, self.decider.choose)
-        self.binder = Binder(api, self.cluster, self.decider, self.quotas, clock=self.clock)
+        self.sink = PodSink(self.cluster)
+        self.tenure = Stepped(api, self.cluster, pause=lambda: self.listen(1), clock=self.clock)
+        self.binder = Binder(api, self.cluster, self.decider, self.quotas, self.tenure, clock=self.clock)
         metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self.service = Service(
-            layout, pod_reader, self.cluster, self.decider, self.binder, self.quotas.limits, metrics, {}
+            layout, pod_reader, self.cluster, self.decider, self.binder, self.tenure, self.quotas.limits, metrics, {}
         )
-        self._unheard: deque[tuple[str, dict[str, Any]]] = deque()
         self._position = 0
+        self.tenure.step()
 
     def listen(self, events: int | None = None) -> None:
         """Hear of what happened to pods, all of it or so many events of it."""
         end = len(self.api.events) if events is None else min(len(self.api.events), self._position + events)
         for what, item in self.api.events[self._position : end]:
             if what == "keep":
-                self.cluster.keep_pod(item)
+                self.sink.keep(item)
             else:
-                self.cluster.drop_pod(item["metadata"]["uid"])
+                self.sink.drop(item)
         self._position = end
 
     def call(self, verb: str, body: object, status: int = 200, known: bool = True) -> Any:

@@ -10,12 +10,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from kube_accel.extender.cache import Cluster, Node, Reservation
 from kube_accel.extender.decide import Decider
-from kube_accel.extender.pods import Pod, uses_of
+from kube_accel.extender.pods import Pod, pod_path, uses_of
 from kube_accel.extender.quota import Quotas
+from kube_accel.extender.tenure import NotOursError, Tenure
 from kube_accel.extender.wire import BindArguments
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.model import PodRequest
@@ -27,10 +27,8 @@ _log = logging.getLogger(__name__)
 RESERVED_SECONDS = 60.0
 """How long GPUs are kept for a pod that is not seen bound."""
 
-_SILENCE = 2.0
-"""Seconds without a call after which another extender may have been the one that was called."""
-_TAKEOVER = 5.0
-"""Seconds after such a silence in which our watches may not have caught up with what the other one did."""
+_TRIES = 3
+"""So often a bind is tried of a pod that others change meanwhile."""
 
 
 class Api(Protocol):
@@ -72,6 +70,7 @@ class Binder:
         cluster: Cluster,
         decider: Decider,
         quotas: Quotas,
+        tenure: Tenure,
         aside: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -80,23 +79,13 @@ class Binder:
         self._cluster = cluster
         self._decider = decider
         self._quotas = quotas
+        self._tenure = tenure
         self._aside = aside
         self._clock = clock
-        self._takeovers = 0
-        self._last_call = float("-inf")
-        self._taken_over = float("-inf")
-
-    def called(self) -> None:
-        """kube-scheduler has called, with whatever verb."""
-        now = self._clock()
-        if now > self._last_call + _SILENCE:
-            self._takeovers += 1
-            self._taken_over = now
-        self._last_call = now
-
-    def idle(self) -> bool:
-        """Nobody has called for a while."""
-        return self._clock() > self._last_call + _SILENCE
+        self._sent: set[str] = set()
+        """UIDs of pods whose bind is about to be sent, on its way, or may still be."""
+        self._under_way: dict[str, BindArguments] = {}
+        """By UID of the pod."""
 
     def bind(self, asked: BindArguments) -> Bound:
         """Bind a pod to a node. Not bound: a reason; what was kept for the pod is given back."""
@@ -106,15 +95,42 @@ class Binder:
             return Bound(Outcome.REFUSED, reason)
         if pod.node:
             return _already(pod.node, asked.node)
-        node = self._cluster.node(asked.node)
+        if self._under_way.setdefault(pod.uid, asked) is not asked:
+            return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} is being bound; try again")
         try:
-            self._catch_up(node)
+            return self._bind(pod, pod.request, asked)
+        finally:
+            del self._under_way[pod.uid]
+
+    def _bind(self, pod: Pod, request: PodRequest, asked: BindArguments) -> Bound:
+        try:
+            if pod.uid in self._sent:
+                self._tenure.change(pod)
         except ApiError as error:
-            return Bound(Outcome.FAILED, f"the pods of node {node.name} could not be looked at: {error}")
-        chosen = self.reserve(pod, pod.request, node)
+            return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} may be bound already: {error}")
+        if pod.node:
+            return _already(pod.node, asked.node)
+        for _ in range(_TRIES):
+            found = self._try(pod, request, asked)
+            if found is not None:
+                return found
+        return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} changes all the time; try again")
+
+    def _try(self, pod: Pod, request: PodRequest, asked: BindArguments) -> Bound | None:
+        """How it ended; None when the pod has changed since we knew it."""
+        try:
+            with self._aside():
+                version = self._tenure.wait(pod)
+        except NotOursError as error:
+            return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}")
+        node = self._cluster.node(asked.node)
+        self._sent.add(pod.uid)  # first: what is kept ends otherwise if we are stopped before it is sent
+        chosen = self.reserve(pod, request, node)
         if isinstance(chosen, str):
+            self._sent.discard(pod.uid)
             return Bound(Outcome.REFUSED, chosen)
-        return replace(self._send(pod, asked, node, chosen), kept=chosen)
+        bound = self._send(pod, asked, node, chosen, version)
+        return None if bound is None else replace(bound, kept=chosen)
 
     def expire(self) -> None:
         """Give back what was kept too long for pods that are not bound.
@@ -124,23 +140,25 @@ class Binder:
         """
         for reservation in self._cluster.overdue(self._clock()):
             pod = reservation.pod
-            item = self._bound_item(pod)
+            item = self._item(pod)
+            if item is not None and not _node_of(item) and pod.uid in self._sent:
+                item = self._tenure.change(pod)
+            self._sent.discard(pod.uid)
             if item is not None:
                 self._cluster.keep_pod(item)
-            else:
+            if item is None or not _node_of(item):
                 _log.info("a reservation has expired", extra={"pod": f"{pod.namespace}/{pod.name}"})
             self._cluster.end(reservation)
 
-    def _bound_item(self, pod: Pod) -> dict[str, Any] | None:
-        """The pod's object if it is bound. Raises ApiError."""
+    def _item(self, pod: Pod) -> dict[str, Any] | None:
+        """The pod's object; None when it is gone. Raises ApiError."""
         try:
             item = self._api.get(pod_path(pod.namespace, pod.name))
         except ApiRefusedError as error:
             if error.status == 404:
                 return None
             raise
-        known = (item.get("metadata") or {}).get("uid") == pod.uid
-        return item if known and (item.get("spec") or {}).get("nodeName") else None
+        return item if (item.get("metadata") or {}).get("uid") == pod.uid else None
 
     def reserve(self, pod: Pod, request: PodRequest, node: Node) -> Reservation | str:
         """Keep GPUs of a node for a pod, instead of what was kept for it before; or why there are none."""
@@ -164,7 +182,7 @@ class Binder:
         self._cluster.reserve(node, reservation)
         return reservation
 
-    def _send(self, pod: Pod, asked: BindArguments, node: Node, kept: Reservation) -> Bound:
+    def _send(self, pod: Pod, asked: BindArguments, node: Node, kept: Reservation, version: str) -> Bound | None:
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -172,6 +190,7 @@ class Binder:
                 "name": pod.name,
                 "namespace": pod.namespace,
                 "uid": pod.uid,
+                "resourceVersion": version,
                 "annotations": dict(kept.annotations),
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": node.name},
@@ -180,41 +199,44 @@ class Binder:
             with self._aside():
                 self._api.post(f"{pod_path(pod.namespace, pod.name)}/binding", binding)
         except ApiError as error:
-            return self._settle(pod, asked, error)
+            return self._settle(pod, asked, version, error)
+        self._sent.discard(pod.uid)
         return Bound(Outcome.BOUND)
 
-    def _settle(self, pod: Pod, asked: BindArguments, error: ApiError) -> Bound:
-        """The bind failed, or so it seems: the pod itself tells."""
+    def _settle(self, pod: Pod, asked: BindArguments, version: str, error: ApiError) -> Bound | None:
+        """The bind failed, or so it seems: the pod itself tells. None when it has changed since we knew it."""
         reason = f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}"
-        _log.warning(
-            "a bind failed", extra={"pod": f"{pod.namespace}/{pod.name}", "node": asked.node, "reason": reason}
-        )
-        certain = isinstance(error, ApiRefusedError) and error.status in (400, 401, 403, 404, 422)
+        status = error.status if isinstance(error, ApiRefusedError) else 0
         try:
-            item = None if certain else self._bound_item(pod)
+            if status == 409:
+                item = self._item(pod)
+            elif status in (400, 401, 403, 404, 422):
+                item = None
+            else:
+                # It may still be on its way; once the pod has changed, nothing comes of that.
+                item = self._tenure.change(pod)
         except ApiError:
             # It may be bound. What is kept for it stays until it is seen, tried again, or expires.
+            _warn(pod, asked, reason)
             return Bound(Outcome.FAILED, reason)
+        self._sent.discard(pod.uid)
         if item is not None:
             self._cluster.keep_pod(item)
-            return _already(item["spec"]["nodeName"], asked.node)
+            if is_on := _node_of(item):
+                return _already(is_on, asked.node)
         self._cluster.release(pod.uid)
+        if status == 409 and item is not None and item["metadata"].get("resourceVersion") != version:
+            return None
+        _warn(pod, asked, reason)
         return Bound(Outcome.FAILED, reason)
 
-    def _catch_up(self, node: Node) -> None:
-        """Soon after another extender may have been called: learn what it did on this node. Raises ApiError."""
-        takeover = self._takeovers
-        if node.looked_at == takeover or self._clock() > self._taken_over + _TAKEOVER:
-            return
-        selector = f"spec.nodeName={node.name},status.phase!=Succeeded,status.phase!=Failed"
-        for item in self._api.get("/api/v1/pods", {"fieldSelector": selector}).get("items") or ():
-            self._cluster.keep_pod(item)
-        node.looked_at = takeover
+
+def _node_of(item: Mapping[str, Any]) -> str:
+    return str((item.get("spec") or {}).get("nodeName") or "")
 
 
-def pod_path(namespace: str, name: str) -> str:
-    """Where the API server has a pod."""
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+def _warn(pod: Pod, asked: BindArguments, reason: str) -> None:
+    _log.warning("a bind failed", extra={"pod": f"{pod.namespace}/{pod.name}", "node": asked.node, "reason": reason})
 
 
 def _already(is_on: str, asked: str) -> Bound:

@@ -6,6 +6,7 @@ Fed by watches, read by requests. A node's lock is the only one there is; it is 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 
 from kube_accel.extender.accounting import Kinds, NodeGpus, NodeView, view
 from kube_accel.extender.charges import Charges
-from kube_accel.extender.pods import Pod, PodReader, Uses, assignment_text, nominated_node, stated_uses
+from kube_accel.extender.pods import TAKEN, Pod, PodReader, Uses, assignment_text, nominated_node, stated_uses
 from kube_accel.model import Assignment
 from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 
@@ -52,7 +53,6 @@ class Node:
         "gpus",
         "labels",
         "lock",
-        "looked_at",
         "name",
         "nominated",
         "pods",
@@ -73,8 +73,6 @@ class Node:
         """By UID of the pod."""
         self.nominated: dict[str, Pod] = {}
         """Likewise: pods that others were evicted here for."""
-        self.looked_at = 0
-        """The takeover after which this node's pods were asked for."""
         self._annotation: int | None = None
         self._view: NodeView | None = None
         self._kinds = kinds
@@ -143,6 +141,9 @@ class Cluster:
         self.bound: Callable[[Pod, Reservation | None], None] = lambda pod, reservation: None
         """Called once for every pod that is seen bound, with what was reserved for it."""
         self.charges = Charges()
+        self.mark = ""
+        """The last mark of an extender that the watch has told of."""
+        self._moments = itertools.count(1)
         self._reserved_on: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self.contested: set[str] = set()
@@ -156,6 +157,10 @@ class Cluster:
             found = self.nodes.setdefault(sys.intern(name), Node(sys.intern(name), self._kinds, self._node_changed))
         return found
 
+    def moment(self) -> int:
+        """A number greater than every one before."""
+        return next(self._moments)
+
     def keep_pod(self, item: dict[str, Any]) -> str | None:
         """Take a pod object that exists; its UID if it asks for GPUs."""
         pod = self._reader.read(item)
@@ -168,7 +173,9 @@ class Cluster:
         elif not known.node:
             known.request, known.refused = pod.request, pod.refused
         self._nominate(known, nominated_node(item))
-        if pod.node:
+        if not pod.node:
+            self._know(known, item)
+        else:
             self._bound(known, pod.node, text)
         if pod.uid in self._gone:
             # It went while another thread brought it here.
@@ -176,13 +183,20 @@ class Cluster:
             return None
         return pod.uid
 
-    def meet(self, pod: Pod) -> Pod:
+    def _know(self, pod: Pod, item: Mapping[str, Any]) -> None:
+        version = (item.get("metadata") or {}).get("resourceVersion")
+        if isinstance(version, str) and version != pod.version[0]:
+            pod.version = version, self.moment()
+
+    def meet(self, pod: Pod, item: Mapping[str, Any]) -> Pod:
         """A pod that kube-scheduler asks about, as we know it from now on. The watch may not have told of it yet."""
         if pod.uid in self._gone:
             return pod
         known = self.pods.setdefault(pod.uid, pod)
         if not known.node:
             known.request, known.refused = pod.request, pod.refused
+            if not known.version[0]:
+                self._know(known, item)
         return known
 
     def _nominate(self, pod: Pod, name: str) -> None:
@@ -328,7 +342,11 @@ class PodSink:
 
     def keep(self, item: dict[str, Any]) -> str | None:
         """Take a pod."""
-        return self._cluster.keep_pod(item)
+        uid = self._cluster.keep_pod(item)
+        annotations = (item.get("metadata") or {}).get("annotations") or {}
+        if uid is not None and TAKEN in annotations:
+            self._cluster.mark = annotations[TAKEN]
+        return uid
 
     def drop(self, item: dict[str, Any]) -> None:
         """Forget a pod."""

@@ -15,15 +15,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from kube_accel.extender.binder import Binder, Outcome, pod_path
+from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, NodeSink, PodSink, Reservation
 from kube_accel.extender.decide import Decider, Verdicts
 from kube_accel.extender.heap import Heap
 from kube_accel.extender.metrics import Labels, Metrics
-from kube_accel.extender.pods import Pod, PodReader
+from kube_accel.extender.pods import Pod, PodReader, pod_path
 from kube_accel.extender.quota import Quotas, QuotaSink
 from kube_accel.extender.server import Response, Server, Traffic
 from kube_accel.extender.service import VERBS, Layout, Service, probe_page
+from kube_accel.extender.tenure import Tenure
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
@@ -82,7 +83,6 @@ class Extender:
         self._metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self._quotas = Quotas(self._cluster, decider.choose)
         traffic = Traffic()
-        self._binder = Binder(api, self._cluster, decider, self._quotas, traffic.aside)
         pods = Watched("/api/v1/pods", {"fieldSelector": _LIVING}, interesting=reader.interesting)
         namespace, name = options.quota_configmap
         quota = Watched(f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={name}"})
@@ -93,6 +93,8 @@ class Extender:
             "pods": Watch(api, pods, PodSink(self._cluster), traffic.let_pass),
             "quota": Watch(api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
         }
+        self._tenure = Tenure(api, self._cluster, self._watches["pods"].following)
+        self._binder = Binder(api, self._cluster, decider, self._quotas, self._tenure, traffic.aside)
         self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._warm = threading.Event()
         if options.layout is Layout.PROXIED:
@@ -108,6 +110,7 @@ class Extender:
             self._cluster,
             decider,
             self._binder,
+            self._tenure,
             self._quotas.limits,
             self._metrics,
             pages,
@@ -137,13 +140,16 @@ class Extender:
         self._start("server", self._server.run)
         self._start("errands", self._run_errands)
         self._start("reservations", self._expire)
+        if self._options.layout is Layout.LOCAL:
+            self._start("tenure", lambda: self._tenure.run(self._stop))
         self._start("warm-up", lambda: self._warm_up(heap))
         _log.info("serving", extra={"layout": self._options.layout.value, "port": self.port})
         while not self._stop.wait(_TICK):
             self._tick()
-            if self._binder.idle():
+            if self._tenure.idle():
                 heap.tidy()
         self._server.stop()
+        self._tenure.release()
         return self._exit_code
 
     def _start(self, name: str, target: Callable[[], None]) -> None:

@@ -7,7 +7,8 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
+from urllib.parse import quote
 
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
@@ -17,6 +18,12 @@ from kube_accel.sharing.request import RequestRefused, pod_request
 
 Uses = tuple[tuple[str, int, int, int], ...]
 """Of each GPU of a pod: UUID, cores, bytes, containers."""
+
+Version = tuple[str, int]
+"""A waiting pod's resourceVersion, and the moment we knew it, as ``Cluster.moment`` counts them."""
+
+TAKEN: Final = "kube-accel.io/extender"
+"""Annotation by which an extender changes the waiting pods when its turn begins: a random word."""
 
 _SHAPES = 4096
 """Different requests that are kept once for all pods that make them."""
@@ -45,6 +52,8 @@ class Pod:
     """Of ``spec.containers``, in order."""
     node: str = ""
     """Empty until it is bound; never changes again."""
+    version: Version = ("", 0)
+    """Kept while it waits."""
     uses: Uses | None = None
     """What it was assigned; None when nobody said so, or nobody to be believed."""
     ours: bool = False
@@ -121,6 +130,11 @@ def assignment_text(item: Mapping[str, Any]) -> str | None:
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     text = annotations.get(ANNOTATION)
     return text if isinstance(text, str) else None
+
+
+def pod_path(namespace: str, name: str) -> str:
+    """Where the API server has a pod."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 def nominated_node(item: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from kube_accel.extender.decide import Decider
 from kube_accel.extender.metrics import Metrics
 from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.server import Request, Response
+from kube_accel.extender.tenure import Tenure
 from kube_accel.extender.wire import Filtered
 from kube_accel.placement.choose import Refusal
 
@@ -55,6 +56,7 @@ class Service:
         cluster: Cluster,
         decider: Decider,
         binder: Binder,
+        tenure: Tenure,
         limits: Limits,
         metrics: Metrics,
         pages: Mapping[str, Callable[[], Response]],
@@ -65,6 +67,7 @@ class Service:
         self._cluster = cluster
         self._decider = decider
         self._binder = binder
+        self._tenure = tenure
         self._limits = limits
         self._metrics = metrics
         self._pages = pages
@@ -91,7 +94,7 @@ class Service:
         if request.method != "POST":
             return _text(405, "POST only")
         begin = time.perf_counter()
-        self._binder.called()
+        self._tenure.called()
         try:
             body, afterwards = answer(request.body)
             return Response(200, body, afterwards=afterwards)
@@ -105,6 +108,8 @@ class Service:
         pod = self._pod(arguments.pod)
         if pod is None:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
+        # Most pods that are filtered are bound next: what that waits for can begin.
+        self._tenure.prepare(pod)
         answer = self._filtered(pod, arguments.names)
         written = wire.write_filtered(answer, arguments.nodes)
         return written, partial(decisions.log_filter, pod, len(arguments.names), answer)
@@ -181,7 +186,7 @@ class Service:
 
     def _pod(self, item: Mapping[str, Any]) -> Pod | None:
         pod = self._reader.read(item)
-        return None if pod is None else self._cluster.meet(pod)
+        return None if pod is None else self._cluster.meet(pod, item)
 
 
 def probe_page(probe: Probe) -> Callable[[], Response]:

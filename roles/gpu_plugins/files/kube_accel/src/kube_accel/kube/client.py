@@ -56,6 +56,10 @@ class KubeClient:
         """Create an object. Raises ApiError."""
         return _object(self.send("POST", path, body))
 
+    def put(self, path: str, body: object) -> dict[str, Any]:
+        """Replace the object at ``path``, or create it where that is done by PUT. Raises ApiError."""
+        return _object(self.send("PUT", path, body))
+
     def patch(self, path: str, body: object) -> dict[str, Any]:
         """Merge ``body`` into the object at ``path``. Raises ApiError."""
         return _object(self.send("PATCH", path, body, MERGE_PATCH))

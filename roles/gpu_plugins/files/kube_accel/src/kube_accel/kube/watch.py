@@ -100,6 +100,10 @@ class Watch:
         since = self._failing_since
         return None if since is None else (self._clock() - since, self._failure or "not heard yet")
 
+    def following(self) -> bool:
+        """Whether everything up to the last event is in the sink; not so while a list is read."""
+        return self._version is not None
+
     def run(self, stop: threading.Event) -> None:
         """Keep the sink current until ``stop`` is set."""
         pause = _BACK_OFF[0]
