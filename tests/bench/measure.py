@@ -128,6 +128,8 @@ def readable(metric: str, value: float) -> str:
         return f"{value:.2%}"
     if metric.endswith("_per_second"):
         return f"{value:.1f}"
+    if metric.endswith("_tasks"):
+        return f"{value:.0f}"
     return f"{value * 1000:.2f} ms"
 
 

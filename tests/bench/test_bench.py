@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.controller import copy_host
+from bench.controller import measure as measure_site
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
 from bench.plugin import Effort, measure, ours
 from kube_accel.model import Mode
@@ -95,3 +97,28 @@ def test_plugin_bench_measures_the_shipped_command(mode):
     ]
     assert all(result.params == {"gpus": 8, "mode": mode.value} for result in results)
     assert all(result.value > 0 for result in results if result.metric != "idle_cpu_ratio")
+
+
+def test_a_copy_of_a_host_names_its_own_place(tmp_path):
+    original, longer = tmp_path / "gpu-1", tmp_path / "gpu-10"
+    original.mkdir()
+    (original / "command").write_text(f"#!/bin/sh\nexec {original}/bin/real {original} {longer}\n")
+    (original / "command").chmod(0o755)
+    (original / "link").symlink_to(original / "command")
+    (original / "near").symlink_to("command")
+    copy = tmp_path / "gpu-2"
+    copy_host(original, copy)
+    assert (copy / "command").read_text() == f"#!/bin/sh\nexec {copy}/bin/real {copy} {longer}\n"
+    assert (copy / "command").stat().st_mode & 0o100
+    assert (copy / "link").readlink() == copy / "command"
+    assert str((copy / "near").readlink()) == "command"
+
+
+@pytest.mark.full
+def test_controller_bench_runs_the_site_twice(tmp_path):
+    results, runs = measure_site(2, 5, tmp_path)
+    values = {result.metric: result.value for result in results}
+    assert [name for name, _ in runs] == ["first", "noop"]
+    assert 20 < values["noop_tasks"] <= 60
+    assert all(values[f"{run}_{kind}_bytes"] > 20 * MIB for run in ("first", "noop") for kind in ("pss", "rss"))
+    assert all(cost.cpu_seconds > 1 and len(cost.tasks) > 20 for _, cost in runs)

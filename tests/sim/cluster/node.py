@@ -49,6 +49,32 @@ _EAGER = 0.1
 """How often a container that was not ready yet is asked; a kubelet would wait a whole period."""
 
 
+def node_object(name: str, address: str, control_plane: bool = False) -> Object:
+    """A node as its kubelet registers it, before any device plugin has come."""
+    labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    taint = {"key": CONTROL_PLANE, "effect": "NoSchedule"}
+    body: Object = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels | ({CONTROL_PLANE: ""} if control_plane else {})},
+        "spec": {"taints": [taint]} if control_plane else {},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
+            "nodeInfo": dict.fromkeys(_NODE_INFO, "simulated")
+            | {
+                "kubeletVersion": VERSION["gitVersion"],
+                "kernelVersion": platform.release(),
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+            },
+            "capacity": dict(_MACHINE),
+            "allocatable": dict(_MACHINE),
+        },
+    }
+    set_condition(body, "Ready", "True", "KubeletReady", "the simulated kubelet is posting ready status")
+    return body
+
+
 class NodeAgent:
     """Everything that happens on one node. ``address`` is its own IP; its pods get others of the same /16."""
 
@@ -65,31 +91,7 @@ class NodeAgent:
 
     def start(self) -> None:
         self.kubelet.start()
-        labels = {"kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
-        taint = {"key": CONTROL_PLANE, "effect": "NoSchedule"}
-        body: Object = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": self.name, "labels": labels | ({CONTROL_PLANE: ""} if self._control_plane else {})},
-            "spec": {"taints": [taint]} if self._control_plane else {},
-            "status": {
-                "addresses": [
-                    {"type": "InternalIP", "address": self.address},
-                    {"type": "Hostname", "address": self.name},
-                ],
-                "nodeInfo": dict.fromkeys(_NODE_INFO, "simulated")
-                | {
-                    "kubeletVersion": VERSION["gitVersion"],
-                    "kernelVersion": platform.release(),
-                    "operatingSystem": "linux",
-                    "architecture": "amd64",
-                },
-                "capacity": dict(_MACHINE),
-                "allocatable": dict(_MACHINE),
-            },
-        }
-        set_condition(body, "Ready", "True", "KubeletReady", "the simulated kubelet is posting ready status")
-        self.store.create("nodes", "", body)
+        self.store.create("nodes", "", node_object(self.name, self.address, self._control_plane))
         for thread in self._threads:
             thread.start()
 
