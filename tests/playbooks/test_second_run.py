@@ -20,8 +20,8 @@ OTHER_MODES = {"gpu-a": "vgpu", "gpu-b": "cgpu"}
 INVENTORY = "kube-accel.io/inventory"
 LIMITS = {"gpu-a": {"nvidia.com/gpu": "2"}, "gpu-b": {"nvidia.com/mps-core": "30", "nvidia.com/mps-memory": "4"}}
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
-MOST_TASKS = 60
-"""On a node, those counted that were skipped: they too cost the controller a process."""
+MOST_TASKS, MOST_WITH_SKIPPED = 60, 64
+"""On a node. One that is skipped costs the controller a process too."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,8 @@ def test_a_second_run_changes_nothing(again: Run) -> None:
 @pytest.mark.parametrize("node", MODES)
 def test_a_run_that_changes_nothing_has_few_tasks(again: Run, node: str) -> None:
     counted = again.recap[node]
-    assert counted["ok"] + counted["skipped"] <= MOST_TASKS, again.output
+    assert counted["ok"] <= MOST_TASKS, again.output
+    assert counted["ok"] + counted["skipped"] <= MOST_WITH_SKIPPED, again.output
 
 
 @pytest.mark.full
