@@ -35,7 +35,7 @@ test: setup lint sanity molecule pytest ## What CI runs.
 
 test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
 test-full: FULL = yes
-test-full: test ## What CI runs, every other molecule scenario (container_runtime: root, mmdebstrap) and the tests that take minutes.
+test-full: test ## What CI runs, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes.
 
 lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ruff check .

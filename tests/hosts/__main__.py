@@ -109,7 +109,7 @@ def base(cache: Path, name: str) -> Path:
         unfinished = cache / f"{name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         download = 'chroot "$1" sh -c "mkdir -p /srv/debian && cd /srv/debian && apt-get download python3-tomlkit"'
-        _make(["--variant=minbase", f"--include={BASES[name]}", f"--customize-hook={download}", name, str(unfinished)])
+        make(["--variant=minbase", f"--include={BASES[name]}", f"--customize-hook={download}", name, str(unfinished)])
         unfinished.rename(made)
     return made
 
@@ -122,12 +122,13 @@ def newest_containerd(cache: Path) -> Path:
         shutil.rmtree(unfinished, ignore_errors=True)
         # A mirror may lag behind the days for which sid's index is good.
         stale = '--aptopt=Acquire::Check-Valid-Until "false"'
-        _make(["--variant=extract", stale, "--include=containerd,runc", "sid", str(unfinished)])
+        make(["--variant=extract", stale, "--include=containerd,runc", "sid", str(unfinished)])
         unfinished.rename(made)
     return made
 
 
-def _make(arguments: Sequence[str]) -> None:
+def make(arguments: Sequence[str]) -> None:
+    """Run mmdebstrap. Raises HostError."""
     made = subprocess.run(["mmdebstrap", "--quiet", *arguments], capture_output=True, text=True, check=False)
     if made.returncode != 0:
         raise HostError(f"mmdebstrap {' '.join(arguments)} failed; it needs a Debian mirror: {made.stderr[-500:]}")

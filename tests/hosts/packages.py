@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -67,12 +68,29 @@ def _package(directory: Path, name: str, version: str, architecture: str) -> Non
         subprocess.run(["dpkg-deb", "--root-owner-group", "--build", scratch, target], check=True, capture_output=True)
 
 
+def archive(directory: Path, suite: str) -> None:
+    """Index the packages in `pool`, each in the component that its section names, as Debian's archive is laid out."""
+    found: dict[str, list[str]] = {}
+    architecture = subprocess.run(["dpkg", "--print-architecture"], capture_output=True, text=True, check=True)
+    for path in sorted((directory / "pool").glob("*.deb")):
+        entry = _entry(path, f"pool/{path.name}")
+        section = re.search(r"^Section: (.*)$", entry, re.MULTILINE)
+        component = section[1].rpartition("/")[0] if section else ""
+        found.setdefault(component or "main", []).append(entry)
+    for component, entries in found.items():
+        index = directory / "dists" / suite / component / f"binary-{architecture.stdout.strip()}" / "Packages"
+        index.parent.mkdir(parents=True)
+        index.write_text("\n".join(entries))
+
+
+def _entry(path: Path, name: str) -> str:
+    control = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=True).stdout
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{control}Filename: {name}\nSize: {path.stat().st_size}\nSHA256: {digest}\n"
+
+
 def _index(directory: Path) -> None:
-    entries = []
-    for path in sorted(directory.glob("*.deb")):
-        control = subprocess.run(["dpkg-deb", "--field", str(path)], capture_output=True, text=True, check=True).stdout
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        entries.append(f"{control}Filename: ./{path.name}\nSize: {path.stat().st_size}\nSHA256: {digest}\n")
+    entries = [_entry(path, f"./{path.name}") for path in sorted(directory.glob("*.deb"))]
     (directory / "Packages").write_text("\n".join(entries))
 
 
