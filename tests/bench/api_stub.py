@@ -422,8 +422,9 @@ class Handler(BaseHTTPRequestHandler):
             self.stub.events.append(json.loads(body))
             self.answer(201, b"{}")
         else:
-            self.stub.create(json.loads(body))
-            self.answer(201, b"{}")
+            item = json.loads(body)
+            self.stub.create(item)
+            self.answer(201, json.dumps(item).encode())
 
     def do_DELETE(self) -> None:
         self.stub.delete(self.path.rpartition("/")[2])

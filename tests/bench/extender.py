@@ -182,7 +182,7 @@ def sampled(bench: Bench, size: Size, number: int) -> tuple[float, float]:
     limits, annotations = REQUESTS[number % len(REQUESTS)]
     name, uid = f"sample-{number}", f"00000000-0000-4000-b000-{number:012x}"
     item = pod(name, uid, limits, annotations=dict(annotations))
-    bench.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", item)
+    item = bench.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", item)
     names = [node_name((number + index) % size.nodes) for index in range(size.nodes)]
     body = json.dumps({"Pod": item, "Nodes": None, "NodeNames": names})
     answer, filtering = bench.scheduler.timed("POST", "/scheduler/predicates", body)
