@@ -394,7 +394,8 @@ class Transaction:
             "#!/bin/sh",
             "# Run by a systemd timer when a change by accel.kubernetes was never confirmed.",
             "failed=",
-            f'[ "$(cat {quote(self._armed_path)} 2>/dev/null)" = "$1" ] || exit 0',
+            f'armed() {{ [ "$(cat {quote(self._armed_path)} 2>/dev/null)" = "$1" ]; }}',
+            'armed "$1" || exit 0',
             'ours() { [ "$(sha256sum <"$1" 2>/dev/null | cut -d\' \' -f1)" = "$2" ]; }',
             # A copy of the target carries its owner, mode and label; a target that is gone has none.
             'back() { tmp="$(dirname "$1")/.accel-restore.tmp"; { cp -a "$1" "$tmp" 2>/dev/null || '
@@ -406,6 +407,8 @@ class Transaction:
             action = f"back {path} {quote(entry['backup'])} {entry['mode']:o}" if entry["backup"] else f"rm -f {path}"
             lines.append(f"if {ours}; then {action} || failed=1; fi")
         lines += [" ".join(map(quote, command)) for command in (self.service.reset, self.service.apply) if command]
+        # A run may have begun meanwhile, and what it remembers is not ours.
+        lines.append('armed "$1" || exit 0')
         lines.append(f'[ -n "$failed" ] || touch {quote(self._restored_path)}')
         lines.append(f"rm -f {quote(self._armed_path)}")
         return "\n".join(lines) + "\n"

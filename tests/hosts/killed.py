@@ -108,6 +108,7 @@ def fire_timer(_step):
     if f"{units[0]}.timer" not in listed.stdout:
         return False
     subprocess.run(["systemctl", "start", f"{units[0]}.service"], check=True)
+    expect(until(lambda: not list(STATE.glob("*/armed")), 60), "what the timer started does not end")
     return True
 
 

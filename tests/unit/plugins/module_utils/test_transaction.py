@@ -321,12 +321,12 @@ def test_killed_anywhere_the_next_run_ends_what_was_begun(tmp_path: Path) -> Non
     assert outcomes == {"", RESTORED, CONFIRMED}
 
 
-def run_timer(machine: Machine) -> bool:
+def run_timer(machine: Machine, meanwhile: str = "") -> bool:
     """What systemd does when the timer elapses; returns whether the service was restarted."""
     assert machine.timer is not None
     tools = machine.root.parent / f"{machine.root.name}-tools"
     tools.mkdir(exist_ok=True)
-    (tools / "restart").write_text(f"#!/bin/sh\ntouch {tools}/restarted\n")
+    (tools / "restart").write_text(f"#!/bin/sh\ntouch {tools}/restarted\n{meanwhile}\n")
     (tools / "restart").chmod(0o755)
     subprocess.run(machine.timer[-3:], check=True, env={"PATH": f"{tools}:/usr/bin:/bin"})
     return (tools / "restarted").exists()
@@ -406,6 +406,15 @@ def test_a_timer_that_cannot_restore_leaves_that_to_the_next_run(interrupted: Ma
 
     assert transaction(interrupted).recover() == RESTORED
     assert contents(interrupted) == BEFORE
+
+
+def test_a_timer_that_a_later_run_overtakes_leaves_what_that_remembers(interrupted: Machine) -> None:
+    armed = interrupted.root / "state" / "armed"
+
+    assert run_timer(interrupted, meanwhile=f"echo later >{armed}")
+
+    assert armed.read_text() == "later\n"
+    assert transaction(interrupted).recover() == RESTORED
 
 
 def test_the_timer_keeps_the_mode_of_the_file(interrupted: Machine) -> None:
