@@ -31,6 +31,8 @@ unshare --mount --net --pid --fork --mount-proc --kill-child --propagation priva
   umount -l /mnt
   mount --make-rshared /
   ip link set lo up
+  # An address that is none of the loopback network: an API server passes requests on to no other.
+  ip address add 192.0.2.2/24 dev lo
   cd "$here"
   # A shell stays as process 1: it reaps what is left to it.
   "$@"
