@@ -15,6 +15,7 @@ from sim.inventory import write_inventory
 
 from .conftest import Playbooks, Run, Start, state
 
+pytestmark = pytest.mark.full
 MODES = {"gpu-a": "pgpu", "gpu-b": "mps"}
 OTHER_MODES = {"gpu-a": "vgpu", "gpu-b": "cgpu"}
 INVENTORY = "kube-accel.io/inventory"
@@ -83,7 +84,6 @@ def test_a_run_that_changes_nothing_has_few_tasks(again: Run, node: str) -> None
     assert counted["ok"] + counted["skipped"] <= MOST_WITH_SKIPPED, again.output
 
 
-@pytest.mark.full
 def test_a_dry_run_of_other_modes_says_who_would_be_evicted_and_changes_nothing(
     books: Playbooks, again: Run, holders: dict[str, str]
 ) -> None:
@@ -102,7 +102,6 @@ def test_a_dry_run_of_other_modes_says_who_would_be_evicted_and_changes_nothing(
     assert re.search(r'unschedulable"?: true', done.output), done.output
 
 
-@pytest.mark.full
 def test_a_dry_run_of_another_mode_names_the_pods_in_its_way(
     books: Playbooks, again: Run, holders: dict[str, str]
 ) -> None:
