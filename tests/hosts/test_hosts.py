@@ -14,6 +14,7 @@ import pytest
 
 from hosts.__main__ import HERE, HostError, check, down, up
 
+pytestmark = pytest.mark.full
 ROOT = HERE.parents[1]
 SCENARIO = ROOT / ".build/link/ansible_collections/accel/kubernetes/molecule/container_runtime"
 

@@ -52,8 +52,13 @@ def refusal(books: Playbooks, host: str, **variables: Any) -> str:
     ("host", "variables", "says"),
     [
         ("gpu-b", {"driver_method": "none"}, "No NVIDIA driver is loaded and driver_method is none"),
-        ("control", {"scheduler_manifest_path": "/etc/none.yaml"}, "/etc/none.yaml does not exist"),
-        ("gpu-b", {"gpu_plugins_node_name": "other"}, "no node 'other'"),
+        pytest.param(
+            "control",
+            {"scheduler_manifest_path": "/etc/none.yaml"},
+            "/etc/none.yaml does not exist",
+            marks=pytest.mark.full,
+        ),
+        pytest.param("gpu-b", {"gpu_plugins_node_name": "other"}, "no node 'other'", marks=pytest.mark.full),
         pytest.param(
             "gpu-b",
             {"container_runtime_binary": "/usr/bin/none"},

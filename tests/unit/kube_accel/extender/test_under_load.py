@@ -352,7 +352,7 @@ class Rivals(RuleBasedStateMachine):
             assert len(bound(self.api)) == min(len(self.api.pods), 4)
 
 
-Rivals.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+Rivals.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 TestRivals = Rivals.TestCase
 
 
