@@ -32,6 +32,7 @@ _GROUP = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME = re.compile(rf"{_DNS_LABEL}(?:\.{_DNS_LABEL})*")
 _TYPE_NAME = re.compile(r"[a-z][A-Za-z0-9]*")
 _WHOLE = re.compile(r"0|[1-9][0-9]*")
+_NAME_PREFIX = "cf-crl-"
 _NAME_LIMIT = 253
 _PREFIX_LIMIT = 253
 
@@ -56,7 +57,7 @@ class Definition:
     @property
     def name(self) -> str:
         """Of the ConfigMap."""
-        return f"cf-crl-{_dashed(self.custom_name)}-{_dashed(self.key.rpartition('/')[2])}"
+        return f"{_NAME_PREFIX}{_dashed(self.custom_name)}-{_resource(self.key)}"
 
 
 def problems(definitions: Sequence[Definition], state: str) -> List[str]:
@@ -101,9 +102,9 @@ def definition_of(item: Mapping[str, Any]) -> Definition:
     metadata = item.get("metadata") or {}
     labels, data = metadata.get("labels") or {}, item.get("data") or {}
     key = str(data.get("key") or "")
-    tail = "-" + _dashed(key.rpartition("/")[2])
+    tail = f"-{_resource(key)}"
     name = str(metadata.get("name") or "")
-    custom = name[len("cf-crl-") : -len(tail)] if name.startswith("cf-crl-") and name.endswith(tail) else ""
+    custom = name[len(_NAME_PREFIX) : -len(tail)] if name.startswith(_NAME_PREFIX) and name.endswith(tail) else ""
     return Definition(
         key=key,
         custom_name=custom,
@@ -121,11 +122,10 @@ def definition_of(item: Mapping[str, Any]) -> Definition:
 def problems_of(item: Mapping[str, Any]) -> List[str]:
     """What is wrong with an existing ConfigMap."""
     definition = definition_of(item)
-    found = problems([definition], "present") if definition.custom_name else []
-    if not definition.custom_name:
-        found.append(
-            f"its name is not cf-crl-<custom name>-{_dashed(definition.key.rpartition('/')[2]) or '<resource>'}"
-        )
+    if definition.custom_name:
+        found = problems([definition], "present")
+    else:
+        found = [f"its name is not {_NAME_PREFIX}<custom name>-{_resource(definition.key) or '<resource>'}"]
     if (item.get("data") or {}).get("group") != definition.group:
         found.append(f"its label {GROUP} and its data disagree about the group")
     return found
@@ -146,6 +146,11 @@ def merged(existing: Mapping[str, Any], definition: Definition) -> Dict[str, Any
 
 def _dashed(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def _resource(key: str) -> str:
+    """The part of a ConfigMap's name that tells the resource."""
+    return _dashed(key.rpartition("/")[2])
 
 
 def _naming(definition: Definition) -> List[str]:

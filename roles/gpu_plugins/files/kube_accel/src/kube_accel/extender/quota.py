@@ -65,8 +65,7 @@ class Quotas:
         found = {}
         for name in names:
             node = self._cluster.nodes.get(name)
-            node_gpus = None if node is None else node.gpus
-            if node is None or node_gpus is None:
+            if node is None or (node_gpus := node.gpus) is None:
                 continue
             # Nodes with the same GPUs in the same pools are judged once.
             pools = tuple(name for name, labels in quota.pools.items() if labels.items() <= node.labels.items())

@@ -119,9 +119,9 @@ class NodeGpus:
 
 def amounts(container: ContainerRequest, profile: Profile) -> dict[Kind, int]:
     """The devices a container asks kubelet for, of each kind it asks for at all."""
-    cores = container.whole * WHOLE or container.cores
+    cores = 0 if profile.core_resource is None else container.whole * WHOLE or container.cores
     found = {Kind.CORES: cores, Kind.MEMORY: container.memory_bytes // profile.memory_unit_bytes}
-    return {kind: size for kind, size in found.items() if size and kind in resources(profile)}
+    return {kind: size for kind, size in found.items() if size}
 
 
 class Steering:
