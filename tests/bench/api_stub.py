@@ -416,8 +416,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, b"{}")
         elif words[-1] == "binding":
             status = self.stub.bind(words[-2], json.loads(body))
-            self.answer(status, b'{"kind":"Status"}')
+            # Before the answer: who has it may ask for this at once.
             self.stub.bind_seconds.append(time.perf_counter() - self.begin)
+            self.answer(status, b'{"kind":"Status"}')
         elif words[-1] == "events":
             self.stub.events.append(json.loads(body))
             self.answer(201, b"{}")
