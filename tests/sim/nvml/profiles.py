@@ -11,7 +11,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 
-from sim.nvml.topology import Gpu, Link, Mig, NvSwitch, SwitchLinks, System, Topo, Topology
+from sim.nvml.topology import (
+    Gpu,
+    GpuInstance,
+    Link,
+    Mig,
+    MigProfile,
+    NvSwitch,
+    SwitchLinks,
+    System,
+    Topo,
+    Topology,
+)
 
 MIB = 1 << 20
 _CPUS = ("0-31,64-95", "32-63,96-127")
@@ -76,6 +87,62 @@ _L40S = replace(
 )
 
 
+_CUTS = (  # profile id, NVML_GPU_INSTANCE_PROFILE_*, compute slices, suffix, memory slices, starts, count
+    (19, 0, 1, "", 1, "0,1,2,3,4,5,6", 7),
+    (20, 7, 1, "+me", 1, "0,1,2,3,4,5,6", 1),
+    (15, 9, 1, "", 2, "0,2,4,6", 4),
+    (14, 1, 2, "", 2, "0,2,4", 3),
+    (9, 2, 3, "", 4, "0,4", 2),
+    (5, 3, 4, "", 4, "0", 1),
+    (0, 4, 7, "", 8, "0", 1),
+)
+
+
+def _mig_profiles(model: str, sizes: str, mib: tuple[int, ...], sms: tuple[int, ...]) -> list[MigProfile]:
+    """``sizes``: gigabytes in the names, by memory slices 1, 2, 4, 8; ``mib``: the memory, likewise."""
+    gigabytes = dict(zip((1, 2, 4, 8), sizes.split(), strict=True))
+    memory = dict(zip((1, 2, 4, 8), mib, strict=True))
+    return [
+        MigProfile(
+            model=model,
+            id=number,
+            nvml=nvml,
+            name=f"{slices}g.{gigabytes[size]}gb{suffix}",
+            slices=slices,
+            size=size,
+            starts=starts,
+            count=count,
+            mem=memory[size] * MIB,
+            sms=multiprocessors,
+        )
+        for (number, nvml, slices, suffix, size, starts, count), multiprocessors in zip(_CUTS, sms, strict=True)
+    ]
+
+
+_A100_SMS = (14, 14, 14, 28, 42, 56, 98)
+_H100_SMS = (16, 16, 26, 32, 60, 64, 132)
+
+
+def a100_40_mig(model: str) -> list[MigProfile]:
+    """What an A100 of 40 GB can be cut into."""
+    return _mig_profiles(model, "5 10 20 40", (4864, 9856, 19968, 40192), _A100_SMS)
+
+
+def a100_80_mig(model: str) -> list[MigProfile]:
+    """What an A100 of 80 GB can be cut into."""
+    return _mig_profiles(model, "10 20 40 80", (9728, 19968, 40448, 80896), _A100_SMS)
+
+
+def h100_mig(model: str) -> list[MigProfile]:
+    """What an H100 of 80 GB can be cut into."""
+    return _mig_profiles(model, "10 20 40 80", (9984, 20096, 40448, 81152), _H100_SMS)
+
+
+def h200_mig(model: str) -> list[MigProfile]:
+    """What an H200 can be cut into."""
+    return _mig_profiles(model, "18 35 71 141", (16384, 33024, 71168, 143104), _H100_SMS)
+
+
 def _card(card: Gpu, node: str, index: int, pci: str, numa: int | None) -> Gpu:
     identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"gpu-{index}.{node}")
     return replace(
@@ -115,15 +182,29 @@ def a100_mig(node: str = "node") -> Topology:
         cut(1, 3, "2g.10gb", 9856, 28, 2),
         cut(1, 9, "1g.5gb", 4864, 14, 3),
     ]
+    instances = [GpuInstance(gpu=0, id=7 + start, profile=19, start=start) for start in range(7)]
+    instances += [
+        GpuInstance(gpu=1, id=2, profile=9, start=4),
+        GpuInstance(gpu=1, id=3, profile=14, start=0),
+        GpuInstance(gpu=1, id=9, profile=19, start=2),
+    ]
     links = [Link(first=a, second=b, nvlink=4) for a, b in combinations(range(4), 2)]
-    return Topology(_system(), gpus, migs=migs, links=links)
+    return Topology(
+        _system(),
+        gpus,
+        mig_profiles=a100_40_mig(_A100.model),
+        gpu_instances=instances,
+        migs=migs,
+        links=links,
+    )
 
 
-def _hgx(card: Gpu, node: str) -> Topology:
+def _hgx(card: Gpu, node: str, mig: list[MigProfile]) -> Topology:
     buses = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
     return Topology(
         _system(),
         [_card(card, node, i, f"0000:{bus}:00.0", i // 4) for i, bus in enumerate(buses)],
+        mig_profiles=mig,
         switch_links=[SwitchLinks(gpu=i, links=18) for i in range(8)],
         nvswitches=[NvSwitch(index=i, pci=f"0000:0{5 + i}:00.0", pciid=0x22A310DE, numa=0) for i in range(4)],
     )
@@ -131,12 +212,12 @@ def _hgx(card: Gpu, node: str) -> Topology:
 
 def h100(node: str = "node") -> Topology:
     """Eight cards on four NVSwitches, two sockets."""
-    return _hgx(_H100, node)
+    return _hgx(_H100, node, h100_mig(_H100.model))
 
 
 def h200(node: str = "node") -> Topology:
     """Eight cards on four NVSwitches, two sockets."""
-    return _hgx(_H200, node)
+    return _hgx(_H200, node, h200_mig(_H200.model))
 
 
 def pcie(node: str = "node") -> Topology:
@@ -156,6 +237,7 @@ def mixed(node: str = "node") -> Topology:
     return Topology(
         _system(),
         [_card(_T4, node, 0, "0000:3b:00.0", None), _card(a100, node, 1, "0000:af:00.0", None)],
+        mig_profiles=a100_40_mig(a100.model),
         topos=[Topo(first=0, second=1, ancestor="PHB")],
     )
 

@@ -6,6 +6,8 @@
 
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -15,12 +17,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #define API __attribute__((visibility("default")))
 
-enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024 };
+enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_GIS = 14, MAX_PROFILES = 64, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024 };
 enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, ABSENT = -1 };
 
 typedef enum {
@@ -33,6 +37,9 @@ typedef enum {
     DRIVER_NOT_LOADED = 9,
     TIMEOUT = 10,
     GPU_IS_LOST = 15,
+    RESET_REQUIRED = 16,
+    IN_USE = 19,
+    INSUFFICIENT_RESOURCES = 23,
     ARGUMENT_VERSION_MISMATCH = 25,
     UNKNOWN = 999,
 } nvmlReturn_t;
@@ -49,6 +56,7 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
     F(mem, NUMBER, REQUIRED) F(cc, WORD, REQUIRED) F(serial, WORD, OR_ZERO) F(cpus, WORD, OR_ZERO)                \
     F(health, WORD, OR_ZERO) F(reserved, NUMBER, OR_ZERO) F(used, NUMBER, OR_ZERO) F(pciid, NUMBER, OR_ZERO)      \
     F(subsys, NUMBER, OR_ZERO) F(minor, NUMBER, OR_ABSENT) F(numa, NUMBER, OR_ABSENT) F(mig, NUMBER, OR_ABSENT)   \
+    F(mig_pending, NUMBER, OR_ABSENT) F(mig_reset, NUMBER, OR_ZERO)                                               \
     F(util, NUMBER, OR_ABSENT) F(memutil, NUMBER, OR_ABSENT) F(temp, NUMBER, OR_ABSENT)                           \
     F(power, NUMBER, OR_ABSENT) F(power_limit, NUMBER, OR_ABSENT) F(sm_clock, NUMBER, OR_ABSENT)                  \
     F(mem_clock, NUMBER, OR_ABSENT) F(ecc, NUMBER, OR_ABSENT) F(ecc_corrected, NUMBER, OR_ZERO)                   \
@@ -58,6 +66,12 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
 #define MIG(F)                                                                                                    \
     F(gpu, GPU, POSITION) F(gi, NUMBER, REQUIRED) F(ci, NUMBER, REQUIRED) F(profile, WORD, REQUIRED)              \
     F(mem, NUMBER, REQUIRED) F(uuid, WORD, REQUIRED) F(sms, NUMBER, OR_ZERO) F(slot, NUMBER, OR_ABSENT)
+#define MIGPROFILE(F)                                                                                             \
+    F(model, WORD, POSITION) F(id, NUMBER, REQUIRED) F(nvml, NUMBER, REQUIRED) F(name, WORD, REQUIRED)            \
+    F(slices, NUMBER, REQUIRED) F(size, NUMBER, REQUIRED) F(starts, WORD, REQUIRED) F(count, NUMBER, REQUIRED)    \
+    F(mem, NUMBER, REQUIRED) F(sms, NUMBER, REQUIRED)
+#define GI(F)                                                                                                     \
+    F(gpu, GPU, POSITION) F(id, NUMBER, REQUIRED) F(profile, NUMBER, REQUIRED) F(start, NUMBER, REQUIRED)
 #define NVSWITCH(F)                                                                                               \
     F(index, NUMBER, POSITION) F(pci, WORD, REQUIRED) F(pciid, NUMBER, OR_ZERO) F(numa, NUMBER, OR_ABSENT)
 #define PROC(F)                                                                                                   \
@@ -74,11 +88,14 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
 #define FIELD_GPU(name) int64_t name;
 struct system { SYSTEM(FIELD) };
 struct mig { MIG(FIELD) bool present; };
+struct migprofile { MIGPROFILE(FIELD) };
+struct gi { GI(FIELD) bool present; };
 struct gpu {
     CARD(FIELD)
     int64_t switch_links, nvlinks[MAX_GPUS];
     int ancestors[MAX_GPUS];
     struct mig migs[MAX_MIGS];
+    struct gi gis[MAX_GIS];  // by id
 };
 struct nvswitch { NVSWITCH(FIELD) };
 struct proc { PROC(FIELD) };
@@ -91,9 +108,10 @@ struct state {
     struct system systems[1];
     struct gpu gpus[MAX_GPUS];
     struct nvswitch nvswitches[MAX_SWITCHES];
+    struct migprofile migprofiles[MAX_PROFILES];
     struct proc procs[MAX_PROCS];
     struct event events[MAX_EVENTS];
-    int system_count, gpu_count, nvswitch_count, proc_count, event_count;
+    int system_count, gpu_count, nvswitch_count, migprofile_count, proc_count, event_count;
     int visible[MAX_GPUS];
     int visible_count;
 };
@@ -178,6 +196,8 @@ struct key {
     }
 KEYS(system, SYSTEM)
 KEYS(gpu, CARD)
+KEYS(migprofile, MIGPROFILE)
+KEYS(gi, GI)
 KEYS(mig, MIG)
 KEYS(nvswitch, NVSWITCH)
 KEYS(proc, PROC)
@@ -267,12 +287,36 @@ static bool check_gpu(struct state *state, const struct line *line, void *record
     return true;
 }
 
+// The profile of this number a card has, NULL for none.
+static const struct migprofile *find_profile(const struct state *state, const struct gpu *gpu, int64_t id) {
+    for (int i = 0; i < state->migprofile_count; i++)
+        if (state->migprofiles[i].id == id && strcmp(state->migprofiles[i].model, gpu->model) == 0)
+            return &state->migprofiles[i];
+    return NULL;
+}
+
+static bool check_gi(struct state *state, const struct line *line, void *record) {
+    struct gi *gi = record;
+    struct gpu *gpu = &state->gpus[gi->gpu];
+    if (gpu->mig != 1)
+        return reject(line, line->tokens[1], "this GPU does not have mig=1");
+    if (find_profile(state, gpu, gi->profile) == NULL)
+        return reject(line, line->tokens[0], "no migprofile line above gives this model the profile");
+    if (gi->id < 0 || gi->id >= MAX_GIS || gpu->gis[gi->id].present)
+        return reject(line, line->tokens[0], "id= is taken, or not one of 0 to %d", MAX_GIS - 1);
+    gi->present = true;
+    gpu->gis[gi->id] = *gi;
+    return true;
+}
+
 // Without slot= a MIG device takes the first free one; a slot left free is a hole in the enumeration.
 static bool check_mig(struct state *state, const struct line *line, void *record) {
     struct mig *mig = record;
     struct gpu *gpu = &state->gpus[mig->gpu];
     if (gpu->mig != 1)
         return reject(line, line->tokens[1], "this GPU does not have mig=1");
+    if (mig->gi < 0 || mig->gi >= MAX_GIS || !gpu->gis[mig->gi].present || mig->ci != 0)
+        return reject(line, line->tokens[1], "no gi line above has this gi=, or ci= is not 0");
     if (mig->slot == ABSENT)
         for (mig->slot = 0; mig->slot < MAX_MIGS && gpu->migs[mig->slot].present;)
             mig->slot++;
@@ -348,6 +392,8 @@ static const struct kind {
     {"nvswitch", nvswitch_keys, check_nvswitch, KEPT(nvswitch, nvswitches), MAX_SWITCHES},
     {"proc", proc_keys, check_proc, KEPT(proc, procs), MAX_PROCS},
     {"event", event_keys, NULL, KEPT(event, events), MAX_EVENTS},
+    {"migprofile", migprofile_keys, NULL, KEPT(migprofile, migprofiles), MAX_PROFILES},
+    {"gi", gi_keys, check_gi, 0, 0, 0, 0},
     {"mig", mig_keys, check_mig, 0, 0, 0, 0},
     {"link", link_keys, check_link, 0, 0, 0, 0},
     {"switch", switch_links_keys, check_switch, 0, 0, 0, 0},
@@ -360,13 +406,15 @@ static bool parse_line(struct state *state, const struct line *line) {
     while (kind < end && strcmp(kind->name, line->tokens[0]) != 0)
         kind++;
     if (kind == end)
-        return reject(line, line->tokens[0], "not system, gpu, nvswitch, proc, event, mig, link, switch or topo");
+        return reject(line, line->tokens[0], "not system, gpu, nvswitch, proc, event, migprofile, gi, mig, link, switch or topo");
     union {
         struct system system;
         struct gpu gpu;
         struct nvswitch nvswitch;
         struct proc proc;
         struct event event;
+        struct migprofile migprofile;
+        struct gi gi;
         struct mig mig;
         struct link link;
         struct switch_links switch_links;
@@ -529,6 +577,7 @@ struct call {
     struct gpu *gpu;
     struct mig *mig;
     int index;
+    int directory;  // held against others who edit the file, or -1
 };
 
 static struct call enter(const char *name) {
@@ -536,9 +585,9 @@ static struct call enter(const char *name) {
     bool ready = users > 0;
     pthread_mutex_unlock(&lock);
     if (!ready)
-        return (struct call){.error = UNINITIALIZED};
+        return (struct call){.error = UNINITIALIZED, .directory = -1};
     lock_unwedged(name);
-    struct call call = {.error = SUCCESS};
+    struct call call = {.error = SUCCESS, .directory = -1};
     if (users == 0)
         call.error = UNINITIALIZED;
     else if (strcmp(state->systems[0].driver, "none") == 0)
@@ -582,6 +631,8 @@ static struct call enter_gpu(const char *name, nvmlDevice_t device) {
 }
 
 static void leave(const struct call *call) {
+    if (call->directory >= 0)
+        close(call->directory);
     if (call->error == SUCCESS)
         pthread_mutex_unlock(&lock);
 }
@@ -774,8 +825,9 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
 
 API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *now, unsigned *pending) {
     CALL(enter_gpu, __func__, device);
-    nvmlReturn_t result = give_number(now, call.gpu->mig);
-    return result == SUCCESS ? give_number(pending, call.gpu->mig) : result;
+    const struct gpu *gpu = call.gpu;
+    nvmlReturn_t result = give_number(now, gpu->mig);
+    return result == SUCCESS ? give_number(pending, gpu->mig_pending == ABSENT ? gpu->mig : gpu->mig_pending) : result;
 }
 
 API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count) {
@@ -840,6 +892,377 @@ API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttri
     attributes->computeInstanceSliceCount = first;
     attributes->gpuInstanceSliceCount = split ? second : first;
     return SUCCESS;
+}
+
+// ---------------------------------------------------------------- changing MIG
+
+// What becomes of the file: a gi or mig line goes, a GPU's mode is set, a line is added.
+struct edit {
+    const char *drop;  // kind of the line that goes
+    int64_t gpu, gi;
+    const char *mode;  // "mig=1", "mig_pending=0": takes the place of both in the GPU's line
+    char add[4 * TEXT];
+};
+
+static bool edit_drops(const struct edit *edit, const struct line *line) {
+    if (edit->drop == NULL || strcmp(line->tokens[0], edit->drop) != 0)
+        return false;
+    struct gi gi = {0};
+    struct mig mig = {0};
+    if (strcmp(edit->drop, "gi") == 0)
+        return parse_record(line, state, gi_keys(), &gi) && gi.gpu == edit->gpu && gi.id == edit->gi;
+    return parse_record(line, state, mig_keys(), &mig) && mig.gpu == edit->gpu && mig.gi == edit->gi;
+}
+
+static bool edit_line(const struct edit *edit, const char *text, FILE *out) {
+    struct line line = {.path = ""};
+    char *words = strdup(text);
+    bool good = words != NULL && tokenize(words, &line);
+    int64_t index;
+    if (!good || line.count == 0) {
+        fprintf(out, "%s\n", text);
+    } else if (edit->mode != NULL && strcmp(line.tokens[0], "gpu") == 0 && parse_number(line.tokens[1], &index) &&
+               index == edit->gpu) {
+        for (int i = 0; i < line.count; i++)
+            if (strncmp(line.tokens[i], "mig=", 4) != 0 && strncmp(line.tokens[i], "mig_pending=", 12) != 0)
+                fprintf(out, strpbrk(line.tokens[i], " \t#") != NULL ? "\"%s\" " : "%s ", line.tokens[i]);
+        fprintf(out, "%s\n", edit->mode);
+    } else if (!edit_drops(edit, &line)) {
+        fprintf(out, "%s\n", text);
+    }
+    free(words);
+    return good;
+}
+
+// Replaces the file as topology.py does: in one step, with an mtime of its own. The caller holds the directory.
+static nvmlReturn_t edit_file(const struct edit *edit) {
+    const char *path = getenv("GPUSIM_FILE");
+    char fresh[4096], *text = NULL;
+    size_t size = 0;
+    snprintf(fresh, sizeof fresh, "%s.%d", path, (int)getpid());
+    FILE *in = fopen(path, "re");
+    FILE *out = in != NULL ? fopen(fresh, "we") : NULL;
+    bool good = out != NULL;
+    while (good && getline(&text, &size, in) >= 0) {
+        text[strcspn(text, "\r\n")] = '\0';
+        good = edit_line(edit, text, out);
+    }
+    free(text);
+    if (good)
+        fputs(edit->add, out);
+    if (in != NULL)
+        fclose(in);
+    if (out != NULL)
+        good &= fclose(out) == 0;
+    struct stat before;
+    struct timespec stamp;
+    good = good && stat(path, &before) == 0;
+    clock_gettime(CLOCK_REALTIME, &stamp);
+    if (good && (stamp.tv_sec < before.st_mtim.tv_sec ||
+                 (stamp.tv_sec == before.st_mtim.tv_sec && stamp.tv_nsec <= before.st_mtim.tv_nsec))) {
+        stamp = before.st_mtim;
+        stamp.tv_nsec++;
+        if (stamp.tv_nsec == 1000000000)
+            stamp = (struct timespec){.tv_sec = stamp.tv_sec + 1};
+    }
+    good = good && utimensat(AT_FDCWD, fresh, (struct timespec[]){stamp, stamp}, 0) == 0 && rename(fresh, path) == 0;
+    refresh();
+    return good ? SUCCESS : UNKNOWN;
+}
+
+// A call that changes the file: it holds the file's directory, as edit() in topology.py does.
+static struct call enter_change(const char *name, nvmlDevice_t device) {
+    struct call call = enter_gpu(name, device);
+    if (call.error != SUCCESS)
+        return call;
+    char *path = strdup(getenv("GPUSIM_FILE"));
+    call.directory = open(dirname(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(path);
+    if (call.directory < 0 || flock(call.directory, LOCK_EX) != 0)
+        call.error = UNKNOWN;
+    else {
+        refresh();
+        call.error = resolve(device, &call);
+    }
+    if (call.error != SUCCESS) {
+        if (call.directory >= 0)
+            close(call.directory);
+        pthread_mutex_unlock(&lock);
+    }
+    return call;
+}
+
+// Whether a process has the GPU, or this GPU instance of it.
+static bool busy(const struct call *call, int64_t gi) {
+    for (int i = 0; i < state->proc_count; i++)
+        if (state->procs[i].gpu == call->index && (gi == ABSENT || state->procs[i].gi == gi))
+            return true;
+    return false;
+}
+
+// The mode changes at once on an idle GPU; on a busy one, and with mig_reset=1 on any, it is pending until a reset.
+API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned mode, nvmlReturn_t *activation) {
+    CALL(enter_change, __func__, device);
+    NEED(activation);
+    if (call.gpu->mig == ABSENT)
+        return NOT_SUPPORTED;
+    if (mode > 1)
+        return INVALID_ARGUMENT;
+    bool used = busy(&call, ABSENT);
+    for (int id = 0; id < MAX_GIS; id++)
+        used |= call.gpu->gis[id].present;
+    bool same = mode == (unsigned)call.gpu->mig;
+    *activation = same ? SUCCESS : used ? IN_USE : call.gpu->mig_reset == 1 ? RESET_REQUIRED : SUCCESS;
+    char text[TEXT];
+    if (*activation == SUCCESS)
+        snprintf(text, sizeof text, "mig=%u", mode);
+    else
+        snprintf(text, sizeof text, "mig=%d mig_pending=%u", (int)call.gpu->mig, mode);
+    return edit_file(&(struct edit){.gpu = call.index, .mode = text});
+}
+
+// A handle of a GPU instance or compute instance is the address of its cell, too; ids stay what they are.
+static const char gi_handles[MAX_GPUS][MAX_GIS], ci_handles[MAX_GPUS][MAX_GIS];
+typedef const char *nvmlGpuInstance_t;
+typedef const char *nvmlComputeInstance_t;
+
+static nvmlReturn_t resolve_cell(const char *handle, const char (*cells)[MAX_GIS], nvmlDevice_t *device, int *id) {
+    uintptr_t offset = (uintptr_t)handle - (uintptr_t)cells;
+    if (offset >= sizeof gi_handles)
+        return INVALID_ARGUMENT;
+    *device = &handles[offset / MAX_GIS][0];
+    *id = (int)(offset % MAX_GIS);
+    return SUCCESS;
+}
+
+static struct mig *mig_of(struct gpu *gpu, int64_t gi) {
+    for (int slot = 0; slot < MAX_MIGS; slot++)
+        if (gpu->migs[slot].present && gpu->migs[slot].gi == gi)
+            return &gpu->migs[slot];
+    return NULL;
+}
+
+#define INSTANCE(entry, handle, cells)                                            \
+    nvmlDevice_t device = NULL;                                                   \
+    int id = 0;                                                                   \
+    if (resolve_cell(handle, cells, &device, &id) != SUCCESS)                     \
+        return INVALID_ARGUMENT;                                                  \
+    CALL(entry, __func__, device);                                                \
+    if (!call.gpu->gis[id].present)                                               \
+        return INVALID_ARGUMENT
+
+typedef struct {
+    unsigned version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount, copyEngineCount, decoderCount,
+        encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+    char name[96];
+} nvmlGpuInstanceProfileInfo_v2_t;
+_Static_assert(sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 0x98, "nvmlGpuInstanceProfileInfo_v2_t as nvml.h has it");
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned kind,
+                                                      nvmlGpuInstanceProfileInfo_v2_t *info) {
+    CALL(enter_gpu, __func__, device);
+    NEED(info);
+    if (info->version != (2u << 24 | sizeof *info))
+        return ARGUMENT_VERSION_MISMATCH;
+    for (int i = 0; i < state->migprofile_count && call.gpu->mig != ABSENT; i++) {
+        const struct migprofile *profile = &state->migprofiles[i];
+        if (profile->nvml != kind || strcmp(profile->model, call.gpu->model) != 0)
+            continue;
+        *info = (nvmlGpuInstanceProfileInfo_v2_t){.version = info->version,
+                                                  .id = (unsigned)profile->id,
+                                                  .sliceCount = (unsigned)profile->slices,
+                                                  .instanceCount = (unsigned)profile->count,
+                                                  .multiprocessorCount = (unsigned)profile->sms,
+                                                  .memorySizeMB = (unsigned long long)profile->mem >> 20};
+        snprintf(info->name, sizeof info->name, "MIG %.80s", profile->name);
+        return SUCCESS;
+    }
+    return NOT_SUPPORTED;
+}
+
+typedef struct {
+    unsigned start, size;
+} nvmlGpuInstancePlacement_t;
+
+API nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, unsigned profile_id,
+                                                               nvmlGpuInstancePlacement_t *placements,
+                                                               unsigned *count) {
+    CALL(enter_gpu, __func__, device);
+    NEED(count);
+    const struct migprofile *profile = find_profile(state, call.gpu, profile_id);
+    if (profile == NULL || call.gpu->mig != 1)
+        return NOT_SUPPORTED;
+    unsigned found = 0, room = *count;
+    for (const char *at = profile->starts; *at != '\0'; at += strcspn(at, ","), at += *at == ',') {
+        if (placements != NULL && found < room)
+            placements[found] = (nvmlGpuInstancePlacement_t){(unsigned)strtoul(at, NULL, 10), (unsigned)profile->size};
+        found++;
+    }
+    *count = found;
+    return placements == NULL || found <= room ? SUCCESS : INSUFFICIENT_SIZE;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t device, unsigned profile_id, nvmlGpuInstance_t *instances,
+                                           unsigned *count) {
+    CALL(enter_gpu, __func__, device);
+    NEED(instances);
+    NEED(count);
+    if (call.gpu->mig != 1)
+        return NOT_SUPPORTED;
+    *count = 0;
+    for (int id = 0; id < MAX_GIS; id++)
+        if (call.gpu->gis[id].present && call.gpu->gis[id].profile == profile_id)
+            instances[(*count)++] = &gi_handles[call.index][id];
+    return SUCCESS;
+}
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned id, profileId;
+    nvmlGpuInstancePlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceInfo_t *info) {
+    INSTANCE(enter_gpu, instance, gi_handles);
+    NEED(info);
+    const struct gi *gi = &call.gpu->gis[id];
+    const struct migprofile *profile = find_profile(state, call.gpu, gi->profile);
+    *info = (nvmlGpuInstanceInfo_t){device, (unsigned)id, (unsigned)gi->profile,
+                                    {(unsigned)gi->start, (unsigned)profile->size}};
+    return SUCCESS;
+}
+
+static bool overlap(int64_t start, int64_t size, int64_t other, int64_t other_size) {
+    return start < other + other_size && other < start + size;
+}
+
+API nvmlReturn_t nvmlDeviceCreateGpuInstanceWithPlacement(nvmlDevice_t device, unsigned profile_id,
+                                                          const nvmlGpuInstancePlacement_t *placement,
+                                                          nvmlGpuInstance_t *instance) {
+    CALL(enter_change, __func__, device);
+    NEED(placement);
+    NEED(instance);
+    const struct migprofile *profile = find_profile(state, call.gpu, profile_id);
+    if (profile == NULL || call.gpu->mig != 1)
+        return NOT_SUPPORTED;
+    bool possible = false;
+    for (const char *at = profile->starts; *at != '\0'; at += strcspn(at, ","), at += *at == ',')
+        possible |= strtoul(at, NULL, 10) == placement->start;
+    if (!possible || placement->size != profile->size)
+        return INVALID_ARGUMENT;
+    int64_t same = 0, slices = profile->slices, all = 0;
+    for (int i = 0; i < state->migprofile_count; i++)
+        if (strcmp(state->migprofiles[i].model, call.gpu->model) == 0 && state->migprofiles[i].slices > all)
+            all = state->migprofiles[i].slices;
+    for (int id = 0; id < MAX_GIS; id++) {
+        const struct gi *gi = &call.gpu->gis[id];
+        if (!gi->present)
+            continue;
+        const struct migprofile *other = find_profile(state, call.gpu, gi->profile);
+        same += gi->profile == profile_id;
+        slices += other->slices;
+        if (overlap(placement->start, profile->size, gi->start, other->size))
+            return INSUFFICIENT_RESOURCES;
+    }
+    if (same >= profile->count || slices > all)
+        return INSUFFICIENT_RESOURCES;
+    // 0 for all of the GPU, then the halves, the quarters, the eighths: no two that fit together share an id.
+    int64_t id = profile->size == 8   ? 0
+                 : profile->size == 4 ? 1 + placement->start / 4
+                 : profile->size == 2 ? 3 + placement->start / 2
+                                      : 7 + placement->start;
+    struct edit edit = {.gpu = call.index};
+    snprintf(edit.add, sizeof edit.add, "gi %d id=%d profile=%u start=%u\n", call.index, (int)id, profile_id,
+             placement->start);
+    *instance = &gi_handles[call.index][id];
+    return edit_file(&edit);
+}
+
+API nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance) {
+    INSTANCE(enter_change, instance, gi_handles);
+    if (mig_of(call.gpu, id) != NULL || busy(&call, id))
+        return IN_USE;
+    return edit_file(&(struct edit){.drop = "gi", .gpu = call.index, .gi = id});
+}
+
+typedef struct {
+    unsigned version, id, sliceCount, instanceCount, multiprocessorCount, sharedCopyEngineCount, sharedDecoderCount,
+        sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+    char name[96];
+} nvmlComputeInstanceProfileInfo_v2_t;
+_Static_assert(sizeof(nvmlComputeInstanceProfileInfo_v2_t) == 0x88, "as nvml.h has it");
+
+// Of the compute instances a GPU instance can have, the one that takes all of it.
+API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned kind,
+                                                               unsigned engines,
+                                                               nvmlComputeInstanceProfileInfo_v2_t *info) {
+    static const int64_t slices[] = {1, 2, 3, 4, 7};
+    INSTANCE(enter_gpu, instance, gi_handles);
+    NEED(info);
+    if (info->version != (2u << 24 | sizeof *info))
+        return ARGUMENT_VERSION_MISMATCH;
+    const struct migprofile *profile = find_profile(state, call.gpu, call.gpu->gis[id].profile);
+    if (engines != 0 || kind >= sizeof slices / sizeof *slices || slices[kind] != profile->slices)
+        return NOT_SUPPORTED;
+    *info = (nvmlComputeInstanceProfileInfo_v2_t){.version = info->version,
+                                                  .id = kind,
+                                                  .sliceCount = (unsigned)profile->slices,
+                                                  .instanceCount = 1,
+                                                  .multiprocessorCount = (unsigned)profile->sms};
+    snprintf(info->name, sizeof info->name, "MIG %.80s", profile->name);
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t instance, unsigned profile_id,
+                                                    nvmlComputeInstance_t *instances, unsigned *count) {
+    (void)profile_id;
+    INSTANCE(enter_gpu, instance, gi_handles);
+    NEED(instances);
+    NEED(count);
+    *count = mig_of(call.gpu, id) != NULL;
+    if (*count > 0)
+        instances[0] = &ci_handles[call.index][id];
+    return SUCCESS;
+}
+
+// The driver makes a MIG device's UUID from the GPU's and the numbers of its instances: made again, it has it again.
+static void mig_uuid(const char *gpu, int64_t gi, char *uuid, size_t size) {
+    uint64_t hash[2] = {UINT64_C(0xcbf29ce484222325), UINT64_C(0x84222325cbf29ce4)};
+    for (int half = 0; half < 2; half++) {
+        for (const char *at = gpu; *at != '\0'; at++)
+            hash[half] = (hash[half] ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+        hash[half] = (hash[half] ^ (uint64_t)(gi + 1)) * UINT64_C(0x100000001b3);
+    }
+    snprintf(uuid, size, "MIG-%08x-%04x-5%03x-8%03x-%012llx", (unsigned)(hash[0] >> 32),
+             (unsigned)(hash[0] >> 16 & 0xffff), (unsigned)(hash[0] & 0xfff), (unsigned)(hash[1] >> 52),
+             (unsigned long long)(hash[1] & UINT64_C(0xffffffffffff)));
+}
+
+API nvmlReturn_t nvmlGpuInstanceCreateComputeInstance(nvmlGpuInstance_t instance, unsigned profile_id,
+                                                      nvmlComputeInstance_t *compute) {
+    (void)profile_id;
+    INSTANCE(enter_change, instance, gi_handles);
+    NEED(compute);
+    if (mig_of(call.gpu, id) != NULL)
+        return INSUFFICIENT_RESOURCES;
+    const struct migprofile *profile = find_profile(state, call.gpu, call.gpu->gis[id].profile);
+    char uuid[TEXT];
+    mig_uuid(call.gpu->uuid, id, uuid, sizeof uuid);
+    struct edit edit = {.gpu = call.index};
+    snprintf(edit.add, sizeof edit.add, "mig %d gi=%d ci=0 profile=%s mem=%lld uuid=%s sms=%d\n", call.index, id,
+             profile->name, (long long)profile->mem, uuid, (int)profile->sms);
+    *compute = &ci_handles[call.index][id];
+    return edit_file(&edit);
+}
+
+API nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t instance) {
+    INSTANCE(enter_change, instance, ci_handles);
+    if (mig_of(call.gpu, id) == NULL)
+        return INVALID_ARGUMENT;
+    if (busy(&call, id))
+        return IN_USE;
+    return edit_file(&(struct edit){.drop = "mig", .gpu = call.index, .gi = id});
 }
 
 // ---------------------------------------------------------------- memory, load, processes

@@ -5,6 +5,8 @@ Grammar, one record a line, ``#`` starts a comment, ``"..."`` keeps blanks, numb
 
     system driver=580.159.04 cuda=13000 [wedge=<nvml function>|all]      driver=none: library there, driver not loaded
     gpu 0 uuid=GPU-.. pci=0000:1a:00.0 model="NVIDIA H200" mem=143771M cc=9.0 numa=0 mig=0 health=ok|lost ..
+    migprofile "NVIDIA H200" id=19 nvml=0 name=1g.18gb slices=1 size=1 starts=0,1,2 count=7 mem=16G sms=16
+    gi 0 id=1 profile=19 start=0                                         a GPU instance, on a GPU with mig=1
     mig 0 gi=1 ci=0 profile=1g.18gb mem=16G uuid=MIG-.. [slot=2]
     link 0 1 nvlink=4                                                    NVLinks between two GPUs
     switch 0 18                                                          NVLinks of GPU 0 to the NVSwitches
@@ -12,6 +14,8 @@ Grammar, one record a line, ``#`` starts a comment, ``"..."`` keeps blanks, numb
     topo 0 1 PIX|PXB|PHB|NODE|SYS                                        without: NODE or SYS, by numa
     proc 0 pid=1234 mem=2048M sm=40 type=C|G|C+G|M|M+C
     event 0 xid=79 seq=1                                                 told once to whoever had registered before
+
+NVML's calls that change MIG edit the file, so that every process sees what one of them made.
 """
 
 from __future__ import annotations
@@ -73,6 +77,8 @@ class Gpu(Record):
     numa: int | None = None
     cpus: str | None = None
     mig: int | None = None
+    mig_pending: int | None = None
+    mig_reset: int = 0
     health: Health = "ok"
     minor: int | None = None
     serial: str | None = None
@@ -93,6 +99,34 @@ class Gpu(Record):
     recovery: int | None = 0
     compute_mode: int | None = 0
     persistence: int | None = 0
+
+
+@dataclass(kw_only=True)
+class MigProfile(Record):
+    """What cards of a model can be cut into: ``nvml`` is its ``NVML_GPU_INSTANCE_PROFILE_*``, ``size`` and ``starts``
+    count slices of memory.
+    """
+
+    kind: ClassVar[str] = "migprofile"
+    model: str = field(metadata=_POSITIONAL)
+    id: int
+    nvml: int
+    name: str
+    slices: int
+    size: int
+    starts: str
+    count: int
+    mem: int
+    sms: int
+
+
+@dataclass(kw_only=True)
+class GpuInstance(Record):
+    kind: ClassVar[str] = "gi"
+    gpu: int = field(metadata=_POSITIONAL)
+    id: int
+    profile: int
+    start: int
 
 
 @dataclass(kw_only=True)
@@ -242,6 +276,8 @@ class Topology:
 
     system: System
     gpus: list[Gpu] = field(default_factory=list)
+    mig_profiles: list[MigProfile] = field(default_factory=list)
+    gpu_instances: list[GpuInstance] = field(default_factory=list)
     migs: list[Mig] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     switch_links: list[SwitchLinks] = field(default_factory=list)
@@ -258,6 +294,8 @@ class Topology:
         lists: dict[type[Any], list[Any]] = {
             System: systems,
             Gpu: topology.gpus,
+            MigProfile: topology.mig_profiles,
+            GpuInstance: topology.gpu_instances,
             Mig: topology.migs,
             Link: topology.links,
             SwitchLinks: topology.switch_links,
@@ -294,6 +332,8 @@ class Topology:
         records: list[Record] = [
             self.system,
             *self.gpus,
+            *self.mig_profiles,
+            *self.gpu_instances,
             *self.migs,
             *self.links,
             *self.switch_links,
