@@ -79,7 +79,7 @@ def create(root: Path, spec: NodeSpec) -> Path:
     environment |= {"GPUSIM_FILE": host / "gpusim.conf"}
     exports = " ".join(f'{name}="{value}"' for name, value in environment.items())
     _script(binaries / "python3", f'export {exports}\nexec {shlex.quote(sys.executable)} "$@"')
-    for name in ("systemctl", "systemd-run", "containerd", "ctr"):
+    for name in ("systemctl", "systemd-run", "containerd", "ctr", "modprobe"):
         _stand_in(binaries / name, name, host=host)
     for name in _TOOLKIT:
         _stand_in(binaries / name, "toolkit", name, host=host)

@@ -335,14 +335,12 @@ def installer(host: Path, arguments: list[str]) -> int:
         return 0
     if (host / "sys/module/nvidia").exists() and "allow-installation-with-running-driver" not in given:
         _fail("ERROR: An NVIDIA kernel module 'nvidia' appears to be already loaded in your kernel.")
-    with topology.edit(file) as edited:
-        edited.system.driver = version
-        edited.system.cuda = _CUDA.get(int(version.split(".")[0]), edited.system.cuda)
     nvml.build(host / "usr/lib")
     mps.install(control.parent)
-    sysfs.load_driver(topology.Topology.load(file), host)
     licence = "Dual MIT/GPL" if given.get("kernel-module-type", "open") == "open" else "NVIDIA"
     (host / MODULE).write_text(f"version {version}\nlicense {licence}\n")
+    if not (host / "sys/module/nvidia").exists():
+        modprobe(host, ["nvidia"])
     exports = f"export SIMHOST_ROOT='{host}' PYTHONPATH='{Path(__file__).parents[2]}' GPUSIM_FILE='{file}'"
     exports += f" LD_LIBRARY_PATH='{host}/usr/lib'"
     uninstall = f"exec '{sys.executable}' -P '{__file__}' installer {version} --silent --uninstall"
@@ -355,6 +353,24 @@ def installer(host: Path, arguments: list[str]) -> int:
     return 0
 
 
+def modprobe(host: Path, arguments: list[str]) -> int:
+    """Loads the installed driver, or with -r unloads the loaded one."""
+    from sim.nvml import sysfs, topology
+
+    file = host / "gpusim.conf"
+    if arguments == ["-r", "nvidia"]:
+        sysfs.unload_driver(topology.Topology.load(file), host)
+        return 0
+    if arguments != ["nvidia"]:
+        _fail(f"modprobe {' '.join(arguments)} is not simulated")
+    version = (host / MODULE).read_text().split()[1]
+    with topology.edit(file) as edited:
+        edited.system.driver = version
+        edited.system.cuda = _CUDA.get(int(version.split(".")[0]), edited.system.cuda)
+    sysfs.load_driver(topology.Topology.load(file), host)
+    return 0
+
+
 if __name__ == "__main__":
     commands = {
         "systemctl": systemctl,
@@ -363,5 +379,6 @@ if __name__ == "__main__":
         "ctr": ctr,
         "toolkit": toolkit,
         "installer": installer,
+        "modprobe": modprobe,
     }
     raise SystemExit(commands[sys.argv[1]](_host(), sys.argv[2:]))
