@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kube_accel.model import Ancestor, DriverState, Gpu, GpuHealth, GpuLink, Health, Inventory, Snapshot
+from kube_accel.plugin.devices import healthy_gpus
+from kube_accel.plugin.server import WholeGpuPlugin
+from kube_accel.sharing.whole import RESOURCE, layout
 
 HEALTHY = GpuHealth(Health.HEALTHY)
 LOST = GpuHealth(Health.UNHEALTHY, "the GPU is lost")
@@ -48,6 +51,12 @@ def ready(count: int, changed: Mapping[int, GpuHealth] | None = None) -> Snapsho
     known = inventory(count)
     health = {gpu.uuid: (changed or {}).get(gpu.index, HEALTHY) for gpu in known.gpus}
     return Snapshot(1, DriverState.READY, "", known, health)
+
+
+def offer(plugin: WholeGpuPlugin, snapshot: Snapshot) -> bool:
+    """Have it offer every GPU that the snapshot says to be healthy; whether that is news to kubelet."""
+    parts = layout(snapshot.inventory)[RESOURCE] if snapshot.inventory is not None else ()
+    return plugin.offer(parts, healthy_gpus(snapshot, ()), snapshot.inventory)
 
 
 STARTING = Snapshot(0, DriverState.STARTING, "NVML has not answered yet", None, {})

@@ -3,12 +3,15 @@ from kube_accel.model import Mode
 from kube_accel.plugin.annotation import render, whole_holdings
 from kube_accel.plugin.holdings import Holder
 from kube_accel.sharing.inventory_annotation import Holding, decode
+from kube_accel.sharing.whole import RESOURCE, layout
 from unit.kube_accel.plugin.fakes import LOST, STARTING, inventory, ready, uuid
 
 
 def test_it_tells_what_the_node_has_and_holds() -> None:
     snapshot = ready(2, {1: LOST})
-    text = render(snapshot, whole_holdings({uuid(0): (Holder("team", "train", "main"),)}, inventory(2)), Mode.PGPU)
+    parts = layout(inventory(2))[RESOURCE]
+    held = whole_holdings({uuid(0): (Holder("team", "train", "main"),)}, inventory(2), parts)
+    text = render(snapshot, held, Mode.PGPU)
     assert text is not None
     node = decode(text)
     assert node.mode is Mode.PGPU

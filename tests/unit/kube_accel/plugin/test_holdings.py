@@ -16,7 +16,7 @@ def test_holders_are_those_of_our_resource_by_device() -> None:
         PodDevices("a", "nic", "c", "example.com/nic", ("GPU-1",)),
     )
     first, second = Holder("a", "one", "c"), Holder("b", "two", "c")
-    assert holders(listed, {RESOURCE}) == {"GPU-1": (first, second), "GPU-2": (second,)}
+    assert holders(listed, RESOURCE.__eq__) == {"GPU-1": (first, second), "GPU-2": (second,)}
 
 
 class Kubelet:
@@ -35,7 +35,7 @@ class Kubelet:
 
 def test_an_allocation_is_followed_by_a_look_and_a_failed_look_forgets_nothing() -> None:
     kubelet, changed = Kubelet(), threading.Semaphore(0)
-    reader = HoldingsReader(kubelet, {RESOURCE}, changed.release)
+    reader = HoldingsReader(kubelet, RESOURCE.__eq__, changed.release)
     assert reader.held is None
     threading.Thread(target=reader.run, daemon=True).start()
     assert changed.acquire(timeout=5), "the first look is reported even when it failed"

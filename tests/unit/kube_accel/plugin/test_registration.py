@@ -18,11 +18,10 @@ from kube_accel.kube import deviceplugin
 from kube_accel.kube.channel import open_channel
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.plugin import registration
-from kube_accel.plugin.devices import device_list
 from kube_accel.plugin.registration import ForeignPluginError, Registrar
 from kube_accel.plugin.server import WholeGpuPlugin, serve
 from sim.kubelet import FakeKubelet
-from unit.kube_accel.plugin.fakes import ready
+from unit.kube_accel.plugin.fakes import offer, ready
 
 RESOURCE = "nvidia.com/gpu"
 DEADLINE = 15.0
@@ -48,7 +47,7 @@ class Instance:
         self.thread.start()
 
     def offer(self, gpus: int) -> None:
-        self.plugin.publish(device_list(ready(gpus), ()), ready(gpus).inventory)
+        offer(self.plugin, ready(gpus))
 
     def _run(self) -> None:
         try:
@@ -289,6 +288,21 @@ def test_the_socket_of_a_dead_instance_is_removed(kubelet: FakeKubelet, root: Pa
     instances()
     kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
     assert not dead.exists()
+
+
+def test_a_resource_whose_name_goes_on_is_not_taken_for_a_newer_instance(
+    kubelet: FakeKubelet, root: Path, instances: Start
+) -> None:
+    other = root / "device-plugins/kube-accel-pgpu-b-1-abcdef.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(other))
+        listener.listen()
+        later = time.time() + 3600
+        os.utime(other, (later, later))
+        one = instances()
+        wait(one.registered)
+        kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
+    assert other.exists()
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from kube_accel.kube.channel import open_channel
 from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.model import Snapshot
-from kube_accel.plugin.devices import device_list
 from kube_accel.plugin.server import WholeGpuPlugin, serve
-from unit.kube_accel.plugin.fakes import LOST, inventory, ready, uuid
+from unit.kube_accel.plugin.fakes import LOST, inventory, offer, ready, uuid
 
 
 class Host:
@@ -36,7 +35,7 @@ class Host:
 
     def offer(self, snapshot: Snapshot) -> bool:
         """Whether kubelet is sent a message."""
-        return self.plugin.publish(device_list(snapshot, self.plugin.devices), snapshot.inventory)
+        return offer(self.plugin, snapshot)
 
     def close(self) -> None:
         self.plugin.close()

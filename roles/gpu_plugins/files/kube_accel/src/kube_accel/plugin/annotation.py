@@ -13,6 +13,7 @@ from pathlib import Path
 from kube_accel.model import Inventory, Mode, Share, Snapshot
 from kube_accel.plugin.holdings import Held, Holder
 from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
+from kube_accel.sharing.whole import Part
 
 _log = logging.getLogger(__name__)
 
@@ -31,15 +32,14 @@ def render(
     return encode(NodeInventory(mode, snapshot.inventory, snapshot.health, held, memory_unit))
 
 
-def whole_holdings(held: Held, inventory: Inventory) -> dict[str, tuple[Holding, ...]]:
-    """Holders of whole GPUs, whose device ids are UUIDs. Pure."""
-    return {
-        gpu.uuid: tuple(
-            Holding(holder.namespace, holder.pod, holder.container, cores=100, memory_bytes=gpu.memory_bytes)
-            for holder in held.get(gpu.uuid, ())
-        )
-        for gpu in inventory.gpus
-    }
+def whole_holdings(held: Held, inventory: Inventory, parts: Iterable[Part]) -> dict[str, tuple[Holding, ...]]:
+    """Holders of parts, each of which counts as all of its GPU. Pure."""
+    found: dict[str, set[Holding]] = {gpu.uuid: set() for gpu in inventory.gpus}
+    for part in parts:
+        for holder in held.get(part.id, ()):
+            holding = Holding(holder.namespace, holder.pod, holder.container, 100, part.gpu.memory_bytes)
+            found[part.gpu.uuid].add(holding)
+    return {uuid: tuple(sorted(holdings)) for uuid, holdings in found.items()}
 
 
 def share_holdings(held: Mapping[Holder, Iterable[Share]]) -> dict[str, tuple[Holding, ...]]:

@@ -14,15 +14,15 @@ from kube_accel.kube.podresources import PodResourcesClient
 from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
-from kube_accel.plugin.devices import Device, device_list
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
 from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
+from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
-from kube_accel.sharing.profile import PROFILES
+from kube_accel.sharing.profile import PROFILES, mode_of
 
 if TYPE_CHECKING:
     from kube_accel.plugin.fractionpart import Fraction
@@ -57,8 +57,8 @@ class _Served:
 
     plugin: ListedPlugin
     registrar: Registrar
-    devices: Callable[[Snapshot], tuple[Device, ...]]
-    """What to advertise."""
+    offer: Callable[[Snapshot], bool]
+    """Advertise what there is; True when that is news to kubelet."""
 
 
 class Daemon:
@@ -74,9 +74,6 @@ class Daemon:
         self._annotation = AnnotationWriter(options.node_name, options.service_account_dir, self._annotation_text)
         lister: Lister = PodResourcesClient(options.pod_resources_socket)
         profile = PROFILES.get(options.mode)
-        names = (whole.RESOURCE,) if profile is None else tuple(resources(profile).values())
-        every = {whole.RESOURCE, *(name for each in PROFILES.values() for name in resources(each).values())}
-        self._foreign = every.difference(names)
         self._held_elsewhere: Mapping[str, str] = {}
         self._fraction: Fraction | None = None
         if profile is not None:
@@ -85,15 +82,14 @@ class Daemon:
 
             self._fraction = Fraction(options, profile, lister, self._publish)
             lister = self._fraction.lister
-        self._holdings = HoldingsReader(lister, every, self._holdings_changed)
+        self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
+        self._whole = WholeGpus()
         if self._fraction is None:
-            registrar = Registrar(options.device_plugin_dir, options.mode.value, whole.RESOURCE, options.takeover)
-            plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake)
-            self._served = [_Served(plugin, registrar, lambda snapshot: device_list(snapshot, plugin.devices))]
+            self._served = {name: self._serve_whole(name) for name in self._whole.resources}
         else:
-            self._served = [
-                self._serve_kind(kind, name, self._fraction) for kind, name in resources(self._fraction.profile).items()
-            ]
+            kinds = resources(self._fraction.profile).items()
+            self._served = {name: self._serve_kind(kind, name, self._fraction) for kind, name in kinds}
+        self._registering: dict[str, threading.Thread] = {}
         try:
             self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz})
         except OSError as error:
@@ -108,7 +104,8 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until ``stop`` is set; the exit code of the process."""
-        registrars = [self._start("registrar", partial(served.registrar.run, served.plugin)) for served in self._served]
+        for name in self._served:
+            self._register(name)
         self._start("gpus", self._follow_gpus)
         self._start("holdings", self._holdings.run)
         self._start("annotation", self._annotation.run)
@@ -118,20 +115,48 @@ class Daemon:
             for name, part in self._fraction.parts(self._stop):
                 self._start(name, part)
         self._stop.wait()
-        for served in self._served:
-            served.registrar.stop()
-        for registrar in registrars:
+        with self._publishing:
+            for served in self._served.values():
+                served.registrar.stop()
+        for registering in self._registering.values():
             # It may be held up by a kubelet that does not answer; open streams would then keep the process alive.
-            registrar.join(timeout=1)
-        for served in self._served:
+            registering.join(timeout=1)
+        for served in self._served.values():
             served.plugin.close()
         return self._exit_code
+
+    def _serve_whole(self, name: str) -> _Served:
+        options = self._options
+        # Two plugins of different resources must not take each other's sockets for their own.
+        known_as = options.mode.value if name == whole.RESOURCE else f"{options.mode.value}.{name.partition('/')[2]}"
+        registrar = Registrar(options.device_plugin_dir, known_as, name, options.takeover)
+        plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake)
+        return _Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
 
     def _serve_kind(self, kind: Kind, name: str, fraction: Fraction) -> _Served:
         options = self._options
         registrar = Registrar(options.device_plugin_dir, name.partition("/")[2], name, options.takeover)
         plugin = fraction.plugin(kind, self._holdings.allocated, registrar.wake)
-        return _Served(plugin, registrar, plugin.device_list)
+        return _Served(
+            plugin, registrar, lambda snapshot: plugin.publish(plugin.device_list(snapshot), snapshot.inventory)
+        )
+
+    def _register(self, name: str) -> None:
+        served = self._served[name]
+        self._registering[name] = self._start("registrar", partial(served.registrar.run, served.plugin))
+
+    def _match_resources(self) -> None:
+        """Serve what the GPUs make now, and nothing else."""
+        wanted, served = self._whole.resources, self._served
+        if self._stop.is_set() or served.keys() == wanted:
+            return
+        self._served = {name: served[name] if name in served else self._serve_whole(name) for name in wanted}
+        for name in wanted - served.keys():
+            self._register(name)
+        for name in served.keys() - wanted:
+            served[name].registrar.stop()
+            del self._registering[name]
+            _log.info("no longer offered", extra={"resource": name})
 
     def _start(self, name: str, target: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
@@ -169,9 +194,12 @@ class Daemon:
             # A plugin that follows another must not show an empty list before it looked.
             if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
                 return
-            for served in self._served:
-                devices = served.devices(snapshot)
-                if served.plugin.publish(devices, snapshot.inventory):
+            if self._fraction is None:
+                self._whole.see(snapshot)
+                self._match_resources()
+            for served in self._served.values():
+                if served.offer(snapshot):
+                    devices = served.plugin.devices
                     bad = sorted({gpu_of(device.id) for device in devices if not device.healthy})
                     _log.info("devices advertised", extra={"devices": len(devices), "unhealthy": bad})
                 served.registrar.wake()
@@ -202,14 +230,17 @@ class Daemon:
             return render(snapshot, None, self._options.mode, self._memory_unit)
         if self._fraction is not None:
             return render(snapshot, share_holdings(self._fraction.held), self._options.mode, self._memory_unit)
-        return render(snapshot, whole_holdings(held, snapshot.inventory), self._options.mode)
+        return render(snapshot, whole_holdings(held, snapshot.inventory, self._whole.parts), self._options.mode)
+
+    def _foreign(self, resource: str) -> bool:
+        return mode_of(resource) not in (None, self._options.mode)
 
     @property
     def _memory_unit(self) -> int | None:
         return None if self._fraction is None else self._fraction.profile.memory_unit_bytes
 
     def _healthz(self) -> str:
-        return next(filter(None, (served.registrar.failure() for served in self._served)), "")
+        return next(filter(None, (served.registrar.failure() for served in self._served.values())), "")
 
     def _readyz(self) -> str:
         registration = self._registration()
@@ -222,11 +253,11 @@ class Daemon:
 
     def _registration(self) -> Registration:
         """The first that is not registered, if there is one."""
-        states = [served.registrar.state for served in self._served]
+        states = [served.registrar.state for served in self._served.values()]
         return next((state for state in states if not state.registered), states[0])
 
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registration = self._registration()
+        registration, served_now = self._registration(), self._served.values()
         snapshot = self._gpus.snapshot()
         return {
             "registered": registration.registered,
@@ -240,10 +271,10 @@ class Daemon:
                     "devices": len(served.plugin.devices),
                     "healthy": sum(device.healthy for device in served.plugin.devices),
                 }
-                for served in self._served
+                for served in served_now
             },
-            "devices": sum(len(served.plugin.devices) for served in self._served),
-            "healthy": sum(device.healthy for served in self._served for device in served.plugin.devices),
+            "devices": sum(len(served.plugin.devices) for served in served_now),
+            "healthy": sum(device.healthy for served in served_now for device in served.plugin.devices),
         }
 
     def _quiesce(self, request: Mapping[str, Any]) -> dict[str, Any]:

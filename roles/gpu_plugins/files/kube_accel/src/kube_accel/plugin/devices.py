@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from kube_accel.model import Gpu, GpuHealth, Health, Snapshot
+from kube_accel.sharing.whole import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,6 @@ def healthy_gpus(snapshot: Snapshot, offered: Container[str]) -> frozenset[str]:
     return frozenset(gpu.uuid for gpu in gpus if healthy(gpu))
 
 
-def device_list(snapshot: Snapshot, advertised: Iterable[Device]) -> tuple[Device, ...]:
-    """The devices of ``snapshot``, one a GPU, given those advertised last."""
-    if snapshot.inventory is None:
-        return ()
-    good = healthy_gpus(snapshot, {device.id for device in advertised if device.healthy})
-    return tuple(Device(gpu.uuid, gpu.uuid in good, gpu.numa_node) for gpu in snapshot.inventory.gpus)
+def device_list(parts: Iterable[Part], good: Container[str]) -> tuple[Device, ...]:
+    """The devices that stand for these parts, given the UUIDs of the GPUs to be handed out."""
+    return tuple(Device(part.id, part.gpu.uuid in good, part.gpu.numa_node) for part in parts)

@@ -241,12 +241,14 @@ class FractionPlugin(ListedPlugin):
             found += self._rows[row]
         return tuple(found)
 
-    def publish(self, devices: tuple[Device, ...], inventory: Inventory | None) -> bool:
+    def publish(
+        self, devices: tuple[Device, ...], inventory: Inventory | None, parts: Iterable[whole.Part] = ()
+    ) -> bool:
         """Offer these devices."""
         if devices != self.devices:
             by_gpu = groupby((device.id for device in devices), gpu_of)
             self._ids = {uuid: frozenset(ids) for uuid, ids in by_gpu}
-        return super().publish(devices, inventory)
+        return super().publish(devices, inventory, parts)
 
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext

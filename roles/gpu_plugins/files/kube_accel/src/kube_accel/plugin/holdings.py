@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -41,23 +41,23 @@ Held = Mapping[str, tuple[Holder, ...]]
 """Holders by device id; a device nobody holds is absent."""
 
 
-def holders(listed: tuple[PodDevices, ...], resources: Collection[str]) -> Held:
-    """Holders of these resources' devices. Pure."""
+def holders(listed: tuple[PodDevices, ...], ours: Callable[[str], bool]) -> Held:
+    """Holders of the devices of those resources that are ``ours``. Pure."""
     held: defaultdict[str, list[Holder]] = defaultdict(list)
     for entry in listed:
-        if entry.resource in resources:
+        if ours(entry.resource):
             for device in entry.device_ids:
                 held[device].append(Holder(entry.namespace, entry.pod, entry.container))
     return {device: tuple(sorted(found)) for device, found in held.items()}
 
 
-def strangers(listed: Iterable[PodDevices], resources: Collection[str]) -> dict[str, str]:
-    """Which GPUs pods hold as one of these resources, by UUID, each with a sentence. Pure."""
+def strangers(listed: Iterable[PodDevices], foreign: Callable[[str], bool]) -> dict[str, str]:
+    """Which GPUs pods hold as a ``foreign`` resource, by UUID, each with a sentence. Pure."""
     return {
         gpu_of(device): f"pod {entry.namespace}/{entry.pod} holds it as {entry.resource}, from when this node served "
         "another mode; offered when that pod has ended"
         for entry in listed
-        if entry.resource in resources
+        if foreign(entry.resource)
         for device in entry.device_ids
     }
 
@@ -65,9 +65,10 @@ def strangers(listed: Iterable[PodDevices], resources: Collection[str]) -> dict[
 class HoldingsReader:
     """Asks kubelet every ten seconds and shortly after each allocation."""
 
-    def __init__(self, lister: Lister, resources: Collection[str], on_change: Callable[[], None]) -> None:
+    def __init__(self, lister: Lister, ours: Callable[[str], bool], on_change: Callable[[], None]) -> None:
+        """Only the devices of resources that are ``ours`` count."""
         self._lister = lister
-        self._resources = resources
+        self._ours = ours
         self._on_change = on_change
         self._allocations: SimpleQueue[tuple[str, ...]] = SimpleQueue()
         self._held: Held | None = None
@@ -111,7 +112,7 @@ class HoldingsReader:
             changed = False
         else:
             self._error = None
-            held = holders(listed, self._resources)
+            held = holders(listed, self._ours)
             changed = held != self._held
             self._listed, self._held = listed, held
         first, self.asked = not self.asked, True

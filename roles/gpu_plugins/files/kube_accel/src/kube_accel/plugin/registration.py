@@ -66,6 +66,7 @@ class Registrar:
         self._directory = directory
         self._kubelet = directory / deviceplugin.KUBELET_SOCKET
         self._prefix = f"kube-accel-{name}-"
+        self._own = re.compile(rf"{re.escape(self._prefix)}\d+-[0-9a-f]+\.sock")
         self.resource = resource
         self._takeover = takeover
         self._watch = DirectoryWatch(directory)
@@ -189,7 +190,7 @@ class Registrar:
         ours = (self._socket.stat().st_mtime_ns, self._socket.name)
         newest = ours
         for path in self._sockets():
-            if not path.name.startswith(self._prefix) or path == self._socket:
+            if not self._own.fullmatch(path.name) or path == self._socket:
                 continue
             try:
                 theirs = (path.stat().st_mtime_ns, path.name)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from kube_accel.kube import deviceplugin
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Gpu, Inventory
 from kube_accel.placement.topology import Connectivity, choose_connected
-from kube_accel.plugin.devices import Device
+from kube_accel.plugin.devices import Device, device_list
 from kube_accel.sharing import whole
 
 _log = logging.getLogger(__name__)
@@ -38,6 +38,8 @@ class Offer:
     inventory: Inventory | None = None
     connectivity: Connectivity | None = None
     gpus: dict[str, Gpu] = field(default_factory=dict)
+    parts: dict[str, whole.Part] = field(default_factory=dict)
+    """By device id, where a device is a part."""
     unhealthy: frozenset[str] = frozenset()
     ids: frozenset[str] = frozenset()
 
@@ -85,7 +87,9 @@ class ListedPlugin(ABC):
         with self._changed:
             return self._newest_stream, self._newest_stream in self._streams
 
-    def publish(self, devices: tuple[Device, ...], inventory: Inventory | None) -> bool:
+    def publish(
+        self, devices: tuple[Device, ...], inventory: Inventory | None, parts: Iterable[whole.Part] = ()
+    ) -> bool:
         """Offer these devices; True when the list differs from the last one, which is when kubelet gets a message."""
         with self._changed:
             old = self._offer
@@ -100,6 +104,7 @@ class ListedPlugin(ABC):
                 inventory=inventory,
                 connectivity=connectivity,
                 gpus={gpu.uuid: gpu for gpu in inventory.gpus} if inventory else {},
+                parts={part.id: part for part in parts},
                 unhealthy=frozenset(device.id for device in devices if not device.healthy),
                 ids=frozenset(device.id for device in devices),
             )
@@ -176,7 +181,11 @@ class ListedPlugin(ABC):
 
 
 class WholeGpuPlugin(ListedPlugin):
-    """The service for whole GPUs."""
+    """The service for one resource whose devices are whole GPUs or parts of them."""
+
+    def offer(self, parts: tuple[whole.Part, ...], good: Container[str], inventory: Inventory | None) -> bool:
+        """Offer these parts, healthy where their GPU's UUID is in ``good``; True when that is news to kubelet."""
+        return self.publish(device_list(parts, good), inventory, parts)
 
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
@@ -188,14 +197,14 @@ class WholeGpuPlugin(ListedPlugin):
         return reply
 
     def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
-        """Device nodes and environment for each container's GPUs."""
+        """What each container receives for its parts."""
         offer = self._offer
         reply = pb.AllocateResponse()
         for container in request.container_requests:
-            gpus = []
+            parts = []
             for device in container.devices_ids:
-                gpu = offer.gpus.get(device)
-                if gpu is None:
+                part = offer.parts.get(device)
+                if part is None:
                     refuse(
                         context,
                         grpc.StatusCode.INVALID_ARGUMENT,
@@ -205,10 +214,10 @@ class WholeGpuPlugin(ListedPlugin):
                     refuse(
                         context,
                         grpc.StatusCode.FAILED_PRECONDITION,
-                        f"GPU {device} has become unhealthy; retry the pod",
+                        f"GPU {part.gpu.uuid} has become unhealthy; retry the pod",
                     )
-                gpus.append(gpu)
-            reply.container_responses.append(self._response(whole.grant(gpus, self._node_exists)))
+                parts.append(part)
+            reply.container_responses.append(self._response(whole.grant(parts, self._node_exists)))
         self._on_allocate(tuple(device for container in request.container_requests for device in container.devices_ids))
         return reply
 

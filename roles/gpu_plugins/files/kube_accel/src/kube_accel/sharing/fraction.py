@@ -105,7 +105,7 @@ def grant(
     """
     if kind is Kind.MEMORY and profile.core_resource is not None:
         return whole.Grant({}, ())
-    return whole.grant([gpus[uuid] for uuid in chosen], node_exists)
+    return whole.grant([whole.whole(gpus[uuid]) for uuid in chosen], node_exists)
 
 
 def _names(uuids: Iterable[str], gpus: Mapping[str, Gpu]) -> str:

@@ -36,3 +36,18 @@ PROFILES: Mapping[Mode, Profile] = MappingProxyType(
 
 WHOLE_GPU_RESOURCE = whole.RESOURCE
 """The resource of mode pgpu; one unit is a GPU."""
+
+_MODES = {
+    name: profile.mode
+    for profile in PROFILES.values()
+    for name in (profile.core_resource, profile.memory_resource)
+    if name is not None
+}
+
+
+def mode_of(resource: str) -> Mode | None:
+    """The mode that offers this resource; None when none of ours does.
+
+    Mode pgpu has every name of NVIDIA's that no other has: a configuration may rename what it offers.
+    """
+    return _MODES.get(resource, Mode.PGPU if resource.startswith("nvidia.com/") else None)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon knows of its resources in the mode that hands out GPUs and parts of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, KeysView
+
+from kube_accel.model import Inventory, Snapshot
+from kube_accel.plugin.devices import healthy_gpus
+from kube_accel.plugin.server import WholeGpuPlugin
+from kube_accel.sharing import whole
+
+
+class WholeGpus:
+    """Which resources there are, and what each of them offers."""
+
+    def __init__(self, layout: whole.Layout = whole.layout) -> None:
+        self._layout = layout
+        self._inventory: Inventory | None = None
+        self._parts: dict[str, tuple[whole.Part, ...]] = {whole.RESOURCE: ()}
+        self._good: frozenset[str] = frozenset()
+
+    @property
+    def resources(self) -> KeysView[str]:
+        """What is served. Those last known while there is no inventory; never empty, so that kubelet hears of us."""
+        return self._parts.keys()
+
+    @property
+    def parts(self) -> Iterable[whole.Part]:
+        """All there are."""
+        return (part for parts in self._parts.values() for part in parts)
+
+    def see(self, snapshot: Snapshot) -> None:
+        """Take the GPUs as they are now."""
+        self._inventory = snapshot.inventory
+        self._good = healthy_gpus(snapshot, self._good)
+        if snapshot.inventory is None:
+            self._parts = dict.fromkeys(self._parts, ())
+        else:
+            found = {name: parts for name, parts in self._layout(snapshot.inventory).items() if parts}
+            self._parts = found or {whole.RESOURCE: ()}
+
+    def offer(self, resource: str, plugin: WholeGpuPlugin) -> bool:
+        """Have ``plugin`` offer what there is of its resource; True when that is news to kubelet."""
+        return plugin.offer(self._parts[resource], self._good, self._inventory)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+from kube_accel.model import Inventory
+from kube_accel.plugin.wholepart import WholeGpus
+from kube_accel.sharing.whole import Part, whole
+from unit.kube_accel.plugin.fakes import STARTING, ready, uuid
+
+
+def by_numa_node(inventory: Inventory) -> dict[str, tuple[Part, ...]]:
+    """A resource for each half of the node, and one that no GPU has."""
+    halves = {0: "nvidia.com/left", 1: "nvidia.com/right"}
+    found: dict[str, tuple[Part, ...]] = dict.fromkeys((*halves.values(), "nvidia.com/neither"), ())
+    for gpu in inventory.gpus:
+        if gpu.numa_node is not None:
+            found[halves[gpu.numa_node]] += (whole(gpu),)
+    return found
+
+
+def test_resources_are_those_that_the_gpus_make() -> None:
+    gpus = WholeGpus(by_numa_node)
+    assert set(gpus.resources) == {"nvidia.com/gpu"}
+    gpus.see(ready(4))
+    assert set(gpus.resources) == {"nvidia.com/left", "nvidia.com/right"}
+    assert {part.id for part in gpus.parts} == {uuid(i) for i in range(4)}
+
+
+def test_resources_stay_while_there_is_no_inventory() -> None:
+    gpus = WholeGpus(by_numa_node)
+    gpus.see(ready(4))
+    gpus.see(STARTING)
+    assert set(gpus.resources) == {"nvidia.com/left", "nvidia.com/right"}
+    assert list(gpus.parts) == []
+
+
+def test_a_node_without_a_part_offers_none_by_the_usual_name() -> None:
+    gpus = WholeGpus(by_numa_node)
+    gpus.see(ready(1))
+    assert set(gpus.resources) == {"nvidia.com/gpu"}
+    assert list(gpus.parts) == []
