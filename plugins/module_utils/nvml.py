@@ -42,7 +42,9 @@ _NAMES = {
     13: "function not found",
     15: "GPU is lost",
     16: "reset required",
+    19: "in use",
     18: "library and driver versions differ",
+    23: "insufficient resources",
     999: "unknown error",
 }
 _ANCESTORS = {
@@ -65,6 +67,10 @@ class NvmlError(Exception):
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text}, {_NAMES.get(code, 'error')} ({code})")
         self.code = code
+
+
+class NoAnswer(Exception):
+    """The process that was to ask NVML did not answer. Says why, and what to do."""
 
 
 @dataclass
@@ -132,11 +138,22 @@ class _FieldValue(ctypes.Structure):
 
 def read(library: str, sysfs_root: str, timeout: float) -> Dict[str, Any]:
     """A Reading as plain data, after at most ``timeout`` seconds."""
+    try:
+        return in_child(library, lambda: asdict(_read(library, sysfs_root)), timeout)
+    except NoAnswer as error:
+        return asdict(Reading(reason=str(error)))
+
+
+def in_child(library: str, work: Callable[[], Dict[str, Any]], timeout: float) -> Dict[str, Any]:
+    """What ``work`` returns, plain data, done in a process of its own that is given up on after ``timeout`` seconds.
+
+    Raises NoAnswer when there is none; it names the library.
+    """
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(receive)
-        _become_reader(send, lambda: asdict(_read(library, sysfs_root)))
+        _become_worker(send, work)
     os.close(send)
     try:
         answer, in_time = _collect(receive, timeout)
@@ -145,25 +162,29 @@ def read(library: str, sysfs_root: str, timeout: float) -> Dict[str, Any]:
         # Not waited for: one that hangs in the kernel does not die. init inherits it.
         os.kill(child, signal.SIGKILL)
     if not in_time:
-        reason = f"NVML did not answer within {timeout:g} s: the driver hangs; see 'dmesg', and reboot if it stays so"
-    elif not answer:
-        reason = f"the process that loaded {library} ended without an answer: the library does not work; reinstall it"
-    else:
-        result: Dict[str, Any] = json.loads(answer)
-        return result
-    return asdict(Reading(reason=reason))
+        raise NoAnswer(
+            f"NVML did not answer within {timeout:g} s: the driver hangs; see 'dmesg', and reboot if it stays so"
+        )
+    if not answer:
+        raise NoAnswer(
+            f"the process that loaded {library} ended without an answer: the library does not work; reinstall it"
+        )
+    result: Dict[str, Any] = json.loads(answer)
+    if "failed" in result:
+        raise NoAnswer(f"asking NVML failed: {result['failed']}")
+    return result
 
 
-def _become_reader(send: int, reading: Callable[[], Dict[str, Any]]) -> None:
-    """The child's life: read, answer, end. Holds none of the parent's streams, lest Ansible wait for them."""
+def _become_worker(send: int, work: Callable[[], Dict[str, Any]]) -> None:
+    """The child's life: work, answer, end. Holds none of the parent's streams, lest Ansible wait for them."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
         try:
-            result = reading()
+            result = work()
         except Exception as error:
-            result = asdict(Reading(reason=f"reading NVML failed: {error!r}"))
+            result = {"failed": repr(error)}
         with os.fdopen(send, "w") as answer:
             json.dump(result, answer)
     finally:
@@ -184,13 +205,30 @@ def _collect(receive: int, timeout: float) -> tuple[bytes, bool]:
         parts.append(part)
 
 
+def opened(library: str) -> Nvml:
+    """The library, initialised. Raises NoAnswer with the remedy."""
+    try:
+        nvml = Nvml(library)
+        nvml.call("nvmlInit_v2")
+    except OSError as error:
+        raise NoAnswer(f"{library} cannot be loaded ({error}): install the NVIDIA driver") from error
+    except NvmlError as error:
+        raise NoAnswer(unusable(error)) from error
+    return nvml
+
+
+def unusable(error: NvmlError) -> str:
+    """Why NVML as a whole cannot be used, with the remedy."""
+    remedy = _REMEDIES.get(error.code, "NVML cannot be used; nvidia-smi may show more")
+    return f"{remedy} (NVML: {error})"
+
+
 def _read(library: str, sysfs_root: str) -> Reading:
     try:
-        nvml = _Nvml(library)
-    except OSError as error:
-        return Reading(reason=f"{library} cannot be loaded ({error}): install the NVIDIA driver")
+        nvml = opened(library)
+    except NoAnswer as error:
+        return Reading(reason=str(error))
     try:
-        nvml.call("nvmlInit_v2")
         cuda = nvml.number("nvmlSystemGetCudaDriverVersion_v2")
         reading = Reading(
             available=True,
@@ -199,8 +237,7 @@ def _read(library: str, sysfs_root: str) -> Reading:
         )
         count = nvml.number("nvmlDeviceGetCount_v2")
     except NvmlError as error:
-        remedy = _REMEDIES.get(error.code, "NVML cannot be used; nvidia-smi may show more")
-        return Reading(reason=f"{remedy} (NVML: {error})")
+        return Reading(reason=unusable(error))
     handles = {}
     for index in range(count):
         gpu = Gpu(index)
@@ -213,7 +250,7 @@ def _read(library: str, sysfs_root: str) -> Reading:
     return reading
 
 
-def _describe(nvml: _Nvml, handle: ctypes.c_void_p, gpu: Gpu, sysfs_root: str) -> None:
+def _describe(nvml: Nvml, handle: ctypes.c_void_p, gpu: Gpu, sysfs_root: str) -> None:
     """Fill in a GPU; what was read before an error stays."""
     gpu.uuid = nvml.text("nvmlDeviceGetUUID", handle)
     gpu.pci_address = nvml.pci_address("nvmlDeviceGetPciInfo_v3", handle)
@@ -239,7 +276,7 @@ def _failure_of(gpu: Gpu) -> Iterator[None]:
         gpu.reason = f"NVML: {error}"
 
 
-def _mig(nvml: _Nvml, handle: ctypes.c_void_p) -> Dict[str, bool | None]:
+def _mig(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[str, bool | None]:
     current, pending = ctypes.c_uint(), ctypes.c_uint()
     try:
         nvml.call("nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))
@@ -251,7 +288,7 @@ def _mig(nvml: _Nvml, handle: ctypes.c_void_p) -> Dict[str, bool | None]:
     return {"supported": True, "enabled": bool(current.value)}
 
 
-def _complaint(nvml: _Nvml, handle: ctypes.c_void_p) -> str:
+def _complaint(nvml: Nvml, handle: ctypes.c_void_p) -> str:
     """Why the GPU is not to be used although it answers, empty when there is nothing."""
     rows = [ctypes.c_uint() for _row in range(4)]
     with _where_supported():
@@ -285,7 +322,7 @@ def _numa_node(sysfs_root: str, address: str) -> int | None:
     return node if node >= 0 else None
 
 
-def _links(nvml: _Nvml, gpus: list[Gpu], handles: Dict[int, ctypes.c_void_p]) -> list[Dict[str, Any]]:
+def _links(nvml: Nvml, gpus: list[Gpu], handles: Dict[int, ctypes.c_void_p]) -> list[Dict[str, Any]]:
     """Each pair once; a pair that could not be read is left out."""
     links = []
     ends: Dict[int, list[str]] = {}
@@ -310,7 +347,7 @@ def _links(nvml: _Nvml, gpus: list[Gpu], handles: Dict[int, ctypes.c_void_p]) ->
     return links
 
 
-def _nvlink_ends(nvml: _Nvml, handle: ctypes.c_void_p) -> list[str]:
+def _nvlink_ends(nvml: Nvml, handle: ctypes.c_void_p) -> list[str]:
     """What is at the far end of each active NVLink: a PCI address or ``switch``."""
     ends = []
     for link in range(_MAX_NVLINKS):
@@ -327,7 +364,7 @@ def _nvlink_ends(nvml: _Nvml, handle: ctypes.c_void_p) -> list[str]:
     return ends
 
 
-def _far_end(nvml: _Nvml, handle: ctypes.c_void_p, link: ctypes.c_uint) -> str:
+def _far_end(nvml: Nvml, handle: ctypes.c_void_p, link: ctypes.c_uint) -> str:
     with _where_supported():
         if nvml.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link) == _REMOTE_SWITCH:
             return "switch"
@@ -336,7 +373,7 @@ def _far_end(nvml: _Nvml, handle: ctypes.c_void_p, link: ctypes.c_uint) -> str:
     return "switch" if address.startswith("ffff") else address
 
 
-class _Nvml:
+class Nvml:
     """The library, its functions by name. Raises OSError when it cannot be loaded."""
 
     def __init__(self, library: str) -> None:
@@ -375,3 +412,9 @@ class _Nvml:
         pci = _Pci()
         self.call(name, *arguments, ctypes.byref(pci))
         return re.sub("^0000(?=.{4}:)", "", pci.busId.decode().lower())
+
+    def pci_id(self, handle: ctypes.c_void_p) -> int:
+        """A GPU's PCI device and vendor id in one number, as 0x233510DE."""
+        pci = _Pci()
+        self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+        return int(pci.pciDeviceId)

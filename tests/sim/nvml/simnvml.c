@@ -337,7 +337,7 @@ static bool check_nvswitch(struct state *state, const struct line *line, void *r
 }
 
 static bool check_proc(struct state *state, const struct line *line, void *record) {
-    static const char *const types[] = {"C", "G", "C+G", "M", "M+C"};
+    static const char *const types[] = {"C", "G", "C+G", "M", "M+C", "-"};
     struct proc *proc = record;
     (void)state;
     if (proc->type[0] == '\0')
@@ -345,7 +345,7 @@ static bool check_proc(struct state *state, const struct line *line, void *recor
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (strcmp(proc->type, types[i]) == 0)
             return true;
-    return reject(line, proc->type, "type= wants C, G, C+G, M or M+C");
+    return reject(line, proc->type, "type= wants C, G, C+G, M, M+C or -");
 }
 
 static bool check_link(struct state *state, const struct line *line, void *record) {
@@ -1361,6 +1361,12 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, un
                                                          nvmlProcessInfo_t *infos) {
     CALL(enter_device, __func__, device);
     return list_processes(&call, 'C', count, infos);
+}
+
+API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                          nvmlProcessInfo_t *infos) {
+    CALL(enter_device, __func__, device);
+    return list_processes(&call, 'G', count, infos);
 }
 
 API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,

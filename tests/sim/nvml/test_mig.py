@@ -90,7 +90,7 @@ def test_the_mode_of_an_idle_gpu_changes_at_once(node: Node) -> None:
 
 def test_the_mode_of_a_gpu_in_use_is_pending(node: Node) -> None:
     topology = PROFILES["8xh200"]("n")
-    topology.add_process(0, 11, mem=MIB, type="G")
+    topology.add_process(0, 11, mem=0, type="-")
     handle = node.load(topology)[0]
     assert pynvml.nvmlDeviceSetMigMode(handle, 1) == pynvml.NVML_ERROR_IN_USE
     assert pynvml.nvmlDeviceGetMigMode(handle) == [0, 1]

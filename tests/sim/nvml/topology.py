@@ -12,7 +12,7 @@ Grammar, one record a line, ``#`` starts a comment, ``"..."`` keeps blanks, numb
     switch 0 18                                                          NVLinks of GPU 0 to the NVSwitches
     nvswitch 0 pci=0000:05:00.0 pciid=0x22a310de
     topo 0 1 PIX|PXB|PHB|NODE|SYS                                        without: NODE or SYS, by numa
-    proc 0 pid=1234 mem=2048M sm=40 type=C|G|C+G|M|M+C
+    proc 0 pid=1234 mem=2048M sm=40 type=C|G|C+G|M|M+C|-         -: holds the GPU, and NVML does not list it
     event 0 xid=79 seq=1                                                 told once to whoever had registered before
 
 NVML's calls that change MIG edit the file, so that every process sees what one of them made.

@@ -1,0 +1,164 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: mig_geometry
+short_description: Cut a machine's GPUs by MIG
+version_added: 0.1.0
+description:
+  - Makes MIG mode and MIG devices of the GPUs what a named configuration says. The configurations are those of
+    nvidia-mig-parted, a C(mig-configs) document.
+  - Works through the driver's own C(libnvidia-ml.so.1), so that the target needs no Python package.
+  - Devices that can stay do. Everything is planned before anything is touched, what was made is verified, and when
+    something fails the old geometry is put back.
+  - Refuses while processes use what would go, and names them. Programs that hold a GPU open without using it, as DCGM
+    and nvidia-persistenced do, keep the mode pending, which RV(reset_required) says.
+options:
+  configs:
+    description:
+      - The document, with C(version) V(v1) and C(mig-configs).
+      - An entry for some GPUs has C(devices), V(all) or a list of numbers, C(mig-enabled), C(mig-devices), how many of
+        which profile, and perhaps C(device-filter), the PCI device ids it is about. One entry at most may concern a
+        GPU; GPUs that none concerns are left alone.
+      - Compute instances that share a GPU instance, as V(1c.3g.20gb), are not supported, and where there are some the
+        GPU instance is made anew.
+    type: dict
+    required: true
+  config:
+    description: Name of the configuration to apply.
+    type: str
+    required: true
+  timeout:
+    description: Seconds after which a driver that does not answer is reported as hanging.
+    type: float
+    default: 120
+  library:
+    description: Name or path of the library.
+    type: str
+    default: libnvidia-ml.so.1
+extends_documentation_fragment:
+  - accel.kubernetes.attributes
+attributes:
+  check_mode:
+    support: full
+    details: Whether a GPU will need a reset is known only when its mode is set.
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: linux
+notes:
+  - Needs a driver of branch 510 or newer, and root.
+seealso:
+  - module: accel.kubernetes.nvml_facts
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Seven small devices on every H200, the other GPUs whole
+  accel.kubernetes.mig_geometry:
+    config: seven
+    configs:
+      version: v1
+      mig-configs:
+        seven:
+          - device-filter: "0x233510DE"
+            devices: all
+            mig-enabled: true
+            mig-devices:
+              1g.18gb: 7
+        whole:
+          - devices: all
+            mig-enabled: false
+
+- name: Apply a configuration of nvidia-mig-parted's own file
+  accel.kubernetes.mig_geometry:
+    config: all-balanced
+    configs: "{{ lookup('ansible.builtin.file', 'mig-configs.yaml') | from_yaml }}"
+"""
+
+RETURN = r"""
+before:
+  description: The geometry before, by GPU.
+  returned: success
+  type: list
+  elements: dict
+  sample: &geometry
+    - index: 0
+      uuid: GPU-8f2a1c5e-0b7d-4b53-9a3c-1d2e3f405162
+      model: NVIDIA H200
+      mig_enabled: true
+      mig_devices: {"1g.18gb": 7}
+after:
+  description: The geometry after, or in check mode what it would be.
+  returned: success
+  type: list
+  elements: dict
+  sample: *geometry
+reset_required:
+  description:
+    - UUIDs of GPUs whose new mode waits for a reset, because something holds them open. Their devices are not made yet.
+      Run the module again once it has let go of them.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+reboot_required:
+  description: UUIDs of GPUs whose new mode waits for a reboot, as in a virtual machine that cannot reset its GPU.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+"""
+
+import json
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.accel.kubernetes.plugins.module_utils import mig_geometry, mig_nvml, nvml
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "configs": {"type": "dict", "required": True},
+            "config": {"type": "str", "required": True},
+            "timeout": {"type": "float", "default": 120},
+            "library": {"type": "str", "default": nvml.LIBRARY},
+        },
+        supports_check_mode=True,
+    )
+    document, name, library = (module.params[key] for key in ("configs", "config", "library"))
+    try:
+        mig_geometry.parse(document)
+        result = nvml.in_child(
+            library,
+            lambda: mig_nvml.carry_out(library, document, name, module.check_mode),
+            module.params["timeout"],
+        )
+    except (mig_geometry.GeometryError, nvml.NoAnswer) as error:
+        module.fail_json(msg=str(error))
+    if "refused" in result:
+        module.fail_json(msg=result["refused"])
+    module.exit_json(
+        changed=result["changed"],
+        before=result["before"],
+        after=result["after"],
+        reset_required=result["reset"],
+        reboot_required=result["reboot"],
+        diff={"before": _text(result["before"]), "after": _text(result["after"])},
+    )
+
+
+def _text(geometry: object) -> str:
+    return json.dumps(geometry, indent=2, sort_keys=True) + "\n"
+
+
+if __name__ == "__main__":
+    main()
