@@ -245,6 +245,46 @@ def test_a_lost_gpu_is_withdrawn_alone_and_comes_back_by_itself(host: Host) -> N
     host.wait_healthy(set(host.uuids))
 
 
+SHARED = "nvidia.com/gpu.shared"
+
+
+def shared(host: Host) -> dict[str, bool]:
+    """Whether it is healthy, of each replica."""
+    return {name: device.healthy for name, device in host.kubelet.devices(SHARED).items()}
+
+
+def test_a_configuration_shares_gpus_in_time(host: Host) -> None:
+    path = host.root / "config.yaml"
+    slicing = {"renameByDefault": True, "resources": [{"name": RESOURCE, "replicas": 4}]}
+    path.write_text(json.dumps({"version": "v1", "sharing": {"timeSlicing": slicing}}))
+    server = host.api_server()
+    plugin = host.plugin("--config-file", str(path))
+    host.kubelet.wait(lambda: sum(shared(host).values()) == 32, DEADLINE)
+    assert host.kubelet.devices(RESOURCE) == {}
+    plugin.wait_ready()
+    pods = [PodSpec("team", f"p{n}", f"uid-{n}", (Container("main", {SHARED: 1}),)) for n in range(9)]
+    granted = [host.kubelet.admit(pod)["main"].envs["NVIDIA_VISIBLE_DEVICES"] for pod in pods]
+    assert set(granted[:8]) == set(host.uuids), "each has a GPU to itself while there are as many"
+    assert granted[8] in host.uuids
+    expected = {granted[8]: sorted([f"p{granted.index(granted[8])}", "p8"])}
+    wait(lambda: held(server).items() >= expected.items(), "the annotation")
+    host.edit(lambda topology: topology.set_health(3, "lost"))
+    host.kubelet.wait(lambda: sum(shared(host).values()) == 28, DEADLINE)
+    assert {name for name, healthy in shared(host).items() if not healthy} == {
+        f"{host.uuids[3]}::{n}" for n in range(4)
+    }
+
+
+def test_a_configuration_with_a_mistake_is_not_used_at_all(host: Host) -> None:
+    path = host.root / "config.yaml"
+    path.write_text("version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replica: 2}]}}\n")
+    plugin = host.plugin("--config-file", str(path))
+    assert plugin.exit_code() == 2
+    assert f"--config-file {path} is not used: " in plugin.refusal()
+    assert "sharing.timeSlicing.resources[0].replica: unknown key" in plugin.refusal()
+    assert host.kubelet.devices(RESOURCE) == {}
+
+
 def test_a_wedged_driver_stops_neither_allocation_nor_probes(host: Host) -> None:
     server = host.api_server()
     plugin = host.plugin()

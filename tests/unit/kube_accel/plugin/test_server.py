@@ -15,8 +15,11 @@ from hypothesis import strategies as st
 
 from kube_accel.kube.channel import open_channel
 from kube_accel.kube.deviceplugin import DevicePluginClient
-from kube_accel.model import Snapshot
+from kube_accel.model import Inventory, Snapshot
+from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin, serve
+from kube_accel.sharing.timeslicing import Replication, Terms, replicated
+from kube_accel.sharing.whole import RESOURCE, Part, layout
 from unit.kube_accel.plugin.fakes import LOST, inventory, offer, ready, uuid
 
 
@@ -126,6 +129,53 @@ def test_the_preferred_gpus_are_connected_and_include_the_required(host: Host) -
     host.offer(ready(8))
     preferred = host.client.get_preferred_allocation([uuid(i) for i in (1, 4, 6, 7)], [uuid(6)], 3, timeout=5)
     assert sorted(preferred) == [uuid(4), uuid(6), uuid(7)]
+
+
+def share(host: Host, replicas: int, terms: Terms = Terms(), lost: int | None = None) -> None:  # noqa: B008 - frozen
+    """Have it offer two GPUs, each several times."""
+    snapshot = ready(2, {} if lost is None else {lost: LOST})
+    assert snapshot.inventory is not None
+    parts = replicated(layout(snapshot.inventory), [Replication(RESOURCE, RESOURCE, replicas)])[RESOURCE]
+    host.plugin.offer(parts, healthy_gpus(snapshot, ()), snapshot.inventory, terms)
+
+
+def test_all_replicas_of_a_bad_gpu_are_unhealthy(host: Host) -> None:
+    share(host, 3, lost=1)
+    devices = next(host.client.list_and_watch()).devices
+    assert {device.ID for device in devices if device.health == "Unhealthy"} == {f"{uuid(1)}::{n}" for n in range(3)}
+    assert {device.ID for device in devices if device.health == "Healthy"} == {f"{uuid(0)}::{n}" for n in range(3)}
+
+
+def test_replicas_of_one_gpu_name_it_once(host: Host) -> None:
+    share(host, 3)
+    (response,) = host.client.allocate(
+        [f"{uuid(1)}::2", f"{uuid(0)}::1", f"{uuid(1)}::0"], timeout=5
+    ).container_responses
+    assert dict(response.envs) == {"NVIDIA_VISIBLE_DEVICES": f"{uuid(0)},{uuid(1)}"}
+    assert len(response.mounts) == 2
+
+
+def test_replicas_are_taken_from_the_gpu_that_is_used_least(host: Host) -> None:
+    share(host, 3)
+    free = [f"{uuid(0)}::1", f"{uuid(0)}::2", f"{uuid(1)}::0", f"{uuid(1)}::1", f"{uuid(1)}::2"]
+    assert host.client.get_preferred_allocation(free, [], 2, timeout=5) == [f"{uuid(1)}::0", f"{uuid(0)}::1"]
+    share(host, 3, Terms(pack=True))
+    assert host.client.get_preferred_allocation(free, [], 2, timeout=5) == [f"{uuid(0)}::1", f"{uuid(0)}::2"]
+
+
+def test_more_than_one_replica_is_refused_where_that_was_asked_for(host: Host) -> None:
+    share(host, 3, Terms(one_each=True))
+    assert host.client.allocate([f"{uuid(0)}::0"], timeout=5)
+    with pytest.raises(grpc.RpcError) as caught:
+        host.client.allocate([f"{uuid(0)}::0", f"{uuid(1)}::0"], timeout=5)
+    assert "failRequestsGreaterThanOne allows one; ask for 1" in caught.value.details()
+    host.plugin.offer(*whole_gpus(), Terms(one_each=True))
+    assert host.client.allocate([uuid(0), uuid(1)], timeout=5), "GPUs that nobody shares"
+
+
+def whole_gpus() -> tuple[tuple[Part, ...], frozenset[str], Inventory]:
+    """Two of them, as ``offer`` takes them."""
+    return layout(inventory(2))[RESOURCE], frozenset({uuid(0), uuid(1)}), inventory(2)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ def by_numa_node(inventory: Inventory) -> dict[str, tuple[Part, ...]]:
 
 
 def test_resources_are_those_that_the_gpus_make() -> None:
-    gpus = WholeGpus(by_numa_node)
+    gpus = WholeGpus(layout=by_numa_node)
     assert set(gpus.resources) == {"nvidia.com/gpu"}
     gpus.see(ready(4))
     assert set(gpus.resources) == {"nvidia.com/left", "nvidia.com/right"}
@@ -24,7 +24,7 @@ def test_resources_are_those_that_the_gpus_make() -> None:
 
 
 def test_resources_stay_while_there_is_no_inventory() -> None:
-    gpus = WholeGpus(by_numa_node)
+    gpus = WholeGpus(layout=by_numa_node)
     gpus.see(ready(4))
     gpus.see(STARTING)
     assert set(gpus.resources) == {"nvidia.com/left", "nvidia.com/right"}
@@ -32,7 +32,7 @@ def test_resources_stay_while_there_is_no_inventory() -> None:
 
 
 def test_a_node_without_a_part_offers_none_by_the_usual_name() -> None:
-    gpus = WholeGpus(by_numa_node)
+    gpus = WholeGpus(layout=by_numa_node)
     gpus.see(ready(1))
     assert set(gpus.resources) == {"nvidia.com/gpu"}
     assert list(gpus.parts) == []

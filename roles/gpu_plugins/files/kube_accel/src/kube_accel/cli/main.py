@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     plugin.add_argument(
         "--takeover", action="store_true", help="register even where another plugin serves the resource"
     )
+    plugin.add_argument("--config-file", type=Path, help="mode pgpu: a configuration as NVIDIA's plugin has it")
     plugin.add_argument(
         "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
     )

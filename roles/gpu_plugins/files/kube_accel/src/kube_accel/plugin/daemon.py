@@ -15,7 +15,7 @@ from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
-from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem
+from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
 from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
@@ -83,7 +83,10 @@ class Daemon:
             self._fraction = Fraction(options, profile, lister, self._publish)
             lister = self._fraction.lister
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
-        self._whole = WholeGpus()
+        configuration = read_configuration(options)
+        for note in configuration.notes:
+            _log.warning("part of the configuration is not used", extra={"reason": note})
+        self._whole = WholeGpus(configuration)
         if self._fraction is None:
             self._served = {name: self._serve_whole(name) for name in self._whole.resources}
         else:

@@ -25,7 +25,7 @@ from kube_accel.plugin.pods import NodePod, NodePods, pending, staying
 from kube_accel.plugin.prestart import Devices, StartRefused, check_start, identify
 from kube_accel.plugin.server import ListedPlugin, refuse
 from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering, amounts
-from kube_accel.sharing import whole
+from kube_accel.sharing import timeslicing, whole
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, grant, resources
 from kube_accel.sharing.profile import Profile
 
@@ -242,13 +242,17 @@ class FractionPlugin(ListedPlugin):
         return tuple(found)
 
     def publish(
-        self, devices: tuple[Device, ...], inventory: Inventory | None, parts: Iterable[whole.Part] = ()
+        self,
+        devices: tuple[Device, ...],
+        inventory: Inventory | None,
+        parts: tuple[whole.Part, ...] = (),
+        terms: timeslicing.Terms = timeslicing.Terms(),  # noqa: B008 - frozen
     ) -> bool:
         """Offer these devices."""
         if devices != self.devices:
             by_gpu = groupby((device.id for device in devices), gpu_of)
             self._ids = {uuid: frozenset(ids) for uuid, ids in by_gpu}
-        return super().publish(devices, inventory, parts)
+        return super().publish(devices, inventory, parts, terms)
 
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext

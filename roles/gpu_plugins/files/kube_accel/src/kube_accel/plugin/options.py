@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.model import Mode
+from kube_accel.plugin.configfile import Configuration, parse
 
 
 class NodeError(Exception):
@@ -27,6 +28,8 @@ class PluginOptions:
     dev_root: Path
     service_account_dir: Path
     takeover: bool
+    config_file: Path | None = None
+    """A configuration as NVIDIA's plugin has it, for mode pgpu."""
     mps_root: Path = Path("/run/nvidia/mps")
     """Where the MPS control daemons' directories are, on the host and here."""
     mps_control_command: str = "nvidia-cuda-mps-control"
@@ -51,6 +54,19 @@ def check_directories(options: PluginOptions) -> None:
     for flag, path in (("kubelet-device-plugin-dir", options.device_plugin_dir), ("state-dir", options.state_dir)):
         if not os.access(path, os.W_OK | os.X_OK):
             raise NodeError(f"--{flag} {path} is not writable; mount it read-write and run as its owner, root")
+
+
+def read_configuration(options: PluginOptions) -> Configuration:
+    """What ``--config-file`` says, or nothing. Raises NodeError."""
+    path = options.config_file
+    if path is None:
+        return Configuration()
+    if options.mode is not Mode.PGPU:
+        raise NodeError(f"--config-file is for mode pgpu, not {options.mode.value}; leave it out")
+    try:
+        return parse(path.read_text())
+    except (OSError, ValueError) as error:
+        raise NodeError(f"--config-file {path} is not used: {error}; nothing of it was applied") from error
 
 
 def listen_problem(options: PluginOptions, error: OSError) -> str:

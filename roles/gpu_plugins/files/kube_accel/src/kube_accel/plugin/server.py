@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Gpu, Inventory
 from kube_accel.placement.topology import Connectivity, choose_connected
 from kube_accel.plugin.devices import Device, device_list
-from kube_accel.sharing import whole
+from kube_accel.sharing import timeslicing, whole
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +40,9 @@ class Offer:
     gpus: dict[str, Gpu] = field(default_factory=dict)
     parts: dict[str, whole.Part] = field(default_factory=dict)
     """By device id, where a device is a part."""
+    shared: bool = False
+    """Whether some of them are less than a GPU for one container."""
+    terms: timeslicing.Terms = field(default_factory=timeslicing.Terms)
     unhealthy: frozenset[str] = frozenset()
     ids: frozenset[str] = frozenset()
 
@@ -88,7 +91,11 @@ class ListedPlugin(ABC):
             return self._newest_stream, self._newest_stream in self._streams
 
     def publish(
-        self, devices: tuple[Device, ...], inventory: Inventory | None, parts: Iterable[whole.Part] = ()
+        self,
+        devices: tuple[Device, ...],
+        inventory: Inventory | None,
+        parts: tuple[whole.Part, ...] = (),
+        terms: timeslicing.Terms = timeslicing.Terms(),  # noqa: B008 - frozen
     ) -> bool:
         """Offer these devices; True when the list differs from the last one, which is when kubelet gets a message."""
         with self._changed:
@@ -105,6 +112,8 @@ class ListedPlugin(ABC):
                 connectivity=connectivity,
                 gpus={gpu.uuid: gpu for gpu in inventory.gpus} if inventory else {},
                 parts={part.id: part for part in parts},
+                shared=any(part.id != part.gpu.uuid for part in parts),
+                terms=terms,
                 unhealthy=frozenset(device.id for device in devices if not device.healthy),
                 ids=frozenset(device.id for device in devices),
             )
@@ -183,14 +192,23 @@ class ListedPlugin(ABC):
 class WholeGpuPlugin(ListedPlugin):
     """The service for one resource whose devices are whole GPUs or parts of them."""
 
-    def offer(self, parts: tuple[whole.Part, ...], good: Container[str], inventory: Inventory | None) -> bool:
+    def offer(
+        self,
+        parts: tuple[whole.Part, ...],
+        good: Container[str],
+        inventory: Inventory | None,
+        terms: timeslicing.Terms = timeslicing.Terms(),  # noqa: B008 - frozen
+    ) -> bool:
         """Offer these parts, healthy where their GPU's UUID is in ``good``; True when that is news to kubelet."""
-        return self.publish(device_list(parts, good), inventory, parts)
+        return self.publish(device_list(parts, good), inventory, parts, terms)
 
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
     ) -> pb.PreferredAllocationResponse:
-        """The best connected GPUs. Whatever goes wrong leaves the choice to kubelet: an error would fail the pod."""
+        """The best connected GPUs, or parts of those that are used least.
+
+        Whatever goes wrong leaves the choice to kubelet: an error would fail the pod.
+        """
         reply = pb.PreferredAllocationResponse()
         for container in request.container_requests:
             reply.container_responses.add(deviceIDs=self._preferred(container))
@@ -217,6 +235,13 @@ class WholeGpuPlugin(ListedPlugin):
                         f"GPU {part.gpu.uuid} has become unhealthy; retry the pod",
                     )
                 parts.append(part)
+            if offer.terms.one_each and len(parts) > 1 and any(part.id != part.uuid for part in parts):
+                refuse(
+                    context,
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"{len(parts)} replicas for one container: they are parts of shared GPUs, and "
+                    "failRequestsGreaterThanOne allows one; ask for 1",
+                )
             reply.container_responses.append(self._response(whole.grant(parts, self._node_exists)))
         self._on_allocate(tuple(device for container in request.container_requests for device in container.devices_ids))
         return reply
@@ -224,9 +249,12 @@ class WholeGpuPlugin(ListedPlugin):
     def _preferred(self, container: pb.ContainerPreferredAllocationRequest) -> tuple[str, ...]:
         offer = self._offer
         available, required = container.available_deviceIDs, container.must_include_deviceIDs
-        if offer.connectivity is None or not offer.gpus.keys() >= {*available, *required}:
+        if offer.connectivity is None or not offer.parts.keys() >= {*available, *required}:
             return ()
         try:
+            if offer.shared:
+                size, pack = container.allocation_size, offer.terms.pack
+                return timeslicing.spread(offer.parts, available, required, size, pack)
             return choose_connected(offer.connectivity, available, required, container.allocation_size)
         except Exception:
             _log.exception("no preference for this request", extra={"available": list(available)})

@@ -6,16 +6,24 @@ from __future__ import annotations
 from collections.abc import Iterable, KeysView
 
 from kube_accel.model import Inventory, Snapshot
+from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
 from kube_accel.sharing import whole
+from kube_accel.sharing.timeslicing import Terms, replicated
 
 
 class WholeGpus:
     """Which resources there are, and what each of them offers."""
 
-    def __init__(self, layout: whole.Layout = whole.layout) -> None:
+    def __init__(
+        self,
+        configuration: Configuration = Configuration(),  # noqa: B008 - frozen
+        layout: whole.Layout = whole.layout,
+    ) -> None:
+        """``layout`` says what the hardware has, the configuration what is offered of it."""
         self._layout = layout
+        self._configuration = configuration
         self._inventory: Inventory | None = None
         self._parts: dict[str, tuple[whole.Part, ...]] = {whole.RESOURCE: ()}
         self._good: frozenset[str] = frozenset()
@@ -37,9 +45,10 @@ class WholeGpus:
         if snapshot.inventory is None:
             self._parts = dict.fromkeys(self._parts, ())
         else:
-            found = {name: parts for name, parts in self._layout(snapshot.inventory).items() if parts}
+            found = replicated(self._layout(snapshot.inventory), self._configuration.replications)
             self._parts = found or {whole.RESOURCE: ()}
 
     def offer(self, resource: str, plugin: WholeGpuPlugin) -> bool:
         """Have ``plugin`` offer what there is of its resource; True when that is news to kubelet."""
-        return plugin.offer(self._parts[resource], self._good, self._inventory)
+        terms = Terms(self._configuration.pack_shared, self._configuration.one_replica_each)
+        return plugin.offer(self._parts[resource], self._good, self._inventory, terms)

@@ -30,6 +30,8 @@ class Part:
     """What CUDA calls it. Several parts may have one: their containers share it."""
     device_nodes: tuple[str, ...]
     """Names below ``/dev`` that it has to itself or shares with others of its GPU."""
+    index: str
+    """NVML's: that of the GPU, or ``<gpu>:<instance>``."""
 
 
 Layout = Callable[[Inventory], Mapping[str, tuple[Part, ...]]]
@@ -38,7 +40,7 @@ Layout = Callable[[Inventory], Mapping[str, tuple[Part, ...]]]
 
 def whole(gpu: Gpu) -> Part:
     """A GPU for one container at a time."""
-    return Part(gpu.uuid, gpu, gpu.uuid, (f"nvidia{gpu.minor}",))
+    return Part(gpu.uuid, gpu, gpu.uuid, (f"nvidia{gpu.minor}",), str(gpu.index))
 
 
 def layout(inventory: Inventory) -> Mapping[str, tuple[Part, ...]]:

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configuration as NVIDIA's device plugin has it (``version: v1``): read completely or not at all. Pure.
+
+Keys that NVIDIA's plugin or GPU feature discovery know and that nothing here needs are checked and noted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kube_accel.model import Mode
+from kube_accel.sharing.profile import mode_of
+from kube_accel.sharing.timeslicing import Replication
+
+PREFIX = "nvidia.com/"
+
+_MAX_REPLICAS = 1000
+"""Kubelet takes a list of 4 MiB: that many for each of 40 GPUs."""
+_MAX_NAME = 63
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_DEVICE = re.compile(r"\d+(:\d+)?|(GPU|MIG)-[A-Za-z0-9/-]+")
+
+_UNUSED_FLAGS = (
+    "failOnInitError",
+    "restartOnDeviceUnhealthy",
+    "mpsRoot",
+    "nvidiaDevRoot",
+    "useNodeFeatureAPI",
+    "deviceDiscoveryStrategy",
+)
+_UNUSED_PLUGIN_FLAGS = ("nvidiaCTKPath", "nvidiaCDIHookPath", "cdiFeatureFlags", "cdiDisableHooks")
+_GFD_FLAGS = ("oneshot", "noTimestamp", "sleepInterval", "outputFile", "machineTypeFile")
+
+
+class ConfigError(ValueError):
+    """The text is no configuration; the message names every key that is wrong, and why."""
+
+
+class Strategy(StrEnum):
+    """How a container is told its GPUs."""
+
+    ENVVAR = "envvar"
+    VOLUME_MOUNTS = "volume-mounts"
+    CDI_ANNOTATIONS = "cdi-annotations"
+    CDI_CRI = "cdi-cri"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """What a file says. None: nothing, so that a flag or a default decides."""
+
+    mig_strategy: str | None = None
+    device_list_strategy: tuple[Strategy, ...] | None = None
+    device_id_strategy: str | None = None
+    pass_device_specs: bool | None = None
+    cdi_annotation_prefix: str | None = None
+    driver_root: str | None = None
+    container_driver_root: str | None = None
+    gdrcopy: bool | None = None
+    gds: bool | None = None
+    mofed: bool | None = None
+    pack_shared: bool = False
+    """Replicas of one GPU are handed out one after the other; otherwise those of the least used."""
+    imex_channels: tuple[int, ...] = ()
+    imex_required: bool = False
+    replications: tuple[Replication, ...] = ()
+    one_replica_each: bool = False
+    """A container gets one replica at most."""
+    notes: tuple[str, ...] = ()
+    """What of it has no effect, for a person."""
+
+
+def parse(text: str) -> Configuration:
+    """What the file says. Raises ConfigError."""
+    # Loaded here: a plugin without a configuration needs no YAML.
+    import yaml
+
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
+    reader = _Reader()
+    found = _configuration(reader, document)
+    if reader.problems:
+        raise ConfigError("; ".join(reader.problems))
+    return found
+
+
+def _configuration(reader: _Reader, document: object) -> Configuration:
+    top = reader.section(document, "", ("version", "flags", "resources", "sharing", "imex"))
+    if reader.problems:
+        return Configuration()
+    if top.get("version") != "v1":
+        reader.problem("version", f"is {top.get('version')!r}; it must be v1")
+    flags = reader.section(
+        top.get("flags"),
+        "flags",
+        ("migStrategy", "nvidiaDriverRoot", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "plugin", "gfd"),
+        _UNUSED_FLAGS,
+    )
+    plugin = reader.section(
+        flags.get("plugin"),
+        "flags.plugin",
+        (
+            "passDeviceSpecs",
+            "deviceListStrategy",
+            "deviceIDStrategy",
+            "cdiAnnotationPrefix",
+            "containerDriverRoot",
+            "sharedDevicesAllocationPolicy",
+        ),
+        _UNUSED_PLUGIN_FLAGS,
+    )
+    reader.section(flags.get("gfd"), "flags.gfd", (), _GFD_FLAGS)
+    reader.section(top.get("resources"), "resources", (), ("gpus", "mig", "migs"))
+    imex = reader.section(top.get("imex"), "imex", ("channelIDs", "required"))
+    replications, one_each = _sharing(reader, top.get("sharing"))
+    policy = reader.choice(plugin, "flags.plugin", "sharedDevicesAllocationPolicy", ("distributed", "packed"))
+    return Configuration(
+        mig_strategy=reader.choice(flags, "flags", "migStrategy", ("none", "single", "mixed")),
+        device_list_strategy=_strategies(reader, plugin.get("deviceListStrategy")),
+        device_id_strategy=reader.choice(plugin, "flags.plugin", "deviceIDStrategy", ("uuid", "index")),
+        pass_device_specs=reader.switch(plugin, "flags.plugin", "passDeviceSpecs"),
+        cdi_annotation_prefix=reader.text(plugin, "flags.plugin", "cdiAnnotationPrefix"),
+        driver_root=reader.text(flags, "flags", "nvidiaDriverRoot"),
+        container_driver_root=reader.text(plugin, "flags.plugin", "containerDriverRoot"),
+        gdrcopy=reader.switch(flags, "flags", "gdrcopyEnabled"),
+        gds=reader.switch(flags, "flags", "gdsEnabled"),
+        mofed=reader.switch(flags, "flags", "mofedEnabled"),
+        pack_shared=policy == "packed",
+        imex_channels=_channels(reader, imex.get("channelIDs")),
+        imex_required=reader.switch(imex, "imex", "required") or False,
+        replications=replications,
+        one_replica_each=one_each,
+        notes=tuple(reader.notes),
+    )
+
+
+def _sharing(reader: _Reader, value: object) -> tuple[tuple[Replication, ...], bool]:
+    sharing = reader.section(value, "sharing", ("timeSlicing", "mps"))
+    if sharing.get("mps") is not None:
+        reader.problem("sharing.mps", "is not served here: MPS is a mode of the node (gpu_mode: mps)")
+    path = "sharing.timeSlicing"
+    slicing = reader.section(
+        sharing.get("timeSlicing"), path, ("renameByDefault", "failRequestsGreaterThanOne", "resources")
+    )
+    if not slicing:
+        return (), False
+    rename = reader.switch(slicing, path, "renameByDefault") or False
+    one_each = reader.switch(slicing, path, "failRequestsGreaterThanOne") or False
+    entries = slicing.get("resources")
+    if not isinstance(entries, list) or not entries:
+        reader.problem(f"{path}.resources", "must be a list of what is shared, each with name and replicas")
+        return (), one_each
+    found: dict[str, Replication] = {}
+    for number, entry in enumerate(entries):
+        replication = _replication(reader, entry, f"{path}.resources[{number}]", rename)
+        if replication is None:
+            continue
+        if replication.resource in found:
+            reader.problem(f"{path}.resources[{number}].name", f"{replication.resource} is in the list twice")
+        found[replication.resource] = replication
+    return tuple(found.values()), one_each
+
+
+def _replication(reader: _Reader, value: object, path: str, rename_by_default: bool) -> Replication | None:
+    entry = reader.section(value, path, ("name", "rename", "devices", "replicas"))
+    name = _resource(reader, entry.get("name"), f"{path}.name")
+    if name is None:
+        return None
+    rename = name + (".shared" if rename_by_default else "")
+    if entry.get("rename") is not None:
+        rename = _resource(reader, entry["rename"], f"{path}.rename") or name
+    elif len(rename) > _MAX_NAME:
+        reader.problem(f"{path}.name", f"with .shared it is longer than {_MAX_NAME} characters")
+    replicas = entry.get("replicas")
+    if not isinstance(replicas, int) or isinstance(replicas, bool) or not 1 <= replicas <= _MAX_REPLICAS:
+        reader.problem(f"{path}.replicas", f"is {replicas!r}; it must be a number from 1 to {_MAX_REPLICAS}")
+        return None
+    return Replication(name, rename, replicas, _devices(reader, entry.get("devices"), f"{path}.devices"))
+
+
+def _resource(reader: _Reader, value: object, path: str) -> str | None:
+    text = value if isinstance(value, str) else ""
+    name = text if text.startswith(PREFIX) else PREFIX + text
+    if not _NAME.fullmatch(name.removeprefix(PREFIX)) or len(name) > _MAX_NAME:
+        reader.problem(path, f"is {value!r}; it must be {PREFIX}<name>, at most {_MAX_NAME} characters")
+        return None
+    if mode_of(name) is not Mode.PGPU:
+        reader.problem(path, f"is {value!r}, which another mode offers; choose another name")
+        return None
+    return name
+
+
+def _devices(reader: _Reader, value: object, path: str) -> int | tuple[str, ...] | None:
+    if value is None or value == "all":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    if isinstance(value, list):
+        names = tuple(str(item) for item in value if isinstance(item, int | str) and not isinstance(item, bool))
+        if names and len(names) == len(value) and all(map(_DEVICE.fullmatch, names)):
+            return names
+    reader.problem(path, f"is {value!r}; it must be all, a number of devices, or a list of indices and UUIDs")
+    return None
+
+
+def _strategies(reader: _Reader, value: object) -> tuple[Strategy, ...] | None:
+    if value is None:
+        return None
+    names = value if isinstance(value, list) else [name.strip() for name in str(value).split(",")]
+    try:
+        return tuple(dict.fromkeys(map(Strategy, names))) or None
+    except (TypeError, ValueError):
+        known = ", ".join(Strategy)
+        reader.problem("flags.plugin.deviceListStrategy", f"is {value!r}; it must be one or several of {known}")
+        return None
+
+
+def _channels(reader: _Reader, value: object) -> tuple[int, ...]:
+    if value is None or value == []:
+        return ()
+    if value == [0]:
+        return (0,)
+    reader.problem("imex.channelIDs", f"is {value!r}; it must be [] or [0]")
+    return ()
+
+
+class _Reader:
+    """Looks things up, and remembers what is wrong and what has no effect."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+
+    def problem(self, path: str, text: str) -> None:
+        self.problems.append(f"{path}: {text}")
+
+    def section(
+        self, value: object, path: str, known: Collection[str], unused: Collection[str] = ()
+    ) -> Mapping[str, Any]:
+        """The mapping at ``path``, which has no other keys than these."""
+        if value is None and path:
+            return {}
+        if not isinstance(value, Mapping):
+            self.problem(path or "the file", f"is {value!r}; it must be a mapping")
+            return {}
+        for key in value:
+            where = f"{path}.{key}" if path else str(key)
+            if key in unused:
+                if value[key] is not None:
+                    self.notes.append(f"{where} has no effect here")
+            elif key not in known:
+                self.problem(where, f"unknown key; known: {', '.join(sorted([*known, *unused]))}")
+        return value
+
+    def choice(self, section: Mapping[str, Any], path: str, key: str, known: Collection[str]) -> str | None:
+        """The value of ``key``, if it is there."""
+        value = section.get(key)
+        if value is None or (isinstance(value, str) and value in known):
+            return value
+        self.problem(f"{path}.{key}", f"is {value!r}; it must be one of {', '.join(known)}")
+        return None
+
+    def switch(self, section: Mapping[str, Any], path: str, key: str) -> bool | None:
+        """The value of ``key``, if it is there."""
+        value = section.get(key)
+        if value is None or isinstance(value, bool):
+            return value
+        self.problem(f"{path}.{key}", f"is {value!r}; it must be true or false")
+        return None
+
+    def text(self, section: Mapping[str, Any], path: str, key: str) -> str | None:
+        """The value of ``key``, if it is there."""
+        value = section.get(key)
+        if value is None or (isinstance(value, str) and value):
+            return value
+        self.problem(f"{path}.{key}", f"is {value!r}; it must be a text")
+        return None

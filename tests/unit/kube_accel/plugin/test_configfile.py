@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from contextlib import suppress
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_accel.plugin.configfile import ConfigError, Configuration, Strategy, parse
+from kube_accel.sharing.timeslicing import Replication
+
+FULL: dict[str, Any] = {
+    "version": "v1",
+    "flags": {
+        "migStrategy": "mixed",
+        "failOnInitError": True,
+        "nvidiaDriverRoot": "/run/nvidia/driver",
+        "gdrcopyEnabled": True,
+        "gdsEnabled": False,
+        "mofedEnabled": None,
+        "plugin": {
+            "passDeviceSpecs": True,
+            "deviceListStrategy": ["cdi-cri", "envvar"],
+            "deviceIDStrategy": "index",
+            "cdiAnnotationPrefix": "cdi.k8s.io/",
+            "containerDriverRoot": "/driver-root",
+            "sharedDevicesAllocationPolicy": "packed",
+        },
+        "gfd": {"oneshot": False, "sleepInterval": "60s"},
+    },
+    "imex": {"channelIDs": [0], "required": True},
+    "sharing": {
+        "timeSlicing": {
+            "renameByDefault": True,
+            "failRequestsGreaterThanOne": True,
+            "resources": [
+                {"name": "nvidia.com/gpu", "replicas": 4},
+                {"name": "mig-1g.10gb", "rename": "small", "replicas": 2, "devices": ["0:1", 3]},
+            ],
+        }
+    },
+}
+
+
+def text(document: object) -> str:
+    return yaml.safe_dump(document)
+
+
+def problems(document: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse(document if isinstance(document, str) else text(document))
+    return str(caught.value)
+
+
+def test_everything_is_taken() -> None:
+    assert parse(text(FULL)) == Configuration(
+        mig_strategy="mixed",
+        device_list_strategy=(Strategy.CDI_CRI, Strategy.ENVVAR),
+        device_id_strategy="index",
+        pass_device_specs=True,
+        cdi_annotation_prefix="cdi.k8s.io/",
+        driver_root="/run/nvidia/driver",
+        container_driver_root="/driver-root",
+        gdrcopy=True,
+        gds=False,
+        mofed=None,
+        pack_shared=True,
+        imex_channels=(0,),
+        imex_required=True,
+        replications=(
+            Replication("nvidia.com/gpu", "nvidia.com/gpu.shared", 4),
+            Replication("nvidia.com/mig-1g.10gb", "nvidia.com/small", 2, ("0:1", "3")),
+        ),
+        one_replica_each=True,
+        notes=(
+            "flags.failOnInitError has no effect here",
+            "flags.gfd.oneshot has no effect here",
+            "flags.gfd.sleepInterval has no effect here",
+        ),
+    )
+
+
+def test_a_version_is_all_there_must_be() -> None:
+    assert parse("version: v1\n") == Configuration()
+    assert parse("version: v1\nflags:\nsharing:\n  timeSlicing:\n") == Configuration()
+
+
+def test_strategies_may_be_one_text() -> None:
+    document = {"version": "v1", "flags": {"plugin": {"deviceListStrategy": "volume-mounts, envvar"}}}
+    assert parse(text(document)).device_list_strategy == (Strategy.VOLUME_MOUNTS, Strategy.ENVVAR)
+
+
+def test_a_name_given_to_a_shared_resource_beats_the_default_one() -> None:
+    document = deepcopy(FULL)
+    document["sharing"]["timeSlicing"]["resources"] = [{"name": "gpu", "rename": "gpu", "replicas": 2}]
+    assert parse(text(document)).replications == (Replication("nvidia.com/gpu", "nvidia.com/gpu", 2),)
+
+
+def test_every_mistake_is_named_at_once() -> None:
+    document = deepcopy(FULL)
+    document["flags"]["plugin"]["passDeviceSpec"] = True
+    document["sharing"]["timeSlicing"]["resources"][1]["replica"] = 4
+    document["flags"]["migStrategy"] = "both"
+    said = problems(document)
+    assert "flags.plugin.passDeviceSpec: unknown key; known: " in said
+    assert "sharing.timeSlicing.resources[1].replica: unknown key; known: devices, name, rename, replicas" in said
+    assert "flags.migStrategy: is 'both'; it must be one of none, single, mixed" in said
+
+
+@pytest.mark.parametrize(
+    ("sharing", "said"),
+    [
+        ({"mps": {}}, "sharing.mps: is not served here: MPS is a mode of the node (gpu_mode: mps)"),
+        ({"timeSlicing": {"renameByDefault": True}}, "sharing.timeSlicing.resources: must be a list"),
+        ({"timeSlicing": {"resources": []}}, "sharing.timeSlicing.resources: must be a list"),
+        ({"timeSlicing": {"resources": ["gpu"]}}, "sharing.timeSlicing.resources[0]: is 'gpu'; it must be a mapping"),
+        ({"timeSlicing": {"resources": [{"name": "gpu"}]}}, "resources[0].replicas: is None"),
+        ({"timeSlicing": {"resources": [{"name": "gpu", "replicas": 0}]}}, "resources[0].replicas: is 0"),
+        ({"timeSlicing": {"resources": [{"name": "gpu", "replicas": True}]}}, "resources[0].replicas: is True"),
+        ({"timeSlicing": {"resources": [{"replicas": 2}]}}, "resources[0].name: is None"),
+        ({"timeSlicing": {"resources": [{"name": "a/b", "replicas": 2}]}}, "resources[0].name: is 'a/b'"),
+        ({"timeSlicing": {"resources": [{"name": "g" * 53, "replicas": 2}]}}, "resources[0].name: is 'ggg"),
+        (
+            {"timeSlicing": {"resources": [{"name": "mps-core", "replicas": 2}]}},
+            "resources[0].name: is 'mps-core', which another mode offers",
+        ),
+        (
+            {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2}, {"name": "nvidia.com/gpu", "replicas": 3}]}},
+            "sharing.timeSlicing.resources[1].name: nvidia.com/gpu is in the list twice",
+        ),
+        (
+            {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2, "devices": "some"}]}},
+            "resources[0].devices: is 'some'; it must be all, a number of devices, or a list of indices and UUIDs",
+        ),
+        (
+            {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2, "devices": []}]}},
+            "resources[0].devices: is []",
+        ),
+        ({"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2, "devices": 0}]}}, "resources[0].devices: is 0"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(sharing: object, said: str) -> None:
+    assert said in problems({"version": "v1", "sharing": sharing})
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("", "the file: is None; it must be a mapping"),
+        ("- version", "the file: is ['version']"),
+        ("version: v2", "version: is 'v2'; it must be v1"),
+        ("flags: {}", "version: is None; it must be v1"),
+        ("version: v1\n  flags: {", "not YAML: "),
+        ("version: v1\nflags: {plugin: {deviceListStrategy: cdi}}", "flags.plugin.deviceListStrategy: is 'cdi'"),
+        ("version: v1\nflags: {plugin: {deviceListStrategy: [[]]}}", "flags.plugin.deviceListStrategy: is [[]]"),
+        ("version: v1\nflags: {gdsEnabled: 'yes'}", "flags.gdsEnabled: is 'yes'; it must be true or false"),
+        ("version: v1\nflags: {nvidiaDriverRoot: ''}", "flags.nvidiaDriverRoot: is ''; it must be a text"),
+        ("version: v1\nimex: {channelIDs: [1]}", "imex.channelIDs: is [1]; it must be [] or [0]"),
+    ],
+)
+def test_what_is_no_configuration_is_refused(document: str, said: str) -> None:
+    assert said in problems(document)
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+KEYS = st.sampled_from(
+    ["version", "flags", "sharing", "timeSlicing", "resources", "plugin", "name", "replicas", "devices", "gfd", "imex"]
+) | st.text(max_size=4)
+VALUES = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12
+)
+
+
+@given(st.dictionaries(KEYS, VALUES) | VALUES)
+def test_whatever_comes_is_read_or_refused(document: object) -> None:
+    for candidate in (document, {"version": "v1", "sharing": {"timeSlicing": document}, "flags": document}):
+        with suppress(ConfigError):
+            assert isinstance(parse(yaml.dump(candidate, Dumper=yaml.SafeDumper)), Configuration)
+
+
+def paths(value: object, found: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Of every mapping in a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    below = [path for key, item in inner for path in paths(item, (*found, key))]
+    return [found, *below] if isinstance(value, dict) else below
+
+
+@given(st.sampled_from(paths(FULL)))
+def test_an_unknown_key_is_named_wherever_it_is(path: tuple[str | int, ...]) -> None:
+    document = deepcopy(FULL)
+    section: Any = document
+    for step in path:
+        section = section[step]
+    section["unheardOf"] = 1
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in (*path, "unheardOf"))
+    assert f"{where.lstrip('.')}: unknown key" in problems(document)
