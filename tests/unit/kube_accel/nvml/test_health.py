@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from kube_accel.model import GpuHealth, Health
 from kube_accel.nvml.health import Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
+from kube_accel.nvml.switches import Switches
 
 RULES = Rules(recovery_polls=3, incident_seconds=100.0)
 GOOD = Poll()
@@ -65,6 +67,30 @@ def test_sequence(observations: Sequence[Observation], health: GpuHealth) -> Non
     assert after(*observations).health == health
 
 
+@pytest.mark.parametrize(
+    ("observation", "health"),
+    [
+        pytest.param(Poll("the driver asks for a GPU reset"), Health.HEALTHY, id="the driver's word"),
+        pytest.param(Poll(ecc=8), Health.HEALTHY, id="memory errors"),
+        pytest.param(Xid(48), Health.HEALTHY, id="XID"),
+        pytest.param(Poll("GPU is lost", lost=True, answered=False), Health.UNHEALTHY, id="no answer"),
+        pytest.param(Xid(95), Health.UNHEALTHY, id="XID that was enabled"),
+    ],
+)
+def test_with_checks_switched_off(observation: Observation, health: Health) -> None:
+    rules = replace(RULES, switches=Switches(all_xids=False, counted=frozenset({95}), driver_word=False))
+    assert observe(Condition(ecc=7), observation, 1000.0, rules).health.health is health
+
+
+def test_advice_is_given_while_the_gpu_is_handed_out() -> None:
+    advised = after(Poll(advice="reset it"))
+    assert advised.health == GpuHealth(Health.HEALTHY, advice="reset it")
+    assert after(GOOD, condition=advised).health == HEALTHY
+    assert after(Xid(48), Reset(), *[Poll(advice="reset it")] * 3).health == GpuHealth(
+        Health.HEALTHY, advice="reset it"
+    )
+
+
 def test_bad_poll_restarts_the_wait_after_an_xid() -> None:
     unknown = Poll("NVML: Unknown Error (999)")
     assert after(Xid(48), *[GOOD] * 90, unknown, *[GOOD] * 99).health.health is Health.UNHEALTHY
@@ -94,7 +120,7 @@ def test_only_good_polls_in_a_row_make_a_gpu_healthy_again(history: list[tuple[f
                 observation
                 for observation in last
                 if (isinstance(observation, Poll) and not observation.complaint)
-                or (isinstance(observation, Xid) and observation.number in RULES.ignored_xids)
+                or (isinstance(observation, Xid) and not RULES.switches.counts(observation.number))
             ]
             assert len(good) == len(last)
 

@@ -18,6 +18,7 @@ import pytest
 from kube_accel.model import Ancestor, DriverState, GpuHealth, GpuLink, Health, Inventory, Snapshot
 from kube_accel.nvml.monitor import QuiesceError
 from sim.nvml import profiles
+from sim.nvml.topology import Topology
 
 from .conftest import NODE, PATIENCE, QUICK, Host, Spy, Watch, eventually
 
@@ -155,6 +156,97 @@ def test_memory_faults_make_a_gpu_unhealthy(host: Host, watch: Start) -> None:
     snapshot = node.until(lambda snapshot: [*snapshot.health.values()].count(HEALTHY) == 6)
     assert snapshot.health[uuid(before, 1)].reason == "new uncorrectable memory errors"
     assert "replace the GPU" in snapshot.health[uuid(before, 4)].reason
+
+
+def test_row_that_waits_for_a_reset_is_no_reason_to_withhold_the_gpu(host: Host, watch: Start) -> None:
+    node = watch(host)
+    before = node.until(all_healthy)
+    with host.change() as topology:
+        topology.gpus[4].remap_pending = 1
+    advised = node.until(lambda snapshot: bool(snapshot.health[uuid(before, 4)].advice))
+    assert {health.health for health in advised.health.values()} == {Health.HEALTHY}
+    with host.change() as topology:
+        topology.gpus[4].remap_pending = 0
+    node.until(all_healthy)
+
+
+def logged(host: Host, log: Path, gpu: int, xid: int) -> None:
+    """The kernel's own words, as syslog writes them."""
+    slot = Topology.load(host.topology_file).gpus[gpu].pci.rpartition(".")[0]
+    with log.open("a") as file:
+        file.write(f"Nov 21 18:29:19 node kernel: NVRM: Xid (PCI:{slot}): {xid}, pid=77, name=python, text\n")
+
+
+def test_xid_that_only_the_kernel_logs_is_seen(host: Host, watch: Start, tmp_path: Path) -> None:
+    log = tmp_path / "kern.log"
+    log.touch()
+    logged(host, log, 1, 119)  # before the start: over
+    node = watch(host, replace(QUICK, kernel_logs=(tmp_path / "absent", log)))
+    before = node.until(all_healthy)
+    logged(host, log, 5, 31)  # a program's fault
+    logged(host, log, 6, 119)
+    snapshot = node.until(lambda snapshot: snapshot.health[uuid(before, 6)] != HEALTHY)
+    assert snapshot.health[uuid(before, 6)].reason == "XID 119 (GSP firmware timeout)"
+    assert [gpu for gpu, health in snapshot.health.items() if health != HEALTHY] == [uuid(before, 6)]
+
+
+def test_xid_of_both_tellers_counts_once(
+    host: Host, watch: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = tmp_path / "kern.log"
+    log.touch()
+    node = watch(host, replace(QUICK, kernel_logs=(log,)))
+    before = node.until(all_healthy)
+    with host.change() as topology:
+        topology.raise_xid(2, 48)
+    node.until(lambda snapshot: snapshot.health[uuid(before, 2)] != HEALTHY)
+    logged(host, log, 2, 48)
+    logged(host, log, 3, 48)
+    node.until(lambda snapshot: snapshot.health[uuid(before, 3)] != HEALTHY)
+    told = [record.__dict__["by"] for record in caplog.records if record.getMessage() == "XID reported"]
+    assert told == ["NVML", "kernel log"]
+
+
+def test_what_was_logged_before_the_gpus_were_let_go_of_is_over(host: Host, watch: Start, tmp_path: Path) -> None:
+    log = tmp_path / "kern.log"
+    log.touch()
+    node = watch(host, replace(QUICK, kernel_logs=(log,)))
+    before = node.until(all_healthy)
+    node.monitor.quiesce(PATIENCE * 10)
+    logged(host, log, 2, 48)  # what an administrator did meanwhile
+    logged(host, log, 2, 119)
+    node.monitor.resume()
+    node.until(all_healthy)
+    logged(host, log, 3, 119)
+    snapshot = node.until(lambda snapshot: snapshot.health[uuid(before, 3)] != HEALTHY)
+    assert snapshot.health[uuid(before, 2)] == HEALTHY
+
+
+def test_restart_does_not_forget_an_xid(host: Host, watch: Start, tmp_path: Path) -> None:
+    options = replace(QUICK, memory=tmp_path / "health.json")
+    node = watch(host, options)
+    before = node.until(all_healthy)
+    with host.change() as topology:
+        topology.raise_xid(2, 48)
+    bad = node.until(lambda snapshot: snapshot.health[uuid(before, 2)] != HEALTHY)
+    node.monitor.stop()
+    again = watch(host, options).until(ready)
+    assert again.health == bad.health
+
+
+def test_restart_does_not_forget_memory_errors(host: Host, watch: Start, tmp_path: Path) -> None:
+    options = replace(QUICK, memory=tmp_path / "health.json")
+    with host.change() as topology:
+        topology.gpus[1].ecc_uncorrected = 7
+    node = watch(host, options)
+    node.until(all_healthy)
+    node.monitor.stop()
+    with host.change() as topology:
+        topology.gpus[1].ecc_uncorrected = 8
+    snapshot = watch(host, options).until(lambda snapshot: ready(snapshot) and HEALTHY in snapshot.health.values())
+    assert [health.reason for health in snapshot.health.values() if health != HEALTHY] == [
+        "new uncorrectable memory errors"
+    ]
 
 
 def test_nothing_new_is_no_new_version(host: Host, watch: Start) -> None:

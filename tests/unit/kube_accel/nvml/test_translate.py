@@ -26,6 +26,7 @@ def gpu(index: int, **changes: Any) -> dict[str, Any]:
         "cc": [7, 5],
         "mig": False,
         "ecc": None,
+        "remap_pending": None,
         "remap_failed": None,
         "recovery": None,
     } | changes
@@ -65,7 +66,7 @@ def test_gpus_that_are_gone_stay_with_their_links() -> None:
     assert inventory == previous
     assert translate.polls([gpu(0), lost_without_name], inventory) == {
         "GPU-0": Poll(),
-        "GPU-1": Poll("NVML: GPU is lost (15)", lost=True),
+        "GPU-1": Poll("NVML: GPU is lost (15)", lost=True, answered=False),
         "GPU-2": translate.NOT_ENUMERATED,
     }
 
@@ -93,8 +94,12 @@ def test_gpu_that_moved_keeps_its_name() -> None:
         ({"recovery": 1, "ecc": 3}, Poll("the driver asks for a GPU reset", ecc=3)),
         ({"recovery": 99}, Poll("the driver asks for recovery action 99")),
         ({"remap_failed": True}, Poll("a faulty memory row could not be remapped: replace the GPU")),
-        ({"error": {"code": 999, "text": "Unknown Error"}}, Poll("NVML: Unknown Error (999)")),
-        ({"error": GONE}, Poll("NVML: GPU is lost (15)", lost=True)),
+        (
+            {"remap_pending": True, "remap_failed": False},
+            Poll(advice="a faulty memory row will be remapped when the GPU is reset: reset it once no pod uses it"),
+        ),
+        ({"error": {"code": 999, "text": "Unknown Error"}}, Poll("NVML: Unknown Error (999)", answered=False)),
+        ({"error": GONE}, Poll("NVML: GPU is lost (15)", lost=True, answered=False)),
     ],
 )
 def test_poll(changes: dict[str, Any], poll: Poll) -> None:

@@ -98,6 +98,8 @@ class GpuHealth:
 
     health: Health
     reason: str = ""
+    advice: str = ""
+    """What the GPU needs some day although it may be handed out until then."""
 
 
 class DriverState(StrEnum):

@@ -57,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
         "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
     )
     plugin.add_argument(
+        "--kernel-log",
+        type=Path,
+        action="append",
+        default=[],
+        help="/dev/kmsg, or the file syslog writes kernel messages to; given repeatedly, the first that can be read",
+    )
+    plugin.add_argument(
         "--takeover", action="store_true", help="register even where another plugin serves the resource"
     )
     plugin.add_argument("--config-file", type=Path, help="mode pgpu: a configuration as NVIDIA's plugin has it")

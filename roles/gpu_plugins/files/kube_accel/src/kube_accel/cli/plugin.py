@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 
 from kube_accel import logs
+from kube_accel.nvml import switches
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.plugin.modelock import ModeLock
 from kube_accel.plugin.options import NodeError, PluginOptions, check_directories, listen_problem
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         mps_control_command=arguments.mps_control_command,
         mps_interval=arguments.mps_interval,
     )
-    monitor = GpuMonitor(MonitorOptions(sysfs_root=arguments.sysfs_root))
+    monitor = GpuMonitor(_watching(arguments))
     try:
         check_directories(options)
         if not _take_turns(options, stop):
@@ -67,6 +68,18 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_NODE
     finally:
         monitor.stop()
+
+
+def _watching(arguments: argparse.Namespace) -> MonitorOptions:
+    found, wrong = switches.read(os.environ)
+    for sentence in wrong:
+        _log.warning("a health check switch is not understood", extra={"reason": sentence})
+    return MonitorOptions(
+        sysfs_root=arguments.sysfs_root,
+        switches=found,
+        kernel_logs=tuple(arguments.kernel_log),
+        memory=arguments.state_dir / "health.json",
+    )
 
 
 def _take_turns(options: PluginOptions, stop: threading.Event) -> bool:

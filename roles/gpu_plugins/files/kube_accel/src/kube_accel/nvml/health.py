@@ -10,12 +10,10 @@ was unloaded, or that was released to an administrator counts as reset: there is
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kube_accel.model import GpuHealth, Health
-
-APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that a faulty program causes; the GPU is fine (the set NVIDIA's device plugin ignores)."""
+from kube_accel.nvml.switches import Switches
 
 _XID_MEANING = {  # NVIDIA, "XID Errors"
     48: "double-bit ECC error",
@@ -39,7 +37,7 @@ class Rules:
 
     recovery_polls: int = 3
     incident_seconds: float = 300.0
-    ignored_xids: frozenset[int] = APPLICATION_XIDS
+    switches: Switches = field(default_factory=Switches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +49,12 @@ class Poll:
     lost: bool = False
     """The complaint is of a kind that only a reset or a new enumeration ends."""
     ecc: int | None = None
-    """Uncorrectable memory errors since the driver was loaded; None where it cannot be read."""
+    """Uncorrectable memory errors since the driver was loaded; None where it cannot be read. Not the count of the
+    card's whole life: a row that was remapped once is no reason to withhold the card for ever."""
+    answered: bool = True
+    """The GPU could be asked: a complaint is what the driver says of it."""
+    advice: str = ""
+    """What the GPU needs some day although it may be handed out until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +88,20 @@ class Condition:
     good_polls: int = 0
     """In a row, since the last bad news; counted only while unhealthy."""
     ecc: int | None = None
+    advice: str = ""
 
     @property
     def health(self) -> GpuHealth:
         """HEALTHY, or UNHEALTHY with every known reason."""
         reason = "; ".join(filter(None, (*self.incidents, self.complaint)))
-        return GpuHealth(Health.UNHEALTHY, reason) if reason else GpuHealth(Health.HEALTHY)
+        return GpuHealth(Health.UNHEALTHY if reason else Health.HEALTHY, reason, self.advice)
 
 
 def observe(condition: Condition, observation: Observation, now: float, rules: Rules) -> Condition:
     """The condition after this observation; ``now`` in seconds of a monotonic clock."""
     match observation:
         case Xid(number):
-            if number in rules.ignored_xids:
+            if not rules.switches.counts(number):
                 return condition
             meaning = _XID_MEANING.get(number)
             return _incident(condition, f"XID {number} ({meaning})" if meaning else f"XID {number}", now, rules)
@@ -106,7 +110,8 @@ def observe(condition: Condition, observation: Observation, now: float, rules: R
         case Reset():
             return replace(condition, incident_until=0.0, good_polls=0)
         case Poll(complaint, lost):
-            if complaint:
+            condition = replace(condition, advice=observation.advice)
+            if complaint and (rules.switches.driver_word or not observation.answered):
                 worse = replace(_setback(condition, now, rules), complaint=complaint)
                 return replace(worse, incident_until=0.0) if lost else worse
             return _good_poll(condition, observation, now, rules)
@@ -115,13 +120,13 @@ def observe(condition: Condition, observation: Observation, now: float, rules: R
 def _good_poll(condition: Condition, poll: Poll, now: float, rules: Rules) -> Condition:
     known, ecc = condition.ecc, poll.ecc
     condition = replace(condition, ecc=known if ecc is None else ecc)
-    if known is not None and ecc is not None and ecc > known:
+    if rules.switches.driver_word and known is not None and ecc is not None and ecc > known:
         return _incident(condition, "new uncorrectable memory errors", now, rules)
     if not condition.complaint and not condition.incidents:
         return condition
     good = min(condition.good_polls + 1, rules.recovery_polls)
     if good >= rules.recovery_polls and now >= condition.incident_until:
-        return Condition(ecc=condition.ecc)
+        return Condition(ecc=condition.ecc, advice=condition.advice)
     return replace(condition, good_polls=good)
 
 

@@ -10,7 +10,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -18,8 +18,11 @@ from typing import Any
 
 from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Snapshot
 from kube_accel.nvml import translate
-from kube_accel.nvml.health import APPLICATION_XIDS, Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
+from kube_accel.nvml.health import Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
+from kube_accel.nvml.kernel_log import KernelLog, Sightings
+from kube_accel.nvml.memory import Memory
 from kube_accel.nvml.process import WorkerProcess, worker_command
+from kube_accel.nvml.switches import Switches
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +50,11 @@ class MonitorOptions:
     """Good polls in a row that make a GPU healthy again."""
     xid_recovery_seconds: float = 300.0
     """Without news after a critical XID that nothing shows to have ended in a reset; see ``health``."""
-    ignored_xids: frozenset[int] = APPLICATION_XIDS
+    switches: Switches = field(default_factory=Switches)
+    kernel_logs: tuple[Path, ...] = ()
+    """Where the kernel's log is: the first that can be read is followed."""
+    memory: Path | None = None
+    """File that keeps what a restart must not forget."""
 
 
 class QuiesceError(TimeoutError):
@@ -75,7 +82,7 @@ class GpuMonitor:
 
     def __init__(self, options: MonitorOptions, spawn: Callable[[], WorkerProcess] | None = None) -> None:
         self._options = options
-        self._rules = Rules(options.recovery_polls, options.xid_recovery_seconds, options.ignored_xids)
+        self._rules = Rules(options.recovery_polls, options.xid_recovery_seconds, options.switches)
         self._spawn = spawn or (lambda: WorkerProcess(worker_command(options.sysfs_root)))
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -97,6 +104,10 @@ class GpuMonitor:
         self._poll_at = 0.0
         self._inventory: Inventory | None = None
         self._conditions: dict[str, Condition] = {}
+        self._memory = Memory(options.memory)
+        self._kernel_log = KernelLog(options.kernel_logs)
+        self._log_at = 0.0
+        self._sightings = Sightings()
 
     def start(self) -> None:
         """Begin watching; returns at once."""
@@ -152,10 +163,13 @@ class GpuMonitor:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._conditions = self._memory.load()
+        self._kernel_log.open()
         try:
             while not self._stopping:
                 try:
                     self._step()
+                    self._memory.save(self._conditions)
                 except Exception as error:  # a fault of ours must show as one, not as GPUs that stay healthy for ever
                     log.exception("the GPU monitor failed")
                     detail = f"the GPU monitor failed: {error!r}"
@@ -164,6 +178,7 @@ class GpuMonitor:
             self._retire()
             for process in self._dying:
                 process.wait(_STOP_SECONDS)
+            self._kernel_log.close()
             with self._changed:
                 self._ended = True
                 os.close(self._wakeup)
@@ -183,6 +198,9 @@ class GpuMonitor:
         self._receive(worker, now)
         if worker is not self._worker:
             return
+        if self._inventory is not None and now >= self._log_at:
+            self._log_at = now + self._options.poll_interval
+            self._read_kernel_log(self._inventory, now)
         if worker.deadline is not None and now >= worker.deadline:
             self._wedged(worker, now)
         elif worker.deadline is None and now >= self._poll_at:
@@ -230,6 +248,8 @@ class GpuMonitor:
             detail = f"NVML hangs, and its workers cannot be ended (pids {pids}): reboot the node"
             self._publish(DriverState.WEDGED, detail, Health.UNKNOWN)
             return
+        if self._snapshot.driver_state is DriverState.QUIESCED:
+            self._kernel_log.read()  # what an administrator did meanwhile
         try:
             process = self._spawn()
         except OSError as error:
@@ -272,10 +292,24 @@ class GpuMonitor:
     def _event(self, message: dict[str, Any], now: float) -> None:
         self._poll_at = now
         uuid = message.get("uuid")
-        if message["event"] != "xid" or uuid not in self._conditions:
+        if message["event"] == "xid" and uuid in self._conditions:
+            self._xid(uuid, message["xid"], "NVML", now)
+
+    def _read_kernel_log(self, inventory: Inventory, now: float) -> None:
+        xids = self._kernel_log.read()
+        if not xids:
             return
-        log.warning("XID reported", extra={"gpu": uuid, "xid": message["xid"]})
-        self._observe(uuid, Xid(message["xid"]), now)
+        uuids = {gpu.pci_address.rpartition(".")[0]: gpu.uuid for gpu in inventory.gpus}
+        for xid in xids:
+            if xid.slot in uuids:
+                self._xid(uuids[xid.slot], xid.number, "kernel log", now)
+        self._poll_at = now
+
+    def _xid(self, uuid: str, number: int, teller: str, now: float) -> None:
+        if not self._sightings.first(uuid, number, teller, now):
+            return
+        log.warning("XID reported", extra={"gpu": uuid, "xid": number, "by": teller})
+        self._observe(uuid, Xid(number), now)
         if self._snapshot.driver_state is DriverState.READY:
             self._publish(DriverState.READY)
 
@@ -304,6 +338,7 @@ class GpuMonitor:
     def _refused(self, worker: _Worker, error: dict[str, Any], now: float) -> None:
         """NVML as a whole answered with an error."""
         if error["code"] == translate.DRIVER_NOT_LOADED:
+            self._kernel_log.read()  # what came before it was unloaded
             self._observe_all(Reset(), now)
         self._interrupted(worker, DriverState.UNAVAILABLE, translate.unavailable(error), Health.UNHEALTHY, now)
 
@@ -349,16 +384,16 @@ class GpuMonitor:
         after = self._conditions[uuid] = observe(before, observation, now, self._rules)
         if after.health != before.health:
             health = after.health
-            log.warning(
-                "GPU health changed", extra={"gpu": uuid, "health": health.health.value, "reason": health.reason}
-            )
+            news = {"gpu": uuid, "health": health.health.value, "reason": health.reason, "advice": health.advice}
+            log.warning("GPU health changed", extra=news)
 
     def _publish(self, state: DriverState, detail: str = "", otherwise: Health | None = None) -> None:
         """A new snapshot if a reader can see a difference. ``otherwise``: the health of GPUs not known to be bad."""
-        known = {uuid: condition.health for uuid, condition in self._conditions.items()}
+        gpus = self._inventory.gpus if self._inventory is not None else ()
+        known = {gpu.uuid: self._conditions[gpu.uuid].health for gpu in gpus}
         if otherwise is not None:
             known = {
-                uuid: GpuHealth(otherwise, detail) if health.health is Health.HEALTHY else health
+                uuid: GpuHealth(otherwise, detail, health.advice) if health.health is Health.HEALTHY else health
                 for uuid, health in known.items()
             }
         old = self._snapshot

@@ -15,7 +15,11 @@ DRIVER_NOT_LOADED = 9
 _LIBRARY_NOT_FOUND = 12
 _LOST = frozenset({6, 15, 16, 28})  # nvmlReturn_t: NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
 
-NOT_ENUMERATED = Poll("not enumerated by the driver", lost=True)
+NOT_ENUMERATED = Poll("not enumerated by the driver", lost=True, answered=False)
+
+_REMAP_FAILED = "a faulty memory row could not be remapped: replace the GPU"
+# The driver keeps programs off the row until then (NVIDIA, "GPU Memory Error Management").
+_REMAP_PENDING = "a faulty memory row will be remapped when the GPU is reset: reset it once no pod uses it"
 
 _RECOVERY = {  # nvmlDeviceGpuRecoveryAction_t
     1: "a GPU reset",
@@ -87,13 +91,14 @@ def unavailable(error: Record) -> str:
 
 def _poll(entry: Record) -> Poll:
     if error := entry.get("error"):
-        return Poll(_reason(error), lost=error["code"] in _LOST)
+        return Poll(_reason(error), lost=error["code"] in _LOST, answered=False)
     ecc = entry["ecc"]
+    advice = _REMAP_PENDING if entry["remap_pending"] else ""
     if action := entry["recovery"]:
-        return Poll(f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}", ecc=ecc)
-    if entry["remap_failed"]:
-        return Poll("a faulty memory row could not be remapped: replace the GPU", ecc=ecc)
-    return Poll(ecc=ecc)
+        complaint = f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}"
+    else:
+        complaint = _REMAP_FAILED if entry["remap_failed"] else ""
+    return Poll(complaint, ecc=ecc, advice=advice)
 
 
 def _reason(error: Record) -> str:

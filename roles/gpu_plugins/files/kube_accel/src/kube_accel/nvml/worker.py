@@ -117,7 +117,9 @@ class Driver:
                     handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
                 )
             )
-            status["remap_failed"] = self._optional(lambda: bool(nvml.nvmlDeviceGetRemappedRows(handle)[3]))
+            remapped = self._optional(lambda: list(nvml.nvmlDeviceGetRemappedRows(handle)))
+            _, _, pending, failed = map(bool, remapped) if isinstance(remapped, list) else [None] * 4
+            status |= {"remap_pending": pending, "remap_failed": failed}
             status["recovery"] = self._optional(lambda: self._recovery_action(handle))
         return status
 

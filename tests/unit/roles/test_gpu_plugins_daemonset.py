@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the DaemonSets of the gpu_plugins role let the daemon see and do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar, trust_as_template
+
+from .conftest import ROLES
+
+
+@pytest.fixture
+def container() -> Any:
+    """``container(**variables)``: the daemon's container and the volumes of its pod."""
+
+    def value(**variables: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        role = ROLES / "gpu_plugins"
+        loader = DataLoader()
+        scope: dict[str, Any] = {"inventory_hostname": "node-1", "mode": "pgpu", "ansible_facts": {}}
+        scope |= loader.load_from_file(str(role / "defaults/main.yml"), trusted_as_template=True)
+        scope |= loader.load_from_file(str(role / "vars/main.yml"), trusted_as_template=True)
+        scope["served"] = scope["__gpu_plugins_modes"]["pgpu"]
+        text = trust_as_template((role / "templates/daemonset.yml.j2").read_text())
+        rendered = yaml.safe_load(Templar(loader, variables=scope | variables).template(text))
+        spec = rendered["spec"]["template"]["spec"]
+        return spec["containers"][0], spec["volumes"]
+
+    return value
+
+
+def kernel_logs(found: dict[str, Any]) -> list[str]:
+    return [word.partition("=")[2] for word in found["command"] if word.startswith("--kernel-log=")]
+
+
+def test_the_daemon_has_no_more_rights_than_it_needs(container: Any) -> None:
+    found, volumes = container()
+    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert not found["securityContext"]["allowPrivilegeEscalation"]
+    assert "privileged" not in found["securityContext"]
+    assert kernel_logs(found) == ["/host/var/log/kern.log", "/host/var/log/messages"]
+    mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}
+    assert mounts["/host/var/log"]["readOnly"]
+    assert [volume["hostPath"]["path"] for volume in volumes].count("/var/log") == 1
+    assert not {variable["name"] for variable in found["env"]} & {"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"}
+
+
+def test_the_kernels_own_log_takes_a_privileged_container(container: Any) -> None:
+    found, volumes = container(gpu_plugins_kernel_logs=["/dev/kmsg"])
+    assert found["securityContext"]["privileged"]
+    assert "allowPrivilegeEscalation" not in found["securityContext"]
+    assert kernel_logs(found) == ["/host/dev/kmsg"]
+    assert [volume["hostPath"]["path"] for volume in volumes].count("/dev") == 1
+
+
+def test_health_checks_are_switched_as_with_the_peer(container: Any) -> None:
+    found, _ = container(gpu_plugins_disable_healthchecks=48, gpu_plugins_enable_healthchecks="31,all")
+    variables = {variable["name"]: variable.get("value") for variable in found["env"]}
+    assert variables["DP_DISABLE_HEALTHCHECKS"] == "48"
+    assert variables["DP_ENABLE_HEALTHCHECKS"] == "31,all"
