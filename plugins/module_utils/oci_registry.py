@@ -1,6 +1,9 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A registry as far as pushing needs it (OCI distribution specification 1.1, token authentication as Docker's)."""
+"""A registry as far as pushing an image and reading its configuration need it.
+
+OCI distribution specification 1.1, token authentication as Docker's.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,11 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import 
 )
 
 MAX_ANSWER = 1 << 20
+# What Docker calls manifests and indexes; registries hold both kinds.
+DOCKER_TYPES = (
+    "application/vnd.docker.distribution.manifest.v2+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
 # The name Docker gives its registry is not the host that serves it.
 HOSTS = {"docker.io": "registry-1.docker.io"}
 
@@ -85,6 +93,21 @@ class Registry:
         before = _document(answer) if answer.status == 200 else {}
         index = merged_index(image, before if before.get("mediaType") == INDEX_TYPE else {})
         return index, answer.body != index.read()
+
+    def configuration(self, architecture: str) -> Dict[str, Any]:
+        """The configuration of the image the tag names for an architecture. Raises RegistryError when there is none."""
+        accept = {"Accept": ", ".join((INDEX_TYPE, MANIFEST_TYPE, *DOCKER_TYPES))}
+        document = _document(self._call("GET", f"manifests/{self.reference.tag}", accept))
+        if "manifests" in document:
+            found = {one.get("platform", {}).get("architecture"): one["digest"] for one in document["manifests"]}
+            if architecture not in found:
+                known = ", ".join(sorted(str(name) for name in found))
+                raise RegistryError(f"{self.reference} is there for {known} and not for {architecture}")
+            document = _document(self._call("GET", f"manifests/{found[architecture]}", accept))
+        digest = document.get("config", {}).get("digest")
+        if digest is None:
+            raise RegistryError(f"what {self.reference} names is no image: it has no configuration")
+        return _document(self._call("GET", f"blobs/{digest}"))
 
     def push(self, image: Image, index: Blob | None = None) -> List[str]:
         """Send what is missing, what the tag names last; returns the digests of the blobs sent."""

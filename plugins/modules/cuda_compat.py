@@ -1,0 +1,435 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: cuda_compat
+short_description: Tell whether a CUDA program runs on a machine
+version_added: 0.1.0
+description:
+  - Holds what a program was built with against a machine's driver and GPUs, and says V(ok), V(unstable) or V(blocked),
+    which rule decides, and what to do.
+  - The machine is O(facts) that M(accel.kubernetes.nvml_facts) returned, a O(node) with the labels of GPU feature
+    discovery, or the node of a O(pod). The program is described by options, or read from an O(image) or the O(pod).
+  - What is said of it in an option wins over what the image says.
+  - An image that brings NVIDIA's forward compatibility package is known by the driver branches in its
+    C(NVIDIA_REQUIRE_CUDA).
+  - Explains CUDA's error codes, too. Changes nothing.
+options:
+  facts:
+    description: The machine, as RV(accel.kubernetes.nvml_facts#module:nvml).
+    type: dict
+  node:
+    description: The machine, as name of a node whose labels are read.
+    type: str
+  pod:
+    description: A pod whose containers that ask for GPUs are looked at, on the node it runs on.
+    type: dict
+    suboptions:
+      name:
+        description: Its name.
+        type: str
+        required: true
+      namespace:
+        description: Its namespace.
+        type: str
+        default: default
+      read_image:
+        description: Ask the registry for what its images say. Without it only the pod's own environment is known.
+        type: bool
+        default: true
+  image:
+    description: The program, as an image whose environment and labels are read from its registry.
+    type: str
+  registry:
+    description: How to reach the registry of O(image) and of the O(pod)'s images.
+    type: dict
+    default: {}
+    suboptions:
+      username:
+        description: User of the registry.
+        type: str
+        default: ""
+      password:
+        description: Password of O(registry.username).
+        type: str
+        default: ""
+      token:
+        description: Bearer token for it.
+        type: str
+        default: ""
+      ca_path:
+        description: Certificate authorities its certificate may come from, as PEM, instead of the system's.
+        type: path
+      insecure:
+        description: Speak plain HTTP to it. HTTPS is always verified.
+        type: bool
+        default: false
+      timeout:
+        description: Seconds it may leave a request without answer or progress.
+        type: float
+        default: 60
+  architecture:
+    description: Which of an image's architectures is meant.
+    type: str
+    default: amd64
+  environment:
+    description: Variables of the program's image or container. They win over those of O(image).
+    type: dict
+    default: {}
+  labels:
+    description: Labels of the program's image. They win over those of O(image).
+    type: dict
+    default: {}
+  cuda_version:
+    description: CUDA the program was built with, as V(12.4).
+    type: str
+    default: ""
+  compat_version:
+    description: CUDA of the forward compatibility package that comes with it, as V(12.4).
+    type: str
+    default: ""
+  ptx:
+    description: Whether it has the driver compile PTX. Left out, it may.
+    type: bool
+  dtype:
+    description: Number format it computes in, as V(bf16), V(fp16), V(fp8) or what PyTorch calls them.
+    type: str
+    default: ""
+  model:
+    description: Published model it serves, whose format is known by its name. O(dtype) wins.
+    type: str
+    default: ""
+  mode:
+    description: What it gets of a GPU, as the inventory variable C(gpu_mode) has it.
+    type: str
+    choices: ["", pgpu, vgpu, mps, cgpu]
+    default: ""
+  cores:
+    description: Percent of a GPU it gets. A multiple of 100 is whole cards, which virtualization leaves alone.
+    type: int
+    default: 0
+  virtualization_version:
+    description:
+      - CUDA that the node's GPU virtualization was built for, as V(12.4) for Tencent's GPU manager. Empty where none
+        stands between program and driver.
+    type: str
+    default: ""
+  errors:
+    description: CUDA error codes or names to explain.
+    type: list
+    elements: str
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+requirements:
+  - kubernetes, for O(node) and O(pod)
+attributes:
+  check_mode:
+    support: full
+    details: Changes nothing in any case.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: posix
+seealso:
+  - module: accel.kubernetes.nvml_facts
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Read the GPUs
+  accel.kubernetes.nvml_facts:
+
+- name: Tell whether CUDA 13.0 runs here
+  accel.kubernetes.cuda_compat:
+    facts: "{{ ansible_facts.accel_nvml }}"
+    cuda_version: "13.0"
+  register: answer
+
+- name: Stop where it does not
+  ansible.builtin.assert:
+    that: answer.verdict != 'blocked'
+    fail_msg: "{{ answer.reason }}. {{ answer.remedy }}"
+
+- name: Tell whether an image with a model in bfloat16 runs on a node
+  accel.kubernetes.cuda_compat:
+    node: gpu-1
+    image: docker.io/vllm/vllm-openai:v0.10.0
+    model: meta-llama/Llama-3.1-8B-Instruct
+  delegate_to: localhost
+
+- name: Find out what is wrong with a pod that ended with an error
+  accel.kubernetes.cuda_compat:
+    pod: {name: train, namespace: team-a}
+    errors: [CUDA_ERROR_UNSUPPORTED_PTX_VERSION]
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+verdict:
+  description: The worst of RV(checks). V(ok) where there is nothing to say.
+  returned: success
+  type: str
+  sample: blocked
+rule:
+  description: Which rule decided it.
+  returned: success
+  type: str
+  sample: driver_is_older
+reason:
+  description: What was found.
+  returned: success
+  type: str
+  sample: "the driver supports CUDA 12.2 and the program was built with 13.0: CUDA_ERROR_UNKNOWN (999) or error 35"
+remedy:
+  description: What to do. Empty when nothing is wrong.
+  returned: success
+  type: str
+  sample: Upgrade the driver to branch 580 or newer, or use an image of CUDA 12.2.
+checks:
+  description: One for the program, or one for each container of the O(pod) that asks for GPUs.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    subject:
+      description: The program, image or container.
+      returned: success
+      type: str
+      sample: team-a/train main
+    verdict:
+      description: V(ok), V(unstable) or V(blocked).
+      returned: success
+      type: str
+      sample: blocked
+    rule:
+      description: Which rule decided it.
+      returned: success
+      type: str
+      sample: driver_is_older
+    reason:
+      description: What was found.
+      returned: success
+      type: str
+    remedy:
+      description: What to do.
+      returned: success
+      type: str
+    findings:
+      description: What each rule said, the worst first.
+      returned: success
+      type: list
+      elements: dict
+      sample: [{"verdict": "ok", "rule": "driver_is_newer", "reason": "...", "remedy": ""}]
+errors:
+  description: O(errors) in words. One that is not known has no name.
+  returned: success
+  type: list
+  elements: dict
+  sample:
+    - code: 222
+      name: CUDA_ERROR_UNSUPPORTED_PTX_VERSION
+      cause: The program's PTX is of a newer CUDA than the driver's compiler; minor version compatibility leaves it out.
+      remedy: Recompile for the GPU's sm_xx, which needs no PTX, or upgrade the driver to the program's CUDA.
+"""
+
+import copy
+from dataclasses import asdict
+from typing import Any, Dict, Iterator, List, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import cuda_compat, cuda_needs, cuda_tables
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Machine, Needs, version_of
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_errors import explain
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import ImageError, Reference, parse_reference
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci_registry import Access, Registry, RegistryError
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+
+class Asked:
+    """The module's options, and the cluster and registries they name."""
+
+    def __init__(self, module: AnsibleK8SModule) -> None:
+        self.module = module
+        self.params = module.params
+        self._client: Any = None
+
+    def pairs(self) -> Iterator[Tuple[str, Machine, Needs]]:
+        """Subject, machine and needs of each check."""
+        needs = self._needs()
+        if self.params["pod"]:
+            yield from self._containers(needs, self.params["pod"])
+            return
+        if self.params["facts"] is None and not self.params["node"]:
+            return
+        environment: Dict[str, str] = {}
+        labels: Dict[str, str] = {}
+        if self.params["image"]:
+            environment, labels = self._image(self.params["image"], self.params["architecture"])
+        needs = self._with_image(needs, environment, labels, self.params["image"] or "")
+        if self.params["node"]:
+            machine = cuda_needs.machine_of_labels(
+                self._get("Node", self.params["node"])["metadata"].get("labels") or {}
+            )
+        else:
+            machine = cuda_needs.machine_of_facts(self.params["facts"])
+        yield self.params["image"] or "program", machine, needs
+
+    def _needs(self) -> Needs:
+        params = self.params
+        return Needs(
+            cuda=version_of(params["cuda_version"]),
+            compat=version_of(params["compat_version"]),
+            ptx=params["ptx"],
+            dtype=cuda_tables.canonical(params["dtype"]) if params["dtype"] else cuda_tables.of_model(params["model"]),
+            mode=params["mode"],
+            cores=params["cores"],
+            virtualization=version_of(params["virtualization_version"]),
+        )
+
+    def _with_image(self, needs: Needs, environment: Dict[str, str], labels: Dict[str, str], reference: str) -> Needs:
+        given = {name: str(value) for name, value in self.params["environment"].items()}
+        told = {name: str(value) for name, value in self.params["labels"].items()}
+        return cuda_needs.needs_of_image(needs, {**environment, **given}, {**labels, **told}, reference)
+
+    def _containers(self, needs: Needs, options: Dict[str, Any]) -> Iterator[Tuple[str, Machine, Needs]]:
+        pod = self._get("Pod", options["name"], options["namespace"])
+        node = pod["spec"].get("nodeName")
+        named = f"{options['namespace']}/{options['name']}"
+        if self.params["facts"] is not None:
+            machine, architecture = cuda_needs.machine_of_facts(self.params["facts"]), self.params["architecture"]
+        elif self.params["node"] or node:
+            labels = self._get("Node", self.params["node"] or node)["metadata"].get("labels") or {}
+            machine = cuda_needs.machine_of_labels(labels)
+            architecture = labels.get("kubernetes.io/arch", self.params["architecture"])
+        else:
+            self.module.fail_json(msg=f"pod {named} is on no node yet; name one it is meant for in 'node'")
+        for container in pod["spec"]["containers"] + (pod["spec"].get("initContainers") or []):
+            asks = cuda_needs.needs_of_container(needs, container)
+            if asks is None:
+                continue
+            environment, labels = {}, {}
+            if options["read_image"]:
+                environment, labels = self._image(container["image"], architecture)
+            environment = {**environment, **cuda_needs.environment_of(container)}
+            yield (
+                f"{named} {container['name']}",
+                machine,
+                self._with_image(asks, environment, labels, container["image"]),
+            )
+
+    def _image(self, name: str, architecture: str) -> Tuple[Dict[str, str], Dict[str, str]]:
+        """Environment and labels."""
+        tagged, _at, digest = name.partition("@")
+        reference = parse_reference(tagged)
+        if digest:
+            reference = Reference(reference.registry, reference.repository, digest)
+        configuration = Registry(reference, Access(**self.params["registry"])).configuration(architecture)
+        config = configuration.get("config") or {}
+        variables = (item.partition("=") for item in config.get("Env") or [])
+        return {key: value for key, _equals, value in variables}, config.get("Labels") or {}
+
+    def _get(self, kind: str, name: str, namespace: str | None = None) -> Dict[str, Any]:
+        if self._client is None:
+            self.module.requires("kubernetes")
+            with explained():
+                self._client = get_api_client(module=self.module)
+        with explained():
+            found: Dict[str, Any] = self._client.get(
+                self._client.resource(kind, "v1"), name=name, namespace=namespace
+            ).to_dict()
+        return found
+
+
+def main() -> None:
+    """Run the module."""
+    registry = {
+        "username": {"type": "str", "default": ""},
+        "password": {"type": "str", "default": "", "no_log": True},
+        "token": {"type": "str", "default": "", "no_log": True},
+        "ca_path": {"type": "path"},
+        "insecure": {"type": "bool", "default": False},
+        "timeout": {"type": "float", "default": 60},
+    }
+    pod = {
+        "name": {"type": "str", "required": True},
+        "namespace": {"type": "str", "default": "default"},
+        "read_image": {"type": "bool", "default": True},
+    }
+    spec = {
+        "facts": {"type": "dict"},
+        "node": {"type": "str"},
+        "pod": {"type": "dict", "options": pod},
+        "image": {"type": "str"},
+        "registry": {"type": "dict", "default": {}, "options": registry, "apply_defaults": True},
+        "architecture": {"type": "str", "default": "amd64"},
+        "environment": {"type": "dict", "default": {}},
+        "labels": {"type": "dict", "default": {}},
+        "cuda_version": {"type": "str", "default": ""},
+        "compat_version": {"type": "str", "default": ""},
+        "ptx": {"type": "bool"},
+        "dtype": {"type": "str", "default": ""},
+        "model": {"type": "str", "default": ""},
+        "mode": {"type": "str", "choices": ["", *cuda_compat.MODES], "default": ""},
+        "cores": {"type": "int", "default": 0},
+        "virtualization_version": {"type": "str", "default": ""},
+        "errors": {"type": "list", "elements": "str"},
+    }
+    module = AnsibleK8SModule(
+        argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec},
+        mutually_exclusive=[("facts", "node"), ("image", "pod")],
+        required_one_of=[("facts", "node", "pod", "errors")],
+        supports_check_mode=True,
+        check_k8s=False,
+        check_pyyaml=False,
+    )
+    wrong = [name for name in VERSIONS if module.params[name] and not version_of(module.params[name])]
+    if wrong:
+        module.fail_json(msg=f"{wrong[0]} is {module.params[wrong[0]]!r}; write a version such as 12.4")
+    try:
+        checks = [
+            {"subject": subject, **asdict(cuda_compat.decide(machine, needs))}
+            for subject, machine, needs in Asked(module).pairs()
+        ]
+    except (ApiServerError, RegistryError, ImageError) as error:
+        module.fail_json(msg=str(error))
+    worst = max(checks, key=lambda check: cuda_compat.VERDICTS.index(check["verdict"]), default=NOTHING)
+    module.exit_json(
+        changed=False,
+        checks=checks,
+        errors=explained_errors(module.params["errors"] or []),
+        **{key: worst[key] for key in NOTHING},
+    )
+
+
+VERSIONS = ("cuda_version", "compat_version", "virtualization_version")
+NOTHING: Dict[str, Any] = {
+    "verdict": cuda_compat.OK,
+    "rule": "none",
+    "reason": "Nothing was to be checked.",
+    "remedy": "",
+}
+
+
+def explained_errors(errors: List[str]) -> List[Dict[str, Any]]:
+    """Each error in words."""
+    said = []
+    for error in errors:
+        known = explain(error)
+        code = int(error) if error.strip().isdigit() else None
+        unknown = {"cause": "It is not in the table.", "remedy": "See CUresult in NVIDIA's CUDA driver API."}
+        said.append(asdict(known) if known else {"code": code, "name": "" if code is not None else error, **unknown})
+    return said
+
+
+if __name__ == "__main__":
+    main()
