@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of an API server as a daemon on a node speaks to: HTTPS, PATCH, an answer a test chooses."""
+"""As much of an API server as a daemon on a node speaks to: HTTPS, its node, an answer a test chooses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import trustme
 
@@ -25,12 +26,13 @@ class Request:
 
 @dataclass
 class ApiServer:
-    """Answers every PATCH with ``status`` and ``reply`` and keeps what it was sent."""
+    """Answers every PATCH with ``status`` and ``reply``, keeps what it was sent and patches the one node it has."""
 
     port: int = 0
     status: int = 200
     reply: object = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
+    node: dict[str, dict[str, dict[str, str]]] = field(default_factory=lambda: {"metadata": {}})
 
 
 @contextmanager
@@ -39,10 +41,18 @@ def serving(authority: trustme.CA, port: int = 0) -> Iterator[ApiServer]:
     state = ApiServer()
 
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            state.requests.append(Request(self.command, self.path, dict(self.headers), None))
+            self.answer(json.dumps(state.node if state.status == 200 else state.reply).encode())
+
         def do_PATCH(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             state.requests.append(Request(self.command, self.path, dict(self.headers), body))
-            answer = state.reply if isinstance(state.reply, bytes) else json.dumps(state.reply).encode()
+            if state.status == 200:
+                merge(state.node, body)
+            self.answer(state.reply if isinstance(state.reply, bytes) else json.dumps(state.reply).encode())
+
+        def answer(self, answer: bytes) -> None:
             self.send_response(state.status)
             self.send_header("Location", "https://127.0.0.1:1/elsewhere")
             self.send_header("Content-Length", str(len(answer)))
@@ -65,6 +75,17 @@ def serving(authority: trustme.CA, port: int = 0) -> Iterator[ApiServer]:
         httpd.shutdown()
         httpd.server_close()
         thread.join()
+
+
+def merge(document: dict[str, Any], patch: dict[str, Any]) -> None:
+    """RFC 7396, of objects in objects."""
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            merge(document.setdefault(key, {}), value)
+        elif value is None:
+            document.pop(key, None)
+        else:
+            document[key] = value
 
 
 def service_account(directory: Path, authority: trustme.CA) -> Path:

@@ -29,6 +29,7 @@ from unit.kube_accel.api_server import ApiServer, service_account, serving
 from unit.kube_accel.fraction_node import smi
 
 RESOURCE = "nvidia.com/gpu"
+INVENTORY = "kube-accel.io/inventory"
 DEADLINE = 40.0
 
 
@@ -159,8 +160,9 @@ def pod(name: str, gpus: int) -> PodSpec:
 
 def written(server: ApiServer) -> list[dict[str, Any]]:
     """Every annotation, first to last."""
-    bodies: list[Any] = [request.body for request in server.requests]
-    return [json.loads(body["metadata"]["annotations"]["kube-accel.io/inventory"]) for body in bodies]
+    bodies: list[Any] = [request.body for request in server.requests if request.method == "PATCH"]
+    annotations = [body["metadata"].get("annotations", {}) for body in bodies]
+    return [json.loads(found[INVENTORY]) for found in annotations if INVENTORY in found]
 
 
 def inventory(server: ApiServer) -> dict[str, Any]:
@@ -229,6 +231,48 @@ def test_a_node_hands_out_its_gpus_and_ends_cleanly(host: Host) -> None:
     assert [path.name for path in (host.kubelet_root / "device-plugins").iterdir()] == ["kubelet.sock"]
     host.wait_healthy(set())
     assert {"time", "level", "logger", "message"} <= plugin.logged()[0].keys()
+
+
+def test_the_node_is_labelled_and_what_others_set_stays(host: Host) -> None:
+    server = host.api_server()
+    (host.root / "sys/class/dmi/id").mkdir(parents=True)
+    (host.root / "sys/class/dmi/id/product_name").write_text("DGX H100 (rev 2)\n")
+    server.node["metadata"]["labels"] = {"nvidia.com/gpu.family": "theirs", "zone": "a"}
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    wait(lambda: "cuda-major-version" in server.node["metadata"]["labels"], "the labels")
+    labels = server.node["metadata"]["labels"]
+    assert labels.pop("nvidia.com/gfd.timestamp").isdigit()
+    assert labels == {
+        "zone": "a",
+        "cuda-major-version": "13",
+        "cuda-minor-version": "0",
+        "nvidia.com/cuda.driver-version.full": "580.159.04",
+        "nvidia.com/cuda.driver-version.major": "580",
+        "nvidia.com/cuda.driver-version.minor": "159",
+        "nvidia.com/cuda.driver-version.revision": "04",
+        "nvidia.com/cuda.driver.major": "580",
+        "nvidia.com/cuda.driver.minor": "159",
+        "nvidia.com/cuda.driver.rev": "04",
+        "nvidia.com/cuda.runtime-version.full": "13.0",
+        "nvidia.com/cuda.runtime-version.major": "13",
+        "nvidia.com/cuda.runtime-version.minor": "0",
+        "nvidia.com/cuda.runtime.major": "13",
+        "nvidia.com/cuda.runtime.minor": "0",
+        "nvidia.com/gpu.compute.major": "9",
+        "nvidia.com/gpu.compute.minor": "0",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.family": "theirs",
+        "nvidia.com/gpu.machine": "DGX-H100-rev-2",
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/gpu.mode": "compute",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.replicas": "1",
+        "nvidia.com/gpu.sharing-strategy": "none",
+        "nvidia.com/mig.capable": "true",
+        "nvidia.com/mps.capable": "false",
+    }
+    wait(lambda: any("somebody else" in line["message"] for line in plugin.logged()), "the warning")
 
 
 def test_a_lost_gpu_is_withdrawn_alone_and_comes_back_by_itself(host: Host) -> None:

@@ -89,3 +89,20 @@ def test_the_server_comes_from_the_environment(tmp_path: Path) -> None:
     for host, url in (("10.0.0.1", "https://10.0.0.1:6443"), ("fd00::1", "https://[fd00::1]:6443")):
         found = in_cluster(tmp_path, {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": "6443"})
         assert found == ApiClient(url, tmp_path)
+
+
+def test_a_node_is_read_and_its_labels_and_annotations_are_patched_at_once(
+    client: ApiClient, server: ApiServer
+) -> None:
+    server.node = {"metadata": {"labels": {"a": "1"}}}
+    assert client.node("node-1") == server.node
+    assert "Content-Type" not in server.requests[0].headers
+    client.patch_node("node-1", {"labels": {"a": None, "b": "2"}, "annotations": {}})
+    assert server.requests[1].body == {"metadata": {"labels": {"a": None, "b": "2"}}}
+    assert client.node("node-1") == {"metadata": {"labels": {"b": "2"}}}
+
+
+def test_a_node_that_is_no_object_is_an_error(client: ApiClient, server: ApiServer) -> None:
+    server.node = []  # type: ignore[assignment]
+    with pytest.raises(ApiRefusedError, match="no object"):
+        client.node("n")

@@ -24,6 +24,7 @@ def gpu(index: int, **changes: Any) -> dict[str, Any]:
         "model": "NVIDIA T4",
         "memory": 16 << 30,
         "cc": [7, 5],
+        "mig_capable": False,
         "mig": False,
         "ecc": None,
         "remap_pending": None,

@@ -75,6 +75,7 @@ def test_driver_without_anything_optional(nvml: FakeNvml, tmp_path: Path) -> Non
         "model": "Tesla T4",
         "memory": 16 << 30,
         "cc": [7, 5],
+        "mig_capable": False,
         "mig": False,
         "ecc": None,
         "remap_pending": None,

@@ -48,6 +48,8 @@ class Gpu:
     """sysfs spelling: ``0000:1a:00.0``, lower case, four-digit domain."""
     numa_node: int | None
     mig_enabled: bool
+    mig_capable: bool = False
+    """Whether it can be put into MIG mode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         service_account_dir=arguments.service_account_dir,
         takeover=arguments.takeover,
         config_file=arguments.config_file,
+        sysfs_root=arguments.sysfs_root,
         mps_root=arguments.mps_root,
         mps_control_command=arguments.mps_control_command,
         mps_interval=arguments.mps_interval,

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import urllib3
@@ -43,10 +44,28 @@ class ApiClient:
 
         Raises ApiError.
         """
-        patch = {"metadata": {"annotations": dict(annotations)}}
-        self._send("PATCH", f"/api/v1/nodes/{quote(name, safe='')}", "application/merge-patch+json", patch)
+        self.patch_node(name, {"annotations": annotations})
 
-    def _send(self, method: str, path: str, content_type: str, body: object) -> None:
+    def patch_node(self, name: str, metadata: Mapping[str, Mapping[str, str | None]]) -> None:
+        """Set labels and annotations of a node, or remove those that are None; all others stay.
+
+        Raises ApiError.
+        """
+        patch = {"metadata": {field: dict(values) for field, values in metadata.items() if values}}
+        self._send("PATCH", _node(name), "application/merge-patch+json", patch)
+
+    def node(self, name: str) -> dict[str, Any]:
+        """A node as the API server has it. Raises ApiError."""
+        data = self._send("GET", _node(name))
+        try:
+            found = json.loads(data)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ApiRefusedError(200, "its answer is no object")
+        return found
+
+    def _send(self, method: str, path: str, content_type: str = "", body: object = None) -> bytes:
         # Requests are rare, credentials rotate: a connection lives for one request, so that none outlives its files.
         # No retries, which includes redirects: those would be handed our token.
         ca = self.service_account_dir / "ca.crt"
@@ -58,13 +77,21 @@ class ApiClient:
                 response = pool.request(
                     method,
                     self.url + path,
-                    body=json.dumps(body).encode(),
-                    headers={"Authorization": f"Bearer {token}", "Content-Type": content_type},
+                    body=json.dumps(body).encode() if content_type else None,
+                    headers={
+                        "Authorization": f"Bearer {token}",
+                        **({"Content-Type": content_type} if content_type else {}),
+                    },
                 )
         except (OSError, urllib3.exceptions.HTTPError) as error:
             raise ApiUnreachableError(f"API server {self.url} not reached: {error}") from error
         if not 200 <= response.status < 300:
             raise ApiRefusedError(response.status, status_message(response.data))
+        return response.data
+
+
+def _node(name: str) -> str:
+    return f"/api/v1/nodes/{quote(name, safe='')}"
 
 
 def status_message(body: bytes) -> str:

@@ -120,6 +120,7 @@ def _gpu(entry: Record) -> Gpu | None:
         pci_address=entry["pci"],
         numa_node=entry["numa"],
         mig_enabled=entry["mig"],
+        mig_capable=entry["mig_capable"],
     )
 
 

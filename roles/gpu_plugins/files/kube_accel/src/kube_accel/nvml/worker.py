@@ -102,6 +102,7 @@ class Driver:
             facts["model"] = nvml.nvmlDeviceGetName(handle)
             facts["memory"] = nvml.nvmlDeviceGetMemoryInfo(handle).total  # asks the GPU, the others a cache
             facts["cc"] = list(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+            facts["mig_capable"] = self._mig_mode(handle) is not None
             facts["mig"] = self._mig(handle)
         return Device(handle, facts)
 
@@ -129,8 +130,12 @@ class Driver:
         return int(value.value.uiVal) if value.nvmlReturn == self._nvml.NVML_SUCCESS else None
 
     def _mig(self, handle: object) -> bool:
-        mode = self._optional(lambda: self._nvml.nvmlDeviceGetMigMode(handle))
+        mode = self._mig_mode(handle)
         return isinstance(mode, list) and mode[0] == self._nvml.NVML_DEVICE_MIG_ENABLE
+
+    def _mig_mode(self, handle: object) -> object:
+        """Current and pending mode, None for a GPU without."""
+        return self._optional(lambda: self._nvml.nvmlDeviceGetMigMode(handle))
 
     def _numa_node(self, address: str) -> int | None:
         """The kernel says -1 where there is one node or none is known."""

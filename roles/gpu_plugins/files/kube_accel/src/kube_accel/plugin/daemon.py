@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kube_accel.kube.podresources import PodResourcesClient
 from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
+from kube_accel.nvml import machine
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
+from kube_accel.plugin.labels import LabelWriter
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
@@ -22,6 +24,7 @@ from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
 from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
+from kube_accel.sharing.node_labels import Machine, labels
 from kube_accel.sharing.profile import PROFILES, mode_of
 
 if TYPE_CHECKING:
@@ -72,6 +75,7 @@ class Daemon:
         self._exit_code = EXIT_OK
         self._publishing = threading.Lock()
         self._annotation = AnnotationWriter(options.node_name, options.service_account_dir, self._annotation_text)
+        self._labels = LabelWriter(options.node_name, options.service_account_dir, self._wanted_labels)
         lister: Lister = PodResourcesClient(options.pod_resources_socket)
         profile = PROFILES.get(options.mode)
         self._held_elsewhere: Mapping[str, str] = {}
@@ -112,6 +116,7 @@ class Daemon:
         self._start("gpus", self._follow_gpus)
         self._start("holdings", self._holdings.run)
         self._start("annotation", self._annotation.run)
+        self._start("labels", self._labels.run)
         self._start("admin", self._admin.run)
         self._start("probes", self._probes.serve_forever)
         if self._fraction is not None:
@@ -207,6 +212,7 @@ class Daemon:
                     _log.info("devices advertised", extra={"devices": len(devices), "unhealthy": bad})
                 served.registrar.wake()
         self._annotation.wake()
+        self._labels.wake()
 
     def _snapshot(self) -> Snapshot:
         snapshot = self._gpus.snapshot()
@@ -234,6 +240,14 @@ class Daemon:
         if self._fraction is not None:
             return render(snapshot, share_holdings(self._fraction.held), self._options.mode, self._memory_unit)
         return render(snapshot, whole_holdings(held, snapshot.inventory, self._whole.parts), self._options.mode)
+
+    def _wanted_labels(self) -> dict[str, str] | None:
+        inventory = self._gpus.snapshot().inventory
+        if inventory is None or not self._holdings.asked:
+            return None
+        root = self._options.sysfs_root
+        classes = machine.pci_classes(root, (gpu.pci_address for gpu in inventory.gpus))
+        return labels(inventory, self._options.mode, self._whole.offered, Machine(machine.product(root), classes))
 
     def _foreign(self, resource: str) -> bool:
         return mode_of(resource) not in (None, self._options.mode)

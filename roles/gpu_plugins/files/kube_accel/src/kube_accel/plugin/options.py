@@ -30,6 +30,8 @@ class PluginOptions:
     takeover: bool
     config_file: Path | None = None
     """A configuration as NVIDIA's plugin has it, for mode pgpu."""
+    sysfs_root: Path = Path("/sys")
+    """Where the host's is seen."""
     mps_root: Path = Path("/run/nvidia/mps")
     """Where the MPS control daemons' directories are, on the host and here."""
     mps_control_command: str = "nvidia-cuda-mps-control"

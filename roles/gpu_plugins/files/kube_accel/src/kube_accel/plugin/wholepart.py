@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, KeysView
+from collections.abc import Iterable, KeysView, Mapping
 
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.configfile import Configuration
@@ -37,6 +37,11 @@ class WholeGpus:
     def parts(self) -> Iterable[whole.Part]:
         """All there are."""
         return (part for parts in self._parts.values() for part in parts)
+
+    @property
+    def offered(self) -> Mapping[str, tuple[whole.Part, ...]]:
+        """The parts by resource."""
+        return self._parts
 
     def see(self, snapshot: Snapshot) -> None:
         """Take the GPUs as they are now."""

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The node's labels: those of NVIDIA's GPU feature discovery, and the CUDA version in two more. Pure.
+
+Names and values are those of GPU feature discovery 0.20, so that what selects nodes by them need not know who writes
+them. Labels that node feature discovery keeps, and those that somebody else set, are left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kube_accel.model import Gpu, Inventory, Mode
+from kube_accel.sharing.whole import RESOURCE, Part
+
+PREFIX = "nvidia.com/"
+TIMESTAMP = f"{PREFIX}gfd.timestamp"
+OWNED = "kube-accel.io/labels"
+"""Annotation that lists the labels that are ours, separated by commas."""
+NFD_OWNED = "nfd.node.kubernetes.io/feature-labels"
+"""Annotation in which nfd-master lists its labels; an instance of it writes one with its name before."""
+
+_PCI_MODES = {0x030000: "graphics", 0x030200: "compute"}
+"""PCI class codes: VGA controller, 3D controller."""
+_VALUE_LIMIT = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the kernel tells of a node."""
+
+    product: str = ""
+    """Of the board's vendor; empty where it is not told."""
+    pci_classes: tuple[int, ...] = ()
+    """Of its GPUs; none where they are not told."""
+
+
+def labels(inventory: Inventory, mode: Mode, offered: Mapping[str, Sequence[Part]], machine: Machine) -> dict[str, str]:
+    """The labels of a node with these GPUs, none without GPUs. ``offered`` is by resource, for mode pgpu."""
+    if not inventory.gpus:
+        return {}
+    return {
+        **_versions(inventory),
+        **_resource(inventory.gpus, mode, offered),
+        f"{PREFIX}gpu.machine": clean(machine.product) or "unknown",
+        f"{PREFIX}gpu.mode": _pci_mode(machine.pci_classes),
+        f"{PREFIX}mig.capable": _truth(any(gpu.mig_capable for gpu in inventory.gpus)),
+        f"{PREFIX}mps.capable": _truth(mode is Mode.MPS),
+    }
+
+
+def clean(text: str) -> str:
+    """A text as a label's value: foreign characters gone, words joined by dashes."""
+    words = re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split()
+    return "-".join(words)[:_VALUE_LIMIT].strip("-_.")
+
+
+def _versions(inventory: Inventory) -> dict[str, str]:
+    driver, (major, minor) = inventory.driver_version, inventory.cuda_version
+    driver_major, driver_minor, revision = (*driver.split("."), "", "")[:3]
+    return {
+        "cuda-major-version": str(major),
+        "cuda-minor-version": str(minor),
+        f"{PREFIX}cuda.driver-version.full": driver,
+        f"{PREFIX}cuda.driver-version.major": driver_major,
+        f"{PREFIX}cuda.driver-version.minor": driver_minor,
+        f"{PREFIX}cuda.driver-version.revision": revision,
+        f"{PREFIX}cuda.runtime-version.full": f"{major}.{minor}",
+        f"{PREFIX}cuda.runtime-version.major": str(major),
+        f"{PREFIX}cuda.runtime-version.minor": str(minor),
+        # Deprecated there, and still what many select nodes by.
+        f"{PREFIX}cuda.driver.major": driver_major,
+        f"{PREFIX}cuda.driver.minor": driver_minor,
+        f"{PREFIX}cuda.driver.rev": revision,
+        f"{PREFIX}cuda.runtime.major": str(major),
+        f"{PREFIX}cuda.runtime.minor": str(minor),
+    }
+
+
+def _resource(gpus: Iterable[Gpu], mode: Mode, offered: Mapping[str, Sequence[Part]]) -> dict[str, str]:
+    """Of the model there is most of; the one with the lowest index where several are as many."""
+    listed = sorted(gpus, key=lambda gpu: gpu.index)
+    model, count = Counter(gpu.model for gpu in listed).most_common(1)[0]
+    alike = [gpu for gpu in listed if gpu.model == model]
+    # As feature discovery says it of GPUs that are cut: none of them is to be had whole.
+    replicas = 0 if mode is Mode.PGPU and all(gpu.mig_enabled for gpu in alike) else 1
+    strategy, shared = ("none" if mode is Mode.PGPU else mode.value), ""
+    uuids = {gpu.uuid for gpu in alike}
+    for name, parts in offered.items():
+        most = max(Counter(part.uuid for part in parts if part.uuid in uuids).values(), default=1)
+        if most > 1:
+            replicas, strategy, shared = most, "time-slicing", "-SHARED" if name == RESOURCE else ""
+    major, minor = alike[0].compute_capability
+    return {
+        f"{RESOURCE}.product": f"{(clean(model) or 'unknown')[: _VALUE_LIMIT - len(shared)]}{shared}",
+        f"{RESOURCE}.count": str(count),
+        f"{RESOURCE}.replicas": str(replicas),
+        f"{RESOURCE}.sharing-strategy": strategy,
+        f"{RESOURCE}.memory": str(alike[0].memory_bytes >> 20),
+        f"{RESOURCE}.family": _family(major, minor),
+        f"{RESOURCE}.compute.major": str(major),
+        f"{RESOURCE}.compute.minor": str(minor),
+    }
+
+
+def _family(major: int, minor: int) -> str:
+    if major == 7:
+        return "volta" if minor < 5 else "turing"
+    if major == 8:
+        return "ampere" if minor < 9 else "ada-lovelace"
+    names = {3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 12: "blackwell", 13: "rubin"}
+    return names.get(major, "undefined")
+
+
+def _pci_mode(classes: Sequence[int]) -> str:
+    return _PCI_MODES.get(classes[0], "unknown") if len(set(classes)) == 1 else "unknown"
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """What to change of a node's metadata; None takes something away."""
+
+    labels: dict[str, str | None] = field(default_factory=dict)
+    annotations: dict[str, str | None] = field(default_factory=dict)
+    foreign: tuple[str, ...] = ()
+    """Labels that say something else, and are not ours to change."""
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.annotations)
+
+
+def plan(labels: Mapping[str, str], annotations: Mapping[str, str], wanted: Mapping[str, str], seconds: int) -> Patch:
+    """The change that gives a node with these labels and annotations the wanted ones; empty when it has them.
+
+    Where node feature discovery keeps one of NVIDIA's labels, feature discovery runs, and all of NVIDIA's are its. The
+    timestamp, in seconds since the epoch, tells when one of the others changed last.
+    """
+    owned = {name for name in annotations.get(OWNED, "").split(",") if name}
+    kept = {name for key, text in annotations.items() if key.endswith(NFD_OWNED) for name in text.split(",")}
+    theirs = any(name.startswith(PREFIX) for name in kept)
+    ours = {name: value for name, value in wanted.items() if not (theirs and name.startswith(PREFIX))}
+    foreign = {name for name in ours if name in labels and name not in owned} | kept
+    mine = {name: value for name, value in ours.items() if name not in foreign}
+    changed: dict[str, str | None] = {name: value for name, value in mine.items() if labels.get(name) != value}
+    stamped = TIMESTAMP in owned and TIMESTAMP in labels
+    if (
+        any(name.startswith(PREFIX) for name in mine)
+        and TIMESTAMP not in foreign
+        and (stamped or TIMESTAMP not in labels)
+    ):
+        if changed or not stamped:
+            changed[TIMESTAMP] = str(seconds)
+        mine[TIMESTAMP] = ""
+    gone = owned - mine.keys() - kept
+    changed |= dict.fromkeys(sorted(gone & labels.keys()))
+    text = ",".join(sorted(mine))
+    noted: dict[str, str | None] = {} if text == annotations.get(OWNED, "") else {OWNED: text or None}
+    return Patch(
+        changed, noted, tuple(sorted(name for name in foreign & ours.keys() if labels.get(name) != ours[name]))
+    )
