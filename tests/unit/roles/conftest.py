@@ -30,6 +30,7 @@ def evaluate() -> Evaluate:
         scope: dict[str, Any] = {"ansible_facts": facts, "inventory_hostname": "node-1"}
         scope |= loader.load_from_file(str(ROLES / role / "defaults/main.yml"), trusted_as_template=True)
         scope |= loader.load_from_file(str(ROLES / role / "vars/main.yml"), trusted_as_template=True)
-        return Templar(loader, variables=scope | variables).template(scope[name])
+        scope |= variables
+        return Templar(loader, variables=scope).template(scope[name])
 
     return value

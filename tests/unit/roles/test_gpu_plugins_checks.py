@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.template import trust_as_template
+
+from kube_accel.plugin.configfile import Configuration, parse
 
 from .conftest import Evaluate
 
@@ -127,6 +130,12 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
     [
         ({"gpu_mode": "shared"}, "gpu_mode is 'shared'; set it to one of pgpu"),
         ({"gpu_plugins_image": ""}, "gpu_plugins_image is not set"),
+        ({"gpu_plugins_configs": {"four": {}, "a/b": {}, "-c": {}}}, "gpu_plugins_configs has a/b, -c; a name is also"),
+        (
+            {"gpu_plugins_configs": {"four": {}}, "gpu_plugins_config": "five"},
+            "gpu_plugins_config is 'five' and gpu_plugins_default_config is ''; gpu_plugins_configs has four.",
+        ),
+        ({"gpu_plugins_default_config": "four"}, "gpu_plugins_configs has none."),
         ({"__gpu_plugins_kubelet": {"stat": {"exists": False}}}, "set gpu_plugins_kubelet_dir"),
         ({"__gpu_plugins_picked": {"resources": []}}, "set gpu_plugins_node_name"),
         (
@@ -287,6 +296,59 @@ def test_a_node_must_offer_what_its_usable_gpus_make(
     facts = {"accel_nvml": {"gpus": gpus}}
     assert complete({name: str(amount) for name, amount in expected.items()}) == all(expected.values())
     assert not complete({name: str(amount - 1) for name, amount in expected.items()})
+
+
+def slicing(replicas: int = 4, default_name: bool = False, **entry: Any) -> dict[str, Any]:
+    resources = [{"name": "nvidia.com/mig-1g.10gb", "replicas": 2}, {"name": "gpu", "replicas": replicas} | entry]
+    return {"version": "v1", "sharing": {"timeSlicing": {"renameByDefault": not default_name, "resources": resources}}}
+
+
+CONFIGS = {
+    "four": slicing(),
+    "kept": slicing(default_name=True),
+    "named": slicing(rename="nvidia.com/turns"),
+    "some": slicing(devices=1),
+    "text": yaml.safe_dump(slicing(3)),
+    "whole": {"version": "v1", "sharing": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"nvidia.com/gpu": 2}),
+        ({"gpu_plugins_default_config": "four"}, {"nvidia.com/gpu.shared": 8}),
+        ({"gpu_plugins_default_config": "four", "gpu_plugins_config": "whole"}, {"nvidia.com/gpu": 2}),
+        ({"gpu_plugins_config": "kept"}, {"nvidia.com/gpu": 8}),
+        ({"gpu_plugins_config": "named"}, {"nvidia.com/turns": 8}),
+        ({"gpu_plugins_config": "some"}, {"nvidia.com/gpu.shared": 1}),
+        ({"gpu_plugins_config": "text"}, {"nvidia.com/gpu.shared": 6}),
+        ({"gpu_plugins_config": "four", "gpu_mode": "mps"}, {"nvidia.com/mps-core": 200, "nvidia.com/mps-memory": 160}),
+    ],
+)
+def test_a_node_must_offer_what_its_configuration_makes(
+    evaluate: Evaluate, given: dict[str, Any], expected: dict[str, int]
+) -> None:
+    facts = {"accel_nvml": {"gpus": [gpu(), gpu()]}}
+    variables = answers(gpu_plugins_configs=CONFIGS) | given
+    assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **variables) == expected
+
+
+def test_the_label_of_the_node_counts_where_the_inventory_names_no_configuration(evaluate: Evaluate) -> None:
+    found = node("pgpu")
+    found["metadata"]["labels"]["nvidia.com/device-plugin.config"] = "four"
+    given = answers(gpu_plugins_configs=CONFIGS, __gpu_plugins_picked={"resources": [found]})
+    facts = {"accel_nvml": {"gpus": [gpu()]}}
+    assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == {"nvidia.com/gpu.shared": 4}
+
+
+def test_the_configurations_reach_the_plugin_as_they_are(evaluate: Evaluate) -> None:
+    template = (Path(__file__).parents[3] / "roles/gpu_plugins/templates/configs.yml.j2").read_text()
+    variables = {"gpu_plugins_configs": CONFIGS, "rendered": trust_as_template(template)}
+    rendered = evaluate("gpu_plugins", "rendered", {}, **variables)
+    data = (rendered if isinstance(rendered, dict) else yaml.safe_load(rendered))["data"]
+    assert {name: yaml.safe_load(text) for name, text in data.items()} == CONFIGS | {"text": slicing(3)}
+    assert all(isinstance(parse(text), Configuration) for text in data.values())
 
 
 @pytest.mark.parametrize("turned_off", [(), ("cgpu",), ("pgpu", "mps")])

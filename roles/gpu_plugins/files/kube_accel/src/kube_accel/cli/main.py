@@ -68,6 +68,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     plugin.add_argument("--config-file", type=Path, help="mode pgpu: a configuration as NVIDIA's plugin has it")
     plugin.add_argument(
+        "--config-map", type=_namespaced, help="mode pgpu: NAMESPACE/NAME of several; a label of the node names one"
+    )
+    plugin.add_argument("--default-config", default="", help="which of them a node without the label has")
+    plugin.add_argument(
         "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
     )
     plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")

@@ -15,7 +15,7 @@ from kube_accel import logs
 from kube_accel.nvml import switches
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.plugin.modelock import ModeLock
-from kube_accel.plugin.options import NodeError, PluginOptions, check_directories, listen_problem
+from kube_accel.plugin.options import ConfigMapRef, NodeError, PluginOptions, check_directories, listen_problem
 
 EXIT_OK, EXIT_NODE = 0, 2
 
@@ -50,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         takeover=arguments.takeover,
         config_file=arguments.config_file,
         sysfs_root=arguments.sysfs_root,
+        config_map=ConfigMapRef(*arguments.config_map) if arguments.config_map else None,
+        default_config=arguments.default_config,
         mps_root=arguments.mps_root,
         mps_control_command=arguments.mps_control_command,
         mps_interval=arguments.mps_interval,

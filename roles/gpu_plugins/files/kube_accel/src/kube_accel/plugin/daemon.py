@@ -10,11 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kube_accel.kube.podresources import PodResourcesClient
+from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
+from kube_accel.plugin.configfile import Configuration
+from kube_accel.plugin.configurator import Configurator, NotNowError
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
@@ -87,10 +89,15 @@ class Daemon:
             self._fraction = Fraction(options, profile, lister, self._publish)
             lister = self._fraction.lister
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
-        configuration = read_configuration(options)
-        for note in configuration.notes:
+        self._lister = lister
+        self._whole = WholeGpus(read_configuration(options))
+        self._configurator: Configurator | None = None
+        if options.config_map is not None:
+            self._configurator = Configurator(options, self._configure)
+            current = self._configurator.current
+            self._whole.configuration = current.configuration if current is not None else None
+        for note in self._whole.configuration.notes if self._whole.configuration is not None else ():
             _log.warning("part of the configuration is not used", extra={"reason": note})
-        self._whole = WholeGpus(configuration)
         if self._fraction is None:
             self._served = {name: self._serve_whole(name) for name in self._whole.resources}
         else:
@@ -117,6 +124,8 @@ class Daemon:
         self._start("holdings", self._holdings.run)
         self._start("annotation", self._annotation.run)
         self._start("labels", self._labels.run)
+        if self._configurator is not None:
+            self._start("configuration", partial(self._follow_configuration, self._configurator))
         self._start("admin", self._admin.run)
         self._start("probes", self._probes.serve_forever)
         if self._fraction is not None:
@@ -192,10 +201,40 @@ class Daemon:
             while snapshot.version <= version:
                 snapshot = self._gpus.wait(version, timeout=60)
 
+    def _follow_configuration(self, configurator: Configurator) -> None:
+        # Loaded here: TLS and HTTP are not needed to serve kubelet, which is waited for.
+        from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
+
+        try:
+            client = client_in_cluster(self._options.service_account_dir)
+        except KubeconfigError as error:
+            configurator.problem = f"--config-map needs an API server: {error}"
+            _log.error("no configuration", extra={"reason": configurator.problem})
+            return
+        configurator.run(client, self._stop)
+
+    def _configure(self, configuration: Configuration) -> None:
+        """Offer what this configuration makes of the GPUs. Raises NotChosenError, NotNowError."""
+        if self._holdings.allocated_lately:
+            raise NotNowError("a pod is being admitted")
+        with self._publishing:
+            inventory = self._gpus.snapshot().inventory
+            if inventory is None:
+                raise NotNowError("no GPU was read")
+            try:
+                listed = self._lister.list(timeout=5)
+            except PodResourcesError as error:
+                raise NotNowError(str(error)) from error
+            problem = self._whole.try_on(configuration, inventory, listed)
+            if problem is not None:
+                raise problem
+            self._whole.configuration = configuration
+        self._publish()
+
     def _publish(self) -> None:
         """Advertise the GPUs as they are now."""
         # One look at kubelet first: pods that another mode's plugin admitted may have GPUs.
-        if not self._holdings.asked:
+        if not self._holdings.asked or self._whole.configuration is None:
             return
         with self._publishing:
             snapshot = self._snapshot()
@@ -229,6 +268,8 @@ class Daemon:
         if self._fraction is not None and self._holdings.listed is not None:
             self._fraction.listed(self._holdings.listed)
         self._annotation.wake()
+        if self._configurator is not None:
+            self._configurator.wake()
 
     def _annotation_text(self) -> str | None:
         # One look at kubelet first, so that a restart does not blank what the annotation says is held.
@@ -260,6 +301,8 @@ class Daemon:
         return next(filter(None, (served.registrar.failure() for served in self._served.values())), "")
 
     def _readyz(self) -> str:
+        if self._configurator is not None and self._configurator.current is None:
+            return f"no configuration yet: {self._configurator.problem or 'the API server was not heard'}"
         registration = self._registration()
         if not registration.registered:
             return f"not registered with kubelet: {registration.detail}"
@@ -282,6 +325,7 @@ class Daemon:
             "driver": snapshot.driver_state.value,
             "detail": snapshot.detail,
             "mode": self._options.mode.value,
+            **self._configuration_status(),
             "resources": {
                 served.registrar.resource: {
                     "registered": served.registrar.state.registered,
@@ -293,6 +337,12 @@ class Daemon:
             "devices": sum(len(served.plugin.devices) for served in served_now),
             "healthy": sum(device.healthy for served in served_now for device in served.plugin.devices),
         }
+
+    def _configuration_status(self) -> dict[str, str]:
+        if self._configurator is None:
+            return {}
+        current = self._configurator.current
+        return {"configuration": current.name if current else "", "configuration_problem": self._configurator.problem}
 
     def _quiesce(self, request: Mapping[str, Any]) -> dict[str, Any]:
         seconds = request.get("seconds")

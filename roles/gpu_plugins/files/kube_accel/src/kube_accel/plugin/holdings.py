@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -71,6 +73,7 @@ class HoldingsReader:
         self._ours = ours
         self._on_change = on_change
         self._allocations: SimpleQueue[tuple[str, ...]] = SimpleQueue()
+        self._allocated_at = -math.inf
         self._held: Held | None = None
         self._listed: tuple[PodDevices, ...] = ()
         self._error: str | None = None
@@ -87,8 +90,14 @@ class HoldingsReader:
         """The last answer as kubelet gave it; None before the first."""
         return None if self._held is None else self._listed
 
+    @property
+    def allocated_lately(self) -> bool:
+        """Whether devices were handed to kubelet that it need not list yet."""
+        return time.monotonic() - self._allocated_at < 2 * _AFTER_ALLOCATE
+
     def allocated(self, devices: tuple[str, ...]) -> None:
         """Devices have just been handed to kubelet. Returns at once."""
+        self._allocated_at = time.monotonic()
         self._allocations.put(devices)
 
     def run(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from kube_accel.model import Mode
 from kube_accel.plugin.configfile import Configuration, parse
@@ -13,6 +14,13 @@ from kube_accel.plugin.configfile import Configuration, parse
 
 class NodeError(Exception):
     """The node is not as the flags say; the message names the flag and the remedy."""
+
+
+class ConfigMapRef(NamedTuple):
+    """A ConfigMap, each key of which is a configuration."""
+
+    namespace: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +40,10 @@ class PluginOptions:
     """A configuration as NVIDIA's plugin has it, for mode pgpu."""
     sysfs_root: Path = Path("/sys")
     """Where the host's is seen."""
+    config_map: ConfigMapRef | None = None
+    """Several of them, of which a label of the node names one."""
+    default_config: str = ""
+    """Which of them a node without the label has; empty for none."""
     mps_root: Path = Path("/run/nvidia/mps")
     """Where the MPS control daemons' directories are, on the host and here."""
     mps_control_command: str = "nvidia-cuda-mps-control"
@@ -61,10 +73,12 @@ def check_directories(options: PluginOptions) -> None:
 def read_configuration(options: PluginOptions) -> Configuration:
     """What ``--config-file`` says, or nothing. Raises NodeError."""
     path = options.config_file
+    if (path is not None or options.config_map is not None) and options.mode is not Mode.PGPU:
+        raise NodeError(f"--config-file and --config-map are for mode pgpu, not {options.mode.value}; leave them out")
     if path is None:
         return Configuration()
-    if options.mode is not Mode.PGPU:
-        raise NodeError(f"--config-file is for mode pgpu, not {options.mode.value}; leave it out")
+    if options.config_map is not None:
+        raise NodeError("--config-file and --config-map are both given; leave one of them out")
     try:
         return parse(path.read_text())
     except (OSError, ValueError) as error:

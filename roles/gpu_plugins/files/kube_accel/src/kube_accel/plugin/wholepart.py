@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, KeysView, Mapping
 
+from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Inventory, Snapshot
+from kube_accel.plugin.configchoice import NotChosenError, in_the_way
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
@@ -18,12 +20,13 @@ class WholeGpus:
 
     def __init__(
         self,
-        configuration: Configuration = Configuration(),  # noqa: B008 - frozen
+        configuration: Configuration | None = Configuration(),  # noqa: B008 - frozen
         layout: whole.Layout = whole.layout,
     ) -> None:
         """``layout`` says what the hardware has, the configuration what is offered of it."""
+        self.configuration = configuration
+        """None while it is not known, and nothing can be offered."""
         self._layout = layout
-        self._configuration = configuration
         self._inventory: Inventory | None = None
         self._parts: dict[str, tuple[whole.Part, ...]] = {whole.RESOURCE: ()}
         self._good: frozenset[str] = frozenset()
@@ -50,10 +53,23 @@ class WholeGpus:
         if snapshot.inventory is None:
             self._parts = dict.fromkeys(self._parts, ())
         else:
-            found = replicated(self._layout(snapshot.inventory), self._configuration.replications)
-            self._parts = found or {whole.RESOURCE: ()}
+            self._parts = self._offered(snapshot.inventory, self.configuration or Configuration())
+
+    def try_on(
+        self, configuration: Configuration, inventory: Inventory, listed: Iterable[PodDevices]
+    ) -> NotChosenError | None:
+        """Why pods keep the node from that configuration, or None."""
+        hardware = {part.uuid for parts in self._layout(inventory).values() for part in parts}
+        offered = self._offered(inventory, configuration)
+        wanted = {resource: {part.id for part in parts} for resource, parts in offered.items()}
+        return in_the_way(listed, hardware, wanted)
+
+    def _offered(self, inventory: Inventory, configuration: Configuration) -> dict[str, tuple[whole.Part, ...]]:
+        found = replicated(self._layout(inventory), configuration.replications)
+        return found or {whole.RESOURCE: ()}
 
     def offer(self, resource: str, plugin: WholeGpuPlugin) -> bool:
         """Have ``plugin`` offer what there is of its resource; True when that is news to kubelet."""
-        terms = Terms(self._configuration.pack_shared, self._configuration.one_replica_each)
+        configuration = self.configuration or Configuration()
+        terms = Terms(configuration.pack_shared, configuration.one_replica_each)
         return plugin.offer(self._parts[resource], self._good, self._inventory, terms)

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps a node at the configuration that its label names, from a ConfigMap, without a restart."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any
+
+from kube_accel.plugin.configchoice import LABEL, NONE, Chosen, NotChosenError, choose
+from kube_accel.plugin.configfile import ConfigError, Configuration, parse
+from kube_accel.plugin.options import PluginOptions
+
+if TYPE_CHECKING:
+    from kube_accel.kube.client import KubeClient
+
+_log = logging.getLogger(__name__)
+
+_FILE = "configuration.json"
+_LOOK = 0.1
+"""Seconds from one look to the next until the first lists are complete."""
+_AGAIN = 2.0
+"""Seconds after which what could not be done is tried again."""
+
+
+class NotNowError(Exception):
+    """It cannot be told yet whether a configuration may be applied; the message says why."""
+
+
+class Configurator:
+    """The node's configuration: the last good one, kept in a file, until the API server names another."""
+
+    def __init__(self, options: PluginOptions, apply: Callable[[Configuration], None]) -> None:
+        """``apply`` has a configuration offered, or raises NotChosenError or NotNowError."""
+        assert options.config_map is not None
+        self._source = options.config_map
+        self._default = options.default_config
+        self._node = options.node_name
+        self._file = options.state_dir / _FILE
+        self._apply = apply
+        self._wake = threading.Event()
+        self._labels = _Only(self._wake.set)
+        self._configs = _Only(self._wake.set)
+        self.current = _stored(self._file)
+        """None until there is one."""
+        self.problem = ""
+        """Why it is not the one that is asked for."""
+        self._told = ""
+        self._soon = False
+        """Whether to try again though nothing may change."""
+
+    def wake(self) -> None:
+        """Pods or GPUs have changed, so that a configuration may have become possible. Returns at once."""
+        if self.problem:
+            self._wake.set()
+
+    def run(self, client: KubeClient, stop: threading.Event) -> None:
+        """Follow label and ConfigMap until stopped."""
+        from kube_accel.kube.watch import Watch, Watched
+
+        source = self._source
+        node = Watched("/api/v1/nodes", {"fieldSelector": f"metadata.name={self._node}"}, metadata_only=True)
+        configs = Watched(
+            f"/api/v1/namespaces/{source.namespace}/configmaps", {"fieldSelector": f"metadata.name={source.name}"}
+        )
+        watches = [Watch(client, node, self._labels), Watch(client, configs, self._configs)]
+        for watch in watches:
+            threading.Thread(target=partial(watch.run, stop), name="configuration watch", daemon=True).start()
+        while not all(watch.synced.wait(_LOOK) for watch in watches):
+            if stop.is_set():
+                return
+        self._wake.set()
+        while not stop.is_set():
+            self._wake.wait(_AGAIN if self._soon else None)
+            self._wake.clear()
+            self.settle(client)
+
+    def settle(self, client: KubeClient) -> None:
+        """Have the configuration that is asked for now, or say why not."""
+        configs = self._configs.item.get("data") or {}
+        label = (self._labels.item.get("metadata", {}).get("labels") or {}).get(LABEL)
+        self._soon = False
+        try:
+            self._use(choose(configs, label, self._default))
+        except NotNowError as error:
+            self._not_now(error)
+        except NotChosenError as error:
+            self._stay(client, error)
+        else:
+            self.problem = self._told = ""
+
+    def _stay(self, client: KubeClient, why: NotChosenError) -> None:
+        if self.current is None:
+            # Before there is a good one the node is as without any.
+            try:
+                self._use(NONE)
+            except NotNowError as error:
+                self._not_now(error)
+                return
+            except NotChosenError as error:
+                why = error
+        stays = "nothing" if self.current is None else self.current.name or "whole GPUs"
+        self.problem = f"{why}; the node stays with {stays}"
+        self._tell(client, why.reason, self.problem)
+
+    def _use(self, chosen: Chosen) -> None:
+        if chosen == self.current:
+            return
+        self._apply(chosen.configuration)
+        self.current = chosen
+        # Both plugins of an upgrade may do this at a time, and their process ids may be one.
+        with NamedTemporaryFile("w", dir=self._file.parent, prefix=_FILE, delete=False) as draft:
+            json.dump({"name": chosen.name, "text": chosen.text}, draft)
+        Path(draft.name).replace(self._file)
+        for note in chosen.configuration.notes:
+            _log.warning("part of the configuration is not used", extra={"reason": note})
+        _log.info("configuration applied", extra={"configuration": chosen.name})
+
+    def _not_now(self, error: NotNowError) -> None:
+        if self.problem != str(error):
+            _log.info("the configuration is not applied yet", extra={"reason": str(error)})
+        self.problem, self._soon = str(error), True
+
+    def _tell(self, client: KubeClient, reason: str, message: str) -> None:
+        from kube_accel.kube import events
+        from kube_accel.kube.api import ApiError
+
+        if message == self._told:
+            return
+        _log.warning("another configuration is asked for", extra={"reason": message})
+        about = {"kind": "Node", "name": self._node, "uid": self._node}
+        try:
+            client.post("/api/v1/namespaces/default/events", events.body(about, "Warning", reason, message, self._node))
+        except ApiError as error:
+            _log.warning("an event was not sent", extra={"reason": str(error)})
+            return
+        self._told = message
+
+
+class _Only:
+    """The one object that a watch selects."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.item: Mapping[str, Any] = {}
+        self._on_change = on_change
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        if item != self.item:
+            self.item = item
+            self._on_change()
+        return "it"
+
+    def drop(self, item: dict[str, Any]) -> None:
+        self.lose("it")
+
+    def keys(self) -> set[str]:
+        return {"it"} if self.item else set()
+
+    def lose(self, key: str) -> None:
+        self.item = {}
+        self._on_change()
+
+
+def _stored(file: Path) -> Chosen | None:
+    """What was applied last on this node, if that is known."""
+    try:
+        document = json.loads(file.read_text())
+        name, text = str(document["name"]), str(document["text"])
+        return Chosen(name, text, parse(text)) if name else NONE
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, LookupError, TypeError, ConfigError) as error:
+        _log.warning("what was configured last is not known", extra={"file": str(file), "reason": str(error)})
+        return None

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several configurations and a node label, around the shipped command."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from kube_accel.plugin.configchoice import LABEL
+from sim.cluster.apiserver import ApiServer, Authority
+from sim.cluster.store import Store
+from sim.kubelet import Container, PodSpec
+from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, Plugin, wait
+
+SHARED = "nvidia.com/gpu.shared"
+NODE = "node-1"
+
+
+def sliced(replicas: int, rename: bool = True) -> str:
+    slicing = {"renameByDefault": rename, "resources": [{"name": RESOURCE, "replicas": replicas}]}
+    return json.dumps({"version": "v1", "sharing": {"timeSlicing": slicing}})
+
+
+class ConfiguredHost(Host):
+    """A node, and an API server with a ConfigMap for it."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        super().__init__(root, stack)
+        self.load_driver()
+        stack.enter_context(self.kubelet)
+        self.store = Store()
+        for name in ("default", "gpu"):
+            self.store.create("namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        self.store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+        authority = Authority()
+        self.api = ApiServer(self.store, authority, lambda pod, container: root / "none")
+        account = root / "account"
+        account.mkdir()
+        (account / "ca.crt").write_text(authority.pem)
+        (account / "token").write_text(self.api.token("system:serviceaccount:kube-system:kube-accel"))
+        self.use_api_server(self.api.port)
+
+    def start_api(self) -> None:
+        self.api.start()
+        self.stack.callback(self.api.stop)
+
+    def configs(self, **data: str) -> None:
+        if self.store.edit("configmaps", "gpu", "configs", lambda item: item.update(data=data)) is None:
+            metadata = {"name": "configs", "namespace": "gpu"}
+            self.store.create(
+                "configmaps", "gpu", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+            )
+
+    def label(self, name: str | None) -> None:
+        labels = {} if name is None else {LABEL: name}
+        self.store.edit("nodes", "", NODE, lambda item: item["metadata"].update(labels=labels))
+
+    def configured(self, *arguments: str) -> Plugin:
+        return self.plugin("--config-map", "gpu/configs", *arguments)
+
+    def offered(self, resource: str) -> int:
+        return sum(device.healthy for device in self.kubelet.devices(resource).values())
+
+    def wait_offered(self, resource: str, count: int) -> None:
+        self.kubelet.wait(lambda: self.offered(resource) == count, DEADLINE)
+
+    def events(self) -> list[tuple[str, str]]:
+        found = self.store.all("events", "default")
+        return [(event["reason"], event["message"]) for event in found if event["involvedObject"]["name"] == NODE]
+
+    def wait_event(self, reason: str, said: str) -> None:
+        wait(lambda: any(r == reason and said in m for r, m in self.events()), f"{reason}: {said}")
+
+
+@pytest.fixture
+def host() -> Iterator[ConfiguredHost]:
+    with ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
+        yield ConfiguredHost(root, stack)
+
+
+def pod(name: str, resource: str, count: int = 1) -> PodSpec:
+    return PodSpec("team", name, f"uid-{name}", (Container("main", {resource: count}),))
+
+
+def test_the_label_picks_a_configuration_live(host: ConfiguredHost) -> None:
+    host.start_api()
+    host.configs(whole="version: v1", four=sliced(4), two=sliced(2, rename=False))
+    plugin = host.configured("--default-config", "four")
+    host.wait_offered(SHARED, 32)
+    assert host.offered(RESOURCE) == 0
+    plugin.wait_ready()
+    host.label("two")
+    host.wait_offered(RESOURCE, 16)
+    host.wait_offered(SHARED, 0)
+    host.label("whole")
+    host.wait_offered(RESOURCE, 8)
+    host.label(None)
+    host.wait_offered(SHARED, 32)
+    host.configs(four=sliced(3))
+    host.wait_offered(SHARED, 24)
+    assert plugin.process.poll() is None
+    assert host.events() == []
+
+
+def test_what_cannot_be_used_leaves_the_node_as_it_is_and_is_told(host: ConfiguredHost) -> None:
+    host.start_api()
+    host.configs(good=sliced(4), bad="version: v1\nsharing: {timeslicing: {}}")
+    host.label("good")
+    plugin = host.configured()
+    host.wait_offered(SHARED, 32)
+    host.label("gone")
+    host.wait_event("ConfigurationMissing", "gone; there are: bad, good; the node stays with good")
+    host.label("bad")
+    host.wait_event("ConfigurationInvalid", "sharing.timeslicing: unknown key; known: mps, timeSlicing; nothing of it")
+    assert host.offered(SHARED) == 32
+    plugin.kill()
+    host.wait_offered(SHARED, 0)
+    host.configured()
+    host.wait_offered(SHARED, 32)
+    assert host.offered(RESOURCE) == 0
+
+
+def test_pods_keep_what_they_have_and_the_configuration_waits_for_them(host: ConfiguredHost) -> None:
+    host.start_api()
+    host.configs(four=sliced(4), two=sliced(2))
+    host.label("four")
+    host.configured()
+    host.wait_offered(SHARED, 32)
+    mine = pod("train", SHARED, 32)
+    host.kubelet.admit(mine)
+    host.label("two")
+    host.wait_event("ConfigurationRefused", "team/train (nvidia.com/gpu.shared); applied when they have ended")
+    assert host.offered(SHARED) == 32
+    host.kubelet.remove(mine)
+    host.wait_offered(SHARED, 16)
+
+
+def test_nothing_is_offered_before_it_is_known_what(host: ConfiguredHost) -> None:
+    host.configs(four=sliced(4))
+    plugin = host.configured("--default-config", "four")
+    wait(lambda: "no configuration yet" in plugin.probe("/readyz")[1], "/readyz")
+    assert host.kubelet.devices(RESOURCE) == {}
+    host.start_api()
+    host.wait_offered(SHARED, 32)
+    plugin.wait_ready()
+    assert plugin.terminate() == 0
+
+
+def test_the_last_configuration_needs_no_api_server(host: ConfiguredHost) -> None:
+    host.configs(four=sliced(4))
+    host.start_api()
+    first = host.configured("--default-config", "four")
+    host.wait_offered(SHARED, 32)
+    first.wait_ready()
+    first.kill()
+    host.wait_offered(SHARED, 0)
+    host.api.stop()
+    host.configured("--default-config", "four")
+    host.wait_offered(SHARED, 32)
+
+
+def test_before_there_is_a_good_configuration_gpus_are_whole(host: ConfiguredHost) -> None:
+    host.start_api()
+    host.label("gone")
+    host.configured()
+    host.wait_offered(RESOURCE, 8)
+    host.wait_event("ConfigurationMissing", "there are: none; the node stays with whole GPUs")
