@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,7 @@ LABEL = "nvidia-device-enable"
 REPOSITORY = Path(__file__).parents[2]
 SAMPLE_SECONDS = 0.5
 SLOWEST = 12
+WARM = Path(__file__).with_name("warm_python.py")
 
 
 class BenchError(Exception):
@@ -99,6 +100,13 @@ class Site:
             original = made[number % len(MODES)]
             node = self._register({LABEL: self.mode(original)})
             copy_host(self.cluster.root / original, self.cluster.root / node)
+
+    def warm(self, python: Path) -> None:
+        """Have the hosts' modules run by ``warm_python``."""
+        own, shared = f"exec {sys.executable} ", f"exec {sys.executable} -ISE {WARM} {python} "
+        for node in self.nodes:
+            script = self.cluster.root / node / "usr/bin/python3"
+            script.write_text(script.read_text().replace(own, shared))
 
     def inventory(self) -> Path:
         modes = {node: self.mode(node) for node in self.nodes}
@@ -209,6 +217,21 @@ def _held(pid: int) -> tuple[int, int]:
 
 
 @contextmanager
+def warm_python(root: Path) -> Iterator[Path]:
+    """The socket of one that runs."""
+    path = root / "python.sock"
+    with subprocess.Popen([sys.executable, str(WARM), "serve", str(path)]) as process:
+        try:
+            while not path.exists():
+                if process.poll() is not None:
+                    raise BenchError(f"{WARM} ended with {process.returncode}")
+                time.sleep(0.05)
+            yield path
+        finally:
+            process.terminate()
+
+
+@contextmanager
 def running_site() -> Iterator[Site]:
     root = Path(tempfile.mkdtemp(prefix="accel-"))
     site = Site(root)
@@ -220,19 +243,25 @@ def running_site() -> Iterator[Site]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def measure(hosts: int, forks: int, logs: Path, copies: bool = False) -> tuple[list[Result], list[tuple[str, Cost]]]:
+def measure(
+    hosts: int, forks: int, logs: Path, copies: bool = False, warm: bool = False
+) -> tuple[list[Result], list[tuple[str, Cost]]]:
     """The first and the second run on ``hosts`` hosts; with ``copies`` only the second, on copies of prepared hosts.
+
+    With ``warm`` modules run in forks of one process, and the processor time is the controller's alone.
 
     Raises BenchError when a run fails, or a second one changes something.
     """
     runs: list[tuple[str, Cost]] = []
-    with running_site() as site:
+    with running_site() as site, ExitStack() as stack:
         site.add(min(hosts, len(MODES)) if copies else hosts)
         first = run_site(site.inventory(), forks, logs / f"controller-{hosts}-first.log")
         if copies:
             site.add_copies(hosts - len(site.nodes))
         else:
             runs.append(("first", first))
+        if warm:
+            site.warm(stack.enter_context(warm_python(site.cluster.root)))
         log = logs / f"controller-{hosts}-noop.log"
         noop = run_site(site.inventory(), forks, log)
         runs.append(("noop", noop))
@@ -258,13 +287,16 @@ def main() -> int:
     parser.add_argument(
         "--copies", action="store_true", help="prepare two hosts, copy them, and measure the second run"
     )
+    parser.add_argument(
+        "--warm", action="store_true", help="spare this machine what hosts do themselves: modules need not be loaded"
+    )
     options = parser.parse_args()
     logs = REPOSITORY / ".build" / "bench"
     logs.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     for hosts in options.hosts:
         try:
-            measured, runs = measure(hosts, options.forks, logs, options.copies)
+            measured, runs = measure(hosts, options.forks, logs, options.copies, options.warm)
         except BenchError as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1
