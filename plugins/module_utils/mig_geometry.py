@@ -206,10 +206,15 @@ def _pci_ids(value: object, what: str, problems: List[str]) -> Tuple[int, ...]:
     return tuple(int(name, 16) for name in names)
 
 
+def _is_number(value: object) -> bool:
+    """Zero or more; YAML's true and false are integers to Python."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def _devices(value: object, what: str, problems: List[str]) -> Optional[Tuple[int, ...]]:
     if value == "all":
         return None
-    good = isinstance(value, list) and all(type(index) is int and index >= 0 for index in value)
+    good = isinstance(value, list) and all(_is_number(index) for index in value)
     if not good:
         problems.append(f"{what}: devices is required, all or a list of GPU numbers")
         return None
@@ -231,7 +236,7 @@ def _counts(value: object, enabled: object, what: str, problems: List[str]) -> T
             problems.append(f"{what}: {profile} is a part of a GPU instance; only whole ones are supported")
         elif not isinstance(profile, str) or not _PROFILE.fullmatch(profile):
             problems.append(f"{what}: {profile!r} is not the name of a MIG profile, as 1g.18gb or 1g.18gb+me")
-        if type(count) is not int or count < 0:
+        if not _is_number(count):
             problems.append(f"{what}: {profile}: {count!r} is not a number of devices")
     if problems:
         return ()

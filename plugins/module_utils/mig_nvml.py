@@ -57,6 +57,8 @@ class Outcome:
     """GPUs whose mode changes with their next reset."""
     reboot: List[str] = field(default_factory=list)
     """Those that only a reboot resets."""
+    in_use: List[str] = field(default_factory=list)
+    """GPUs with processes in the way, each with a sentence's worth about them."""
 
 
 class _GpuProfile(ctypes.Structure):
@@ -135,12 +137,13 @@ def carry_out(library: str, document: object, name: str, check: bool) -> Dict[st
     try:
         cards = read(nvml)
         steps = [step for step in plan(document, name, cards) if step.needed]
-        _refuse_in_use(steps)
-        outcome = Outcome(before=[described(card) for card in cards])
+        outcome = Outcome(before=[described(card) for card in cards], in_use=_users(steps))
         if check:
             planned = {step.card.index: expected(step) for step in steps}
             outcome.after = [planned.get(card.index, described(card)) for card in cards]
             outcome.changed = bool(steps)
+        elif outcome.in_use:
+            return {"refused": refusal(outcome.in_use)}
         else:
             _apply(nvml, document, name, steps, outcome)
             outcome.after = [described(card) for card in read(nvml)]
@@ -149,14 +152,17 @@ def carry_out(library: str, document: object, name: str, check: bool) -> Dict[st
     return dict(vars(outcome))
 
 
-def _refuse_in_use(steps: Sequence[Step]) -> None:
-    users = [
+def _users(steps: Sequence[Step]) -> List[str]:
+    return [
         f"{step.card} by {', '.join(f'{process.name} (pid {process.pid})' for process in step.in_the_way)}"
         for step in steps
         if step.in_the_way
     ]
-    if users:
-        raise MigError(f"in use: {'; '.join(users)}. End these processes, or drain the node; nothing was changed")
+
+
+def refusal(in_use: Sequence[str]) -> str:
+    """Why GPUs that are in use are not cut."""
+    return f"in use: {'; '.join(in_use)}. End these processes, or drain the node; nothing was changed"
 
 
 def _apply(nvml: Nvml, document: object, name: str, steps: Sequence[Step], outcome: Outcome) -> None:

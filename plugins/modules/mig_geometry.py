@@ -14,8 +14,9 @@ description:
   - Works through the driver's own C(libnvidia-ml.so.1), so that the target needs no Python package.
   - Devices that can stay do. Everything is planned before anything is touched, what was made is verified, and when
     something fails the old geometry is put back.
-  - Refuses while processes use what would go, and names them. Programs that hold a GPU open without using it, as DCGM
-    and nvidia-persistenced do, keep the mode pending, which RV(reset_required) says.
+  - Refuses while processes use what would go, and names them. Who holds a GPU open without using it is asked to let go
+    (O(plugin_socket)) or stopped meanwhile (O(services)); another such keeps the mode pending, which
+    RV(reset_required) says.
 options:
   configs:
     description:
@@ -31,6 +32,17 @@ options:
     description: Name of the configuration to apply.
     type: str
     required: true
+  plugin_socket:
+    description:
+      - Socket of the device plugin, which is asked to let go of the GPUs while they are cut. Nobody is asked where it
+        does not exist.
+    type: path
+    default: /var/lib/kube-accel/admin.sock
+  services:
+    description: Units that hold GPUs open and are stopped while they are cut, those of them that run.
+    type: list
+    elements: str
+    default: [nvidia-dcgm, nvidia-persistenced]
   timeout:
     description: Seconds after which a driver that does not answer is reported as hanging.
     type: float
@@ -44,7 +56,9 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: Whether a GPU will need a reset is known only when its mode is set.
+    details:
+      - Whether a GPU will need a reset is known only when its mode is set. Processes that a run would refuse over are
+        a warning and RV(in_use), since they may have ended by then.
   diff_mode:
     support: full
   idempotent:
@@ -115,12 +129,19 @@ reboot_required:
   type: list
   elements: str
   sample: []
+in_use:
+  description: In check mode, the GPUs whose processes a run would refuse over, and these.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 """
 
 import json
+from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import mig_geometry, mig_nvml, nvml
+from ansible_collections.accel.kubernetes.plugins.module_utils import mig_geometry, mig_nvml, nvml, quiet
 
 
 def main() -> None:
@@ -129,31 +150,54 @@ def main() -> None:
         argument_spec={
             "configs": {"type": "dict", "required": True},
             "config": {"type": "str", "required": True},
+            "plugin_socket": {"type": "path", "default": "/var/lib/kube-accel/admin.sock"},
+            "services": {"type": "list", "elements": "str", "default": ["nvidia-dcgm", "nvidia-persistenced"]},
             "timeout": {"type": "float", "default": 120},
             "library": {"type": "str", "default": nvml.LIBRARY},
         },
         supports_check_mode=True,
     )
-    document, name, library = (module.params[key] for key in ("configs", "config", "library"))
     try:
-        mig_geometry.parse(document)
-        result = nvml.in_child(
-            library,
-            lambda: mig_nvml.carry_out(library, document, name, module.check_mode),
-            module.params["timeout"],
-        )
-    except (mig_geometry.GeometryError, nvml.NoAnswer) as error:
+        result = cut(module)
+    except (mig_geometry.GeometryError, nvml.NoAnswer, quiet.QuietError) as error:
         module.fail_json(msg=str(error))
     if "refused" in result:
         module.fail_json(msg=result["refused"])
+    if result["in_use"]:
+        module.warn(mig_nvml.refusal(result["in_use"]))
     module.exit_json(
         changed=result["changed"],
         before=result["before"],
         after=result["after"],
         reset_required=result["reset"],
         reboot_required=result["reboot"],
+        in_use=result["in_use"],
         diff={"before": _text(result["before"]), "after": _text(result["after"])},
     )
+
+
+def cut(module: AnsibleModule) -> Dict[str, Any]:
+    """What ``mig_nvml.carry_out`` says. Nobody is disturbed where there is nothing to do."""
+    document, name, library, timeout = (module.params[key] for key in ("configs", "config", "library", "timeout"))
+    mig_geometry.parse(document)
+
+    def carry_out(check: bool) -> Dict[str, Any]:
+        return nvml.in_child(library, lambda: mig_nvml.carry_out(library, document, name, check), timeout)
+
+    def run(command: Sequence[str]) -> int:
+        status: int = module.run_command(list(command), handle_exceptions=False)[0]
+        return status
+
+    planned = carry_out(check=True)
+    if module.check_mode or "refused" in planned or not planned["changed"]:
+        return planned
+    if planned["in_use"]:
+        return {"refused": mig_nvml.refusal(planned["in_use"])}
+    try:
+        with quiet.quiet(module.params["plugin_socket"], module.params["services"], timeout + 60, run):
+            return carry_out(check=False)
+    except OSError as error:
+        return {"refused": f"systemctl cannot be run: {error}; leave services empty on a host without systemd"}
 
 
 def _text(geometry: object) -> str:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
 import os
+import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +45,7 @@ def apply(run_module: Apply, tmp_path: Path, gpus: Path) -> Apply:
     def run(config: str, *, check: bool = False, **options: Any) -> dict[str, Any]:
         return run_module(
             "mig_geometry",
-            {"configs": CONFIGS, "config": config, **options},
+            {"configs": CONFIGS, "config": config, "services": [], "plugin_socket": "", **options},
             check=check,
             environment={"LD_LIBRARY_PATH": str(tmp_path / "lib"), "GPUSIM_FILE": str(gpus)},
         )
@@ -137,6 +140,91 @@ def test_processes_are_named_and_their_gpu_left_alone(apply: Apply, gpus: Path) 
     assert "GPU 0" not in result["msg"]
     assert gpus.read_bytes() == before
     assert apply("seven")["changed"]
+
+
+def test_check_mode_says_who_is_in_the_way(apply: Apply, gpus: Path) -> None:
+    with edit(gpus) as node:
+        node.add_process(0, os.getpid(), mem=1 << 30)
+    planned = apply("seven", check=True)
+    assert planned["changed"]
+    assert f"(pid {os.getpid()})" in planned["in_use"][0]
+    assert any(str(os.getpid()) in str(warning) for warning in planned["warnings"])
+
+
+class Systemctl:
+    """Stands in for systemctl: dcgm runs and holds GPU 0 open, nothing else runs."""
+
+    def __init__(self, directory: Path, gpus: Path) -> None:
+        self.log = directory / "systemctl.log"
+        self.log.touch()
+        script = directory / "bin/systemctl"
+        script.parent.mkdir()
+        script.write_text(
+            f"""#!/bin/sh
+echo "$@" >> {self.log}
+case "$*" in
+  "stop dcgm") sed -i '/^proc 0 pid=11/d' {gpus};;
+  "is-active --quiet dcgm") exit 0;;
+  is-active*) exit 3;;
+esac
+"""
+        )
+        script.chmod(0o755)
+        self.path = f"{script.parent}:{os.environ['PATH']}"
+
+    @property
+    def commands(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+def test_services_are_stopped_while_it_is_cut(
+    apply: Apply, gpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemctl = Systemctl(tmp_path, gpus)
+    monkeypatch.setenv("PATH", systemctl.path)
+    with edit(gpus) as node:
+        node.add_process(0, 11, mem=0, type="-")
+    assert apply("seven", services=["dcgm", "other"])["reset_required"] == []
+    assert devices(gpus) == {0: ["1g.18gb"] * 7}
+    asked = ["is-active --quiet dcgm", "is-active --quiet other"]
+    assert systemctl.commands == [*asked, "stop dcgm", "start dcgm"]
+    systemctl.log.write_text("")
+    assert not apply("seven", services=["dcgm", "other"])["changed"]
+    assert systemctl.commands == []
+
+
+class Plugin:
+    """Stands in for the device plugin's admin socket: notes what it is told."""
+
+    def __init__(self, path: Path, answer: dict[str, str]) -> None:
+        self.told: list[dict[str, Any]] = []
+        self._answer = json.dumps(answer).encode() + b"\n"
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(path))
+        self._listening.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._listening.accept()
+            with client, client.makefile("rb") as lines:
+                self.told.append(json.loads(lines.readline()))
+                client.sendall(self._answer)
+
+
+def test_the_device_plugin_lets_go_meanwhile(apply: Apply, gpus: Path, tmp_path: Path) -> None:
+    plugin = Plugin(tmp_path / "s", {"driver": "quiesced"})
+    assert apply("seven", plugin_socket=str(tmp_path / "s"), timeout=30)["changed"]
+    assert plugin.told == [{"command": command, "seconds": 90} for command in ("quiesce", "resume")]
+
+
+def test_a_device_plugin_that_does_not_let_go_stops_it(apply: Apply, gpus: Path, tmp_path: Path) -> None:
+    before = gpus.read_bytes()
+    Plugin(tmp_path / "s", {"error": "the worker hangs"})
+    result = apply("seven", plugin_socket=str(tmp_path / "s"))
+    assert result["failed"]
+    assert "the worker hangs" in result["msg"]
+    assert gpus.read_bytes() == before
 
 
 def test_a_gpu_held_open_needs_a_reset(apply: Apply, gpus: Path) -> None:
