@@ -23,6 +23,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 _INVALID_ARGUMENT = 2
 _NOT_SUPPORTED = 3
+_NOT_FOUND = 6
 _FUNCTION_NOT_FOUND = 13
 _UNSUPPORTED = frozenset({_NOT_SUPPORTED, 4, _FUNCTION_NOT_FOUND, 25})
 """Also NO_PERMISSION and ARGUMENT_VERSION_MISMATCH: the value is not to be had, and nothing is wrong with the GPU."""
@@ -84,7 +85,7 @@ class Gpu:
     compute_capability: str | None = None
     pci_address: str | None = None
     numa_node: int | None = None
-    mig: Dict[str, bool | None] = field(default_factory=lambda: {"supported": None, "enabled": None})
+    mig: Dict[str, Any] = field(default_factory=lambda: {"supported": None, "enabled": None, "devices": []})
     health: str = "unknown"
     reason: str = ""
 
@@ -276,16 +277,33 @@ def _failure_of(gpu: Gpu) -> Iterator[None]:
         gpu.reason = f"NVML: {error}"
 
 
-def _mig(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[str, bool | None]:
+def _mig(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[str, Any]:
     current, pending = ctypes.c_uint(), ctypes.c_uint()
     try:
         nvml.call("nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))
     except NvmlError as error:
         if error.code not in _UNSUPPORTED:
             raise
-        known = error.code in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND)
-        return {"supported": False, "enabled": False} if known else {"supported": None, "enabled": None}
-    return {"supported": True, "enabled": bool(current.value)}
+        known = False if error.code in (_NOT_SUPPORTED, _FUNCTION_NOT_FOUND) else None
+        return {"supported": known, "enabled": known, "devices": []}
+    enabled = bool(current.value)
+    return {"supported": True, "enabled": enabled, "devices": _mig_devices(nvml, handle) if enabled else []}
+
+
+def _mig_devices(nvml: Nvml, gpu: ctypes.c_void_p) -> list[Dict[str, str]]:
+    """UUID and profile of each, in NVML's order."""
+    devices = []
+    for slot in range(nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)):
+        handle = ctypes.c_void_p()
+        try:
+            nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, ctypes.c_uint(slot), ctypes.byref(handle))
+        except NvmlError as error:
+            if error.code != _NOT_FOUND:  # nothing in this slot
+                raise
+            continue
+        profile = nvml.text("nvmlDeviceGetName", handle).rpartition("MIG ")[2]
+        devices.append({"uuid": nvml.text("nvmlDeviceGetUUID", handle), "profile": profile})
+    return devices
 
 
 def _complaint(nvml: Nvml, handle: ctypes.c_void_p) -> str:

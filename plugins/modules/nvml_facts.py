@@ -130,10 +130,13 @@ nvml:
           type: int
           sample: 0
         mig:
-          description: Whether it can be partitioned, and is in that mode.
+          description: Whether it can be partitioned, and is in that mode, and the MIG devices it has.
           returned: always
           type: dict
-          sample: {"supported": true, "enabled": false}
+          sample:
+            supported: true
+            enabled: true
+            devices: [{"uuid": "MIG-7f9d1c5e-0b7d-4b53-9a3c-1d2e3f405162", "profile": "1g.18gb"}]
         health:
           description: V(healthy), V(unhealthy), or V(unknown) when it could not be read.
           returned: always

@@ -70,3 +70,19 @@ def unload_driver(topology: Topology, root: Path) -> None:
     shutil.rmtree(root / "sys/bus/pci/drivers/nvidia", ignore_errors=True)
     for file in _device_files(topology, root):
         file.unlink(missing_ok=True)
+
+
+def write_capabilities(topology: Topology, root: Path) -> None:
+    """Writes ``proc/driver/nvidia/capabilities`` for the MIG devices there are, and their files below ``dev``.
+
+    The driver numbers them through all GPU instances and compute instances there could be.
+    """
+    (root / "dev/nvidia-caps").mkdir(parents=True, exist_ok=True)
+    for mig in topology.migs:
+        gpu = topology.gpus[mig.gpu]
+        instance = root / f"proc/driver/nvidia/capabilities/gpu{gpu.minor or 0}/mig/gi{mig.gi}"
+        number = 3 + mig.gpu * 135 + mig.gi * 9
+        for directory, cap in ((instance, number), (instance / f"ci{mig.ci}", number + 1 + mig.ci)):
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "access").write_text(f"DeviceFileMinor: {cap}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+            (root / f"dev/nvidia-caps/nvidia-cap{cap}").touch()

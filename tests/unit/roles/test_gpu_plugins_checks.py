@@ -351,6 +351,62 @@ def test_the_configurations_reach_the_plugin_as_they_are(evaluate: Evaluate) -> 
     assert all(isinstance(parse(text), Configuration) for text in data.values())
 
 
+def cut(*profiles: str, health: str = "healthy") -> dict[str, Any]:
+    devices = [{"uuid": f"MIG-{n}", "profile": profile} for n, profile in enumerate(profiles)]
+    return {**gpu(health=health), "mig": {"supported": True, "enabled": True, "devices": devices}}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus", "expected"),
+    [
+        ("none", [cut("1g.10gb", "1g.10gb")], {"nvidia.com/gpu": 1}),
+        ("single", [cut("1g.10gb", "1g.10gb"), cut("1g.10gb")], {"nvidia.com/gpu": 3}),
+        ("single", [gpu(), gpu()], {"nvidia.com/gpu": 2}),
+        ("mixed", [gpu()], {"nvidia.com/gpu": 1}),
+        (
+            "mixed",
+            [cut("3g.40gb", "1g.10gb+me", "1g.10gb"), cut("1g.10gb"), cut("7g.80gb", health="unhealthy")],
+            {"nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-1g.10gb": 2},
+        ),
+        ("mixed", [cut()], {"nvidia.com/gpu": 0}),
+    ],
+)
+def test_a_node_must_offer_what_its_mig_devices_make(
+    evaluate: Evaluate, strategy: str, gpus: list[dict[str, Any]], expected: dict[str, int]
+) -> None:
+    facts = {"accel_nvml": {"gpus": gpus}}
+    for missing, complete in ((0, all(expected.values())), (1, False)):
+        offered = {name: str(amount - missing) for name, amount in expected.items()}
+        found = node("pgpu") | {"status": {"allocatable": offered}}
+        given = answers(gpu_mode="pgpu", gpu_plugins_mig_strategy=strategy, __gpu_plugins_picked={"resources": [found]})
+        assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == expected
+        assert evaluate("gpu_plugins", "__gpu_plugins_complete", facts, **given) == complete
+
+
+def test_mig_devices_are_shared_in_time_too(evaluate: Evaluate) -> None:
+    facts = {"accel_nvml": {"gpus": [cut("1g.10gb", "1g.10gb", "2g.20gb"), gpu()]}}
+    expected = {"nvidia.com/mig-1g.10gb.shared": 4, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/gpu.shared": 4}
+    found = node("pgpu") | {"status": {"allocatable": {name: str(count) for name, count in expected.items()}}}
+    given = answers(
+        gpu_mode="pgpu",
+        gpu_plugins_mig_strategy="mixed",
+        gpu_plugins_configs=CONFIGS,
+        gpu_plugins_config="four",
+        __gpu_plugins_picked={"resources": [found]},
+    )
+    assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == expected
+    assert evaluate("gpu_plugins", "__gpu_plugins_complete", facts, **given) is True
+
+
+def test_mig_devices_of_another_plugin_are_offered_too(evaluate: Evaluate) -> None:
+    found = node("pgpu") | {"status": {"allocatable": {"nvidia.com/mig-1g.10gb": "7", "cpu": "4"}}}
+    given = answers(gpu_mode="pgpu", __gpu_plugins_picked={"resources": [found]})
+    assert evaluate("gpu_plugins", "__gpu_plugins_offered", {}, **given) == {
+        "nvidia.com/gpu": 0,
+        "nvidia.com/mig-1g.10gb": 7,
+    }
+
+
 @pytest.mark.parametrize("turned_off", [(), ("cgpu",), ("pgpu", "mps")])
 def test_modes_that_are_turned_off_lose_their_daemonset(evaluate: Evaluate, turned_off: tuple[str, ...]) -> None:
     names = {

@@ -97,7 +97,7 @@ class Watch:
         self.monitor = GpuMonitor(self.options, self.spawn)
 
     def spawn(self) -> WorkerProcess:
-        self.workers.append(self.worker(worker_command(self.host.sysfs_root)))
+        self.workers.append(self.worker(worker_command(self.host.sysfs_root, self.host.root / "proc")))
         return self.workers[-1]
 
     def until(self, condition: Callable[[Snapshot], bool]) -> Snapshot:

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from kube_accel.model import Ancestor, DriverState, GpuHealth, GpuLink, Health, Inventory, Snapshot
+from kube_accel.model import Ancestor, DriverState, GpuHealth, GpuLink, Health, Inventory, MigDevice, Snapshot
 from kube_accel.nvml.monitor import QuiesceError
-from sim.nvml import profiles
+from sim.nvml import profiles, sysfs
 from sim.nvml.topology import Topology
 
 from .conftest import NODE, PATIENCE, QUICK, Host, Spy, Watch, eventually
@@ -420,6 +420,33 @@ def test_mig_mode_is_followed(host: Host, watch: Start) -> None:
     with host.change() as topology:
         topology.gpus[4].mig = 1
     node.until(lambda snapshot: [gpu.mig_enabled for gpu in inventory(snapshot).gpus] == [n == 4 for n in range(8)])
+
+
+def test_mig_devices_are_told_and_followed(make_host: Callable[[str], Host], watch: Start) -> None:
+    host = make_host("4xa100-mig")
+    with host.change() as topology:
+        sysfs.write_capabilities(topology, host.root)
+    node = watch(host)
+    gpus = inventory(node.until(all_healthy)).gpus
+    assert [[mig.profile for mig in gpu.mig_devices] for gpu in gpus] == [
+        ["1g.5gb"] * 7,
+        ["3g.20gb", "2g.10gb", "1g.5gb"],
+        [],
+        [],
+    ]
+    expected = [mig for mig in topology.migs if mig.gpu == 1]
+    assert gpus[1].mig_devices == tuple(
+        MigDevice(mig.uuid, mig.slot or 0, mig.profile, mig.mem, (138 + mig.gi * 9, 139 + mig.gi * 9))
+        for mig in expected
+    )
+    with host.change() as topology:
+        topology.migs = [mig for mig in topology.migs if mig.gpu == 1]
+    node.until(lambda snapshot: not inventory(snapshot).gpus[0].mig_devices)
+
+
+def test_mig_devices_whose_files_the_driver_does_not_tell(make_host: Callable[[str], Host], watch: Start) -> None:
+    gpus = inventory(watch(make_host("4xa100-mig")).until(all_healthy)).gpus
+    assert {mig.capabilities for gpu in gpus for mig in gpu.mig_devices} == {()}
 
 
 def test_hot_plug_renews_the_worker(host: Host, watch: Start) -> None:

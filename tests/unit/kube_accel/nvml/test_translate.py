@@ -26,6 +26,7 @@ def gpu(index: int, **changes: Any) -> dict[str, Any]:
         "cc": [7, 5],
         "mig_capable": False,
         "mig": False,
+        "mig_devices": [],
         "ecc": None,
         "remap_pending": None,
         "remap_failed": None,

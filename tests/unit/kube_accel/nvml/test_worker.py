@@ -77,6 +77,7 @@ def test_driver_without_anything_optional(nvml: FakeNvml, tmp_path: Path) -> Non
         "cc": [7, 5],
         "mig_capable": False,
         "mig": False,
+        "mig_devices": [],
         "ecc": None,
         "remap_pending": None,
         "remap_failed": None,

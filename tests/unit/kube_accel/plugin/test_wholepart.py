@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+from dataclasses import replace
+
 from kube_accel.model import Inventory
+from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.wholepart import WholeGpus
+from kube_accel.sharing.mig import Strategy
 from kube_accel.sharing.whole import Part, whole
 from unit.kube_accel.plugin.fakes import STARTING, ready, uuid
 
@@ -36,3 +40,16 @@ def test_a_node_without_a_part_offers_none_by_the_usual_name() -> None:
     gpus.see(ready(1))
     assert set(gpus.resources) == {"nvidia.com/gpu"}
     assert list(gpus.parts) == []
+
+
+def test_the_strategy_of_the_flag_goes_before_that_of_the_file() -> None:
+    snapshot = ready(1)
+    assert snapshot.inventory is not None
+    cut = replace(snapshot.inventory.gpus[0], mig_enabled=True)
+    cut_node = replace(snapshot, inventory=replace(snapshot.inventory, gpus=(cut,)))
+    of_the_file = WholeGpus(Configuration(mig_strategy="single"))
+    of_the_file.see(cut_node)
+    assert "no MIG devices" in of_the_file.problem
+    of_the_flag = WholeGpus(Configuration(mig_strategy="single"), Strategy.NONE)
+    of_the_flag.see(cut_node)
+    assert (of_the_flag.problem, [part.id for part in of_the_flag.parts]) == ("", [uuid(0)])

@@ -61,7 +61,12 @@ def test_every_gpu_of_every_kind_of_machine_is_told(read: Read, topology: Topolo
     ] == [(gpu.index, gpu.uuid, gpu.model, gpu.mem, gpu.cc, gpu.pci) for gpu in topology.gpus]
     assert [gpu["numa_node"] for gpu in facts["gpus"]] == [gpu.numa for gpu in topology.gpus]
     assert [gpu["mig"] for gpu in facts["gpus"]] == [
-        {"supported": gpu.mig is not None, "enabled": bool(gpu.mig)} for gpu in topology.gpus
+        {
+            "supported": gpu.mig is not None,
+            "enabled": bool(gpu.mig),
+            "devices": [{"uuid": mig.uuid, "profile": mig.profile} for mig in topology.migs if mig.gpu == gpu.index],
+        }
+        for gpu in topology.gpus
     ]
     assert {gpu["health"] for gpu in facts["gpus"]} == {"healthy"}
     count = len(topology.gpus)

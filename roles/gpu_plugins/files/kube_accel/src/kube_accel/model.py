@@ -33,6 +33,20 @@ class Ancestor(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A part of a GPU that MIG keeps apart: a GPU instance with one compute instance."""
+
+    uuid: str
+    slot: int
+    """NVML's number of it on its GPU."""
+    profile: str
+    """``1g.18gb``, ``1g.18gb+me``."""
+    memory_bytes: int
+    capabilities: tuple[int, ...] = ()
+    """Numbers in ``/dev/nvidia-caps/nvidia-cap<number>``; empty where the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One physical GPU as NVML and sysfs describe it. Nothing here changes while the driver stays loaded."""
 
@@ -50,6 +64,8 @@ class Gpu:
     mig_enabled: bool
     mig_capable: bool = False
     """Whether it can be put into MIG mode."""
+    mig_devices: tuple[MigDevice, ...] = ()
+    """By slot; none unless it is in MIG mode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kube_accel.model import Mode
+from kube_accel.sharing.mig import Strategy
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +72,15 @@ def _parser() -> argparse.ArgumentParser:
         "--config-map", type=_namespaced, help="mode pgpu: NAMESPACE/NAME of several; a label of the node names one"
     )
     plugin.add_argument("--default-config", default="", help="which of them a node without the label has")
+    plugin.add_argument(
+        "--mig-strategy",
+        type=Strategy,
+        choices=tuple(Strategy),
+        help="mode pgpu: what becomes of GPUs in MIG mode (default: what --config-file says, or none)",
+    )
+    plugin.add_argument(
+        "--proc-root", type=Path, default=Path("/proc"), help="where the host's /proc is seen: MIG's device files"
+    )
     plugin.add_argument(
         "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
     )

@@ -52,6 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
         sysfs_root=arguments.sysfs_root,
         config_map=ConfigMapRef(*arguments.config_map) if arguments.config_map else None,
         default_config=arguments.default_config,
+        mig_strategy=arguments.mig_strategy,
         mps_root=arguments.mps_root,
         mps_control_command=arguments.mps_control_command,
         mps_interval=arguments.mps_interval,
@@ -79,6 +80,7 @@ def _watching(arguments: argparse.Namespace) -> MonitorOptions:
         _log.warning("a health check switch is not understood", extra={"reason": sentence})
     return MonitorOptions(
         sysfs_root=arguments.sysfs_root,
+        proc_root=arguments.proc_root,
         switches=found,
         kernel_logs=tuple(arguments.kernel_log),
         memory=arguments.state_dir / "health.json",

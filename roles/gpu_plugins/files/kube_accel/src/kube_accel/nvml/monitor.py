@@ -36,6 +36,7 @@ class MonitorOptions:
     """How a monitor behaves. Times in seconds."""
 
     sysfs_root: Path = Path("/sys")
+    proc_root: Path = Path("/proc")
     poll_interval: float = 2.0
     deadline: float = 5.0
     """For the answer to a poll; NVML counts as wedged after it."""
@@ -83,7 +84,7 @@ class GpuMonitor:
     def __init__(self, options: MonitorOptions, spawn: Callable[[], WorkerProcess] | None = None) -> None:
         self._options = options
         self._rules = Rules(options.recovery_polls, options.xid_recovery_seconds, options.switches)
-        self._spawn = spawn or (lambda: WorkerProcess(worker_command(options.sysfs_root)))
+        self._spawn = spawn or (lambda: WorkerProcess(worker_command(options.sysfs_root, options.proc_root)))
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 

@@ -15,9 +15,9 @@ from typing import Any
 _LAST_BREATH_SECONDS = 0.2
 
 
-def worker_command(sysfs_root: Path) -> Sequence[str]:
+def worker_command(sysfs_root: Path, proc_root: Path = Path("/proc")) -> Sequence[str]:
     """How to start the worker of this process."""
-    return (sys.executable, "-m", "kube_accel.nvml.worker", str(os.getpid()), str(sysfs_root))
+    return (sys.executable, "-m", "kube_accel.nvml.worker", str(os.getpid()), str(sysfs_root), str(proc_root))
 
 
 class WorkerProcess:

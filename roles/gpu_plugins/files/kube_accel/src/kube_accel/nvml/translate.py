@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from kube_accel.model import Ancestor, Gpu, GpuLink, Inventory, UnreadableGpu
+from kube_accel.model import Ancestor, Gpu, GpuLink, Inventory, MigDevice, UnreadableGpu
 from kube_accel.nvml.health import Poll
 
 Record = dict[str, Any]
@@ -121,6 +121,10 @@ def _gpu(entry: Record) -> Gpu | None:
         numa_node=entry["numa"],
         mig_enabled=entry["mig"],
         mig_capable=entry["mig_capable"],
+        mig_devices=tuple(
+            MigDevice(mig["uuid"], mig["slot"], mig["profile"], mig["memory"], tuple(mig["caps"]))
+            for mig in entry["mig_devices"]
+        ),
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root>``.
+"""The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root> <proc root>``.
 
 A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
 JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``; answers on stdout are ``{"id": 1, "ok": ...}`` or
@@ -54,9 +54,11 @@ class Driver:
     part of that GPU's record.
     """
 
-    def __init__(self, nvml: ModuleType, sysfs_root: str) -> None:
+    def __init__(self, nvml: ModuleType, sysfs_root: str, proc_root: str = "/proc") -> None:
         self._nvml = nvml
         self._pci = f"{sysfs_root}/bus/pci"
+        self._capabilities = f"{proc_root}/driver/nvidia/capabilities"
+        self._migs: dict[object, Record] = {}
         self._bound: frozenset[str] = frozenset()
         self.devices: list[Device] = []
 
@@ -103,7 +105,9 @@ class Driver:
             facts["memory"] = nvml.nvmlDeviceGetMemoryInfo(handle).total  # asks the GPU, the others a cache
             facts["cc"] = list(nvml.nvmlDeviceGetCudaComputeCapability(handle))
             facts["mig_capable"] = self._mig_mode(handle) is not None
-            facts["mig"] = self._mig(handle)
+            enabled = self._mig(handle)
+            facts["mig_devices"] = self._mig_devices(handle, facts["minor"]) if enabled else []
+            facts["mig"] = enabled
         return Device(handle, facts)
 
     def _status(self, device: Device) -> Record:
@@ -136,6 +140,45 @@ class Driver:
     def _mig_mode(self, handle: object) -> object:
         """Current and pending mode, None for a GPU without."""
         return self._optional(lambda: self._nvml.nvmlDeviceGetMigMode(handle))
+
+    def _mig_devices(self, handle: object, minor: object) -> list[Record]:
+        """The MIG devices of a GPU, by slot."""
+        nvml = self._nvml
+        found = []
+        for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                found.append(self._mig_device(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot), slot, minor))
+            except nvml.NVMLError as error:
+                if error.value != nvml.NVML_ERROR_NOT_FOUND:  # nothing in this slot, or not any more
+                    raise
+        return found
+
+    def _mig_device(self, handle: object, slot: int, minor: object) -> Record:
+        """One MIG device. Asked at every poll, so that what cannot have changed is kept."""
+        nvml = self._nvml
+        uuid = nvml.nvmlDeviceGetUUID(handle)
+        profile = nvml.nvmlDeviceGetName(handle).rpartition("MIG ")[2]
+        known = self._migs.get(uuid)
+        if known is None or (known["profile"], known["slot"]) != (profile, slot):
+            instance = f"gi{nvml.nvmlDeviceGetGpuInstanceId(handle)}"
+            paths = (instance, f"{instance}/ci{nvml.nvmlDeviceGetComputeInstanceId(handle)}")
+            known = self._migs[uuid] = {
+                "uuid": uuid,
+                "slot": slot,
+                "profile": profile,
+                "memory": nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                "caps": [cap for path in paths for cap in self._capability(f"gpu{minor}/mig/{path}")],
+            }
+        return known
+
+    def _capability(self, path: str) -> list[int]:
+        """The minor number of the device file that stands for access to a part of MIG; empty when it is not told."""
+        try:
+            with open(f"{self._capabilities}/{path}/access", encoding="ascii") as file:  # noqa: PTH123
+                told = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
+            return [int(told["DeviceFileMinor"])]
+        except (OSError, ValueError, KeyError):
+            return []
 
     def _numa_node(self, address: str) -> int | None:
         """The kernel says -1 where there is one node or none is known."""
@@ -316,7 +359,7 @@ def private_pipes() -> tuple[io.BufferedReader, io.BufferedWriter]:
     return requests, answers
 
 
-def main(parent: int, sysfs_root: str) -> None:
+def main(parent: int, sysfs_root: str, proc_root: str) -> None:
     """Serve the parent on stdin and stdout until it closes them or dies."""
     die_with(parent)
     requests, answers = private_pipes()
@@ -329,9 +372,9 @@ def main(parent: int, sysfs_root: str) -> None:
             answers.write(json.dumps(record).encode() + b"\n")
             answers.flush()
 
-    serve(requests, emit, Driver(pynvml, sysfs_root), pynvml)
+    serve(requests, emit, Driver(pynvml, sysfs_root, proc_root), pynvml)
     os._exit(0)  # the kernel lets go of the driver faster than NVML does, and the event thread may be inside it
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

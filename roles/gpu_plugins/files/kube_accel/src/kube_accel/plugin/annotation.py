@@ -33,13 +33,21 @@ def render(
 
 
 def whole_holdings(held: Held, inventory: Inventory, parts: Iterable[Part]) -> dict[str, tuple[Holding, ...]]:
-    """Holders of parts, each of which counts as all of its GPU. Pure."""
-    found: dict[str, set[Holding]] = {gpu.uuid: set() for gpu in inventory.gpus}
+    """Holders of parts. One with memory of its own counts for as many cores as it has of the memory. Pure."""
+    found: dict[str, defaultdict[Holder, int]] = {gpu.uuid: defaultdict(int) for gpu in inventory.gpus}
+    total = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
     for part in parts:
+        memory = total[part.gpu.uuid] if part.memory_bytes is None else part.memory_bytes
         for holder in held.get(part.id, ()):
-            holding = Holding(holder.namespace, holder.pod, holder.container, 100, part.gpu.memory_bytes)
-            found[part.gpu.uuid].add(holding)
-    return {uuid: tuple(sorted(holdings)) for uuid, holdings in found.items()}
+            amounts = found[part.gpu.uuid]
+            amounts[holder] = min(amounts[holder] + memory, total[part.gpu.uuid])
+    return {
+        uuid: tuple(
+            Holding(holder.namespace, holder.pod, holder.container, max(1, 100 * memory // total[uuid]), memory)
+            for holder, memory in sorted(amounts.items())
+        )
+        for uuid, amounts in found.items()
+    }
 
 
 def share_holdings(held: Mapping[Holder, Iterable[Share]]) -> dict[str, tuple[Holding, ...]]:

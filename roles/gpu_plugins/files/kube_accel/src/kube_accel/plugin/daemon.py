@@ -90,7 +90,7 @@ class Daemon:
             lister = self._fraction.lister
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
         self._lister = lister
-        self._whole = WholeGpus(read_configuration(options))
+        self._whole = WholeGpus(read_configuration(options), options.mig_strategy)
         self._configurator: Configurator | None = None
         if options.config_map is not None:
             self._configurator = Configurator(options, self._configure)
@@ -309,7 +309,7 @@ class Daemon:
         snapshot = self._gpus.snapshot()
         if snapshot.inventory is None:
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
-        return ""
+        return self._whole.problem
 
     def _registration(self) -> Registration:
         """The first that is not registered, if there is one."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from kube_accel.model import Mode
 from kube_accel.plugin.configfile import Configuration, parse
+from kube_accel.sharing.mig import Strategy
 
 
 class NodeError(Exception):
@@ -44,6 +45,8 @@ class PluginOptions:
     """Several of them, of which a label of the node names one."""
     default_config: str = ""
     """Which of them a node without the label has; empty for none."""
+    mig_strategy: Strategy | None = None
+    """None for that of the configuration."""
     mps_root: Path = Path("/run/nvidia/mps")
     """Where the MPS control daemons' directories are, on the host and here."""
     mps_control_command: str = "nvidia-cuda-mps-control"

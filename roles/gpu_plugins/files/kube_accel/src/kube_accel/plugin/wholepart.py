@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, KeysView, Mapping
 
 from kube_accel.kube.podresources import PodDevices
@@ -11,8 +12,10 @@ from kube_accel.plugin.configchoice import NotChosenError, in_the_way
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
-from kube_accel.sharing import whole
+from kube_accel.sharing import mig, whole
 from kube_accel.sharing.timeslicing import Terms, replicated
+
+_log = logging.getLogger(__name__)
 
 
 class WholeGpus:
@@ -21,12 +24,19 @@ class WholeGpus:
     def __init__(
         self,
         configuration: Configuration | None = Configuration(),  # noqa: B008 - frozen
-        layout: whole.Layout = whole.layout,
+        strategy: mig.Strategy | None = None,
+        layout: whole.Layout | None = None,
     ) -> None:
-        """``layout`` says what the hardware has, the configuration what is offered of it."""
+        """``layout`` says what the hardware has, the configuration what is offered of it.
+
+        A ``strategy`` goes before the one of the configuration, and makes the layout where none is given.
+        """
         self.configuration = configuration
         """None while it is not known, and nothing can be offered."""
+        self._strategy = strategy
         self._layout = layout
+        self.problem = ""
+        """Why nothing is offered although there are GPUs; empty when there is no reason."""
         self._inventory: Inventory | None = None
         self._parts: dict[str, tuple[whole.Part, ...]] = {whole.RESOURCE: ()}
         self._good: frozenset[str] = frozenset()
@@ -53,20 +63,34 @@ class WholeGpus:
         if snapshot.inventory is None:
             self._parts = dict.fromkeys(self._parts, ())
         else:
-            self._parts = self._offered(snapshot.inventory, self.configuration or Configuration())
+            configuration = self.configuration or Configuration()
+            self._parts = self._offered(snapshot.inventory, configuration)
+            self._tell(mig.problem(self._strategy_of(configuration), snapshot.inventory))
 
     def try_on(
         self, configuration: Configuration, inventory: Inventory, listed: Iterable[PodDevices]
     ) -> NotChosenError | None:
         """Why pods keep the node from that configuration, or None."""
-        hardware = {part.uuid for parts in self._layout(inventory).values() for part in parts}
+        layouts = [self._laid_out(inventory, one) for one in (self.configuration or configuration, configuration)]
+        hardware = {part.uuid for found in layouts for parts in found.values() for part in parts}
         offered = self._offered(inventory, configuration)
         wanted = {resource: {part.id for part in parts} for resource, parts in offered.items()}
         return in_the_way(listed, hardware, wanted)
 
+    def _strategy_of(self, configuration: Configuration) -> mig.Strategy:
+        return self._strategy or mig.Strategy(configuration.mig_strategy or mig.Strategy.NONE)
+
+    def _laid_out(self, inventory: Inventory, configuration: Configuration) -> Mapping[str, tuple[whole.Part, ...]]:
+        return (self._layout or mig.layout(self._strategy_of(configuration)))(inventory)
+
     def _offered(self, inventory: Inventory, configuration: Configuration) -> dict[str, tuple[whole.Part, ...]]:
-        found = replicated(self._layout(inventory), configuration.replications)
+        found = replicated(self._laid_out(inventory, configuration), configuration.replications)
         return found or {whole.RESOURCE: ()}
+
+    def _tell(self, problem: str) -> None:
+        if problem and problem != self.problem:
+            _log.warning("no GPU is offered", extra={"reason": problem})
+        self.problem = problem
 
     def offer(self, resource: str, plugin: WholeGpuPlugin) -> bool:
         """Have ``plugin`` offer what there is of its resource; True when that is news to kubelet."""

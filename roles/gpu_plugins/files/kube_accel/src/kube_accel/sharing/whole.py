@@ -32,6 +32,8 @@ class Part:
     """Names below ``/dev`` that it has to itself or shares with others of its GPU."""
     index: str
     """NVML's: that of the GPU, or ``<gpu>:<instance>``."""
+    memory_bytes: int | None = None
+    """Of its GPU; None for all of it."""
 
 
 Layout = Callable[[Inventory], Mapping[str, tuple[Part, ...]]]
