@@ -384,7 +384,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _patch(self, request: _Request, body: bytes) -> None:
         media = self.headers.get("Content-Type", "").split(";")[0]
-        apply = {"application/json-patch+json": patch.apply, "application/merge-patch+json": patch.merge}.get(media)
+        known = {"application/json-patch+json": patch.apply, "application/merge-patch+json": patch.merge}
+        if (request.kind.plural, request.subresource) == ("nodes", "status"):
+            known["application/strategic-merge-patch+json"] = patch.conditions
+        apply = known.get(media)
         if not apply:
             raise _unsupported(media, ["application/json-patch+json", "application/merge-patch+json"])
         content = _parse(body)

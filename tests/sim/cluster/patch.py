@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON merge patch (RFC 7386) and JSON patch (RFC 6902) without move and copy."""
+"""JSON merge patch (RFC 7386), JSON patch (RFC 6902) without move and copy, strategic merge patch of conditions."""
 
 from __future__ import annotations
 
@@ -20,6 +20,22 @@ def merge(target: Any, patch: Any) -> Any:
         else:
             result[key] = merge(result.get(key), value)
     return result
+
+
+def conditions(target: Object, patch: Object) -> Object:
+    """A copy of a node with a strategic merge patch of ``status.conditions`` applied: a list by ``type``.
+
+    Raises ApiError 501 for a patch of anything else.
+    """
+    if set(patch) != {"status"} or set(patch["status"]) != {"conditions"}:
+        raise not_simulated("strategic merge patch of more than a node's conditions")
+    found = {item["type"]: item for item in target.get("status", {}).get("conditions", ())}
+    for item in patch["status"]["conditions"]:
+        if item.get("$patch") == "delete":
+            found.pop(item["type"], None)
+        else:
+            found[item["type"]] = found.get(item["type"], {}) | item
+    return merge(target, {"status": {"conditions": list(found.values())}})
 
 
 def apply(target: Object, operations: Any) -> Object:

@@ -417,6 +417,29 @@ def test_bookmark_comes_in_silence_to_who_allows_it(ours: Api, monkeypatch: pyte
     assert event == {"type": "BOOKMARK", "object": wanted}
 
 
+def test_conditions_of_a_node_are_merged_by_type_and_deleted(ours: Api, real: Api) -> None:
+    found = []
+    for api in (ours, real):
+        api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "judged"}})
+        for patch in (
+            {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+            {"type": "GpusHealthy", "status": "True", "reason": "GpusHealthy", "message": "all"},
+            {"type": "GpusHealthy", "status": "False", "reason": "GpuUnhealthy"},
+            {"type": "Gone", "status": "True"},
+            {"type": "Gone", "$patch": "delete"},
+            {"type": "Never", "$patch": "delete"},
+        ):
+            body = {"status": {"conditions": [patch]}}
+            code, _ = api.call("PATCH", "/api/v1/nodes/judged/status", body, STRATEGIC)
+            assert code == 200
+        conditions = api.get("/api/v1/nodes/judged")["status"]["conditions"]
+        times = ("lastHeartbeatTime", "lastTransitionTime")
+        kept = [{key: value for key, value in item.items() if key not in times} for item in conditions]
+        found.append(sorted(kept, key=lambda item: item["type"]))
+    assert found[0] == found[1]
+    assert [item["status"] for item in found[0]] == ["False", "True"]
+
+
 @pytest.mark.parametrize("media", [STRATEGIC, "application/apply-patch+yaml"])
 def test_patch_types_nobody_needs_are_refused(ours: Api, media: str) -> None:
     ours.create(f"{NS}/configmaps", config_map(f"refused-{len(media)}"))

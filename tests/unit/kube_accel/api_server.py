@@ -26,7 +26,7 @@ class Request:
 
 @dataclass
 class ApiServer:
-    """Answers every PATCH with ``status`` and ``reply``, keeps what it was sent and patches the one node it has."""
+    """Answers PATCH and POST with ``status`` and ``reply``, keeps what it was sent and patches the one node it has."""
 
     port: int = 0
     status: int = 200
@@ -48,7 +48,7 @@ def serving(authority: trustme.CA, port: int = 0) -> Iterator[ApiServer]:
         def do_PATCH(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             state.requests.append(Request(self.command, self.path, dict(self.headers), body))
-            if state.status == 200:
+            if state.status == 200 and "metadata" in body and self.command == "PATCH":
                 merge(state.node, body)
             self.answer(state.reply if isinstance(state.reply, bytes) else json.dumps(state.reply).encode())
 
@@ -58,6 +58,9 @@ def serving(authority: trustme.CA, port: int = 0) -> Iterator[ApiServer]:
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
+
+        def do_POST(self) -> None:
+            self.do_PATCH()
 
         def log_message(self, format: str, *args: object) -> None:
             pass

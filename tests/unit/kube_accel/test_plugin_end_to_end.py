@@ -160,9 +160,23 @@ def pod(name: str, gpus: int) -> PodSpec:
 
 def written(server: ApiServer) -> list[dict[str, Any]]:
     """Every annotation, first to last."""
-    bodies: list[Any] = [request.body for request in server.requests if request.method == "PATCH"]
+    sent = (request for request in server.requests if request.method == "PATCH")
+    bodies: list[Any] = [request.body for request in sent if request.path == "/api/v1/nodes/node-1"]
     annotations = [body["metadata"].get("annotations", {}) for body in bodies]
     return [json.loads(found[INVENTORY]) for found in annotations if INVENTORY in found]
+
+
+def conditions(server: ApiServer) -> list[dict[str, Any]]:
+    """What the node's status was patched with, first to last."""
+    bodies: list[Any] = [request.body for request in server.requests if request.path == "/api/v1/nodes/node-1/status"]
+    return [body["status"]["conditions"][0] for body in bodies]
+
+
+def events(server: ApiServer) -> list[str]:
+    """Of the node, first to last: reason and message."""
+    bodies: list[Any] = [request.body for request in server.requests if request.path.endswith("/events")]
+    assert {body["involvedObject"]["name"] for body in bodies} <= {"node-1"}
+    return [f"{body['type']} {body['reason']} {body['message']}" for body in bodies]
 
 
 def inventory(server: ApiServer) -> dict[str, Any]:
@@ -225,7 +239,7 @@ def test_a_node_hands_out_its_gpus_and_ends_cleanly(host: Host) -> None:
     wait(lambda: held(server) == expected, "the annotation")
     assert inventory(server)["mode"] == "pgpu"
     assert len(inventory(server)["gpus"]) == 8
-    assert server.requests[-1].path == "/api/v1/nodes/node-1"
+    assert [condition["status"] for condition in conditions(server)] == ["True"]
 
     assert plugin.terminate() == 0
     assert [path.name for path in (host.kubelet_root / "device-plugins").iterdir()] == ["kubelet.sock"]
@@ -279,14 +293,54 @@ def test_a_lost_gpu_is_withdrawn_alone_and_comes_back_by_itself(host: Host) -> N
     server = host.api_server()
     host.plugin()
     host.wait_healthy(set(host.uuids))
+    wait(lambda: conditions(server), "the condition")
     host.edit(lambda topology: topology.set_health(3, "lost"))
     rest = set(host.uuids) - {host.uuids[3]}
     host.wait_healthy(rest)
     assert set(host.admit("all-that-is-left", 7).device_ids[RESOURCE]) == rest
     wait(lambda: health(server).count("unhealthy") == 1, "the annotation")
     assert inventory(server)["gpus"][3]["reason"]
+    wait(lambda: len(conditions(server)) == 2 and len(events(server)) == 1, "the condition")
     host.edit(lambda topology: topology.set_health(3, "ok"))
     host.wait_healthy(set(host.uuids))
+    wait(lambda: len(conditions(server)) == 3 and len(events(server)) == 2, "the condition")
+    assert [condition["status"] for condition in conditions(server)] == ["True", "False", "True"]
+    assert conditions(server)[1]["message"] == f"GPU 3 ({host.uuids[3]}): NVML: GPU is lost (15)"
+    assert events(server) == [
+        f"Warning GpuUnhealthy GPU 3 ({host.uuids[3]}) is not handed out: NVML: GPU is lost (15)",
+        f"Normal GpuHealthy GPU 3 ({host.uuids[3]}) is handed out again",
+    ]
+
+
+def test_the_nodes_condition_ends_with_the_last_plugin(host: Host) -> None:
+    server = host.api_server()
+    old = host.plugin()
+    old.wait_ready()
+    wait(lambda: conditions(server), "the condition")
+    new = host.plugin()
+    wait(lambda: "a newer instance serves" in old.probe("/readyz")[1], "the old one's stepping back")
+    new.wait_ready()
+    wait(lambda: any(line["message"] == "the node is annotated" for line in new.logged()), "the API server")
+    assert old.terminate() == 0
+    assert [condition["type"] for condition in conditions(server)] == ["GpusHealthy"]
+    assert new.terminate() == 0
+    assert conditions(server)[1:] == [{"type": "GpusHealthy", "$patch": "delete"}]
+
+
+def test_a_restart_repeats_no_event(host: Host) -> None:
+    server = host.api_server()
+    plugin = host.plugin()
+    host.edit(lambda topology: topology.set_health(3, "lost"))
+    wait(lambda: len(events(server)) == 1, "the event")
+    wait(lambda: conditions(server) and conditions(server)[-1]["status"] == "False", "the condition")
+    since = conditions(server)[-1]["lastTransitionTime"]
+    plugin.kill()
+    plugin = host.plugin()
+    host.edit(lambda topology: topology.set_health(5, "lost"))
+    wait(lambda: len(events(server)) == 2, "the event")
+    assert [event.split()[3] for event in events(server)] == ["3", "5"]
+    wait(lambda: "GPU 5" in conditions(server)[-1]["message"], "the condition")
+    assert conditions(server)[-1]["lastTransitionTime"] == since
 
 
 SHARED = "nvidia.com/gpu.shared"

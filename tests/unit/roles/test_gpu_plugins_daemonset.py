@@ -27,7 +27,9 @@ def container() -> Any:
         text = trust_as_template((role / "templates/daemonset.yml.j2").read_text())
         rendered = yaml.safe_load(Templar(loader, variables=scope | variables).template(text))
         spec = rendered["spec"]["template"]["spec"]
-        return spec["containers"][0], spec["volumes"]
+        return spec["containers"][0] | {"groups": spec.get("securityContext", {}).get("supplementalGroups")}, spec[
+            "volumes"
+        ]
 
     return value
 
@@ -44,6 +46,7 @@ def test_the_daemon_has_no_more_rights_than_it_needs(container: Any) -> None:
     assert kernel_logs(found) == ["/host/var/log/kern.log", "/host/var/log/messages"]
     mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}
     assert mounts["/host/var/log"]["readOnly"]
+    assert found["groups"] == [4]
     assert [volume["hostPath"]["path"] for volume in volumes].count("/var/log") == 1
     assert not {variable["name"] for variable in found["env"]} & {"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"}
 

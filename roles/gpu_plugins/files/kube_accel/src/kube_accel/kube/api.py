@@ -65,6 +65,19 @@ class ApiClient:
             raise ApiRefusedError(200, "its answer is no object")
         return found
 
+    def patch_node_status(self, name: str, status: Mapping[str, object]) -> None:
+        """Merge into a node's status; lists as its keys have it, so that others' conditions stay.
+
+        Raises ApiError.
+        """
+        path = f"/api/v1/nodes/{quote(name, safe='')}/status"
+        self._send("PATCH", path, "application/strategic-merge-patch+json", {"status": dict(status)})
+
+    def create_event(self, namespace: str, event: Mapping[str, object]) -> None:
+        """Create an Event. Raises ApiError."""
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/events"
+        self._send("POST", path, "application/json", dict(event))
+
     def _send(self, method: str, path: str, content_type: str = "", body: object = None) -> bytes:
         # Requests are rare, credentials rotate: a connection lives for one request, so that none outlives its files.
         # No retries, which includes redirects: those would be handed our token.

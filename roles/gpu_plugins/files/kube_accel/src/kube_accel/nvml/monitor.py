@@ -390,6 +390,7 @@ class GpuMonitor:
 
     def _publish(self, state: DriverState, detail: str = "", otherwise: Health | None = None) -> None:
         """A new snapshot if a reader can see a difference. ``otherwise``: the health of GPUs not known to be bad."""
+        self._memory.save(self._conditions)  # before anybody acts on it
         gpus = self._inventory.gpus if self._inventory is not None else ()
         known = {gpu.uuid: self._conditions[gpu.uuid].health for gpu in gpus}
         if otherwise is not None:

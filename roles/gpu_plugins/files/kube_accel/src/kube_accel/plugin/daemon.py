@@ -23,6 +23,7 @@ from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, 
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
 from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
+from kube_accel.plugin.teller import Teller
 from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
@@ -108,6 +109,10 @@ class Daemon:
             self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz})
         except OSError as error:
             raise NodeError(listen_problem(options, error)) from error
+        try:
+            self._teller = Teller(options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot)
+        except OSError as error:
+            raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
         commands = {"status": self._status, "quiesce": self._quiesce, "resume": self._resume}
         try:
             self._admin = AdminServer(options.state_dir, commands)
@@ -126,6 +131,7 @@ class Daemon:
         self._start("labels", self._labels.run)
         if self._configurator is not None:
             self._start("configuration", partial(self._follow_configuration, self._configurator))
+        self._start("teller", self._teller.run)
         self._start("admin", self._admin.run)
         self._start("probes", self._probes.serve_forever)
         if self._fraction is not None:
@@ -140,6 +146,7 @@ class Daemon:
             registering.join(timeout=1)
         for served in self._served.values():
             served.plugin.close()
+        self._teller.withdraw()
         return self._exit_code
 
     def _serve_whole(self, name: str) -> _Served:
@@ -197,6 +204,7 @@ class Daemon:
         snapshot = self._gpus.snapshot()
         while True:
             self._publish()
+            self._teller.wake()
             version = snapshot.version
             while snapshot.version <= version:
                 snapshot = self._gpus.wait(version, timeout=60)

@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from queue import SimpleQueue
 from urllib.parse import quote
 
+from kube_accel.kube import events
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.plugin.pods import NodePod
@@ -89,26 +89,8 @@ class Reporter:
         _log.info("a pod was removed", extra={"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid, "reason": why})
 
     def _send_event(self, pod: NodePod, reason: str, message: str) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{pod.name[:200]}.", "namespace": pod.namespace},
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
-            },
-            "type": "Warning",
-            "reason": reason,
-            "message": message[:1024],
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-            "source": {"component": "kube-accel", "host": self._node},
-        }
+        about = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        body = events.body(about, "Warning", reason, message, self._node)
         self._client.post(f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/events", body)
 
 

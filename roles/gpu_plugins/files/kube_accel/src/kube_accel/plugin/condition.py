@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cluster is told of a node's GPUs: one condition of the node, and events when a GPU turns bad or good. Pure.
+
+A node whose GPU is bad stays a good node: nothing here taints or cordons it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
+
+TYPE = "GpusHealthy"
+
+_SILENT = (DriverState.WEDGED, DriverState.UNAVAILABLE)
+_DRIVER = "driver"
+_LONGEST = 4096
+"""Characters of the condition's message: a node has up to 16 GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCondition:
+    """The condition ``GpusHealthy``: "True" while every GPU may be handed out, "Unknown" while nobody can tell."""
+
+    status: str
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """Something that happened, and what has been told of the GPUs once this was."""
+
+    kind: str
+    reason: str
+    message: str
+    bad: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the cluster was told last."""
+
+    condition: NodeCondition | None = None
+    since: str = ""
+    """When the condition's status became what it is."""
+    heartbeat: float = 0.0
+    """When it was told last, in seconds since 1970."""
+    bad: Mapping[str, str] = field(default_factory=dict)
+    """Name of each GPU that an event called bad, by UUID or by ``index:<n>``; the driver by ``driver``."""
+
+
+def condition(snapshot: Snapshot) -> NodeCondition | None:
+    """The condition now; None while nothing is known yet."""
+    if snapshot.driver_state is DriverState.STARTING:
+        return None
+    if snapshot.driver_state is DriverState.QUIESCED:
+        return NodeCondition("Unknown", "DriverReleased", snapshot.detail)
+    if snapshot.driver_state in _SILENT:
+        return NodeCondition("Unknown", "DriverNotAnswering", snapshot.detail)
+    faults = [f"{name}: {health.reason}" for _, name, health in _gpus(snapshot) if health.health is Health.UNHEALTHY]
+    advice = [f"{name}: {health.advice}" for _, name, health in _gpus(snapshot) if health.advice]
+    message = "; ".join([*faults, *advice])[:_LONGEST]
+    if faults:
+        return NodeCondition("False", "GpuUnhealthy", message)
+    return NodeCondition("True", "GpusHealthy", message or "every GPU may be handed out")
+
+
+def news(snapshot: Snapshot, told: Mapping[str, str]) -> Iterator[News]:
+    """What there is to tell to whoever was ``told`` of these bad GPUs, each with what is told by then."""
+    if snapshot.driver_state in (DriverState.STARTING, DriverState.QUIESCED):
+        return
+    bad = dict(told)
+    if snapshot.driver_state in _SILENT:
+        if _DRIVER not in bad:
+            bad[_DRIVER] = _DRIVER
+            yield News("Warning", "GpuDriverNotAnswering", snapshot.detail, dict(bad))
+        return
+    if _DRIVER in bad:
+        del bad[_DRIVER]
+        yield News("Normal", "GpuDriverAnswers", "the NVIDIA driver answers again", dict(bad))
+    for key, name, health in _gpus(snapshot):
+        if health.health is Health.UNHEALTHY and key not in bad:
+            bad[key] = name
+            yield News("Warning", "GpuUnhealthy", f"{name} is not handed out: {health.reason}", dict(bad))
+        elif health.health is Health.HEALTHY and key in bad:
+            del bad[key]
+            yield News("Normal", "GpuHealthy", f"{name} is handed out again", dict(bad))
+
+
+def _gpus(snapshot: Snapshot) -> Iterator[tuple[str, str, GpuHealth]]:
+    """Key, name for people, and health of every GPU, those that could never be read too."""
+    if snapshot.inventory is None:
+        return
+    unknown = GpuHealth(Health.UNKNOWN)
+    for gpu in snapshot.inventory.gpus:
+        yield gpu.uuid, f"GPU {gpu.index} ({gpu.uuid})", snapshot.health.get(gpu.uuid, unknown)
+    for unreadable in snapshot.inventory.unreadable:
+        health = GpuHealth(Health.UNHEALTHY, unreadable.reason)
+        yield unreadable.uuid or f"index:{unreadable.index}", f"GPU {unreadable.index}", health
