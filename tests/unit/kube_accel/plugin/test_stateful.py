@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever happens to GPUs, kubelet and plugin: at rest exactly the good GPUs are offered, and none has two pods."""
+"""Whatever happens to GPUs, driver, kubelet and plugin: at rest exactly the good GPUs are offered, none to two pods.
+
+The plugin, its NVML worker and their sockets are real; NVML, the kernel's log and kubelet are simulated. ``make soak``
+takes ten thousand steps.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import subprocess
@@ -16,15 +19,19 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kube_accel.model import Health
 from sim.kubelet import AdmissionError, Container, FakeKubelet, PodSpec
-from unit.kube_accel.plugin import scripted_daemon
-from unit.kube_accel.plugin.fakes import uuid
+from sim.nvml import build, sysfs
+from sim.nvml.profiles import PROFILES
+from sim.nvml.topology import edit
+from unit.kube_accel.plugin import quick_daemon
 
 RESOURCE = "nvidia.com/gpu"
 GPUS = 4
-DEADLINE = 20.0
+DEADLINE = 30.0
 TESTS = Path(__file__).parents[3]
+APPLICATION_XID, CRITICAL_XID = 31, 48
+
+gpus = st.integers(0, GPUS - 1)
 
 
 class Node(RuleBasedStateMachine):
@@ -32,12 +39,22 @@ class Node(RuleBasedStateMachine):
         super().__init__()
         self.directory = tempfile.TemporaryDirectory(dir="/tmp")
         self.root = Path(self.directory.name)
-        self.health = [Health.HEALTHY] * GPUS
-        self.write_health()
+        self.topology = PROFILES["8xh100"]("node")
+        del self.topology.gpus[GPUS:], self.topology.switch_links[GPUS:]
+        self.conf = self.root / "gpusim.conf"
+        self.topology.save(self.conf)
+        sysfs.write(self.topology, self.root)
+        sysfs.load_driver(self.topology, self.root)
+        build(self.root / "lib")
+        self.kernel_log = self.root / quick_daemon.KERNEL_LOG
+        self.kernel_log.touch()
+        self.uuids = [gpu.uuid for gpu in self.topology.gpus]
         self.kubelet = FakeKubelet(self.root)
         self.plugins: list[subprocess.Popen[bytes]] = []
-        self.good = {uuid(i) for i in range(GPUS)}
-        """What the newest plugin process knows to be good."""
+        self.lost: set[int] = set()
+        self.incident: set[int] = set()
+        """GPUs of which an XID was told that no reset has ended; it would age for longer than a test takes."""
+        self.hangs = False
         self.pods: dict[str, tuple[PodSpec, frozenset[str]]] = {}
         self.created = 0
 
@@ -47,43 +64,80 @@ class Node(RuleBasedStateMachine):
         self.kubelet.start()
         self.start_plugin()
 
-    def write_health(self) -> None:
-        candidate = self.root / "health.new"
-        candidate.write_text(json.dumps([health.value for health in self.health]))
-        candidate.replace(self.root / scripted_daemon.HEALTH)
-
     def start_plugin(self) -> None:
-        command = [sys.executable, "-m", scripted_daemon.__name__, str(self.root)]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
-        plugin = subprocess.Popen(command, env=environment)
+        command = [sys.executable, "-m", quick_daemon.__name__, str(self.root)]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
+            "LD_LIBRARY_PATH": str(self.root / "lib"),
+            "GPUSIM_FILE": str(self.conf),
+        }
+        plugin = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         self.plugins.append(plugin)
-        # Once it is followed it has read the GPUs: what it then knows to be good is what they are now.
         self.kubelet.wait(lambda: any(f"-{plugin.pid}-" in name for name in self.kubelet.following()), DEADLINE)
-        self.good = {uuid(i) for i in range(GPUS) if self.health[i] is Health.HEALTHY}
+
+    @property
+    def good(self) -> set[str]:
+        return {uuid for index, uuid in enumerate(self.uuids) if index not in self.lost | self.incident}
 
     def healthy(self) -> set[str]:
         return {name for name, device in self.kubelet.devices(RESOURCE).items() if device.healthy}
 
-    @rule(gpu=st.integers(0, GPUS - 1), health=st.sampled_from(Health))
-    def a_gpu_changes(self, gpu: int, health: Health) -> None:
-        self.health[gpu] = health
-        self.write_health()
-        if health is Health.HEALTHY:
-            self.good.add(uuid(gpu))
-        elif health is Health.UNHEALTHY:
-            self.good.discard(uuid(gpu))
+    @precondition(lambda self: not self.hangs)
+    @rule(gpu=gpus)
+    def a_gpu_is_lost(self, gpu: int) -> None:
+        with edit(self.conf) as node:
+            node.set_health(gpu, "lost")
+        self.lost.add(gpu)
+
+    @precondition(lambda self: self.lost and not self.hangs)
+    @rule(data=st.data())
+    def a_gpu_is_back(self, data: st.DataObject) -> None:
+        gpu = data.draw(st.sampled_from(sorted(self.lost)))
+        with edit(self.conf) as node:
+            node.set_health(gpu, "ok")
+        self.lost.discard(gpu)
+        self.incident.discard(gpu)  # only a reset brings a lost GPU back
+
+    @precondition(lambda self: not self.hangs)
+    @rule(gpu=gpus, xid=st.sampled_from([APPLICATION_XID, CRITICAL_XID]), by_nvml=st.booleans())
+    def an_xid_comes(self, gpu: int, xid: int, by_nvml: bool) -> None:
+        if by_nvml:
+            with edit(self.conf) as node:
+                node.raise_xid(gpu, xid)
+        slot = self.topology.gpus[gpu].pci.rpartition(".")[0]
+        with self.kernel_log.open("a") as log:
+            log.write(f"Nov 21 18:29:19 node kernel: NVRM: Xid (PCI:{slot}): {xid}, pid=77, name=python\n")
+        # A lost GPU will have been reset when it is back.
+        if xid == CRITICAL_XID and gpu not in self.lost:
+            self.incident.add(gpu)
+
+    @precondition(lambda self: not self.hangs)
+    @rule()
+    def the_driver_hangs(self) -> None:
+        with edit(self.conf) as node:
+            node.wedge("all")
+        self.hangs = True
+
+    @precondition(lambda self: self.hangs)
+    @rule()
+    def the_driver_answers_again(self) -> None:
+        with edit(self.conf) as node:
+            node.wedge(None)
+        self.hangs = False
 
     @rule()
     def kubelet_restarts(self) -> None:
         self.kubelet.restart()
 
+    # A plugin that starts while the driver hangs has nothing to offer: it was never seen good.
+    @precondition(lambda self: not self.hangs)
     @rule()
     def the_plugin_is_killed(self) -> None:
         while self.plugins:
             self.end(self.plugins.pop())
         self.start_plugin()
 
-    @precondition(lambda self: len(self.plugins) == 1)
+    @precondition(lambda self: len(self.plugins) == 1 and not self.hangs)
     @rule()
     def an_upgrade_begins(self) -> None:
         self.start_plugin()
@@ -137,7 +191,7 @@ class Node(RuleBasedStateMachine):
 TestNode = Node.TestCase
 TestNode.settings = settings(
     max_examples=int(os.environ.get("KUBE_ACCEL_EXAMPLES", "6")),
-    stateful_step_count=12,
+    stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
