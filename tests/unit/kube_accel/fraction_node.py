@@ -65,6 +65,7 @@ class FractionNode:
         self.conf = root / "gpusim.conf"
         self.topology = GPUS[gpus]("node")
         if not mig:
+            self.topology.gpu_instances.clear()
             self.topology.migs.clear()
             for gpu in self.topology.gpus:
                 gpu.mig = None if gpu.mig is None else 0
