@@ -16,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo test test-full lint sanity molecule pytest test-cluster bench image clean
+.PHONY: help setup demo test test-full lint sanity molecule pytest test-cluster soak bench image clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -60,6 +60,9 @@ pytest: setup ## Unit tests, simulator conformance, property tests.
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
 	  tests/tools/image.sh && tests/tools/machine.sh pytest tests/cluster; else pytest tests/cluster; fi
+
+soak: setup ## Ten thousand random steps of a plugin and what it lives with; about half an hour.
+	KUBE_ACCEL_EXAMPLES=250 pytest tests/unit/kube_accel/plugin/test_stateful.py
 
 bench: setup ## Measure the shipped commands from outside: make bench BENCH=plugin.
 	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)
