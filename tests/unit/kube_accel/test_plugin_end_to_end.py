@@ -330,12 +330,14 @@ def test_the_nodes_condition_ends_with_the_last_plugin(host: Host) -> None:
 def test_a_restart_repeats_no_event(host: Host) -> None:
     server = host.api_server()
     plugin = host.plugin()
+    wait(lambda: conditions(server), "the condition")
     host.edit(lambda topology: topology.set_health(3, "lost"))
     wait(lambda: len(events(server)) == 1, "the event")
     wait(lambda: conditions(server) and conditions(server)[-1]["status"] == "False", "the condition")
     since = conditions(server)[-1]["lastTransitionTime"]
     plugin.kill()
-    plugin = host.plugin()
+    host.plugin()
+    host.wait_healthy(set(host.uuids) - {host.uuids[3]})
     host.edit(lambda topology: topology.set_health(5, "lost"))
     wait(lambda: len(events(server)) == 2, "the event")
     assert [event.split()[3] for event in events(server)] == ["3", "5"]

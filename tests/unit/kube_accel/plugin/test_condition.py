@@ -48,6 +48,17 @@ def test_a_gpu_that_was_never_readable_counts() -> None:
     assert told == News("Warning", "GpuUnhealthy", "GPU 1 is not handed out: is lost", {"index:1": "GPU 1"})
 
 
+def test_a_gpu_is_known_with_and_without_its_uuid() -> None:
+    whole, part = ready(2, {1: LOST}), ready(1)
+    assert part.inventory is not None
+    dark = replace(part, inventory=replace(part.inventory, unreadable=(UnreadableGpu(1, None, "is lost"),)))
+    for first, second in ((whole, dark), (dark, whole)):
+        reasons, told = tell(first, {})
+        assert reasons == ["GpuUnhealthy"]
+        assert tell(second, told) == ([], told)
+        assert tell(ready(2), told) == (["GpuHealthy"], {})
+
+
 def tell(snapshot: Snapshot, told: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """Reasons and what is told by then."""
     reasons = []

@@ -15,6 +15,7 @@ TYPE = "GpusHealthy"
 
 _SILENT = (DriverState.WEDGED, DriverState.UNAVAILABLE)
 _DRIVER = "driver"
+_NAMELESS = "index:"
 _LONGEST = 4096
 """Characters of the condition's message: a node has up to 16 GPUs."""
 
@@ -81,12 +82,25 @@ def news(snapshot: Snapshot, told: Mapping[str, str]) -> Iterator[News]:
         del bad[_DRIVER]
         yield News("Normal", "GpuDriverAnswers", "the NVIDIA driver answers again", dict(bad))
     for key, name, health in _gpus(snapshot):
-        if health.health is Health.UNHEALTHY and key not in bad:
+        known = _known(bad, key, name)
+        if health.health is Health.UNHEALTHY and not known:
             bad[key] = name
             yield News("Warning", "GpuUnhealthy", f"{name} is not handed out: {health.reason}", dict(bad))
-        elif health.health is Health.HEALTHY and key in bad:
-            del bad[key]
+        elif health.health is Health.HEALTHY and known:
+            for old in known:
+                del bad[old]
             yield News("Normal", "GpuHealthy", f"{name} is handed out again", dict(bad))
+
+
+def _known(bad: Mapping[str, str], key: str, name: str) -> list[str]:
+    """What a GPU was called bad as: a lost one does not tell its UUID to a plugin that starts now."""
+    short = name.partition(" (")[0]
+    return [
+        old
+        for old, said in bad.items()
+        if old == key
+        or (said.partition(" (")[0] == short and _NAMELESS in (old[: len(_NAMELESS)], key[: len(_NAMELESS)]))
+    ]
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[tuple[str, str, GpuHealth]]:
@@ -98,4 +112,4 @@ def _gpus(snapshot: Snapshot) -> Iterator[tuple[str, str, GpuHealth]]:
         yield gpu.uuid, f"GPU {gpu.index} ({gpu.uuid})", snapshot.health.get(gpu.uuid, unknown)
     for unreadable in snapshot.inventory.unreadable:
         health = GpuHealth(Health.UNHEALTHY, unreadable.reason)
-        yield unreadable.uuid or f"index:{unreadable.index}", f"GPU {unreadable.index}", health
+        yield unreadable.uuid or f"{_NAMELESS}{unreadable.index}", f"GPU {unreadable.index}", health
