@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -435,6 +436,44 @@ def test_an_upgrade_overlaps_without_withdrawing_the_gpus(host: Host) -> None:
     host.wait_healthy(set(host.uuids))
     assert host.admit("after", 8)
     assert host.run("quiesce", "--seconds", "1").returncode == 0, "the admin socket is the new one's"
+
+
+def test_no_pod_is_refused_while_plugins_are_upgraded(host: Host) -> None:
+    old = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    old.wait_ready()
+    admitted, refused, ended = [0], [], threading.Event()
+
+    def keep_coming() -> None:
+        """All GPUs but one are always held, so that a wrong list or a forgotten pod would show."""
+        held = [pod("first", 4)]
+        host.kubelet.admit(held[0])
+        while not ended.is_set():
+            held.append(pod(f"next-{admitted[0]}", 3))
+            try:
+                host.kubelet.admit(held[-1])
+            except AdmissionError as error:
+                refused.append(str(error))
+                held.pop()
+                continue
+            admitted[0] += 1
+            host.kubelet.remove(held.pop())
+
+    load = threading.Thread(target=keep_coming)
+    load.start()
+    try:
+        for _ in range(3):
+            new = host.plugin()
+            new.wait_ready()  # then the DaemonSet's controller ends the old pod
+            assert old.terminate() == 0
+            before = admitted[0]
+            wait(lambda: admitted[0] > before + 20 or refused, "more pods")  # noqa: B023
+            old = new
+    finally:
+        ended.set()
+        load.join()
+    assert not refused
+    assert admitted[0] > 60
 
 
 def test_no_driver_is_said_and_its_arrival_noticed(bare: Host) -> None:

@@ -66,7 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
         # Loading gRPC takes as long as a worker takes to read the GPUs: both at once.
         from kube_accel.plugin.daemon import Daemon
 
-        return Daemon(options, monitor, stop).run()
+        daemon = Daemon(options, monitor, stop)
+        code = daemon.run()
+        if daemon.handed_over:
+            monitor.stop()
+            os._exit(code)  # gRPC would close the connections
+        return code
     except NodeError as error:
         _log.error("cannot start", extra={"reason": str(error)})
         return EXIT_NODE

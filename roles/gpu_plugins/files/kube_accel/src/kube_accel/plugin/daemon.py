@@ -17,6 +17,7 @@ from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.configurator import Configurator, NotNowError
+from kube_accel.plugin.handover import Keeper
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
@@ -109,10 +110,8 @@ class Daemon:
             self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz})
         except OSError as error:
             raise NodeError(listen_problem(options, error)) from error
-        try:
-            self._teller = Teller(options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot)
-        except OSError as error:
-            raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
+        self.handed_over = False
+        """The connections are the successor's by now: the process has to end without closing them."""
         commands = {"status": self._status, "quiesce": self._quiesce, "resume": self._resume}
         try:
             self._admin = AdminServer(options.state_dir, commands)
@@ -120,6 +119,11 @@ class Daemon:
             raise NodeError(
                 f"--state-dir {options.state_dir} cannot hold the admin socket: {error}; choose another directory"
             ) from error
+        try:
+            self._keeper = Keeper(options.state_dir, self._serves)
+            self._teller = Teller(options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot)
+        except OSError as error:
+            raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
 
     def run(self) -> int:
         """Serve until ``stop`` is set; the exit code of the process."""
@@ -132,22 +136,42 @@ class Daemon:
         if self._configurator is not None:
             self._start("configuration", partial(self._follow_configuration, self._configurator))
         self._start("teller", self._teller.run)
+        self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
         self._start("probes", self._probes.serve_forever)
         if self._fraction is not None:
             for name, part in self._fraction.parts(self._stop):
                 self._start(name, part)
         self._stop.wait()
+        self.handed_over = self._exit_code == EXIT_OK and self._hand_over()
         with self._publishing:
             for served in self._served.values():
-                served.registrar.stop()
+                served.registrar.stop(quietly=self.handed_over)
         for registering in self._registering.values():
             # It may be held up by a kubelet that does not answer; open streams would then keep the process alive.
             registering.join(timeout=1)
+        if self.handed_over:
+            return self._exit_code
         for served in self._served.values():
             served.plugin.close()
         self._teller.withdraw()
         return self._exit_code
+
+    def _serves(self, resource: str) -> bool:
+        served = self._served.get(resource)
+        return served is not None and served.registrar.state.registered
+
+    def _hand_over(self) -> bool:
+        """Leave kubelet's connections to a successor that serves all we do; False where there is none."""
+        served = {name: part.registrar.socket for name, part in self._served.items()}
+        sockets = {name: path for name, path in served.items() if path is not None}
+        if len(sockets) < len(served) or not all(part.registrar.idle(part.plugin) for part in self._served.values()):
+            return False
+        try:
+            return self._keeper.hand_over(sockets)
+        except OSError as error:
+            _log.warning("nothing was handed over", extra={"reason": str(error)})
+            return False
 
     def _serve_whole(self, name: str) -> _Served:
         options = self._options

@@ -4,7 +4,7 @@
 Kubelet deletes all sockets in its directory when it starts. When the stream of one plugin of a resource ends, kubelets
 up to 1.36 at least drop whichever plugin is registered for it, which during an upgrade is the newcomer. So three
 things are watched: kubelet's socket, our own, and our stream. Both sides of an upgrade run this code; the one with the
-newest socket registers, the other stands by.
+newest socket registers, the other stands by, and hands its connections over when it ends (``handover``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import grpc
 
 from kube_accel.kube import deviceplugin
 from kube_accel.kube.channel import open_channel
-from kube_accel.plugin.server import ListedPlugin, serve
+from kube_accel.plugin.server import ListedPlugin, Workers, serve
 from kube_accel.plugin.watch import DirectoryWatch
 
 _log = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ class Registrar:
         self._watch = DirectoryWatch(directory)
         self._stopping = False
         self._server: grpc.Server | None = None
+        self._workers = Workers()
+        self._quietly = False
         self._socket: Path | None = None
         self._listening_since = time.monotonic()
         self._registered_at: float | None = None
@@ -110,8 +112,21 @@ class Registrar:
         finally:
             self._close(plugin)
 
-    def stop(self) -> None:
-        """End ``run``: streams ended, socket removed, no registration any more."""
+    @property
+    def socket(self) -> Path | None:
+        """What the plugin is served on now."""
+        return self._socket
+
+    def idle(self, plugin: ListedPlugin) -> bool:
+        """Whether nobody waits for an answer."""
+        return self._workers.busy <= plugin.streams
+
+    def stop(self, quietly: bool = False) -> None:
+        """End ``run``: streams ended, socket removed, no registration any more.
+
+        ``quietly``: the connections stay as they are, for a process that ends now and has handed them over.
+        """
+        self._quietly = quietly
         self._stopping = True
         self._watch.wake()
 
@@ -173,15 +188,20 @@ class Registrar:
         self._registered_at, self._not_before, self._pause = None, 0.0, _BACK_OFF[0]
         if old is not None:
             old.stop(grace=None)
-        self._server = serve(plugin, path)
+        self._workers = Workers()
+        self._server = serve(plugin, path, self._workers)
         self._socket = path
         self._listening_since = time.monotonic()
 
     def _close(self, plugin: ListedPlugin) -> None:
+        self._state = Registration(False, "stopped")
+        if self._quietly:
+            if self._socket is not None:
+                self._socket.unlink(missing_ok=True)
+            return
         plugin.close()
         if self._server is not None:
             self._server.stop(grace=0.5).wait()
-        self._state = Registration(False, "stopped")
 
     def _newer_sibling(self) -> str:
         """The name of a live socket of another instance of ours that is newer than our own, or an empty string."""

@@ -7,10 +7,10 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, ParamSpec, TypeVar
 
 import grpc
 
@@ -22,6 +22,9 @@ from kube_accel.plugin.devices import Device, device_list
 from kube_accel.sharing import timeslicing, whole
 
 _log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Each open ListAndWatch holds a worker: one a kubelet, and for moments that of a kubelet that went away.
 _WORKERS = 8
@@ -261,9 +264,30 @@ class WholeGpuPlugin(ListedPlugin):
             return ()
 
 
-def serve(plugin: deviceplugin.DevicePlugin, socket: Path) -> grpc.Server:
+class Workers(ThreadPoolExecutor):
+    """Answers calls, and knows how many are being answered."""
+
+    def __init__(self) -> None:
+        super().__init__(_WORKERS, "grpc")
+        self._counting = threading.Lock()
+        self.busy = 0
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """As any executor."""
+        with self._counting:
+            self.busy += 1
+        future = super().submit(fn, *args, **kwargs)
+        future.add_done_callback(self._answered)
+        return future
+
+    def _answered(self, future: Future[T]) -> None:
+        with self._counting:
+            self.busy -= 1
+
+
+def serve(plugin: deviceplugin.DevicePlugin, socket: Path, workers: ThreadPoolExecutor | None = None) -> grpc.Server:
     """A running server of ``plugin`` on ``socket``. Raises OSError when it cannot listen there."""
-    server = grpc.server(ThreadPoolExecutor(_WORKERS, "grpc"), options=(("grpc.so_reuseport", 0),))
+    server = grpc.server(workers or Workers(), options=(("grpc.so_reuseport", 0),))
     deviceplugin.add_device_plugin(server, plugin)
     try:
         server.add_insecure_port(f"unix:{socket}")
