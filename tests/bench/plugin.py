@@ -83,17 +83,19 @@ def ours(node: Node) -> list[str]:
 
 
 def peer(binary: Path) -> Command:
-    """NVIDIA's plugin, which has kubelet's directory built in: it gets a mount namespace where that is the node's."""
+    """NVIDIA's plugin, which has kubelet's directory, /sys and /dev built in: in its namespace they are the node's."""
     mounts = (
         "mount -t tmpfs tmpfs /var/lib && mkdir -p /var/lib/kubelet/device-plugins && "
-        'mount --bind "$1" /var/lib/kubelet/device-plugins && shift && exec "$@"'
+        'mount --bind "$1" /var/lib/kubelet/device-plugins && mount --bind "$2" /sys/bus/pci && '
+        'mount --bind "$3" /dev && shift 3 && exec "$@"'
     )
     unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     flags = ["--pass-device-specs", "--device-discovery-strategy=nvml"]
 
     def command(node: Node) -> list[str]:
         socket = "--kubelet-socket=/var/lib/kubelet/device-plugins/kubelet.sock"
-        return [*unshare, "sh", "-c", mounts, "sh", str(node.plugin_dir), str(binary), *flags, socket]
+        places = [str(node.plugin_dir), str(node.root / "sys/bus/pci"), str(node.root / "dev")]
+        return [*unshare, "sh", "-c", mounts, "sh", *places, str(binary), *flags, socket]
 
     return command
 

@@ -187,6 +187,11 @@ class FakeKubelet:
         with self._changed:
             return {endpoint.socket for endpoint in self._following}
 
+    def plugins(self) -> dict[str, str]:
+        """The socket of the plugin that is registered, by resource."""
+        with self._changed:
+            return {resource: endpoint.socket for resource, endpoint in self._endpoints.items() if not endpoint.stopped}
+
     def wait(self, predicate: Callable[[], bool], timeout: float) -> None:
         """Return once ``predicate`` holds; it is asked again after every change of devices or pods.
 
