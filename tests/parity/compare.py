@@ -45,20 +45,15 @@ class Case:
     configuration: str = ""
 
 
-_FOUR_EACH = {"nvidia.com/gpu": 32}
+FOUR_EACH = {"nvidia.com/gpu": 32}
+
 CASES = (
     Case("whole GPUs", "8xh100", {"nvidia.com/gpu": 8}),
     Case("GPUs on PCIe", "16xpcie", {"nvidia.com/gpu": 16}),
-    Case("time-slicing", "8xh100", _FOUR_EACH, SHARED.format(extra="renameByDefault: false")),
-    Case(
-        "time-slicing, renamed", "8xh100", {"nvidia.com/gpu.shared": 32}, SHARED.format(extra="renameByDefault: true")
-    ),
-    Case(
-        "time-slicing, one each",
-        "8xh100",
-        {"nvidia.com/gpu": 32},
-        SHARED.format(extra="failRequestsGreaterThanOne: true"),
-    ),
+    Case("time-slicing", "8xh100", FOUR_EACH, SHARED.format(extra="renameByDefault: false")),
+    Case("renamed", "8xh100", {"nvidia.com/gpu.shared": 32}, SHARED.format(extra="renameByDefault: true")),
+    Case("one each", "8xh100", FOUR_EACH, SHARED.format(extra="failRequestsGreaterThanOne: true")),
+    Case("MIG left alone", "4xa100-mig", {"nvidia.com/gpu": 4}, "version: v1\nflags:\n  migStrategy: none\n"),
 )
 
 

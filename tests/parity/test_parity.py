@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""We offer and hand out what NVIDIA's plugin does, but for what ``docs/parity.md`` justifies."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from parity.compare import CASES, Answer, Case, Device, Difference, Offer, binary, compare, differences
+
+DOCUMENT = Path(__file__).parents[2] / "docs/parity.md"
+
+
+def justified() -> dict[str, set[str]]:
+    """By case, the kinds of differences that the document's table has a reason for."""
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| .+ \|$", DOCUMENT.read_text(), re.MULTILINE)
+    names = {case.name for case in CASES}
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for kind, where in rows:
+        listed = names if where.strip() == "all" else {name.strip() for name in where.split(",")}
+        assert listed <= names, f"{kind}: no such case: {listed - names}"
+        for name in listed:
+            found[name].add(kind)
+    return found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_difference_is_justified_and_none_is_made_up(case: Case) -> None:
+    if not binary().is_file():
+        pytest.skip(f"NVIDIA's plugin is not here: no {binary()}; KUBEBUILDER_ASSETS names another directory")
+    found = compare(case, binary())
+    assert {each.kind for each in found} == justified()[case.name], found
+
+
+WHOLE = Answer(
+    envs={"NVIDIA_VISIBLE_DEVICES": "a"},
+    mounts=frozenset({("/m/a", "/dev/null", False)}),
+    devices={"/dev/nvidia0": "rw"},
+)
+
+
+def offer(answer: Answer = WHOLE, **devices: Device) -> Offer:
+    devices = devices or {"a": Device(True, (0,))}
+    return Offer({"nvidia.com/gpu": devices}, {"nvidia.com/gpu": (False, True)}, {"nvidia.com/gpu": {1: answer}})
+
+
+@pytest.mark.parametrize(
+    ("other", "kind", "theirs"),
+    [
+        (offer(b=Device(True, (0,))), "device ids", "['b']"),
+        (offer(a=Device(False, (0,))), "device health", "['a: bad']"),
+        (offer(a=Device(True, ())), "NUMA nodes", "['a: ()']"),
+        (offer(Answer(refused="UNKNOWN")), "refusal", "UNKNOWN"),
+        (offer(Answer(mounts=WHOLE.mounts, devices=WHOLE.devices)), "environment NVIDIA_VISIBLE_DEVICES", "none"),
+        (offer(Answer(envs=WHOLE.envs, devices=WHOLE.devices)), "mounts", "none"),
+        (offer(Answer(envs=WHOLE.envs, mounts=WHOLE.mounts)), "device nodes", "none"),
+        (
+            offer(Answer(envs=WHOLE.envs, mounts=WHOLE.mounts, devices={"/dev/nvidia0": "rwm"})),
+            "device permissions",
+            "rwm",
+        ),
+        (Offer({}, {}, {}), "resource names", "none"),
+    ],
+)
+def test_a_difference_is_seen(other: Offer, kind: str, theirs: str) -> None:
+    (found,) = differences("case", offer(), other)
+    assert (found.kind, found.theirs) == (kind, theirs)
+
+
+def test_what_is_alike_is_no_difference() -> None:
+    assert list(differences("case", offer(), offer())) == []
+    assert Difference("a", "b", "c", "d", "e") < Difference("b", "b", "c", "d", "e")
