@@ -435,7 +435,9 @@ def test_mig_devices_are_told_and_followed(make_host: Callable[[str], Host], wat
         [],
     ]
     expected = [mig for mig in topology.migs if mig.gpu == 1]
-    assert gpus[1].mig_devices == tuple(
+    attributes = dict(gpus[1].mig_devices[1].attributes)
+    assert (attributes["multiprocessors"], attributes["slices.gi"], attributes["slices.ci"]) == (28, 2, 2)
+    assert tuple(replace(mig, attributes=()) for mig in gpus[1].mig_devices) == tuple(
         MigDevice(mig.uuid, mig.slot or 0, mig.profile, mig.mem, (138 + mig.gi * 9, 139 + mig.gi * 9))
         for mig in expected
     )

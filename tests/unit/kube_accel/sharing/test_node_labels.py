@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.model import Gpu, Inventory, Mode
+from kube_accel.model import Gpu, Inventory, MigDevice, Mode
 from kube_accel.sharing import whole
+from kube_accel.sharing.mig import Strategy, layout
 from kube_accel.sharing.node_labels import NFD_OWNED, OWNED, TIMESTAMP, Machine, Patch, clean, labels, plan
 from unit.kube_accel.api_server import merge
 from unit.kube_accel.plugin.fakes import inventory
@@ -71,6 +72,60 @@ def test_what_mig_and_the_modes_make_of_it() -> None:
     for mode, strategy, mps in (("pgpu", "none", "false"), ("vgpu", "vgpu", "false"), ("mps", "mps", "true")):
         found = labels(inventory(1), Mode(mode), {}, MACHINE)
         assert (found["nvidia.com/gpu.sharing-strategy"], found["nvidia.com/mps.capable"]) == (strategy, mps)
+
+
+SMALL = MigDevice("MIG-0", 0, "1g.10gb", 9728 << 20, attributes=(("multiprocessors", 16), ("slices.gi", 1)))
+MEDIA = replace(SMALL, uuid="MIG-1", slot=1, profile="1g.10gb+me")
+
+
+def cut(strategy: Strategy, *devices: tuple[MigDevice, ...]) -> dict[str, str]:
+    """The labels of GPUs with these devices; a GPU without any is whole."""
+    node = gpus(*({"mig_enabled": bool(cut), "mig_devices": cut} for cut in devices))
+    return labels(node, Mode.PGPU, layout(strategy)(node), MACHINE, strategy)
+
+
+def test_mig_devices_are_told_by_profile() -> None:
+    found = cut(Strategy.MIXED, (SMALL, MEDIA), (replace(SMALL, uuid="MIG-2"),), ())
+    assert found["nvidia.com/mig.strategy"] == "mixed"
+    assert {name: value for name, value in found.items() if name.startswith("nvidia.com/mig-1g.10gb.")} == {
+        "nvidia.com/mig-1g.10gb.product": "NVIDIA-H100-MIG-1g.10gb",
+        "nvidia.com/mig-1g.10gb.count": "2",
+        "nvidia.com/mig-1g.10gb.replicas": "1",
+        "nvidia.com/mig-1g.10gb.sharing-strategy": "none",
+        "nvidia.com/mig-1g.10gb.memory": "9728",
+        "nvidia.com/mig-1g.10gb.multiprocessors": "16",
+        "nvidia.com/mig-1g.10gb.slices.gi": "1",
+        "nvidia.com/mig-1g.10gb.me.product": "NVIDIA-H100-MIG-1g.10gb.me",
+        "nvidia.com/mig-1g.10gb.me.count": "1",
+        "nvidia.com/mig-1g.10gb.me.replicas": "1",
+        "nvidia.com/mig-1g.10gb.me.sharing-strategy": "none",
+        "nvidia.com/mig-1g.10gb.me.memory": "9728",
+        "nvidia.com/mig-1g.10gb.me.multiprocessors": "16",
+        "nvidia.com/mig-1g.10gb.me.slices.gi": "1",
+    }
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100"
+
+
+def test_equal_mig_devices_are_told_as_gpus() -> None:
+    found = cut(Strategy.SINGLE, (SMALL, replace(SMALL, uuid="MIG-1")))
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-MIG-1g.10gb"
+    assert (found["nvidia.com/gpu.count"], found["nvidia.com/gpu.memory"]) == ("2", "9728")
+    assert (found["nvidia.com/gpu.replicas"], found["nvidia.com/gpu.slices.gi"]) == ("1", "1")
+    broken = cut(Strategy.SINGLE, (SMALL, MEDIA))
+    assert (broken["nvidia.com/gpu.product"], broken["nvidia.com/gpu.count"]) == ("NVIDIA-H100-MIG-INVALID", "0")
+
+
+def test_mig_devices_shared_in_time_are_told_so() -> None:
+    node = gpus({"mig_enabled": True, "mig_devices": (SMALL,)})
+    (parts,) = layout(Strategy.MIXED)(node).values()
+    found = labels(node, Mode.PGPU, {"nvidia.com/mig-1g.10gb": parts * 4}, MACHINE, Strategy.MIXED)
+    assert found["nvidia.com/mig-1g.10gb.product"] == "NVIDIA-H100-MIG-1g.10gb-SHARED"
+    assert found["nvidia.com/mig-1g.10gb.replicas"] == "4"
+    assert found["nvidia.com/mig-1g.10gb.sharing-strategy"] == "time-slicing"
+
+
+def test_without_a_strategy_mig_devices_are_not_told() -> None:
+    assert not [name for name in cut(Strategy.NONE, (SMALL,)) if "mig-" in name or "strategy" in name.split(".")[-1:]]
 
 
 def test_what_the_kernel_does_not_tell_is_unknown() -> None:

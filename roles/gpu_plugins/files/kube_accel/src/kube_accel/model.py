@@ -44,6 +44,8 @@ class MigDevice:
     memory_bytes: int
     capabilities: tuple[int, ...] = ()
     """Numbers in ``/dev/nvidia-caps/nvidia-cap<number>``; empty where the driver does not tell."""
+    attributes: tuple[tuple[str, int], ...] = ()
+    """What it has of the GPU, by feature discovery's names: ``multiprocessors``, ``slices.gi``, ``engines.copy``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,14 @@ def _gpu(entry: Record) -> Gpu | None:
         mig_enabled=entry["mig"],
         mig_capable=entry["mig_capable"],
         mig_devices=tuple(
-            MigDevice(mig["uuid"], mig["slot"], mig["profile"], mig["memory"], tuple(mig["caps"]))
+            MigDevice(
+                mig["uuid"],
+                mig["slot"],
+                mig["profile"],
+                mig["memory"],
+                tuple(mig["caps"]),
+                tuple(mig["attributes"].items()),
+            )
             for mig in entry["mig_devices"]
         ),
     )

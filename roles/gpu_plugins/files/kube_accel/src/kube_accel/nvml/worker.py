@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
+from typing import Any
 
 import pynvml
 
@@ -32,6 +33,18 @@ Emit = Callable[[Record], None]
 EVENT_SLICE_MS = 1000
 EVENT_RETRY_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+_MIG_ATTRIBUTES = {  # fields of nvmlDeviceAttributes_t
+    "multiprocessors": "multiprocessorCount",
+    "slices.gi": "gpuInstanceSliceCount",
+    "slices.ci": "computeInstanceSliceCount",
+    "engines.copy": "sharedCopyEngineCount",
+    "engines.decoder": "sharedDecoderCount",
+    "engines.encoder": "sharedEncoderCount",
+    "engines.jpeg": "sharedJpegCount",
+    "engines.ofa": "sharedOfaCount",
+}
 
 
 class Device:
@@ -167,9 +180,15 @@ class Driver:
                 "slot": slot,
                 "profile": profile,
                 "memory": nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                "attributes": self._mig_attributes(handle),
                 "caps": [cap for path in paths for cap in self._capability(f"gpu{minor}/mig/{path}")],
             }
         return known
+
+    def _mig_attributes(self, handle: object) -> Record:
+        """What it has of its GPU."""
+        found: Any = self._optional(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle))
+        return {} if found is None else {name: getattr(found, field) for name, field in _MIG_ATTRIBUTES.items()}
 
     def _capability(self, path: str) -> list[int]:
         """The minor number of the device file that stands for access to a part of MIG; empty when it is not told."""

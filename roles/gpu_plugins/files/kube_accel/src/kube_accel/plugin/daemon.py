@@ -320,7 +320,8 @@ class Daemon:
             return None
         root = self._options.sysfs_root
         classes = machine.pci_classes(root, (gpu.pci_address for gpu in inventory.gpus))
-        return labels(inventory, self._options.mode, self._whole.offered, Machine(machine.product(root), classes))
+        kernel = Machine(machine.product(root), classes)
+        return labels(inventory, self._options.mode, self._whole.offered, kernel, self._whole.strategy)
 
     def _foreign(self, resource: str) -> bool:
         return mode_of(resource) not in (None, self._options.mode)

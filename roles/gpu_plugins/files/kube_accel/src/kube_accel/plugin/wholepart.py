@@ -56,6 +56,11 @@ class WholeGpus:
         """The parts by resource."""
         return self._parts
 
+    @property
+    def strategy(self) -> mig.Strategy:
+        """What becomes of GPUs in MIG mode."""
+        return self._strategy_of(self.configuration or Configuration())
+
     def see(self, snapshot: Snapshot) -> None:
         """Take the GPUs as they are now."""
         self._inventory = snapshot.inventory

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kube_accel.model import Gpu, Inventory, Mode
+from kube_accel.sharing import mig
 from kube_accel.sharing.whole import RESOURCE, Part
 
 PREFIX = "nvidia.com/"
@@ -37,13 +38,20 @@ class Machine:
     """Of its GPUs; none where they are not told."""
 
 
-def labels(inventory: Inventory, mode: Mode, offered: Mapping[str, Sequence[Part]], machine: Machine) -> dict[str, str]:
+def labels(
+    inventory: Inventory,
+    mode: Mode,
+    offered: Mapping[str, Sequence[Part]],
+    machine: Machine,
+    strategy: mig.Strategy = mig.Strategy.NONE,
+) -> dict[str, str]:
     """The labels of a node with these GPUs, none without GPUs. ``offered`` is by resource, for mode pgpu."""
     if not inventory.gpus:
         return {}
     return {
         **_versions(inventory),
         **_resource(inventory.gpus, mode, offered),
+        **(_mig(inventory, offered, strategy) if mode is Mode.PGPU else {}),
         f"{PREFIX}gpu.machine": clean(machine.product) or "unknown",
         f"{PREFIX}gpu.mode": _pci_mode(machine.pci_classes),
         f"{PREFIX}mig.capable": _truth(any(gpu.mig_capable for gpu in inventory.gpus)),
@@ -103,6 +111,35 @@ def _resource(gpus: Iterable[Gpu], mode: Mode, offered: Mapping[str, Sequence[Pa
         f"{RESOURCE}.compute.major": str(major),
         f"{RESOURCE}.compute.minor": str(minor),
     }
+
+
+def _mig(inventory: Inventory, offered: Mapping[str, Sequence[Part]], strategy: mig.Strategy) -> dict[str, str]:
+    """What the devices of GPUs in MIG mode are: of ``nvidia.com/gpu`` with strategy single, by profile with mixed."""
+    if strategy is mig.Strategy.NONE:
+        return {}
+    found = {f"{PREFIX}mig.strategy": strategy.value}
+    cut = [(gpu, device) for gpu in inventory.gpus for device in gpu.mig_devices]
+    if mig.problem(strategy, inventory):
+        model = clean(inventory.gpus[0].model) or "unknown"
+        nothing = dict.fromkeys((f"{RESOURCE}.{key}" for key in ("count", "replicas", "memory")), "0")
+        return found | nothing | {f"{RESOURCE}.product": f"{model}-MIG-INVALID"[-_VALUE_LIMIT:]}
+    times = Counter(part.uuid for parts in offered.values() for part in parts)
+    for profile in dict.fromkeys(device.profile for _gpu, device in cut):
+        name = RESOURCE if strategy is mig.Strategy.SINGLE else mig.resource(profile)
+        alike = [(gpu, device) for gpu, device in cut if device.profile == profile]
+        gpu, device = alike[0]
+        replicas = max(times[device.uuid], 1)
+        shared = "-SHARED" if replicas > 1 and name in offered else ""
+        ending = f"-MIG-{profile.replace('+', '.')}{shared}"
+        found |= {
+            f"{name}.product": f"{(clean(gpu.model) or 'unknown')[: _VALUE_LIMIT - len(ending)]}{ending}",
+            f"{name}.count": str(len(alike)),
+            f"{name}.replicas": str(replicas),
+            f"{name}.sharing-strategy": "time-slicing" if replicas > 1 else "none",
+            f"{name}.memory": str(device.memory_bytes >> 20),
+            **{f"{name}.{key}": str(value) for key, value in device.attributes},
+        }
+    return found
 
 
 def _family(major: int, minor: int) -> str:
