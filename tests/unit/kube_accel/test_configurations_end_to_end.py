@@ -26,6 +26,11 @@ def sliced(replicas: int, rename: bool = True) -> str:
     return json.dumps({"version": "v1", "sharing": {"timeSlicing": slicing}})
 
 
+CDI = json.dumps(
+    {"version": "v1", "flags": {"nvidiaDriverRoot": "/nowhere", "plugin": {"deviceListStrategy": "cdi-cri"}}}
+)
+
+
 class ConfiguredHost(Host):
     """A node, and an API server with a ConfigMap for it."""
 
@@ -82,6 +87,13 @@ def host() -> Iterator[ConfiguredHost]:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))
         yield ConfiguredHost(root, stack)
+
+
+def applied(plugin: Plugin) -> list[str]:
+    """Configurations, first to last."""
+    lines = plugin.log.read_text().splitlines(keepends=True)
+    logged = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [line["configuration"] for line in logged if line["message"] == "configuration applied"]
 
 
 def pod(name: str, resource: str, count: int = 1) -> PodSpec:
@@ -171,3 +183,20 @@ def test_before_there_is_a_good_configuration_gpus_are_whole(host: ConfiguredHos
     host.configured()
     host.wait_offered(RESOURCE, 8)
     host.wait_event("ConfigurationMissing", "there are: none; the node stays with whole GPUs")
+
+
+def test_the_way_that_containers_are_told_changes_live_too(host: ConfiguredHost) -> None:
+    host.start_api()
+    plugin = {"deviceListStrategy": "envvar", "deviceIDStrategy": "index", "passDeviceSpecs": False}
+    host.configs(index=json.dumps({"version": "v1", "flags": {"plugin": plugin}}), cdi=CDI)
+    running = host.configured("--cdi-dir", str(host.root / "cdi"))
+    host.wait_offered(RESOURCE, 8)
+    assert host.kubelet.admit(pod("before", RESOURCE))["main"].mounts
+    host.label("index")
+
+    wait(lambda: "index" in applied(running), "the configuration")
+    granted = host.kubelet.admit(pod("after", RESOURCE))["main"]
+    assert granted.envs == {"NVIDIA_VISIBLE_DEVICES": str(host.uuids.index(granted.device_ids[RESOURCE][0]))}
+    assert (granted.mounts, granted.devices) == ((), ())
+    host.label("cdi")
+    host.wait_event("ConfigurationRefused", "the CDI specification that it asks for cannot be written: no library of")

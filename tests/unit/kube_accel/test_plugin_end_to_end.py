@@ -386,6 +386,27 @@ def test_a_configuration_with_a_mistake_is_not_used_at_all(host: Host) -> None:
     assert host.kubelet.devices(RESOURCE) == {}
 
 
+def test_by_cdi_a_container_gets_names_that_the_specification_has(host: Host) -> None:
+    libraries = host.root / "usr/lib64"
+    libraries.mkdir(parents=True)
+    flags = ("--nvidia-driver-root", str(host.root), "--cdi-dir", str(host.root / "cdi"))
+    plugin = host.plugin("--device-list-strategy", "cdi-cri,cdi-annotations", *flags)
+    wait(lambda: "no library of driver" in plugin.probe("/readyz")[1], "/readyz")
+    assert host.kubelet.devices(RESOURCE) == {}, "containers would get GPUs and no driver"
+    plugin.kill()
+    (libraries / f"libcuda.so.{host.topology.system.driver}").touch()
+    (libraries / "libcuda.so.1").symlink_to(f"libcuda.so.{host.topology.system.driver}")
+    host.plugin("--device-list-strategy", "cdi-cri,cdi-annotations", *flags)
+    host.wait_healthy(set(host.uuids))
+    granted = host.admit("two", 2)
+    document = json.loads((host.root / "cdi/kube-accel.io-gpu.json").read_text())
+    known = {f"{document['kind']}={device['name']}" for device in document["devices"]}
+    assert known == {f"kube-accel.io/gpu={uuid}" for uuid in host.uuids}
+    assert set(granted.cdi_devices) == {f"kube-accel.io/gpu={uuid}" for uuid in granted.device_ids[RESOURCE]}
+    assert [set(names.split(",")) for names in granted.annotations.values()] == [set(granted.cdi_devices)]
+    assert (granted.envs, granted.devices, granted.mounts) == ({}, (), ())
+
+
 def test_a_wedged_driver_stops_neither_allocation_nor_probes(host: Host) -> None:
     server = host.api_server()
     plugin = host.plugin()

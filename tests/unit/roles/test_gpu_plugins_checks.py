@@ -13,6 +13,7 @@ import yaml
 from ansible.template import trust_as_template
 
 from kube_accel.plugin.configfile import Configuration, parse
+from kube_accel.sharing.cdi import FILE
 
 from .conftest import Evaluate
 
@@ -405,6 +406,73 @@ def test_mig_devices_of_another_plugin_are_offered_too(evaluate: Evaluate) -> No
         "nvidia.com/gpu": 0,
         "nvidia.com/mig-1g.10gb": 7,
     }
+
+
+def versions(runtime: str, kubelet: str = "v1.33.2+k3s1", name: str = "node-1", mode: str = "pgpu") -> dict[str, Any]:
+    found = node(mode)
+    found["metadata"]["name"] = name
+    return found | {"status": {"nodeInfo": {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "given", "expected"),
+    [
+        ([versions("containerd://2.1.4-k3s1")], {}, ["cdi-cri"]),
+        ([versions("cri-o://1.33.1")], {}, ["cdi-cri"]),
+        ([versions("containerd://1.7.28")], {}, []),
+        ([versions("docker://28.0.1")], {}, []),
+        ([versions("cri-o://1.27.0")], {}, []),
+        ([versions("containerd://2.0.0", "v1.28.9")], {}, []),
+        ([versions("containerd://2.0.0"), versions("containerd://1.6.8", name="old")], {}, []),
+        ([versions("containerd://2.0.0"), versions("containerd://1.6.8", name="other", mode="")], {}, ["cdi-cri"]),
+        ([], {}, []),
+        ([versions("containerd://2.0.0")], {"gpu_plugins_device_list_strategy": ["envvar"]}, ["envvar"]),
+        (
+            [versions("containerd://2.0.0")],
+            {"gpu_plugins_configs": {"a": {"flags": {"plugin": {"deviceListStrategy": "envvar"}}}}},
+            [],
+        ),
+    ],
+)
+def test_cdi_is_used_where_every_gpu_node_has_it(
+    evaluate: Evaluate, nodes: list[dict[str, Any]], given: dict[str, Any], expected: list[str]
+) -> None:
+    variables = answers(__gpu_plugins_nodes={"resources": nodes}) | given
+    assert evaluate("gpu_plugins", "__gpu_plugins_strategies", {}, **variables) == expected
+    assert evaluate("gpu_plugins", "__gpu_plugins_cdi_used", {}, **variables) == (expected == ["cdi-cri"])
+
+
+@pytest.mark.parametrize(("mode", "by_cdi"), [("pgpu", True), ("pgpu", False), ("vgpu", True)])
+def test_the_plugin_sees_the_driver_only_where_it_is_to_write_about_it(
+    evaluate: Evaluate, mode: str, by_cdi: bool
+) -> None:
+    template = (Path(__file__).parents[3] / "roles/gpu_plugins/templates/daemonset.yml.j2").read_text()
+    variables = {
+        "mode": mode,
+        "served": evaluate("gpu_plugins", "__gpu_plugins_modes", {})[mode],
+        "gpu_plugins_device_list_strategy": ["cdi-cri"] if by_cdi else ["volume-mounts", "envvar"],
+        "gpu_plugins_configs": {"whole": {"version": "v1"}},
+        "rendered": trust_as_template(template),
+    }
+    rendered = evaluate("gpu_plugins", "rendered", {}, **answers(**variables))
+    pod = (rendered if isinstance(rendered, dict) else yaml.safe_load(rendered))["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    flags = dict(flag.removeprefix("--").partition("=")[::2] for flag in container["command"][2:])
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    if mode == "pgpu":
+        assert flags["device-list-strategy"] == ("cdi-cri" if by_cdi else "volume-mounts,envvar")
+        assert flags["config-map"] == "kube-system/kube-accel-configs"
+    else:
+        assert not {"device-list-strategy", "config-map"} & flags.keys()
+    if mode == "pgpu" and by_cdi:
+        assert (mounts["driver-root"], mounts["cdi"]) == (flags["container-driver-root"], flags["cdi-dir"])
+    else:
+        assert not {"driver-root", "cdi"} & mounts.keys()
+
+
+def test_the_specification_that_is_removed_is_the_one_the_plugin_writes(evaluate: Evaluate) -> None:
+    assert evaluate("gpu_plugins", "__gpu_plugins_cdi_file", {}) == FILE
 
 
 @pytest.mark.parametrize("turned_off", [(), ("cgpu",), ("pgpu", "mps")])

@@ -10,7 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.plugin.configfile import ConfigError, Configuration, Strategy, parse
+from kube_accel.plugin.configfile import ConfigError, Configuration, parse
+from kube_accel.sharing.delivery import Strategy
 from kube_accel.sharing.timeslicing import Replication
 
 FULL: dict[str, Any] = {
@@ -70,7 +71,6 @@ def test_everything_is_taken() -> None:
         mofed=None,
         pack_shared=True,
         imex_channels=(0,),
-        imex_required=True,
         replications=(
             Replication("nvidia.com/gpu", "nvidia.com/gpu.shared", 4),
             Replication("nvidia.com/mig-1g.10gb", "nvidia.com/small", 2, ("0:1", "3")),
@@ -80,6 +80,7 @@ def test_everything_is_taken() -> None:
             "flags.failOnInitError has no effect here",
             "flags.gfd.oneshot has no effect here",
             "flags.gfd.sleepInterval has no effect here",
+            "imex.required has no effect here: a channel that does not exist is left out",
         ),
     )
 

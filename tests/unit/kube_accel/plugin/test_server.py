@@ -18,7 +18,8 @@ from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin, serve
-from kube_accel.sharing.timeslicing import Replication, Terms, replicated
+from kube_accel.sharing.delivery import Terms
+from kube_accel.sharing.timeslicing import Replication, replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout
 from unit.kube_accel.plugin.fakes import LOST, inventory, offer, ready, uuid
 

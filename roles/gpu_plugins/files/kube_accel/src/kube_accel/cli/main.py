@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kube_accel.model import Mode
-from kube_accel.sharing.mig import Strategy
+from kube_accel.sharing import mig
+from kube_accel.sharing.delivery import Strategy
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,10 +73,11 @@ def _parser() -> argparse.ArgumentParser:
         "--config-map", type=_namespaced, help="mode pgpu: NAMESPACE/NAME of several; a label of the node names one"
     )
     plugin.add_argument("--default-config", default="", help="which of them a node without the label has")
+    _add_delivery(plugin.add_argument_group("how containers are told their GPUs, mode pgpu"))
     plugin.add_argument(
         "--mig-strategy",
-        type=Strategy,
-        choices=tuple(Strategy),
+        type=mig.Strategy,
+        choices=tuple(mig.Strategy),
         help="mode pgpu: what becomes of GPUs in MIG mode (default: what --config-file says, or none)",
     )
     plugin.add_argument(
@@ -110,6 +112,36 @@ def _parser() -> argparse.ArgumentParser:
     validate = commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
     validate.add_argument("--smi-command", default="nvidia-smi", help="tells compute modes (default: nvidia-smi)")
     return parser
+
+
+def _add_delivery(group: argparse._ArgumentGroup) -> None:
+    """Flags by the names of NVIDIA's plugin; each comes before what a configuration says."""
+    known = ",".join(Strategy)
+    group.add_argument("--device-list-strategy", type=_strategies, help=f"one or several of {known}")
+    group.add_argument("--device-id-strategy", choices=("uuid", "index"))
+    for name, text in (
+        ("pass-device-specs", "have kubelet give the device nodes (default: unless CDI brings them)"),
+        ("gdrcopy-enabled", "bring GDRCopy's device node"),
+        ("gds-enabled", "bring GPUDirect Storage's device nodes"),
+        ("mofed-enabled", "bring InfiniBand's device nodes"),
+    ):
+        group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
+    group.add_argument("--cdi-annotation-prefix")
+    group.add_argument("--nvidia-driver-root", help="where the driver's files are on the host (default: /)")
+    group.add_argument("--container-driver-root", help="where the same directory is seen here")
+    group.add_argument(
+        "--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="where runtimes read CDI specifications"
+    )
+    group.add_argument(
+        "--nvidia-cdi-hook-path", default="", help="nvidia-cdi-hook or nvidia-ctk on the host, if not found"
+    )
+
+
+def _strategies(text: str) -> tuple[Strategy, ...]:
+    try:
+        return tuple(dict.fromkeys(Strategy(name.strip()) for name in text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not one or several of {', '.join(Strategy)}") from None
 
 
 def _modes() -> str:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from kube_accel import logs
 from kube_accel.nvml import switches
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.plugin.cdiwriter import CdiOptions
+from kube_accel.plugin.deliveryflags import DeliveryFlags
 from kube_accel.plugin.modelock import ModeLock
 from kube_accel.plugin.options import ConfigMapRef, NodeError, PluginOptions, check_directories, listen_problem
 
@@ -53,6 +55,18 @@ def run(arguments: argparse.Namespace) -> int:
         config_map=ConfigMapRef(*arguments.config_map) if arguments.config_map else None,
         default_config=arguments.default_config,
         mig_strategy=arguments.mig_strategy,
+        delivery=DeliveryFlags(
+            device_list_strategy=arguments.device_list_strategy,
+            device_id_strategy=arguments.device_id_strategy,
+            pass_device_specs=arguments.pass_device_specs,
+            cdi_annotation_prefix=arguments.cdi_annotation_prefix,
+            driver_root=arguments.nvidia_driver_root,
+            container_driver_root=arguments.container_driver_root,
+            gdrcopy=arguments.gdrcopy_enabled,
+            gds=arguments.gds_enabled,
+            mofed=arguments.mofed_enabled,
+        ),
+        cdi=CdiOptions(arguments.cdi_dir, arguments.nvidia_cdi_hook_path),
         mps_root=arguments.mps_root,
         mps_control_command=arguments.mps_control_command,
         mps_interval=arguments.mps_interval,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Snapshot
 from kube_accel.placement.mps import client_limit
-from kube_accel.sharing import whole
+from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import Kind
 from kube_accel.sharing.profile import Profile
 
@@ -57,24 +57,22 @@ class MpsPaths:
         return self.root / "shm"
 
 
-def grant(
-    kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profile: Profile, paths: MpsPaths
-) -> whole.Grant:
+def grant(kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profile: Profile, paths: MpsPaths) -> Grant:
     """What MPS adds for so many devices of each GPU. Pure.
 
     Several whole GPUs are used without MPS: a process talks to one control daemon only.
     """
     if len(chosen) != 1:
-        return whole.Grant({}, ())
+        return Grant({}, ())
     ((uuid, count),) = chosen.items()
     if kind is Kind.CORES:
         pipe = str(paths.pipe(uuid))
         environment = {PIPE_VARIABLE: pipe, THREADS_VARIABLE: str(count)}
-        return whole.Grant(environment, (), {pipe: pipe, "/dev/shm": str(paths.shm)})  # noqa: S108
+        return Grant(environment, (), {pipe: pipe, "/dev/shm": str(paths.shm)})  # noqa: S108
     size = count * profile.memory_unit_bytes
     limit = f"{size >> 30}G" if size % (1 << 30) == 0 else f"{size >> 20}M"
     # The container sees one GPU, which to it is number 0.
-    return whole.Grant({MEMORY_VARIABLE: f"0={limit}"}, ())
+    return Grant({MEMORY_VARIABLE: f"0={limit}"}, ())
 
 
 def unfit(gpu: Gpu, driver_version: str) -> str:

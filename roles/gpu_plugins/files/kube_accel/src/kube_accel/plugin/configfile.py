@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from kube_accel.model import Mode
+from kube_accel.sharing.delivery import Strategy
 from kube_accel.sharing.profile import mode_of
 from kube_accel.sharing.timeslicing import Replication
 
@@ -40,15 +40,6 @@ class ConfigError(ValueError):
     """The text is no configuration; the message names every key that is wrong, and why."""
 
 
-class Strategy(StrEnum):
-    """How a container is told its GPUs."""
-
-    ENVVAR = "envvar"
-    VOLUME_MOUNTS = "volume-mounts"
-    CDI_ANNOTATIONS = "cdi-annotations"
-    CDI_CRI = "cdi-cri"
-
-
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """What a file says. None: nothing, so that a flag or a default decides."""
@@ -66,7 +57,6 @@ class Configuration:
     pack_shared: bool = False
     """Replicas of one GPU are handed out one after the other; otherwise those of the least used."""
     imex_channels: tuple[int, ...] = ()
-    imex_required: bool = False
     replications: tuple[Replication, ...] = ()
     one_replica_each: bool = False
     """A container gets one replica at most."""
@@ -118,6 +108,8 @@ def _configuration(reader: _Reader, document: object) -> Configuration:
     reader.section(flags.get("gfd"), "flags.gfd", (), _GFD_FLAGS)
     reader.section(top.get("resources"), "resources", (), ("gpus", "mig", "migs"))
     imex = reader.section(top.get("imex"), "imex", ("channelIDs", "required"))
+    if reader.switch(imex, "imex", "required"):
+        reader.notes.append("imex.required has no effect here: a channel that does not exist is left out")
     replications, one_each = _sharing(reader, top.get("sharing"))
     policy = reader.choice(plugin, "flags.plugin", "sharedDevicesAllocationPolicy", ("distributed", "packed"))
     return Configuration(
@@ -133,7 +125,6 @@ def _configuration(reader: _Reader, document: object) -> Configuration:
         mofed=reader.switch(flags, "flags", "mofedEnabled"),
         pack_shared=policy == "packed",
         imex_channels=_channels(reader, imex.get("channelIDs")),
-        imex_required=reader.switch(imex, "imex", "required") or False,
         replications=replications,
         one_replica_each=one_each,
         notes=tuple(reader.notes),

@@ -11,10 +11,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
+from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
+from kube_accel.plugin.cdiwriter import CdiWriter
+from kube_accel.plugin.configchoice import NotChosenError
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.configurator import Configurator, NotNowError
 from kube_accel.plugin.handover import Keeper
@@ -92,7 +94,9 @@ class Daemon:
             lister = self._fraction.lister
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
         self._lister = lister
-        self._whole = WholeGpus(read_configuration(options), options.mig_strategy)
+        self._whole = WholeGpus(read_configuration(options), options.mig_strategy, flags=options.delivery)
+        self._cdi = CdiWriter(options.cdi, options.dev_root)
+        self._cdi_problem = ""
         self._configurator: Configurator | None = None
         if options.config_map is not None:
             self._configurator = Configurator(options, self._configure)
@@ -133,6 +137,8 @@ class Daemon:
         self._start("holdings", self._holdings.run)
         self._start("annotation", self._annotation.run)
         self._start("labels", self._labels.run)
+        if self._fraction is None:
+            self._start("cdi", partial(self._cdi.run, self._stop))
         if self._configurator is not None:
             self._start("configuration", partial(self._follow_configuration, self._configurator))
         self._start("teller", self._teller.run)
@@ -260,6 +266,13 @@ class Daemon:
             problem = self._whole.try_on(configuration, inventory, listed)
             if problem is not None:
                 raise problem
+            # Written before anybody is told of it, and before there is a way back.
+            parts, terms = self._whole.parts_of(configuration, inventory), self._whole.terms(configuration)
+            try:
+                self._cdi.update(parts, inventory.driver_version, terms.delivery)
+            except OSError as error:
+                message = f"the CDI specification that it asks for cannot be written: {error}"
+                raise NotChosenError("ConfigurationRefused", message) from error
             self._whole.configuration = configuration
         self._publish()
 
@@ -274,6 +287,9 @@ class Daemon:
             if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
                 return
             if self._fraction is None:
+                # What is offered already has a specification, and its health must be told whatever happens.
+                if not self._specify(snapshot.inventory) and not any(s.plugin.has_list for s in self._served.values()):
+                    return
                 self._whole.see(snapshot)
                 self._match_resources()
             for served in self._served.values():
@@ -284,6 +300,21 @@ class Daemon:
                 served.registrar.wake()
         self._annotation.wake()
         self._labels.wake()
+
+    def _specify(self, inventory: Inventory | None) -> bool:
+        """Have the container runtime know the GPUs before kubelet does; False when that failed."""
+        configuration = self._whole.configuration or Configuration()
+        problem = ""
+        try:
+            if inventory is not None:
+                delivery = self._whole.terms(configuration).delivery
+                self._cdi.update(self._whole.parts_of(configuration, inventory), inventory.driver_version, delivery)
+        except OSError as error:
+            problem = f"the CDI specification is not written: {error}"
+            if problem != self._cdi_problem:
+                _log.error("GPUs are not offered", extra={"reason": problem})
+        self._cdi_problem = problem
+        return not problem
 
     def _snapshot(self) -> Snapshot:
         snapshot = self._gpus.snapshot()
@@ -336,6 +367,8 @@ class Daemon:
     def _readyz(self) -> str:
         if self._configurator is not None and self._configurator.current is None:
             return f"no configuration yet: {self._configurator.problem or 'the API server was not heard'}"
+        if self._cdi_problem:
+            return self._cdi_problem
         registration = self._registration()
         if not registration.registered:
             return f"not registered with kubelet: {registration.detail}"

@@ -25,7 +25,8 @@ from kube_accel.plugin.pods import NodePod, NodePods, pending, staying
 from kube_accel.plugin.prestart import Devices, StartRefused, check_start, identify
 from kube_accel.plugin.server import ListedPlugin, refuse
 from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering, amounts
-from kube_accel.sharing import timeslicing, whole
+from kube_accel.sharing import whole
+from kube_accel.sharing.delivery import Grant, Terms
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, grant, resources
 from kube_accel.sharing.profile import Profile
 
@@ -37,7 +38,7 @@ _WATCH_SECONDS = 0.5
 """How long a call nobody is known for waits for news of a pod."""
 _LIST_SECONDS = 1.0
 
-Enforcement = Callable[[Kind, Mapping[str, int], Mapping[str, Gpu]], whole.Grant]
+Enforcement = Callable[[Kind, Mapping[str, int], Mapping[str, Gpu]], Grant]
 """What a mode adds to a container's grant for so many devices of each GPU."""
 
 
@@ -246,7 +247,7 @@ class FractionPlugin(ListedPlugin):
         devices: tuple[Device, ...],
         inventory: Inventory | None,
         parts: tuple[whole.Part, ...] = (),
-        terms: timeslicing.Terms = timeslicing.Terms(),  # noqa: B008 - frozen
+        terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> bool:
         """Offer these devices."""
         if devices != self.devices:
@@ -298,7 +299,7 @@ class FractionPlugin(ListedPlugin):
             given = grant(chosen, self._kind, offer.gpus, self._profile, self._node_exists)
             if self._enforcement is not None:
                 more = self._enforcement(self._kind, chosen, offer.gpus)
-                given = whole.Grant(
+                given = Grant(
                     given.environment | more.environment,
                     given.device_nodes + more.device_nodes,
                     given.mounts | more.mounts,

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from kube_accel.model import Mode
+from kube_accel.plugin.cdiwriter import CdiOptions
 from kube_accel.plugin.configfile import Configuration, parse
+from kube_accel.plugin.deliveryflags import DeliveryFlags
 from kube_accel.sharing.mig import Strategy
 
 
@@ -47,6 +49,9 @@ class PluginOptions:
     """Which of them a node without the label has; empty for none."""
     mig_strategy: Strategy | None = None
     """None for that of the configuration."""
+    delivery: DeliveryFlags = field(default_factory=DeliveryFlags)
+    """What was said of how containers are told their GPUs, in mode pgpu."""
+    cdi: CdiOptions = field(default_factory=CdiOptions)
     mps_root: Path = Path("/run/nvidia/mps")
     """Where the MPS control daemons' directories are, on the host and here."""
     mps_control_command: str = "nvidia-cuda-mps-control"

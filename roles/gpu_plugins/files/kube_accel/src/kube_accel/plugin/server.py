@@ -20,6 +20,7 @@ from kube_accel.model import Gpu, Inventory
 from kube_accel.placement.topology import Connectivity, choose_connected
 from kube_accel.plugin.devices import Device, device_list
 from kube_accel.sharing import timeslicing, whole
+from kube_accel.sharing.delivery import Grant, Terms
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Offer:
     """By device id, where a device is a part."""
     shared: bool = False
     """Whether some of them are less than a GPU for one container."""
-    terms: timeslicing.Terms = field(default_factory=timeslicing.Terms)
+    terms: Terms = field(default_factory=Terms)
     unhealthy: frozenset[str] = frozenset()
     ids: frozenset[str] = frozenset()
 
@@ -98,7 +99,7 @@ class ListedPlugin(ABC):
         devices: tuple[Device, ...],
         inventory: Inventory | None,
         parts: tuple[whole.Part, ...] = (),
-        terms: timeslicing.Terms = timeslicing.Terms(),  # noqa: B008 - frozen
+        terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> bool:
         """Offer these devices; True when the list differs from the last one, which is when kubelet gets a message."""
         with self._changed:
@@ -174,7 +175,7 @@ class ListedPlugin(ABC):
         """Nothing to do unless ``options`` ask for it."""
         return pb.PreStartContainerResponse()
 
-    def _response(self, grant: whole.Grant) -> pb.ContainerAllocateResponse:
+    def _response(self, grant: Grant) -> pb.ContainerAllocateResponse:
         return pb.ContainerAllocateResponse(
             envs=grant.environment,
             devices=[
@@ -182,6 +183,8 @@ class ListedPlugin(ABC):
                 for name in grant.device_nodes
             ],
             mounts=[pb.Mount(container_path=target, host_path=source) for target, source in grant.mounts.items()],
+            annotations=grant.annotations,
+            cdi_devices=[pb.CDIDevice(name=name) for name in grant.cdi_devices],
         )
 
     def _node_exists(self, name: str) -> bool:
@@ -200,7 +203,7 @@ class WholeGpuPlugin(ListedPlugin):
         parts: tuple[whole.Part, ...],
         good: Container[str],
         inventory: Inventory | None,
-        terms: timeslicing.Terms = timeslicing.Terms(),  # noqa: B008 - frozen
+        terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> bool:
         """Offer these parts, healthy where their GPU's UUID is in ``good``; True when that is news to kubelet."""
         return self.publish(device_list(parts, good), inventory, parts, terms)
@@ -245,7 +248,9 @@ class WholeGpuPlugin(ListedPlugin):
                     f"{len(parts)} replicas for one container: they are parts of shared GPUs, and "
                     "failRequestsGreaterThanOne allows one; ask for 1",
                 )
-            reply.container_responses.append(self._response(whole.grant(parts, self._node_exists)))
+            reply.container_responses.append(
+                self._response(whole.grant(parts, self._node_exists, offer.terms.delivery))
+            )
         self._on_allocate(tuple(device for container in request.container_requests for device in container.devices_ids))
         return reply
 

@@ -10,10 +10,12 @@ from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.configchoice import NotChosenError, in_the_way
 from kube_accel.plugin.configfile import Configuration
+from kube_accel.plugin.deliveryflags import DeliveryFlags, settle
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
 from kube_accel.sharing import mig, whole
-from kube_accel.sharing.timeslicing import Terms, replicated
+from kube_accel.sharing.delivery import Terms
+from kube_accel.sharing.timeslicing import replicated
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +28,14 @@ class WholeGpus:
         configuration: Configuration | None = Configuration(),  # noqa: B008 - frozen
         strategy: mig.Strategy | None = None,
         layout: whole.Layout | None = None,
+        flags: DeliveryFlags = DeliveryFlags(),  # noqa: B008 - frozen
     ) -> None:
         """``layout`` says what the hardware has, the configuration what is offered of it.
 
-        A ``strategy`` goes before the one of the configuration, and makes the layout where none is given.
+        A ``strategy`` and ``flags`` go before what the configuration says; the strategy makes the layout where none is
+        given.
         """
+        self._flags = flags
         self.configuration = configuration
         """None while it is not known, and nothing can be offered."""
         self._strategy = strategy
@@ -72,6 +77,12 @@ class WholeGpus:
             self._parts = self._offered(snapshot.inventory, configuration)
             self._tell(mig.problem(self._strategy_of(configuration), snapshot.inventory))
 
+    def terms(self, configuration: Configuration | None) -> Terms:
+        """How parts are handed out by that configuration; None is one that says nothing."""
+        configuration = configuration or Configuration()
+        delivery = settle(self._flags, configuration)
+        return Terms(configuration.pack_shared, configuration.one_replica_each, delivery)
+
     def try_on(
         self, configuration: Configuration, inventory: Inventory, listed: Iterable[PodDevices]
     ) -> NotChosenError | None:
@@ -88,6 +99,10 @@ class WholeGpus:
     def _laid_out(self, inventory: Inventory, configuration: Configuration) -> Mapping[str, tuple[whole.Part, ...]]:
         return (self._layout or mig.layout(self._strategy_of(configuration)))(inventory)
 
+    def parts_of(self, configuration: Configuration, inventory: Inventory) -> Iterable[whole.Part]:
+        """All that there would be."""
+        return (part for parts in self._offered(inventory, configuration).values() for part in parts)
+
     def _offered(self, inventory: Inventory, configuration: Configuration) -> dict[str, tuple[whole.Part, ...]]:
         found = replicated(self._laid_out(inventory, configuration), configuration.replications)
         return found or {whole.RESOURCE: ()}
@@ -99,6 +114,4 @@ class WholeGpus:
 
     def offer(self, resource: str, plugin: WholeGpuPlugin) -> bool:
         """Have ``plugin`` offer what there is of its resource; True when that is news to kubelet."""
-        configuration = self.configuration or Configuration()
-        terms = Terms(configuration.pack_shared, configuration.one_replica_each)
-        return plugin.offer(self._parts[resource], self._good, self._inventory, terms)
+        return plugin.offer(self._parts[resource], self._good, self._inventory, self.terms(self.configuration))

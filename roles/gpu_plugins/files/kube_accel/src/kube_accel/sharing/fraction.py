@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from kube_accel.model import Gpu, Share
 from kube_accel.sharing import whole
+from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.profile import Profile
 
 WHOLE = 100
@@ -97,14 +98,14 @@ def shares(
 
 def grant(
     chosen: Mapping[str, int], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile, node_exists: Callable[[str], bool]
-) -> whole.Grant:
+) -> Grant:
     """What a container receives for devices of one kind, whatever it gets for the other.
 
     The GPU is named with the cores, and with the memory only where there are no cores: kubelet merges both answers
     and keeps the first of two values for one key, in random order.
     """
     if kind is Kind.MEMORY and profile.core_resource is not None:
-        return whole.Grant({}, ())
+        return Grant({}, ())
     return whole.grant([whole.whole(gpus[uuid]) for uuid in chosen], node_exists)
 
 

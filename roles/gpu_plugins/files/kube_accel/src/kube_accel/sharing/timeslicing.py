@@ -32,16 +32,6 @@ class Replication:
         return not isinstance(self.devices, tuple) or part.index in self.devices or part.uuid in self.devices
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How shared parts are handed out."""
-
-    pack: bool = False
-    """Those of the GPU that is most used; otherwise of the one that is least used."""
-    one_each: bool = False
-    """A container gets one replica at most."""
-
-
 def replicated(
     resources: Mapping[str, tuple[Part, ...]], replications: Iterable[Replication]
 ) -> dict[str, tuple[Part, ...]]:

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kube_accel.model import Gpu, Inventory
+from kube_accel.sharing.delivery import Delivery, Grant, Strategy
 
 RESOURCE = "nvidia.com/gpu"
 
+CDI_KIND = "kube-accel.io/gpu"
+"""Vendor and class of our CDI devices: not NVIDIA's, whose toolkit and plugin write specifications of their own."""
+
 # Every CUDA process opens these besides its GPU's own node; which of them exist depends on the loaded modules.
-_SHARED_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 # NVIDIA's container runtime takes a mount of /dev/null here as a request for the GPU. No image can ask for one, as it
 # can by its environment: with accept-nvidia-visible-devices-envvar-when-unprivileged=false only the mounts count.
+_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 _VISIBLE = "/var/run/nvidia-container-devices"
 
 
@@ -50,24 +55,43 @@ def layout(inventory: Inventory) -> Mapping[str, tuple[Part, ...]]:
     return {RESOURCE: tuple(map(whole, inventory.gpus))}
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """What a container receives for its devices."""
-
-    environment: dict[str, str]
-    device_nodes: tuple[str, ...]
-    """Names below ``/dev``, the same on the host and in the container."""
-    mounts: dict[str, str] = field(default_factory=dict)
-    """Paths on the host by path in the container."""
-
-
-def grant(parts: Iterable[Part], node_exists: Callable[[str], bool]) -> Grant:
+def grant(
+    parts: Iterable[Part],
+    node_exists: Callable[[str], bool],
+    delivery: Delivery = Delivery(),  # noqa: B008 - frozen
+) -> Grant:
     """The grant for these parts, with those of their device nodes that exist on the host."""
     chosen = sorted(parts, key=lambda part: (part.gpu.index, part.uuid))
     uuids = tuple(dict.fromkeys(part.uuid for part in chosen))
-    names = dict.fromkeys((*(name for part in chosen for name in part.device_nodes), *_SHARED_NODES))
+    names = tuple(dict.fromkeys(part.index for part in chosen)) if delivery.by_index else uuids
+    extras = {"NVIDIA_GDRCOPY": delivery.gdrcopy, "NVIDIA_GDS": delivery.gds, "NVIDIA_MOFED": delivery.mofed}
+    channels = delivery.imex_channels
+    environment: dict[str, str] = {}
+    mounts: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    cdi = tuple(f"{CDI_KIND}={uuid}" for uuid in uuids)
+    for strategy in delivery.strategies:
+        if strategy is Strategy.CDI_ANNOTATIONS:
+            annotations[f"{delivery.annotation_prefix}kube-accel_{uuids[0].replace('/', '-')}"] = ",".join(cdi)
+            continue
+        if strategy is Strategy.CDI_CRI:
+            continue
+        environment |= {name: "enabled" for name, wanted in extras.items() if wanted}
+        if strategy is Strategy.ENVVAR:
+            environment[_VARIABLE] = ",".join(names)
+            if channels:
+                environment["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
+        else:
+            environment.setdefault(_VARIABLE, _VISIBLE)
+            mounts |= {f"{_VISIBLE}/{name}": "/dev/null" for name in names}
+            mounts |= {f"{_VISIBLE}/imex/{channel}": "/dev/null" for channel in channels}
+    nodes: dict[str, None] = {}
+    if delivery.device_nodes:
+        nodes = dict.fromkeys((*(name for part in chosen for name in part.device_nodes), *CONTROL_NODES))
     return Grant(
-        environment={"NVIDIA_VISIBLE_DEVICES": ",".join(uuids)},
-        device_nodes=tuple(name for name in names if node_exists(name)),
-        mounts={f"{_VISIBLE}/{uuid}": "/dev/null" for uuid in uuids},
+        environment=environment,
+        device_nodes=tuple(name for name in nodes if node_exists(name)),
+        mounts=mounts,
+        annotations=annotations,
+        cdi_devices=cdi if Strategy.CDI_CRI in delivery.strategies else (),
     )

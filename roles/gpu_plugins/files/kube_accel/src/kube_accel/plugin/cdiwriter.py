@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the CDI specification of a node's GPUs true: the driver's files found, the document written in one step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kube_accel.sharing.cdi import FILE, DriverFiles, extra_nodes, specification
+from kube_accel.sharing.delivery import Delivery
+from kube_accel.sharing.whole import Part
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL = 10.0
+"""Seconds from one look at device nodes and files to the next: modules are loaded and drivers updated under us."""
+
+_LIBRARY_DIRECTORIES = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "lib/x86_64-linux-gnu",
+    "lib/aarch64-linux-gnu",
+    "lib64",
+)
+_PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+)
+_PROGRAM_DIRECTORIES = ("usr/bin", "usr/sbin", "opt/bin")
+_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
+_HOOKS = ("usr/bin/nvidia-cdi-hook", "usr/bin/nvidia-ctk")
+
+
+@dataclass(frozen=True, slots=True)
+class CdiOptions:
+    """Where things are."""
+
+    directory: Path = Path("/var/run/cdi")
+    hook: str = ""
+    """NVIDIA's hook program on the host; empty to look for it."""
+
+
+def find_driver_files(root: Path, version: str) -> DriverFiles:
+    """The files of the driver of this version below ``root``. Links are not followed out of their directory."""
+    files: dict[str, None] = {}
+    links: dict[str, str] = {}
+    seen: set[Path] = set()
+    for name in _LIBRARY_DIRECTORIES:
+        directory = root / name
+        # /lib is a link to /usr/lib nearly everywhere.
+        if not directory.is_dir() or directory.resolve() in seen:
+            continue
+        seen.add(directory.resolve())
+        libraries = {path.name for path in directory.glob(f"lib*.so.{version}") if not path.is_symlink()}
+        files |= dict.fromkeys(f"/{name}/{library}" for library in sorted(libraries))
+        for link, library in sorted(_links(directory, libraries)):
+            links[f"/{name}/{link}"] = f"/{name}/{library}"
+    for program in _PROGRAMS:
+        found = (f"{directory}/{program}" for directory in _PROGRAM_DIRECTORIES)
+        files |= dict.fromkeys(f"/{path}" for path in found if (root / path).is_file())
+    firmware = root / f"lib/firmware/nvidia/{version}"
+    files |= dict.fromkeys(f"/lib/firmware/nvidia/{version}/{path.name}" for path in sorted(firmware.glob("gsp*.bin")))
+    sockets = tuple(f"/{path}" for path in _SOCKETS if (root / path).is_socket())
+    return DriverFiles(tuple(files), sockets, links)
+
+
+def _links(directory: Path, libraries: set[str]) -> Iterator[tuple[str, str]]:
+    """Links in ``directory`` that lead, perhaps by another one there, to these libraries."""
+    targets = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if ".so" in entry.name and entry.is_symlink():
+                targets[entry.name] = str(Path(entry.path).readlink())
+    for link in targets:
+        end, steps = link, 0
+        while end in targets and steps < len(targets):
+            end, steps = targets[end], steps + 1
+        if end in libraries:
+            yield link, end
+
+
+class CdiWriter:
+    """Writes the specification when it is no longer what it was."""
+
+    def __init__(self, options: CdiOptions, dev_root: Path) -> None:
+        """``dev_root`` is where the host's ``/dev`` is seen."""
+        self._options = options
+        self._dev_root = dev_root
+        self._lock = threading.Lock()
+        self._parts: tuple[Part, ...] = ()
+        self._version = ""
+        self._delivery: Delivery | None = None
+
+    def update(self, parts: Iterable[Part], driver_version: str, delivery: Delivery) -> None:
+        """Have the specification hold these parts, unless CDI is not used. Raises OSError."""
+        with self._lock:
+            by_uuid = tuple({part.uuid: part for part in parts}.values())
+            if by_uuid:
+                self._parts, self._version = by_uuid, driver_version
+            self._delivery = delivery
+            self._write()
+
+    def run(self, stop: threading.Event) -> None:
+        """Look after it until stopped."""
+        said = ""
+        while not stop.wait(_INTERVAL):
+            try:
+                with self._lock:
+                    self._write()
+                said = ""
+            except OSError as error:
+                if str(error) != said:
+                    _log.warning("the CDI specification is not kept", extra={"reason": str(error)})
+                said = str(error)
+
+    def _write(self) -> None:
+        options, delivery = self._options, self._delivery
+        # A specification of before stays: containers that were made with it may be started again.
+        if delivery is None or not delivery.by_cdi or not self._parts:
+            return
+        files = find_driver_files(Path(delivery.driver_root_here), self._version)
+        if not files.links:
+            raise FileNotFoundError(
+                f"no library of driver {self._version} is below {delivery.driver_root_here}; mount the driver's "
+                "root there, or say by --container-driver-root where it is"
+            )
+        document = specification(
+            self._parts,
+            files,
+            delivery.driver_root,
+            lambda name: (self._dev_root / name).exists(),
+            extra_nodes(delivery, self._listed),
+            self._hook(delivery),
+        )
+        if document is None:
+            return
+        text = json.dumps(document, indent=1) + "\n"
+        path = options.directory / FILE
+        with suppress(OSError, ValueError):
+            if path.read_text() == text:
+                return
+        options.directory.mkdir(parents=True, exist_ok=True)
+        # Both plugins of an upgrade may write at a time; runtimes read what ends in .json or .yaml.
+        draft = path.with_suffix(f".{os.urandom(4).hex()}")
+        try:
+            draft.write_text(text)
+            draft.chmod(0o644)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+        _log.info("CDI specification written", extra={"file": str(path), "devices": len(document["devices"])})
+
+    def _listed(self, directory: str) -> list[str]:
+        with suppress(OSError):
+            return [path.name for path in (self._dev_root / directory).iterdir()]
+        return []
+
+    def _hook(self, delivery: Delivery) -> str | None:
+        """The hook program on the host. It need not be below the driver's root: then it is named, not looked for."""
+        if self._options.hook:
+            return self._options.hook
+        if delivery.driver_root != "/":
+            return None
+        found = (path for path in _HOOKS if (Path(delivery.driver_root_here) / path).is_file())
+        return next((f"/{path}" for path in found), None)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube_accel.plugin.cdiwriter import CdiOptions, CdiWriter, find_driver_files
+from kube_accel.sharing.delivery import Delivery, Strategy
+from kube_accel.sharing.whole import Part, whole
+from unit.kube_accel.plugin.fakes import inventory, uuid
+
+VERSION = "580.65.06"
+
+
+def install(root: Path, version: str = VERSION, directory: str = "usr/lib/x86_64-linux-gnu") -> None:
+    libraries = root / directory
+    libraries.mkdir(parents=True, exist_ok=True)
+    for name in ("libcuda", "libnvidia-ml"):
+        (libraries / f"{name}.so.{version}").touch()
+        (libraries / f"{name}.so.1").unlink(missing_ok=True)
+        (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{version}")
+    (libraries / "libcuda.so").unlink(missing_ok=True)
+    (libraries / "libcuda.so").symlink_to("libcuda.so.1")
+
+
+def test_libraries_links_and_programs_are_found(tmp_path: Path) -> None:
+    install(tmp_path)
+    libraries = tmp_path / "usr/lib/x86_64-linux-gnu"
+    (libraries / "libcuda.so.535.1").touch()
+    (libraries / "libc.so.6").touch()
+    (libraries / "loop.so").symlink_to("pool.so")
+    (libraries / "pool.so").symlink_to("loop.so")
+    (tmp_path / "lib").symlink_to("usr/lib")
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "usr/bin/nvidia-smi").touch()
+    firmware = tmp_path / f"usr/lib/firmware/nvidia/{VERSION}"
+    firmware.mkdir(parents=True)
+    (firmware / "gsp_ga10x.bin").touch()
+    (tmp_path / "run/nvidia-persistenced").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "run/nvidia-persistenced/socket"))
+    found = find_driver_files(tmp_path, VERSION)
+    where = "/usr/lib/x86_64-linux-gnu"
+    assert found.files == (
+        f"{where}/libcuda.so.{VERSION}",
+        f"{where}/libnvidia-ml.so.{VERSION}",
+        "/usr/bin/nvidia-smi",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+    )
+    assert found.sockets == ("/run/nvidia-persistenced/socket",)
+    assert found.links == {
+        f"{where}/libcuda.so": f"{where}/libcuda.so.{VERSION}",
+        f"{where}/libcuda.so.1": f"{where}/libcuda.so.{VERSION}",
+        f"{where}/libnvidia-ml.so.1": f"{where}/libnvidia-ml.so.{VERSION}",
+    }
+
+
+class Node:
+    """A writer, and the files it looks at."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        install(root)
+        self.dev = root / "dev"
+        self.dev.mkdir()
+        for name in ("nvidia0", "nvidia1", "nvidiactl"):
+            (self.dev / name).touch()
+        self.file = root / "cdi/kube-accel.io-gpu.json"
+        self.writer = CdiWriter(CdiOptions(root / "cdi"), self.dev)
+
+    def update(self, gpus: int = 2, version: str = VERSION, strategy: Strategy = Strategy.CDI_CRI) -> None:
+        delivery = Delivery((strategy,), driver_root_here=str(self.root))
+        self.writer.update(self.parts(gpus), version, delivery)
+
+    @staticmethod
+    def parts(gpus: int) -> tuple[Part, ...]:
+        return tuple(map(whole, inventory(gpus).gpus))
+
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads(self.file.read_text())
+        return document
+
+    def names(self) -> list[str]:
+        return [device["name"] for device in self.document()["devices"]]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_it_is_written_and_follows_gpus_driver_and_nodes(node: Node) -> None:
+    node.update()
+    assert node.names() == [uuid(0), uuid(1)]
+    assert [path.name for path in node.file.parent.iterdir()] == [node.file.name], "no draft is left"
+    node.update(gpus=1)
+    assert node.names() == [uuid(0)]
+    (node.dev / "nvidia-uvm").touch()
+    node.update(gpus=1)
+    assert {"path": "/dev/nvidia-uvm"} in node.document()["containerEdits"]["deviceNodes"]
+    install(node.root, "590.1")
+    node.update(version="590.1")
+    libraries = [mount["hostPath"] for mount in node.document()["containerEdits"]["mounts"]]
+    assert libraries
+    assert all(path.endswith("590.1") for path in libraries)
+
+
+def test_what_is_right_is_not_written_again(node: Node) -> None:
+    node.update()
+    before = node.file.stat().st_ino
+    node.update()
+    assert node.file.stat().st_ino == before
+    node.file.write_text("{")
+    node.update()
+    assert node.names() == [uuid(0), uuid(1)]
+
+
+def test_it_stays_when_the_driver_goes_and_when_cdi_is_turned_off(node: Node) -> None:
+    node.update()
+    node.update(gpus=0)
+    assert node.names() == [uuid(0), uuid(1)]
+    node.update(gpus=1, strategy=Strategy.VOLUME_MOUNTS)
+    assert node.names() == [uuid(0), uuid(1)]
+
+
+def test_without_cdi_there_is_none(node: Node) -> None:
+    node.update(strategy=Strategy.ENVVAR)
+    assert not node.file.exists()
+
+
+def test_a_driver_that_is_not_found_is_an_error(node: Node) -> None:
+    with pytest.raises(OSError, match=r"no library of driver 1\.2 is below .*--container-driver-root"):
+        node.update(version="1.2")
+    assert not node.file.exists()
+
+
+@pytest.mark.parametrize("program", ["nvidia-cdi-hook", "nvidia-ctk"])
+def test_the_hook_is_found_on_the_host(node: Node, program: str) -> None:
+    (node.root / "usr/bin").mkdir()
+    (node.root / "usr/bin" / program).touch()
+    node.update()
+    assert {hook["path"] for hook in node.document()["containerEdits"]["hooks"]} == {f"/usr/bin/{program}"}
