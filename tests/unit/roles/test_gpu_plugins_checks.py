@@ -459,7 +459,10 @@ def test_the_plugin_sees_the_driver_only_where_it_is_to_write_about_it(
     (container,) = pod["containers"]
     flags = dict(flag.removeprefix("--").partition("=")[::2] for flag in container["command"][2:])
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
+    sources = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    assert mounts.keys() == sources.keys()
+    # As NVIDIA's runtime knows it, where it does not listen to the environment of containers without privileges.
+    assert (mounts["visible"], sources["visible"]) == ("/var/run/nvidia-container-devices/all", "/dev/null")
     if mode == "pgpu":
         assert flags["device-list-strategy"] == ("cdi-cri" if by_cdi else "volume-mounts,envvar")
         assert flags["config-map"] == "kube-system/kube-accel-configs"
