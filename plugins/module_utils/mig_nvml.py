@@ -57,6 +57,8 @@ class Outcome:
     """GPUs whose mode changes with their next reset."""
     reboot: List[str] = field(default_factory=list)
     """Those that only a reboot resets."""
+    cut: List[str] = field(default_factory=list)
+    """GPUs that something was done with, or would be."""
     in_use: List[str] = field(default_factory=list)
     """GPUs with processes in the way, each with a sentence's worth about them."""
 
@@ -137,7 +139,9 @@ def carry_out(library: str, document: object, name: str, check: bool) -> Dict[st
     try:
         cards = read(nvml)
         steps = [step for step in plan(document, name, cards) if step.needed]
-        outcome = Outcome(before=[described(card) for card in cards], in_use=_users(steps))
+        outcome = Outcome(
+            before=[described(card) for card in cards], cut=[step.card.uuid for step in steps], in_use=_users(steps)
+        )
         if check:
             planned = {step.card.index: expected(step) for step in steps}
             outcome.after = [planned.get(card.index, described(card)) for card in cards]

@@ -129,6 +129,12 @@ reboot_required:
   type: list
   elements: str
   sample: []
+cut:
+  description: UUIDs of the GPUs that were changed, or would be.
+  returned: success
+  type: list
+  elements: str
+  sample: [GPU-8f2a1c5e-0b7d-4b53-9a3c-1d2e3f405162]
 in_use:
   description: In check mode, the GPUs whose processes a run would refuse over, and these.
   returned: success
@@ -172,6 +178,7 @@ def main() -> None:
         reset_required=result["reset"],
         reboot_required=result["reboot"],
         in_use=result["in_use"],
+        cut=result["cut"],
         diff={"before": _text(result["before"]), "after": _text(result["after"])},
     )
 

@@ -29,6 +29,7 @@ _DIRECTORIES = (
         "etc/systemd/system",
     ),
     *(
+        "proc",
         "sys/bus/pci/devices",
         "sys/module",
         "usr/bin",

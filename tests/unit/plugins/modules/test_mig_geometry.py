@@ -71,6 +71,7 @@ def test_a_gpu_is_cut_once_and_made_whole(apply: Apply, gpus: Path) -> None:
     result = apply("seven")
     assert devices(gpus) == {0: ["1g.18gb"] * 7}
     assert (result["changed"], result["reset_required"], result["reboot_required"]) == (True, [], [])
+    assert result["cut"] == planned["cut"] == [before.gpus[0].uuid]
     assert result["before"][0]["mig_devices"] == {}
     assert result["after"][0] == {**result["before"][0], "mig_enabled": True, "mig_devices": {"1g.18gb": 7}}
     assert (planned["after"], planned["diff"]) == (result["after"], result["diff"])
