@@ -64,8 +64,12 @@ def problems(definitions: Sequence[Definition], state: str) -> List[str]:
     """Everything that is wrong, a sentence each, which names the definition; ``state`` is present or absent."""
     found = []
     names: Dict[str, str] = {}
+    keys = set()
     for definition in definitions:
         wrong = _naming(definition) + (_content(definition) if state == "present" else [])
+        if definition.key in keys and definition.name not in names and state == "present":
+            wrong.append(f"a definition before {definition.name} is of it already; a form would ask for it twice")
+        keys.add(definition.key)
         if definition.name in names:
             other = names[definition.name]
             wrong.append(f"{other} has the ConfigMap {definition.name} already; choose another custom_name")

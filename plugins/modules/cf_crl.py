@@ -12,7 +12,7 @@ description:
   - Writes or removes ConfigMaps C(cf-crl-<custom name>-<resource>) in namespace C(kube-public), one a resource. The
     platform's forms offer what they define, such as the share of a GPU.
   - All definitions are looked at before anything is sent. When one is wrong nothing is changed, and every mistake is
-    named.
+    named. A resource that is defined twice in one call is one.
   - A ConfigMap of the same name that is no definition is left alone, and the run fails. So are labels, annotations and
     data that others added to a definition, which stay.
 options:

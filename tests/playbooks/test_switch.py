@@ -201,6 +201,7 @@ def definitions(api: Api) -> list[str]:
 def test_uninstall_takes_exactly_what_is_ours_from_the_node(books: Playbooks, api: Api) -> None:
     assert set(definitions(api)) == {
         WHOLE_GPU_RESOURCE,
+        f"{WHOLE_GPU_RESOURCE}.shared",
         *(name for profile in PROFILES.values() for name in resources(profile).values()),
     }
     done = books.run("accel.kubernetes.uninstall", "--tags", "gpu_plugins", **VARIABLES)

@@ -97,6 +97,13 @@ def test_all_mistakes_are_named_at_once_and_a_name_taken_twice_is_one() -> None:
     assert "tencent.com/vcuda-core has the ConfigMap cf-crl-gpu-manager-vcuda-core already" in found[1]
 
 
+def test_a_resource_is_defined_once_and_may_be_removed_under_any_name() -> None:
+    other = replace(CORE, custom_name="other")
+    (found,) = problems([CORE, other], "present")
+    assert found.startswith("tencent.com/vcuda-core: a definition before cf-crl-other-vcuda-core is of it already")
+    assert problems([CORE, other], "absent") == []
+
+
 def test_to_remove_a_definition_its_names_are_enough() -> None:
     assert problems([Definition(CORE.key, CORE.custom_name)], "absent") == []
     assert problems([Definition("gpu", CORE.custom_name)], "absent") != []
