@@ -57,6 +57,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("scheduling.k8s.io", "priorityclasses", "PriorityClass", False, ("pc",), fixed=("value",)),
         Kind("coordination.k8s.io", "leases", "Lease"),
         Kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",)),
+        Kind("", "resourcequotas", "ResourceQuota", True, ("quota",), ("status",)),
         Kind("resource.k8s.io", "deviceclasses", "DeviceClass", False),
     )
 }

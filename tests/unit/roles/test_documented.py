@@ -31,7 +31,17 @@ def test_every_default_is_specified_with_its_value(role: str) -> None:
 @pytest.mark.parametrize("role", NAMES)
 def test_every_entry_point_is_specified(role: str) -> None:
     specs = _load(role, "meta/argument_specs.yml")["argument_specs"]
-    public = {"main", "preflight", "extender", "secondary", "image", "image_uninstall", "verify", "uninstall"}
+    public = {
+        "main",
+        "preflight",
+        "extender",
+        "secondary",
+        "image",
+        "image_uninstall",
+        "verify",
+        "validate",
+        "uninstall",
+    }
     files = {path.stem for path in (ROLES / role / "tasks").iterdir()}
     assert set(specs) == public & files
     assert {"main", "preflight", "uninstall"} <= files

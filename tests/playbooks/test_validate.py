@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""validate.yml: what it reports of bare hosts and of nodes that serve, and that it changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sim.cluster import NodeSpec, Spec
+from sim.cluster.client import MERGE, Api, until
+from sim.nvml.topology import edit
+
+from .conftest import Playbooks, Run, Start, state
+
+BOOK = "accel.kubernetes.validate"
+# One GPU needs no extender.
+VARIABLES = {"scheduler_layout": "none"}
+INVENTORY = "kube-accel.io/inventory"
+QUOTAS = "/api/v1/namespaces/default/resourcequotas"
+
+
+def validated(books: Playbooks, *options: str, **variables: object) -> Run:
+    """Runs it; whatever it finds, everything stays as it is."""
+    before = state(books.cluster)
+    done = books.run(BOOK, *options, **VARIABLES | variables)
+    assert done.changed == 0, done.output
+    assert state(books.cluster) == before
+    return done
+
+
+@pytest.fixture(scope="module")
+def bare(start: Start) -> Playbooks:
+    """A host that was never prepared."""
+    return start(Spec("control", (NodeSpec("gpu-a", "t4"),)))
+
+
+@pytest.fixture(scope="module")
+def serving(bare: Playbooks) -> Playbooks:
+    """The same one, which serves."""
+    done = bare.run("accel.kubernetes.site", **VARIABLES)
+    assert done.code == 0, done.output
+    return bare
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=["run", "check"])
+def test_of_a_bare_host_everything_that_is_missing_is_named_at_once(bare: Playbooks, options: tuple[str, ...]) -> None:
+    done = validated(bare, *options)
+    assert done.code != 0, done.output
+    for part in (
+        "gpu-a: driver none, CUDA none, 0 GPUs; offers nvidia.com/gpu 0",
+        "gpu-a: blocked: driver: libnvidia-ml.so.1 cannot be loaded",
+        "gpu-a: blocked: container runtime: 'containerd --config",
+        "gpu-a: blocked: mode: The node serves no mode and is to serve pgpu. Run site.yml",
+    ):
+        assert part in done.output, done.output
+    assert "run the role again with --tags container_runtime_configure" in done.messages
+
+
+@pytest.mark.full
+def test_nothing_is_wrong_with_a_node_that_serves(serving: Playbooks) -> None:
+    for options in ((), ("--check",)):
+        done = validated(serving, *options)
+        assert done.code == 0, done.output
+        assert "nothing is wrong" in done.output
+        assert "gpu-a: driver 580.159.04, CUDA 13.0, 1 GPUs; offers nvidia.com/gpu 1" in done.output
+
+
+@pytest.mark.full
+def test_programs_that_cannot_run_there_are_named_and_refused_by_the_site_too(serving: Playbooks) -> None:
+    programs = [
+        {"name": "old", "cuda_version": "12.4", "ptx": False},
+        {"name": "serving", "model": "meta-llama/Llama-3.1-8B"},
+    ]
+    done = validated(serving, gpu_plugins_cuda_programs=programs)
+    assert done.code != 0
+    said = "Program serving is blocked on gpu-a (dtype): Tesla T4 is of compute capability 7.5"
+    assert f"gpu-a: blocked: cuda: {said}" in done.output
+    assert "--dtype=half" in done.messages
+    assert "Program old" not in done.output
+    refused = serving.run("accel.kubernetes.site", **VARIABLES, gpu_plugins_cuda_programs=programs)
+    assert refused.code != 0
+    assert refused.changed == 0
+    assert said in refused.messages
+
+
+@pytest.mark.full
+def test_what_is_wrong_with_the_cluster_is_said_once(serving: Playbooks) -> None:
+    done = validated(serving, gpu_plugins_cf_crl_enabled=True)
+    assert done.code != 0
+    assert "gpu-a: blocked: cf-crl: Not as gpu_plugins_cf_crl_definitions has it: cf-crl-nvidia-gpu" in done.output
+
+
+@pytest.fixture
+def spent(serving: Playbooks) -> Iterator[None]:
+    """A namespace that has used all it may."""
+    api = Api(serving.cluster.kubeconfig)
+    hard = {"requests.nvidia.com/gpu": "1", "pods": "9"}
+    head = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}, "spec": {"hard": hard}}
+    api.create(QUOTAS, head)
+    status = {"status": {"hard": hard, "used": {"requests.nvidia.com/gpu": "1", "pods": "9"}}}
+    api.call("PATCH", f"{QUOTAS}/gpus/status", status, MERGE)
+    yield
+    api.call("DELETE", f"{QUOTAS}/gpus")
+
+
+@pytest.mark.full
+def test_what_may_go_on_is_no_failure(serving: Playbooks, spent: None) -> None:
+    api = Api(serving.cluster.kubeconfig)
+    with edit(serving.cluster.root / "gpu-a/gpusim.conf") as topology:
+        topology.set_health(0, "lost")
+    until(lambda: '"unhealthy"' in api.get("/api/v1/nodes/gpu-a")["metadata"]["annotations"][INVENTORY], "it is told")
+    done = validated(serving)
+    assert "gpu-a: unstable: health: Not healthy: GPU 0: " in done.output
+    assert "gpu-a: unstable: quota: Used up: default: requests.nvidia.com/gpu." in done.output
+    assert "quota of default: 1 of 1 requests.nvidia.com/gpu" in done.output
+    with edit(serving.cluster.root / "gpu-a/gpusim.conf") as topology:
+        topology.set_health(0, "ok")
