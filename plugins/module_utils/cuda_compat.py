@@ -132,9 +132,9 @@ def _version(machine: Machine, needs: Needs) -> List[Finding]:
         return [Finding(OK, "driver_is_newer", words)]
     if needs.compat[:2] >= want:
         return [_forward(machine, needs, words)]
-    branch = machine.driver[0] if machine.driver else 0
-    floor = tables.MINOR_FLOORS.get(want[0], 0)
-    if floor and have[0] == want[0] and branch >= floor:
+    floor = tables.MINOR_FLOORS.get(want[0], ())
+    # A driver whose own version is not known is one of its CUDA's branch at least.
+    if floor and have[0] == want[0] and (machine.driver or floor) >= floor:
         return [_minor(needs, words)]
     return [
         Finding(BLOCKED, "driver_is_older", f"{words}: CUDA_ERROR_UNKNOWN (999) or error 35", _upgrade(machine, want))

@@ -42,8 +42,8 @@ BRANCHES: Sequence[Tuple[int, Version]] = (
 )
 """Driver branch, and the newest CUDA it reports. CUDA Toolkit release notes, toolkit and driver versions."""
 
-MINOR_FLOORS: Dict[int, int] = {11: 450, 12: 525, 13: 580}
-"""By CUDA major, the least branch that runs all its minors. CUDA Compatibility guide, minor version compatibility."""
+MINOR_FLOORS: Dict[int, Version] = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580,)}
+"""By CUDA major, the least driver that runs all its minors. CUDA Compatibility guide, minor version compatibility."""
 
 FORWARD_BASES: Sequence[Tuple[Version, Tuple[int, ...]]] = (
     ((10, 1), (396, 410, 418)),

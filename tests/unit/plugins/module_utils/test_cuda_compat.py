@@ -57,6 +57,9 @@ def machine(branch: int, *gpus: Gpu) -> Machine:
         (machine(535), Needs(cuda=(12, 4)), UNSTABLE, "minor_version", "sm_xx"),
         (machine(535), Needs(cuda=(12, 4), ptx=False), OK, "minor_version", ""),
         (machine(535), Needs(cuda=(12, 4), ptx=True), BLOCKED, "ptx", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+        (replace(machine(450, T4), driver=(450, 36, 6)), Needs(cuda=(11, 4)), BLOCKED, "driver_is_older", "branch 470"),
+        (replace(machine(450, T4), driver=(450, 80, 2)), Needs(cuda=(11, 4)), UNSTABLE, "minor_version", ""),
+        (replace(machine(450, T4), driver=()), Needs(cuda=(11, 4)), UNSTABLE, "minor_version", ""),
         (machine(440, T4), Needs(cuda=(11, 0)), BLOCKED, "driver_is_older", "branch 450"),
         (machine(535), Needs(cuda=(13, 0), compat=(13, 0)), OK, "forward_compatibility", ""),
         (machine(545), Needs(cuda=(13, 0), compat=(13, 0)), BLOCKED, "forward_compatibility", "565, 570, 575"),
@@ -168,8 +171,8 @@ def test_a_newer_gpu_computes_in_what_an_older_one_does(dtype: str, gpu: Gpu) ->
 def test_the_tables_are_in_order_and_every_rule_is_tried() -> None:
     assert [branch for branch, _cuda in tables.BRANCHES] == sorted({branch for branch, _cuda in tables.BRANCHES})
     assert [cuda for _branch, cuda in tables.BRANCHES] == sorted({cuda for _branch, cuda in tables.BRANCHES})
-    for major, branch in tables.MINOR_FLOORS.items():
-        assert tables.branch_for((major, 0)) == branch
+    for major, floor in tables.MINOR_FLOORS.items():
+        assert tables.branch_for((major, 0)) == floor[0]
     assert all(row.runs <= row.native and (row.otherwise or row.runs == row.native) for row in tables.DTYPES.values())
     assert all(row.remedy or row.runs <= (1, 0) for row in tables.DTYPES.values())
     assert len(RULES) == 8
