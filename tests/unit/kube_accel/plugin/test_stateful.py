@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -89,14 +89,14 @@ class Node(RuleBasedStateMachine):
             node.set_health(gpu, "lost")
         self.lost.add(gpu)
 
-    @precondition(lambda self: self.lost and not self.hangs)
+    # One that was unhealthy before may be back before a plugin saw it lost, and then its XID goes on to count.
+    @precondition(lambda self: self.lost - self.incident and not self.hangs)
     @rule(data=st.data())
     def a_gpu_is_back(self, data: st.DataObject) -> None:
-        gpu = data.draw(st.sampled_from(sorted(self.lost)))
+        gpu = data.draw(st.sampled_from(sorted(self.lost - self.incident)))
         with edit(self.conf) as node:
             node.set_health(gpu, "ok")
         self.lost.discard(gpu)
-        self.incident.discard(gpu)  # only a reset brings a lost GPU back
 
     @precondition(lambda self: not self.hangs)
     @rule(gpu=gpus, xid=st.sampled_from([APPLICATION_XID, CRITICAL_XID]), by_nvml=st.booleans())
@@ -193,5 +193,6 @@ TestNode.settings = settings(
     max_examples=int(os.environ.get("KUBE_ACCEL_EXAMPLES", "6")),
     stateful_step_count=40,
     deadline=None,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),  # each step takes real time: shrinking would take hours
     suppress_health_check=[HealthCheck.too_slow],
 )
