@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kube_accel.model import Mode
+from kube_accel.plugin.deliveryflags import DeliveryFlags
 from kube_accel.sharing.delivery import Strategy
 from kube_accel.sharing.profile import mode_of
 from kube_accel.sharing.timeslicing import Replication
@@ -41,19 +42,10 @@ class ConfigError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Configuration:
-    """What a file says. None: nothing, so that a flag or a default decides."""
+class Configuration(DeliveryFlags):
+    """What a file says, also of what is a flag of the command. None: nothing, so that a flag or a default decides."""
 
     mig_strategy: str | None = None
-    device_list_strategy: tuple[Strategy, ...] | None = None
-    device_id_strategy: str | None = None
-    pass_device_specs: bool | None = None
-    cdi_annotation_prefix: str | None = None
-    driver_root: str | None = None
-    container_driver_root: str | None = None
-    gdrcopy: bool | None = None
-    gds: bool | None = None
-    mofed: bool | None = None
     pack_shared: bool = False
     """Replicas of one GPU are handed out one after the other; otherwise those of the least used."""
     imex_channels: tuple[int, ...] = ()

@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from kube_accel.plugin.configfile import Configuration
 from kube_accel.sharing.delivery import Delivery, Strategy
+
+if TYPE_CHECKING:
+    from kube_accel.plugin.configfile import Configuration
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFlags:
-    """Flags of the command. None: not given."""
+    """Flags of the command, which a configuration file may give too. None: not given."""
 
     device_list_strategy: tuple[Strategy, ...] | None = None
     device_id_strategy: str | None = None
