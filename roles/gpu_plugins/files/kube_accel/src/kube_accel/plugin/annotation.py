@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kube_accel.model import Inventory, Mode, Share, Snapshot
 from kube_accel.plugin.holdings import Held, Holder
+from kube_accel.plugin.upkeep import keep
 from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
 from kube_accel.sharing.whole import Part
 
@@ -84,24 +85,19 @@ class AnnotationWriter:
             return
         written: str | None = None
         reassert_at = 0.0
-        pause = _BACK_OFF[0]
-        error_said = ""
-        while True:
-            self._wake.wait(_REASSERT)
-            self._wake.clear()
+
+        def write() -> bool:
+            nonlocal written, reassert_at
             text = self._text()
             if text is None or (text == written and time.monotonic() < reassert_at):
-                continue
-            try:
-                api.annotate_node(self._node, {ANNOTATION: text})
-            except ApiError as error:
-                if str(error) != error_said:
-                    _log.warning("the node is not annotated", extra={"node": self._node, "reason": str(error)})
-                error_said = str(error)
-                self._wake.set()
-                time.sleep(pause)
-                pause = min(pause * 2, _BACK_OFF[1])
-                continue
+                return False
+            api.annotate_node(self._node, {ANNOTATION: text})
             _log.info("the node is annotated", extra={"node": self._node, "annotation": ANNOTATION})
-            written, reassert_at, pause, error_said = text, time.monotonic() + _REASSERT, _BACK_OFF[0], ""
+            written, reassert_at = text, time.monotonic() + _REASSERT
             time.sleep(_BETWEEN_WRITES)
+            return True
+
+        keep(write, self._wake, _REASSERT, _BACK_OFF, (ApiError,), self._failed)
+
+    def _failed(self, reason: str) -> None:
+        _log.warning("the node is not annotated", extra={"node": self._node, "reason": reason})

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kube_accel.plugin.upkeep import keep
 from kube_accel.sharing.node_labels import plan
 
 _log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ class LabelWriter:
         self._service_account_dir = service_account_dir
         self._wanted = wanted
         self._wake = threading.Event()
+        self._foreign: tuple[str, ...] = ()
+        """Labels of others that were told of last."""
 
     def wake(self) -> None:
         """They may have changed. Returns at once."""
@@ -43,33 +46,28 @@ class LabelWriter:
             return
         done: Mapping[str, str] | None = None
         look_at = 0.0
-        pause = _BACK_OFF[0]
-        said: object = None
-        while True:
-            self._wake.wait(_LOOK)
-            self._wake.clear()
+
+        def write() -> bool:
+            nonlocal done, look_at
             wanted = self._wanted()
             if wanted is None or (wanted == done and time.monotonic() < look_at):
-                continue
-            try:
-                metadata = api.node(self._node).get("metadata") or {}
-                patch = plan(metadata.get("labels") or {}, metadata.get("annotations") or {}, wanted, int(time.time()))
-                if patch:
-                    api.patch_node(self._node, {"labels": patch.labels, "annotations": patch.annotations})
-            except ApiError as error:
-                if str(error) != said:
-                    _log.warning("the node is not labelled", extra={"node": self._node, "reason": str(error)})
-                said = str(error)
-                self._wake.set()
-                time.sleep(pause)
-                pause = min(pause * 2, _BACK_OFF[1])
-                continue
+                return False
+            metadata = api.node(self._node).get("metadata") or {}
+            patch = plan(metadata.get("labels") or {}, metadata.get("annotations") or {}, wanted, int(time.time()))
             if patch:
+                api.patch_node(self._node, {"labels": patch.labels, "annotations": patch.annotations})
                 _log.info("the node is labelled", extra={"node": self._node, "labels": sorted(patch.labels)})
-            if patch.foreign and patch.foreign != said:
+            if patch.foreign and patch.foreign != self._foreign:
                 _log.warning(
                     "labels that somebody else set say something else and stay; remove them to have them kept",
                     extra={"node": self._node, "labels": list(patch.foreign)},
                 )
-            done, look_at, pause, said = wanted, time.monotonic() + _LOOK, _BACK_OFF[0], patch.foreign
+            done, look_at, self._foreign = wanted, time.monotonic() + _LOOK, patch.foreign
             time.sleep(_BETWEEN_WRITES)
+            return True
+
+        keep(write, self._wake, _LOOK, _BACK_OFF, (ApiError,), self._failed)
+
+    def _failed(self, reason: str) -> None:
+        _log.warning("the node is not labelled", extra={"node": self._node, "reason": reason})
+        self._foreign = ()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from kube_accel.model import Snapshot
 from kube_accel.plugin.condition import TYPE, News, NodeCondition, Told, condition, news
+from kube_accel.plugin.upkeep import keep
 
 if TYPE_CHECKING:
     from kube_accel.kube.api import ApiClient
@@ -62,24 +63,19 @@ class Teller:
         if api is None:
             return
         self._api = api
-        bucket, pause, error_said = TokenBucket(_BURST, _EVERY), _BACK_OFF[0], ""
-        while True:
-            self._wake.wait(_HEARTBEAT)
-            self._wake.clear()
-            try:
-                self._tell_condition(api)
-                while self._next_news() is not None:
-                    bucket.take()
-                    self._tell_news(api)
-            except (ApiError, OSError) as error:
-                if str(error) != error_said:
-                    _log.warning("the GPUs' health is not told", extra={"node": self._node, "reason": str(error)})
-                error_said = str(error)
-                self._wake.set()
-                time.sleep(pause)
-                pause = min(pause * 2, _BACK_OFF[1])
-                continue
-            pause, error_said = _BACK_OFF[0], ""
+        bucket = TokenBucket(_BURST, _EVERY)
+
+        def tell() -> bool:
+            self._tell_condition(api)
+            while self._next_news() is not None:
+                bucket.take()
+                self._tell_news(api)
+            return True
+
+        keep(tell, self._wake, _HEARTBEAT, _BACK_OFF, (ApiError, OSError), self._failed)
+
+    def _failed(self, reason: str) -> None:
+        _log.warning("the GPUs' health is not told", extra={"node": self._node, "reason": reason})
 
     def withdraw(self) -> None:
         """Take the condition from the node, unless another plugin on it goes on telling. For the end of a daemon."""
