@@ -182,7 +182,11 @@ class ListedPlugin(ABC):
                 pb.DeviceSpec(container_path=f"/dev/{name}", host_path=f"/dev/{name}", permissions="rw")
                 for name in grant.device_nodes
             ],
-            mounts=[pb.Mount(container_path=target, host_path=source) for target, source in grant.mounts.items()],
+            mounts=[
+                pb.Mount(container_path=target, host_path=source, read_only=read_only)
+                for mounts, read_only in ((grant.mounts, False), (grant.read_only_mounts, True))
+                for target, source in mounts.items()
+            ],
             annotations=grant.annotations,
             cdi_devices=[pb.CDIDevice(name=name) for name in grant.cdi_devices],
         )

@@ -71,6 +71,8 @@ class Grant:
     """Names below ``/dev``, the same on the host and in the container."""
     mounts: dict[str, str] = field(default_factory=dict)
     """Paths on the host by path in the container."""
+    read_only_mounts: dict[str, str] = field(default_factory=dict)
+    """The same, of what the container must not change."""
     annotations: dict[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
     """Qualified names."""

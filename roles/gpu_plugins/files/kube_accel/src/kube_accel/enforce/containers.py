@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files of containers that run under the interposer: ``<state-dir>/containers/<key>/``, one directory a share.
+
+Everything is keyed by the device ids that kubelet handed out, which no two running containers share. Files of a start
+are new ones: a container of before that still ends keeps those that it was started with.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Set
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from kube_accel.enforce import policy as layouts
+from kube_accel.enforce import selinux
+from kube_accel.enforce.policy import GENERATION_OFFSET, Account, Policy
+
+_log = logging.getLogger(__name__)
+
+_KEPT_SECONDS = 600.0
+"""A directory that kubelet lists no container for stays so long: init containers are listed nowhere."""
+
+
+def key_of(ids: Iterable[str]) -> str:
+    """The name of the directory for these devices."""
+    return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:32]
+
+
+class Containers:
+    """All of them on a node; for any thread, and for the two daemons of an upgrade at a time."""
+
+    def __init__(self, state_dir: Path, sysfs_root: Path) -> None:
+        self._root = state_dir / "containers"
+        self._label = selinux.wanted(sysfs_root)
+
+    def policy_path(self, key: str) -> Path:
+        """The policy of a container."""
+        return self._root / key / "policy"
+
+    def state_path(self, key: str) -> Path:
+        """The account that its processes keep."""
+        return self._root / key / "state"
+
+    def prepare(self, key: str, build: str) -> None:
+        """Make room for a container that is going to use this build of the interposer. Raises OSError."""
+        directory = self._root / key
+        directory.mkdir(parents=True, exist_ok=True)
+        for path in (self._root, directory):
+            path.chmod(0o755)
+        _publish(directory / "build", build.encode(), 0o444, label=False)
+
+    def build_of(self, key: str) -> str:
+        """The build that a container uses; empty when it is not known."""
+        try:
+            return (self._root / key / "build").read_text().strip()
+        except OSError:
+            return ""
+
+    def start(self, key: str, policy: Policy) -> None:
+        """A container is about to start: its limits, and an account that nothing was charged to. Raises OSError."""
+        directory = self._root / key
+        directory.mkdir(parents=True, exist_ok=True)
+        with self._writing():
+            _publish(directory / "policy", layouts.pack_policy(policy, 2), 0o444, self._label)
+            head = layouts.fresh_state(len(policy.limits), policy.layout)
+            # Any user of the container may be the one that runs CUDA programs.
+            _publish(directory / "state", head, 0o666, self._label, layouts.state_size(policy.layout))
+
+    def policy(self, key: str) -> Policy | None:
+        """What a container was told last; None when it has no policy, or one that no version of ours wrote."""
+        try:
+            return layouts.read_policy(self.policy_path(key).read_bytes())[0]
+        except (OSError, ValueError):
+            return None
+
+    def update(self, key: str, change: Callable[[Policy], Policy]) -> bool:
+        """Tell a running container something else, in the layout that it started with; whether that was news.
+
+        Raises OSError, and ValueError for a policy that cannot be read.
+        """
+        with self._writing(), _opened(self.policy_path(key), os.O_RDWR) as file:
+            current, generation = layouts.read_policy(os.pread(file, 1 << 16, 0))
+            wanted = replace(change(current), layout=current.layout)
+            if wanted == current and not generation % 2:
+                return False
+            odd = generation | 1
+            data = layouts.pack_policy(wanted, odd)
+            begin = GENERATION_OFFSET + 4
+            os.pwrite(file, data[GENERATION_OFFSET:begin], GENERATION_OFFSET)
+            os.pwrite(file, data[begin:], begin)
+            os.pwrite(file, ((odd + 1) % 2**32).to_bytes(4, "little"), GENERATION_OFFSET)
+            return True
+
+    def account(self, key: str, policy: Policy) -> Account | None:
+        """What a container's processes say of themselves; None when there is nothing that could be read."""
+        try:
+            with _opened(self.state_path(key), os.O_RDONLY) as file:
+                head = os.pread(file, layouts.state_head(policy.layout), 0)
+            return layouts.read_state(head, len(policy.limits), policy.layout)
+        except (OSError, ValueError):
+            return None
+
+    def trim(self, key: str, policy: Policy) -> int:
+        """Give a state the size it was made with; by how many bytes a tenant had changed that, 0 mostly."""
+        size = layouts.state_size(policy.layout)
+        try:
+            found = self.state_path(key).stat().st_size
+            if found != size:
+                os.truncate(self.state_path(key), size)
+        except OSError:
+            return 0
+        return found - size
+
+    def keys(self) -> Set[str]:
+        """All there are."""
+        try:
+            return {path.name for path in self._root.iterdir() if path.is_dir()}
+        except OSError:
+            return set()
+
+    def prune(self, held: Collection[str], now: float | None = None) -> list[str]:
+        """Remove the directories of containers that are not ``held`` and were made a while ago; their keys."""
+        moment = time.time() if now is None else now
+        gone = []
+        for key in self.keys() - set(held):
+            with suppress(OSError):
+                newest = max(path.stat().st_mtime for path in (self._root / key, *(self._root / key).iterdir()))
+                if moment - newest > _KEPT_SECONDS:
+                    shutil.rmtree(self._root / key)
+                    gone.append(key)
+        if gone:
+            _log.info("files of containers that ended are removed", extra={"containers": len(gone)})
+        return gone
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        # Not the policy itself is locked: a container could hold that lock, since it can open the file.
+        self._root.mkdir(parents=True, exist_ok=True)
+        with _opened(self._root / ".lock", os.O_RDWR | os.O_CREAT) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+@contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def _publish(path: Path, data: bytes, mode: int, label: bool, size: int | None = None) -> None:
+    """A new file in the place of whatever was there; ``size`` where it is to be longer than ``data``."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with suppress(FileNotFoundError):
+        draft.unlink()
+    try:
+        with _opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
+            os.write(file, data)
+            if size is not None:
+                os.ftruncate(file, size)
+            os.fchmod(file, mode)
+        selinux.share(draft, label)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds of the interposer: copied out of the daemon's image into directories that never change, one a content.
+
+A container keeps the build that it was admitted with, whatever the daemon is upgraded to meanwhile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import struct
+import tempfile
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+
+from kube_accel.enforce import selinux
+
+_log = logging.getLogger(__name__)
+
+LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+_MACHINES = {"x86_64": 62, "aarch64": 183}
+"""ELF's ``e_machine``."""
+_NAMES = {number: name for name, number in _MACHINES.items()}
+_KEPT_SECONDS = 86400.0
+"""A build that no container is known to use stays so long: init containers are listed nowhere."""
+
+
+class ShimError(Exception):
+    """There is no build that containers could use; the message says why and what to do."""
+
+
+class Builds:
+    """``<state-dir>/shim/<digest>``."""
+
+    def __init__(self, source: Path, state_dir: Path, sysfs_root: Path, machine: str = platform.machine()) -> None:
+        """``source`` is the directory in the image."""
+        self._source = source
+        self._root = state_dir / "shim"
+        self._label = selinux.wanted(sysfs_root)
+        self._machine = machine
+
+    def install(self) -> str:
+        """Have the image's build on the host; its digest. Raises ShimError."""
+        try:
+            contents = {name: (self._source / name).read_bytes() for name in LIBRARIES}
+        except OSError as error:
+            raise ShimError(
+                f"the image has no interposer ({error}); use an image with one, or name its directory by --shim-dir"
+            ) from error
+        for name, data in contents.items():
+            if wrong := _unfit(data, self._machine):
+                raise ShimError(f"{self._source / name} {wrong}; use the image for this node's architecture")
+        digest = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for data in contents.values())).hexdigest()[:32]
+        try:
+            self._write(self._root / digest, contents)
+        except OSError as error:
+            raise ShimError(f"the interposer cannot be copied to {self._root}: {error}; free space there") from error
+        return digest
+
+    def path(self, digest: str) -> Path:
+        """Where a build is."""
+        return self._root / digest
+
+    def prune(self, used: Collection[str], now: float | None = None) -> None:
+        """Remove builds that are none of ``used`` and were not looked after for a day."""
+        moment = time.time() if now is None else now
+        with suppress(OSError):
+            for path in list(self._root.iterdir()):
+                if path.name not in used and moment - path.stat().st_mtime > _KEPT_SECONDS:
+                    _log.info("a build of the interposer is removed", extra={"build": path.name})
+                    path.chmod(0o700)
+                    shutil.rmtree(path, ignore_errors=True)
+
+    def keep(self, digest: str) -> None:
+        """This one is in use."""
+        with suppress(OSError):
+            os.utime(self._root / digest)
+
+    def _write(self, target: Path, contents: dict[str, bytes]) -> None:
+        if target.is_dir() and all(_same(target / name, data) for name, data in contents.items()):
+            return
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._root.chmod(0o755)
+        draft = Path(tempfile.mkdtemp(dir=self._root, prefix="."))
+        try:
+            for name, data in contents.items():
+                (draft / name).write_bytes(data)
+                (draft / name).chmod(0o555)
+                selinux.share(draft / name, self._label)
+            draft.chmod(0o555)
+            if target.is_dir():
+                # Damaged: containers that run keep the files they have mapped.
+                aside = draft.with_name(f"{draft.name}.old")
+                target.rename(aside)
+                draft.rename(target)
+                _remove(aside)
+            else:
+                draft.rename(target)
+        finally:
+            if draft.exists():
+                _remove(draft)
+        _log.info("a build of the interposer is installed", extra={"path": str(target)})
+
+
+def _remove(path: Path) -> None:
+    path.chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _same(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _unfit(data: bytes, machine: str) -> str:
+    """Why a file is no library for this machine; empty when it is one."""
+    if data[:5] != b"\x7fELF\x02" or len(data) < 20:
+        return "is no 64-bit ELF library"
+    (found,) = struct.unpack_from("<H", data, 18)
+    if found != _MACHINES.get(machine):
+        return f"is for {_NAMES.get(found, f'machine {found}')}, and this node is {machine}"
+    return ""

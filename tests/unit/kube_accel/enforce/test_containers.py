@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+import mmap
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kube_accel.enforce import policy as layouts
+from kube_accel.enforce.containers import Containers, key_of
+from kube_accel.enforce.policy import Limit, Policy
+
+GIB = 1 << 30
+UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
+KEY = key_of(["a::m1", "a::m0"])
+POLICY = Policy((Limit(UUID, 4 * GIB, 30),))
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Containers:
+    made = Containers(tmp_path, tmp_path / "sys")
+    made.prepare(KEY, "build-1")
+    made.start(KEY, POLICY)
+    return made
+
+
+def test_a_share_has_one_name_in_whatever_order_its_devices_come() -> None:
+    assert key_of(["a::m0", "a::m1"]) == KEY
+    assert key_of(["a::m0"]) != KEY
+
+
+def test_any_user_of_the_container_may_account_and_none_may_change_the_limits(containers: Containers) -> None:
+    assert containers.policy_path(KEY).stat().st_mode & 0o7777 == 0o444
+    assert containers.state_path(KEY).stat().st_mode & 0o7777 == 0o666
+    assert containers.state_path(KEY).stat().st_size == layouts.state_size(1)
+    assert containers.policy_path(KEY).parent.stat().st_mode & 0o7777 == 0o755
+    assert containers.policy(KEY) == POLICY
+    assert containers.build_of(KEY) == "build-1"
+
+
+def test_a_running_container_sees_a_change_and_never_half_of_it(containers: Containers) -> None:
+    with containers.policy_path(KEY).open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    changed = replace(POLICY, limits=(Limit(UUID, 2 * GIB, 10),))
+    assert containers.update(KEY, lambda current: changed)
+    found, generation = layouts.read_policy(mapped[:])
+    assert (found, generation) == (changed, 4)
+    assert not containers.update(KEY, lambda current: changed)
+    assert layouts.read_policy(mapped[:])[1] == 4
+
+
+def test_a_policy_that_a_killed_daemon_left_half_written_is_written_again(containers: Containers) -> None:
+    with containers.policy_path(KEY).open("r+b") as file:
+        os.pwrite(file.fileno(), (3).to_bytes(4, "little"), layouts.GENERATION_OFFSET)
+    assert containers.update(KEY, lambda current: current)
+    assert layouts.read_policy(containers.policy_path(KEY).read_bytes()) == (POLICY, 4)
+
+
+def test_the_next_start_leaves_the_files_of_the_last_one_to_it(containers: Containers) -> None:
+    with containers.policy_path(KEY).open("rb") as policy, containers.state_path(KEY).open("r+b") as state:
+        state.seek(64 + 16)
+        state.write((7).to_bytes(8, "little"))
+        state.flush()
+        account = containers.account(KEY, POLICY)
+        assert account is not None
+        assert account.devices[0].denied_limit == 7
+        containers.start(KEY, replace(POLICY, limits=(Limit(UUID, GIB, 30),)))
+        assert layouts.read_policy(policy.read())[0] == POLICY
+    account = containers.account(KEY, POLICY)
+    assert account is not None
+    assert account.devices[0].denied_limit == 0
+
+
+@pytest.mark.parametrize("size", [0, 100, layouts.state_size(1) + (1 << 30)])
+def test_a_state_has_the_size_it_was_made_with(containers: Containers, size: int) -> None:
+    os.truncate(containers.state_path(KEY), size)
+    assert containers.trim(KEY, POLICY) == size - layouts.state_size(1)
+    assert containers.state_path(KEY).stat().st_size == layouts.state_size(1)
+    assert containers.trim(KEY, POLICY) == 0
+
+
+def test_a_state_that_was_cut_short_counts_nothing(containers: Containers) -> None:
+    os.truncate(containers.state_path(KEY), 100)
+    assert containers.account(KEY, POLICY) is None
+    assert containers.account("unknown", POLICY) is None
+
+
+def test_files_go_when_nobody_has_held_them_for_a_while(containers: Containers) -> None:
+    now = containers.policy_path(KEY).stat().st_mtime
+    assert containers.prune([KEY], now + 1e6) == []
+    assert containers.prune([], now + 1) == []
+    assert containers.prune([], now + 1e6) == [KEY]
+    assert containers.keys() == set()
+    assert containers.policy(KEY) is None
+
+
+def test_what_is_no_policy_is_not_touched(containers: Containers) -> None:
+    containers.policy_path(KEY).chmod(0o600)
+    containers.policy_path(KEY).write_bytes(b"something else")
+    with pytest.raises(ValueError, match="cut short"):
+        containers.update(KEY, lambda current: current)
+    assert containers.policy_path(KEY).read_bytes() == b"something else"
+
+
+def test_on_a_node_with_selinux_files_are_labelled_for_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels: dict[str, bytes] = {}
+    monkeypatch.setattr(os, "setxattr", lambda path, name, value: labels.update({Path(path).name: value}))
+    (tmp_path / "sys/fs/selinux").mkdir(parents=True)
+    (tmp_path / "sys/fs/selinux/enforce").touch()
+    made = Containers(tmp_path, tmp_path / "sys")
+    made.prepare(KEY, "build")
+    made.start(KEY, POLICY)
+    assert {name.split(".")[1] for name in labels} == {"policy", "state"}
+    assert set(labels.values()) == {b"system_u:object_r:container_file_t:s0\0"}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+import struct
+from pathlib import Path
+
+import pytest
+
+from kube_accel.enforce.shim import LIBRARIES, Builds, ShimError
+
+
+def library(machine: int = 62, more: bytes = b"") -> bytes:
+    return b"\x7fELF\x02\x01\x01".ljust(18, b"\0") + struct.pack("<H", machine) + more
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    directory = tmp_path / "image"
+    directory.mkdir()
+    for name in LIBRARIES:
+        (directory / name).write_bytes(library())
+    return directory
+
+
+def builds(source: Path, machine: str = "x86_64") -> Builds:
+    return Builds(source, source.parent / "state", source.parent / "sys", machine)
+
+
+def test_a_build_is_copied_once_and_never_changes(source: Path) -> None:
+    made = builds(source)
+    first = made.install()
+    inode = (made.path(first) / "libcuda.so.1").stat().st_ino
+    assert made.install() == first
+    assert (made.path(first) / "libcuda.so.1").stat().st_ino == inode
+    assert (made.path(first) / "libcuda.so.1").stat().st_mode & 0o7777 == 0o555
+    (source / "libcuda.so.1").write_bytes(library(more=b"newer"))
+    second = made.install()
+    assert second != first
+    assert (made.path(first) / "libcuda.so.1").read_bytes() == library()
+    assert {path.name for path in made.path(first).parent.iterdir()} == {first, second}
+
+
+def test_a_damaged_build_is_made_anew(source: Path) -> None:
+    made = builds(source)
+    digest = made.install()
+    broken = made.path(digest) / "libcuda.so.1"
+    broken.chmod(0o755)
+    broken.write_bytes(b"cut")
+    assert made.install() == digest
+    assert broken.read_bytes() == library()
+    assert [path.name for path in made.path(digest).parent.iterdir()] == [digest]
+
+
+def test_an_image_without_interposer_is_named(source: Path) -> None:
+    (source / "libnvidia-ml.so.1").unlink()
+    with pytest.raises(ShimError, match=r"no interposer .*libnvidia-ml.so.1.*--shim-dir"):
+        builds(source).install()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(library(183), "is for aarch64, and this node is x86_64"), (b"text", "no 64-bit ELF"), (library(3), "machine 3")],
+)
+def test_a_build_for_another_machine_is_refused(source: Path, data: bytes, message: str) -> None:
+    (source / "libcuda.so.1").write_bytes(data)
+    with pytest.raises(ShimError, match=message):
+        builds(source).install()
+
+
+def test_a_state_directory_that_takes_nothing_is_named(source: Path) -> None:
+    (source.parent / "state").write_text("a file")
+    with pytest.raises(ShimError, match="cannot be copied to"):
+        builds(source).install()
+
+
+def test_builds_go_when_no_container_uses_them(source: Path) -> None:
+    made = builds(source)
+    old = made.install()
+    (source / "libcuda.so.1").write_bytes(library(more=b"newer"))
+    new = made.install()
+    now = made.path(old).stat().st_mtime
+    made.prune({old, new}, now + 1e7)
+    made.prune({new}, now + 60)
+    assert made.path(old).is_dir()
+    made.prune({new}, now + 1e7)
+    assert not made.path(old).exists()
+    assert made.path(new).is_dir()
