@@ -150,6 +150,16 @@ class Snapshot:
     """By UUID, for every GPU of the inventory."""
 
 
+@dataclass(frozen=True, slots=True)
+class GpuUsage:
+    """What processes have of one GPU, by process id of the host."""
+
+    memory: Mapping[int, int | None]
+    """Bytes; None for a process whose memory the driver does not tell."""
+    time: Mapping[int, int] | None
+    """Percent of the multiprocessors' time since the question before; None where the driver does not tell."""
+
+
 class ContainerKind(StrEnum):
     """How long a container of a pod lives, which decides what it leaves to the ones after it."""
 

@@ -9,14 +9,14 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Snapshot
+from kube_accel.model import DriverState, GpuHealth, GpuUsage, Health, Inventory, Snapshot
 from kube_accel.nvml import translate
 from kube_accel.nvml.health import Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
 from kube_accel.nvml.kernel_log import KernelLog, Sightings
@@ -72,6 +72,8 @@ class _Worker:
     deadline: float | None
     answered: bool = False
     """It has given its inventory."""
+    sampling: bool = False
+    """The answer it owes is about processes."""
 
 
 class GpuMonitor:
@@ -88,13 +90,16 @@ class GpuMonitor:
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-        self._changed = threading.Condition()  # guards the next six
+        self._changed = threading.Condition()  # guards the next nine
         self._snapshot = Snapshot(0, DriverState.STARTING, "NVML has not answered yet", None, MappingProxyType({}))
         self._stopping = False
         self._ended = False
         self._hold_until: float | None = None
         self._hold_detail = ""
         self._released = False
+        self._wanted: tuple[str, ...] = ()
+        self._asked = self._told = 0
+        self._usage: Mapping[str, GpuUsage] = {}
 
         # The rest belongs to the thread.
         self._worker: _Worker | None = None
@@ -109,6 +114,8 @@ class GpuMonitor:
         self._kernel_log = KernelLog(options.kernel_logs)
         self._log_at = 0.0
         self._sightings = Sightings()
+        self._sampled = 0
+        """The question about processes that was passed on last."""
 
     def start(self) -> None:
         """Begin watching; returns at once."""
@@ -155,6 +162,18 @@ class GpuMonitor:
         with self._changed:
             self._hold_until = None
         self._wake()
+
+    def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
+        """What processes have of these GPUs now, by UUID; None when NVML does not tell within ``timeout`` seconds.
+
+        A GPU that does not answer is left out. Time is what they had since the question before.
+        """
+        with self._changed:
+            self._asked += 1
+            number, self._wanted = self._asked, tuple(uuids)
+            self._wake()
+            answered = self._changed.wait_for(lambda: self._told >= number, timeout)
+            return self._usage if answered else None
 
     def _wake(self) -> None:
         with self._changed:
@@ -206,6 +225,8 @@ class GpuMonitor:
             self._wedged(worker, now)
         elif worker.deadline is None and now >= self._poll_at:
             self._request("poll", now + self._options.deadline)
+        elif worker.deadline is None and self._told < self._asked:
+            self._request_usage(worker, now)
 
     def _sleep(self, now: float) -> None:
         """Until there is something to do."""
@@ -259,13 +280,23 @@ class GpuMonitor:
         self._worker = _Worker(process, started=now, request=0, deadline=None)
         self._request("inventory", now + self._options.start_deadline)
 
-    def _request(self, operation: str, deadline: float) -> None:
+    def _request(self, operation: str, deadline: float, **more: object) -> None:
         worker = self._worker
         assert worker is not None
         self._requests += 1
-        worker.request, worker.deadline = self._requests, deadline
+        worker.request, worker.deadline, worker.sampling = self._requests, deadline, operation == "usage"
         with contextlib.suppress(OSError):  # it has ended: its output says so too
-            worker.process.send({"id": self._requests, "op": operation})
+            worker.process.send({"id": self._requests, "op": operation, **more})
+
+    def _request_usage(self, worker: _Worker, now: float) -> None:
+        with self._changed:
+            self._sampled, uuids = self._asked, self._wanted
+        self._request("usage", now + self._options.deadline, uuids=uuids)
+
+    def _sampled_usage(self, answer: dict[str, Any]) -> None:
+        with self._changed:
+            self._usage, self._told = translate.usage(answer), self._sampled
+            self._changed.notify_all()
 
     def _receive(self, worker: _Worker, now: float) -> None:
         messages, more = worker.process.receive()
@@ -285,6 +316,8 @@ class GpuMonitor:
             worker.deadline = None
             if "error" in message:
                 self._refused(worker, message["error"], now)
+            elif worker.sampling:
+                self._sampled_usage(message["ok"])
             elif worker.answered:
                 self._polled(worker, message["ok"], now)
             else:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-from kube_accel.model import Ancestor, Gpu, GpuLink, Inventory, MigDevice, UnreadableGpu
+from kube_accel.model import Ancestor, Gpu, GpuLink, GpuUsage, Inventory, MigDevice, UnreadableGpu
 from kube_accel.nvml.health import Poll
 
 Record = dict[str, Any]
@@ -42,6 +42,20 @@ _REMEDY = {  # by nvmlReturn_t
     999: "NVML reports an unknown error: if nvidia-smi works on the node, the container has lost its device files"
     " (`systemctl daemon-reload` does that) and this pod has to be restarted",
 }
+
+
+def usage(raw: Record) -> dict[str, GpuUsage]:
+    """The worker's answer to ``usage``, by UUID; of a process with several samples the highest counts."""
+    found = {}
+    for entry in raw["gpus"]:
+        if "error" in entry:
+            continue
+        time: dict[int, int] | None = None if entry["time"] is None else {}
+        for pid, percent in entry["time"] or ():
+            assert time is not None
+            time[pid] = max(time.get(pid, 0), percent)
+        found[entry["uuid"]] = GpuUsage(dict(entry["memory"]), time)
+    return found
 
 
 def inventory(raw: Record, previous: Inventory | None) -> Inventory:

@@ -2,10 +2,10 @@
 """The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root> <proc root>``.
 
 A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
-JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``; answers on stdout are ``{"id": 1, "ok": ...}`` or
-``{"id": 1, "error": {"code": 9, "text": ...}}``, and in between come ``{"event": "xid", "uuid": ..., "xid": 79}``
-and ``{"event": "wait", "code": 15}`` (waiting for events failed: a reason to poll now). NVML is initialised once in
-a process's life; whoever wants a fresh look starts a fresh process.
+JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``, or ``"usage"`` with ``"uuids"``; answers on stdout are
+``{"id": 1, "ok": ...}`` or ``{"id": 1, "error": {"code": 9, "text": ...}}``, and in between come
+``{"event": "xid", "uuid": ..., "xid": 79}`` and ``{"event": "wait", "code": 15}`` (waiting for events failed: a reason
+to poll now). NVML is initialised once in a process's life; whoever wants a fresh look starts a fresh process.
 
 Imports are few on purpose, and pathlib is not among them: this process lives beside every daemon.
 """
@@ -73,6 +73,8 @@ class Driver:
         self._capabilities = f"{proc_root}/driver/nvidia/capabilities"
         self._migs: dict[object, Record] = {}
         self._bound: frozenset[str] = frozenset()
+        self._sampled: dict[str, int] = {}
+        """The newest sample of utilization that was passed on, by UUID, in NVML's microseconds."""
         self.devices: list[Device] = []
 
     def inventory(self) -> Record:
@@ -99,6 +101,40 @@ class Driver:
         changed = any(new.readable and new.facts != old.facts for new, old in zip(devices, self.devices, strict=False))
         stale = changed or len(devices) != len(self.devices) or self._bound_addresses() != self._bound
         return {"gpus": gpus, "stale": stale}
+
+    def usage(self, uuids: Iterable[str]) -> Record:
+        """Memory and time that processes had of these GPUs since the last question, by host process id."""
+        wanted = set(uuids)
+        chosen = [device for device in self.devices if device.readable and device.facts["uuid"] in wanted]
+        return {"gpus": [self._usage(device) for device in chosen]}
+
+    def _usage(self, device: Device) -> Record:
+        nvml, handle, uuid = self._nvml, device.handle, str(device.facts["uuid"])
+        record: Record = {"uuid": uuid}
+        with self._errors_into(record):
+            memory: dict[int, int | None] = {}
+            for ask in ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3"):
+                found: Any = self._optional(lambda ask=ask: getattr(nvml, ask)(handle))  # type: ignore[misc]
+                memory |= {process.pid: process.usedGpuMemory for process in found or ()}
+            record["memory"] = list(memory.items())
+            record["time"] = self._process_time(handle, uuid)
+        return record
+
+    def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int]] | None:
+        """Percent by process; none where nothing ran, None where that is not told."""
+        nvml = self._nvml
+        since = self._sampled.get(uuid, int((time.time() - 1) * 1e6))
+        try:
+            samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except nvml.NVMLError as error:
+            # NVML says success to a question about the number of samples where there is none.
+            if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
+                return []
+            if error.value in self._unsupported:
+                return None
+            raise
+        self._sampled[uuid] = max((sample.timeStamp for sample in samples), default=since)
+        return [(sample.pid, min(int(sample.smUtil), 100)) for sample in samples if sample.timeStamp > since]
 
     def _enumerate(self) -> list[Device]:
         return [self._device(index) for index in range(self._nvml.nvmlDeviceGetCount())]
@@ -353,6 +389,8 @@ def serve(requests: io.BufferedReader, emit: Emit, driver: Driver, nvml: ModuleT
                 events, uuids = register_events(nvml, driver.devices)
                 if uuids:
                     threading.Thread(target=watch_events, args=(nvml, events, uuids, emit), daemon=True).start()
+            elif request["op"] == "usage":
+                answer = driver.usage(request["uuids"])
             else:
                 answer = driver.poll()
         except nvml.NVMLError as error:

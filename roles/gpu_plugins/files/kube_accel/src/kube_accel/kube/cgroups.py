@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which container a process belongs to, by its cgroups. Needs the host's process ids and no rights over the process."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![0-9a-f])")
+"""Dashes in cgroupfs, underscores in systemd's slices, neither for static pods."""
+_CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_LIMIT = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A container by what container runtimes write into cgroups' names."""
+
+    pod_uid: str
+    """With dashes."""
+    container_id: str
+    """64 hexadecimal digits."""
+
+
+def place(text: str) -> Place | None:
+    """Where a process is by its ``/proc/<pid>/cgroup``; None for one that is in no container of a pod. Pure.
+
+    Versions 1 and 2, cgroupfs and systemd, containerd, CRI-O and Docker, nested kubelets, and paths relative to a
+    cgroup namespace of ours; a monitor of CRI-O's is no workload.
+    """
+    for line in text.splitlines():
+        path = line.split(":", 2)[-1]
+        pods = list(_POD.finditer(path))
+        if not pods or "crio-conmon-" in path:
+            continue
+        containers = _CONTAINER.findall(path, pods[-1].end())
+        if containers:
+            digits = re.sub("[-_]", "", pods[-1][1])
+            uid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+            return Place(uid, containers[-1])
+    return None
+
+
+def place_of(pid: int, proc_root: Path = Path("/proc")) -> Place | None:
+    """Where the process is; None too when it has gone."""
+    try:
+        with (proc_root / str(pid) / "cgroup").open(encoding="utf-8", errors="replace") as file:
+            return place(file.read(_LIMIT))
+    except OSError:
+        return None

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from kube_accel.model import DriverState, GpuUsage
+from kube_accel.nvml.translate import usage
+from kube_accel.nvml.worker import Device, Driver
+from unit.kube_accel.nvml.conftest import PATIENCE, QUICK, Host, Watch
+
+GIB = 1 << 30
+
+
+def ready(watch: Watch) -> list[str]:
+    inventory = watch.until(lambda snapshot: snapshot.driver_state is DriverState.READY).inventory
+    assert inventory is not None
+    return [gpu.uuid for gpu in inventory.gpus]
+
+
+def test_processes_are_told_by_gpu(host: Host, watch: Callable[..., Watch]) -> None:
+    with host.change() as topology:
+        topology.add_process(2, 4711, mem=2 * GIB, sm=40)
+        topology.add_process(2, 4712, mem=3 * GIB)
+        topology.add_process(5, 4713, mem=1 * GIB, sm=7)
+    watching = watch(host)
+    uuids = ready(watching)
+    found = watching.monitor.usage((uuids[2], uuids[3]), PATIENCE)
+    assert found is not None
+    assert found.keys() == {uuids[2], uuids[3]}
+    assert found[uuids[2]] == GpuUsage({4711: 2 * GIB, 4712: 3 * GIB}, {4711: 40})
+    assert found[uuids[3]] == GpuUsage({}, {})
+
+
+def test_a_driver_that_was_let_go_of_tells_nothing_and_then_does(host: Host, watch: Callable[..., Watch]) -> None:
+    watching = watch(host)
+    uuids = ready(watching)
+    watching.monitor.quiesce(PATIENCE)
+    assert watching.monitor.usage(uuids, 0.05) is None
+    watching.monitor.resume()
+    assert watching.monitor.usage(uuids, PATIENCE) is not None
+
+
+def test_gpus_are_polled_while_processes_are_asked_about(host: Host, watch: Callable[..., Watch]) -> None:
+    watching = watch(host, replace(QUICK, poll_interval=0.01))
+    uuids = ready(watching)
+    polls = watching.workers[-1].polls
+    for _ in range(20):
+        assert watching.monitor.usage(uuids, PATIENCE) is not None
+    watching.polls(1)
+    assert watching.workers[-1].polls > polls
+
+
+class FakeNvml(SimpleNamespace):
+    NVMLError = pynvml.NVMLError
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(pynvml, name)
+
+
+def fails(code: int) -> Callable[..., Any]:
+    def call(*_: object) -> None:
+        raise pynvml.NVMLError(code)
+
+    return call
+
+
+def driver(**functions: Any) -> Driver:
+    processes = [SimpleNamespace(pid=1, usedGpuMemory=None), SimpleNamespace(pid=2, usedGpuMemory=GIB)]
+    defaults = {
+        "nvmlDeviceGetComputeRunningProcesses_v3": lambda handle: processes,
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3": fails(pynvml.NVML_ERROR_NOT_SUPPORTED),
+        "nvmlDeviceGetProcessUtilization": lambda handle, since: [],
+    }
+    made = Driver(FakeNvml(**(defaults | functions)), "/nowhere")
+    made.devices = [Device("handle", {"uuid": "GPU-0", "index": 0})]
+    return made
+
+
+def ask(made: Driver) -> dict[str, GpuUsage]:
+    return usage(made.usage(["GPU-0"]))
+
+
+def test_a_process_whose_memory_is_not_told_is_known_all_the_same() -> None:
+    assert ask(driver())["GPU-0"].memory == {1: None, 2: GIB}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(pynvml.NVML_SUCCESS, {}), (pynvml.NVML_ERROR_NOT_FOUND, {}), (pynvml.NVML_ERROR_NOT_SUPPORTED, None)],
+)
+def test_no_samples_are_not_the_same_as_no_answer(code: int, expected: dict[int, int] | None) -> None:
+    assert ask(driver(nvmlDeviceGetProcessUtilization=fails(code)))["GPU-0"].time == expected
+
+
+def test_a_gpu_that_does_not_answer_is_left_out() -> None:
+    assert ask(driver(nvmlDeviceGetComputeRunningProcesses_v3=fails(pynvml.NVML_ERROR_GPU_IS_LOST))) == {}
+
+
+def test_old_samples_count_once_and_nonsense_is_cut_off() -> None:
+    samples = [SimpleNamespace(pid=1, timeStamp=2**60, smUtil=100000), SimpleNamespace(pid=2, timeStamp=5, smUtil=3)]
+    made = driver(nvmlDeviceGetProcessUtilization=lambda handle, since: samples)
+    assert ask(made)["GPU-0"].time == {1: 100}
+    assert ask(made)["GPU-0"].time == {}
