@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Simulated NVML: a libnvidia-ml.so.1 that answers from the text file named by GPUSIM_FILE (grammar: topology.py).
-// The file is looked at on every call and every POLL_MS while a call waits, so an edit shows at once.
+// The file is looked at on every call and every POLL_MS while a call waits, so an edit shows at once. Processes that
+// use the simulated CUDA driver on the same file are there as if it named them.
 // What it does not export, an old driver would not have either.
 
 #define _GNU_SOURCE
@@ -21,6 +22,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+#include "card.h"
 
 #define API __attribute__((visibility("default")))
 
@@ -498,6 +501,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // guards everything b
 static unsigned users;
 static struct state *state;
 static struct stat seen;      // the file as it was when last read
+static int written_procs;  // how many processes the file names
 static bool current;  // state is what the file says now; otherwise the last that could be read
 static struct event_set *event_sets;
 
@@ -522,8 +526,30 @@ static bool same_file(const struct stat *a, const struct stat *b) {
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+// Adds the living processes of the simulated CUDA driver to those of the file.
+static void add_cuda_processes(void) {
+    char path[4096];
+    state->proc_count = written_procs;
+    snprintf(path, sizeof path, "%s" CARD_FILE_SUFFIX, getenv("GPUSIM_FILE"));
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return;
+    const struct cards *cards = mmap(NULL, sizeof *cards, PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    if (cards == MAP_FAILED)
+        return;
+    for (int gpu = 0; gpu < state->gpu_count && gpu < CARDS && cards->layout == CARD_LAYOUT; gpu++)
+        for (int i = 0; i < cards->cards[gpu].highest && state->proc_count < MAX_PROCS; i++) {
+            const struct tenant *tenant = &cards->cards[gpu].tenants[i];
+            if (tenant_lives(tenant))
+                state->procs[state->proc_count++] = (struct proc){
+                    .gpu = gpu, .pid = tenant->pid, .mem = tenant->used, .type = "C", .gi = ABSENT, .ci = ABSENT};
+        }
+    munmap((void *)cards, sizeof *cards);
+}
+
 // Reads the file again if it changed. One that cannot be read is reported once and the last good state kept.
-static void refresh(void) {
+static void read_again(void) {
     const char *path = getenv("GPUSIM_FILE");
     struct stat now = {0};
     if (path != NULL && stat(path, &now) != 0)
@@ -544,8 +570,15 @@ static void refresh(void) {
     if (fresh != NULL) {
         free(state);
         state = fresh;
+        written_procs = fresh->proc_count;
         current = true;
     }
+}
+
+static void refresh(void) {
+    read_again();
+    if (current)
+        add_cuda_processes();
 }
 
 // Whether the file wedges this call, by its name with or without _v2, _v3.
