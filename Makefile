@@ -16,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo test test-full lint sanity molecule pytest test-cluster soak bench image clean
+.PHONY: help setup demo test test-full lint sanity molecule pytest test-cluster soak bench native image clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -66,6 +66,9 @@ soak: setup ## Ten thousand random steps of a plugin and what it lives with; abo
 
 bench: setup ## Measure the shipped commands from outside: make bench BENCH=plugin.
 	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)
+
+native: ## The interposer, .build/native/<arch>: make native [ARCH=aarch64], by gcc of that architecture.
+	$(KUBE_ACCEL)/native/build.sh .build/native/$(or $(ARCH),$(shell uname -m)) $(ARCH)
 
 image: setup ## The daemons' image archive: make image [BASE=root file system or archive] [ARCH=arm64].
 	@tests/tools/image.sh

@@ -19,8 +19,8 @@
 /* resolve.c: the real driver. REAL(f)(...) calls it; a function this driver lacks answers CUDA_ERROR_NOT_SUPPORTED. */
 extern void *slots[];
 #define REAL(name) ((__typeof__(&name))__atomic_load_n(&slots[SLOT_##name], __ATOMIC_RELAXED))
-#define HAS(name) real_has(SLOT_##name)
-bool real_has(int slot);
+#define HAS(name) (real_at(SLOT_##name) != NULL)
+void *real_at(int slot);             /* NULL: this driver lacks it */
 void *real_symbol(const char *name); /* also libc's, by their newest version: what needs one after GLIBC_2.2.5 is called so */
 
 /* process.c */
@@ -37,25 +37,56 @@ int policy_index(const uint8_t uuid[16]); /* -1: not in the policy */
 int policy_devices(void);                 /* 0: no usable policy */
 const char *policy_path(const char *fixed, const char *variable); /* the fixed path, or $variable where nothing is at KA_POLICY_PATH */
 
-/* state.c: the mapped account, with a slot for this process where `attach`; NULL: none, and say() told why. */
-struct ka_state *state_map(void);
-struct ka_slot *state_slot(void);
+/* state.c */
+struct ka_state *state_map(void);  /* the mapped account; NULL: none, and say() told why */
+struct ka_slot *state_slot(void);  /* this process's place in it, taken at the first call; NULL as above */
+void state_sweep(void);            /* release what dead processes were charged */
 
-/* account.c: bytes of this process on policy device `index`. */
+/* account.c: bytes of this process on a policy device. An index below 0 is charged nothing. */
 CUresult account_reserve(int index, uint64_t bytes); /* CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY, counted by reason */
-void account_add(int index, uint64_t bytes);         /* whatever the limit says: memory that is already taken */
+void account_add(int index, uint64_t bytes);         /* whatever the limit says: memory that is taken already */
 void account_release(int index, uint64_t bytes);
+void account_drop(struct ka_state_device *device, uint64_t bytes); /* used_bytes only */
+CUresult account_denied_by_policy(void);
 void account_denied_by_device(int index);
-uint64_t account_used(int index);                    /* with what the feedback adds */
+bool account_view(int index, uint64_t *limit, uint64_t *used); /* limit 0: none. False: no usable policy or account */
+
+/* table.c: what the program holds, by handle. */
+enum kind { POINTER = 1, ARRAY, MIPMAP, HANDLE, MAPPING, CONTEXT };
+struct record {
+    uint64_t bytes;   /* charged, or of a pool's pointer asked for */
+    uint64_t owner;   /* the context that takes it along when it is destroyed; of a MAPPING the HANDLE */
+    uint32_t holders; /* of a HANDLE: references and mappings */
+    int16_t index;    /* the policy's device */
+    int16_t pool;     /* the pool whose charge has it, -1: none */
+};
+bool table_put(enum kind kind, uint64_t key, struct record record); /* false: no memory */
+bool table_take(enum kind kind, uint64_t key, struct record *record);
+bool table_has(enum kind kind, uint64_t key, struct record *record);
+int table_hold(enum kind kind, uint64_t key, int more, struct record *last); /* holders after the change, -1: unknown; at 0 it is taken as `last` */
+void table_each(bool (*drop)(enum kind kind, uint64_t key, struct record *record, void *argument), void *argument);
+
+/* charge.c: one charge for one handle, reserved before the driver is asked, then recorded or given back. */
+struct charge {
+    int index;
+    uint64_t bytes;
+};
+CUresult charge_current(struct charge *charge, uint64_t bytes);                  /* on the current context's device; without one the driver is to say so */
+CUresult charge_device(struct charge *charge, CUdevice device, uint64_t bytes);
+CUresult charged(struct charge *charge, CUresult result, enum kind kind, uint64_t key); /* the driver's result, passed on */
+CUresult released(CUresult result, enum kind kind, uint64_t key, const struct record *record); /* NULL: it was not known */
 
 /* device.c */
-int device_index(CUdevice device);          /* the policy's, -1: not in it */
-CUresult current_device(CUdevice *device);  /* of the calling thread's context; the driver's error where it has none */
+int device_index(CUdevice device);         /* of the policy; NOT_IN_POLICY; NO_SUCH_DEVICE: the driver knows no such one */
+CUresult current_device(CUdevice *device); /* of the calling thread's context; the driver's error where it has none */
+#define NOT_IN_POLICY -1
+#define NO_SUCH_DEVICE -2
 
 /* pools.c */
-void reserved_settle_all(void);             /* bring the charges of pools and graph memory up to date, before saying no */
-void graph_settle(void);                    /* after a graph launch or trim: charge what the current device's graph memory has taken */
+void reserved_settle_all(void); /* bring the charges of pools and graph memory up to date, before saying no */
+void graph_settle(void);        /* after a graph was launched: charge what graph memory has grown by */
+void pool_settle(int pool);
 
 /* launch.c, the compute gate */
-void gate_context_gone(CUcontext context);  /* before a context is destroyed: drop what belongs to it */
+void gate_context_gone(CUcontext context); /* before a context is destroyed: drop what belongs to it */
 #endif

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Write what the shim has for every export of a driver library: generate.py NAMES ARCH OUT SOURCE...
+
+slots.h numbers the functions; hooks.inc names those that the sources wrap; stubs.S has a slot for each function, which
+finds the driver's function when first called, and exports those that are not wrapped, as a jump through their slot.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+JUMP = {
+    "x86_64": "jmp *slots+{offset}(%rip)",
+    "aarch64": "adrp x16, slots+{offset}\n\tldr x17, [x16, :lo12:slots+{offset}]\n\tbr x17",
+}
+LAZY = {
+    "x86_64": "push ${index}\n\tjmp lazy",
+    "aarch64": "mov w16, #{index}\n\tb lazy",
+}
+# Keeps what may hold an argument, asks resolve() for the function, goes there as if it had been called.
+RESOLVE = {
+    "x86_64": """
+lazy:
+\tpush %rdi; push %rsi; push %rdx; push %rcx; push %r8; push %r9; push %rax
+\tsub $136, %rsp
+{save}
+\tmov 192(%rsp), %edi
+\tcall resolve
+\tmov %rax, %r11
+{restore}
+\tadd $136, %rsp
+\tpop %rax; pop %r9; pop %r8; pop %rcx; pop %rdx; pop %rsi; pop %rdi
+\tadd $8, %rsp
+\tjmp *%r11
+""".format(
+        save="\n".join(f"\tmovups %xmm{n}, {16 * n}(%rsp)" for n in range(8)),
+        restore="\n".join(f"\tmovups {16 * n}(%rsp), %xmm{n}" for n in range(8)),
+    ),
+    "aarch64": """
+lazy:
+\tstp x29, x30, [sp, #-224]!
+\tmov x29, sp
+\tstp x0, x1, [sp, #16]
+\tstp x2, x3, [sp, #32]
+\tstp x4, x5, [sp, #48]
+\tstp x6, x7, [sp, #64]
+\tstr x8, [sp, #80]
+\tstp q0, q1, [sp, #96]
+\tstp q2, q3, [sp, #128]
+\tstp q4, q5, [sp, #160]
+\tstp q6, q7, [sp, #192]
+\tmov w0, w16
+\tbl resolve
+\tmov x17, x0
+\tldp q6, q7, [sp, #192]
+\tldp q4, q5, [sp, #160]
+\tldp q2, q3, [sp, #128]
+\tldp q0, q1, [sp, #96]
+\tldr x8, [sp, #80]
+\tldp x6, x7, [sp, #64]
+\tldp x4, x5, [sp, #48]
+\tldp x2, x3, [sp, #32]
+\tldp x0, x1, [sp, #16]
+\tldp x29, x30, [sp], #224
+\tbr x17
+""",
+}
+
+
+def exports(path: Path) -> tuple[list[str], dict[str, int]]:
+    """Functions and variables (name: bytes) of a names file."""
+    functions, variables = [], {}
+    for line in path.read_text().splitlines():
+        match line.split("#")[0].split():
+            case [name]:
+                functions.append(name)
+            case [name, "data", size]:
+                variables[name] = int(size)
+    return functions, variables
+
+
+def wrapped(sources: list[Path]) -> list[str]:
+    """Names the sources define with HOOK(name)."""
+    return [name for source in sources for name in re.findall(r"^HOOK\((\w+)\)", source.read_text(), re.MULTILINE)]
+
+
+def stubs(arch: str, functions: list[str], variables: dict[str, int], hooks: list[str]) -> str:
+    """The assembly: the shared resolver, a lazy entry and a slot for each function, exported jumps, variables."""
+    text = ['\t.section .note.GNU-stack, "", %progbits', "\t.text", RESOLVE[arch]]
+    for index, name in enumerate(functions):
+        text += [f"lazy_{index}:\n\t{LAZY[arch].format(index=index)}"]
+        if name not in hooks:
+            jump = JUMP[arch].format(offset=8 * index)
+            text += [f"\t.globl {name}\n\t.type {name}, %function\n{name}:\n\t{jump}\n\t.size {name}, .-{name}"]
+    text += ["\t.data\n\t.balign 8\n\t.globl slots\n\t.hidden slots\n\t.type slots, %object\nslots:"]
+    text += [f"\t.quad lazy_{index}" for index in range(len(functions))]
+    text += [
+        "\t.size slots, .-slots",
+        f"\t.globl own_last\n\t.hidden own_last\n\t.set own_last, {functions[-1]}",
+        "\t.bss\n\t.balign 8",
+    ]
+    for name, size in variables.items():
+        text += [f"\t.globl {name}\n\t.type {name}, %object\n\t.size {name}, {size}\n{name}:\n\t.zero {size}"]
+    return "\n".join(text) + "\n"
+
+
+def main(names: str, arch: str, out: str, *sources: str) -> None:
+    """Write the three files."""
+    functions, variables = exports(Path(names))
+    hooks = wrapped([Path(source) for source in sources])
+    if unknown := sorted(set(hooks) - set(functions)):
+        sys.exit(f"{names} lacks what the sources wrap: {', '.join(unknown)}. Add them.")
+    slots = [f"    SLOT_{name}," for name in functions]
+    Path(out, "slots.h").write_text("\n".join(["enum {", *slots, "    SLOT_COUNT", "};"]) + "\n")
+    Path(out, "names.inc").write_text("".join(f'    "{name}",\n' for name in functions))
+    Path(out, "hooks.inc").write_text("".join(f"    HOOKED({name})\n" for name in sorted(hooks)))
+    Path(out, "stubs.S").write_text(stubs(arch, functions, variables, hooks))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream-ordered memory and the memory of graphs. Both are taken from the GPU in larger pieces and kept after a free, so that what is charged is what the driver
+// says is reserved, looked at after each call that may change it.
+#include <sys/mman.h>
+
+#include "shim.h"
+
+#define POOLS 1024
+#define PIECE (2ull << 20)
+
+enum { NONE, POOL, GRAPHS, UNCHARGED };
+
+struct pool {
+    uint64_t handle; // of GRAPHS: nothing
+    uint64_t charged;
+    CUdevice device;
+    int32_t index;
+    uint32_t kind, lock;
+};
+
+static struct pools {
+    uint32_t lock, used, graphs;
+    struct pool pool[POOLS];
+} *pools(void) {
+    static struct pools *memory;
+    struct pools *mine = __atomic_load_n(&memory, __ATOMIC_ACQUIRE), *none = NULL;
+    if (mine || !(mine = wiped(sizeof *mine))) return mine;
+    if (__atomic_compare_exchange_n(&memory, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
+    munmap(mine, sizeof *mine);
+    return none;
+}
+
+static uint32_t kind_of(const struct pool *pool) { return __atomic_load_n(&pool->kind, __ATOMIC_ACQUIRE); }
+
+static struct pool *known(struct pools *all, uint32_t kind, uint64_t handle, CUdevice device) {
+    uint32_t used = __atomic_load_n(&all->used, __ATOMIC_ACQUIRE);
+    for (struct pool *pool = all->pool; pool < all->pool + used; pool++) {
+        uint32_t is = kind_of(pool);
+        if (is == kind || (kind == POOL && is == UNCHARGED))
+            if (pool->handle == handle && (kind == POOL || pool->device == device)) return pool;
+    }
+    return NULL;
+}
+
+static struct pool *learn(uint32_t kind, uint64_t handle, CUdevice device) {
+    struct pools *all = pools();
+    if (!all) return NULL;
+    spin_lock(&all->lock);
+    struct pool *pool = known(all, kind == GRAPHS ? GRAPHS : POOL, handle, device);
+    for (uint32_t i = 0; !pool && i < POOLS; i++) {
+        if (kind_of(&all->pool[i]) != NONE) continue;
+        pool = &all->pool[i];
+        pool->handle = handle;
+        pool->device = device;
+        pool->index = kind == UNCHARGED ? NO_SUCH_DEVICE : device_index(device);
+        pool->charged = 0;
+        __atomic_store_n(&pool->kind, kind, __ATOMIC_RELEASE);
+        if (i >= all->used) __atomic_store_n(&all->used, i + 1, __ATOMIC_RELEASE);
+        if (kind == GRAPHS) __atomic_fetch_add(&all->graphs, 1, __ATOMIC_RELEASE);
+    }
+    spin_unlock(&all->lock);
+    if (!pool) say("more memory pools than can be remembered: one is refused");
+    return pool;
+}
+
+static uint64_t attribute(const struct pool *pool, int of_pool, int of_graphs) {
+    uint64_t bytes = 0;
+    CUresult result = kind_of(pool) == GRAPHS ? REAL(cuDeviceGetGraphMemAttribute)(pool->device, of_graphs, &bytes)
+                                              : REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool->handle, of_pool, &bytes);
+    return result ? 0 : bytes;
+}
+
+static uint64_t reserved(const struct pool *pool) { return attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT); }
+
+static uint64_t taken(const struct pool *pool) { return attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT); }
+
+// With the pool locked; `ahead` was charged for growth to come. True: it grew by more than that.
+static bool settle(struct pool *pool, uint64_t ahead) {
+    uint64_t now = pool->index < 0 ? 0 : reserved(pool), charge = pool->charged + ahead;
+    pool->charged = now;
+    if (now > charge) account_add(pool->index, now - charge);
+    if (now < charge) account_release(pool->index, charge - now);
+    return now > charge;
+}
+
+void pool_settle(int i) {
+    struct pool *pool = &pools()->pool[i];
+    spin_lock(&pool->lock);
+    if (kind_of(pool) == POOL) settle(pool, 0);
+    spin_unlock(&pool->lock);
+}
+
+// A pool that is locked is about to be settled by who locked it.
+static void settle_all(uint32_t least) {
+    struct pools *all = pools();
+    uint32_t used = all ? __atomic_load_n(&all->used, __ATOMIC_ACQUIRE) : 0;
+    for (struct pool *pool = used ? all->pool : NULL; used--; pool++) {
+        if (kind_of(pool) < least || kind_of(pool) == UNCHARGED || !spin_try(&pool->lock)) continue;
+        if (kind_of(pool) != NONE) settle(pool, 0);
+        spin_unlock(&pool->lock);
+    }
+}
+
+void reserved_settle_all(void) { settle_all(POOL); }
+
+void graph_settle(void) {
+    struct pools *all = pools();
+    if (all && __atomic_load_n(&all->graphs, __ATOMIC_ACQUIRE)) settle_all(GRAPHS);
+}
+
+// Nothing is taken before the graph runs: asked whether it would fit.
+CUresult graph_would_take(CUdevice device, uint64_t bytes) {
+    struct charge charge;
+    CUresult result = charge_device(&charge, device, bytes);
+    if (result || charge.index < 0) return result;
+    account_release(charge.index, charge.bytes);
+    return learn(GRAPHS, 0, device) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// A stream's device, which need not be the calling thread's.
+static CUresult device_of(CUstream stream, CUdevice *device) {
+    CUcontext context;
+    if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD) return current_device(device);
+    if (HAS(cuStreamGetDevice)) return REAL(cuStreamGetDevice)(stream, device);
+    if (REAL(cuStreamGetCtx)(stream, &context) || REAL(cuCtxPushCurrent_v2)(context)) return current_device(device);
+    CUresult result = current_device(device);
+    REAL(cuCtxPopCurrent_v2)(&context);
+    return result;
+}
+
+// A pool the shim did not see made is a device's own, or holds imported or host memory, which nobody here is charged for.
+static struct pool *pool_of(CUmemoryPool handle) {
+    struct pools *all = pools();
+    struct pool *pool = all ? known(all, POOL, (uintptr_t)handle, 0) : NULL;
+    CUmemoryPool own;
+    int count = 0;
+    if (pool || REAL(cuDeviceGetCount)(&count)) return pool;
+    for (CUdevice device = 0; device < count; device++)
+        if (!REAL(cuDeviceGetDefaultMemPool)(&own, device) && own == handle) return learn(POOL, (uintptr_t)handle, device);
+    return learn(UNCHARGED, (uintptr_t)handle, 0);
+}
+
+struct growth {
+    struct pool *pool; // NULL: nothing to charge
+    uint64_t ahead;
+    bool locked;
+};
+
+static uint64_t growth_of(const struct pool *pool, uint64_t bytes) {
+    uint64_t all = reserved(pool), used = taken(pool), left = all > used ? all - used : 0;
+    return bytes <= left ? 0 : bytes - left > UINT64_MAX - PIECE ? UINT64_MAX : (bytes - left + PIECE - 1) / PIECE * PIECE;
+}
+
+// Calls that make a pool grow go one after the other; those served from what it has do not wait.
+static CUresult before(struct growth *growth, CUmemoryPool handle, uint64_t bytes) {
+    struct pool *pool = pool_of(handle);
+    if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (pool->index == NOT_IN_POLICY) return account_denied_by_policy();
+    if (pool->index < 0) return CUDA_SUCCESS;
+    growth->pool = pool;
+    if (!policy_devices()) return account_denied_by_policy();
+    if (!growth_of(pool, bytes)) return CUDA_SUCCESS;
+    spin_lock(&pool->lock);
+    settle(pool, 0);
+    growth->ahead = growth_of(pool, bytes);
+    CUresult result = growth->ahead ? account_reserve(pool->index, growth->ahead) : CUDA_SUCCESS;
+    growth->locked = !result;
+    if (result) spin_unlock(&pool->lock);
+    return result;
+}
+
+static CUresult after(struct growth *growth, CUresult result, CUdeviceptr pointer, uint64_t bytes, CUstream stream) {
+    struct pool *pool = growth->pool;
+    if (!pool) return result;
+    if (!growth->locked) spin_lock(&pool->lock);
+    bool more = settle(pool, growth->ahead);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) account_denied_by_device(pool->index);
+    if (!result && more && account_reserve(pool->index, 0)) { // it took a larger piece than was left
+        REAL(cuMemFreeAsync)(pointer, stream);
+        REAL(cuStreamSynchronize)(stream);
+        REAL(cuMemPoolTrimTo)((CUmemoryPool)pool->handle, 0);
+        settle(pool, 0);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (!result) table_put(POINTER, pointer, (struct record){.bytes = bytes, .index = (int16_t)pool->index, .pool = (int16_t)(pool - pools()->pool)});
+    spin_unlock(&pool->lock);
+    return result;
+}
+
+static bool capturing(CUresult (*ask)(CUstream, int *), CUstream stream) {
+    int status = 0;
+    return !ask(stream, &status) && status != 0;
+}
+
+static CUresult before_in(struct growth *growth, CUmemoryPool handle, uint64_t bytes, CUstream stream, bool captured) {
+    CUdevice device;
+    if (captured || !handle) {
+        if (device_of(stream, &device)) return CUDA_SUCCESS; // the driver is to say what is wrong
+        if (captured) return graph_would_take(device, bytes);
+        if (REAL(cuDeviceGetMemPool)(&handle, device)) return CUDA_SUCCESS;
+    }
+    return before(growth, handle, bytes);
+}
+
+#define TAKE(pool, bytes, stream, is_capturing, call)                                                       \
+    struct growth growth = {0};                                                                             \
+    CUresult result = before_in(&growth, pool, bytes, stream, capturing(REAL(is_capturing), stream));       \
+    if (result) return result;                                                                              \
+    result = call;                                                                                          \
+    return after(&growth, result, result ? 0 : *pointer, bytes, stream)
+
+HOOK(cuMemAllocAsync)(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    TAKE(NULL, bytes, stream, cuStreamIsCapturing, REAL(cuMemAllocAsync)(pointer, bytes, stream));
+}
+
+HOOK(cuMemAllocAsync_ptsz)(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    TAKE(NULL, bytes, stream, cuStreamIsCapturing_ptsz, REAL(cuMemAllocAsync_ptsz)(pointer, bytes, stream));
+}
+
+HOOK(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    TAKE(pool, bytes, stream, cuStreamIsCapturing, REAL(cuMemAllocFromPoolAsync)(pointer, bytes, pool, stream));
+}
+
+HOOK(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    TAKE(pool, bytes, stream, cuStreamIsCapturing_ptsz, REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream));
+}
+
+HOOK(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *properties) {
+    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
+    if (result) return result;
+    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    if (learn(on_device ? POOL : UNCHARGED, (uintptr_t)*pool, on_device ? properties->location.id : 0)) return result;
+    REAL(cuMemPoolDestroy)(*pool);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Pointers of a pool that is no more stand for themselves.
+static bool orphan(enum kind kind, uint64_t key, struct record *record, void *pool) {
+    (void)key;
+    if (kind == POINTER && record->pool >= 0 && &pools()->pool[record->pool] == pool) {
+        record->pool = -1;
+        account_add(record->index, record->bytes);
+    }
+    return false;
+}
+
+HOOK(cuMemPoolDestroy)(CUmemoryPool handle) {
+    struct pools *all = pools();
+    struct pool *pool = all ? known(all, POOL, (uintptr_t)handle, 0) : NULL;
+    if (!pool) return REAL(cuMemPoolDestroy)(handle);
+    spin_lock(&pool->lock);
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    if (!result) {
+        table_each(orphan, pool);
+        account_release(pool->index, pool->charged);
+        __atomic_store_n(&pool->kind, NONE, __ATOMIC_RELEASE);
+    }
+    spin_unlock(&pool->lock);
+    return result;
+}
+
+static CUresult settled(CUresult result) {
+    reserved_settle_all();
+    return result;
+}
+
+HOOK(cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep) { return settled(REAL(cuMemPoolTrimTo)(pool, keep)); }
+
+HOOK(cuMemPoolSetAttribute)(CUmemoryPool pool, int attribute, void *value) { return settled(REAL(cuMemPoolSetAttribute)(pool, attribute, value)); }
+
+HOOK(cuDeviceGraphMemTrim)(CUdevice device) { return settled(REAL(cuDeviceGraphMemTrim)(device)); }
+
+HOOK(cuGraphUpload)(CUgraphExec graph, CUstream stream) { return settled(REAL(cuGraphUpload)(graph, stream)); }
+
+HOOK(cuGraphUpload_ptsz)(CUgraphExec graph, CUstream stream) { return settled(REAL(cuGraphUpload_ptsz)(graph, stream)); }
+
+HOOK(cuGraphInstantiateWithParams)(CUgraphExec *graph, CUgraph of, void *parameters) {
+    return settled(REAL(cuGraphInstantiateWithParams)(graph, of, parameters));
+}
+
+HOOK(cuGraphInstantiateWithParams_ptsz)(CUgraphExec *graph, CUgraph of, void *parameters) {
+    return settled(REAL(cuGraphInstantiateWithParams_ptsz)(graph, of, parameters));
+}
+
+HOOK(cuGraphAddMemAllocNode)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    CUresult result = parameters ? graph_would_take(parameters->properties.location.id, parameters->bytes) : CUDA_SUCCESS;
+    return result ? result : REAL(cuGraphAddMemAllocNode)(node, graph, after, count, parameters);
+}
+
+static CUresult node_would_take(const CUgraphNodeParams *parameters) {
+    if (!parameters || parameters->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return CUDA_SUCCESS;
+    return graph_would_take(parameters->allocation.properties.location.id, parameters->allocation.bytes);
+}
+
+HOOK(cuGraphAddNode)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *parameters) {
+    CUresult result = node_would_take(parameters);
+    return result ? result : REAL(cuGraphAddNode)(node, graph, after, count, parameters);
+}
+
+HOOK(cuGraphAddNode_v2)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, CUgraphNodeParams *parameters) {
+    CUresult result = node_would_take(parameters);
+    return result ? result : REAL(cuGraphAddNode_v2)(node, graph, after, edges, count, parameters);
+}

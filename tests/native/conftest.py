@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container with shares of simulated GPUs: the interposer by the public names, the simulated driver elsewhere."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import sim.cuda
+import sim.nvml
+from kube_accel.enforce import policy as files
+from sim.nvml import profiles
+from sim.nvml.topology import Topology
+
+ROOT = Path(__file__).parents[2]
+NATIVE = ROOT / "roles/gpu_plugins/files/kube_accel/native"
+MIB, GIB = 1 << 20, 1 << 30
+PROLOGUE = "import os, sys\nfrom ctypes import *\nfrom gpu.driver import *\nd = Driver()\nMIB, GIB = 1 << 20, 1 << 30\n"
+
+
+def build_shim(out: Path, **environment: str) -> Path:
+    """The directory with both libraries."""
+    subprocess.run([NATIVE / "build.sh", out], check=True, env={**os.environ, **environment})
+    return out
+
+
+@dataclass(frozen=True)
+class Libraries:
+    shim: Path
+    driver: Path
+
+
+class Container:
+    """Files of one container; ``run`` executes Python lines in it, against the driver as programs find it."""
+
+    def __init__(self, root: Path, libraries: Libraries, topology: Topology, limits: Sequence[files.Limit]) -> None:
+        self.root, self.libraries, self.topology = root, libraries, topology
+        self.public, self.gpus = root / "lib", root / "gpusim.conf"
+        self.policy, self.state = root / "policy", root / "state"
+        self.generation = 0
+        self.public.mkdir(parents=True)
+        for library in ("libcuda.so", "libcuda.so.1"):
+            os.link(libraries.shim / "libcuda.so.1", self.public / library)
+        os.link(libraries.shim / "libnvidia-ml.so.1", self.public / "libnvidia-ml.so.1")
+        topology.save(self.gpus)
+        self.tell(*limits)
+        self.state.write_bytes(files.fresh_state(len(limits)).ljust(files.state_size(files.NEWEST), b"\0"))
+
+    def tell(self, *limits: files.Limit, feedback: Sequence[files.Feedback] = (), at_ns: int = 0) -> None:
+        """Writes the policy as the daemon does: in place, under an odd generation."""
+        self.generation += 2
+        wanted = files.Policy(tuple(limits), tuple(feedback), at_ns)
+        with self.policy.open("r+b" if self.policy.exists() else "wb") as file:
+            file.write(files.pack_policy(wanted, self.generation - 1))
+            file.flush()
+            file.seek(files.GENERATION_OFFSET)
+            file.write(struct.pack("<I", self.generation))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.public),
+            "KUBE_ACCEL_DRIVER": str(self.libraries.driver),
+            "KUBE_ACCEL_POLICY": str(self.policy),
+            "KUBE_ACCEL_STATE": str(self.state),
+            "GPUSIM_FILE": str(self.gpus),
+            "PYTHONPATH": str(ROOT / "tests"),
+        }
+
+    def start(self, code: str, prologue: str = PROLOGUE, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-S", "-c", prologue + code],
+            env={**self.environment, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def words(self, code: str, prologue: str = PROLOGUE, **environment: str) -> list[str]:
+        """What the lines print; stderr has to stay empty."""
+        out, err = self.both(code, prologue, **environment)
+        assert err == ""
+        return out.split()
+
+    def both(self, code: str, prologue: str = PROLOGUE, **environment: str) -> tuple[str, str]:
+        process = self.start(code, prologue, **environment)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        return out, err
+
+    def account(self, device: int = 0) -> files.DeviceAccount:
+        return self.whole_account().devices[device]
+
+    def whole_account(self) -> files.Account:
+        return files.read_state(self.state.read_bytes(), files.MAX_DEVICES, files.NEWEST)
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+    driver = tmp_path_factory.mktemp("driver")
+    sim.cuda.build(driver)
+    sim.nvml.build(driver)
+    flags = os.environ.get("NATIVE_CFLAGS", "")
+    return Libraries(build_shim(tmp_path_factory.mktemp("shim"), NATIVE_CFLAGS=flags), driver)
+
+
+@pytest.fixture
+def topology() -> Topology:
+    return profiles.h100("sim")
+
+
+@pytest.fixture
+def container(tmp_path: Path, libraries: Libraries, topology: Topology) -> Container:
+    """One with 4 GiB of GPU 0."""
+    return Container(tmp_path / "container", libraries, topology, [files.Limit(topology.gpus[0].uuid, 4 * GIB, 30)])
