@@ -368,6 +368,8 @@ FLAVOURS(cuMemAllocFromPoolAsync, (CUdeviceptr *out, size_t bytes, CUmemoryPool 
 
 FLAVOURS(cuMemAllocAsync, (CUdeviceptr *out, size_t bytes, CUstream handle),
     ENTER_STREAM(handle);
+    if (stream->capture != NULL)
+        return graph_add_alloc(stream->capture, ordinal_of(stream->context->device), bytes, out);
     default_pool(stream->context->device);
     return pool_allocate(out, bytes, stream->context->device->pool);
 )

@@ -119,6 +119,7 @@ CUresult wait_for(struct device *device, int64_t progress);  // unlocks while it
 void enqueue(CUstream stream, int64_t cost);
 
 CUresult graph_add_kernel(CUgraph graph, int64_t cost);
+CUresult graph_add_alloc(CUgraph graph, int device, size_t bytes, CUdeviceptr *out);
 CUgraph graph_new(void);
 int64_t graph_address(int64_t bytes);
 

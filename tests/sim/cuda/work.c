@@ -529,6 +529,15 @@ static CUresult add_free_node(CUgraphNode *out, CUgraph graph, CUdeviceptr addre
     return INVALID_VALUE;
 }
 
+CUresult graph_add_alloc(CUgraph graph, int device, size_t bytes, CUdeviceptr *out) {
+    CUgraphNode node;
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation = {.location = {LOCATION_DEVICE, device}, .bytes = bytes};
+    NEED(out);
+    TRY(add_alloc_node(&node, graph, &allocation));
+    *out = node->address;
+    return SUCCESS;
+}
+
 #define AFTER const CUgraphNode *after, size_t after_count
 
 API CUresult cuGraphAddKernelNode_v2(CUgraphNode *out, CUgraph graph, AFTER, const CUDA_KERNEL_NODE_PARAMS *kernel) {
