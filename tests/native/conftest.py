@@ -22,7 +22,31 @@ from sim.nvml.topology import Topology
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "roles/gpu_plugins/files/kube_accel/native"
 MIB, GIB = 1 << 20, 1 << 30
-PROLOGUE = "import os, sys\nfrom ctypes import *\nfrom gpu.driver import *\nd = Driver()\nMIB, GIB = 1 << 20, 1 << 30\n"
+PROLOGUE = """
+import os, struct, sys
+from ctypes import *
+from gpu.driver import *
+d = Driver()
+MIB, GIB = 1 << 20, 1 << 30
+def used_bytes(device=0):
+    with open(os.environ["KUBE_ACCEL_STATE"], "rb") as state:
+        return struct.unpack_from("<Q", state.read(3136), 64 + 192 * device)[0]
+def used(device=0):
+    return used_bytes(device) // MIB
+def n(mebibytes):
+    return c_size_t(mebibytes * MIB)
+def get(kind, name, *arguments):
+    return d.value(kind, name, *arguments)
+def take(size):
+    return d("cuMemAlloc_v2", byref(c_uint64()), c_size_t(size))
+def create(mebibytes, device=0):
+    return get(c_uint64, "cuMemCreate", n(mebibytes), (c_int * 8)(1, 0, 1, device), c_uint64(0))
+def refused(code):
+    try:
+        exec(code, globals())
+    except CudaError as error:
+        return error.code
+"""
 
 
 def build_shim(out: Path, **environment: str) -> Path:

@@ -121,7 +121,7 @@ CUresult graph_would_take(CUdevice device, uint64_t bytes) {
 static CUresult device_of(CUstream stream, CUdevice *device) {
     CUcontext context;
     if ((uintptr_t)stream <= (uintptr_t)CU_STREAM_PER_THREAD) return current_device(device);
-    if (HAS(cuStreamGetDevice)) return REAL(cuStreamGetDevice)(stream, device);
+    if (!REAL(cuStreamGetDevice)(stream, device)) return CUDA_SUCCESS; // from CUDA 12.8 on
     if (REAL(cuStreamGetCtx)(stream, &context) || REAL(cuCtxPushCurrent_v2)(context)) return current_device(device);
     CUresult result = current_device(device);
     REAL(cuCtxPopCurrent_v2)(&context);

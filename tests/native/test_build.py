@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Properties of the built libraries that decide in which images they load and what they do there by being loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import sim.cuda
+from native.conftest import NATIVE, Libraries
+
+LIBRARIES = {"libcuda.so.1": "cuda", "libnvidia-ml.so.1": "nvml"}
+OLDEST = {"x86_64": "GLIBC_2.2.5", "aarch64": "GLIBC_2.17"}[platform.machine()]
+pytestmark = pytest.mark.skipif("sanitize" in os.environ.get("NATIVE_CFLAGS", ""), reason="a sanitizer adds its own")
+
+
+def read(*command: str | Path) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def exports(library: Path) -> set[str]:
+    return {line.split()[2] for line in read("nm", "-D", "--defined-only", library).splitlines()}
+
+
+def names(table: str) -> set[str]:
+    lines = (NATIVE / "names" / f"{table}.txt").read_text().splitlines()
+    return {line.split()[0] for line in lines if not line.startswith("#")}
+
+
+def test_two_builds_are_the_same(libraries: Libraries, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(NATIVE, tmp_path / "elsewhere"))
+    subprocess.run([copy / "build.sh", tmp_path / "again"], check=True)
+    for library in LIBRARIES:
+        one, two = (
+            hashlib.sha256((at / library).read_bytes()).hexdigest() for at in (libraries.shim, tmp_path / "again")
+        )
+        assert one == two
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+class TestEach:
+    def test_needs_no_libc_newer_than_the_oldest(self, libraries: Libraries, library: str) -> None:
+        symbols = read("objdump", "-T", libraries.shim / library)
+        assert set(re.findall(r"\*UND\*.*\((\S+)\)", symbols)) == {OLDEST}
+        assert re.findall(r"\S+_chk\b", symbols) == []
+        needed = re.findall(r"NEEDED.*\[(.+)\]", read("readelf", "-dW", libraries.shim / library))
+        assert set(needed) == {"libdl.so.2", "libc.so.6"}
+
+    def test_runs_nothing_when_it_is_loaded(self, libraries: Libraries, library: str) -> None:
+        dynamic = read("readelf", "-dW", libraries.shim / library)
+        assert re.findall(r"\((INIT|FINI|INIT_ARRAY|FINI_ARRAY|PREINIT_ARRAY|TEXTREL|RPATH|RUNPATH)\)", dynamic) == []
+        assert f"soname: [{library}]" in dynamic
+
+    def test_exports_what_the_driver_does_and_nothing_else(self, libraries: Libraries, library: str) -> None:
+        assert exports(libraries.shim / library) == names(LIBRARIES[library])
+
+    def test_has_no_executable_stack(self, libraries: Libraries, library: str) -> None:
+        segments = read("readelf", "-lW", libraries.shim / library)
+        assert re.findall(r"GNU_STACK.*\b(RWE|R E)\b", segments) == []
+
+
+def test_every_export_of_the_simulated_driver_is_there(libraries: Libraries) -> None:
+    assert exports(libraries.driver / "libcuda.so.1") <= exports(libraries.shim / "libcuda.so.1")
+    assert exports(libraries.driver / "libnvidia-ml.so.1") <= exports(libraries.shim / "libnvidia-ml.so.1")
+    functions, _ = sim.cuda.exports()
+    assert {request.export for request in sim.cuda.requests()} <= set(functions)
+
+
+def test_a_wrapper_of_no_known_export_does_not_build(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(NATIVE, tmp_path / "native"))
+    with (copy / "arrays.c").open("a") as source:
+        source.write("\nHOOK(cuMemAlloc_v9)(void) { return 0; }\n")
+    built = subprocess.run([copy / "build.sh", tmp_path / "out"], capture_output=True, text=True)
+    assert built.returncode != 0
+    assert "names/cuda.txt lacks what the sources wrap: cuMemAlloc_v9" in built.stderr
+
+
+def test_a_compiler_that_is_missing_is_named(tmp_path: Path) -> None:
+    environment = {**os.environ, "CC": "no-such-gcc -O2"}
+    built = subprocess.run([NATIVE / "build.sh", tmp_path], env=environment, capture_output=True, text=True)
+    assert built.returncode == 1
+    assert "no-such-gcc -O2 is not installed" in built.stderr
+
+
+@pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
+def test_each_architecture_has_a_jump_for_every_export(arch: str, tmp_path: Path) -> None:
+    sources = sorted(path.name for path in NATIVE.glob("*.c") if path.name != "nvml.c")
+    subprocess.run(
+        ["python3", NATIVE / "generate.py", "names/cuda.txt", arch, tmp_path, *sources], cwd=NATIVE, check=True
+    )
+    text = (tmp_path / "stubs.S").read_text()
+    wrapped = set(re.findall(r"HOOKED\((\w+)\)", (tmp_path / "hooks.inc").read_text()))
+    stubs = set(re.findall(r"\.globl (cu\w+)", text))
+    assert stubs | wrapped == names("cuda")
+    assert stubs & wrapped == set()

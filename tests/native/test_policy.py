@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the policy says holds from one call to the next; one that cannot be read refuses memory and breaks nothing."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kube_accel.enforce.policy import GENERATION_OFFSET, Feedback, Limit
+from native.conftest import GIB, Container
+
+TRY = """
+d.open()
+print(take(1), d('cuMemAllocAsync', byref(c_uint64()), n(1), None), refused('create(2)'), d.mem_info()[0])
+print(d.mem_info()[1] > GIB, d.launch(d.spinner(), 1))
+"""
+
+
+def cut(container: Container) -> None:
+    os.truncate(container.policy, 1000)
+
+
+def empty(container: Container) -> None:
+    os.truncate(container.policy, 0)
+
+
+def missing(container: Container) -> None:
+    container.policy.unlink()
+
+
+def write(container: Container, offset: int, data: bytes) -> None:
+    with container.policy.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (missing, "No such file or directory"),
+        (empty, "is too short"),
+        (cut, "is too short"),
+        (lambda c: write(c, 0, b"KASTATE\0"), "is not a policy"),
+        (lambda c: write(c, 8, struct.pack("<I", 2)), "has a layout this build does not know"),
+        (lambda c: write(c, 12, struct.pack("<I", 64)), "is not as long as it says"),
+        (lambda c: write(c, 12, struct.pack("<I", 1 << 20)), "is not as long as it says"),
+        (lambda c: write(c, 24, struct.pack("<I", 0)), "names no device, or too many"),
+        (lambda c: write(c, 24, struct.pack("<I", 17)), "names no device, or too many"),
+    ],
+    ids=["missing", "empty", "short", "foreign", "unknown layout", "too small", "too large", "no device", "too many"],
+)
+def test_without_a_usable_policy_memory_is_refused_with_one_line(
+    container: Container, harm: Callable[[Container], None], says: str
+) -> None:
+    harm(container)
+    out, err = container.both(TRY)
+    assert out.split() == ["2", "2", "2", "0", "True", "0"]
+    assert err.startswith(f"kube-accel: GPU memory is refused: policy {container.policy}")
+    assert says in err
+    assert err.count("\n") == 1
+    assert container.whole_account().denied_policy == 3
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (lambda path: path.unlink(), "No such file or directory"),
+        (lambda path: os.truncate(path, 4096), "is too short"),
+        (lambda path: path.write_bytes(path.read_bytes().replace(b"KASTATE", b"NOSTATE")), "has a layout"),
+    ],
+    ids=["missing", "short", "foreign"],
+)
+def test_without_an_account_memory_is_refused_with_one_line(
+    container: Container, harm: Callable[[Path], None], says: str
+) -> None:
+    harm(container.state)
+    out, err = container.both("d.ok('cuInit', 0)\nprint(refused('create(2)'), refused('create(2)'))")
+    assert out.split() == ["2", "2"]
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_a_limit_changes_between_two_calls(container: Container) -> None:
+    uuid = container.topology.gpus[0].uuid
+    process = container.start("d.open()\nfor _ in sys.stdin: print(take(2 * GIB), d.mem_info()[1] // GIB, flush=True)")
+
+    def step() -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return process.stdout.readline().strip()
+
+    answers = [step()]
+    for limit in (1, 6, 3, 0):
+        container.tell(Limit(uuid, limit * GIB, 30))
+        answers.append(step())
+    process.communicate(timeout=60)
+    whole = container.topology.gpus[0].mem // GIB
+    assert answers == ["0 4", "2 1", "0 6", "2 3", f"0 {whole}"]
+
+
+def test_a_writer_that_died_half_way_stops_nobody(container: Container) -> None:
+    write(container, GENERATION_OFFSET, struct.pack("<I", 7))
+    assert container.words("d.open()\nprint(take(4 * GIB), take(1))") == ["0", "2"]
+
+
+@pytest.mark.parametrize(
+    ("age", "free", "result"),
+    [("0", "2048", "2"), ("3 * 10**9", "4096", "0"), ("-3600 * 10**9", "4096", "0")],
+    ids=["news", "stale", "from the future"],
+)
+def test_memory_that_only_nvml_sees_counts_while_that_is_news(
+    container: Container, age: str, free: str, result: str
+) -> None:
+    limit = Limit(container.topology.gpus[0].uuid, 4 * GIB, 30)
+    container.tell(limit, feedback=[Feedback(uncounted_bytes=2 * GIB)])
+    code = f"""
+import time
+d.open()
+with open(os.environ["KUBE_ACCEL_POLICY"], "r+b") as policy:
+    policy.seek(32)
+    policy.write(struct.pack("<Q", time.monotonic_ns() - ({age})))
+print(d.mem_info()[0] // MIB, take(3 * GIB))
+"""
+    assert container.words(code) == [free, result]

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One account for all processes of a container, whatever becomes of them."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from native.conftest import GIB, MIB, PROLOGUE, Container
+
+SLOTS, SLOT = 64 + 16 * 192, 192
+HOLD = "d.open()\nd.alloc({0} * MIB)\nprint(os.getpid(), flush=True)\ninput()"
+
+
+@contextlib.contextmanager
+def holding(container: Container, mebibytes: int, code: str = "") -> Iterator[subprocess.Popen[str]]:
+    """A process that holds so much."""
+    process = container.start(code or HOLD.format(mebibytes))
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip().isdigit()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def slots(container: Container) -> list[tuple[int, int]]:
+    """Process id and bytes of GPU 0, of every place that is taken."""
+    data = container.state.read_bytes()
+    taken = []
+    for at in range(SLOTS, len(data), SLOT):
+        flags, pid = struct.unpack_from("<II", data, at)
+        if flags:
+            taken.append((pid, struct.unpack_from("<Q", data, at + 64)[0]))
+    return taken
+
+
+def test_processes_share_one_limit(container: Container) -> None:
+    with holding(container, 3072):
+        assert container.words("d.open()\nprint(take(2 * GIB), d.mem_info()[0] // MIB, take(GIB))") == [
+            "2",
+            "1024",
+            "0",
+        ]
+
+
+def test_what_a_killed_process_held_is_there_for_the_next(container: Container) -> None:
+    with holding(container, 3072) as one, holding(container, 512):
+        one.kill()
+        one.wait()
+        assert container.account().used_bytes == 3584 * MIB
+        assert container.words("d.open()\nprint(take(3 * GIB), used())") == ["0", "3584"]
+
+
+def test_a_process_that_ends_without_freeing_leaves_nothing(container: Container) -> None:
+    container.words("d.open()\nd.alloc(3 * GIB)")
+    assert container.words("d.open()\nprint(d.mem_info()[0] // MIB, take(4 * GIB))") == ["4096", "0"]
+    assert len(slots(container)) == 1
+
+
+def test_a_dead_process_that_nobody_has_reaped_counts_no_more(container: Container) -> None:
+    code = """
+import time
+child = os.fork()
+if child == 0:
+    d.open()
+    d.alloc(3 * GIB)
+    os._exit(0)
+os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+d.open()
+print(take(4 * GIB))
+"""
+    assert container.words(code) == ["0"]
+
+
+def test_a_program_that_closes_what_it_did_not_open_stays_charged(container: Container) -> None:
+    code = "d.open()\nd.alloc(3 * GIB)\nos.closerange(3, 100)\nprint(os.getpid(), flush=True)\ninput()"
+    with holding(container, 0, code):
+        assert container.words("d.open()\nprint(take(2 * GIB), used())") == ["2", "3072"]
+
+
+def test_a_program_that_reuses_our_descriptor_keeps_its_file(container: Container) -> None:
+    code = """
+d.open()
+d.alloc(3 * GIB)
+os.closerange(3, 100)
+files = [os.open("/dev/null", os.O_RDWR) for _ in range(8)]
+print(take(2 * GIB), used(), *(os.fstat(file).st_rdev == os.stat("/dev/null").st_rdev for file in files))
+"""
+    assert container.words(code) == ["2", "3072", *["True"] * 8]
+
+
+def test_another_program_in_the_same_process_starts_from_nothing(container: Container) -> None:
+    code = """
+if "AGAIN" not in os.environ:
+    d.open()
+    d.alloc(3 * GIB)
+    os.execve(sys.executable, [sys.executable, "-S", "-c", os.environ["CODE"]], {**os.environ, "AGAIN": "1"})
+d.open()
+print(used(), take(4 * GIB))
+"""
+    assert container.words(code, CODE=PROLOGUE + code) == ["0", "0"]
+
+
+def test_a_child_forked_before_the_driver_is_used_has_its_own_place(container: Container) -> None:
+    code = """
+d('cuDriverGetVersion', byref(c_int()))
+child = os.fork()
+d.open()
+p = d.alloc(GIB)
+if child == 0:
+    d.free(p)
+    os._exit(take(GIB))
+print(os.waitpid(child, 0)[1], take(2 * GIB), used())
+"""
+    assert container.words(code) == ["0", "0", "3072"]
+
+
+def test_a_child_forked_afterwards_takes_nothing_of_its_parents(container: Container) -> None:
+    code = """
+d.open()
+p = d.alloc(GIB)
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    d('cuMemFree_v2', c_uint64(p))
+    os._exit(0)
+os.waitpid(child, 0)
+print(used(), take(3 * GIB), take(1))
+"""
+    assert container.words(code) == ["1024", "0", "2"]
+
+
+def test_a_charge_lost_half_way_is_mended_before_anybody_is_refused(container: Container) -> None:
+    with holding(container, 1024), container.state.open("r+b") as file, mmap.mmap(file.fileno(), 0) as state:
+        struct.pack_into("<Q", state, 64, 4 * GIB)  # as left by a process killed between the sum and its own share
+        assert container.words("d.open()\nprint(take(3 * GIB), used())") == ["0", "4096"]
+
+
+def test_nothing_is_mended_while_a_charge_is_under_way(container: Container) -> None:
+    with holding(container, 1024), container.state.open("r+b") as file, mmap.mmap(file.fileno(), 0) as state:
+        struct.pack_into("<Q", state, 64, 4 * GIB)
+        struct.pack_into("<I", state, SLOTS + 24, 1)
+        assert container.words("d.open()\nprint(take(3 * GIB))") == ["2"]
+        struct.pack_into("<I", state, SLOTS + 24, 0)
+        assert container.words("d.open()\nprint(take(3 * GIB))") == ["0"]
+
+
+def test_no_more_processes_than_there_are_places(container: Container) -> None:
+    data = bytearray(container.state.read_bytes())
+    struct.pack_into("<I", data, 28, 1024)
+    with holding(container, 1) as live:
+        stat = Path(f"/proc/{live.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        for at in range(SLOTS + SLOT, len(data), SLOT):
+            struct.pack_into("<IIQQ", data, at, 1, live.pid, int(stat[19]), 0)
+        with container.state.open("r+b") as file:
+            file.seek(SLOTS + SLOT)
+            file.write(data[SLOTS + SLOT :])
+            file.seek(28)
+            file.write(struct.pack("<I", 1024))
+        code = "d.ok('cuInit', 0)\nprint(refused('create(2)'), refused('create(2)'))"
+        out, err = container.both(code)
+    assert out.split() == ["2", "2"]
+    assert err.count("\n") == 1
+    assert "no place for another process" in err
