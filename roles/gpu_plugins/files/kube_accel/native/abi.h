@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The two files between the node's daemon and the interposer in a container. Little-endian, fixed layout; a layout once released never changes.
- * Device i of the state is device i of the policy, and stays so while the container lives.
+ * The two files between the node's daemon and the interposer in a container. Little-endian, fixed layout; a layout once
+ * released never changes. Device i of the state is device i of the policy, and stays so while the container lives.
  *
- * policy: the daemon's, read-only in the container, changed in place (never truncated, never replaced). The writer makes `generation` odd, writes, makes it
- *         even again; a daemon that starts and finds it odd writes the whole file anew.
- * state:  the processes' account, made full size and zero (but for the header) by the daemon. Everything in it is the tenant's word: the daemon reads it with
- *         pread (a mapping would take SIGBUS from a file cut short) and clamps what it reads. */
+ * policy: the daemon's, read-only in the container, changed in place (never truncated, never replaced). The writer
+ * makes `generation` odd, writes, makes it even again; a daemon that starts and finds it odd writes the whole file
+ * anew. state:  the processes' account, made full size and zero (but for the header) by the daemon. Everything in it is
+ * the tenant's word: the daemon reads it with pread (a mapping would take SIGBUS from a file cut short) and clamps what
+ * it reads. */
 #ifndef KUBE_ACCEL_ABI_H
 #define KUBE_ACCEL_ABI_H
 #include <stddef.h>
@@ -30,7 +31,8 @@ struct ka_policy_device {
     uint64_t context_overhead_bytes;   /* charged once a process and device */
     uint32_t core_percent;             /* hard share of GPU time; 0 or from 100 on: no gate */
     uint32_t core_soft_percent;        /* share while nobody else uses the GPU; 0: as core_percent */
-    uint64_t feedback_uncounted_bytes; /* memory of this container that NVML sees and used_bytes does not; KA_UNKNOWN64 */
+    uint64_t
+        feedback_uncounted_bytes; /* memory of this container that NVML sees and used_bytes does not; KA_UNKNOWN64 */
     uint32_t feedback_busy_permille;   /* GPU time of this container; KA_UNKNOWN32 */
     uint32_t feedback_others_permille; /* GPU time of all others; KA_UNKNOWN32 */
     uint64_t reserved;
@@ -51,13 +53,13 @@ struct ka_policy {
 
 struct ka_state_device {
     uint64_t used_bytes;    /* the sum of the slots' charges */
-    uint64_t changes;       /* counts charges and releases, so that a reader of all slots can tell that none came between */
-    uint64_t denied_limit;  /* allocations refused: over the limit */
+    uint64_t changes; /* counts charges and releases, so that a reader of all slots can tell that none came between */
+    uint64_t denied_limit; /* allocations refused: over the limit */
     uint64_t denied_device; /* allocations the driver refused: the GPU itself is full */
     uint64_t reserved[4];
-    int64_t budget_ns;       /* from here on the compute gate's */
+    int64_t budget_ns; /* from here on the compute gate's */
     uint64_t refilled_at_ns; /* CLOCK_MONOTONIC */
-    uint64_t busy_ns;        /* GPU time charged */
+    uint64_t busy_ns; /* GPU time charged */
     uint64_t launches;
     uint64_t throttled_ns; /* time threads were made to wait */
     uint64_t gate[11];
@@ -67,10 +69,10 @@ struct ka_state_device {
 
 struct ka_slot { /* one a process */
     uint32_t flags;
-    uint32_t pid;        /* in its own PID namespace */
+    uint32_t pid; /* in its own PID namespace */
     uint64_t start_time; /* /proc/<pid>/stat, field 22 */
-    uint64_t stack;      /* field 28: another one after exec */
-    uint32_t busy;       /* threads between a change of used_bytes and of charged_bytes */
+    uint64_t stack; /* field 28: another one after exec */
+    uint32_t busy; /* threads between a change of used_bytes and of charged_bytes */
     uint32_t reserved;
     uint64_t reserved2[4];
     uint64_t charged_bytes[KA_DEVICES];
@@ -95,5 +97,7 @@ _Static_assert(offsetof(struct ka_policy, device) == 64 && sizeof(struct ka_poli
 _Static_assert(offsetof(struct ka_state_device, budget_ns) == 64 && sizeof(struct ka_state_device) == 192, "layout 1");
 _Static_assert(offsetof(struct ka_slot, charged_bytes) == 64 && sizeof(struct ka_slot) == 192, "layout 1");
 _Static_assert(offsetof(struct ka_state, device) == 64, "layout 1");
-_Static_assert(offsetof(struct ka_state, slot) == 64 + 16 * 192 && sizeof(struct ka_state) == 64 + 16 * 192 + 1024 * 192, "layout 1");
+_Static_assert(offsetof(struct ka_state, slot) == 64 + 16 * 192 &&
+                   sizeof(struct ka_state) == 64 + 16 * 192 + 1024 * 192,
+               "layout 1");
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One account for all processes of the container, without a lock: used_bytes decides, the slots remember whose it is. A process killed between the two leaves
-// them apart; that is found and mended before anybody is refused.
+// One account for all processes of the container, without a lock: used_bytes decides, the slots remember whose it is. A
+// process killed between the two leaves them apart; that is found and mended before anybody is refused.
 #include "shim.h"
 
 #define ABSURD (1ull << 48) // more than any GPU has; sums of less cannot overflow
@@ -21,7 +21,8 @@ static bool take(struct ka_slot *slot, int index, struct ka_state_device *device
             leave(slot);
             return false;
         }
-    while (!__atomic_compare_exchange_n(&device->used_bytes, &used, used + bytes, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    while (!__atomic_compare_exchange_n(&device->used_bytes, &used, used + bytes, true, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST));
     __atomic_fetch_add(&slot->charged_bytes[index], bytes, __ATOMIC_SEQ_CST);
     leave(slot);
     return true;
@@ -29,7 +30,8 @@ static bool take(struct ka_slot *slot, int index, struct ka_state_device *device
 
 static void less(uint64_t *from, uint64_t bytes) {
     uint64_t had = __atomic_load_n(from, __ATOMIC_SEQ_CST);
-    while (!__atomic_compare_exchange_n(from, &had, had > bytes ? had - bytes : 0, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    while (!__atomic_compare_exchange_n(from, &had, had > bytes ? had - bytes : 0, true, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST)) {}
 }
 
 void account_drop(struct ka_state_device *device, uint64_t bytes) {
@@ -52,8 +54,9 @@ void account_add(int index, uint64_t bytes) {
     if (slot) take(slot, index, &state_map()->device[index], bytes, UINT64_MAX);
 }
 
-// What is in used_bytes beyond the live slots' charges was left by a process killed on its way. Told apart from charges under way by nobody being busy and
-// nothing having changed while all slots were read; the change of `changes` picks one mender.
+// What is in used_bytes beyond the live slots' charges was left by a process killed on its way. Told apart from charges
+// under way by nobody being busy and nothing having changed while all slots were read; the change of `changes` picks
+// one mender.
 static void mend(struct ka_state *state, struct ka_slot *mine, int index) {
     struct ka_state_device *device = &state->device[index];
     __atomic_fetch_add(&mine->busy, 1, __ATOMIC_SEQ_CST);
@@ -68,7 +71,9 @@ static void mend(struct ka_state *state, struct ka_slot *mine, int index) {
             sum += __atomic_load_n(&slot->charged_bytes[index], __ATOMIC_SEQ_CST);
         }
         uint64_t used = __atomic_load_n(&device->used_bytes, __ATOMIC_SEQ_CST);
-        if (!quiet || !__atomic_compare_exchange_n(&device->changes, &changes, changes + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
+        if (!quiet || !__atomic_compare_exchange_n(&device->changes, &changes, changes + 1, false, __ATOMIC_SEQ_CST,
+                                                   __ATOMIC_SEQ_CST))
+            continue;
         if (used > sum) less(&device->used_bytes, used - sum);
         if (used < sum) __atomic_fetch_add(&device->used_bytes, sum - used, __ATOMIC_SEQ_CST);
         break;

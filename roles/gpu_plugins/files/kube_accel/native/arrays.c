@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays, by their extent: the driver does not tell how large one is. Sparse and deferred ones get their memory by cuMemCreate.
+// Arrays, by their extent: the driver does not tell how large one is. Sparse and deferred ones get their memory by
+// cuMemCreate.
 #include "shim.h"
 
 #define WITHOUT_MEMORY (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)
@@ -7,15 +8,15 @@
 // Bytes of one channel, by the numbers of CUarray_format; what is packed or not known is taken for four.
 static uint64_t channel(unsigned format) {
     switch (format) {
-        case 0x01: // unsigned and signed 8 bit
-        case 0x08:
-            return 1;
-        case 0x02: // 16 bit, half
-        case 0x09:
-        case 0x10:
-            return 2;
-        default:
-            return format >= 0x91 && format <= 0x9e ? 1 : 4; // block compressed: at most a byte a texel
+    case 0x01: // unsigned and signed 8 bit
+    case 0x08:
+        return 1;
+    case 0x02: // 16 bit, half
+    case 0x09:
+    case 0x10:
+        return 2;
+    default:
+        return format >= 0x91 && format <= 0x9e ? 1 : 4; // block compressed: at most a byte a texel
     }
 }
 
@@ -29,18 +30,18 @@ static uint64_t element(unsigned format, unsigned channels) {
 
 static uint64_t extent(uint64_t width, uint64_t height, uint64_t depth, uint64_t element) {
     uint64_t bytes;
-    if (__builtin_mul_overflow(width ? width : 1, height ? height : 1, &bytes) || __builtin_mul_overflow(bytes, depth ? depth : 1, &bytes) ||
-        __builtin_mul_overflow(bytes, element, &bytes))
+    if (__builtin_mul_overflow(width ? width : 1, height ? height : 1, &bytes) ||
+        __builtin_mul_overflow(bytes, depth ? depth : 1, &bytes) || __builtin_mul_overflow(bytes, element, &bytes))
         return UINT64_MAX;
     return bytes;
 }
 
-#define CREATE(bytes, call, kind)                               \
-    struct charge charge = {.index = NO_SUCH_DEVICE};           \
-    CUresult result = charge_current(&charge, bytes);           \
-    if (result) return result;                                  \
-    result = call;                                              \
-    return charged(&charge, result, kind, result ? 0 : (uintptr_t)*array)
+#define CREATE(bytes, call, kind)                     \
+    struct charge charge = {.index = NO_SUCH_DEVICE}; \
+    CUresult result = charge_current(&charge, bytes); \
+    if (result) return result;                        \
+    result = call;                                    \
+    return charged(&charge, result, kind, result ? 0 : (uintptr_t) * array)
 
 HOOK(cuArrayCreate)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
     uint64_t bytes = d ? extent(d->width, d->height, 1, element(d->format, d->channels)) : 0;
@@ -54,10 +55,13 @@ HOOK(cuArrayCreate_v2)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
 
 HOOK(cuArray3DCreate)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
     if (!d || d->flags & WITHOUT_MEMORY) return REAL(cuArray3DCreate)(array, d);
-    CREATE(extent(d->width, d->height, d->depth, element(d->format, d->channels)), REAL(cuArray3DCreate)(array, d), ARRAY);
+    CREATE(extent(d->width, d->height, d->depth, element(d->format, d->channels)), REAL(cuArray3DCreate)(array, d),
+           ARRAY);
 }
 
-static uint64_t extent_of(const CUDA_ARRAY3D_DESCRIPTOR *d) { return extent(d->width, d->height, d->depth, element(d->format, d->channels)); }
+static uint64_t extent_of(const CUDA_ARRAY3D_DESCRIPTOR *d) {
+    return extent(d->width, d->height, d->depth, element(d->format, d->channels));
+}
 
 HOOK(cuArray3DCreate_v2)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
     if (!d || d->flags & WITHOUT_MEMORY) return REAL(cuArray3DCreate_v2)(array, d);

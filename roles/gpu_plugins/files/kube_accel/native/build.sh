@@ -13,6 +13,7 @@ command -v "${cc%% *}" >/dev/null || { echo "build.sh: $cc is not installed; it 
 
 # No start files: nothing of ours runs when the library is loaded. No stack protector, no fortify: their symbols are newer than the oldest libc in use.
 flags="-std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fno-stack-protector -U_FORTIFY_SOURCE"
+[ "$arch" != aarch64 ] || flags="$flags -mno-outline-atomics" # the others come with a constructor
 link="-shared -nostartfiles -s -Wl,-Bsymbolic,-z,now,-z,relro,-z,defs,-z,noexecstack,--build-id=none,--hash-style=both,--no-as-needed -l:libdl.so.2"
 
 library() { # NAME NAMES NO_DRIVER NOT_IN_DRIVER SOURCE...

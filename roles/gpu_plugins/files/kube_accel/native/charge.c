@@ -31,8 +31,10 @@ CUresult charged(struct charge *charge, CUresult result, enum kind kind, uint64_
     }
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
-    struct record record = {.bytes = charge->bytes, .owner = (uintptr_t)context, .holders = 1, .index = (int16_t)charge->index, .pool = -1};
-    if (!table_put(kind, key, record)) say("more allocations than can be remembered: some stay charged until this process ends");
+    struct record record = {
+        .bytes = charge->bytes, .owner = (uintptr_t)context, .holders = 1, .index = (int16_t)charge->index, .pool = -1};
+    if (!table_put(kind, key, record))
+        say("more allocations than can be remembered: some stay charged until this process ends");
     return result;
 }
 

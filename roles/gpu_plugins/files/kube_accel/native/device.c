@@ -51,7 +51,8 @@ static CUresult enter(int index) {
     CUresult result = CUDA_SUCCESS;
     if (!mine || !policy_read(index, &policy)) return result;
     spin_lock(&mine->lock);
-    if (!mine->contexts[index] && !(result = account_reserve(index, policy.context_overhead_bytes))) mine->overhead[index] = policy.context_overhead_bytes;
+    if (!mine->contexts[index] && !(result = account_reserve(index, policy.context_overhead_bytes)))
+        mine->overhead[index] = policy.context_overhead_bytes;
     if (!result) mine->contexts[index]++;
     spin_unlock(&mine->lock);
     return result;
@@ -89,16 +90,20 @@ static void gone(CUcontext context) {
     leave(record.index);
 }
 
-#define CREATE(call, context)                   \
-    int index = device_index(device);           \
-    CUresult result = enter(index);             \
-    if (result) return result;                  \
-    result = call;                              \
+#define CREATE(call, context)         \
+    int index = device_index(device); \
+    CUresult result = enter(index);   \
+    if (result) return result;        \
+    result = call;                    \
     return entered(result, index, result ? NULL : *context)
 
-HOOK(cuCtxCreate)(CUcontext *context, unsigned flags, CUdevice device) { CREATE(REAL(cuCtxCreate)(context, flags, device), context); }
+HOOK(cuCtxCreate)(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuCtxCreate)(context, flags, device), context);
+}
 
-HOOK(cuCtxCreate_v2)(CUcontext *context, unsigned flags, CUdevice device) { CREATE(REAL(cuCtxCreate_v2)(context, flags, device), context); }
+HOOK(cuCtxCreate_v2)(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuCtxCreate_v2)(context, flags, device), context);
+}
 
 HOOK(cuCtxCreate_v3)(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
     CREATE(REAL(cuCtxCreate_v3)(context, affinity, count, flags, device), context);
@@ -117,7 +122,8 @@ HOOK(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
     CUresult result = enter(index);
     if (result) return result;
     result = REAL(cuDevicePrimaryCtxRetain)(context, device);
-    if (!result && device >= 0 && device < ORDINALS && devices()) __atomic_store_n(&devices()->primary[device], *context, __ATOMIC_RELAXED);
+    if (!result && device >= 0 && device < ORDINALS && devices())
+        __atomic_store_n(&devices()->primary[device], *context, __ATOMIC_RELAXED);
     return entered(result, index, result ? NULL : *context);
 }
 
@@ -137,14 +143,23 @@ static CUresult primary_released(CUresult result, CUdevice device) {
     unsigned flags;
     int active = 1;
     if (result || device < 0 || device >= ORDINALS || !devices()) return result;
-    if (!REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active) gone(__atomic_load_n(&devices()->primary[device], __ATOMIC_RELAXED));
+    if (!REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active)
+        gone(__atomic_load_n(&devices()->primary[device], __ATOMIC_RELAXED));
     return result;
 }
 
-HOOK(cuDevicePrimaryCtxRelease)(CUdevice device) { return primary_released(REAL(cuDevicePrimaryCtxRelease)(device), device); }
+HOOK(cuDevicePrimaryCtxRelease)(CUdevice device) {
+    return primary_released(REAL(cuDevicePrimaryCtxRelease)(device), device);
+}
 
-HOOK(cuDevicePrimaryCtxRelease_v2)(CUdevice device) { return primary_released(REAL(cuDevicePrimaryCtxRelease_v2)(device), device); }
+HOOK(cuDevicePrimaryCtxRelease_v2)(CUdevice device) {
+    return primary_released(REAL(cuDevicePrimaryCtxRelease_v2)(device), device);
+}
 
-HOOK(cuDevicePrimaryCtxReset)(CUdevice device) { return primary_released(REAL(cuDevicePrimaryCtxReset)(device), device); }
+HOOK(cuDevicePrimaryCtxReset)(CUdevice device) {
+    return primary_released(REAL(cuDevicePrimaryCtxReset)(device), device);
+}
 
-HOOK(cuDevicePrimaryCtxReset_v2)(CUdevice device) { return primary_released(REAL(cuDevicePrimaryCtxReset_v2)(device), device); }
+HOOK(cuDevicePrimaryCtxReset_v2)(CUdevice device) {
+    return primary_released(REAL(cuDevicePrimaryCtxReset_v2)(device), device);
+}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of the CUDA driver's interface the shim takes part in, declared by hand: cuda.h renames functions by its own version. */
+ * The part of the CUDA driver's interface the shim takes part in, declared by hand: cuda.h renames functions by its own
+ * version. */
 #ifndef KUBE_ACCEL_DRIVER_H
 #define KUBE_ACCEL_DRIVER_H
 #include <stddef.h>
@@ -90,7 +91,9 @@ typedef struct {
     unsigned format, channels, flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
-_Static_assert(sizeof(CUmemPoolProps) == 88 && offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, bytes) == 104 && sizeof(CUgraphNodeParams) == 256, "as in cuda.h");
+_Static_assert(sizeof(CUmemPoolProps) == 88 && offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, bytes) == 104 &&
+                   sizeof(CUgraphNodeParams) == 256,
+               "as in cuda.h");
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status);
@@ -144,10 +147,12 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags);
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
+                     unsigned long long flags);
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
-CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags);
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
 
 CUresult cuArrayCreate(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *description);
@@ -164,9 +169,12 @@ CUresult cuStreamGetDevice(CUstream stream, CUdevice *device);
 CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
 CUresult cuStreamSynchronize(CUstream stream);
 
-CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters);
-CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *parameters);
-CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, CUgraphNodeParams *parameters);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *parameters);
+CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                        CUgraphNodeParams *parameters);
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                           CUgraphNodeParams *parameters);
 CUresult cuGraphInstantiateWithParams(CUgraphExec *graph, CUgraph of, void *parameters);
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *graph, CUgraph of, void *parameters);
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream);

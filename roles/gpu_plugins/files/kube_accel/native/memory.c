@@ -2,16 +2,20 @@
 // Device memory by pointer, and how much of it there is to see.
 #include "shim.h"
 
-#define ALLOCATE(bytes, call, pointer)                      \
-    struct charge charge;                                   \
-    CUresult result = charge_current(&charge, bytes);       \
-    if (result) return result;                              \
-    result = call;                                          \
+#define ALLOCATE(bytes, call, pointer)                \
+    struct charge charge;                             \
+    CUresult result = charge_current(&charge, bytes); \
+    if (result) return result;                        \
+    result = call;                                    \
     return charged(&charge, result, POINTER, result ? 0 : *pointer)
 
-HOOK(cuMemAlloc)(CUdeviceptr_v1 *pointer, unsigned bytes) { ALLOCATE(bytes, REAL(cuMemAlloc)(pointer, bytes), pointer); }
+HOOK(cuMemAlloc)(CUdeviceptr_v1 *pointer, unsigned bytes) {
+    ALLOCATE(bytes, REAL(cuMemAlloc)(pointer, bytes), pointer);
+}
 
-HOOK(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t bytes) { ALLOCATE(bytes, REAL(cuMemAlloc_v2)(pointer, bytes), pointer); }
+HOOK(cuMemAlloc_v2)(CUdeviceptr *pointer, size_t bytes) {
+    ALLOCATE(bytes, REAL(cuMemAlloc_v2)(pointer, bytes), pointer);
+}
 
 HOOK(cuMemAllocManaged)(CUdeviceptr *pointer, size_t bytes, unsigned flags) {
     ALLOCATE(bytes, REAL(cuMemAllocManaged)(pointer, bytes, flags), pointer);
@@ -22,7 +26,8 @@ static uint64_t area(uint64_t pitch, uint64_t height) {
     return __builtin_mul_overflow((pitch + 511) / 512 * 512, height, &bytes) ? UINT64_MAX : bytes;
 }
 
-// The driver chooses the pitch: what it takes beyond the guess is charged afterwards, and given back if that is refused.
+// The driver chooses the pitch: what it takes beyond the guess is charged afterwards, and given back if that is
+// refused.
 static CUresult pitched(struct charge *charge, CUresult result, CUdeviceptr pointer, uint64_t pitch, uint64_t height) {
     uint64_t bytes = area(pitch, height);
     if (!result && charge->index >= 0 && bytes > charge->bytes) {
@@ -53,9 +58,9 @@ HOOK(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pitch, size_t width, size
 }
 
 // Either kind of free takes either kind of pointer.
-#define FREE(pointer, call)                                     \
-    struct record record;                                       \
-    bool known = table_take(POINTER, pointer, &record);         \
+#define FREE(pointer, call)                             \
+    struct record record;                               \
+    bool known = table_take(POINTER, pointer, &record); \
     return released(call, POINTER, pointer, known ? &record : NULL)
 
 HOOK(cuMemFree)(CUdeviceptr_v1 pointer) { FREE(pointer, REAL(cuMemFree)(pointer)); }
@@ -64,7 +69,9 @@ HOOK(cuMemFree_v2)(CUdeviceptr pointer) { FREE(pointer, REAL(cuMemFree_v2)(point
 
 HOOK(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) { FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream)); }
 
-HOOK(cuMemFreeAsync_ptsz)(CUdeviceptr pointer, CUstream stream) { FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream)); }
+HOOK(cuMemFreeAsync_ptsz)(CUdeviceptr pointer, CUstream stream) {
+    FREE(pointer, REAL(cuMemFreeAsync_ptsz)(pointer, stream));
+}
 
 // What the driver says, cut to the share. Where memory is refused for want of a policy, none is free.
 static void cut(CUdevice device, uint64_t *free, uint64_t *total) {

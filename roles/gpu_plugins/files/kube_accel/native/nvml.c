@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// libnvidia-ml.so.1 as a container with a share sees it: memory and processes from the same account that refuses allocations.
+// libnvidia-ml.so.1 as a container with a share sees it: memory and processes from the same account that refuses
+// allocations.
 #include <string.h>
 
 #include "shim.h"
@@ -37,7 +38,12 @@ int nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count
 
 void reserved_settle_all(void) {} // what the CUDA library of this process has reserved, that one settles
 
-static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+static int digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
 
 // The policy's device, -1 also where there is no limit: then everything is as the driver says.
 static int limited(nvmlDevice_t device, uint64_t *limit, uint64_t *used) {
@@ -82,7 +88,9 @@ static unsigned processes_of(int index, nvmlProcessInfo_t *processes, unsigned r
     for (uint32_t i = 0; i < KA_SLOTS && i < __atomic_load_n(&state->slots_high, __ATOMIC_ACQUIRE); i++) {
         uint64_t bytes = __atomic_load_n(&state->slot[i].charged_bytes[index], __ATOMIC_RELAXED);
         if (!bytes || __atomic_load_n(&state->slot[i].flags, __ATOMIC_ACQUIRE) != KA_SLOT_LIVE) continue;
-        if (count < room) processes[count] = (nvmlProcessInfo_t){.pid = state->slot[i].pid, .used = bytes, .gpu_instance = -1u, .compute_instance = -1u};
+        if (count < room)
+            processes[count] = (nvmlProcessInfo_t){
+                .pid = state->slot[i].pid, .used = bytes, .gpu_instance = -1u, .compute_instance = -1u};
         count++;
     }
     return count;
@@ -101,18 +109,21 @@ HOOK(nvmlDeviceGetComputeRunningProcesses)(nvmlDevice_t device, unsigned *count,
     if (index < 0) return REAL(nvmlDeviceGetComputeRunningProcesses)(device, count, processes);
     unsigned room = processes ? *count : 0;
     *count = processes_of(index, own, KA_SLOTS);
-    for (unsigned i = 0; i < *count && i < room; i++) processes[i] = (nvmlProcessInfo_v1_t){.pid = own[i].pid, .used = own[i].used};
+    for (unsigned i = 0; i < *count && i < room; i++)
+        processes[i] = (nvmlProcessInfo_v1_t){.pid = own[i].pid, .used = own[i].used};
     return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 HOOK(nvmlDeviceGetComputeRunningProcesses_v2)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes) {
     uint64_t limit, used;
     int index = count ? limited(device, &limit, &used) : -1;
-    return index < 0 ? REAL(nvmlDeviceGetComputeRunningProcesses_v2)(device, count, processes) : tell(index, count, processes);
+    return index < 0 ? REAL(nvmlDeviceGetComputeRunningProcesses_v2)(device, count, processes)
+                     : tell(index, count, processes);
 }
 
 HOOK(nvmlDeviceGetComputeRunningProcesses_v3)(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *processes) {
     uint64_t limit, used;
     int index = count ? limited(device, &limit, &used) : -1;
-    return index < 0 ? REAL(nvmlDeviceGetComputeRunningProcesses_v3)(device, count, processes) : tell(index, count, processes);
+    return index < 0 ? REAL(nvmlDeviceGetComputeRunningProcesses_v3)(device, count, processes)
+                     : tell(index, count, processes);
 }

@@ -62,7 +62,8 @@ int policy_index(const uint8_t uuid[16]) {
     return -1;
 }
 
-// Each field is a word of its own, so that a writer that died half way leaves limits old and new beside each other, not torn: good enough after some tries.
+// Each field is a word of its own, so that a writer that died half way leaves limits old and new beside each other, not
+// torn: good enough after some tries.
 bool policy_read(int index, struct ka_policy_device *device) {
     const struct ka_policy *policy = policy_map();
     if (!policy || index < 0 || index >= (int)policy->device_count) return false;

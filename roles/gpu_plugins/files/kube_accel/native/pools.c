@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream-ordered memory and the memory of graphs. Both are taken from the GPU in larger pieces and kept after a free, so that what is charged is what the driver
-// says is reserved, looked at after each call that may change it.
+// Stream-ordered memory and the memory of graphs. Both are taken from the GPU in larger pieces and kept after a free,
+// so that what is charged is what the driver says is reserved, looked at after each call that may change it.
 #include <sys/mman.h>
 
 #include "shim.h"
@@ -65,14 +65,19 @@ static struct pool *learn(uint32_t kind, uint64_t handle, CUdevice device) {
 
 static uint64_t attribute(const struct pool *pool, int of_pool, int of_graphs) {
     uint64_t bytes = 0;
-    CUresult result = kind_of(pool) == GRAPHS ? REAL(cuDeviceGetGraphMemAttribute)(pool->device, of_graphs, &bytes)
-                                              : REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool->handle, of_pool, &bytes);
+    CUresult result = kind_of(pool) == GRAPHS
+                          ? REAL(cuDeviceGetGraphMemAttribute)(pool->device, of_graphs, &bytes)
+                          : REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool->handle, of_pool, &bytes);
     return result ? 0 : bytes;
 }
 
-static uint64_t reserved(const struct pool *pool) { return attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT); }
+static uint64_t reserved(const struct pool *pool) {
+    return attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+}
 
-static uint64_t taken(const struct pool *pool) { return attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT); }
+static uint64_t taken(const struct pool *pool) {
+    return attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+}
 
 // With the pool locked; `ahead` was charged for growth to come. True: it grew by more than that.
 static bool settle(struct pool *pool, uint64_t ahead) {
@@ -128,7 +133,8 @@ static CUresult device_of(CUstream stream, CUdevice *device) {
     return result;
 }
 
-// A pool the shim did not see made is a device's own, or holds imported or host memory, which nobody here is charged for.
+// A pool the shim did not see made is a device's own, or holds imported or host memory, which nobody here is charged
+// for.
 static struct pool *pool_of(CUmemoryPool handle) {
     struct pools *all = pools();
     struct pool *pool = all ? known(all, POOL, (uintptr_t)handle, 0) : NULL;
@@ -136,7 +142,8 @@ static struct pool *pool_of(CUmemoryPool handle) {
     int count = 0;
     if (pool || REAL(cuDeviceGetCount)(&count)) return pool;
     for (CUdevice device = 0; device < count; device++)
-        if (!REAL(cuDeviceGetDefaultMemPool)(&own, device) && own == handle) return learn(POOL, (uintptr_t)handle, device);
+        if (!REAL(cuDeviceGetDefaultMemPool)(&own, device) && own == handle)
+            return learn(POOL, (uintptr_t)handle, device);
     return learn(UNCHARGED, (uintptr_t)handle, 0);
 }
 
@@ -148,7 +155,9 @@ struct growth {
 
 static uint64_t growth_of(const struct pool *pool, uint64_t bytes) {
     uint64_t all = reserved(pool), used = taken(pool), left = all > used ? all - used : 0;
-    return bytes <= left ? 0 : bytes - left > UINT64_MAX - PIECE ? UINT64_MAX : (bytes - left + PIECE - 1) / PIECE * PIECE;
+    return bytes <= left                       ? 0
+           : bytes - left > UINT64_MAX - PIECE ? UINT64_MAX
+                                               : (bytes - left + PIECE - 1) / PIECE * PIECE;
 }
 
 // Calls that make a pool grow go one after the other; those served from what it has do not wait.
@@ -182,7 +191,10 @@ static CUresult after(struct growth *growth, CUresult result, CUdeviceptr pointe
         settle(pool, 0);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    if (!result) table_put(POINTER, pointer, (struct record){.bytes = bytes, .index = (int16_t)pool->index, .pool = (int16_t)(pool - pools()->pool)});
+    if (!result)
+        table_put(
+            POINTER, pointer,
+            (struct record){.bytes = bytes, .index = (int16_t)pool->index, .pool = (int16_t)(pool - pools()->pool)});
     spin_unlock(&pool->lock);
     return result;
 }
@@ -202,11 +214,11 @@ static CUresult before_in(struct growth *growth, CUmemoryPool handle, uint64_t b
     return before(growth, handle, bytes);
 }
 
-#define TAKE(pool, bytes, stream, is_capturing, call)                                                       \
-    struct growth growth = {0};                                                                             \
-    CUresult result = before_in(&growth, pool, bytes, stream, capturing(REAL(is_capturing), stream));       \
-    if (result) return result;                                                                              \
-    result = call;                                                                                          \
+#define TAKE(pool, bytes, stream, is_capturing, call)                                                 \
+    struct growth growth = {0};                                                                       \
+    CUresult result = before_in(&growth, pool, bytes, stream, capturing(REAL(is_capturing), stream)); \
+    if (result) return result;                                                                        \
+    result = call;                                                                                    \
     return after(&growth, result, result ? 0 : *pointer, bytes, stream)
 
 HOOK(cuMemAllocAsync)(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
@@ -222,7 +234,8 @@ HOOK(cuMemAllocFromPoolAsync)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool p
 }
 
 HOOK(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    TAKE(pool, bytes, stream, cuStreamIsCapturing_ptsz, REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream));
+    TAKE(pool, bytes, stream, cuStreamIsCapturing_ptsz,
+         REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, bytes, pool, stream));
 }
 
 HOOK(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *properties) {
@@ -266,13 +279,17 @@ static CUresult settled(CUresult result) {
 
 HOOK(cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep) { return settled(REAL(cuMemPoolTrimTo)(pool, keep)); }
 
-HOOK(cuMemPoolSetAttribute)(CUmemoryPool pool, int attribute, void *value) { return settled(REAL(cuMemPoolSetAttribute)(pool, attribute, value)); }
+HOOK(cuMemPoolSetAttribute)(CUmemoryPool pool, int attribute, void *value) {
+    return settled(REAL(cuMemPoolSetAttribute)(pool, attribute, value));
+}
 
 HOOK(cuDeviceGraphMemTrim)(CUdevice device) { return settled(REAL(cuDeviceGraphMemTrim)(device)); }
 
 HOOK(cuGraphUpload)(CUgraphExec graph, CUstream stream) { return settled(REAL(cuGraphUpload)(graph, stream)); }
 
-HOOK(cuGraphUpload_ptsz)(CUgraphExec graph, CUstream stream) { return settled(REAL(cuGraphUpload_ptsz)(graph, stream)); }
+HOOK(cuGraphUpload_ptsz)(CUgraphExec graph, CUstream stream) {
+    return settled(REAL(cuGraphUpload_ptsz)(graph, stream));
+}
 
 HOOK(cuGraphInstantiateWithParams)(CUgraphExec *graph, CUgraph of, void *parameters) {
     return settled(REAL(cuGraphInstantiateWithParams)(graph, of, parameters));
@@ -282,8 +299,10 @@ HOOK(cuGraphInstantiateWithParams_ptsz)(CUgraphExec *graph, CUgraph of, void *pa
     return settled(REAL(cuGraphInstantiateWithParams_ptsz)(graph, of, parameters));
 }
 
-HOOK(cuGraphAddMemAllocNode)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
-    CUresult result = parameters ? graph_would_take(parameters->properties.location.id, parameters->bytes) : CUDA_SUCCESS;
+HOOK(cuGraphAddMemAllocNode)
+(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+    CUresult result =
+        parameters ? graph_would_take(parameters->properties.location.id, parameters->bytes) : CUDA_SUCCESS;
     return result ? result : REAL(cuGraphAddMemAllocNode)(node, graph, after, count, parameters);
 }
 
@@ -292,12 +311,15 @@ static CUresult node_would_take(const CUgraphNodeParams *parameters) {
     return graph_would_take(parameters->allocation.properties.location.id, parameters->allocation.bytes);
 }
 
-HOOK(cuGraphAddNode)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *parameters) {
+HOOK(cuGraphAddNode)
+(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *parameters) {
     CUresult result = node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode)(node, graph, after, count, parameters);
 }
 
-HOOK(cuGraphAddNode_v2)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, CUgraphNodeParams *parameters) {
+HOOK(cuGraphAddNode_v2)
+(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+ CUgraphNodeParams *parameters) {
     CUresult result = node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode_v2)(node, graph, after, edges, count, parameters);
 }

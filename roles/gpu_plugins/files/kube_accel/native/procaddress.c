@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuGetProcAddress: whatever name, version and flags the driver was asked for, its answer is the address of one of its exports. If that is one the shim wraps,
-// the wrapper is what the program gets.
+// cuGetProcAddress: whatever name, version and flags the driver was asked for, its answer is the address of one of its
+// exports. If that is one the shim wraps, the wrapper is what the program gets.
 #include "shim.h"
 
 #define SPACE 1024 // a power of two, several times the number of wrappers
@@ -17,7 +17,8 @@ static void add(int slot, void *wrapper) {
     if (!real) return;
     for (size_t i = place(real);; i = (i + 1) % SPACE) {
         void *there = NULL;
-        if (__atomic_compare_exchange_n(&swaps[i].real, &there, real, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) || there == real) {
+        if (__atomic_compare_exchange_n(&swaps[i].real, &there, real, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) ||
+            there == real) {
             __atomic_store_n(&swaps[i].wrapper, wrapper, __ATOMIC_RELAXED);
             return;
         }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What belongs to this process: memory a forked child does not inherit, time, short locks, one line for the person who reads stderr.
+// What belongs to this process: memory a forked child does not inherit, time, short locks, one line for the person who
+// reads stderr.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdarg.h>
@@ -46,7 +47,8 @@ uint64_t now_ns(void) {
     static int (*clock)(clockid_t, struct timespec *);
     int (*read)(clockid_t, struct timespec *) = __atomic_load_n(&clock, __ATOMIC_RELAXED);
     struct timespec now = {0};
-    if (!read && (read = (__typeof__(read))real_symbol("clock_gettime"))) __atomic_store_n(&clock, read, __ATOMIC_RELAXED);
+    if (!read && (read = (__typeof__(read))real_symbol("clock_gettime")))
+        __atomic_store_n(&clock, read, __ATOMIC_RELAXED);
     if (read)
         read(CLOCK_MONOTONIC, &now);
     else

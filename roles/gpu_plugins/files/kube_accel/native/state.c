@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The container's account as a mapped file, the slot of this process in it, and what becomes of slots whose process has died.
+// The container's account as a mapped file, the slot of this process in it, and what becomes of slots whose process has
+// died.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,7 +27,8 @@ static struct process { // not inherited
 } *process(void) {
     struct process *mine = __atomic_load_n(&shared.process, __ATOMIC_ACQUIRE), *none = NULL;
     if (mine || !(mine = wiped(sizeof *mine))) return mine;
-    if (__atomic_compare_exchange_n(&shared.process, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
+    if (__atomic_compare_exchange_n(&shared.process, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return mine;
     munmap(mine, sizeof *mine);
     return none;
 }
@@ -60,7 +62,9 @@ static struct ka_state *map_file(void) {
         say("GPU memory is refused: the account cannot be mapped: %s", strerror(errno));
         return NULL;
     }
-    if (!memcmp(state->magic, KA_STATE_MAGIC, sizeof state->magic) && state->layout == KA_LAYOUT && state->slot_count == KA_SLOTS) return state;
+    if (!memcmp(state->magic, KA_STATE_MAGIC, sizeof state->magic) && state->layout == KA_LAYOUT &&
+        state->slot_count == KA_SLOTS)
+        return state;
     say("GPU memory is refused: the account %s has a layout this build does not know", KA_STATE_PATH);
     munmap(state, sizeof *state);
     return NULL;
@@ -102,16 +106,21 @@ static bool identify(uint32_t pid, struct identity *identity) {
 }
 
 static short byte_lock(short type, size_t slot, int command) {
-    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = (off_t)(offsetof(struct ka_state, slot) + slot * sizeof(struct ka_slot)), .l_len = 1};
+    struct flock lock = {.l_type = type,
+                         .l_whence = SEEK_SET,
+                         .l_start = (off_t)(offsetof(struct ka_state, slot) + slot * sizeof(struct ka_slot)),
+                         .l_len = 1};
     return fcntl(shared.file, command, &lock) ? -1 : lock.l_type;
 }
 
-// The lock says so also across PID namespaces; /proc says so also for a program that closed descriptors it did not open.
+// The lock says so also across PID namespaces; /proc says so also for a program that closed descriptors it did not
+// open.
 static bool dead(struct ka_state *state, size_t i) {
     const struct ka_slot *slot = &state->slot[i];
     uint32_t pid = __atomic_load_n(&slot->pid, __ATOMIC_RELAXED);
     struct identity now;
-    if (__atomic_load_n(&slot->flags, __ATOMIC_ACQUIRE) != KA_SLOT_LIVE || byte_lock(F_WRLCK, i, F_GETLK) != F_UNLCK) return false;
+    if (__atomic_load_n(&slot->flags, __ATOMIC_ACQUIRE) != KA_SLOT_LIVE || byte_lock(F_WRLCK, i, F_GETLK) != F_UNLCK)
+        return false;
     if (!identify(pid, &now)) return pid != (uint32_t)getpid();
     if (now.start_time != slot->start_time) return true;
     return now.stack && slot->stack && now.stack != slot->stack;
@@ -123,7 +132,8 @@ static void bury(struct ka_state *state, size_t i) {
     if (byte_lock(F_WRLCK, i, F_SETLK) < 0) return;
     if (dead(state, i)) {
         __atomic_store_n(&slot->busy, 1, __ATOMIC_SEQ_CST);
-        for (int d = 0; d < KA_DEVICES; d++) account_drop(&state->device[d], __atomic_exchange_n(&slot->charged_bytes[d], 0, __ATOMIC_SEQ_CST));
+        for (int d = 0; d < KA_DEVICES; d++)
+            account_drop(&state->device[d], __atomic_exchange_n(&slot->charged_bytes[d], 0, __ATOMIC_SEQ_CST));
         __atomic_store_n(&slot->busy, 0, __ATOMIC_SEQ_CST);
         __atomic_store_n(&slot->flags, 0, __ATOMIC_RELEASE);
     }
@@ -162,7 +172,8 @@ static struct ka_slot *claim(struct ka_state *state) {
         slot->start_time = me.start_time;
         slot->stack = me.stack;
         uint32_t high = __atomic_load_n(&state->slots_high, __ATOMIC_RELAXED);
-        while (high <= i && !__atomic_compare_exchange_n(&state->slots_high, &high, (uint32_t)i + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {}
+        while (high <= i && !__atomic_compare_exchange_n(&state->slots_high, &high, (uint32_t)i + 1, false,
+                                                         __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {}
         __atomic_store_n(&slot->flags, KA_SLOT_LIVE, __ATOMIC_SEQ_CST);
         return slot;
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the program holds and what it was charged for it: a hash of chains, locked by shards, in memory of its own, since the program's malloc may be in the middle
-// of something.
+// What the program holds and what it was charged for it: a hash of chains, locked by shards, in memory of its own,
+// since the program's malloc may be in the middle of something.
 #include <sys/mman.h>
 
 #include "shim.h"
@@ -33,7 +33,9 @@ static struct table *table(void) {
     return none;
 }
 
-static uint32_t chain_of(enum kind kind, uint64_t key) { return (uint32_t)(((key >> 8 | key << 56) + kind) * 0x9e3779b97f4a7c15u >> 50) % CHAINS; }
+static uint32_t chain_of(enum kind kind, uint64_t key) {
+    return (uint32_t)(((key >> 8 | key << 56) + kind) * 0x9e3779b97f4a7c15u >> 50) % CHAINS;
+}
 
 static uint32_t *lock(struct table *table, uint32_t chain) {
     uint32_t *lock = &table->lock[chain % SHARDS * 16];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Physical memory without an address: it lives while somebody holds the handle or has it mapped. What is imported was charged to who made it.
+// Physical memory without an address: it lives while somebody holds the handle or has it mapped. What is imported was
+// charged to who made it.
 #include "shim.h"
 
 static void let_go(CUmemGenericAllocationHandle handle) {
@@ -7,10 +8,12 @@ static void let_go(CUmemGenericAllocationHandle handle) {
     if (table_hold(HANDLE, handle, -1, &last) == 0) account_release(last.index, last.bytes);
 }
 
-HOOK(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags) {
+HOOK(cuMemCreate)
+(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags) {
     struct charge charge = {.index = NO_SUCH_DEVICE};
     CUresult result = CUDA_SUCCESS;
-    if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) result = charge_device(&charge, properties->location.id, bytes);
+    if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        result = charge_device(&charge, properties->location.id, bytes);
     if (result) return result;
     result = REAL(cuMemCreate)(handle, bytes, properties, flags);
     return charged(&charge, result, HANDLE, result ? 0 : *handle);
@@ -34,12 +37,15 @@ HOOK(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void *ad
     return result;
 }
 
-HOOK(cuMemMap)(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+HOOK(cuMemMap)
+(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
     struct record last;
     bool held = table_hold(HANDLE, handle, 1, &last) > 0;
     CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
     if (held && result) let_go(handle);
-    if (!result) table_put(MAPPING, pointer, (struct record){.bytes = bytes, .owner = held ? handle : 0, .index = -1, .pool = -1});
+    if (!result)
+        table_put(MAPPING, pointer,
+                  (struct record){.bytes = bytes, .owner = held ? handle : 0, .index = -1, .pool = -1});
     return result;
 }
 
