@@ -1,5 +1,5 @@
-# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-# SPDX-License-Identifier: GPL-3.0-or-later
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
 """How GPUs are cut by MIG: reads a ``mig-configs`` document and plans the difference from what is there. Pure.
 
 The document is that of nvidia-mig-parted: ``version: v1`` and ``mig-configs``, which names configurations; each is a
@@ -55,6 +55,8 @@ class Instance:
     """NVML's id, -1 for one that is still to be made."""
     whole: bool = True
     """One compute instance takes all of it, so that it is one device."""
+    devices: Tuple[str, ...] = field(default=(), compare=False)
+    """UUIDs of its MIG devices."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,12 @@ class Step:
     def needed(self) -> bool:
         """Whether there is anything to do."""
         return self.switches or bool(self.destroy) or bool(self.create)
+
+    @property
+    def going(self) -> Tuple[str, ...]:
+        """UUIDs by which containers may hold what this would take away: MIG devices, and the GPU itself."""
+        devices = tuple(uuid for instance in self.destroy for uuid in instance.devices)
+        return (self.card.uuid, *devices) if self.switches or self.destroy else ()
 
     @property
     def in_the_way(self) -> Tuple[Process, ...]:
@@ -382,6 +390,19 @@ def described(card: Card) -> Dict[str, Any]:
         "mig_enabled": bool(card.enabled),
         "mig_devices": dict(sorted(Counter(instance.profile for instance in card.instances).items())),
     }
+
+
+def as_document(name: str, geometry: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
+    """A mig-configs document whose one configuration, of this name, is a machine's geometry as ``described`` has it."""
+    entries = [
+        {
+            "devices": [gpu["index"]],
+            "mig-enabled": gpu["mig_enabled"],
+            **({"mig-devices": gpu["mig_devices"]} if gpu["mig_enabled"] else {}),
+        }
+        for gpu in geometry
+    ]
+    return {"version": VERSION, "mig-configs": {name: entries}}
 
 
 def expected(step: Step) -> Dict[str, Any]:

@@ -1,5 +1,5 @@
-# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-# SPDX-License-Identifier: GPL-3.0-or-later
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
 """Reads and changes how GPUs are cut by MIG, through NVML by ctypes. What is to be done is planned in mig_geometry.
 
 Names, numbers and structures are those of nvml.h; the versioned profile queries are in drivers from branch 510 on.
@@ -11,7 +11,7 @@ import ctypes
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.mig_geometry import (
+from .mig_geometry import (
     Card,
     GeometryError,
     Instance,
@@ -25,9 +25,10 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.mig_geometry impo
     plan,
     standard_starts,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.nvml import Nvml, NvmlError, opened
+from .nvml_library import Nvml, NvmlError, opened
 
 _NOT_SUPPORTED = 3
+_NOT_FOUND = 6
 _INSUFFICIENT_SIZE = 7
 _FUNCTION_NOT_FOUND = 13
 _RESET_REQUIRED = 16
@@ -61,6 +62,8 @@ class Outcome:
     """GPUs that something was done with, or would be."""
     in_use: List[str] = field(default_factory=list)
     """GPUs with processes in the way, each with a sentence's worth about them."""
+    going: List[str] = field(default_factory=list)
+    """UUIDs by which containers may hold what is taken away, of GPUs and of MIG devices."""
 
 
 class _GpuProfile(ctypes.Structure):
@@ -140,7 +143,10 @@ def carry_out(library: str, document: object, name: str, check: bool) -> Dict[st
         cards = read(nvml)
         steps = [step for step in plan(document, name, cards) if step.needed]
         outcome = Outcome(
-            before=[described(card) for card in cards], cut=[step.card.uuid for step in steps], in_use=_users(steps)
+            before=[described(card) for card in cards],
+            cut=[step.card.uuid for step in steps],
+            in_use=_users(steps),
+            going=[uuid for step in steps for uuid in step.going],
         )
         if check:
             planned = {step.card.index: expected(step) for step in steps}
@@ -361,12 +367,31 @@ def _instances(
 
 def _read_instances(nvml: Nvml, handle: ctypes.c_void_p, profiles: Sequence[Profile]) -> List[Instance]:
     by_number = {profile.number: profile for profile in profiles}
+    devices = _devices(nvml, handle)
     found = []
     for cell, info in _instances(nvml, handle, profiles):
         profile = by_number[info.profileId]
         whole = [slices for _compute, slices in _compute_instances(nvml, cell)] == [profile.slices]
-        found.append(Instance(profile.name, info.placement.start, info.placement.size, info.id, whole))
+        found.append(
+            Instance(profile.name, info.placement.start, info.placement.size, info.id, whole, devices.get(info.id, ()))
+        )
     return sorted(found, key=lambda instance: instance.start)
+
+
+def _devices(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[int, Tuple[str, ...]]:
+    """UUIDs of the MIG devices by the GPU instance they are in."""
+    found: Dict[int, Tuple[str, ...]] = {}
+    for slot in range(nvml.number("nvmlDeviceGetMaxMigDeviceCount", handle)):
+        device = ctypes.c_void_p()
+        try:
+            nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(slot), ctypes.byref(device))
+        except NvmlError as error:
+            if error.code != _NOT_FOUND:  # nothing in this slot
+                raise
+            continue
+        instance = nvml.number("nvmlDeviceGetGpuInstanceId", device)
+        found[instance] = (*found.get(instance, ()), nvml.text("nvmlDeviceGetUUID", device))
+    return found
 
 
 def _compute_profiles(nvml: Nvml, cell: ctypes.c_void_p) -> List[_ComputeProfile]:

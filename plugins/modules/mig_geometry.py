@@ -147,7 +147,7 @@ import json
 from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import mig_geometry, mig_nvml, nvml, quiet
+from ansible_collections.accel.kubernetes.plugins.module_utils import mig_geometry, mig_nvml, nvml, nvml_library, quiet
 
 
 def main() -> None:
@@ -159,13 +159,13 @@ def main() -> None:
             "plugin_socket": {"type": "path", "default": "/var/lib/kube-accel/admin.sock"},
             "services": {"type": "list", "elements": "str", "default": ["nvidia-dcgm", "nvidia-persistenced"]},
             "timeout": {"type": "float", "default": 120},
-            "library": {"type": "str", "default": nvml.LIBRARY},
+            "library": {"type": "str", "default": nvml_library.LIBRARY},
         },
         supports_check_mode=True,
     )
     try:
         result = cut(module)
-    except (mig_geometry.GeometryError, nvml.NoAnswer, quiet.QuietError) as error:
+    except (mig_geometry.GeometryError, nvml_library.NoAnswer, quiet.QuietError) as error:
         module.fail_json(msg=str(error))
     if "refused" in result:
         module.fail_json(msg=result["refused"])

@@ -172,7 +172,7 @@ nvml:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import nvml
+from ansible_collections.accel.kubernetes.plugins.module_utils import nvml, nvml_library
 
 
 def main() -> None:
@@ -181,7 +181,7 @@ def main() -> None:
         argument_spec={
             "timeout": {"type": "float", "default": 15},
             "sysfs_root": {"type": "path", "default": "/sys"},
-            "library": {"type": "str", "default": nvml.LIBRARY},
+            "library": {"type": "str", "default": nvml_library.LIBRARY},
         },
         supports_check_mode=True,
     )

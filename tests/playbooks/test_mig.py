@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sim.cluster import NodeSpec, Spec
-from sim.cluster.client import Api, pod, until
+from sim.cluster.client import MERGE, Api, pod, until
 from sim.cluster.kinds import Object
 from sim.nvml.topology import Topology, edit
 
@@ -125,3 +125,21 @@ def test_a_gpu_that_waits_for_a_reset_keeps_the_node_cordoned(books: Playbooks, 
     assert done.code == 0, done.output
     assert offered(api) == {"nvidia.com/gpu": "8"}
     assert not cordoned(api)
+
+
+def test_the_plugin_cuts_the_gpus_as_the_nodes_label_says(books: Playbooks, api: Api) -> None:
+    done = cut(books, "small", gpu_plugins_mig_label=True)
+    assert done.code == 0, done.output
+    labels = api.get(NODE)["metadata"]["labels"]
+    assert (labels["nvidia.com/mig.config"], labels["nvidia.com/mig.config.state"]) == ("small", "success")
+    assert offered(api) == {"nvidia.com/gpu": "6", "nvidia.com/mig-1g.18gb": "14"}
+    again = cut(books, "small", gpu_plugins_mig_label=True)
+    assert (again.code, again.changed) == (0, 0), again.output
+
+    api.call("PATCH", NODE, {"metadata": {"labels": {"nvidia.com/mig.config": "whole"}}}, MERGE)
+    until(lambda: offered(api) == {"nvidia.com/gpu": "8"}, "whole GPUs")
+    until(lambda: not cordoned(api), "the end of the cordon")
+    refused = cut(books, "too-much", gpu_plugins_mig_label=True)
+    assert "2 x 4g.71gb does not fit GPU 0" in refused.messages
+    books.run("accel.kubernetes.uninstall", **VARIABLES, gpu_plugins_mig_label=True)
+    assert not {name for name in api.get(NODE)["metadata"]["labels"] if name.startswith("nvidia.com/")}

@@ -64,3 +64,17 @@ def test_health_checks_are_switched_as_with_the_peer(container: Any) -> None:
     variables = {variable["name"]: variable.get("value") for variable in found["env"]}
     assert variables["DP_DISABLE_HEALTHCHECKS"] == "48"
     assert variables["DP_ENABLE_HEALTHCHECKS"] == "31,all"
+
+
+def test_what_cuts_gpus_is_given_the_configurations_and_the_right(container: Any) -> None:
+    found, volumes = container(gpu_plugins_mig_label=True, gpu_plugins_drain=True)
+    assert "--mig-configs=/etc/kube-accel/mig/config.yaml" in found["command"]
+    assert "--mig-drain" in found["command"]
+    assert "--mig-drain-force" not in found["command"]
+    assert not [word for word in found["command"] if word.startswith("--mig-strategy")]
+    assert {"name": "mig-configs", "configMap": {"name": "kube-accel-mig-configs"}} in volumes
+    assert {"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"} in found["env"]
+    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    plain, _ = container(gpu_plugins_mig_strategy="mixed")
+    assert not [word for word in plain["command"] if word.startswith("--mig-configs")]
+    assert "NVIDIA_MIG_CONFIG_DEVICES" not in {variable["name"] for variable in plain["env"]}

@@ -80,6 +80,13 @@ def _parser() -> argparse.ArgumentParser:
         choices=tuple(mig.Strategy),
         help="mode pgpu: what becomes of GPUs in MIG mode (default: what --config-file says, or none)",
     )
+    cutting = plugin.add_argument_group("cutting GPUs by MIG, mode pgpu")
+    cutting.add_argument(
+        "--mig-configs", type=Path, help="mig-configs file; the node's label nvidia.com/mig.config names one of its"
+    )
+    cutting.add_argument("--mig-drain", action="store_true", help="evict pods that hold what would go")
+    cutting.add_argument("--mig-drain-force", action="store_true", help="those too that nothing makes anew")
+    cutting.add_argument("--mig-drain-timeout", type=_seconds, default=300.0, help="seconds for it (default: 300)")
     plugin.add_argument(
         "--proc-root", type=Path, default=Path("/proc"), help="where the host's /proc is seen: MIG's device files"
     )

@@ -17,7 +17,14 @@ from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.plugin.cdiwriter import CdiOptions
 from kube_accel.plugin.deliveryflags import DeliveryFlags
 from kube_accel.plugin.modelock import ModeLock
-from kube_accel.plugin.options import ConfigMapRef, NodeError, PluginOptions, check_directories, listen_problem
+from kube_accel.plugin.options import (
+    ConfigMapRef,
+    MigOptions,
+    NodeError,
+    PluginOptions,
+    check_directories,
+    listen_problem,
+)
 
 EXIT_OK, EXIT_NODE = 0, 2
 
@@ -55,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         config_map=ConfigMapRef(*arguments.config_map) if arguments.config_map else None,
         default_config=arguments.default_config,
         mig_strategy=arguments.mig_strategy,
+        mig=_cutting(arguments),
         delivery=DeliveryFlags(
             device_list_strategy=arguments.device_list_strategy,
             device_id_strategy=arguments.device_id_strategy,
@@ -91,6 +99,18 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_NODE
     finally:
         monitor.stop()
+
+
+def _cutting(arguments: argparse.Namespace) -> MigOptions | None:
+    if arguments.mig_configs is None:
+        return None
+    return MigOptions(
+        arguments.mig_configs,
+        arguments.mig_drain,
+        arguments.mig_drain_force,
+        arguments.mig_drain_timeout,
+        arguments.proc_root,
+    )
 
 
 def _watching(arguments: argparse.Namespace) -> MonitorOptions:

@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kube_accel.plugin.configchoice import LABEL, NONE, Chosen, NotChosenError, choose
 from kube_accel.plugin.configfile import ConfigError, Configuration, parse
+from kube_accel.plugin.only import Only
 from kube_accel.plugin.options import PluginOptions
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class Configurator:
         self._file = options.state_dir / _FILE
         self._apply = apply
         self._wake = threading.Event()
-        self._labels = _Only(self._wake.set)
-        self._configs = _Only(self._wake.set)
+        self._labels = Only(self._wake.set)
+        self._configs = Only(self._wake.set)
         self.current = _stored(self._file)
         """None until there is one."""
         self.problem = ""
@@ -140,30 +141,6 @@ class Configurator:
             _log.warning("an event was not sent", extra={"reason": str(error)})
             return
         self._told = message
-
-
-class _Only:
-    """The one object that a watch selects."""
-
-    def __init__(self, on_change: Callable[[], None]) -> None:
-        self.item: Mapping[str, Any] = {}
-        self._on_change = on_change
-
-    def keep(self, item: dict[str, Any]) -> str | None:
-        if item != self.item:
-            self.item = item
-            self._on_change()
-        return "it"
-
-    def drop(self, item: dict[str, Any]) -> None:
-        self.lose("it")
-
-    def keys(self) -> set[str]:
-        return {"it"} if self.item else set()
-
-    def lose(self, key: str) -> None:
-        self.item = {}
-        self._on_change()
 
 
 def _stored(file: Path) -> Chosen | None:

@@ -22,6 +22,7 @@ from kube_accel.plugin.configurator import Configurator, NotNowError
 from kube_accel.plugin.handover import Keeper
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
+from kube_accel.plugin.migmanager import MigManager
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
@@ -40,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 EXIT_OK, EXIT_FAILED, EXIT_FOREIGN = 0, 1, 3
 
+_CUT_TIMEOUT = 20.0
+"""Seconds that a plugin which is to end goes on cutting GPUs."""
 _RESUME_TIMEOUT = 10.0
 """Seconds an administrator is kept waiting for the driver's first answer."""
 
@@ -102,6 +105,9 @@ class Daemon:
             self._configurator = Configurator(options, self._configure)
             current = self._configurator.current
             self._whole.configuration = current.configuration if current is not None else None
+        self._mig: MigManager | None = None
+        if options.mig is not None:
+            self._mig = MigManager(options.mig, options.node_name, options.state_dir, gpus, lister)
         for note in self._whole.configuration.notes if self._whole.configuration is not None else ():
             _log.warning("part of the configuration is not used", extra={"reason": note})
         if self._fraction is None:
@@ -141,6 +147,7 @@ class Daemon:
             self._start("cdi", partial(self._cdi.run, self._stop))
         if self._configurator is not None:
             self._start("configuration", partial(self._follow_configuration, self._configurator))
+        cutting = self._start("mig", partial(self._follow_mig, self._mig)) if self._mig is not None else None
         self._start("teller", self._teller.run)
         self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
@@ -149,6 +156,9 @@ class Daemon:
             for name, part in self._fraction.parts(self._stop):
                 self._start(name, part)
         self._stop.wait()
+        if self._mig is not None and cutting is not None:
+            self._mig.wake()
+            cutting.join(_CUT_TIMEOUT)
         self.handed_over = self._exit_code == EXIT_OK and self._hand_over()
         with self._publishing:
             for served in self._served.values():
@@ -251,6 +261,16 @@ class Daemon:
             return
         configurator.run(client, self._stop)
 
+    def _follow_mig(self, manager: MigManager) -> None:
+        from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
+
+        try:
+            client = client_in_cluster(self._options.service_account_dir)
+        except KubeconfigError as error:
+            _log.error("no label is followed", extra={"reason": f"--mig-configs needs an API server: {error}"})
+            return
+        manager.run(client, self._stop)
+
     def _configure(self, configuration: Configuration) -> None:
         """Offer what this configuration makes of the GPUs. Raises NotChosenError, NotNowError."""
         if self._holdings.allocated_lately:
@@ -333,6 +353,8 @@ class Daemon:
         self._annotation.wake()
         if self._configurator is not None:
             self._configurator.wake()
+        if self._mig is not None:
+            self._mig.wake()
 
     def _annotation_text(self) -> str | None:
         # One look at kubelet first, so that a restart does not blank what the annotation says is held.

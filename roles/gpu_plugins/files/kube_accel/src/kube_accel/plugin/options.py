@@ -27,6 +27,21 @@ class ConfigMapRef(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class MigOptions:
+    """How the GPUs are cut by MIG as a label of the node says."""
+
+    configs: Path
+    """A file as nvidia-mig-parted has it."""
+    drain: bool = False
+    """Have pods evicted that hold what goes."""
+    drain_force: bool = False
+    """Those too that no controller makes anew."""
+    drain_timeout: float = 300.0
+    """Seconds until they have to have ended."""
+    proc_root: Path = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
 class PluginOptions:
     """The flags of ``kube-accel plugin``."""
 
@@ -49,6 +64,8 @@ class PluginOptions:
     """Which of them a node without the label has; empty for none."""
     mig_strategy: Strategy | None = None
     """None for that of the configuration."""
+    mig: MigOptions | None = None
+    """None to leave the GPUs as they are cut."""
     delivery: DeliveryFlags = field(default_factory=DeliveryFlags)
     """What was said of how containers are told their GPUs, in mode pgpu."""
     cdi: CdiOptions = field(default_factory=CdiOptions)

@@ -1,0 +1,124 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
+"""NVML by ctypes: its library, its functions by name, its errors in words. Names and numbers are those of nvml.h."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+LIBRARY = "libnvidia-ml.so.1"
+
+_FUNCTION_NOT_FOUND = 13
+_TEXT = 96
+_REMEDIES = {
+    9: "the NVIDIA kernel driver is not loaded: install it, or load it with 'modprobe nvidia' and see 'dmesg'",
+    18: "the NVIDIA library and the loaded kernel driver are of different versions: reload the modules or reboot",
+}
+_NAMES = {
+    1: "uninitialized",
+    3: "not supported",
+    4: "no permission",
+    6: "not found",
+    9: "driver not loaded",
+    12: "library not found",
+    13: "function not found",
+    15: "GPU is lost",
+    16: "reset required",
+    19: "in use",
+    18: "library and driver versions differ",
+    23: "insufficient resources",
+    999: "unknown error",
+}
+
+
+class NvmlError(Exception):
+    """NVML refused a call."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(f"{text}, {_NAMES.get(code, 'error')} ({code})")
+        self.code = code
+
+
+class NoAnswer(Exception):
+    """The process that was to ask NVML did not answer. Says why, and what to do."""
+
+
+class _Pci(ctypes.Structure):
+    """nvmlPciInfo_t."""
+
+    _fields_ = (
+        ("busIdLegacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("pciDeviceId", ctypes.c_uint),
+        ("pciSubSystemId", ctypes.c_uint),
+        ("busId", ctypes.c_char * 32),
+    )
+
+
+def opened(library: str) -> Nvml:
+    """The library, initialised. Raises NoAnswer with the remedy."""
+    try:
+        nvml = Nvml(library)
+        nvml.call("nvmlInit_v2")
+    except OSError as error:
+        raise NoAnswer(f"{library} cannot be loaded ({error}): install the NVIDIA driver") from error
+    except NvmlError as error:
+        raise NoAnswer(unusable(error)) from error
+    return nvml
+
+
+def unusable(error: NvmlError) -> str:
+    """Why NVML as a whole cannot be used, with the remedy."""
+    remedy = _REMEDIES.get(error.code, "NVML cannot be used; nvidia-smi may show more")
+    return f"{remedy} (NVML: {error})"
+
+
+class Nvml:
+    """The library, its functions by name. Raises OSError when it cannot be loaded."""
+
+    def __init__(self, library: str) -> None:
+        self._library = ctypes.CDLL(library)
+
+    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401
+        """Call a function, raise NvmlError when it or the library refuses."""
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            raise NvmlError(_FUNCTION_NOT_FOUND, f"{name} is not in this driver") from None
+        code = function(*arguments)
+        if code != 0:
+            raise NvmlError(code, f"{name} failed")
+
+    def number(self, name: str, *arguments: Any) -> int:  # noqa: ANN401
+        """The unsigned integer a function gives by its last parameter."""
+        value = ctypes.c_uint()
+        self.call(name, *arguments, ctypes.byref(value))
+        return value.value
+
+    def text(self, name: str, *arguments: Any) -> str:  # noqa: ANN401
+        """The string a function writes into its last two parameters."""
+        buffer = ctypes.create_string_buffer(_TEXT)
+        self.call(name, *arguments, buffer, ctypes.c_uint(_TEXT))
+        return buffer.value.decode(errors="replace")
+
+    def handle(self, index: int) -> ctypes.c_void_p:
+        """A GPU's handle."""
+        handle = ctypes.c_void_p()
+        self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        return handle
+
+    def pci_address(self, name: str, *arguments: Any) -> str:  # noqa: ANN401
+        """A PCI address in sysfs spelling: NVML writes eight digits of domain, in capitals."""
+        pci = _Pci()
+        self.call(name, *arguments, ctypes.byref(pci))
+        return re.sub("^0000(?=.{4}:)", "", pci.busId.decode().lower())
+
+    def pci_id(self, handle: ctypes.c_void_p) -> int:
+        """A GPU's PCI device and vendor id in one number, as 0x233510DE."""
+        pci = _Pci()
+        self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
+        return int(pci.pciDeviceId)

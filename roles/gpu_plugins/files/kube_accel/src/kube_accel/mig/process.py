@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parent's end of the process that cuts GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+
+class CutError(Exception):
+    """It is not known what became of the GPUs. Says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What ``mig_nvml.Outcome`` says, and why nothing was done if that is so."""
+
+    refused: str = ""
+    """The configuration is not to be had, or was put back."""
+    unavailable: str = ""
+    """NVML cannot be used."""
+    changed: bool = False
+    before: tuple[dict[str, Any], ...] = ()
+    reset: tuple[str, ...] = ()
+    reboot: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
+    going: frozenset[str] = frozenset()
+
+
+def cut(text: str, config: str, check: bool, timeout: float) -> Cut:
+    """Make the GPUs what that configuration of the mig-configs ``text`` says, or with ``check`` say what would be done.
+
+    Raises CutError when that takes more than ``timeout`` seconds or fails in an unforeseen way.
+    """
+    command = (sys.executable, "-m", "kube_accel.mig.worker", str(os.getpid()))
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+    task = json.dumps({"text": text, "config": config, "check": check}).encode()
+    try:
+        output, _ = process.communicate(task, timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: one that hangs in the kernel does not die
+        raise CutError(f"NVML did not answer within {timeout:g} s: the driver hangs; see `dmesg`") from None
+    try:
+        found = json.loads(output)
+    except ValueError:
+        raise CutError(f"the process that cuts GPUs ended with status {process.returncode}; see this log") from None
+    return Cut(
+        refused=found.get("refused", ""),
+        unavailable=found.get("unavailable", ""),
+        changed=found.get("changed", False),
+        before=tuple(found.get("before", ())),
+        reset=tuple(found.get("reset", ())),
+        reboot=tuple(found.get("reboot", ())),
+        in_use=tuple(found.get("in_use", ())),
+        going=frozenset(found.get("going", ())),
+    )

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that cuts GPUs: ``python -m kube_accel.mig.worker <parent pid>``, a Task on stdin, its result on stdout.
+
+A call into a sick driver may never return, so that it happens here. The process ends with its parent, so that no two of
+them ever cut the same GPUs; whoever comes next plans anew from what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import yaml
+
+from kube_accel.mig import mig_nvml
+from kube_accel.mig.mig_geometry import VERSION, GeometryError
+from kube_accel.mig.nvml_library import LIBRARY, NoAnswer
+from kube_accel.nvml.worker import die_with, private_pipes
+
+
+def main(parent: int) -> None:
+    """Do one task."""
+    die_with(parent)
+    tasks, results = private_pipes()
+    with results:
+        results.write(json.dumps(_result(json.load(tasks))).encode())
+
+
+def _result(task: dict[str, Any]) -> dict[str, Any]:
+    """What ``mig_nvml.carry_out`` says, or that nothing can be done and why: ``unavailable`` where that is NVML."""
+    try:
+        document = yaml.safe_load(task["text"])
+    except yaml.YAMLError as error:
+        return {"refused": f"the mig-configs document, version {VERSION}, is not YAML: {error}"}
+    try:
+        return mig_nvml.carry_out(LIBRARY, document, task["config"], task["check"])
+    except NoAnswer as error:
+        return {"unavailable": str(error)}
+    except GeometryError as error:
+        return {"refused": str(error)}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Has the node's GPUs cut by MIG as its label says, as NVIDIA's MIG manager does, and tells what became of it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from kube_accel.kube.podresources import PodDevices, PodResourcesError
+from kube_accel.mig.process import Cut, CutError, cut
+from kube_accel.model import DriverState, Snapshot
+from kube_accel.plugin import mignode
+from kube_accel.plugin.holdings import Lister
+from kube_accel.plugin.mignode import State
+from kube_accel.plugin.only import Only
+from kube_accel.plugin.options import MigOptions
+
+if TYPE_CHECKING:
+    from kube_accel.kube.client import KubeClient
+
+_log = logging.getLogger(__name__)
+
+_LOOK = 30.0
+"""Seconds after which the file of configurations is looked at again, which nobody tells of, and what is waited for."""
+_AGAIN = 10.0
+"""Seconds after which the API server is asked again."""
+_AGAIN_RESET = 60.0
+"""The same, where the GPUs have to be let go of for it."""
+_SCHEDULER = 1.0
+"""Seconds in which a scheduler may still place a pod on a node that has just been cordoned."""
+_CUT = 120.0
+"""Seconds that the driver may take."""
+_EVICTING = 1.0
+_TOO_MANY, _NOT_FOUND = 429, 404
+_BEFORE = "before"
+
+
+class Gpus(Protocol):
+    """What is needed of ``kube_accel.nvml.monitor.GpuMonitor``."""
+
+    def snapshot(self) -> Snapshot:
+        """The last thing known."""
+
+    def wait(self, after_version: int, timeout: float) -> Snapshot:
+        """The first snapshot newer than that, or the current one after ``timeout`` seconds."""
+
+    def quiesce(self, seconds: float) -> None:
+        """Let go of NVML for so long. Raises TimeoutError when it does not let go."""
+
+    def resume(self) -> None:
+        """Take NVML up again."""
+
+
+class _WaitingError(Exception):
+    """It cannot be done yet; the message says why."""
+
+    def __init__(self, message: str, state: State = State.PENDING, cordoned: bool = False) -> None:
+        super().__init__(message)
+        self.state, self.cordoned = state, cordoned
+
+
+class _FailedError(Exception):
+    """It cannot be done; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A configuration that GPUs are being cut by, on disk for whoever goes on after a kill."""
+
+    config: str = ""
+    before: tuple[dict[str, Any], ...] = field(default=())
+    """The geometry to put back."""
+    boot: str = ""
+    """The boot in which it was found to need another."""
+
+
+class MigManager:
+    """Follows the label from a thread of its own."""
+
+    def __init__(self, options: MigOptions, node: str, state_dir: Path, gpus: Gpus, lister: Lister) -> None:
+        self._options = options
+        self._path = f"/api/v1/nodes/{quote(node, safe='')}"
+        self._node = node
+        self._gpus = gpus
+        self._lister = lister
+        self._lock = state_dir / "mig.lock"
+        self._file = state_dir / "mig.json"
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._settled: tuple[str, str | None] | None = None
+        """Name and text of what was applied, or failed."""
+        self._told = ""
+        self._again = _LOOK
+
+    def wake(self) -> None:
+        """Pods may have let go of GPUs. Returns at once."""
+        self._wake.set()
+
+    def run(self, client: KubeClient, stop: threading.Event) -> None:
+        """Follow the label until stopped. A cut that has begun is brought to its end."""
+        from kube_accel.kube.api import ApiError
+        from kube_accel.kube.watch import Watch, Watched
+
+        self._stop = stop
+        watched = Only(self._wake.set)
+        node = Watched("/api/v1/nodes", {"fieldSelector": f"metadata.name={self._node}"}, metadata_only=True)
+        watch = Watch(client, node, watched)
+        threading.Thread(target=partial(watch.run, stop), name="MIG label watch", daemon=True).start()
+        while not stop.is_set():
+            self._wake.wait(self._again if watch.synced.is_set() else 0.1)
+            self._wake.clear()
+            if not watch.synced.is_set() or stop.is_set():
+                continue
+            self._again = _LOOK
+            try:
+                self._settle(client, watched.item.get("metadata") or {})
+            except ApiError as error:
+                _log.warning("the MIG configuration is not looked after", extra={"reason": str(error)})
+                self._again = _AGAIN
+
+    def _settle(self, client: KubeClient, metadata: dict[str, Any]) -> None:
+        name = (metadata.get("labels") or {}).get(mignode.LABEL, "")
+        if not name and self._settled is None and not self._unfinished(metadata):
+            return
+        text = self._text() if name else ""
+        if (name, text) == self._settled:
+            return
+        with self._alone() as alone:
+            if not alone:
+                self._again = _AGAIN
+            elif name:
+                self._apply(client, name, text)
+            else:
+                self._leave(client)
+
+    def _text(self) -> str | None:
+        """The configurations; None where they cannot be read."""
+        try:
+            return self._options.configs.read_text()
+        except (OSError, ValueError):
+            return None
+
+    def _unfinished(self, metadata: dict[str, Any]) -> bool:
+        marks = mignode.CORDON in (metadata.get("annotations") or {}) or mignode.STATE_LABEL in (
+            metadata.get("labels") or {}
+        )
+        return marks or self._file.exists()
+
+    def _apply(self, client: KubeClient, name: str, text: str | None) -> None:
+        try:
+            if text is None:
+                raise _FailedError(f"--mig-configs {self._options.configs} cannot be read")
+            changed = self._attempt(client, name, text)
+        except _WaitingError as why:
+            self._again = _AGAIN_RESET if why.cordoned else _LOOK
+            if not why.cordoned:
+                self._release(client)
+            self._say(client, why.state)
+            self._tell(client, "Warning", "MigConfigWaiting", f"MIG configuration {name} waits: {why}")
+            return
+        except _FailedError as why:
+            back = self._put_back()
+            self._release(client)
+            self._say(client, State.FAILED)
+            self._tell(client, "Warning", "MigConfigFailed", f"MIG configuration {name} is not applied: {why}{back}")
+            self._settled = (name, text)
+            return
+        self._forget()
+        self._release(client)
+        self._say(client, State.SUCCESS)
+        if changed:
+            self._tell(client, "Normal", "MigConfigApplied", f"the GPUs are cut by MIG configuration {name}")
+        self._settled, self._told = (name, text), ""
+
+    def _leave(self, client: KubeClient) -> None:
+        """Nothing is asked for: the GPUs stay as they are, and what was begun is undone."""
+        self._put_back()
+        self._release(client)
+        self._say(client, None)
+        self._settled, self._told = None, ""
+
+    def _attempt(self, client: KubeClient, name: str, text: str) -> bool:
+        """Cut the GPUs; False when there was nothing to do. Raises _WaitingError, _FailedError."""
+        planned = self._planned(name, text)
+        if not planned.changed:
+            return False
+        begun = self._begun()
+        if begun is not None and begun.config == name and begun.boot and begun.boot == self._boot():
+            raise _WaitingError("a GPU changes its MIG mode with the next reboot of the node", State.REBOOTING, True)
+        self._say(client, State.PENDING)
+        pods = mignode.in_the_way(self._pods(client), self._listed(), planned.going)
+        self._must_go(pods)
+        self._hold(client, name)
+        self._stop.wait(_SCHEDULER)
+        self._empty(client, planned)
+        in_use = self._planned(name, text).in_use
+        if in_use:
+            raise _WaitingError(f"processes of no pod use GPUs: {'; '.join(in_use)}; end them")
+        if self._stop.is_set():
+            raise _WaitingError("the plugin is stopped", cordoned=True)
+        before = planned.before if begun is None else begun.before
+        self._remember(_Begun(name, before, begun.boot if begun is not None and begun.config == name else ""))
+        done = self._cut(name, text)
+        if done.reboot:
+            self._await_reboot(done)
+        if done.reset:
+            raise _WaitingError(
+                f"{', '.join(done.reset)} cannot be reset, because something on the host holds it open: stop that "
+                "(nvidia-persistenced, nvidia-dcgm) or reset the GPU; the node stays cordoned",
+                cordoned=True,
+            )
+        return True
+
+    def _await_reboot(self, done: Cut) -> None:
+        begun = self._begun()
+        assert begun is not None
+        gpus = ", ".join(done.reboot)
+        if begun.boot:
+            raise _FailedError(f"the MIG mode of {gpus} did not change with a reboot")
+        self._remember(replace(begun, boot=self._boot()))
+        raise _WaitingError(f"reboot the node, for the MIG mode of {gpus} to change", State.REBOOTING, True)
+
+    def _planned(self, name: str, text: str) -> Cut:
+        try:
+            return _usable(cut(text, name, check=True, timeout=_CUT))
+        except CutError as error:
+            raise _FailedError(str(error)) from error
+
+    def _cut(self, name: str, text: str) -> Cut:
+        """Do it while our own plugin does not hold the GPUs open."""
+        try:
+            self._gpus.quiesce(_CUT + 60)
+        except TimeoutError as error:
+            raise _WaitingError(str(error), cordoned=True) from error
+        try:
+            return _usable(cut(text, name, check=False, timeout=_CUT))
+        except CutError as error:
+            raise _FailedError(str(error)) from error
+        finally:
+            quiesced = self._gpus.snapshot()
+            self._gpus.resume()
+            if quiesced.driver_state is DriverState.QUIESCED:
+                self._gpus.wait(quiesced.version, _AGAIN)
+
+    # --- pods ---------------------------------------------------------------------------------------------------------
+
+    def _pods(self, client: KubeClient) -> list[dict[str, Any]]:
+        found = client.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={self._node}"})
+        return list(found.get("items") or ())
+
+    def _listed(self) -> tuple[PodDevices, ...]:
+        try:
+            return self._lister.list(timeout=5)
+        except PodResourcesError as error:
+            raise _WaitingError(str(error)) from error
+
+    def _empty(self, client: KubeClient, planned: Cut) -> None:
+        """Wait until nobody holds what goes, and have pods evicted if that is wanted."""
+        deadline = time.monotonic() + self._options.drain_timeout
+        while True:
+            items = self._pods(client)
+            pods = mignode.in_the_way(items, self._listed(), planned.going)
+            staying = mignode.leaving(client.get(self._path), items)
+            if not pods and not staying:
+                return
+            if pods and not self._options.drain:
+                raise _WaitingError(
+                    f"pods hold devices that would go: {mignode.named(pods)}; applied when they have ended"
+                )
+            problem = mignode.not_to_be_evicted(pods, self._options.drain_force)
+            if problem:
+                raise _WaitingError(problem)
+            if time.monotonic() >= deadline:
+                seconds = f"{self._options.drain_timeout:g} s"
+                raise _FailedError(f"these pods are still there after {seconds}: {mignode.named((*pods, *staying))}")
+            for pod in pods:
+                self._evict(client, pod)
+            if self._stop.wait(_EVICTING):
+                raise _WaitingError("the plugin is stopped", cordoned=True)
+
+    def _must_go(self, pods: tuple[mignode.Pod, ...]) -> None:
+        """Raises _WaitingError where these pods have to end by themselves."""
+        if pods and not self._options.drain:
+            raise _WaitingError(f"pods hold devices that would go: {mignode.named(pods)}; applied when they have ended")
+        problem = mignode.not_to_be_evicted(pods, self._options.drain_force)
+        if problem:
+            raise _WaitingError(problem)
+
+    def _evict(self, client: KubeClient, pod: mignode.Pod) -> None:
+        from kube_accel.kube.api import ApiRefusedError
+
+        if not pod.uid:
+            return  # gone, and kubelet has not noticed
+        namespace, name = quote(pod.namespace, safe=""), quote(pod.name, safe="")
+        metadata = {"name": pod.name, "namespace": pod.namespace}
+        options = {"preconditions": {"uid": pod.uid}}
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
+        try:
+            client.post(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+        except ApiRefusedError as error:
+            # A disruption budget may let it go later.
+            if error.status not in (_TOO_MANY, _NOT_FOUND):
+                raise
+
+    # --- what others see ----------------------------------------------------------------------------------------------
+
+    def _hold(self, client: KubeClient, name: str) -> None:
+        patch = mignode.hold(client.get(self._path), name)
+        if patch:
+            client.patch(self._path, patch)
+
+    def _release(self, client: KubeClient) -> None:
+        patch = mignode.release(client.get(self._path))
+        if patch:
+            client.patch(self._path, patch)
+
+    def _say(self, client: KubeClient, state: State | None) -> None:
+        labels = (client.get(self._path).get("metadata") or {}).get("labels") or {}
+        if labels.get(mignode.STATE_LABEL) != state:
+            client.patch(self._path, {"metadata": {"labels": {mignode.STATE_LABEL: state}}})
+            _log.info("MIG configuration", extra={"label": labels.get(mignode.LABEL, ""), "state": state or "none"})
+
+    def _tell(self, client: KubeClient, kind: str, reason: str, message: str) -> None:
+        from kube_accel.kube import events
+
+        if message == self._told:
+            return
+        _log.log(logging.INFO if kind == "Normal" else logging.WARNING, "MIG", extra={"reason": message})
+        about = {"kind": "Node", "name": self._node, "uid": self._node}
+        client.post("/api/v1/namespaces/default/events", events.body(about, kind, reason, message, self._node))
+        self._told = message
+
+    # --- what outlives us ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Whether the other plugin of an upgrade is not at it."""
+        with os.fdopen(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
+    def _begun(self) -> _Begun | None:
+        try:
+            found = json.loads(self._file.read_text())
+            return _Begun(found["config"], tuple(found["before"]), found["boot"])
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
+    def _remember(self, begun: _Begun) -> None:
+        with NamedTemporaryFile("w", dir=self._file.parent, prefix=self._file.name, delete=False) as draft:
+            json.dump(asdict(begun), draft)
+            draft.flush()
+            os.fsync(draft.fileno())
+        Path(draft.name).replace(self._file)
+
+    def _forget(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def _put_back(self) -> str:
+        """The geometry from before what was begun, where that was cut off; why that failed, empty when it did not."""
+        from kube_accel.mig.mig_geometry import as_document
+
+        begun = self._begun()
+        self._forget()
+        if begun is None:
+            return ""
+        text = json.dumps(as_document(_BEFORE, begun.before))
+        try:
+            if self._planned(_BEFORE, text).changed:
+                self._cut(_BEFORE, text)
+        except (_WaitingError, _FailedError) as error:
+            return f"; the geometry from before cannot be put back: {error}"
+        return ""
+
+    def _boot(self) -> str:
+        with suppress(OSError):
+            return (self._options.proc_root / "sys/kernel/random/boot_id").read_text().strip()
+        return ""
+
+
+def _usable(done: Cut) -> Cut:
+    if done.unavailable:
+        raise _WaitingError(done.unavailable)
+    if done.refused:
+        raise _FailedError(done.refused)
+    return done

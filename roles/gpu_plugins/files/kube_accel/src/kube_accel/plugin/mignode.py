@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom it concerns when a node's GPUs are cut by MIG: its pods, the scheduler, NVIDIA's operator. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from kube_accel.kube.podresources import PodDevices
+from kube_accel.sharing.fraction import gpu_of
+from kube_accel.sharing.profile import mode_of
+
+LABEL: Final = "nvidia.com/mig.config"
+"""The node label that names a configuration, as NVIDIA's MIG manager has it."""
+STATE_LABEL: Final = f"{LABEL}.state"
+CORDON: Final = "kube-accel.io/mig-cordoned"
+"""Annotation of a node that was cordoned for a configuration, which it names."""
+
+_OPERANDS: Final = ("dcgm", "dcgm-exporter", "nvsm")
+"""Who holds GPUs open and is sent away by a label of the node, where NVIDIA's operator runs."""
+_DEPLOY: Final = "nvidia.com/gpu.deploy."
+_PAUSED: Final = "paused-for-mig-change"
+_SHOWN = 5
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+class State(StrEnum):
+    """Of a configuration, as NVIDIA's MIG manager names them."""
+
+    PENDING = "pending"
+    SUCCESS = "success"
+    FAILED = "failed"
+    REBOOTING = "rebooting"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Pod:
+    """A pod that keeps GPUs from being cut."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    returns: bool = False
+    """It would come back to the node if it were evicted."""
+    bare: bool = False
+    """Nothing makes it anew."""
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def in_the_way(
+    items: Iterable[Mapping[str, Any]], listed: Iterable[PodDevices], going: Container[str]
+) -> tuple[Pod, ...]:
+    """The pods that hold a device in ``going``, and those of which kubelet does not say yet what they hold.
+
+    ``items`` are the node's pods as the API server has them, ``listed`` what kubelet says that containers hold.
+    """
+    known = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in items}
+    devices: dict[tuple[str, str], set[str]] = {}
+    for entry in listed:
+        if mode_of(entry.resource) is not None:
+            devices.setdefault((entry.namespace, entry.pod), set()).update(map(gpu_of, entry.device_ids))
+    found = set()
+    for key in known.keys() | devices.keys():
+        item = known.get(key)
+        if item is None:
+            holds = any(device in going for device in devices[key])
+        elif (item.get("status") or {}).get("phase") in _ENDED:
+            holds = False
+        elif key in devices:
+            holds = any(device in going for device in devices[key])
+        else:
+            holds = _asks(item)
+        if holds:
+            found.add(_pod(key, item))
+    return tuple(sorted(found))
+
+
+def _asks(item: Mapping[str, Any]) -> bool:
+    spec = item.get("spec") or {}
+    containers = (*spec.get("containers", ()), *(spec.get("initContainers") or ()))
+    limits = ((container.get("resources") or {}).get("limits") or {} for container in containers)
+    return any(mode_of(name) is not None and str(count) != "0" for limit in limits for name, count in limit.items())
+
+
+def _pod(key: tuple[str, str], item: Mapping[str, Any] | None) -> Pod:
+    metadata = (item or {}).get("metadata") or {}
+    owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
+    static = "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
+    return Pod(*key, metadata.get("uid", ""), "DaemonSet" in owners or static, not owners and not static)
+
+
+def named(pods: Iterable[Pod]) -> str:
+    """Some of them, for a message."""
+    names = list(map(str, pods))
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
+
+
+def not_to_be_evicted(pods: Iterable[Pod], force: bool) -> str:
+    """Why evicting them does not help; empty when it does."""
+    pods = tuple(pods)
+    returning = [pod for pod in pods if pod.returns]
+    if returning:
+        return f"pods of DaemonSets, and static ones, would come back: {named(returning)}; keep them off the node"
+    bare = [pod for pod in pods if pod.bare]
+    if bare and not force:
+        return f"nothing would make these pods anew: {named(bare)}; remove them, or use --mig-drain-force"
+    return ""
+
+
+def hold(node: Mapping[str, Any], config: str) -> dict[str, Any]:
+    """The patch that keeps new pods off the node and sends NVIDIA's monitoring away; empty when that is done."""
+    metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
+    labels = {
+        _DEPLOY + name: _PAUSED for name in _OPERANDS if (metadata.get("labels") or {}).get(_DEPLOY + name) == "true"
+    }
+    patch: dict[str, Any] = {"metadata": {"labels": labels}} if labels else {}
+    if not spec.get("unschedulable"):  # a cordon of somebody else stays theirs
+        patch.setdefault("metadata", {})["annotations"] = {CORDON: config}
+        patch["spec"] = {"unschedulable": True}
+    return patch
+
+
+def leaving(node: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> tuple[Pod, ...]:
+    """Pods of NVIDIA's operator that have been sent away and are still there."""
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    apps = {f"nvidia-{name}" for name in _OPERANDS if labels.get(_DEPLOY + name) == _PAUSED}
+    gone = (item["metadata"] for item in items if (item["metadata"].get("labels") or {}).get("app") in apps)
+    return tuple(sorted(Pod(metadata["namespace"], metadata["name"]) for metadata in gone))
+
+
+def release(node: Mapping[str, Any]) -> dict[str, Any]:
+    """The patch that undoes ``hold``, whoever did that; empty when there is nothing to undo."""
+    metadata = node.get("metadata") or {}
+    labels = {
+        _DEPLOY + name: "true" for name in _OPERANDS if (metadata.get("labels") or {}).get(_DEPLOY + name) == _PAUSED
+    }
+    patch: dict[str, Any] = {"metadata": {"labels": labels}} if labels else {}
+    if CORDON in (metadata.get("annotations") or {}):
+        patch.setdefault("metadata", {})["annotations"] = {CORDON: None}
+        patch["spec"] = {"unschedulable": False}
+    return patch
