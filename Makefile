@@ -59,7 +59,10 @@ pytest: setup ## Unit tests, simulator conformance, property tests.
 
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
-	  tests/tools/image.sh && tests/tools/machine.sh pytest tests/cluster; else pytest tests/cluster; fi
+	  tests/tools/image.sh && tests/tools/machine.sh pytest tests/cluster && \
+	  { ! python -m hosts containerd .cache/containerd-2 || \
+	    RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest tests/cluster/test_cdi.py tests/cluster/test_pgpu.py; }; \
+	  else pytest tests/cluster; fi
 
 soak: setup ## Ten thousand random steps of a plugin and what it lives with; about half an hour.
 	KUBE_ACCEL_EXAMPLES=250 pytest tests/unit/kube_accel/plugin/test_stateful.py

@@ -68,7 +68,7 @@ class GpuNode:
         shutil.rmtree(STATE, ignore_errors=True)
 
     @contextmanager
-    def plugin(self, mode: str = "pgpu", port: int = 9445) -> Iterator[Program]:
+    def plugin(self, mode: str = "pgpu", port: int = 9445, *flags: str) -> Iterator[Program]:
         """The daemon beside kubelet, ready: registered, with an inventory."""
         command = [
             str(Path(sys.executable).with_name("kube-accel")),
@@ -80,6 +80,7 @@ class GpuNode:
             f"--pod-resources-socket={KUBELET_ROOT}/pod-resources/kubelet.sock",
             f"--state-dir={STATE}",
             f"--service-account-dir={self._account(mode)}",
+            *flags,
         ]
         STATE.mkdir(exist_ok=True)
         environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}

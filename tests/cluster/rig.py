@@ -25,6 +25,7 @@ NODE, NODE_IP, POD_NETWORK = "rig-node", "10.200.0.1", "10.85.0.0/16"
 CNI_PLUGINS = Path("/usr/lib/cni")
 KUBELET_ROOT = Path("/var/lib/kubelet")
 MANIFESTS = Path("/etc/kubernetes/manifests")
+# RIG_CONTAINERD names a directory with another containerd than this machine's.
 CONTAINERD_PID = Path("/run/containerd/pid")
 KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 COMMANDS = ("containerd", "runc", "ctr", "ip", "busybox", "unshare")
@@ -152,7 +153,8 @@ def _containerd(directory: Path) -> Program:
     CONTAINERD_PID.parent.mkdir(exist_ok=True)
     # As systemd would: whoever ends it gets a new one.
     script = f"while :; do containerd & echo $! >{CONTAINERD_PID}; wait; done"
-    program = Program(directory, "containerd", ["sh", "-c", script])
+    path = os.pathsep.join(filter(None, (os.environ.get("RIG_CONTAINERD"), os.environ["PATH"])))
+    program = Program(directory, "containerd", ["sh", "-c", script], {"PATH": path})
     until(lambda: subprocess.run(["ctr", "version"], capture_output=True).returncode == 0, "containerd", START_SECONDS)
     return program
 

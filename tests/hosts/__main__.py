@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian hosts with systemd as their first process, without a container engine: `python -m hosts up|down DIRECTORY`.
 
+`containerd` puts the programs of Debian's newest containerd into DIRECTORY instead.
+
 A host is a Debian userland by mmdebstrap, overlaid, in namespaces of its own, with no network. `up` leaves
 DIRECTORY/inventory.yml for Ansible; DIRECTORY/<host>/pid names the process whose end is the host's end.
 """
@@ -127,6 +129,13 @@ def newest_containerd(cache: Path) -> Path:
     return made
 
 
+def copy_containerd(cache: Path, directory: Path) -> None:
+    """Put the programs of Debian's newest containerd into a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for program in ("containerd", "containerd-shim-runc-v2", "ctr"):
+        shutil.copy(newest_containerd(cache) / "usr/bin" / program, directory / program)
+
+
 def make(arguments: Sequence[str]) -> None:
     """Run mmdebstrap. Raises HostError."""
     made = subprocess.run(["mmdebstrap", "--quiet", *arguments], capture_output=True, text=True, check=False)
@@ -145,9 +154,7 @@ def furnish(host: Host, upper: Path, cache: Path, repositories: Path) -> None:
     (upper / "usr/local/bin").mkdir(parents=True, exist_ok=True)
     shutil.copy(HERE / "crictl.py", upper / "usr/local/bin/crictl")
     if host.newest_containerd:
-        for program in ("containerd", "containerd-shim-runc-v2", "ctr"):
-            (upper / "usr/bin").mkdir(parents=True, exist_ok=True)
-            shutil.copy(newest_containerd(cache) / "usr/bin" / program, upper / "usr/bin" / program)
+        copy_containerd(cache, upper / "usr/bin")
     if host.k3s:
         shutil.copy(HERE / "rancher.py", upper / "usr/local/bin/k3s")
         wants = upper / "etc/systemd/system/multi-user.target.wants"
@@ -241,7 +248,7 @@ def down(directory: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hosts", description=__doc__)
-    parser.add_argument("action", choices=["up", "down"])
+    parser.add_argument("action", choices=["up", "down", "containerd"])
     parser.add_argument("directory", type=Path)
     parser.add_argument("names", nargs="*", help="hosts to start, by default all")
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / ".cache" / "hosts")
@@ -249,8 +256,11 @@ def main() -> None:
     try:
         if options.action == "up":
             up(options.directory.resolve(), options.cache.resolve(), options.names)
-        else:
+        elif options.action == "down":
             down(options.directory.resolve())
+        else:
+            check()
+            copy_containerd(options.cache.resolve(), options.directory)
     except HostError as error:
         sys.exit(f"hosts: {error}")
 
