@@ -171,9 +171,15 @@ def test_container_runtime_refusals(
 @pytest.mark.parametrize(
     ("variables", "ignored"),
     [
-        ({}, False),
-        ({"gpu_mode": "pgpu"}, False),
+        ({}, True),
+        ({"gpu_mode": "pgpu"}, True),
         ({"gpu_mode": "cgpu"}, True),
+        ({"gpu_plugins_device_list_strategy": ["envvar"]}, False),
+        ({"gpu_plugins_device_list_strategy": ["volume-mounts", "envvar"]}, True),
+        ({"gpu_mode": "vgpu", "gpu_plugins_device_list_strategy": ["envvar"]}, True),
+        ({"container_runtime_name": "docker"}, False),
+        ({"container_runtime_name": "docker", "gpu_mode": "mps"}, True),
+        ({"container_runtime_ignore_visible_devices": False}, False),
         ({"gpu_mode": "vgpu", "container_runtime_ignore_visible_devices": False}, False),
         ({"container_runtime_ignore_visible_devices": "true"}, True),
     ],
