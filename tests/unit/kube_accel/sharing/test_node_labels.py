@@ -78,9 +78,9 @@ SMALL = MigDevice("MIG-0", 0, "1g.10gb", 9728 << 20, attributes=(("multiprocesso
 MEDIA = replace(SMALL, uuid="MIG-1", slot=1, profile="1g.10gb+me")
 
 
-def cut(strategy: Strategy, *devices: tuple[MigDevice, ...]) -> dict[str, str]:
+def cut(strategy: Strategy, *devices: tuple[MigDevice, ...], model: str = "NVIDIA H100") -> dict[str, str]:
     """The labels of GPUs with these devices; a GPU without any is whole."""
-    node = gpus(*({"mig_enabled": bool(cut), "mig_devices": cut} for cut in devices))
+    node = gpus(*({"model": model, "mig_enabled": bool(cut), "mig_devices": cut} for cut in devices))
     return labels(node, Mode.PGPU, layout(strategy)(node), MACHINE, strategy)
 
 
@@ -135,13 +135,31 @@ def test_what_the_kernel_does_not_tell_is_unknown() -> None:
     assert of(replace(inventory(1), driver_version="610.43"))["nvidia.com/cuda.driver-version.revision"] == ""
 
 
-@given(st.text(max_size=100), st.text(max_size=100), st.integers(1, 3))
-def test_any_name_makes_values_that_kubernetes_takes(model: str, product: str, times: int) -> None:
-    found = of(gpus({"model": model}), machine=Machine(product), times=times)
+def assert_taken(found: dict[str, str]) -> None:
     for name, value in found.items():
         assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", value), (name, value)
         assert len(value) <= 63
+
+
+@given(st.text(max_size=100), st.text(max_size=100), st.integers(1, 3))
+def test_any_name_makes_values_that_kubernetes_takes(model: str, product: str, times: int) -> None:
+    assert_taken(of(gpus({"model": model}), machine=Machine(product), times=times))
     assert clean(clean(model)) == clean(model)
+
+
+@given(st.text("a- ", max_size=70), st.sampled_from(Strategy), st.sampled_from([(SMALL,), (SMALL, MEDIA)]))
+def test_any_name_of_a_gpu_that_is_cut_does_too(model: str, strategy: Strategy, devices: tuple[MigDevice, ...]) -> None:
+    assert_taken(cut(strategy, devices, model=model))
+
+
+@pytest.mark.parametrize("words", [48, 49, 50, 51])
+def test_a_name_too_long_for_its_ending_keeps_its_first_letters(words: int) -> None:
+    model = f"{'A' * words} {'B' * 20}"
+    for devices in ((SMALL,), (SMALL, MEDIA)):
+        product = cut(Strategy.SINGLE, devices, model=model)["nvidia.com/gpu.product"]
+        assert product.startswith("A" * 48)
+        assert product.endswith("-MIG-1g.10gb" if len(devices) == 1 else "-MIG-INVALID")
+        assert "--" not in product
 
 
 def applied(patch: Patch, node: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:

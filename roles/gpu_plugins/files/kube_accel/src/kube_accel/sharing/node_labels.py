@@ -65,6 +65,11 @@ def clean(text: str) -> str:
     return "-".join(words)[:_VALUE_LIMIT].strip("-_.")
 
 
+def _product(model: str, ending: str = "") -> str:
+    """A model as a label's value with this ending, which is never cut off."""
+    return (clean(model) or "unknown")[: _VALUE_LIMIT - len(ending)].rstrip("-_.") + ending
+
+
 def _versions(inventory: Inventory) -> dict[str, str]:
     driver, (major, minor) = inventory.driver_version, inventory.cuda_version
     driver_major, driver_minor, revision = (*driver.split("."), "", "")[:3]
@@ -102,7 +107,7 @@ def _resource(gpus: Iterable[Gpu], mode: Mode, offered: Mapping[str, Sequence[Pa
             replicas, strategy, shared = most, "time-slicing", "-SHARED" if name == RESOURCE else ""
     major, minor = alike[0].compute_capability
     return {
-        f"{RESOURCE}.product": f"{(clean(model) or 'unknown')[: _VALUE_LIMIT - len(shared)]}{shared}",
+        f"{RESOURCE}.product": _product(model, shared),
         f"{RESOURCE}.count": str(count),
         f"{RESOURCE}.replicas": str(replicas),
         f"{RESOURCE}.sharing-strategy": strategy,
@@ -120,9 +125,8 @@ def _mig(inventory: Inventory, offered: Mapping[str, Sequence[Part]], strategy: 
     found = {f"{PREFIX}mig.strategy": strategy.value}
     cut = [(gpu, device) for gpu in inventory.gpus for device in gpu.mig_devices]
     if mig.problem(strategy, inventory):
-        model = clean(inventory.gpus[0].model) or "unknown"
         nothing = dict.fromkeys((f"{RESOURCE}.{key}" for key in ("count", "replicas", "memory")), "0")
-        return found | nothing | {f"{RESOURCE}.product": f"{model}-MIG-INVALID"[-_VALUE_LIMIT:]}
+        return found | nothing | {f"{RESOURCE}.product": _product(inventory.gpus[0].model, "-MIG-INVALID")}
     times = Counter(part.uuid for parts in offered.values() for part in parts)
     for profile in dict.fromkeys(device.profile for _gpu, device in cut):
         name = RESOURCE if strategy is mig.Strategy.SINGLE else mig.resource(profile)
@@ -132,7 +136,7 @@ def _mig(inventory: Inventory, offered: Mapping[str, Sequence[Part]], strategy: 
         shared = "-SHARED" if replicas > 1 and name in offered else ""
         ending = f"-MIG-{profile.replace('+', '.')}{shared}"
         found |= {
-            f"{name}.product": f"{(clean(gpu.model) or 'unknown')[: _VALUE_LIMIT - len(ending)]}{ending}",
+            f"{name}.product": _product(gpu.model, ending),
             f"{name}.count": str(len(alike)),
             f"{name}.replicas": str(replicas),
             f"{name}.sharing-strategy": "time-slicing" if replicas > 1 else "none",
