@@ -94,6 +94,8 @@ def simulated_node(profile: str, mode: Mode) -> Iterator[Node]:
         topology.save(root / "gpusim.conf")
         sysfs.write(topology, root)
         sysfs.load_driver(topology, root)
+        if topology.migs:
+            sysfs.write_capabilities(topology, root)
         build(root / "usr/lib")
         kubelet = stack.enter_context(FakeKubelet(root / "var/lib/kubelet"))
         store, api = _api_server(root, stack)

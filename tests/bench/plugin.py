@@ -76,6 +76,7 @@ def ours(node: Node) -> list[str]:
         f"--state-dir={node.root}/state",
         f"--sysfs-root={node.root}/sys",
         f"--dev-root={node.root}/dev",
+        f"--proc-root={node.root}/proc",
         f"--service-account-dir={node.root}/serviceaccount",
         f"--mps-root={node.root}/mps",
         f"--mps-control-command={node.root}/bin/nvidia-cuda-mps-control",
@@ -87,14 +88,14 @@ def peer(binary: Path) -> Command:
     mounts = (
         "mount -t tmpfs tmpfs /var/lib && mkdir -p /var/lib/kubelet/device-plugins && "
         'mount --bind "$1" /var/lib/kubelet/device-plugins && mount --bind "$2" /sys/bus/pci && '
-        'mount --bind "$3" /dev && shift 3 && exec "$@"'
+        'mount --bind "$3" /dev && if [ -d "$4" ]; then mount --bind "$4" /proc/driver; fi && shift 4 && exec "$@"'
     )
     unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
     flags = ["--pass-device-specs", "--device-discovery-strategy=nvml"]
 
     def command(node: Node) -> list[str]:
         socket = "--kubelet-socket=/var/lib/kubelet/device-plugins/kubelet.sock"
-        places = [str(node.plugin_dir), str(node.root / "sys/bus/pci"), str(node.root / "dev")]
+        places = [str(node.plugin_dir), *(str(node.root / name) for name in ("sys/bus/pci", "dev", "proc/driver"))]
         return [*unshare, "sh", "-c", mounts, "sh", *places, str(binary), *flags, socket]
 
     return command

@@ -47,6 +47,8 @@ class Case:
 
 FOUR_EACH = {"nvidia.com/gpu": 32}
 
+MIXED = {"nvidia.com/gpu": 2, "nvidia.com/mig-1g.5gb": 8, "nvidia.com/mig-2g.10gb": 1, "nvidia.com/mig-3g.20gb": 1}
+
 CASES = (
     Case("whole GPUs", "8xh100", {"nvidia.com/gpu": 8}),
     Case("GPUs on PCIe", "16xpcie", {"nvidia.com/gpu": 16}),
@@ -54,6 +56,8 @@ CASES = (
     Case("renamed", "8xh100", {"nvidia.com/gpu.shared": 32}, SHARED.format(extra="renameByDefault: true")),
     Case("one each", "8xh100", FOUR_EACH, SHARED.format(extra="failRequestsGreaterThanOne: true")),
     Case("MIG left alone", "4xa100-mig", {"nvidia.com/gpu": 4}, "version: v1\nflags:\n  migStrategy: none\n"),
+    Case("MIG as GPUs", "4xa100-mig-alike", {"nvidia.com/gpu": 28}, "version: v1\nflags:\n  migStrategy: single\n"),
+    Case("MIG by profile", "4xa100-mig", MIXED, "version: v1\nflags:\n  migStrategy: mixed\n"),
 )
 
 

@@ -199,6 +199,22 @@ def a100_mig(node: str = "node") -> Topology:
     )
 
 
+def a100_mig_alike(node: str = "node") -> Topology:
+    """Four cards, each cut as the first of ``a100_mig``."""
+    topology = a100_mig(node)
+    for gpu in topology.gpus:
+        gpu.mig = 1
+    instances = [instance for instance in topology.gpu_instances if instance.gpu == 0]
+    migs = [mig for mig in topology.migs if mig.gpu == 0]
+    topology.gpu_instances = [replace(instance, gpu=gpu.index) for gpu in topology.gpus for instance in instances]
+    topology.migs = [
+        replace(mig, gpu=gpu.index, uuid=f"MIG-{uuid.uuid5(uuid.NAMESPACE_DNS, f'mig-{gpu.index}-{mig.gi}.{node}')}")
+        for gpu in topology.gpus
+        for mig in migs
+    ]
+    return topology
+
+
 def _hgx(card: Gpu, node: str, mig: list[MigProfile]) -> Topology:
     buses = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
     return Topology(
@@ -245,6 +261,7 @@ def mixed(node: str = "node") -> Topology:
 PROFILES: dict[str, Callable[[str], Topology]] = {
     "t4": t4,
     "4xa100-mig": a100_mig,
+    "4xa100-mig-alike": a100_mig_alike,
     "8xh100": h100,
     "8xh200": h200,
     "16xpcie": pcie,

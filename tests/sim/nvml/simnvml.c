@@ -1092,15 +1092,10 @@ typedef struct {
 } nvmlGpuInstanceProfileInfo_v2_t;
 _Static_assert(sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 0x98, "nvmlGpuInstanceProfileInfo_v2_t as nvml.h has it");
 
-API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned kind,
-                                                      nvmlGpuInstanceProfileInfo_v2_t *info) {
-    CALL(enter_gpu, __func__, device);
-    NEED(info);
-    if (info->version != (2u << 24 | sizeof *info))
-        return ARGUMENT_VERSION_MISMATCH;
-    for (int i = 0; i < state->migprofile_count && call.gpu->mig != ABSENT; i++) {
+static nvmlReturn_t give_profile(const struct gpu *gpu, unsigned kind, nvmlGpuInstanceProfileInfo_v2_t *info) {
+    for (int i = 0; i < state->migprofile_count && gpu->mig != ABSENT; i++) {
         const struct migprofile *profile = &state->migprofiles[i];
-        if (profile->nvml != kind || strcmp(profile->model, call.gpu->model) != 0)
+        if (profile->nvml != kind || strcmp(profile->model, gpu->model) != 0)
             continue;
         *info = (nvmlGpuInstanceProfileInfo_v2_t){.version = info->version,
                                                   .id = (unsigned)profile->id,
@@ -1112,6 +1107,34 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsig
         return SUCCESS;
     }
     return NOT_SUPPORTED;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, unsigned kind,
+                                                      nvmlGpuInstanceProfileInfo_v2_t *info) {
+    CALL(enter_gpu, __func__, device);
+    NEED(info);
+    if (info->version != (2u << 24 | sizeof *info))
+        return ARGUMENT_VERSION_MISMATCH;
+    return give_profile(call.gpu, kind, info);
+}
+
+typedef struct {
+    unsigned numbers[10];
+    unsigned long long memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+// NVIDIA's device plugin asks by it; the newer structure has a version before and a name behind the same fields.
+API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned kind,
+                                                     nvmlGpuInstanceProfileInfo_t *info) {
+    CALL(enter_gpu, __func__, device);
+    NEED(info);
+    nvmlGpuInstanceProfileInfo_v2_t newer;
+    nvmlReturn_t result = give_profile(call.gpu, kind, &newer);
+    if (result == SUCCESS) {
+        memcpy(info->numbers, &newer.id, sizeof info->numbers);
+        info->memorySizeMB = newer.memorySizeMB;
+    }
+    return result;
 }
 
 typedef struct {
@@ -1163,6 +1186,15 @@ API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInsta
     const struct migprofile *profile = find_profile(state, call.gpu, gi->profile);
     *info = (nvmlGpuInstanceInfo_t){device, (unsigned)id, (unsigned)gi->profile,
                                     {(unsigned)gi->start, (unsigned)profile->size}};
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t device, unsigned id, nvmlGpuInstance_t *instance) {
+    CALL(enter_gpu, __func__, device);
+    NEED(instance);
+    if (id >= MAX_GIS || !call.gpu->gis[id].present)
+        return NOT_FOUND;
+    *instance = &gi_handles[call.index][id];
     return SUCCESS;
 }
 
@@ -1227,15 +1259,9 @@ typedef struct {
 _Static_assert(sizeof(nvmlComputeInstanceProfileInfo_v2_t) == 0x88, "as nvml.h has it");
 
 // Of the compute instances a GPU instance can have, the one that takes all of it.
-API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned kind,
-                                                               unsigned engines,
-                                                               nvmlComputeInstanceProfileInfo_v2_t *info) {
+static nvmlReturn_t give_compute_profile(const struct migprofile *profile, unsigned kind, unsigned engines,
+                                         nvmlComputeInstanceProfileInfo_v2_t *info) {
     static const int64_t slices[] = {1, 2, 3, 4, 7};
-    INSTANCE(enter_gpu, instance, gi_handles);
-    NEED(info);
-    if (info->version != (2u << 24 | sizeof *info))
-        return ARGUMENT_VERSION_MISMATCH;
-    const struct migprofile *profile = find_profile(state, call.gpu, call.gpu->gis[id].profile);
     if (engines != 0 || kind >= sizeof slices / sizeof *slices || slices[kind] != profile->slices)
         return NOT_SUPPORTED;
     *info = (nvmlComputeInstanceProfileInfo_v2_t){.version = info->version,
@@ -1244,6 +1270,67 @@ API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t
                                                   .instanceCount = 1,
                                                   .multiprocessorCount = (unsigned)profile->sms};
     snprintf(info->name, sizeof info->name, "MIG %.80s", profile->name);
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned kind,
+                                                               unsigned engines,
+                                                               nvmlComputeInstanceProfileInfo_v2_t *info) {
+    INSTANCE(enter_gpu, instance, gi_handles);
+    NEED(info);
+    if (info->version != (2u << 24 | sizeof *info))
+        return ARGUMENT_VERSION_MISMATCH;
+    return give_compute_profile(find_profile(state, call.gpu, call.gpu->gis[id].profile), kind, engines, info);
+}
+
+typedef struct {
+    unsigned numbers[9];
+} nvmlComputeInstanceProfileInfo_t;
+
+API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned kind,
+                                                              unsigned engines,
+                                                              nvmlComputeInstanceProfileInfo_t *info) {
+    INSTANCE(enter_gpu, instance, gi_handles);
+    NEED(info);
+    nvmlComputeInstanceProfileInfo_v2_t newer;
+    const struct migprofile *profile = find_profile(state, call.gpu, call.gpu->gis[id].profile);
+    nvmlReturn_t result = give_compute_profile(profile, kind, engines, &newer);
+    if (result == SUCCESS)
+        memcpy(info->numbers, &newer.id, sizeof info->numbers);
+    return result;
+}
+
+API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t instance, unsigned compute_id,
+                                                       nvmlComputeInstance_t *compute) {
+    INSTANCE(enter_gpu, instance, gi_handles);
+    NEED(compute);
+    const struct mig *mig = mig_of(call.gpu, id);
+    if (mig == NULL || mig->ci != compute_id)
+        return NOT_FOUND;
+    *compute = &ci_handles[call.index][id];
+    return SUCCESS;
+}
+
+typedef struct {
+    nvmlDevice_t device;
+    nvmlGpuInstance_t gpuInstance;
+    unsigned id, profileId;
+    nvmlGpuInstancePlacement_t placement;
+} nvmlComputeInstanceInfo_t;
+
+API nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t instance, nvmlComputeInstanceInfo_t *info) {
+    INSTANCE(enter_gpu, instance, ci_handles);
+    NEED(info);
+    const struct mig *mig = mig_of(call.gpu, id);
+    if (mig == NULL)
+        return INVALID_ARGUMENT;
+    const struct migprofile *profile = find_profile(state, call.gpu, call.gpu->gis[id].profile);
+    nvmlComputeInstanceProfileInfo_v2_t of;
+    unsigned kind = 0;
+    while (give_compute_profile(profile, kind, 0, &of) != SUCCESS)
+        kind++;
+    *info = (nvmlComputeInstanceInfo_t){device, &gi_handles[call.index][id], (unsigned)mig->ci, of.id,
+                                        {0, (unsigned)profile->slices}};
     return SUCCESS;
 }
 

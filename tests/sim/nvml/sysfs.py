@@ -78,6 +78,9 @@ def write_capabilities(topology: Topology, root: Path) -> None:
     The driver numbers them through all GPU instances and compute instances there could be.
     """
     (root / "dev/nvidia-caps").mkdir(parents=True, exist_ok=True)
+    minors = root / "proc/driver/nvidia-caps/mig-minors"
+    minors.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["config 1", "monitor 2"]
     for mig in topology.migs:
         gpu = topology.gpus[mig.gpu]
         instance = root / f"proc/driver/nvidia/capabilities/gpu{gpu.minor or 0}/mig/gi{mig.gi}"
@@ -86,3 +89,8 @@ def write_capabilities(topology: Topology, root: Path) -> None:
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "access").write_text(f"DeviceFileMinor: {cap}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
             (root / f"dev/nvidia-caps/nvidia-cap{cap}").touch()
+        lines += [
+            f"gpu{mig.gpu}/gi{mig.gi}/access {number}",
+            f"gpu{mig.gpu}/gi{mig.gi}/ci{mig.ci}/access {number + 1 + mig.ci}",
+        ]
+    minors.write_text("\n".join(lines) + "\n")

@@ -8,7 +8,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,12 +98,8 @@ def test_each_profile_is_a_resource_and_follows_the_geometry(host: MigHost) -> N
 
 def test_equal_devices_are_gpus(host: MigHost) -> None:
     def cut_alike(topology: Topology) -> None:
-        """Every GPU as the first is."""
-        for gpu in topology.gpus:
-            gpu.mig = 1
-        instances, migs = topology.gpu_instances, topology.migs
-        topology.gpu_instances = [replace(made, gpu=n) for n in range(4) for made in instances if made.gpu == 0]
-        topology.migs = [replace(mig, gpu=n, uuid=f"{mig.uuid}-{n}") for n in range(4) for mig in migs if mig.gpu == 0]
+        alike = PROFILES["4xa100-mig-alike"]("node")
+        topology.gpus, topology.gpu_instances, topology.migs = alike.gpus, alike.gpu_instances, alike.migs
 
     plugin = host.plugin("--mig-strategy", "single", "--proc-root", str(host.root / "proc"))
     wait(lambda: "not in MIG mode" in plugin.probe("/readyz")[1], "/readyz")

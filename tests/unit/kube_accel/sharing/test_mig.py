@@ -43,10 +43,11 @@ def test_none_offers_every_gpu_as_it_is() -> None:
 
 
 def test_mixed_names_the_profile() -> None:
-    assert ids(Strategy.MIXED, cut(["3g.40gb", "1g.10gb+me", "1g.10gb"], None, ["1g.10gb"], [])) == {
+    assert ids(Strategy.MIXED, cut(["3g.40gb", "1g.10gb+me", "1g.10gb", "1c.2g.20gb"], None, ["1g.10gb"], [])) == {
         "nvidia.com/mig-3g.40gb": ["MIG-0-0"],
         "nvidia.com/mig-1g.10gb.me": ["MIG-0-1"],
         "nvidia.com/mig-1g.10gb": ["MIG-0-2", "MIG-2-0"],
+        "nvidia.com/mig-1c.2g.20gb": ["MIG-0-3"],
         "nvidia.com/gpu": [uuid(1)],
     }
 
