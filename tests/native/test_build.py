@@ -117,3 +117,7 @@ def test_each_architecture_has_a_jump_for_every_export(arch: str, tmp_path: Path
     stubs = set(re.findall(r"\.globl (cu\w+)", text))
     assert stubs | wrapped == names("cuda")
     assert stubs & wrapped == set()
+
+
+def test_the_cuda_library_does_not_know_nvml(libraries: Libraries) -> None:
+    assert "nvml" not in read("strings", libraries.shim / "libcuda.so.1").lower()

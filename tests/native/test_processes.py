@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import signal
 import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from native.conftest import GIB, MIB, PROLOGUE, Container
 
@@ -168,3 +171,59 @@ def test_no_more_processes_than_there_are_places(container: Container) -> None:
     assert out.split() == ["2", "2"]
     assert err.count("\n") == 1
     assert "no place for another process" in err
+
+
+def test_a_stopped_process_keeps_nobody_waiting(container: Container) -> None:
+    code = """
+d.open()
+print(os.getpid(), flush=True)
+while True:
+    d.free(d.alloc(MIB))
+    take(5 * GIB)
+"""
+    with holding(container, 0, code) as busy:
+        for _ in range(5):
+            busy.send_signal(signal.SIGSTOP)
+            assert container.words("d.open()\nprint(take(3 * GIB), d.mem_info()[1] // GIB)") == ["0", "4"]
+            busy.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**63, 2**64 - 1])
+def test_numbers_a_tenant_wrote_break_nothing(container: Container, number: int) -> None:
+    code = f"""
+d.open()
+p = d.alloc(GIB)
+with open(os.environ["KUBE_ACCEL_STATE"], "r+b") as state:
+    state.seek(64)
+    state.write(struct.pack("<2Q", {number}, {number}))
+    state.seek({SLOTS} + 64)
+    state.write(struct.pack("<Q", {number}))
+free, total = d.mem_info()
+d.free(p)
+print(free <= total == 4 * GIB, d.mem_info()[0] <= 4 * GIB, take(5 * GIB))
+"""
+    assert container.words(code) == ["True", "True", "2"]
+
+
+def test_memory_of_another_process_is_charged_to_who_made_it(container: Container) -> None:
+    code = """
+d.open()
+p = d.alloc(GIB)
+handle = (c_char * 64)()
+d.ok('cuIpcGetMemHandle', handle, c_uint64(p))
+print(os.getpid(), bytes(handle).hex(), flush=True)
+input()
+"""
+    process = container.start(code)
+    assert process.stdout is not None
+    _, handle = process.stdout.readline().split()
+    opened = f"""
+d.open()
+class Handle(Structure):
+    _fields_ = [("bytes", c_char * 64)]
+handle = Handle.from_buffer_copy(bytes.fromhex("{handle}"))
+there = c_uint64()
+print(d('cuIpcOpenMemHandle_v2', byref(there), handle, c_uint(1)), used(), d('cuIpcCloseMemHandle', there), used())
+"""
+    assert container.words(opened) == ["0", "1024", "0", "1024"]
+    process.communicate("\n", timeout=60)
