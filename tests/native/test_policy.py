@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,3 +130,33 @@ with open(os.environ["KUBE_ACCEL_POLICY"], "r+b") as policy:
 print(d.mem_info()[0] // MIB, take(3 * GIB))
 """
     assert container.words(code) == [free, result]
+
+
+def test_what_is_read_while_it_is_written_belongs_together(container: Container) -> None:
+    limit = Limit(container.topology.gpus[0].uuid, 4 * GIB, 30)
+    container.tell(limit, feedback=[Feedback(uncounted_bytes=GIB)], at_ns=1)
+    code = """
+d.open()
+print(1, flush=True)
+print(*{tuple(size >> 29 for size in d.mem_info()) for _ in range(20000)}, sep=chr(10))
+"""
+    process = container.start(code)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    with container.policy.open("r+b") as file, mmap.mmap(file.fileno(), 0) as policy:
+        generation = container.generation
+
+        def put(offset: int, form: str, value: int) -> None:
+            data = struct.pack(form, value)
+            policy[offset : offset + len(data)] = data
+
+        while process.poll() is None:
+            put(32, "<Q", time.monotonic_ns())
+            for memory, uncounted in ((2 * GIB, GIB // 2), (4 * GIB, GIB)):
+                put(GENERATION_OFFSET, "<I", generation + 1)
+                put(64 + 16, "<Q", memory)
+                put(64 + 40, "<Q", uncounted)
+                generation += 2
+                put(GENERATION_OFFSET, "<I", generation)
+    seen = set(process.communicate(timeout=60)[0].splitlines())
+    assert seen - {"(8, 8)"} == {"(6, 8)", "(3, 4)"}

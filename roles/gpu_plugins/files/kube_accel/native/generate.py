@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Write what the shim has for every export of a driver library: generate.py NAMES ARCH OUT SOURCE...
 

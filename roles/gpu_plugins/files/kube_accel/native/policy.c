@@ -5,11 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "shim.h"
 
 #define FRESH_NS 2000000000u
+#define QUICK 256 // tries before it sleeps between them
 
 const char *policy_path(const char *fixed, const char *variable) {
     if (access(KA_POLICY_PATH, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return fixed;
@@ -62,18 +64,23 @@ int policy_index(const uint8_t uuid[16]) {
     return -1;
 }
 
-// Each field is a word of its own, so that a writer that died half way leaves limits old and new beside each other, not
-// torn: good enough after some tries.
+// Waits for a writer as long as one takes that has lost the processor. One that died half way leaves limits old and new
+// beside each other, each whole: good enough, and waited for once only.
 bool policy_read(int index, struct ka_policy_device *device) {
+    static uint32_t left; // the generation of a dead writer
     const struct ka_policy *policy = policy_map();
-    if (!policy || index < 0 || index >= (int)policy->device_count) return false;
+    if (!policy || index < 0 || index >= (int)policy->device_count || index >= KA_DEVICES) return false;
     const uint64_t *from = (const uint64_t *)&policy->device[index];
     uint64_t words[sizeof *device / 8], at = 0;
-    for (int tries = 0; tries < 1000; tries++) {
+    for (int tries = 1;; tries++) {
         uint32_t before = __atomic_load_n(&policy->generation, __ATOMIC_ACQUIRE);
         for (size_t i = 0; i < sizeof words / 8; i++) words[i] = __atomic_load_n(&from[i], __ATOMIC_ACQUIRE);
         at = __atomic_load_n(&policy->feedback_at_ns, __ATOMIC_ACQUIRE);
         if (before % 2 == 0 && before == __atomic_load_n(&policy->generation, __ATOMIC_RELAXED)) break;
+        if (before % 2 && before == __atomic_load_n(&left, __ATOMIC_RELAXED)) break;
+        if (tries > QUICK) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+        if (tries == QUICK + 1000) __atomic_store_n(&left, before | 1, __ATOMIC_RELAXED);
+        if (tries > QUICK + 1000) break;
     }
     __builtin_memcpy(device, words, sizeof *device);
     if (!at || now_ns() - at >= FRESH_NS) {
