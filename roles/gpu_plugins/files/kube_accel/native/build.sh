@@ -12,9 +12,9 @@ cc=${CC:-${cross}gcc}
 command -v "${cc%% *}" >/dev/null || { echo "build.sh: $cc is not installed; it compiles for $arch" >&2; exit 1; }
 
 # No start files: nothing of ours runs when the library is loaded. No stack protector, no fortify: their symbols are newer than the oldest libc in use.
-flags="-std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fno-stack-protector -U_FORTIFY_SOURCE"
+flags="-std=gnu11 -O2 -Wall -Wextra -Werror -fPIC -fvisibility=hidden -fno-stack-protector -U_FORTIFY_SOURCE -fno-tree-loop-distribute-patterns"
 [ "$arch" != aarch64 ] || flags="$flags -mno-outline-atomics" # the others come with a constructor
-link="-shared -nostartfiles -s -Wl,-Bsymbolic,-z,now,-z,relro,-z,defs,-z,noexecstack,--build-id=none,--hash-style=both,--no-as-needed -l:libdl.so.2"
+link="-shared -nostartfiles -s -Wl,-Bsymbolic,-z,now,-z,nodelete,-z,relro,-z,defs,-z,noexecstack,--build-id=none,--hash-style=both,--no-as-needed -l:libdl.so.2"
 
 library() { # NAME NAMES NO_DRIVER NOT_IN_DRIVER SOURCE...
     name=$1 names=$2 no_driver=$3 not_in_driver=$4
@@ -32,5 +32,5 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-library libcuda.so.1 cuda 100 801 procaddress.c table.c charge.c device.c memory.c pools.c vmm.c arrays.c
+library libcuda.so.1 cuda 100 801 procaddress.c table.c charge.c device.c memory.c pools.c vmm.c arrays.c budget.c meter.c launch.c
 library libnvidia-ml.so.1 nvml 12 13 nvml.c

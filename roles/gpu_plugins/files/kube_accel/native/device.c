@@ -128,38 +128,60 @@ HOOK(cuDevicePrimaryCtxRetain)(CUcontext *context, CUdevice device) {
 }
 
 static CUresult destroyed(CUresult result, CUcontext context) {
+    gate_destroyed(result ? NULL : context);
     if (!result) gone(context);
     return result;
 }
 
-HOOK(cuCtxDestroy)(CUcontext context) { return destroyed(REAL(cuCtxDestroy)(context), context); }
+HOOK(cuCtxDestroy)(CUcontext context) {
+    gate_destroying();
+    return destroyed(REAL(cuCtxDestroy)(context), context);
+}
 
-HOOK(cuCtxDestroy_v2)(CUcontext context) { return destroyed(REAL(cuCtxDestroy_v2)(context), context); }
+HOOK(cuCtxDestroy_v2)(CUcontext context) {
+    gate_destroying();
+    return destroyed(REAL(cuCtxDestroy_v2)(context), context);
+}
 
-HOOK(cuGreenCtxDestroy)(CUgreenCtx context) { return destroyed(REAL(cuGreenCtxDestroy)(context), (CUcontext)context); }
+HOOK(cuGreenCtxDestroy)(CUgreenCtx green) {
+    CUcontext context = NULL;
+    if (HAS(cuCtxFromGreenCtx) && REAL(cuCtxFromGreenCtx)(&context, green)) context = NULL;
+    gate_destroying();
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    gate_destroyed(result ? NULL : context);
+    if (!result) gone((CUcontext)green);
+    return result;
+}
 
 // The last release ends the primary context, a reset does so at once.
 static CUresult primary_released(CUresult result, CUdevice device) {
     unsigned flags;
     int active = 1;
-    if (result || device < 0 || device >= ORDINALS || !devices()) return result;
-    if (!REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active)
-        gone(__atomic_load_n(&devices()->primary[device], __ATOMIC_RELAXED));
+    CUcontext context = NULL;
+    if (!result && device >= 0 && device < ORDINALS && devices() &&
+        !REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active)
+        context = __atomic_load_n(&devices()->primary[device], __ATOMIC_RELAXED);
+    gate_destroyed(context);
+    if (context) gone(context);
     return result;
 }
 
 HOOK(cuDevicePrimaryCtxRelease)(CUdevice device) {
+    gate_destroying();
     return primary_released(REAL(cuDevicePrimaryCtxRelease)(device), device);
 }
 
 HOOK(cuDevicePrimaryCtxRelease_v2)(CUdevice device) {
+    gate_destroying();
     return primary_released(REAL(cuDevicePrimaryCtxRelease_v2)(device), device);
 }
 
 HOOK(cuDevicePrimaryCtxReset)(CUdevice device) {
+    gate_destroying();
     return primary_released(REAL(cuDevicePrimaryCtxReset)(device), device);
 }
 
 HOOK(cuDevicePrimaryCtxReset_v2)(CUdevice device) {
+    gate_destroying();
     return primary_released(REAL(cuDevicePrimaryCtxReset_v2)(device), device);
 }

@@ -52,6 +52,11 @@ static const struct ka_policy *policy_map(void) {
     return none;
 }
 
+const uint32_t *policy_generation(void) {
+    const struct ka_policy *policy = policy_map();
+    return policy ? &policy->generation : NULL;
+}
+
 int policy_devices(void) {
     const struct ka_policy *policy = policy_map();
     return policy ? (int)policy->device_count : 0;

@@ -39,6 +39,7 @@ void spin_unlock(uint32_t *lock);
  * policy, and say() told why. */
 bool policy_read(int index, struct ka_policy_device *device);
 int policy_index(const uint8_t uuid[16]); /* -1: not in the policy */
+const uint32_t *policy_generation(void);  /* changes whenever the policy or its feedback does; NULL: no usable policy */
 int policy_devices(void); /* 0: no usable policy */
 const char *policy_path(const char *fixed,
                         const char *variable); /* the fixed path, or $variable where nothing is at KA_POLICY_PATH */
@@ -97,6 +98,7 @@ void reserved_settle_all(void); /* bring the charges of pools and graph memory u
 void graph_settle(void); /* after a graph was launched: charge what graph memory has grown by */
 void pool_settle(int pool);
 
-/* launch.c, the compute gate */
-void gate_context_gone(CUcontext context); /* before a context is destroyed: drop what belongs to it */
+/* meter.c: around a call that may destroy a context, whose events must not be asked for meanwhile */
+void gate_destroying(void);
+void gate_destroyed(CUcontext context); /* NULL: it did not */
 #endif

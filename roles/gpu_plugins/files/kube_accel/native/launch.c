@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every call that starts work on a GPU, and those by which a program waits for its work or takes a stream into capture.
+#include "gate.h"
+
+#define GATED(stream, per_thread, alone, call)                                                                         \
+    if (!gate_on()) return call;                                                                                       \
+    struct pass pass;                                                                                                  \
+    CUresult result = meter_enter(&pass, stream, per_thread);                                                          \
+    if (result) return result;                                                                                         \
+    result = call;                                                                                                     \
+    meter_leave(&pass, result, alone);                                                                                 \
+    return result
+
+#define SHAPE      unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared
+#define PASS_SHAPE x, y, z, bx, by, bz, shared
+
+HOOK(cuLaunchKernel)(CUfunction function, SHAPE, CUstream stream, void **parameters, void **extra) {
+    GATED(stream, false, false, REAL(cuLaunchKernel)(function, PASS_SHAPE, stream, parameters, extra));
+}
+
+HOOK(cuLaunchKernel_ptsz)(CUfunction function, SHAPE, CUstream stream, void **parameters, void **extra) {
+    GATED(stream, true, false, REAL(cuLaunchKernel_ptsz)(function, PASS_SHAPE, stream, parameters, extra));
+}
+
+HOOK(cuLaunchKernelEx)(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {
+    GATED(config ? config->stream : NULL, false, false, REAL(cuLaunchKernelEx)(config, function, parameters, extra));
+}
+
+HOOK(cuLaunchKernelEx_ptsz)(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra) {
+    GATED(config ? config->stream : NULL, true, false,
+          REAL(cuLaunchKernelEx_ptsz)(config, function, parameters, extra));
+}
+
+HOOK(cuLaunchCooperativeKernel)(CUfunction function, SHAPE, CUstream stream, void **parameters) {
+    GATED(stream, false, false, REAL(cuLaunchCooperativeKernel)(function, PASS_SHAPE, stream, parameters));
+}
+
+HOOK(cuLaunchCooperativeKernel_ptsz)(CUfunction function, SHAPE, CUstream stream, void **parameters) {
+    GATED(stream, true, false, REAL(cuLaunchCooperativeKernel_ptsz)(function, PASS_SHAPE, stream, parameters));
+}
+
+HOOK(cuLaunch)(CUfunction function) { GATED(NULL, false, false, REAL(cuLaunch)(function)); }
+
+HOOK(cuLaunchGrid)(CUfunction function, int width, int height) {
+    GATED(NULL, false, false, REAL(cuLaunchGrid)(function, width, height));
+}
+
+HOOK(cuLaunchGridAsync)(CUfunction function, int width, int height, CUstream stream) {
+    GATED(stream, false, false, REAL(cuLaunchGridAsync)(function, width, height, stream));
+}
+
+// Each stream in its own context, on a device of its own.
+#define MOST_LAUNCHES 64
+HOOK(cuLaunchCooperativeKernelMultiDevice)(CUDA_LAUNCH_PARAMS *launches, unsigned count, unsigned flags) {
+    if (!gate_on() || !launches || count > MOST_LAUNCHES)
+        return REAL(cuLaunchCooperativeKernelMultiDevice)(launches, count, flags);
+    struct pass passes[MOST_LAUNCHES];
+    CUcontext context;
+    CUresult result = CUDA_SUCCESS;
+    unsigned entered = 0;
+    for (; entered < count && !result; entered++) {
+        passes[entered].batch = NULL;
+        bool pushed = !REAL(cuStreamGetCtx)(launches[entered].stream, &context) && !REAL(cuCtxPushCurrent_v2)(context);
+        result = meter_enter(&passes[entered], launches[entered].stream, false);
+        if (pushed) REAL(cuCtxPopCurrent_v2)(&context);
+    }
+    if (!result) result = REAL(cuLaunchCooperativeKernelMultiDevice)(launches, count, flags);
+    while (entered-- > 0) meter_leave(&passes[entered], result, true);
+    return result;
+}
+
+static CUresult graph_launched(CUresult result) {
+    if (!result) graph_settle();
+    return result;
+}
+
+HOOK(cuGraphLaunch)(CUgraphExec graph, CUstream stream) {
+    GATED(stream, false, true, graph_launched(REAL(cuGraphLaunch)(graph, stream)));
+}
+
+HOOK(cuGraphLaunch_ptsz)(CUgraphExec graph, CUstream stream) {
+    GATED(stream, true, true, graph_launched(REAL(cuGraphLaunch_ptsz)(graph, stream)));
+}
+
+// ---------------------------------------------------------------- a stream's other uses
+
+#define FLUSHED(stream, per_thread, call)                                                                              \
+    if (gate_on()) meter_flush(stream, per_thread);                                                                    \
+    return call
+
+HOOK(cuCtxSynchronize)(void) {
+    if (gate_on()) meter_flush_context();
+    return REAL(cuCtxSynchronize)();
+}
+
+HOOK(cuCtxSynchronize_v2)(CUcontext context) {
+    if (gate_on()) meter_flush_context();
+    return REAL(cuCtxSynchronize_v2)(context);
+}
+
+HOOK(cuStreamSynchronize)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamSynchronize)(stream)); }
+HOOK(cuStreamSynchronize_ptsz)(CUstream stream) { FLUSHED(stream, true, REAL(cuStreamSynchronize_ptsz)(stream)); }
+HOOK(cuStreamQuery)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamQuery)(stream)); }
+HOOK(cuStreamQuery_ptsz)(CUstream stream) { FLUSHED(stream, true, REAL(cuStreamQuery_ptsz)(stream)); }
+HOOK(cuStreamDestroy)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamDestroy)(stream)); }
+HOOK(cuStreamDestroy_v2)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamDestroy_v2)(stream)); }
+
+HOOK(cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
+    FLUSHED(stream, false, REAL(cuStreamWaitEvent)(stream, event, flags));
+}
+HOOK(cuStreamWaitEvent_ptsz)(CUstream stream, CUevent event, unsigned flags) {
+    FLUSHED(stream, true, REAL(cuStreamWaitEvent_ptsz)(stream, event, flags));
+}
+
+HOOK(cuEventRecord)(CUevent event, CUstream stream) { FLUSHED(stream, false, REAL(cuEventRecord)(event, stream)); }
+HOOK(cuEventRecord_ptsz)(CUevent event, CUstream stream) {
+    FLUSHED(stream, true, REAL(cuEventRecord_ptsz)(event, stream));
+}
+HOOK(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
+    FLUSHED(stream, false, REAL(cuEventRecordWithFlags)(event, stream, flags));
+}
+HOOK(cuEventRecordWithFlags_ptsz)(CUevent event, CUstream stream, unsigned flags) {
+    FLUSHED(stream, true, REAL(cuEventRecordWithFlags_ptsz)(event, stream, flags));
+}
+
+HOOK(cuLaunchHostFunc)(CUstream stream, void *function, void *data) {
+    FLUSHED(stream, false, REAL(cuLaunchHostFunc)(stream, function, data));
+}
+HOOK(cuLaunchHostFunc_ptsz)(CUstream stream, void *function, void *data) {
+    FLUSHED(stream, true, REAL(cuLaunchHostFunc_ptsz)(stream, function, data));
+}
+
+HOOK(cuMemcpyDtoH_v2)(void *to, CUdeviceptr from, size_t bytes) {
+    FLUSHED(NULL, false, REAL(cuMemcpyDtoH_v2)(to, from, bytes));
+}
+HOOK(cuMemcpyDtoH_v2_ptds)(void *to, CUdeviceptr from, size_t bytes) {
+    FLUSHED(NULL, true, REAL(cuMemcpyDtoH_v2_ptds)(to, from, bytes));
+}
+HOOK(cuMemcpyDtoHAsync_v2)(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    FLUSHED(stream, false, REAL(cuMemcpyDtoHAsync_v2)(to, from, bytes, stream));
+}
+HOOK(cuMemcpyDtoHAsync_v2_ptsz)(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    FLUSHED(stream, true, REAL(cuMemcpyDtoHAsync_v2_ptsz)(to, from, bytes, stream));
+}
+HOOK(cuMemcpy)(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    FLUSHED(NULL, false, REAL(cuMemcpy)(to, from, bytes));
+}
+HOOK(cuMemcpy_ptds)(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    FLUSHED(NULL, true, REAL(cuMemcpy_ptds)(to, from, bytes));
+}
+HOOK(cuMemcpyAsync)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    FLUSHED(stream, false, REAL(cuMemcpyAsync)(to, from, bytes, stream));
+}
+HOOK(cuMemcpyAsync_ptsz)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
+    FLUSHED(stream, true, REAL(cuMemcpyAsync_ptsz)(to, from, bytes, stream));
+}
+
+// ---------------------------------------------------------------- capture
+
+#define CAPTURED(call)                                                                                                 \
+    if (!gate_on()) return call;                                                                                       \
+    meter_flush_context();                                                                                             \
+    meter_capture(true);                                                                                               \
+    CUresult result = call;                                                                                            \
+    if (result) meter_capture(false);                                                                                  \
+    return result
+
+HOOK(cuStreamBeginCapture)(CUstream stream) { CAPTURED(REAL(cuStreamBeginCapture)(stream)); }
+HOOK(cuStreamBeginCapture_ptsz)(CUstream stream) { CAPTURED(REAL(cuStreamBeginCapture_ptsz)(stream)); }
+HOOK(cuStreamBeginCapture_v2)(CUstream stream, int mode) { CAPTURED(REAL(cuStreamBeginCapture_v2)(stream, mode)); }
+HOOK(cuStreamBeginCapture_v2_ptsz)(CUstream stream, int mode) {
+    CAPTURED(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode));
+}
+
+#define INTO CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, int mode
+HOOK(cuStreamBeginCaptureToGraph)(INTO) {
+    CAPTURED(REAL(cuStreamBeginCaptureToGraph)(stream, graph, after, edges, count, mode));
+}
+HOOK(cuStreamBeginCaptureToGraph_ptsz)(INTO) {
+    CAPTURED(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, after, edges, count, mode));
+}
+
+HOOK(cuStreamEndCapture)(CUstream stream, CUgraph *graph) {
+    int status = 0;
+    bool ends = !REAL(cuStreamIsCapturing)(stream, &status) && status;
+    CUresult result = REAL(cuStreamEndCapture)(stream, graph);
+    if (ends) meter_capture(false);
+    return result;
+}
+
+HOOK(cuStreamEndCapture_ptsz)(CUstream stream, CUgraph *graph) {
+    int status = 0;
+    bool ends = !REAL(cuStreamIsCapturing_ptsz)(stream, &status) && status;
+    CUresult result = REAL(cuStreamEndCapture_ptsz)(stream, graph);
+    if (ends) meter_capture(false);
+    return result;
+}

@@ -1,0 +1,523 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the container's launches cost. Launches that follow one another on a stream make a batch with an event before
+// and one after; the time between them is paid from the budget, and so is, every few milliseconds, that of what still
+// runs. A thread of ours reads the events, and ends batches that nobody else does.
+//
+// A batch ends with its 32nd launch, after a millisecond, or before anything by which the program could learn that its
+// work is done, so that no idle time comes between the last launch and the event. Nothing is recorded on a stream in
+// capture.
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "gate.h"
+
+#define LANES      64
+#define METERS     64
+#define BATCHES    512
+#define LAUNCHES   32                 // a batch
+#define AGE        MILLISECOND        // of a batch
+#define DEPTH      (20 * MILLISECOND) // how far launches may run ahead of the GPU
+#define SLICE      (20 * MILLISECOND) // of a wait
+#define TICK       (5 * MILLISECOND)  // of the helper
+#define LATE       (2 * MILLISECOND)  // after which it ends a batch
+#define SOON       50000              // ns between launches that surely follow one another
+#define IDLE_TICKS 200                // after which it ends
+#define LEGACY     ((CUstream)1)
+#define PER_THREAD ((CUstream)2)
+#define REBASE     (4000ll * MILLISECOND) // cuEventElapsedTime answers a float
+#define DRIFT      80000                  // ns our clock may lose to the GPU's meanwhile
+
+struct batch {
+    struct batch *next;
+    struct meter *meter;
+    CUstream stream;
+    void *thread; // of a per-thread default stream: nobody else can name it
+    CUevent start, end;
+    uint64_t opened, last;
+    uint64_t idle; // ns before the end in which the stream went idle, nobody knows when
+    uint32_t launches, inflight;
+    bool closing;
+};
+
+struct meter { // a context
+    CUcontext context;
+    int index;
+    uint32_t lock; // of the lists
+    struct batch *free, *pending, **tail;
+    uint32_t outstanding; // launches not yet paid for
+    uint64_t average;     // ns a launch
+    CUevent base;         // what the times of events are asked against
+    int64_t offset;       // CLOCK_MONOTONIC at base
+};
+
+static struct process { // not inherited by a forked child
+    struct {
+        uint32_t lock;
+        struct batch *open;
+    } lanes[LANES];
+    struct meter meters[METERS];
+    struct batch batches[BATCHES];
+    uint32_t lock, batch_count, harvesting, helper, capturing, captures;
+} *process(void) {
+    static struct process *memory;
+    struct process *mine = __atomic_load_n(&memory, __ATOMIC_ACQUIRE), *none = NULL;
+    if (mine || !(mine = wiped(sizeof *mine))) return mine;
+    if (__atomic_compare_exchange_n(&memory, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
+    munmap(mine, sizeof *mine);
+    return none;
+}
+
+// ---------------------------------------------------------------- contexts
+
+// The meter of a context, a new one where it has none and `index` is a device. NULL: none, or no place.
+static struct meter *meter_of(struct process *mine, CUcontext context, int index) {
+    for (int i = 0; i < METERS; i++)
+        if (__atomic_load_n(&mine->meters[i].context, __ATOMIC_ACQUIRE) == context) return &mine->meters[i];
+    struct meter *meter = NULL;
+    if (index < 0) return NULL;
+    spin_lock(&mine->lock);
+    for (int i = METERS; i-- > 0;)
+        if (!mine->meters[i].context || mine->meters[i].context == context) meter = &mine->meters[i];
+    if (meter && !meter->context) {
+        meter->index = index;
+        meter->tail = &meter->pending;
+        __atomic_store_n(&meter->context, context, __ATOMIC_RELEASE);
+    }
+    spin_unlock(&mine->lock);
+    return meter;
+}
+
+static CUresult meter_here(struct meter **meter) {
+    CUcontext context = NULL;
+    CUdevice device;
+    struct process *mine = process();
+    *meter = NULL;
+    if (!mine || REAL(cuCtxGetCurrent)(&context) || !context) return CUDA_SUCCESS; // the driver is to say so
+    if (!(*meter = meter_of(mine, context, -1))) {
+        int index = current_device(&device) ? -1 : device_index(device);
+        if (index < 0) return CUDA_SUCCESS;
+        if (!(*meter = meter_of(mine, context, index))) {
+            say("more than %d CUDA contexts in a process whose GPU time is limited: the launch is refused", METERS);
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    if (!(__atomic_load_n(&gated_devices, __ATOMIC_RELAXED) >> (*meter)->index & 1)) *meter = NULL;
+    return CUDA_SUCCESS;
+}
+
+// Makes a batch's context current for what follows.
+static bool enter_context(CUcontext context) {
+    CUcontext current = NULL;
+    return (REAL(cuCtxGetCurrent)(&current) || current != context) && !REAL(cuCtxPushCurrent_v2)(context);
+}
+
+static void leave_context(bool entered) {
+    CUcontext context;
+    if (entered) REAL(cuCtxPopCurrent_v2)(&context);
+}
+
+static bool in_capture(CUstream stream) {
+    int status = 0;
+    return REAL(cuStreamIsCapturing)(stream, &status) || status;
+}
+
+// ---------------------------------------------------------------- batches
+
+static void put_back(struct batch *batch) {
+    struct meter *meter = batch->meter;
+    __atomic_fetch_sub(&meter->outstanding, batch->launches, __ATOMIC_RELAXED);
+    spin_lock(&meter->lock);
+    batch->next = meter->free;
+    meter->free = batch;
+    spin_unlock(&meter->lock);
+}
+
+static struct batch *take(struct process *mine, struct meter *meter) {
+    spin_lock(&meter->lock);
+    struct batch *batch = meter->free;
+    if (batch) meter->free = batch->next;
+    spin_unlock(&meter->lock);
+    if (!batch) {
+        spin_lock(&mine->lock);
+        for (uint32_t i = 0; i < BATCHES && !batch; i++) // those of contexts that are gone come back here
+            if (!mine->batches[i].meter) batch = &mine->batches[i];
+        if (batch) batch->meter = meter;
+        spin_unlock(&mine->lock);
+    }
+    if (!batch) return NULL;
+    batch->launches = batch->inflight = 0;
+    batch->idle = 0;
+    batch->closing = false;
+    if ((batch->start || !REAL(cuEventCreate)(&batch->start, 0)) &&
+        (batch->end || !REAL(cuEventCreate)(&batch->end, 0)))
+        return batch;
+    put_back(batch);
+    return NULL;
+}
+
+// The last launch of the batch is made: the event after it. The caller is the only one that has the batch. `late`: that
+// launch was this long ago.
+static void finish(struct batch *batch, uint64_t late) {
+    struct meter *meter = batch->meter;
+    bool entered = enter_context(meter->context);
+    bool good = !in_capture(batch->stream);
+    if (good && late && !REAL(cuStreamQuery)(batch->stream)) batch->idle = late;
+    good = good && !REAL(cuEventRecord)(batch->end, batch->stream);
+    leave_context(entered);
+    if (!good) return put_back(batch);
+    spin_lock(&meter->lock);
+    batch->next = NULL;
+    *meter->tail = batch;
+    meter->tail = &batch->next;
+    spin_unlock(&meter->lock);
+}
+
+static CUstream name_of(CUstream stream, bool per_thread) { return stream ? stream : per_thread ? PER_THREAD : LEGACY; }
+
+static void *thread_of(CUstream stream) { return stream == PER_THREAD ? (void *)&errno : NULL; }
+
+static size_t lane_of(const struct meter *meter, CUstream stream, const void *thread) {
+    return (size_t)(((uintptr_t)stream ^ (uintptr_t)meter >> 3 ^ (uintptr_t)thread >> 4) * 0x9e3779b97f4a7c15u >> 40) %
+           LANES;
+}
+
+// Ends what is open in the lane if `meter` (and, where one is given, `stream`) has it; NULL: whoever has it. `late`:
+// the time, where the work may be over.
+static void flush_lane(struct process *mine, size_t lane, const struct meter *meter, CUstream stream,
+                       const void *thread, uint64_t late) {
+    spin_lock(&mine->lanes[lane].lock);
+    struct batch *batch = mine->lanes[lane].open;
+    if (batch && meter &&
+        (batch->meter != meter || (stream && batch->stream != stream) || (batch->thread && batch->thread != thread)))
+        batch = NULL;
+    if (batch) batch->closing = true;
+    if (batch && batch->inflight) batch = NULL; // who leaves it last ends it
+    if (batch) mine->lanes[lane].open = NULL;
+    spin_unlock(&mine->lanes[lane].lock);
+    if (batch) finish(batch, late && late > batch->last + SOON ? late - batch->last : 0);
+}
+
+static void flush_all(struct process *mine, const struct meter *meter, uint64_t late) {
+    for (size_t i = 0; i < LANES; i++)
+        if (__atomic_load_n(&mine->lanes[i].open, __ATOMIC_RELAXED)) flush_lane(mine, i, meter, NULL, &errno, late);
+}
+
+// ---------------------------------------------------------------- paying
+
+// An event is over after it was recorded: the latest such bound is when `base` was, by our clock.
+static void anchor(struct meter *meter, struct batch *batch, int64_t from) {
+    if (meter->base && from < REBASE) {
+        if ((int64_t)batch->opened - from > meter->offset) meter->offset = (int64_t)batch->opened - from;
+        return;
+    }
+    meter->offset = meter->base ? meter->offset + from - DRIFT : (int64_t)batch->opened;
+    CUevent base = meter->base; // the batch's start is the next base, the old one an event to use
+    meter->base = batch->start;
+    batch->start = base;
+    if ((int64_t)batch->opened > meter->offset) meter->offset = (int64_t)batch->opened;
+}
+
+// When the batch began, in ns after base; false: the driver does not tell.
+static bool began(struct meter *meter, struct batch *batch, int64_t *from) {
+    float offset = 0;
+    if (meter->base && REAL(cuEventElapsedTime)(&offset, meter->base, batch->start)) return false;
+    *from = (int64_t)((double)offset * MILLISECOND);
+    return offset > -1e6f && offset < 1e9f;
+}
+
+// False: it still runs.
+static bool settle(struct meter *meter, struct batch *batch, uint64_t now) {
+    CUresult result = REAL(cuEventQuery)(batch->end);
+    float length = 0;
+    int64_t from;
+    if (result == CUDA_ERROR_NOT_READY) {
+        if (meter->base && !REAL(cuEventQuery)(batch->start) && began(meter, batch, &from))
+            budget_pay(meter->index, (uint64_t)(from + meter->offset), now, now);
+        return false;
+    }
+    if (!result && batch->launches && !REAL(cuEventElapsedTime)(&length, batch->start, batch->end) &&
+        began(meter, batch, &from) && length >= 0 && length < 1e9f) {
+        uint64_t took = (uint64_t)((double)length * MILLISECOND),
+                 average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED);
+        if (batch->idle && average) { // between what was seen and what such launches usually take
+            uint64_t least = took > batch->idle ? took - batch->idle : 0, usual = average * batch->launches;
+            took = usual < least ? least : usual < took ? usual : took;
+        } else {
+            __atomic_store_n(&meter->average,
+                             average ? (3 * average + took / batch->launches) / 4 + 1 : took / batch->launches + 1,
+                             __ATOMIC_RELAXED);
+        }
+        anchor(meter, batch, from);
+        uint64_t start = (uint64_t)((batch->start == NULL || from >= REBASE ? 0 : from) + meter->offset);
+        budget_pay(meter->index, start, start + took, now);
+        budget_count(meter->index, batch->launches, 0);
+    }
+    put_back(batch);
+    return true;
+}
+
+static void harvest_meter(struct meter *meter, uint64_t now) {
+    spin_lock(&meter->lock);
+    struct batch *list = meter->pending, *kept = NULL, **tail = &kept;
+    meter->pending = NULL;
+    meter->tail = &meter->pending;
+    spin_unlock(&meter->lock);
+    for (struct batch *next; list; list = next) {
+        next = list->next;
+        if (settle(meter, list, now)) continue;
+        *tail = list;
+        tail = &list->next;
+    }
+    *tail = NULL;
+    if (!kept) return;
+    spin_lock(&meter->lock);
+    *tail = meter->pending;
+    if (!meter->pending) meter->tail = tail;
+    meter->pending = kept;
+    spin_unlock(&meter->lock);
+}
+
+// One thread at a time. Another thread may have a capture in which the driver forbids to ask for events, unless this
+// thread says it knows what it does.
+static void harvest(struct process *mine) {
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (!spin_try(&mine->harvesting)) return;
+    bool exchanged = HAS(cuThreadExchangeStreamCaptureMode) && !REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    uint64_t now = now_ns();
+    for (int i = 0; i < METERS; i++) {
+        struct meter *meter = &mine->meters[i];
+        CUcontext context = __atomic_load_n(&meter->context, __ATOMIC_ACQUIRE);
+        if (!context || !__atomic_load_n(&meter->pending, __ATOMIC_RELAXED)) continue;
+        bool entered = enter_context(context);
+        harvest_meter(meter, now);
+        leave_context(entered);
+    }
+    if (exchanged) REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    spin_unlock(&mine->harvesting);
+}
+
+// ---------------------------------------------------------------- the helper
+
+void sleep_ns(uint64_t ns) {
+    static int (*sleeper)(const struct timespec *, struct timespec *);
+    int (*call)(const struct timespec *, struct timespec *) = __atomic_load_n(&sleeper, __ATOMIC_RELAXED);
+    if (!call && (call = (__typeof__(call))real_symbol("nanosleep")))
+        __atomic_store_n(&sleeper, call, __ATOMIC_RELAXED);
+    struct timespec pause = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    if (call) call(&pause, NULL);
+}
+
+// A recording on the default stream would break a capture of another stream, so that none may begin meanwhile.
+static bool end_late_batches(struct process *mine, uint64_t now) {
+    bool any = false;
+    if (!spin_try(&mine->harvesting)) return true;
+    spin_lock(&mine->capturing);
+    for (size_t i = 0; i < LANES; i++) {
+        spin_lock(&mine->lanes[i].lock);
+        struct batch *batch = mine->lanes[i].open;
+        any |= batch != NULL;
+        bool late = batch && !batch->inflight && !batch->thread && now - batch->last >= LATE && now > batch->last &&
+                    !mine->captures;
+        if (late) mine->lanes[i].open = NULL;
+        spin_unlock(&mine->lanes[i].lock);
+        if (late) finish(batch, now - batch->last);
+    }
+    spin_unlock(&mine->capturing);
+    spin_unlock(&mine->harvesting);
+    return any;
+}
+
+static bool any_pending(struct process *mine) {
+    for (int i = 0; i < METERS; i++)
+        if (__atomic_load_n(&mine->meters[i].context, __ATOMIC_ACQUIRE) &&
+            __atomic_load_n(&mine->meters[i].outstanding, __ATOMIC_RELAXED))
+            return true;
+    return false;
+}
+
+static void *help(void *argument) {
+    struct process *mine = argument;
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (HAS(cuThreadExchangeStreamCaptureMode)) REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    for (int idle = 0; idle < IDLE_TICKS; idle++) {
+        sleep_ns(TICK);
+        bool open = end_late_batches(mine, now_ns());
+        harvest(mine);
+        if (open || any_pending(mine)) idle = 0;
+    }
+    __atomic_store_n(&mine->helper, 0, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static void start_helper(struct process *mine) {
+    uint32_t none = 0;
+    if (__builtin_expect(__atomic_load_n(&mine->helper, __ATOMIC_SEQ_CST), 1)) return;
+    if (!__atomic_compare_exchange_n(&mine->helper, &none, 1, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) return;
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
+        (__typeof__(create))real_symbol("pthread_create");
+    int (*detach)(pthread_t) = (__typeof__(detach))real_symbol("pthread_detach");
+    sigset_t all, before;
+    pthread_t thread;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before); // of this thread, and so of the new one: signals are the program's
+    bool started = create && detach && !create(&thread, NULL, help, mine);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (started) detach(thread);
+    else __atomic_store_n(&mine->helper, 0, __ATOMIC_SEQ_CST);
+}
+
+// ---------------------------------------------------------------- the way of a launch
+
+// GPU time that launches already made will still take, as far as the average tells.
+static int64_t ahead_of_gpu(const struct meter *meter) {
+    uint64_t average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED),
+             outstanding = __atomic_load_n(&meter->outstanding, __ATOMIC_RELAXED);
+    return average ? (int64_t)(average * outstanding) : outstanding > LAUNCHES ? DEPTH + (int64_t)MILLISECOND : 0;
+}
+
+// No wait goes on longer than the debt it began with takes to be paid, or the queued work to be done: a kernel that
+// runs may be waiting for this launch.
+static uint64_t wait(struct process *mine, struct meter *meter, uint64_t entered) {
+    int64_t left = budget_left(meter->index, entered), queued = ahead_of_gpu(meter);
+    uint64_t paid = entered + (left < 0 ? budget_wait(meter->index, -left) : 0);
+    uint64_t done = entered + (queued > DEPTH ? 2 * (uint64_t)queued : 0), now = entered;
+    for (;;) {
+        harvest(mine);
+        left = budget_left(meter->index, now);
+        queued = ahead_of_gpu(meter);
+        uint64_t pause;
+        if (left < 0 && now < paid) pause = budget_wait(meter->index, -left);
+        else if (queued > DEPTH && now < done) pause = (uint64_t)(queued - DEPTH / 2);
+        else break;
+        sleep_ns(pause < SLICE ? pause > 50000 ? pause : 50000 : SLICE);
+        now = now_ns();
+    }
+    budget_count(meter->index, 0, now - entered);
+    return now;
+}
+
+CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
+    struct process *mine = process();
+    struct meter *meter;
+    CUresult result = meter_here(&meter);
+    pass->batch = NULL;
+    if (!meter) return result;
+    stream = name_of(stream, per_thread);
+    void *thread = thread_of(stream);
+    size_t lane = lane_of(meter, stream, thread);
+    uint64_t now = now_ns();
+    if (__builtin_expect(budget_left(meter->index, now) < 0 || ahead_of_gpu(meter) > DEPTH, 0)) {
+        if (in_capture(stream)) return CUDA_SUCCESS;
+        flush_all(mine, meter, now);
+        now = wait(mine, meter, now);
+    }
+    pass->at = now;
+    spin_lock(&mine->lanes[lane].lock);
+    struct batch *batch = mine->lanes[lane].open;
+    bool ours = batch && batch->meter == meter && batch->stream == stream && batch->thread == thread;
+    if (ours && !batch->closing && now - batch->last <= SOON) {
+        batch->inflight++;
+        batch->launches++;
+        batch->last = now;
+        pass->batch = batch;
+    }
+    spin_unlock(&mine->lanes[lane].lock);
+    if (pass->batch) {
+        __atomic_fetch_add(&meter->outstanding, 1, __ATOMIC_RELAXED);
+        return CUDA_SUCCESS;
+    }
+    if (batch) flush_lane(mine, lane, NULL, NULL, NULL, now);
+    if (in_capture(stream) || !(batch = take(mine, meter))) return CUDA_SUCCESS;
+    if (REAL(cuEventRecord)(batch->start, stream)) {
+        put_back(batch);
+        return CUDA_SUCCESS;
+    }
+    batch->stream = stream;
+    batch->thread = thread;
+    batch->opened = batch->last = now;
+    batch->launches = batch->inflight = 1;
+    __atomic_fetch_add(&meter->outstanding, 1, __ATOMIC_RELAXED);
+    pass->batch = batch;
+    spin_lock(&mine->lanes[lane].lock);
+    if (!mine->lanes[lane].open) mine->lanes[lane].open = batch;
+    spin_unlock(&mine->lanes[lane].lock);
+    start_helper(mine);
+    return CUDA_SUCCESS;
+}
+
+void meter_leave(struct pass *pass, CUresult result, bool alone) {
+    struct batch *batch = pass->batch;
+    if (!batch) return;
+    struct process *mine = process();
+    size_t lane = lane_of(batch->meter, batch->stream, batch->thread);
+    spin_lock(&mine->lanes[lane].lock);
+    bool shared = mine->lanes[lane].open == batch;
+    if (result) {
+        batch->launches--;
+        __atomic_fetch_sub(&batch->meter->outstanding, 1, __ATOMIC_RELAXED);
+    }
+    if (alone || !shared || batch->thread || batch->launches >= LAUNCHES || pass->at - batch->opened >= AGE)
+        batch->closing = true;
+    bool last = --batch->inflight == 0 && batch->closing;
+    if (last && shared) mine->lanes[lane].open = NULL;
+    spin_unlock(&mine->lanes[lane].lock);
+    if (last) finish(batch, 0);
+}
+
+void meter_flush(CUstream stream, bool per_thread) {
+    struct process *mine = process();
+    struct meter *meter;
+    if (!mine || meter_here(&meter) || !meter) return;
+    stream = name_of(stream, per_thread);
+    if (stream == LEGACY) return meter_flush_context(); // it waits for the others
+    void *thread = thread_of(stream);
+    flush_lane(mine, lane_of(meter, stream, thread), meter, stream, thread, 0);
+}
+
+void meter_flush_context(void) {
+    struct process *mine = process();
+    struct meter *meter;
+    if (!mine || meter_here(&meter) || !meter) return;
+    flush_all(mine, meter, 0);
+}
+
+void meter_capture(bool begins) {
+    struct process *mine = process();
+    if (!mine) return;
+    spin_lock(&mine->capturing);
+    mine->captures = begins ? mine->captures + 1 : mine->captures ? mine->captures - 1 : 0;
+    spin_unlock(&mine->capturing);
+}
+
+void gate_destroying(void) {
+    struct process *mine = process();
+    if (!mine) return;
+    harvest(mine);
+    spin_lock(&mine->harvesting);
+}
+
+// Work that is not paid for is charged by its average, as far as that is a slice: its events went with the context.
+static void forget(struct process *mine, struct meter *meter) {
+    for (size_t i = 0; i < LANES; i++) {
+        spin_lock(&mine->lanes[i].lock);
+        if (mine->lanes[i].open && mine->lanes[i].open->meter == meter) mine->lanes[i].open = NULL;
+        spin_unlock(&mine->lanes[i].lock);
+    }
+    uint64_t now = now_ns(), usual = meter->outstanding * meter->average;
+    if (meter->outstanding) budget_pay(meter->index, now - (usual < SLICE ? usual : SLICE), now, now);
+    spin_lock(&mine->lock);
+    for (size_t i = 0; i < BATCHES; i++)
+        if (mine->batches[i].meter == meter) __builtin_memset(&mine->batches[i], 0, sizeof mine->batches[i]);
+    __builtin_memset(meter, 0, sizeof *meter);
+    spin_unlock(&mine->lock);
+}
+
+void gate_destroyed(CUcontext context) {
+    struct process *mine = process();
+    struct meter *meter = mine && context ? meter_of(mine, context, -1) : NULL;
+    if (meter) forget(mine, meter);
+    if (mine) spin_unlock(&mine->harvesting);
+}

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The share of GPU time a container gets, in virtual time: what the machine is doing meanwhile changes nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim.clock
+import sim.cuda
+from kube_accel.enforce.policy import Feedback, Limit
+from native.conftest import GIB, NATIVE, Container, Libraries
+from sim.nvml.topology import Topology
+
+POINTS = 0.02
+HERE = Path(__file__).parent
+ENTRIES = ["kernel", "ptsz", "ex", "cooperative", "multi", "grid", "graph"]
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of ``load`` and ``feedback``."""
+    out = tmp_path_factory.mktemp("programs")
+    command = ["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", f"-I{sim.cuda.HERE}", f"-I{NATIVE}", "-pthread"]
+    for name in ("load", "feedback"):
+        subprocess.run([*command, "-o", out / name, HERE / f"{name}.c", "-ldl"], check=True)
+    return out
+
+
+class Card:
+    """Containers that share a GPU and a virtual clock, and run load.c."""
+
+    def __init__(self, root: Path, libraries: Libraries, topology: Topology, programs: Path) -> None:
+        self.root, self.libraries, self.topology, self.programs = root, libraries, topology, programs
+        self.clock = sim.clock.build(root)
+        self.containers: list[Container] = []
+
+    def limit(self, percent: int, soft: int = 0) -> Limit:
+        return Limit(self.topology.gpus[0].uuid, 4 * GIB, percent, soft_cores=soft)
+
+    def container(self, percent: int, soft: int = 0) -> Container:
+        root = self.root / str(len(self.containers))
+        container = Container(root, self.libraries, self.topology, [self.limit(percent, soft)])
+        self.containers.append(container)
+        container.gpus = self.containers[0].gpus
+        return container
+
+    def run(self, *jobs: tuple[Container, str], feedback: int = 0) -> list[dict[str, Any]]:
+        """What load.c says of each job, all at once; with ``feedback`` the daemon speaks that often, once a second."""
+        parties = len(jobs) + (feedback > 0)
+        clock = {
+            "LD_PRELOAD": str(self.clock),
+            "SIMCLOCK_FILE": str(self.root / "clock"),
+            "SIMCLOCK_PARTIES": str(parties),
+        }
+        sim.clock.gather(self.root / "clock")
+
+        def start(container: Container, *command: str | Path) -> subprocess.Popen[str]:
+            environment = {**container.environment, **clock}
+            return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+        processes = [start(container, self.programs / "load", *words.split()) for container, words in jobs]
+        if feedback:
+            told = [
+                str(word)
+                for (container, _), process in zip(jobs, processes, strict=True)
+                for word in (container.policy, process.pid)
+            ]
+            start(jobs[0][0], self.programs / "feedback", str(feedback), *told)
+        answers = []
+        for process in processes:
+            out, err = process.communicate(timeout=120)
+            assert (process.returncode, err) == (0, ""), err
+            answers.append(json.loads(out))
+        return answers
+
+
+@pytest.fixture
+def card(tmp_path: Path, libraries: Libraries, topology: Topology, programs: Path) -> Card:
+    return Card(tmp_path, libraries, topology, programs)
+
+
+def near(share: float, percent: float) -> bool:
+    return abs(share - percent / 100) <= POINTS
+
+
+@pytest.mark.parametrize("percent", [10, 30, 50, 90])
+@pytest.mark.parametrize("work", ["10 2000", "10 2000 sync=1", "10 50 sync=20", "60 100000 sync=1"])
+def test_a_container_gets_its_share(card: Card, percent: int, work: str) -> None:
+    [answer] = card.run((card.container(percent), work))
+    assert near(answer["share"], percent)
+
+
+@pytest.mark.parametrize("percent", [0, 100])
+def test_without_a_limit_nothing_is_gated_or_measured(card: Card, percent: int) -> None:
+    container = card.container(percent)
+    [answer] = card.run((container, "2 1000"))
+    assert answer["share"] > 0.99
+    account = container.account()
+    assert (account.launches, account.busy_ns, account.throttled_ns) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_every_way_to_launch_is_gated(card: Card, entry: str) -> None:
+    container = card.container(30)
+    [answer] = card.run((container, f"10 1000 streams=1 by={entry}"))
+    assert near(answer["share"], 30)
+    assert abs(container.account().busy_ns - answer["launched"] * 10**6) < 10**8
+
+
+@pytest.mark.parametrize(
+    "work", ["streams=4", "streams=4 sync=8", "threads=4 streams=1", "threads=3 streams=2 by=graph"]
+)
+def test_streams_that_overlap_are_charged_once(card: Card, work: str) -> None:
+    [answer] = card.run((card.container(30), f"10 1000 {work}"))
+    assert near(answer["share"], 30)
+
+
+def test_a_container_that_uses_less_than_its_share_never_waits(card: Card) -> None:
+    container = card.container(30)
+    [answer] = card.run((container, "5 10 sync=20 think=1000"))
+    assert near(answer["share"], 16.7)
+    assert container.account().throttled_ns == 0
+
+
+def test_processes_of_a_container_share_one_budget(card: Card) -> None:
+    container = card.container(30)
+    answers = card.run(*[(container, "10 2000 sync=1")] * 4)
+    assert near(sum(answer["share"] for answer in answers), 30)
+    assert all(answer["share"] > 0.05 for answer in answers)
+
+
+def test_two_tenants_get_30_and_70(card: Card) -> None:
+    """Both always have work: each is measured through the other's time slices, and corrected by what NVML saw."""
+    first, second = card.run((card.container(30), "40 2000"), (card.container(70), "40 2000"), feedback=39)
+    assert abs(first["share"] / second["share"] / (30 / 70) - 1) <= 0.1
+    assert first["share"] + second["share"] > 0.95
+
+
+def test_the_soft_limit_holds_while_the_others_are_idle(card: Card) -> None:
+    [answer] = card.run((card.container(30, soft=80), "10 2000"), feedback=9)
+    assert near(answer["share"], 80)
+
+
+def test_the_hard_limit_holds_while_the_others_are_busy_or_nobody_knows(card: Card) -> None:
+    first, _ = card.run((card.container(30, soft=80), "20 2000"), (card.container(50), "20 2000"), feedback=19)
+    assert near(first["share"], 30)
+    [answer] = card.run((card.container(30, soft=80), "10 2000"))
+    assert near(answer["share"], 30)
+
+
+@pytest.mark.parametrize("streams", [0, 2])
+def test_a_capture_beside_throttled_work_has_what_the_program_put_into_it(card: Card, streams: int) -> None:
+    """load.c fails when a graph of 100 captured launches has another number of nodes, or a capture breaks."""
+    [answer] = card.run((card.container(30), f"10 1000 capture=1 streams={streams}"))
+    assert answer["captured"] > 50
+    assert answer["captured_records"] == 0
+    assert near(answer["share"], 30)
+
+
+def test_a_kernel_of_many_seconds_is_paid_for(card: Card) -> None:
+    [answer] = card.run((card.container(10), "400 5000000 sync=1"))
+    assert near(answer["share"], 10)
+
+
+def test_a_new_limit_counts_at_once(card: Card) -> None:
+    container = card.container(10)
+    card.run((container, "5 2000"))
+    container.tell(card.limit(60))
+    [answer] = card.run((container, "10 2000"))
+    assert near(answer["share"], 60)
+    container.tell(card.limit(100))
+    [answer] = card.run((container, "10 2000"))
+    assert answer["share"] > 0.99
+
+
+def test_stale_feedback_is_no_feedback(card: Card) -> None:
+    container = card.container(30, soft=80)
+    container.tell(card.limit(30, soft=80), feedback=[Feedback(None, 0, 0)], at_ns=1)
+    [answer] = card.run((container, "10 2000"))
+    assert near(answer["share"], 30)
