@@ -15,11 +15,11 @@ from kube_accel.model import Mode
 from kube_accel.sharing.inventory_annotation import ANNOTATION
 from kube_accel.sharing.profile import PROFILES as SHARED
 from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE
-from sim import mps
+from sim import driver, mps
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
 from sim.kubelet import FakeKubelet
-from sim.nvml import build, sysfs
+from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
 
 NAME = "node"
@@ -96,7 +96,7 @@ def simulated_node(profile: str, mode: Mode) -> Iterator[Node]:
         sysfs.load_driver(topology, root)
         if topology.migs:
             sysfs.write_capabilities(topology, root)
-        build(root / "usr/lib")
+        driver.install(root / "usr/lib", topology.system.driver)
         kubelet = stack.enter_context(FakeKubelet(root / "var/lib/kubelet"))
         store, api = _api_server(root, stack)
         uuids = tuple(gpu.uuid for gpu in topology.gpus)

@@ -9,18 +9,25 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from sim.cluster import namespace
 from sim.cluster.kinds import Object, dig
+from sim.kubelet import DeviceSpec, Mount
+from sim.nvml.topology import Topology
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 PATH = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 """Stands for the image: whatever it is, our Python is in it."""
 _CRI = ("io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime")
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
+
+
+IMAGE_LIBRARIES = "/usr/lib/kube-accel/native"
+"""Where our image has the interposer."""
 
 
 class ContainerError(Exception):
@@ -114,6 +121,47 @@ def gpu_environment(env: Mapping[str, str], runtime: Object, host: Path, directo
     shown = {} if visible == "all" else {"GPUSIM_VISIBLE": visible}
     shown |= {"PATH": f"{programs}:{env['PATH']}", "LD_LIBRARY_PATH": str(host / "usr/lib")}
     return shown | {"GPUSIM_FILE": str(host / "gpusim.conf")}
+
+
+def device_environment(devices: Iterable[DeviceSpec], host: Path) -> dict[str, str]:
+    """What a driver goes by that finds the device nodes of some GPUs only."""
+    minors = {match[1] for spec in devices if (match := re.fullmatch(r"/dev/nvidia([0-9]+)", spec.container_path))}
+    if not minors:
+        return {}
+    topology = Topology.load(host / "gpusim.conf")
+    seen = [gpu.uuid for gpu in topology.gpus if str(gpu.index if gpu.minor is None else gpu.minor) in minors]
+    return {"GPUSIM_FILE": str(host / "gpusim.conf"), "GPUSIM_VISIBLE": ",".join(seen)}
+
+
+def enclosed(
+    argv: list[str], mounts: Iterable[tuple[Path, Mount]], directory: Path
+) -> tuple[list[str], dict[str, str], str]:
+    """A command and environment for files that device plugins have mounted at their paths, and a line for the log.
+
+    ``mounts``: where each lies on this machine. Where namespaces are forbidden the files are found by variables, which
+    is no test of what cannot be got around.
+    """
+    rows = [
+        (str(source), mount.container_path, mount.read_only)
+        for source, mount in mounts
+        if source != Path("/dev/null") and str(source) != mount.container_path and source.exists()
+    ]
+    if not rows:
+        return argv, {}, ""
+    # Empty, not absent: the programs of a simulated host would set it to the host's.
+    if not (why := namespace.forbidden()):
+        return namespace.command(directory, rows, argv), {"LD_LIBRARY_PATH": ""}, ""
+    found = directory / "translated"
+    for source, target, _ in rows:
+        kind = "driver" if "/kube-accel/driver/" in target else "lib" if ".so" in target else "bin"
+        link = found / kind / Path(target).name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(source)
+    env = {"LD_LIBRARY_PATH": str(found / "lib"), "PATH": f"{found / 'bin'}:{PATH}"}
+    env |= {"KUBE_ACCEL_DRIVER": str(found / "driver")}
+    env |= {f"KUBE_ACCEL_{name.upper()}": str(found / "bin" / name) for name in ("policy", "state")}
+    return argv, env, f"SIMULATOR: no namespaces here ({why}): mounts are translated into variables\n"
 
 
 class Running(Protocol):

@@ -298,7 +298,7 @@ def toolkit(_: Path, arguments: list[str]) -> int:
 
 def installer(host: Path, arguments: list[str]) -> int:
     """NVIDIA-Linux-<arch>-<version>.run and, with --uninstall, nvidia-uninstall."""
-    from sim import mps, nvml
+    from sim import driver, mps
     from sim.nvml import sysfs, topology
 
     version, *words = arguments
@@ -328,21 +328,22 @@ def installer(host: Path, arguments: list[str]) -> int:
         for installed in (
             control,
             host / MODULE,
-            host / "usr/lib" / nvml.LIBRARY,
+            *driver.installed(host / "usr/lib"),
             *(host / "usr/bin" / name for name in names),
         ):
             installed.unlink(missing_ok=True)
         return 0
     if (host / "sys/module/nvidia").exists() and "allow-installation-with-running-driver" not in given:
         _fail("ERROR: An NVIDIA kernel module 'nvidia' appears to be already loaded in your kernel.")
-    nvml.build(host / "usr/lib")
+    driver.install(host / "usr/lib", version)
     mps.install(control.parent)
     licence = "Dual MIT/GPL" if given.get("kernel-module-type", "open") == "open" else "NVIDIA"
     (host / MODULE).write_text(f"version {version}\nlicense {licence}\n")
     if not (host / "sys/module/nvidia").exists():
         modprobe(host, ["nvidia"])
     exports = f"export SIMHOST_ROOT='{host}' PYTHONPATH='{Path(__file__).parents[2]}' GPUSIM_FILE='{file}'"
-    exports += f" LD_LIBRARY_PATH='{host}/usr/lib'"
+    # A container has its libraries where its loader looks, and says so by an empty value.
+    exports += f""" LD_LIBRARY_PATH="${{LD_LIBRARY_PATH-'{host}/usr/lib'}}\""""
     uninstall = f"exec '{sys.executable}' -P '{__file__}' installer {version} --silent --uninstall"
     # The device nodes that nvidia-modprobe makes are there already.
     calls = (f"exec '{sys.executable}' -m sim.nvml.nvidia_smi", "exit 0 #", uninstall)

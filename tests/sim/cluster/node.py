@@ -20,14 +20,18 @@ from pathlib import Path
 
 import yaml
 
+from sim import native
 from sim.cluster.apiserver import VERSION, ApiServer
 from sim.cluster.containers import (
+    IMAGE_LIBRARIES,
     PATH,
     SERVICE_ACCOUNT,
     ContainerError,
     Mounts,
     Process,
     Running,
+    device_environment,
+    enclosed,
     environment,
     expand,
     gpu_environment,
@@ -111,6 +115,10 @@ class NodeAgent:
     def pod_ip(self) -> str:
         self._next_ip += 1
         return f"{self.address.rsplit('.', 2)[0]}.{self._next_ip // 256}.{self._next_ip % 256}"
+
+    def place(self, path: str) -> Path:
+        """Where a path of the host lies on this machine; daemons that run here know it already."""
+        return Path(path) if Path(path).is_relative_to(self.host) else self.host / path.lstrip("/")
 
     def log_path(self, pod: Object, container: str) -> Path:
         metadata = pod["metadata"]
@@ -426,7 +434,8 @@ class _Pod:
             granted = self._granted[item.spec["name"]]
             mounts = Mounts(
                 {entry["mountPath"]: self._mounts[entry["name"]] for entry in item.spec.get("volumeMounts", ())}
-                | {entry.container_path: agent.host / entry.host_path.lstrip("/") for entry in granted.mounts}
+                | {entry.container_path: agent.place(entry.host_path) for entry in granted.mounts}
+                | ({IMAGE_LIBRARIES: native.build()} if IMAGE_LIBRARIES in str(item.spec.get("command")) else {})
                 | ({SERVICE_ACCOUNT: self._directory / "serviceaccount"} if self._token else {})
             )
             base = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(agent.api.port)}
@@ -438,10 +447,18 @@ class _Pod:
             argv = [mounts.rewrite(expand(word, env)) for word in words]
             env = {key: value if base.get(key) == value else mounts.rewrite(value) for key, value in env.items()}
             env |= gpu_environment(env, self._runtime(), agent.host, self._directory)
+            if env.get("NVIDIA_VISIBLE_DEVICES") == "void":
+                env |= device_environment(granted.devices, agent.host)
             if Path(argv[0]).name == "kube-scheduler":
                 item.running = _SchedulerContainer(agent, argv, mounts, self._ip, log)
             else:
-                item.running = Process(argv, env, self._directory, log)
+                own = self._directory / item.spec["name"]
+                own.mkdir(exist_ok=True)
+                found = [(agent.place(entry.host_path), entry) for entry in granted.mounts]
+                argv, more, note = enclosed(argv, found, own)
+                with log.open("a") as file:
+                    file.write(note)
+                item.running = Process(argv, env | more, self._directory, log)
         except ContainerError as error:
             item.state = {"waiting": {"reason": error.reason, "message": str(error)}}
             item.due = time.monotonic() + _backoff(item.restarts)
