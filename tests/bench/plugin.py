@@ -28,6 +28,7 @@ from kube_accel.model import Assignment, Mode, Share
 from kube_accel.sharing import assignment
 from kube_accel.sharing.profile import PROFILES as SHARED
 from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE as RESOURCE
+from sim import native
 from sim.kubelet import Container, PodSpec
 
 RUNS = (
@@ -80,6 +81,8 @@ def ours(node: Node) -> list[str]:
         f"--service-account-dir={node.root}/serviceaccount",
         f"--mps-root={node.root}/mps",
         f"--mps-control-command={node.root}/bin/nvidia-cuda-mps-control",
+        f"--container-driver-root={node.root}",
+        f"--shim-dir={native.build()}",
     ]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import socket
 import sqlite3
@@ -96,8 +97,20 @@ class FractionNode:
         self.process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.extra: list[str] = []
+        self.enforcement = ["--enforcement=mps" if mode is Mode.MPS else "--enforcement=none"]
         self.validated: list[str] = []
         """More flags of the plugin, and of ``kube-accel validate``."""
+
+    def interpose(self) -> None:
+        """Have the plugin find a driver's libraries, and an interposer: any library is one here."""
+        libraries, native = self.root / "usr/lib", self.root / "native"
+        native.mkdir()
+        for stem in ("libcuda", "libnvidia-ml"):
+            for path in (libraries / f"{stem}.so.{self.topology.system.driver}", native / f"{stem}.so.1"):
+                shutil.copyfile(libraries / "libnvidia-ml.so.1", path)
+        (self.root / "proc").mkdir()
+        self.enforcement = ["--container-driver-root", str(self.root), "--proc-root", str(self.root / "proc")]
+        self.enforcement += ["--shim-dir", str(native), "--quota-overrides", f"{NAMESPACE}/overrides"]
 
     def start_api(self) -> None:
         self.api.start()
@@ -115,6 +128,7 @@ class FractionNode:
             *("--sysfs-root", str(self.root / "sys"), "--dev-root", str(self.root / "dev")),
             *("--state-dir", str(self.root / "state")),
             *("--service-account-dir", str(self.root / "account"), "--listen", f"127.0.0.1:{self.port}"),
+            *self.enforcement,
             *self.extra,
         ]
         with self.log.open("wb") as log:
@@ -282,6 +296,12 @@ class FractionNode:
         with sqlite3.connect(f"file:{self.root}/state/ledger.db?mode=ro", uri=True) as file:
             rows = file.execute("SELECT pod, container, gpu, cores, until FROM allocations ORDER BY id").fetchall()
         return [(pod, name, self.uuids.index(gpu), cores, until is not None) for pod, name, gpu, cores, until in rows]
+
+    def refusals(self) -> list[tuple[str, str, int]]:
+        """Pod, reason, how many allocations."""
+        statement = "SELECT pod, reason, count FROM refusals JOIN allocations ON allocation = id WHERE count > 0"
+        with sqlite3.connect(f"file:{self.root}/state/ledger.db?mode=ro", uri=True) as file:
+            return file.execute(f"{statement} ORDER BY id, reason").fetchall()
 
     def events(self) -> list[tuple[str, str, str]]:
         """Pod, reason, message."""

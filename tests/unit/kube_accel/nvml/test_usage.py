@@ -105,3 +105,21 @@ def test_old_samples_count_once_and_nonsense_is_cut_off() -> None:
     made = driver(nvmlDeviceGetProcessUtilization=lambda handle, since: samples)
     assert ask(made)["GPU-0"].time == {1: 100}
     assert ask(made)["GPU-0"].time == {}
+
+
+def test_a_driver_without_memory_limits_says_so(host: Host, watch: Callable[..., Watch]) -> None:
+    watching = watch(host)
+    uuids = ready(watching)
+    assert watching.monitor.limit_memory(uuids[0], "/kubepods", GIB, PATIENCE) == "Function Not Found"
+    assert watching.monitor.usage(uuids, PATIENCE) is not None
+    assert watching.monitor.limit_memory("GPU-unknown", "/kubepods", GIB, PATIENCE) == "there is no GPU GPU-unknown"
+
+
+def test_memory_limits_are_nvmls() -> None:
+    given: list[tuple[object, str, int, int]] = []
+
+    def limit(handle: object, limits: Any) -> None:
+        given.append((handle, limits.nameSpace, limits.softLimit, limits.hardLimit))
+
+    assert driver(nvmlDeviceSetMemoryLimits_v1=limit).limit("GPU-0", "/sys/fs/cgroup/pod", 4 * GIB) == {}
+    assert given == [("handle", "/sys/fs/cgroup/pod", 0, 4 * GIB)]

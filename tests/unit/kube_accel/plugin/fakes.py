@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from kube_accel.model import Ancestor, DriverState, Gpu, GpuHealth, GpuLink, Health, Inventory, Snapshot
+from kube_accel.model import Ancestor, DriverState, Gpu, GpuHealth, GpuLink, GpuUsage, Health, Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
 from kube_accel.sharing.whole import RESOURCE, layout
@@ -82,6 +82,12 @@ class FakeMonitor:
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot.version > after_version, timeout)
             return self._snapshot
+
+    def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
+        return None
+
+    def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
+        return "no NVML"
 
     def quiesce(self, seconds: float) -> None:
         self.set(replace(self._snapshot, driver_state=DriverState.QUIESCED, detail=f"for {seconds:g} s"))

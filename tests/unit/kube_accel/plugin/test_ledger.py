@@ -110,3 +110,39 @@ def test_a_directory_that_cannot_be_written_is_said_and_survived(
     ledger.record(ONE, "u", [HALF])
     assert ledger.allocations() == []
     assert "the ledger cannot be used" in caplog.text
+
+
+def counted(ledger: Ledger, running: bool = True) -> dict[tuple[str, str], int]:
+    return {(row.allocation.holder.pod, row.reason): row.count for row in ledger.refusals(running)}
+
+
+def test_refusals_add_up_over_the_starts_of_a_container(ledger: Ledger) -> None:
+    ledger.record(ONE, "u", [HALF])
+    assert ledger.refused(ONE, "GPU-1", {"limit": 3, "device": 0}) == {"limit"}
+    assert ledger.refused(ONE, "GPU-1", {"limit": 3, "device": 0}) == set()
+    assert ledger.refused(ONE, "GPU-1", {"limit": 5, "device": 1}) == {"limit", "device"}
+    ledger.restarted(ONE)
+    ledger.record(ONE, "u", [HALF])
+    assert ledger.refused(ONE, "GPU-1", {"limit": 0, "device": 0}) == set()
+    assert ledger.refused(ONE, "GPU-1", {"limit": 5, "device": 0}) == {"limit"}
+    assert counted(ledger) == {("one", "limit"): 10, ("one", "device"): 1}
+
+
+def test_what_a_tenant_makes_of_its_counters_stays_a_number(ledger: Ledger) -> None:
+    ledger.record(ONE, "u", [HALF])
+    for value in (2**53, 0, 2**53, 1) * 600:
+        ledger.refused(ONE, "GPU-1", {"limit": value})
+    assert counted(ledger)["one", "limit"] == 2**62
+    assert ledger.refused(TWO, "GPU-1", {"limit": 4}) == set()
+
+
+def test_refusals_of_what_ended_are_remembered_as_long_as_it_is(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
+    ledger.record(ONE, "u", [HALF])
+    ledger.refused(ONE, "GPU-1", {"policy": 2})
+    ledger.reconcile({}, uid)
+    assert counted(ledger) == {}
+    assert counted(ledger, running=False) == {("one", "policy"): 2}
+    clock.now += 100 * 86400
+    assert counted(Ledger(tmp_path, Mode.VGPU, clock), running=False) == {}
+    ledger.record(TWO, "u", [HALF])
+    assert counted(ledger, running=False) == {}

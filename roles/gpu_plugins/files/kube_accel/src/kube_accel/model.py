@@ -21,6 +21,20 @@ class Mode(StrEnum):
     """Shares of memory alone."""
 
 
+class Enforcement(StrEnum):
+    """What an administrator wants to enforce shares."""
+
+    AUTO = "auto"
+    """The interposer, with MPS in mode mps."""
+    INTERPOSER = "interposer"
+    MPS = "mps"
+    """In mode mps: MPS alone."""
+    DMEM = "dmem"
+    """The kernel, by cgroups; memory alone."""
+    NONE = "none"
+    """Nothing: shares are placed and accounted."""
+
+
 class Ancestor(IntEnum):
     """Closest PCIe ancestor of two GPUs, nearest first; values are ``nvmlGpuTopologyLevel_t``."""
 

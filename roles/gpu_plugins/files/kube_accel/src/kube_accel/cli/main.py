@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kube_accel.model import Mode
+from kube_accel.model import Enforcement, Mode
 from kube_accel.sharing import mig
 from kube_accel.sharing.delivery import Strategy
 
@@ -88,11 +88,15 @@ def _parser() -> argparse.ArgumentParser:
     cutting.add_argument("--mig-drain-force", action="store_true", help="those too that nothing makes anew")
     cutting.add_argument("--mig-drain-timeout", type=_seconds, default=300.0, help="seconds for it (default: 300)")
     plugin.add_argument(
-        "--proc-root", type=Path, default=Path("/proc"), help="where the host's /proc is seen: MIG's device files"
+        "--proc-root",
+        type=Path,
+        default=Path("/proc"),
+        help="where the host's /proc is seen: MIG's device files, and processes by the host's ids",
     )
     plugin.add_argument(
         "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
     )
+    _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps and cgpu"))
     plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
     extender = commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs")
@@ -119,6 +123,41 @@ def _parser() -> argparse.ArgumentParser:
     validate = commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
     validate.add_argument("--smi-command", default="nvidia-smi", help="tells compute modes (default: nvidia-smi)")
     return parser
+
+
+def _add_enforcement(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--enforcement",
+        type=Enforcement,
+        choices=tuple(Enforcement),
+        default=Enforcement.AUTO,
+        help="auto: the interposer, in mode mps beside MPS; mps: MPS alone; none: nothing",
+    )
+    group.add_argument(
+        "--allow-unenforced", action="store_true", help="offer shares even where nothing can enforce them"
+    )
+    group.add_argument(
+        "--shim-dir",
+        type=Path,
+        default=Path("/usr/lib/kube-accel/native"),
+        help="the interposer's libraries: libcuda.so.1 and libnvidia-ml.so.1 (default: /usr/lib/kube-accel/native)",
+    )
+    group.add_argument(
+        "--context-overhead",
+        type=_mebibytes,
+        default=0,
+        metavar="MIB",
+        help="charged to a container for each of its processes on a GPU (default: 0)",
+    )
+    group.add_argument(
+        "--quota-overrides", type=_namespaced, help="NAMESPACE/NAME of a ConfigMap with other limits for containers"
+    )
+
+
+def _mebibytes(text: str) -> int:
+    if not text.isdecimal() or len(text) > 6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MiB")
+    return int(text) << 20
 
 
 def _add_delivery(group: argparse._ArgumentGroup) -> None:

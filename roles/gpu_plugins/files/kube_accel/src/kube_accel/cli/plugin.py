@@ -78,6 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
         mps_root=arguments.mps_root,
         mps_control_command=arguments.mps_control_command,
         mps_interval=arguments.mps_interval,
+        enforcement=arguments.enforcement,
+        allow_unenforced=arguments.allow_unenforced,
+        shim_dir=arguments.shim_dir,
+        proc_root=arguments.proc_root,
+        context_overhead_bytes=arguments.context_overhead,
+        quota_overrides=ConfigMapRef(*arguments.quota_overrides) if arguments.quota_overrides else None,
     )
     monitor = GpuMonitor(_watching(arguments))
     try:

@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from kube_accel.cli.validate import Check, Status
 from kube_accel.enforce.mps import UNSEEN, MpsPaths, probe, unfit
@@ -45,6 +46,14 @@ def check_ledger(state_dir: Path, profile: Profile, gpus: Collection[Gpu], pod_r
     more = f" and {len(difference) - _NAMED} more" if len(difference) > _NAMED else ""
     detail = f"{'; '.join(difference[:_NAMED])}{more}"
     return Check(Status.FAIL, "ledger", detail, "restart the plugin, which fills it from what kubelet lists")
+
+
+def check_enforcement(status: Mapping[str, Any]) -> Check:
+    """Shares are enforced, by what was asked for."""
+    name, problem = status.get("enforcement", ""), status.get("enforcement_problem", "")
+    if not problem:
+        return Check(Status.OK, "enforcement", name or "not told by this release")
+    return Check(Status.WARN, "enforcement", f"{name}: {problem}", "see How shares are enforced in the role's README")
 
 
 def check_mps(inventory: Inventory, paths: MpsPaths) -> Check:

@@ -8,7 +8,6 @@ good for counting and for nothing else.
 from __future__ import annotations
 
 import struct
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -232,7 +231,7 @@ def read_policy(data: bytes) -> tuple[Policy, int]:
         raw, memory, overhead, cores, soft, uncounted, busy, others, _ = _POLICY_DEVICE.unpack_from(
             data, _POLICY_HEADER.size + place * _POLICY_DEVICE.size
         )
-        limits.append(Limit(f"GPU-{uuid.UUID(bytes=raw)}", memory, cores, soft, overhead))
+        limits.append(Limit(_uuid_text(raw), memory, cores, soft, overhead))
         told.append(
             Feedback(
                 None if uncounted == _UNKNOWN64 else uncounted,
@@ -270,7 +269,15 @@ def _read_device(head: bytes, place: int) -> DeviceAccount:
 
 def uuid_bytes(name: str) -> bytes:
     """A GPU's UUID as ``cuDeviceGetUuid`` gives it. Raises ValueError for what is none."""
-    return uuid.UUID(name.removeprefix("GPU-")).bytes
+    raw = bytes.fromhex(name.removeprefix("GPU-").replace("-", ""))
+    if len(raw) != 16:
+        raise ValueError(f"{name!r} is no UUID of a GPU")
+    return raw
+
+
+def _uuid_text(raw: bytes) -> str:
+    digits = raw.hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def uncounted(nvml_bytes: int, before: int, after: int, last: int | None) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which container a process belongs to, by its cgroups. Needs the host's process ids and no rights over the process."""
+"""Which container a process belongs to, by its cgroups, and where a pod's cgroup is. Needs no rights over processes."""
 
 from __future__ import annotations
 
@@ -49,3 +49,18 @@ def place_of(pid: int, proc_root: Path = Path("/proc")) -> Place | None:
             return place(file.read(_LIMIT))
     except OSError:
         return None
+
+
+def unified(cgroup_root: Path) -> bool:
+    """Whether there is one hierarchy of cgroups, version 2, for everything."""
+    return (cgroup_root / "cgroup.controllers").is_file()
+
+
+def pod_path(uid: str, cgroup_root: Path) -> str | None:
+    """A pod's cgroup below ``cgroup_root``, as ``/kubepods.slice/...``; None when there is none."""
+    names = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
+    for depth in ("*kubepods*", "*kubepods*/*", "*kubepods*/*/*", "*/*kubepods*/*", "*/*kubepods*/*/*"):
+        for path in cgroup_root.glob(depth):
+            if path.name in names or any(path.name.endswith(f"-{name}") for name in names):
+                return f"/{path.relative_to(cgroup_root)}"
+    return None

@@ -9,6 +9,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -62,6 +63,15 @@ class QuiesceError(TimeoutError):
     """The driver was not let go of in time."""
 
 
+@dataclass(slots=True, eq=False)
+class _Question:
+    """Something that a thread wants to know of NVML, or have done."""
+
+    operation: str
+    arguments: Mapping[str, object]
+    answer: dict[str, Any] | None = None
+
+
 @dataclass(slots=True)
 class _Worker:
     """The worker in use, and the request it owes an answer to."""
@@ -72,8 +82,8 @@ class _Worker:
     deadline: float | None
     answered: bool = False
     """It has given its inventory."""
-    sampling: bool = False
-    """The answer it owes is about processes."""
+    question: _Question | None = None
+    """What the answer it owes is for, when somebody waits for it."""
 
 
 class GpuMonitor:
@@ -90,16 +100,14 @@ class GpuMonitor:
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-        self._changed = threading.Condition()  # guards the next nine
+        self._changed = threading.Condition()  # guards the next seven
         self._snapshot = Snapshot(0, DriverState.STARTING, "NVML has not answered yet", None, MappingProxyType({}))
         self._stopping = False
         self._ended = False
         self._hold_until: float | None = None
         self._hold_detail = ""
         self._released = False
-        self._wanted: tuple[str, ...] = ()
-        self._asked = self._told = 0
-        self._usage: Mapping[str, GpuUsage] = {}
+        self._questions: deque[_Question] = deque()
 
         # The rest belongs to the thread.
         self._worker: _Worker | None = None
@@ -114,8 +122,6 @@ class GpuMonitor:
         self._kernel_log = KernelLog(options.kernel_logs)
         self._log_at = 0.0
         self._sightings = Sightings()
-        self._sampled = 0
-        """The question about processes that was passed on last."""
 
     def start(self) -> None:
         """Begin watching; returns at once."""
@@ -168,12 +174,26 @@ class GpuMonitor:
 
         A GPU that does not answer is left out. Time is what they had since the question before.
         """
+        answer = self._ask("usage", {"uuids": list(uuids)}, timeout)
+        return None if answer is None else translate.usage(answer)
+
+    def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
+        """Have the kernel limit what a cgroup may have of a GPU's memory; why that failed, empty when it did not."""
+        arguments = {"uuid": uuid, "cgroup": cgroup, "bytes": memory_bytes}
+        answer = self._ask("limit", arguments, timeout)
+        if answer is None:
+            return f"NVML did not answer within {timeout:g} s"
+        return str(answer["error"]["text"]) if "error" in answer else ""
+
+    def _ask(self, operation: str, arguments: Mapping[str, object], timeout: float) -> dict[str, Any] | None:
+        question = _Question(operation, arguments)
         with self._changed:
-            self._asked += 1
-            number, self._wanted = self._asked, tuple(uuids)
+            self._questions.append(question)
             self._wake()
-            answered = self._changed.wait_for(lambda: self._told >= number, timeout)
-            return self._usage if answered else None
+            self._changed.wait_for(lambda: question.answer is not None, timeout)
+            if question in self._questions:
+                self._questions.remove(question)
+            return question.answer
 
     def _wake(self) -> None:
         with self._changed:
@@ -225,8 +245,8 @@ class GpuMonitor:
             self._wedged(worker, now)
         elif worker.deadline is None and now >= self._poll_at:
             self._request("poll", now + self._options.deadline)
-        elif worker.deadline is None and self._told < self._asked:
-            self._request_usage(worker, now)
+        elif worker.deadline is None and self._questions:
+            self._pass_on(worker, now)
 
     def _sleep(self, now: float) -> None:
         """Until there is something to do."""
@@ -280,22 +300,25 @@ class GpuMonitor:
         self._worker = _Worker(process, started=now, request=0, deadline=None)
         self._request("inventory", now + self._options.start_deadline)
 
-    def _request(self, operation: str, deadline: float, **more: object) -> None:
+    def _request(self, operation: str, deadline: float, question: _Question | None = None) -> None:
         worker = self._worker
         assert worker is not None
         self._requests += 1
-        worker.request, worker.deadline, worker.sampling = self._requests, deadline, operation == "usage"
+        worker.request, worker.deadline, worker.question = self._requests, deadline, question
+        more = question.arguments if question is not None else {}
         with contextlib.suppress(OSError):  # it has ended: its output says so too
             worker.process.send({"id": self._requests, "op": operation, **more})
 
-    def _request_usage(self, worker: _Worker, now: float) -> None:
+    def _pass_on(self, worker: _Worker, now: float) -> None:
         with self._changed:
-            self._sampled, uuids = self._asked, self._wanted
-        self._request("usage", now + self._options.deadline, uuids=uuids)
+            # Whoever asked may have given up meanwhile.
+            question = self._questions.popleft() if self._questions else None
+        if question is not None:
+            self._request(question.operation, now + self._options.deadline, question)
 
-    def _sampled_usage(self, answer: dict[str, Any]) -> None:
+    def _told(self, question: _Question, answer: dict[str, Any]) -> None:
         with self._changed:
-            self._usage, self._told = translate.usage(answer), self._sampled
+            question.answer = answer
             self._changed.notify_all()
 
     def _receive(self, worker: _Worker, now: float) -> None:
@@ -316,8 +339,8 @@ class GpuMonitor:
             worker.deadline = None
             if "error" in message:
                 self._refused(worker, message["error"], now)
-            elif worker.sampling:
-                self._sampled_usage(message["ok"])
+            elif worker.question is not None:
+                self._told(worker.question, message["ok"])
             elif worker.answered:
                 self._polled(worker, message["ok"], now)
             else:

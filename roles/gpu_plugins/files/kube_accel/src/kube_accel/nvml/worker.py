@@ -2,7 +2,8 @@
 """The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root> <proc root>``.
 
 A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
-JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``, or ``"usage"`` with ``"uuids"``; answers on stdout are
+JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``, or ``"usage"`` with ``"uuids"``, or ``"limit"`` with
+``"uuid"``, ``"cgroup"`` and ``"bytes"``; answers on stdout are
 ``{"id": 1, "ok": ...}`` or ``{"id": 1, "error": {"code": 9, "text": ...}}``, and in between come
 ``{"event": "xid", "uuid": ..., "xid": 79}`` and ``{"event": "wait", "code": 15}`` (waiting for events failed: a reason
 to poll now). NVML is initialised once in a process's life; whoever wants a fresh look starts a fresh process.
@@ -107,6 +108,18 @@ class Driver:
         wanted = set(uuids)
         chosen = [device for device in self.devices if device.readable and device.facts["uuid"] in wanted]
         return {"gpus": [self._usage(device) for device in chosen]}
+
+    def limit(self, uuid: str, cgroup: str, memory: int) -> Record:
+        """Have the kernel keep a cgroup's processes to so many bytes of a GPU; drivers before 615 cannot."""
+        nvml = self._nvml
+        record: Record = {}
+        device = next((device for device in self.devices if device.readable and device.facts["uuid"] == uuid), None)
+        if device is None:
+            return {"error": {"code": None, "text": f"there is no GPU {uuid}"}}
+        with self._errors_into(record):
+            limits = nvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=cgroup.encode(), softLimit=0, hardLimit=memory)
+            nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, limits)
+        return record
 
     def _usage(self, device: Device) -> Record:
         nvml, handle, uuid = self._nvml, device.handle, str(device.facts["uuid"])
@@ -391,6 +404,8 @@ def serve(requests: io.BufferedReader, emit: Emit, driver: Driver, nvml: ModuleT
                     threading.Thread(target=watch_events, args=(nvml, events, uuids, emit), daemon=True).start()
             elif request["op"] == "usage":
                 answer = driver.usage(request["uuids"])
+            elif request["op"] == "limit":
+                answer = driver.limit(request["uuid"], request["cgroup"], request["bytes"])
             else:
                 answer = driver.poll()
         except nvml.NVMLError as error:

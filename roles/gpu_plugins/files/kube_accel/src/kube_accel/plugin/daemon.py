@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Snapshot
+from kube_accel.model import DriverState, GpuHealth, GpuUsage, Health, Inventory, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
@@ -56,6 +56,12 @@ class Gpus(Protocol):
     def wait(self, after_version: int, timeout: float) -> Snapshot:
         """The first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
 
+    def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
+        """What processes have of these GPUs; None when NVML does not tell within ``timeout`` seconds."""
+
+    def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
+        """Have the kernel limit a cgroup's memory of a GPU; why that failed, empty when it did not."""
+
     def quiesce(self, seconds: float) -> None:
         """Let go of NVML for so long. Raises TimeoutError when it does not let go."""
 
@@ -93,7 +99,7 @@ class Daemon:
             # Loaded here: whole GPUs need neither a ledger nor steering.
             from kube_accel.plugin.fractionpart import Fraction
 
-            self._fraction = Fraction(options, profile, lister, self._publish)
+            self._fraction = Fraction(options, profile, lister, gpus, self._publish)
             lister = self._fraction.lister
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
         self._lister = lister
@@ -374,7 +380,8 @@ class Daemon:
         root = self._options.sysfs_root
         classes = machine.pci_classes(root, (gpu.pci_address for gpu in inventory.gpus))
         kernel = Machine(machine.product(root), classes)
-        return labels(inventory, self._options.mode, self._whole.offered, kernel, self._whole.strategy)
+        found = labels(inventory, self._options.mode, self._whole.offered, kernel, self._whole.strategy)
+        return found if self._fraction is None or not found else found | self._fraction.labels()
 
     def _foreign(self, resource: str) -> bool:
         return mode_of(resource) not in (None, self._options.mode)
@@ -397,7 +404,7 @@ class Daemon:
         snapshot = self._gpus.snapshot()
         if snapshot.inventory is None:
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
-        return self._whole.problem
+        return self._fraction.enforcing.problem if self._fraction is not None else self._whole.problem
 
     def _registration(self) -> Registration:
         """The first that is not registered, if there is one."""
@@ -414,6 +421,7 @@ class Daemon:
             "detail": snapshot.detail,
             "mode": self._options.mode.value,
             **self._configuration_status(),
+            **(self._fraction.status() if self._fraction is not None else {}),
             "resources": {
                 served.registrar.resource: {
                     "registered": served.registrar.state.registered,

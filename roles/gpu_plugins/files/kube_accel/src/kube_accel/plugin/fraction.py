@@ -14,6 +14,7 @@ from typing import Protocol
 
 import grpc
 
+from kube_accel.enforce.backend import Ask, EnforceError
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Gpu, Inventory, Mode, Snapshot
 from kube_accel.placement.mps import client_limit
@@ -22,12 +23,12 @@ from kube_accel.plugin.devices import Device, healthy_gpus
 from kube_accel.plugin.holdings import Holder, Lister
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.pods import NodePod, NodePods, pending, staying
-from kube_accel.plugin.prestart import Devices, StartRefused, check_start, identify
+from kube_accel.plugin.prestart import Devices, Started, StartRefused, check_start, identify
 from kube_accel.plugin.server import ListedPlugin, refuse
 from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering, amounts
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Grant, Terms
-from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, grant, resources
+from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, resources
 from kube_accel.sharing.profile import Profile
 
 _log = logging.getLogger(__name__)
@@ -38,8 +39,15 @@ _WATCH_SECONDS = 0.5
 """How long a call nobody is known for waits for news of a pod."""
 _LIST_SECONDS = 1.0
 
-Enforcement = Callable[[Kind, Mapping[str, int], Mapping[str, Gpu]], Grant]
-"""What a mode adds to a container's grant for so many devices of each GPU."""
+
+class Enforcer(Protocol):
+    """How shares are enforced."""
+
+    def grant(self, ask: Ask) -> Grant:
+        """What a container receives for its devices of one kind. Raises EnforceError."""
+
+    def begin(self, ask: Ask, started: Started) -> None:
+        """Have the limits of a container in force before it starts. Raises EnforceError."""
 
 
 class Api(Protocol):
@@ -206,7 +214,7 @@ class FractionPlugin(ListedPlugin):
         allocator: Allocator,
         lister: Lister,
         ledger: Ledger,
-        enforcement: Enforcement | None,
+        enforcer: Enforcer,
         on_refused: Callable[[StartRefused], None],
         dev_root: Path,
         on_allocate: Callable[[tuple[str, ...]], None],
@@ -220,7 +228,7 @@ class FractionPlugin(ListedPlugin):
         self._profile = allocator.profile
         self._lister = lister
         self._ledger = ledger
-        self._enforcement = enforcement
+        self._enforcer = enforcer
         self._on_refused = on_refused
         self._rows: dict[tuple[Gpu, bool], tuple[Device, ...]] = {}
         """The devices of a GPU, healthy or not: thousands, the same each time."""
@@ -296,14 +304,10 @@ class FractionPlugin(ListedPlugin):
                     )
             if problem := self._spread(chosen) or self._allocator.torn(self._kind, container.devices_ids):
                 refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self.resource}: {problem}")
-            given = grant(chosen, self._kind, offer.gpus, self._profile, self._node_exists)
-            if self._enforcement is not None:
-                more = self._enforcement(self._kind, chosen, offer.gpus)
-                given = Grant(
-                    given.environment | more.environment,
-                    given.device_nodes + more.device_nodes,
-                    given.mounts | more.mounts,
-                )
+            try:
+                given = self._enforcer.grant(Ask(self._kind, tuple(container.devices_ids), chosen, offer.gpus))
+            except EnforceError as error:
+                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {error}")
             reply.container_responses.append(self._response(given))
         for container in request.container_requests:
             self._allocator.granted(self._kind, container.devices_ids)
@@ -323,6 +327,13 @@ class FractionPlugin(ListedPlugin):
             _log.warning("a container is not started", extra={"resource": self.resource, "reason": str(error)})
             self._on_refused(error)
             refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        try:
+            gpus = self._offer.gpus
+            chosen = counts(request.devices_ids, self._kind, gpus, self._profile)
+            self._enforcer.begin(Ask(self._kind, tuple(request.devices_ids), chosen, gpus), started)
+        except (EnforceError, ValueError) as error:
+            _log.error("a container is not started", extra={"resource": self.resource, "reason": str(error)})
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {error}")
         holder = started.holder
         if holder is not None:
             pod = self._allocator.pods.find(holder.namespace, holder.pod)

@@ -1,32 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon has more of in a mode that divides GPUs: pods, steering, ledger, MPS."""
+"""What the daemon has more of in a mode that divides GPUs: pods, steering, ledger, enforcement."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from kube_accel.enforce.backend import LABEL, Ask, Start
+from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.mps import MpsMonitor, MpsPaths
-from kube_accel.enforce.mps import grant as mps_grant
+from kube_accel.kube.cgroups import place_of
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
-from kube_accel.model import Mode, Share, Snapshot
-from kube_accel.plugin.fraction import Allocator, Enforcement, FractionPlugin
+from kube_accel.model import ContainerKind, GpuUsage, Mode, Share, Snapshot
+from kube_accel.plugin.enforcing import Enforcing
+from kube_accel.plugin.fraction import Allocator, FractionPlugin
 from kube_accel.plugin.holdings import Holder, Lister
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.options import PluginOptions
 from kube_accel.plugin.pods import NodePod, NodePods
-from kube_accel.plugin.prestart import StartRefused, by_container, held_shares
-from kube_accel.sharing.fraction import Kind, resources
+from kube_accel.plugin.prestart import Devices, Started, StartRefused, by_container, held_shares
+from kube_accel.plugin.tenants import Tenants, keys_of
+from kube_accel.sharing.delivery import Grant
+from kube_accel.sharing.fraction import WHOLE, Kind, gpu_of, resources
 from kube_accel.sharing.profile import Profile
 
 if TYPE_CHECKING:
     from kube_accel.plugin.reporter import Reporter
 
 _log = logging.getLogger(__name__)
+
+
+class Nvml(Protocol):
+    """What is asked of NVML while containers start and run."""
+
+    def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
+        """What processes have of these GPUs; None when NVML does not tell within ``timeout`` seconds."""
+
+    def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
+        """Have the kernel limit a cgroup's memory of a GPU; why that failed, empty when it did not."""
 
 
 class Listing:
@@ -56,8 +72,10 @@ class Listing:
 class Fraction:
     """Everything the resources of one mode share."""
 
-    def __init__(self, options: PluginOptions, profile: Profile, lister: Lister, on_health: Callable[[], None]) -> None:
-        """``on_health`` is called when a GPU became fit or unfit to be shared, on another thread."""
+    def __init__(
+        self, options: PluginOptions, profile: Profile, lister: Lister, nvml: Nvml, on_health: Callable[[], None]
+    ) -> None:
+        """``on_health`` is called when a GPU became fit or unfit to be shared, on another thread. Raises NodeError."""
         self.profile = profile
         self.held: Mapping[Holder, tuple[Share, ...]] = {}
         """What every container has, as kubelet told it last."""
@@ -70,13 +88,24 @@ class Fraction:
         self._snapshot: Snapshot | None = None
         self._listed: tuple[PodDevices, ...] | None = None
         self._listing = threading.Lock()
+        self._containers: Mapping[Holder, Devices] = {}
+        """Everybody's devices as kubelet told them last, to whoever asked."""
         self._reporter: Reporter | None = None
         self._mps: MpsMonitor | None = None
-        self._enforcement: Enforcement | None = None
         if options.mode is Mode.MPS:
             paths = MpsPaths(options.mps_root, options.mps_control_command)
             self._mps = MpsMonitor(paths, on_health, self._mps_incident, options.mps_interval)
-            self._enforcement = partial(mps_grant, profile=profile, paths=paths)
+        self.enforcing = Enforcing(options, profile, nvml.limit_memory, on_health)
+        self.tenants = Tenants(
+            self.enforcing.interposer.containers,
+            self._ledger,
+            self._pods,
+            nvml.usage,
+            lambda pid: place_of(pid, options.proc_root),
+            self._event,
+            self.enforcing.limits_cores,
+            options.context_overhead_bytes,
+        )
 
     def plugin(
         self, kind: Kind, on_allocate: Callable[[tuple[str, ...]], None], on_stream_end: Callable[[], None]
@@ -87,7 +116,7 @@ class Fraction:
             self._allocator,
             self.lister,
             self._ledger,
-            self._enforcement,
+            self,
             self._start_refused,
             self._options.dev_root,
             on_allocate,
@@ -97,12 +126,75 @@ class Fraction:
     def parts(self, stop: threading.Event) -> Iterator[tuple[str, Callable[[], None]]]:
         """Threads to run, each with a name."""
         yield "api", partial(self._follow_api, stop)
+        yield "enforcement", partial(self.enforcing.run, stop)
+        yield "tenants", partial(self.tenants.run, stop)
+
+    def grant(self, ask: Ask) -> Grant:
+        """What a container receives for its devices of one kind. Raises EnforceError."""
+        return self.enforcing.backend.grant(ask)
+
+    def begin(self, ask: Ask, started: Started) -> None:
+        """Have the limits of a container in force before it starts. Raises EnforceError."""
+        if ask.kind is Kind.CORES and not ask.whole:
+            # The files come with the memory.
+            return
+        shares = started.shares or self._unlisted(ask)
+        holder = started.holder
+        uid = self._uid(holder) if holder is not None else ""
+        backend, beside = self.enforcing.backend, self._beside(holder)
+        self.tenants.start(
+            holder, key_of(ask.ids), shares, lambda limits: backend.start(Start(ask.ids, limits, uid, beside))
+        )
+
+    def _beside(self, holder: Holder | None) -> dict[str, int]:
+        """Bytes that the other containers of a pod have, by the GPU's UUID."""
+        found: Counter[str] = Counter()
+        for other, devices in self._containers.items():
+            if (
+                holder is not None
+                and other != holder
+                and (other.namespace, other.pod) == (holder.namespace, holder.pod)
+            ):
+                for device in devices.get(Kind.MEMORY, ()):
+                    found[gpu_of(device)] += self.profile.memory_unit_bytes
+        return dict(found)
+
+    def _unlisted(self, ask: Ask) -> tuple[Share, ...]:
+        """What an init container has, which kubelet does not list: its cores are those that its pod asks for."""
+        if ask.kind is Kind.CORES:
+            return tuple(Share(uuid, WHOLE, ask.gpus[uuid].memory_bytes) for uuid in ask.chosen)
+        unit = self.profile.memory_unit_bytes
+        size = sum(ask.chosen.values()) * unit
+        cores = [
+            WHOLE if container.whole else container.cores
+            for pod in self._pods.all()
+            for container in (pod.request.containers if pod.request is not None else ())
+            if container.kind is ContainerKind.INIT and container.memory_bytes == size
+        ]
+        # Of several that it may be the least is taken.
+        least = min(cores, default=0)
+        return tuple(Share(uuid, least, count * unit) for uuid, count in ask.chosen.items())
+
+    def labels(self) -> dict[str, str]:
+        """What the node is labelled with besides."""
+        return {LABEL: self.enforcing.choice.name.value}
+
+    def status(self) -> dict[str, object]:
+        """For whoever asks the daemon how it is."""
+        choice = self.enforcing.choice
+        refused = [
+            {"pod": f"{row.allocation.holder.namespace}/{row.allocation.holder.pod}", "reason": row.reason}
+            | {"container": row.allocation.holder.container, "gpu": row.allocation.share.uuid, "count": row.count}
+            for row in self._ledger.refusals()
+        ]
+        return {"enforcement": choice.name.value, "enforcement_problem": choice.reason, "refusals": refused}
 
     def see(self, snapshot: Snapshot) -> Snapshot:
         """Take the GPUs as NVML tells them; returned as they are for this mode."""
         if self._mps is not None:
             self._mps.see(snapshot.inventory)
             snapshot = self._mps.apply(snapshot)
+        snapshot = self.enforcing.see(snapshot)
         first = self._snapshot is None or self._snapshot.inventory is None
         self._snapshot = snapshot
         self._allocator.see(snapshot)
@@ -118,15 +210,21 @@ class Fraction:
             if inventory is None:
                 return
             containers = by_container(listed, self.profile)
-            self.held = held_shares(containers, {gpu.uuid: gpu for gpu in inventory.gpus}, self.profile)
+            gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
+            self.held = held_shares(containers, gpus, self.profile)
+            # What ended has its last count taken before the ledger closes it.
+            self.tenants.listed(containers, self.held, gpus)
             self._ledger.reconcile(self.held, self._uid)
+            held = set[str]().union(*(keys_of(devices) for devices in containers.values()))
+            self.enforcing.interposer.prune(held)
 
     def _refresh(self) -> None:
         with suppress(PodResourcesError):
             self.lister.list(timeout=1)
 
     def _settle(self, listed: tuple[PodDevices, ...]) -> None:
-        self._allocator.settle(by_container(listed, self.profile))
+        self._containers = by_container(listed, self.profile)
+        self._allocator.settle(self._containers)
 
     def _uid(self, holder: Holder) -> str:
         pod = self._pods.find(holder.namespace, holder.pod)
@@ -135,6 +233,7 @@ class Fraction:
     def _follow_api(self, stop: threading.Event) -> None:
         # Loaded here: TLS and HTTP are not needed to serve kubelet, which is waited for.
         from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
+        from kube_accel.plugin.overrideswatch import OverridesWatch
         from kube_accel.plugin.podwatch import PodsWatch
         from kube_accel.plugin.reporter import Reporter
 
@@ -147,7 +246,11 @@ class Fraction:
         self._reporter = Reporter(client, self._options.node_name, tuple(resources(self.profile).values()))
         watch = PodsWatch(client, self._pods, self._options.node_name, stop)
         self._allocator.use_api(watch)
-        for name, target in (("reporter", self._reporter.run), ("pod lists", watch.run_lists)):
+        targets = {"reporter": self._reporter.run, "pod lists": watch.run_lists}
+        if self._options.quota_overrides is not None:
+            overrides = OverridesWatch(client, self._options.quota_overrides, self.tenants.override)
+            targets["quota overrides"] = partial(overrides.run, stop)
+        for name, target in targets.items():
             threading.Thread(target=target, name=name, daemon=True).start()
         watch.run()
 
@@ -162,6 +265,14 @@ class Fraction:
         if pod is not None and self._reporter is not None:
             self._reporter.event(pod, "GpuShareRefused", str(refused))
             self._reporter.remove(pod, str(refused))
+
+    def _event(self, holder: Holder, reason: str, message: str) -> None:
+        extra = {"pod": f"{holder.namespace}/{holder.pod}", "container": holder.container, "reason": message}
+        pod = self._pods.find(holder.namespace, holder.pod)
+        if pod is not None and self._reporter is not None:
+            self._reporter.event(pod, reason, f"container {holder.container}: {message}")
+        else:
+            _log.warning("not told to a pod", extra=extra)
 
     def _mps_incident(self, uuid: str, message: str) -> None:
         if self._reporter is None:

@@ -44,11 +44,26 @@ CREATE TABLE IF NOT EXISTS allocations (
 );
 CREATE UNIQUE INDEX IF NOT EXISTS running ON allocations (namespace, pod, container, gpu) WHERE until IS NULL;
 CREATE INDEX IF NOT EXISTS ended ON allocations (until) WHERE until IS NOT NULL;
+CREATE TABLE IF NOT EXISTS refusals (
+    allocation INTEGER NOT NULL,
+    reason TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    seen INTEGER NOT NULL,
+    PRIMARY KEY (allocation, reason)
+) WITHOUT ROWID;
 """
 _SELECT = (
     "SELECT mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since, until "
     "FROM allocations WHERE ? OR until IS NULL ORDER BY since, id"
 )
+
+_OPEN = "WHERE namespace = ? AND pod = ? AND container = ? AND until IS NULL"
+_REFUSALS = (
+    "SELECT mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since, until, reason, count "
+    "FROM allocations JOIN refusals ON allocation = id WHERE (? OR until IS NULL) AND count > 0 "
+    "ORDER BY since, id, reason"
+)
+_MOST = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +79,35 @@ class Allocation:
     until: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """How many allocations of GPU memory a container was refused, for one reason, in all its starts."""
+
+    allocation: Allocation
+    reason: str
+    """``limit``: over its limit; ``device``: the GPU itself was full; ``policy``: its limits could not be read."""
+    count: int
+
+
 class LedgerError(Exception):
     """The file cannot be read; the message names it and the reason."""
 
 
 def running(state_dir: Path) -> list[Allocation]:
     """The open rows as they are in the file, oldest first; nothing is changed. Raises LedgerError."""
+    return [_allocation(row) for row in _read(state_dir, _SELECT)]
+
+
+def refusals(state_dir: Path) -> list[Refusals]:
+    """What was refused to containers that run, as it is in the file; nothing is changed. Raises LedgerError."""
+    return [_refusals(row) for row in _read(state_dir, _REFUSALS)]
+
+
+def _read(state_dir: Path, statement: str) -> list[Any]:
     path = state_dir / FILE
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=5)) as connection:
-            return [_allocation(row) for row in connection.execute(_SELECT, (False,)).fetchall()]
+            return connection.execute(statement, (False,)).fetchall()
     except (sqlite3.Error, ValueError) as error:
         raise LedgerError(f"{path} cannot be read: {error}") from error
 
@@ -88,7 +122,12 @@ class Ledger:
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         old = clock() - _KEPT
-        self._run(lambda file: file.execute("DELETE FROM allocations WHERE until < ?", (old,)).rowcount, 0)
+
+        def forget(file: sqlite3.Connection) -> None:
+            file.execute("DELETE FROM allocations WHERE until < ?", (old,))
+            file.execute("DELETE FROM refusals WHERE allocation NOT IN (SELECT id FROM allocations)")
+
+        self._run(forget, None)
 
     def record(self, holder: Holder, uid: str, shares: Collection[Share]) -> None:
         """A container starts with these shares. Those it is known to have keep their ``since``."""
@@ -110,6 +149,47 @@ class Ledger:
         rows: list[Any] = self._run(lambda file: file.execute(_SELECT, (not running,)).fetchall(), [])
         return [_allocation(row) for row in rows]
 
+    def refused(self, holder: Holder, gpu: str, counts: Mapping[str, int]) -> set[str]:
+        """A running container's counters for one GPU, by reason, as they stand now; the reasons that have grown.
+
+        They count from the container's start, and go on from where they were when it starts anew.
+        """
+
+        def work(file: sqlite3.Connection) -> set[str]:
+            # What was seen is read and written in one: both plugins of an upgrade count.
+            file.execute("BEGIN IMMEDIATE")
+            key = (holder.namespace, holder.pod, holder.container, gpu)
+            row = file.execute(f"SELECT id FROM allocations {_OPEN} AND gpu = ?", key).fetchone()  # noqa: S608
+            if row is None:
+                return set()
+            known = dict(file.execute("SELECT reason, seen FROM refusals WHERE allocation = ?", row).fetchall())
+            # A counter that fell was written by a tenant: what it says now is all that can be believed.
+            grown = {
+                reason: value - seen if value >= seen else value
+                for reason, value in counts.items()
+                if value != (seen := known.get(reason, 0))
+            }
+            file.executemany(
+                "INSERT INTO refusals (allocation, reason, count, seen) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (allocation, reason) DO UPDATE SET count = MIN(count + excluded.count, ?), "
+                "seen = excluded.seen",
+                [(row[0], reason, more, counts[reason], _MOST) for reason, more in grown.items()],
+            )
+            return {reason for reason, more in grown.items() if more}
+
+        return self._run(work, set())
+
+    def restarted(self, holder: Holder) -> None:
+        """A container starts anew, and its counters with it."""
+        key = (holder.namespace, holder.pod, holder.container)
+        statement = f"UPDATE refusals SET seen = 0 WHERE allocation IN (SELECT id FROM allocations {_OPEN})"  # noqa: S608
+        self._run(lambda file: file.execute(statement, key).rowcount, 0)
+
+    def refusals(self, running: bool = True) -> list[Refusals]:
+        """What was refused to containers that run, or to all; none when the file cannot be read."""
+        rows: list[Any] = self._run(lambda file: file.execute(_REFUSALS, (not running,)).fetchall(), [])
+        return [_refusals(row) for row in rows]
+
     def close(self) -> None:
         """Close the file; it is opened again when needed."""
         with self._lock:
@@ -123,10 +203,9 @@ class Ledger:
 
     def _follow(self, connection: sqlite3.Connection, holder: Holder, uid: str, shares: Collection[Share]) -> None:
         key = (holder.namespace, holder.pod, holder.container)
-        where = "WHERE namespace = ? AND pod = ? AND container = ? AND until IS NULL"
         now = self._clock()
         wanted = {share.uuid: share for share in shares}
-        rows = connection.execute(f"SELECT id, mode, uid, gpu, cores, memory_bytes FROM allocations {where}", key)  # noqa: S608
+        rows = connection.execute(f"SELECT id, mode, uid, gpu, cores, memory_bytes FROM allocations {_OPEN}", key)  # noqa: S608
         for row, mode, known_uid, gpu, cores, memory in rows.fetchall():
             same = wanted.get(gpu) == Share(gpu, cores, memory) and mode == self._mode.value
             if same and (not uid or not known_uid or uid == known_uid):
@@ -192,3 +271,7 @@ class Ledger:
 
 def _allocation(row: tuple[Any, ...]) -> Allocation:
     return Allocation(Mode(row[0]), Holder(*row[1:4]), row[4], Share(*row[5:8]), since=row[8], until=row[9])
+
+
+def _refusals(row: tuple[Any, ...]) -> Refusals:
+    return Refusals(_allocation(row), row[10], row[11])

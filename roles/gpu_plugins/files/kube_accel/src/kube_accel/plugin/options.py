@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kube_accel.model import Mode
+from kube_accel.model import Enforcement, Mode
 from kube_accel.plugin.cdiwriter import CdiOptions
 from kube_accel.plugin.configfile import Configuration, parse
 from kube_accel.plugin.deliveryflags import DeliveryFlags
@@ -74,6 +74,18 @@ class PluginOptions:
     mps_control_command: str = "nvidia-cuda-mps-control"
     mps_interval: float = 5.0
     """Seconds from one look at a control daemon to the next; each runs the control program."""
+    enforcement: Enforcement = Enforcement.AUTO
+    """Of shares, as all that follows."""
+    allow_unenforced: bool = False
+    """Offer shares even where nothing can enforce them."""
+    shim_dir: Path = Path("/usr/lib/kube-accel/native")
+    """The interposer in the image."""
+    proc_root: Path = Path("/proc")
+    """Where processes are seen by the host's ids."""
+    context_overhead_bytes: int = 0
+    """Charged to a container for each of its processes on a GPU."""
+    quota_overrides: ConfigMapRef | None = None
+    """Other limits than containers were given, by administrators."""
 
 
 def check_directories(options: PluginOptions) -> None:

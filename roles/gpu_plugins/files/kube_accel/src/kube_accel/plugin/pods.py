@@ -8,7 +8,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kube_accel.model import ContainerKind, ContainerRequest, Mode, PodRequest
@@ -43,6 +43,8 @@ class NodePod:
     """Grows from pod to pod, in the order they were first seen here."""
     waiting: bool
     """Kubelet may not have admitted it yet."""
+    containers: Mapping[str, str] = field(default_factory=dict)
+    """Names of running containers by the runtime's ids."""
 
 
 class NodePods:
@@ -76,6 +78,12 @@ class NodePods:
         """The pod of this name; of several the last one."""
         found = [pod for pod in self.all() if (pod.namespace, pod.name) == (namespace, name)]
         return found[-1] if found else None
+
+    def container(self, uid: str, container_id: str) -> str:
+        """The name of a pod's container by the runtime's id; empty when it is not known."""
+        with self._changed:
+            pod = self._pods.get(uid)
+        return pod.containers.get(container_id, "") if pod is not None else ""
 
     def wait(self, after_version: int, timeout: float) -> bool:
         """Until something has changed since ``after_version``; False after ``timeout`` seconds."""
@@ -116,6 +124,7 @@ class NodePods:
                 controlled=any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()),
                 order=self._order if known is None else known.order,
                 waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
+                containers=_containers(status),
             )
             self._pods[uid] = pod
             self._note()
@@ -184,6 +193,16 @@ def _admission_failure(status: Mapping[str, Any]) -> str:
     if status.get("phase") == "Failed" and status.get("reason") == "UnexpectedAdmissionError":
         return str(status.get("message") or "no message")
     return ""
+
+
+def _containers(status: Mapping[str, Any]) -> dict[str, str]:
+    found = {}
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(key) or ():
+            _, _, identity = str(container.get("containerID") or "").rpartition("://")
+            if identity:
+                found[identity] = str(container.get("name"))
+    return found
 
 
 def _begun(status: Mapping[str, Any]) -> bool:

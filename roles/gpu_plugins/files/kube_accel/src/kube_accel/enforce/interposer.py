@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shares enforced by the interposer: a library in the driver's place that keeps account and limits of a container."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kube_accel.enforce.backend import Ask, EnforceError, Name, Start
+from kube_accel.enforce.containers import Containers, key_of
+from kube_accel.enforce.policy import Policy
+from kube_accel.enforce.shim import Builds, ShimError
+from kube_accel.model import Gpu, Inventory
+from kube_accel.sharing.cdi import DriverFiles
+from kube_accel.sharing.delivery import Delivery, Grant
+from kube_accel.sharing.fraction import Kind
+from kube_accel.sharing.interposition import CDI_FILES, Interposed, Sources, grant, interposed, missing, specification
+from kube_accel.sharing.whole import CONTROL_NODES, whole
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where things are."""
+
+    state_dir: Path
+    """The same path on the host and here."""
+    shim_dir: Path
+    """In the image."""
+    sysfs_root: Path
+    dev_root: Path
+    """Where the host's are seen."""
+    cdi_dir: Path
+
+
+class Interposer:
+    """The files of this node's containers; for any thread.
+
+    Whole GPUs have no limits, and the interposer all the same: kubelet asks for cores and memory in two calls, neither
+    of which knows of the other, and both have to bring the same libraries.
+    """
+
+    name = Name.INTERPOSER
+
+    def __init__(
+        self,
+        paths: Paths,
+        delivery: Delivery,
+        find_files: Callable[[Path, str], DriverFiles],
+        machine: str = platform.machine(),
+    ) -> None:
+        """``find_files`` finds the driver's files of a version below a directory."""
+        self.containers = Containers(paths.state_dir, paths.sysfs_root)
+        self._builds = Builds(paths.shim_dir, paths.state_dir, paths.sysfs_root, machine)
+        self._paths = paths
+        self._delivery = delivery
+        self._find_files = find_files
+        self._machine = machine
+        self._build = ""
+        self._files = DriverFiles()
+        self._inventory: Inventory | None = None
+
+    def unfit(self, inventory: Inventory) -> str:
+        """Why it cannot be used with this driver; empty when it can."""
+        try:
+            build = self._builds.install()
+        except ShimError as error:
+            return str(error)
+        root = self._delivery.driver_root_here
+        files = self._find_files(Path(root), inventory.driver_version)
+        if lacking := missing(files, inventory.driver_version):
+            return (
+                f"the driver's library {lacking} is not below {root}; mount the driver's root there, or say by "
+                "--container-driver-root where it is"
+            )
+        self._build, self._files, self._inventory = build, files, inventory
+        return ""
+
+    def grant(self, ask: Ask) -> Grant:
+        """Everything with the memory, and with cores that are whole GPUs; nothing with other cores."""
+        if ask.kind is Kind.CORES and not ask.whole:
+            return Grant({}, ())
+        key = key_of(ask.ids)
+        try:
+            self.containers.prepare(key, self._build)
+            got = self._interposed(key, self._build, [ask.gpus[uuid] for uuid in ask.chosen])
+            self._specify(key, got)
+        except OSError as error:
+            raise EnforceError(f"the container's files cannot be made: {error}") from error
+        return grant(got, key, self._delivery)
+
+    def start(self, start: Start) -> None:
+        """Write policy and account anew. Raises EnforceError."""
+        key = key_of(start.ids)
+        try:
+            build = self.containers.build_of(key)
+            if not build:
+                build = self._build
+                self.containers.prepare(key, build)
+            self.containers.start(key, Policy(start.limits))
+            # The driver may be another than when the container was admitted.
+            gpus = [gpu for limit in start.limits if (gpu := self._gpu(limit.uuid)) is not None]
+            self._specify(key, self._interposed(key, build, gpus))
+        except (OSError, ValueError) as error:
+            raise EnforceError(f"its limits cannot be written: {error}") from error
+
+    def prune(self, held: Collection[str]) -> None:
+        """Forget containers other than those with these keys, a while after they were made."""
+        self.containers.prune(held)
+        left = self.containers.keys()
+        used = {self.containers.build_of(key) for key in left} | {self._build}
+        for build in used - {""}:
+            self._builds.keep(build)
+        self._builds.prune(used)
+        with suppress(OSError):
+            for path in list(self._paths.cdi_dir.glob(f"{CDI_FILES}*.json")):
+                if path.stem.removeprefix(CDI_FILES) not in left:
+                    path.unlink(missing_ok=True)
+
+    def _gpu(self, uuid: str) -> Gpu | None:
+        return self._inventory.gpu(uuid) if self._inventory is not None else None
+
+    def _interposed(self, key: str, build: str, gpus: Iterable[Gpu]) -> Interposed:
+        if self._inventory is None:
+            raise OSError("the driver's files were not found yet")
+        shim = str(self._builds.path(build))
+        version, root = self._inventory.driver_version, self._delivery.driver_root
+        nodes = [name for gpu in sorted(gpus, key=lambda gpu: gpu.index) for name in whole(gpu).device_nodes]
+        present = [name for name in (*nodes, *CONTROL_NODES) if (self._paths.dev_root / name).exists()]
+        return interposed(
+            Sources(self._files, root, version, shim, self._machine),
+            str(self.containers.policy_path(key)),
+            str(self.containers.state_path(key)),
+            dict.fromkeys(present),
+        )
+
+    def _specify(self, key: str, got: Interposed) -> None:
+        """Have the container runtime know the container's device, where CDI brings it. Raises OSError."""
+        if not self._delivery.by_cdi:
+            return
+        directory = self._paths.cdi_dir
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / f"{CDI_FILES}{key}.json"
+        # Runtimes read what ends in .json or .yaml.
+        draft = path.with_suffix(f".{os.urandom(4).hex()}")
+        try:
+            draft.write_text(json.dumps(specification(got, key)) + "\n")
+            draft.chmod(0o644)
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
