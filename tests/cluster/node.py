@@ -20,6 +20,7 @@ import jinja2
 from cluster.control_plane import API_SERVICE, Program, answers
 from cluster.images import BUSYBOX
 from cluster.rig import KUBELET_ROOT, NODE, Rig
+from sim import native
 from sim.cluster import hostcmd
 from sim.cluster.client import until
 from sim.nvml import sysfs
@@ -81,6 +82,7 @@ class GpuNode:
             f"--state-dir={STATE}",
             f"--service-account-dir={self._account(mode)}",
             *flags,
+            f"--shim-dir={native.build()}",
         ]
         STATE.mkdir(exist_ok=True)
         environment = {"GPUSIM_FILE": str(TOPOLOGY), "KUBERNETES_SERVICE_HOST": API_SERVICE}
@@ -97,8 +99,9 @@ class GpuNode:
         if account.exists():
             return account
         template = jinja2.Template((TEMPLATES / "rbac.yml.j2").read_text())
+        names = {"gpu_plugins_namespace": "kube-system", "__gpu_plugins_overrides": "kube-accel-quota-overrides"}
         objects = self.rig.plane.root / f"{name}.yml"
-        objects.write_text(template.render(gpu_plugins_namespace="kube-system", __gpu_plugins_accounts=[name]))
+        objects.write_text(template.render(**names, __gpu_plugins_accounts=[name]))
         self.rig.kubectl("apply", f"--filename={objects}")
         account.mkdir()
         token = self.rig.kubectl("create", "token", name, "--namespace=kube-system", "--duration=2h")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Assembles the daemons' image archive .build/kube-accel.tar (OCI, docker load) from a root file system and wheels.
+# Assembles the daemons' image archive .build/kube-accel.tar (OCI, docker load) from a root file system, wheels and the interposer.
 #   BASE=path       root file system (directory or tar) or image archive with a Python; else debootstrap makes one: root
 #   ARCH=amd64      or arm64; another than this machine's needs BASE
 #   IMAGE_PYTHON=3.11  Python of BASE
@@ -41,13 +41,17 @@ python -m pip download --quiet --disable-pip-version-check --dest "$work/wheels"
   --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine" "$work"/own/*.whl 2>"$work/log" ||
   stop "$(grep -v '^WARNING' "$work/log")"
 
+say "compiling the interposer"
+"$source/native/build.sh" "$work/native" "$machine" || stop "the interposer for $machine needs gcc: install gcc-${machine/_/-}-linux-gnu"
+
 say "assembling"
 mkdir -p .build
-python - "$PWD/.build/kube-accel.tar" "${IMAGE:-kube-accel:$version}" "$arch" "$base" "$work"/wheels/*.whl >"$work/options" <<'P'
+python - "$PWD/.build/kube-accel.tar" "${IMAGE:-kube-accel:$version}" "$arch" "$base" "$work/native" "$work"/wheels/*.whl >"$work/options" <<'P'
 import json, os, sys
-path, reference, architecture, base, *wheels = sys.argv[1:]
+path, reference, architecture, base, native, *wheels = sys.argv[1:]
 exclude = ["usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "var/cache/*", "var/lib/apt/lists/*", "var/log/*"]
 options = {"path": path, "reference": reference, "architecture": architecture, "base": base, "wheels": wheels}
+options |= {"files": [{"src": native, "dest": "/usr/lib/kube-accel/native", "mode": "0755"}]}
 options |= {"entrypoint": ["kube-accel"], "base_exclude": exclude if os.path.isdir(base) else []}
 print(json.dumps(options))
 P

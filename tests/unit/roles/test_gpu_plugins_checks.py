@@ -442,8 +442,25 @@ def test_cdi_is_used_where_every_gpu_node_has_it(
     assert evaluate("gpu_plugins", "__gpu_plugins_cdi_used", {}, **variables) == (expected == ["cdi-cri"])
 
 
-@pytest.mark.parametrize(("mode", "by_cdi"), [("pgpu", True), ("pgpu", False), ("vgpu", True)])
-def test_the_plugin_sees_the_driver_only_where_it_is_to_write_about_it(
+@pytest.mark.parametrize(
+    ("runtime", "named", "expected"),
+    [
+        ("containerd://2.1.4", [], ["cdi-cri"]),
+        ("containerd://1.7.28", [], []),
+        ("containerd://2.1.4", ["envvar"], []),
+        ("containerd://1.7.28", ["cdi-cri", "cdi-annotations"], ["cdi-cri"]),
+    ],
+)
+def test_a_share_comes_by_one_cdi_device_or_by_mounts(
+    evaluate: Evaluate, runtime: str, named: list[str], expected: list[str]
+) -> None:
+    variables = answers(__gpu_plugins_nodes={"resources": [versions(runtime, mode="vgpu")]})
+    variables |= {"gpu_plugins_device_list_strategy": named}
+    assert evaluate("gpu_plugins", "__gpu_plugins_share_cdi", {}, **variables) == expected
+
+
+@pytest.mark.parametrize(("mode", "by_cdi"), [("pgpu", True), ("pgpu", False), ("vgpu", True), ("vgpu", False)])
+def test_the_plugin_sees_the_driver_only_where_it_hands_out_its_files(
     evaluate: Evaluate, mode: str, by_cdi: bool
 ) -> None:
     template = (Path(__file__).parents[3] / "roles/gpu_plugins/templates/daemonset.yml.j2").read_text()
@@ -463,15 +480,12 @@ def test_the_plugin_sees_the_driver_only_where_it_is_to_write_about_it(
     assert mounts.keys() == sources.keys()
     # As NVIDIA's runtime knows it, where it does not listen to the environment of containers without privileges.
     assert (mounts["visible"], sources["visible"]) == ("/var/run/nvidia-container-devices/all", "/dev/null")
-    if mode == "pgpu":
-        assert flags["device-list-strategy"] == ("cdi-cri" if by_cdi else "volume-mounts,envvar")
-        assert flags["config-map"] == "kube-system/kube-accel-configs"
-    else:
-        assert not {"device-list-strategy", "config-map"} & flags.keys()
-    if mode == "pgpu" and by_cdi:
-        assert (mounts["driver-root"], mounts["cdi"]) == (flags["container-driver-root"], flags["cdi-dir"])
-    else:
-        assert not {"driver-root", "cdi"} & mounts.keys()
+    told = "cdi-cri" if by_cdi else "volume-mounts,envvar" if mode == "pgpu" else None
+    assert flags.get("device-list-strategy") == told
+    assert flags.get("config-map") == ("kube-system/kube-accel-configs" if mode == "pgpu" else None)
+    assert mounts.get("driver-root") == flags.get("container-driver-root")
+    assert ("driver-root" in mounts) == (by_cdi or mode == "vgpu")
+    assert mounts.get("cdi") == (flags["cdi-dir"] if by_cdi else None)
 
 
 def test_the_specification_that_is_removed_is_the_one_the_plugin_writes(evaluate: Evaluate) -> None:
@@ -522,6 +536,29 @@ def test_a_short_name_of_an_image_is_refused(evaluate: Evaluate, reference: str,
     assert problems(evaluate, **given) == []
     (found,) = problems(evaluate, **given, gpu_plugins_image_reference=reference)
     assert "write the name in full" in found
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"gpu_plugins_mode": "vgpu"}, True),
+        ({"gpu_plugins_mode": "cgpu"}, True),
+        ({"gpu_plugins_mode": "mps"}, False),
+        ({"gpu_plugins_mode": "pgpu"}, False),
+        ({"gpu_plugins_mode": "vgpu", "gpu_plugins_enforcement": "none"}, False),
+        ({"gpu_plugins_mode": "vgpu", "gpu_plugins_allow_unenforced": True}, False),
+    ],
+)
+def test_an_image_without_interposer_is_refused_where_shares_need_it(
+    evaluate: Evaluate, given: dict[str, Any], refused: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "kube_accel-1-py3-none-any.whl").touch()
+    parts = {"base": "/srv/base", "wheels": [f"{tmp_path}/*.whl"]}
+    common = {"gpu_plugins_image": "", "gpu_plugins_extender_required": False} | given
+    found = problems(evaluate, **common, gpu_plugins_image_assemble={"amd64": parts})
+    assert any("without the interposer" in problem for problem in found) == refused
+    complete = {"amd64": parts | {"native": "/srv/native/x86_64"}}
+    assert problems(evaluate, **common, gpu_plugins_image_assemble=complete) == []
 
 
 def test_the_assembled_image_bears_the_version_of_the_daemons() -> None:

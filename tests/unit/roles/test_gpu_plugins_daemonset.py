@@ -27,9 +27,8 @@ def container() -> Any:
         text = trust_as_template((role / "templates/daemonset.yml.j2").read_text())
         rendered = yaml.safe_load(Templar(loader, variables=scope | variables).template(text))
         spec = rendered["spec"]["template"]["spec"]
-        return spec["containers"][0] | {"groups": spec.get("securityContext", {}).get("supplementalGroups")}, spec[
-            "volumes"
-        ]
+        groups = spec.get("securityContext", {}).get("supplementalGroups")
+        return spec["containers"][0] | {"groups": groups, "hostPID": spec.get("hostPID", False)}, spec["volumes"]
 
     return value
 
@@ -48,6 +47,9 @@ def test_the_daemon_has_no_more_rights_than_it_needs(container: Any) -> None:
     assert mounts["/host/var/log"]["readOnly"]
     assert found["groups"] == [4]
     assert [volume["hostPath"]["path"] for volume in volumes].count("/var/log") == 1
+    assert not found["hostPID"]
+    assert "seLinuxOptions" not in found["securityContext"]
+    assert not [word for word in found["command"] if "enforcement" in word or "shim" in word]
     assert not {variable["name"] for variable in found["env"]} & {"DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"}
 
 
@@ -78,3 +80,45 @@ def test_what_cuts_gpus_is_given_the_configurations_and_the_right(container: Any
     plain, _ = container(gpu_plugins_mig_strategy="mixed")
     assert not [word for word in plain["command"] if word.startswith("--mig-configs")]
     assert "NVIDIA_MIG_CONFIG_DEVICES" not in {variable["name"] for variable in plain["env"]}
+
+
+@pytest.mark.parametrize("mode", ["vgpu", "mps", "cgpu"])
+def test_a_daemon_that_shares_gpus_sees_processes_and_the_driver_and_may_do_no_more(container: Any, mode: str) -> None:
+    found, volumes = container(mode=mode)
+    assert found["hostPID"]
+    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert found["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
+    assert not found["securityContext"]["allowPrivilegeEscalation"]
+    mounts = {mount["mountPath"]: mount for mount in found["volumeMounts"]}
+    assert mounts["/host/driver-root"]["readOnly"]
+    assert {"name": "driver-root", "hostPath": {"path": "/"}} in volumes
+    flags = {word.partition("=")[0]: word.partition("=")[2] for word in found["command"]}
+    assert flags["--enforcement"] == "auto"
+    assert flags["--shim-dir"] == "/usr/lib/kube-accel/native"
+    assert flags["--quota-overrides"] == "kube-system/kube-accel-quota-overrides"
+    assert "--allow-unenforced" not in flags
+    assert "--device-list-strategy" not in flags
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("none", {"vgpu": "none", "mps": "auto", "cgpu": "none"}),
+        ("mps", {"vgpu": "auto", "mps": "mps", "cgpu": "auto"}),
+        ("interposer", dict.fromkeys(("vgpu", "mps", "cgpu"), "interposer")),
+    ],
+)
+def test_a_mode_has_the_way_to_enforce_shares_that_it_knows(
+    container: Any, wanted: str, expected: dict[str, str]
+) -> None:
+    for mode, way in expected.items():
+        found, _ = container(mode=mode, gpu_plugins_enforcement=wanted, gpu_plugins_allow_unenforced=True)
+        assert f"--enforcement={way}" in found["command"]
+        assert "--allow-unenforced" in found["command"]
+
+
+def test_shares_come_by_cdi_where_it_is_named(container: Any) -> None:
+    found, volumes = container(mode="vgpu", gpu_plugins_device_list_strategy=["cdi-annotations", "envvar"])
+    assert "--device-list-strategy=cdi-annotations" in found["command"]
+    assert {mount["mountPath"] for mount in found["volumeMounts"]} >= {"/var/run/cdi", "/host/driver-root"}
+    assert "cdi" in {volume["name"] for volume in volumes}
