@@ -16,6 +16,8 @@ from demo.cluster import Cluster, Wish, simulated_cluster
 from demo.picture import picture
 from demo.playbook import run_site
 from demo.story import DemoError, Story, until
+from kube_accel.plugin.ledger import refusals
+from sim.cluster import namespace
 from sim.inventory import write_inventory
 from sim.nvml.topology import Topology
 
@@ -55,6 +57,11 @@ MPS = [
     Wish("mps-2", {"nvidia.com/mps-core": 50, "nvidia.com/mps-memory": 8}),
 ]
 CGPU = [Wish("cgpu-1", {"aliyun.com/gpu-mem": 4}), Wish("cgpu-2", {"aliyun.com/gpu-mem": 6})]
+PROGRAM = f"PYTHONPATH={Path(__file__).parents[1]} exec python3 {Path(__file__).with_name('program.py')}"
+GREEDY = replace(
+    vgpu("greedy", 20, 4), command=f"nvidia-smi --query-gpu=memory.total --format=csv,noheader; {PROGRAM} 3 6"
+)
+NEIGHBOUR = replace(vgpu("neighbour", 20, 4), command=f"{PROGRAM} 2 1")
 EXCESS = vgpu("excess", 30, 8, namespace="team-a")
 LARGE = vgpu("large", 10, 64)
 
@@ -74,6 +81,7 @@ def tell(root: Path, story: Story) -> None:
         run_site(inventory, output / "site-1.log", story)
 
         whole_gpus(cluster, story)
+        enforced(cluster, root, story)
         shares(cluster, story)
 
         story.chapter("Who has which slice")
@@ -106,6 +114,29 @@ def whole_gpus(cluster: Cluster, story: Story) -> None:
     tell_refusal(cluster, TOO_MANY, "Insufficient nvidia.com/gpu", story)
 
 
+def enforced(cluster: Cluster, root: Path, story: Story) -> None:
+    """A program that takes more than its pod was given."""
+    story.chapter("A share holds: greedy and neighbour have 20 % and 4 GiB each of one GPU of gpu-b")
+    if why := namespace.forbidden():
+        story.say(f"NO NAMESPACES HERE ({why}): the interposer is found by variables, which a program could undo")
+    cluster.run([GREEDY, NEIGHBOUR])
+    for wish in (GREEDY, NEIGHBOUR):
+        log = until(
+            lambda wish=wish: (said := cluster.log(wish)).endswith("done\n") and said, f"{wish.name} to be done"
+        )
+        for line in log.splitlines()[:-1]:
+            story.say(f"{wish.name}: {line}")
+    if "6 GiB: refused, CUDA error 2" not in cluster.log(GREEDY) or "refused" in cluster.log(NEIGHBOUR):
+        raise DemoError("greedy was to be refused 6 GiB, and neighbour nothing")
+    state = root / "gpu-b/var/lib/kube-accel"
+    for row in until(lambda: refusals(state), "the ledger of gpu-b to count it"):
+        name = f"{row.allocation.holder.namespace}/{row.allocation.holder.pod}"
+        story.say(f"the ledger of gpu-b: {name} was refused {row.count} allocation(s), reason: {row.reason}")
+    (message,) = until(lambda: cluster.events(GREEDY, "GpuMemoryRefused"), "the event of greedy")
+    story.say(f"kubectl describe pod greedy: {message}")
+    cluster.remove([GREEDY, NEIGHBOUR])
+
+
 def shares(cluster: Cluster, story: Story) -> None:
     """Several pods on a GPU, and why they are packed."""
     story.chapter(
@@ -134,7 +165,6 @@ def shares(cluster: Cluster, story: Story) -> None:
         story.say(f"{wish.name} asks for {wish.asks} and is told {' '.join(sorted(told))}")
     for wish in CGPU:
         story.say(f"{wish.name} asks for {wish.asks} and runs")
-    story.say("vGPU and cGPU shares are placed and accounted; nothing enforces them inside the container yet")
 
 
 def tell_refusal(cluster: Cluster, wish: Wish, reason: str, story: Story) -> None:

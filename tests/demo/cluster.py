@@ -55,6 +55,7 @@ class Wish:
     limits: Mapping[str, int]
     namespace: str = "default"
     annotations: Mapping[str, str] = field(default_factory=dict)
+    command: str = "nvidia-smi -L; env | grep ^CUDA_MPS_; exec sleep 3600"
 
     @property
     def full_name(self) -> str:
@@ -65,7 +66,7 @@ class Wish:
         return ", ".join(f"{resource}: {amount}" for resource, amount in self.limits.items())
 
     def pod(self) -> dict[str, Any]:
-        """A pod that lists the GPUs it sees and what it was told about its share, and stays."""
+        """A pod that runs the command, which by default lists the GPUs it sees and what it was told, and stays."""
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -77,7 +78,7 @@ class Wish:
                     {
                         "name": "main",
                         "image": "example.org/cuda:latest",
-                        "command": ["sh", "-c", "nvidia-smi -L; env | grep ^CUDA_MPS_; exec sleep 3600"],
+                        "command": ["sh", "-c", self.command],
                         "resources": {"limits": {name: str(amount) for name, amount in self.limits.items()}},
                     }
                 ],
@@ -123,6 +124,11 @@ class Cluster:
 
     def log(self, wish: Wish) -> str:
         return str(self._api.read_namespaced_pod_log(wish.name, wish.namespace))
+
+    def events(self, wish: Wish, reason: str) -> list[str]:
+        """The messages of a pod's events with this reason."""
+        found = self._api.list_namespaced_event(wish.namespace, field_selector=f"involvedObject.name={wish.name}").items
+        return [event.message for event in found if event.reason == reason]
 
     def why_pending(self, wish: Wish) -> str:
         conditions = self._pod(wish).status.conditions or []
