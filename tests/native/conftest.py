@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -135,6 +136,12 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
     sim.nvml.build(driver)
     flags = os.environ.get("NATIVE_CFLAGS", "")
     return Libraries(build_shim(tmp_path_factory.mktemp("shim"), NATIVE_CFLAGS=flags), driver)
+
+
+@pytest.fixture(scope="session")
+def hooks() -> set[str]:
+    sources = (path.read_text() for path in NATIVE.glob("*.c") if path.name != "nvml.c")
+    return {name for source in sources for name in re.findall(r"^HOOK\((\w+)\)", source, re.MULTILINE)}
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import sim.cuda
-from native.conftest import NATIVE, ROOT, Container
+from native.conftest import ROOT, Container
 
 ASK = """
 import sim.cuda
@@ -27,12 +26,6 @@ def ask(call, name, version, flags):
     return code, found.value, status.value
 hooks = set(os.environ["HOOKS"].split())
 """
-
-
-@pytest.fixture(scope="session")
-def hooks() -> set[str]:
-    sources = (path.read_text() for path in NATIVE.glob("*.c") if path.name != "nvml.c")
-    return {name for source in sources for name in re.findall(r"^HOOK\((\w+)\)", source, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("call", ["cuGetProcAddress", "cuGetProcAddress_v2"])

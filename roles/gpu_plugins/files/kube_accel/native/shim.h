@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the shim's files offer each other. No file keeps process memory that a forked child must not inherit anywhere
- * but in wiped(). */
+ * What the shim's files offer each other. Process memory that a forked child must not inherit is in wiped(). */
 #ifndef KUBE_ACCEL_SHIM_H
 #define KUBE_ACCEL_SHIM_H
 #include <stdbool.h>
@@ -12,46 +11,43 @@
 #include "driver.h"
 #include "slots.h" /* generated: SLOT_<name> of every export */
 
-#define EXPORT __attribute__((visibility("default")))
+/* A wrapper, `HOOK(cuMemFree_v2)(CUdeviceptr pointer) {...}`: the generator finds it at the start of a line. */
+#define HOOK(name) __attribute__((visibility("default"))) CUresult name
 
-/* A wrapper: `HOOK(cuMemFree_v2)(CUdeviceptr pointer) {...}`; the generator finds them by this word at the start of a
- * line. */
-#define HOOK(name) EXPORT CUresult name
-
-/* resolve.c: the real driver. REAL(f)(...) calls it; a function this driver lacks answers CUDA_ERROR_NOT_SUPPORTED. */
+/* resolve.c: REAL(f)(...) calls the driver's own. One that this driver lacks answers CUDA_ERROR_NOT_SUPPORTED. */
 extern void *slots[];
 #define REAL(name) ((__typeof__(&name))__atomic_load_n(&slots[SLOT_##name], __ATOMIC_RELAXED))
-#define HAS(name) (real_at(SLOT_##name) != NULL)
-void *real_at(int slot);             /* NULL: this driver lacks it */
-void *
-real_symbol(const char *name); /* also libc's, by their newest version: what needs one after GLIBC_2.2.5 is called so */
+#define HAS(name)  (real_at(SLOT_##name) != NULL)
+void *real_at(int slot); /* NULL: this driver lacks it */
+/* Of libc or the driver, by the newest version: so is called what libc has only by versions after GLIBC_2.2.5. */
+void *real_symbol(const char *name);
 
 /* process.c */
 void *wiped(size_t bytes); /* zeroed memory, zero again in a forked child at the same address; NULL: none */
-void say(const char *format, ...)
-    __attribute__((format(printf, 1, 2))); /* one line on stderr, the first time that format is used */
-uint64_t now_ns(void); /* CLOCK_MONOTONIC */
+/* One line on stderr, the first time that this format is used. */
+void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+uint64_t now_ns(void);         /* CLOCK_MONOTONIC */
 bool spin_try(uint32_t *lock); /* for short sections within the process */
 void spin_lock(uint32_t *lock);
 void spin_unlock(uint32_t *lock);
 
-/* policy.c: a consistent copy of device `index`; feedback that is stale comes as unknown. False: there is no usable
- * policy, and say() told why. */
+/* policy.c */
+/* A consistent copy for a device; stale feedback comes as unknown. False: no usable policy, and say() told why. */
 bool policy_read(int index, struct ka_policy_device *device);
 int policy_index(const uint8_t uuid[16]); /* -1: not in the policy */
 const uint32_t *policy_generation(void);  /* changes whenever the policy or its feedback does; NULL: no usable policy */
-int policy_devices(void); /* 0: no usable policy */
-const char *policy_path(const char *fixed,
-                        const char *variable); /* the fixed path, or $variable where nothing is at KA_POLICY_PATH */
+int policy_devices(void);                 /* 0: no usable policy */
+/* The fixed path, or $variable where nothing is at KA_POLICY_PATH. */
+const char *policy_path(const char *fixed, const char *variable);
 
 /* state.c */
 struct ka_state *state_map(void); /* the mapped account; NULL: none, and say() told why */
 struct ka_slot *state_slot(void); /* this process's place in it, taken at the first call; NULL as above */
-void state_sweep(void); /* release what dead processes were charged */
+void state_sweep(void);           /* release what dead processes were charged */
 
 /* account.c: bytes of this process on a policy device. An index below 0 is charged nothing. */
 CUresult account_reserve(int index, uint64_t bytes); /* CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY, counted by reason */
-void account_add(int index, uint64_t bytes); /* whatever the limit says: memory that is taken already */
+void account_add(int index, uint64_t bytes);         /* whatever the limit says: memory that is taken already */
 void account_release(int index, uint64_t bytes);
 void account_drop(struct ka_state_device *device, uint64_t bytes); /* used_bytes only */
 CUresult account_denied_by_policy(void);
@@ -61,17 +57,17 @@ bool account_view(int index, uint64_t *limit, uint64_t *used); /* limit 0: none.
 /* table.c: what the program holds, by handle. */
 enum kind { POINTER = 1, ARRAY, MIPMAP, HANDLE, MAPPING, CONTEXT };
 struct record {
-    uint64_t bytes; /* charged, or of a pool's pointer asked for */
-    uint64_t owner; /* the context that takes it along when it is destroyed; of a MAPPING the HANDLE */
+    uint64_t bytes;   /* charged, or of a pool's pointer asked for */
+    uint64_t owner;   /* the context that takes it along when it is destroyed; of a MAPPING the HANDLE */
     uint32_t holders; /* of a HANDLE: references and mappings */
-    int16_t index; /* the policy's device */
-    int16_t pool; /* the pool whose charge has it, -1: none */
+    int16_t index;    /* the policy's device */
+    int16_t pool;     /* the pool whose charge has it, -1: none */
 };
 bool table_put(enum kind kind, uint64_t key, struct record record); /* false: no memory */
 bool table_take(enum kind kind, uint64_t key, struct record *record);
 bool table_has(enum kind kind, uint64_t key, struct record *record);
-int table_hold(enum kind kind, uint64_t key, int more,
-               struct record *last); /* holders after the change, -1: unknown; at 0 it is taken as `last` */
+/* Holders after the change, -1: unknown. At 0 it is taken, as `last`. */
+int table_hold(enum kind kind, uint64_t key, int more, struct record *last);
 void table_each(bool (*drop)(enum kind kind, uint64_t key, struct record *record, void *argument), void *argument);
 
 /* charge.c: one charge for one handle, reserved before the driver is asked, then recorded or given back. */
@@ -79,23 +75,21 @@ struct charge {
     int index;
     uint64_t bytes;
 };
-CUresult charge_current(struct charge *charge,
-                        uint64_t bytes); /* on the current context's device; without one the driver is to say so */
+CUresult charge_current(struct charge *charge, uint64_t bytes); /* without a context the driver is to say so */
 CUresult charge_device(struct charge *charge, CUdevice device, uint64_t bytes);
-CUresult charged(struct charge *charge, CUresult result, enum kind kind,
-                 uint64_t key); /* the driver's result, passed on */
-CUresult released(CUresult result, enum kind kind, uint64_t key,
-                  const struct record *record); /* NULL: it was not known */
+/* Both pass on the driver's result; no record: it was not known. */
+CUresult charged(struct charge *charge, CUresult result, enum kind kind, uint64_t key);
+CUresult released(CUresult result, enum kind kind, uint64_t key, const struct record *record);
 
 /* device.c */
-int device_index(CUdevice device); /* of the policy; NOT_IN_POLICY; NO_SUCH_DEVICE: the driver knows no such one */
+#define NOT_IN_POLICY  -1
+#define NO_SUCH_DEVICE -2 /* says the driver */
+int device_index(CUdevice device);
 CUresult current_device(CUdevice *device); /* of the calling thread's context; the driver's error where it has none */
-#define NOT_IN_POLICY -1
-#define NO_SUCH_DEVICE -2
 
 /* pools.c */
 void reserved_settle_all(void); /* bring the charges of pools and graph memory up to date, before saying no */
-void graph_settle(void); /* after a graph was launched: charge what graph memory has grown by */
+void graph_settle(void);        /* after a graph was launched: charge what graph memory has grown by */
 void pool_settle(int pool);
 
 /* meter.c: around a call that may destroy a context, whose events must not be asked for meanwhile */
