@@ -2,9 +2,11 @@
 // What belongs to this process: memory a forked child does not inherit, time, short locks, one line for the person who
 // reads stderr.
 #define _GNU_SOURCE
+#include <errno.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -19,7 +21,7 @@
 void *wiped(size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED || madvise(memory, bytes, MADV_WIPEONFORK)) {
-        say("no memory that a forked child does not inherit (MADV_WIPEONFORK, Linux 4.14): GPU memory is refused");
+        say("GPU memory is refused: no memory that a forked child does not inherit (Linux 4.14): %s", strerror(errno));
         return NULL;
     }
     return memory;

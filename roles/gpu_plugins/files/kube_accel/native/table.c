@@ -7,7 +7,7 @@
 
 #define CHAINS 16384
 #define SHARDS 64
-#define ENTRIES (4u << 20) // address space only; what is not used costs nothing
+#define ENTRIES (1u << 20) // address space only; what is not used costs nothing
 
 struct entry {
     uint64_t key;
