@@ -64,8 +64,9 @@ test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at 
 	    RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest tests/cluster/test_cdi.py tests/cluster/test_pgpu.py; }; \
 	  else pytest tests/cluster; fi
 
-soak: setup ## Ten thousand random steps of a plugin and what it lives with; about half an hour.
+soak: setup ## Ten thousand random steps of a plugin and what it lives with, damaged files and questions for the interposer; about an hour.
 	KUBE_ACCEL_EXAMPLES=250 pytest tests/unit/kube_accel/plugin/test_stateful.py
+	KUBE_ACCEL_FUZZ_SECONDS=600 KUBE_ACCEL_FUZZ_SEED=$$RANDOM pytest tests/native/test_fuzz.py
 
 bench: setup ## Measure the shipped commands from outside: make bench BENCH=plugin.
 	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)

@@ -130,7 +130,7 @@ def readable(metric: str, value: float) -> str:
         return f"{value:.1f}"
     if metric.endswith("_tasks"):
         return f"{value:.0f}"
-    return f"{value * 1000:.2f} ms"
+    return f"{value * 1000:.2f} ms" if abs(value) >= 1e-5 else f"{value * 1e9:.0f} ns"
 
 
 def table(results: Sequence[Result]) -> str:

@@ -8,6 +8,8 @@ import pytest
 
 from bench.controller import copy_host
 from bench.controller import measure as measure_site
+from bench.interposer import Effort as InterposerEffort
+from bench.interposer import measure as measure_interposer
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
 from bench.plugin import Effort, measure, ours
 from kube_accel.model import Mode
@@ -122,3 +124,12 @@ def test_controller_bench_runs_the_site_twice(tmp_path):
     assert 20 < values["noop_tasks"] <= 60
     assert all(values[f"{run}_{kind}_bytes"] > 20 * MIB for run in ("first", "noop") for kind in ("pss", "rss"))
     assert all(cost.cpu_seconds > 1 and len(cost.tasks) > 20 for _, cost in runs)
+
+
+def test_the_interposers_cost_and_error_are_measured(tmp_path):
+    results = measure_interposer(tmp_path, InterposerEffort(rounds=20, virtual_seconds=2, real_seconds=1))
+    metrics = {result.metric for result in results}
+    assert metrics == {"call_added_seconds", "launch_added_seconds", "alloc_added_seconds", "quota_error_ratio"}
+    virtual = [r for r in results if r.metric == "quota_error_ratio" and r.params["clock"] == "virtual"]
+    assert [r.params["quota"] for r in virtual] == [10, 30, 50, 90]
+    assert all(r.value <= 0.05 for r in virtual)

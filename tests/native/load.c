@@ -26,6 +26,7 @@ static void *context, *kernel;
 static int64_t sync_each, stream_count, thread_count = 1, think, capture, length;
 static const char *by = "kernel";
 static int64_t ends_at, half_at;
+static struct cards *cards;
 
 static call find(const char *name, int version, uint64_t flags) {
     void *function = NULL;
@@ -39,9 +40,11 @@ static call find(const char *name, int version, uint64_t flags) {
 
 #define CALL(name, version, ...)                                        \
     do {                                                                \
-        static call function;                                           \
+        static call found;                                              \
+        call function = __atomic_load_n(&found, __ATOMIC_RELAXED);      \
         if (function == NULL)                                           \
             function = find(#name, version, 0);                         \
+        __atomic_store_n(&found, function, __ATOMIC_RELAXED);           \
         int code = function(__VA_ARGS__);                               \
         if (code != 0) {                                                \
             fprintf(stderr, "load: %s: CUDA error %d\n", #name, code);  \
@@ -71,7 +74,6 @@ static void launch(void *stream, void *graph) {
         unsigned grid[3], block[3], shared;
         void *stream, **parameters;
     } many = {kernel, {x, 1, 1}, {1, 1, 1}, 0, stream, NULL};
-    static call per_thread;
     if (strcmp(by, "kernel") == 0)
         CALL(cuLaunchKernel, 4000, kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
     else if (strcmp(by, "ex") == 0)
@@ -85,9 +87,7 @@ static void launch(void *stream, void *graph) {
     else if (strcmp(by, "graph") == 0)
         CALL(cuGraphLaunch, 10000, graph, stream);
     else if (strcmp(by, "ptsz") == 0) {
-        if (per_thread == NULL)
-            per_thread = find("cuLaunchKernel", 7000, 2);
-        if (per_thread(kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != 0)
+        if (find("cuLaunchKernel", 7000, 2)(kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != 0)
             exit(1);
     } else
         exit(2);
@@ -107,10 +107,7 @@ static void *make_graph(void) {
 }
 
 static int64_t progress_of(void) {
-    static struct cards *cards;
     int64_t progress = 0;
-    if (cards == NULL)
-        cards = map_cards(getenv("GPUSIM_FILE"));
     struct card *card = &cards->cards[0];
     lock_card(card);
     advance_card(card, now());
@@ -209,6 +206,9 @@ int main(int count, char **words) {
     CALL(cuCtxSetCurrent, 4000, context);
     CALL(cuModuleLoadData, 2000, &module, "");
     CALL(cuModuleGetFunction, 2000, &kernel, module, "spin");
+    cards = map_cards(getenv("GPUSIM_FILE"));
+    if (cards == NULL)
+        return 1;
     const int64_t began = now(), lasts = (int64_t)(atof(words[1]) * 1e9);
     half_at = began + lasts / 2;
     ends_at = began + lasts;
@@ -228,7 +228,6 @@ int main(int count, char **words) {
     for (int64_t i = 0; i < thread_count; i++)
         launched += works[i].launched;
     unsigned records = 0;
-    struct cards *cards = map_cards(getenv("GPUSIM_FILE"));
     for (int i = 0; i < cards->cards[0].highest; i++)
         if (cards->cards[0].tenants[i].pid == getpid())
             records = cards->cards[0].tenants[i].captured_records;

@@ -43,6 +43,7 @@ struct card {
     pthread_mutex_t lock;
     int64_t now;  // every tenant's progress is as of then
     int32_t highest;  // tenants from here on never were
+    int64_t peak;  // the most that living processes ever used
     struct tenant tenants[TENANTS];
 };
 

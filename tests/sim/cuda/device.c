@@ -280,6 +280,11 @@ CUresult take_memory(struct device *device, int64_t bytes) {
     }
     if (fits)
         device->tenant->used += bytes;
+    if (used_on(device->card) > device->card->peak) {
+        sweep_card(device->card);
+        int64_t used = used_on(device->card);
+        device->card->peak = used > device->card->peak ? used : device->card->peak;
+    }
     unlock_card(device->card);
     return fits ? SUCCESS : OUT_OF_MEMORY;
 }

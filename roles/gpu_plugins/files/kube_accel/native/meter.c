@@ -184,6 +184,11 @@ static size_t lane_of(const struct meter *meter, CUstream stream, const void *th
            LANES;
 }
 
+// With the lane's lock held; others look without it whether there is anything.
+static void set_open(struct process *mine, size_t lane, struct batch *batch) {
+    __atomic_store_n(&mine->lanes[lane].open, batch, __ATOMIC_RELAXED);
+}
+
 // Ends what is open in the lane if `meter` (and, where one is given, `stream`) has it; NULL: whoever has it. `late`:
 // the time, where the work may be over.
 static void flush_lane(struct process *mine, size_t lane, const struct meter *meter, CUstream stream,
@@ -195,7 +200,7 @@ static void flush_lane(struct process *mine, size_t lane, const struct meter *me
         batch = NULL;
     if (batch) batch->closing = true;
     if (batch && batch->inflight) batch = NULL; // who leaves it last ends it
-    if (batch) mine->lanes[lane].open = NULL;
+    if (batch) set_open(mine, lane, NULL);
     spin_unlock(&mine->lanes[lane].lock);
     if (batch) finish(batch, late && late > batch->last + SOON ? late - batch->last : 0);
 }
@@ -290,7 +295,7 @@ static void harvest(struct process *mine) {
     for (int i = 0; i < METERS; i++) {
         struct meter *meter = &mine->meters[i];
         CUcontext context = __atomic_load_n(&meter->context, __ATOMIC_ACQUIRE);
-        if (!context || !__atomic_load_n(&meter->pending, __ATOMIC_RELAXED)) continue;
+        if (!context || !__atomic_load_n(&meter->outstanding, __ATOMIC_RELAXED)) continue;
         bool entered = enter_context(context);
         harvest_meter(meter, now);
         leave_context(entered);
@@ -321,7 +326,7 @@ static bool end_late_batches(struct process *mine, uint64_t now) {
         any |= batch != NULL;
         bool late = batch && !batch->inflight && !batch->thread && now - batch->last >= LATE && now > batch->last &&
                     !mine->captures;
-        if (late) mine->lanes[i].open = NULL;
+        if (late) set_open(mine, i, NULL);
         spin_unlock(&mine->lanes[i].lock);
         if (late) finish(batch, now - batch->last);
     }
@@ -442,7 +447,7 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     __atomic_fetch_add(&meter->outstanding, 1, __ATOMIC_RELAXED);
     pass->batch = batch;
     spin_lock(&mine->lanes[lane].lock);
-    if (!mine->lanes[lane].open) mine->lanes[lane].open = batch;
+    if (!mine->lanes[lane].open) set_open(mine, lane, batch);
     spin_unlock(&mine->lanes[lane].lock);
     start_helper(mine);
     return CUDA_SUCCESS;
@@ -462,7 +467,7 @@ void meter_leave(struct pass *pass, CUresult result, bool alone) {
     if (alone || !shared || batch->thread || batch->launches >= LAUNCHES || pass->at - batch->opened >= AGE)
         batch->closing = true;
     bool last = --batch->inflight == 0 && batch->closing;
-    if (last && shared) mine->lanes[lane].open = NULL;
+    if (last && shared) set_open(mine, lane, NULL);
     spin_unlock(&mine->lanes[lane].lock);
     if (last) finish(batch, 0);
 }
@@ -503,7 +508,7 @@ void gate_destroying(void) {
 static void forget(struct process *mine, struct meter *meter) {
     for (size_t i = 0; i < LANES; i++) {
         spin_lock(&mine->lanes[i].lock);
-        if (mine->lanes[i].open && mine->lanes[i].open->meter == meter) mine->lanes[i].open = NULL;
+        if (mine->lanes[i].open && mine->lanes[i].open->meter == meter) set_open(mine, i, NULL);
         spin_unlock(&mine->lanes[i].lock);
     }
     uint64_t now = now_ns(), usual = meter->outstanding * meter->average;
@@ -511,7 +516,8 @@ static void forget(struct process *mine, struct meter *meter) {
     spin_lock(&mine->lock);
     for (size_t i = 0; i < BATCHES; i++)
         if (mine->batches[i].meter == meter) __builtin_memset(&mine->batches[i], 0, sizeof mine->batches[i]);
-    __builtin_memset(meter, 0, sizeof *meter);
+    __builtin_memset((char *)meter + sizeof meter->context, 0, sizeof *meter - sizeof meter->context);
+    __atomic_store_n(&meter->context, NULL, __ATOMIC_RELEASE);
     spin_unlock(&mine->lock);
 }
 
