@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``make bench BENCH=interposer``: what the interposer adds to calls of the simulated driver, how well it keeps a share.
+"""``make bench BENCH=interposer``: what the interposer adds to the simulated driver's calls, and how it keeps a share.
 
 Calls through the interposer and past it take turns in one process, so that what the machine does meanwhile hits both.
 A share is measured in virtual time, where it is the algorithm's own error, and in real time, where it is also the
