@@ -55,7 +55,7 @@ molecule-%: setup
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* molecule test -s $*
 
 pytest: setup ## Unit tests, simulator conformance, property tests.
-	pytest --ignore tests/cluster $(if $(FULL),,-m 'not full')
+	pytest --ignore tests/cluster --numprocesses=2 --dist=loadfile $(if $(FULL),,-m 'not full')
 
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \

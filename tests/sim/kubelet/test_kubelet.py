@@ -410,7 +410,7 @@ def test_pre_start_fails_without_its_plugin_but_is_skipped_before_the_plugin_is_
     assert len(kubelet.run(pod())["main"].device_ids[GPU]) == 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=12))
 def test_no_device_is_ever_given_to_two_pods(steps):
     """A step starts pod n with some GPUs, or ends it when it runs."""

@@ -202,7 +202,7 @@ def test_no_file_named(node: Node, capfd: pytest.CaptureFixture[str], monkeypatc
     assert "GPUSIM_FILE" in capfd.readouterr().err
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_spoilt_file_is_read_or_refused_never_worse(
     node: Node, capfd: pytest.CaptureFixture[str], data: st.DataObject

@@ -252,7 +252,7 @@ class Histories(RuleBasedStateMachine):
         assert counted == len(bound(self.api))
 
 
-Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Histories.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
 TestHistories = Histories.TestCase
 
 
@@ -352,7 +352,7 @@ class Rivals(RuleBasedStateMachine):
             assert len(bound(self.api)) == min(len(self.api.pods), 4)
 
 
-Rivals.TestCase.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+Rivals.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
 TestRivals = Rivals.TestCase
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_accel.kube.channel import open_channel
@@ -191,7 +191,6 @@ def prefer() -> Iterator[Callable[[list[str], list[str], int], list[str]]]:
 IDS = st.lists(st.sampled_from([*(gpu.uuid for gpu in inventory(8).gpus), "", "GPU-unknown", "ü"]))
 
 
-@settings(deadline=None)
 @given(available=IDS, required=IDS, size=st.integers(-1, 40))
 def test_a_preference_is_never_an_error_and_never_more_than_asked(
     prefer: Callable[[list[str], list[str], int], list[str]], available: list[str], required: list[str], size: int

@@ -207,7 +207,6 @@ TestNode = pytest.mark.full(Node.TestCase)
 TestNode.settings = settings(
     max_examples=int(os.environ.get("KUBE_ACCEL_EXAMPLES", "6")),
     stateful_step_count=40,
-    deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # each step takes real time: shrinking would take hours
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -108,7 +108,7 @@ CONTAINER = st.tuples(st.sampled_from((5, 6)), st.sampled_from((8, 16)))
 POD = st.lists(st.tuples(CONTAINER, st.integers(0, 3)), min_size=1, max_size=3)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pods=st.lists(POD, min_size=1, max_size=4), seed=st.integers(0, 1 << 16))
 def test_pods_that_come_in_the_order_they_were_bound_get_what_they_were_assigned(
     pods: list[list[tuple[tuple[int, int], int]]], seed: int
@@ -124,7 +124,7 @@ def test_pods_that_come_in_the_order_they_were_bound_get_what_they_were_assigned
             assert one_gpu(devices) == pod.assigned[name][0]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     pods=st.lists(POD, min_size=1, max_size=5),
     seed=st.integers(0, 1 << 16),
@@ -146,7 +146,7 @@ def test_in_any_order_with_failures_between_a_share_is_of_one_gpu(
             one_gpu(devices)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     pods=st.lists(st.tuples(st.integers(1, 99), st.integers(1, 320)), min_size=1, max_size=12),
     seed=st.integers(0, 1 << 16),

@@ -165,7 +165,7 @@ WANTED = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(hosts(), WANTED)
 def test_whatever_the_host_the_runtime_comes_once_and_goes_without_trace(host: Host, wanted: Wanted) -> None:
     before = dict(host.files)

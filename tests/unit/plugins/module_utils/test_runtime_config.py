@@ -273,7 +273,7 @@ def without_ours(data: dict[str, Any], *names: str) -> dict[str, Any]:
     return result
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 @given(configurations(), WANTED)
 def test_whatever_the_file_others_keep_theirs_and_ours_comes_and_goes(text: str, wanted: Wanted) -> None:
     before = runtime_config.parse("containerd", text, FILE)
@@ -320,7 +320,7 @@ def daemons(draw: st.DrawFn) -> str:
     return json.dumps(data, indent=indent) + draw(st.sampled_from(["", "\n"]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(daemons(), WANTED)
 def test_whatever_the_json_others_keep_theirs_and_ours_comes_and_goes(text: str, wanted: Wanted) -> None:
     before = json.loads(text)

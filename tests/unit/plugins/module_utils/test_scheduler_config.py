@@ -257,7 +257,7 @@ def less(data: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     return result
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(configurations(), wants(), wants())
 def test_whatever_the_file_others_keep_theirs_and_ours_comes_changes_and_goes(
     text: str, first: Wanted, second: Wanted

@@ -163,7 +163,7 @@ def manifests(draw: st.DrawFn) -> str:
     return yaml.safe_dump(data, indent=draw(st.sampled_from([2, 4])), sort_keys=draw(st.booleans()))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(manifests(), st.lists(st.sampled_from(["/a", "/b/c"]), unique=True))
 def test_whatever_the_manifest_ours_comes_and_goes(text: str, mounts: list[str]) -> None:
     wanted = Wanted(CONFIG, "content", mounts)

@@ -145,7 +145,7 @@ CONTENTS = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(DISTRIBUTIONS),
     st.dictionaries(st.sampled_from(["", "10-a.yaml", "50-b.yml"]), CONTENTS, max_size=3),
