@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import os
 import signal
 import struct
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from kube_accel.enforce.policy import Limit
 from native.conftest import GIB, MIB, PROLOGUE, Container
 
 SLOTS, SLOT = 64 + 16 * 192, 192
@@ -232,3 +234,50 @@ print(d('cuIpcOpenMemHandle_v2', byref(there), handle, c_uint(1)), used(), d('cu
 """
     assert container.words(opened) == ["0", "1024", "0", "1024"]
     process.communicate("\n", timeout=60)
+
+
+CROWD = """
+#include <unistd.h>
+#include <sys/wait.h>
+#include <stdio.h>
+#include <stdlib.h>
+int cuInit(unsigned), cuCtxCreate_v2(void **, unsigned, int), cuMemAlloc_v2(unsigned long long *, unsigned long);
+int main(void) {
+    int ready[2], failed = 0;
+    char answer;
+    if (pipe(ready)) return 9;
+    for (int i = 0; i < PROCESSES; i++)
+        if (fork() == 0) {
+            void *context;
+            unsigned long long pointer;
+            answer = (char)(cuInit(0) | cuCtxCreate_v2(&context, 0, 0) | cuMemAlloc_v2(&pointer, 3 << 20));
+            if (write(ready[1], &answer, 1) != 1) return 9;
+            pause();
+        }
+    for (int i = 0; i < PROCESSES; i++) failed += read(ready[0], &answer, 1) != 1 || answer != 0;
+    printf("%d\\n", failed);
+    fflush(stdout);
+    pause();
+}
+"""
+
+
+def test_a_crowd_of_processes_starts_at_once(container: Container, tmp_path: Path) -> None:
+    source, crowd, count = tmp_path / "crowd.c", tmp_path / "crowd", 200
+    source.write_text(CROWD)
+    library = container.public / "libcuda.so.1"
+    subprocess.run(["gcc", f"-DPROCESSES={count}", "-o", crowd, source, library, "-ldl"], check=True)
+    container.tell(Limit(container.topology.gpus[0].uuid, count * 4 * MIB, 30))
+    process = subprocess.Popen(
+        [crowd], env=container.environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "0\n"
+        assert container.account().used_bytes == count * 4 * MIB
+        assert len({pid for pid, _ in slots(container)}) == count
+        assert container.words("d.open()\nprint(take(1))") == ["2"]
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert container.words("d.open()\nprint(take(800 * MIB))") == ["0"]
