@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import jinja2
 
@@ -123,6 +124,21 @@ class GpuNode:
     def wait_allocatable(self, count: int, resource: str = "nvidia.com/gpu") -> None:
         """Until the node offers so much."""
         until(lambda: self.allocatable(resource) == count, f"{count} {resource}", WAIT_SECONDS)
+
+    def limited(self, name: str) -> str:
+        """The UUID of the GPU that a pod's first container has limits on; the interposer is in the driver's place."""
+
+        def run(*command: str) -> str:
+            return self.rig.kubectl("exec", name, "--", "busybox", *command)
+
+        paths = [f"{directory}/libcuda.so.1" for directory in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu")]
+        sums = run("md5sum", *paths, "/usr/lib/kube-accel/driver/libcuda.so.1").split()[::2]
+        assert sums[0] == sums[1] != sums[2]
+        mounts = {row.split()[1]: row.split()[3].split(",") for row in run("cat", "/proc/mounts").splitlines()}
+        assert ("ro" in mounts["/etc/kube-accel/policy"], "rw" in mounts["/run/kube-accel/state"]) == (True, True)
+        assert "NVIDIA_VISIBLE_DEVICES=void" in run("env").split()
+        digits = run("od", "-A", "n", "-t", "x1", "-j", "64", "-N", "16", "/etc/kube-accel/policy")
+        return f"GPU-{UUID(''.join(digits.split()))}"
 
     def held(self) -> dict[str, dict[str, tuple[int, int]]]:
         """GPU UUID to pod to its cores in percent and memory in bytes, as the node's annotation says."""

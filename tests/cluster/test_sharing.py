@@ -46,6 +46,7 @@ def test_vgpu_shares_are_placed_held_and_never_overcommitted(rig: Rig, h100: Gpu
         rig.api.create(PODS, pod("bad", vgpu(150, 4)))
         rig.wait_running("pair", "whole")
         until(lambda: any("pair" in pods for pods in h100.held().values()), "who holds what", WAIT_SECONDS)
+        assert "pair" in h100.held()[h100.limited("pair")]
         assert rig.phase("bad") == "Pending"
         until(lambda: "150" in rig.kubectl("describe", "pod", "bad"), "the reason", WAIT_SECONDS)
 

@@ -6,7 +6,6 @@ One story: the first test finds a bare node, the last gives it back.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,17 +67,6 @@ def environment(rig: Rig, name: str) -> dict[str, str]:
     return dict(line.partition("=")[::2] for line in lines)
 
 
-def limited(rig: Rig, name: str) -> str:
-    """The GPU that a container has limits on, by its policy; the interposer is in the driver's place."""
-    assert environment(rig, name)["NVIDIA_VISIBLE_DEVICES"] == "void"
-    paths = [f"{directory}/libcuda.so.1" for directory in ("/usr/lib64", "/usr/lib/x86_64-linux-gnu")]
-    sums = rig.kubectl("exec", name, "--", "md5sum", *paths, "/usr/lib/kube-accel/driver/libcuda.so.1").split()[::2]
-    assert sums[0] == sums[1] != sums[2]
-    rig.kubectl("exec", name, "--", "test", "-w", "/run/kube-accel/state")
-    dump = ("od", "-A", "n", "-t", "x1", "-j", "64", "-N", "16", "/etc/kube-accel/policy")
-    return f"GPU-{uuid.UUID(''.join(rig.kubectl('exec', name, '--', *dump).split()))}"
-
-
 def conditions(rig: Rig, name: str) -> str:
     found = rig.api.get(f"{PODS}/{name}")["status"].get("conditions", [])
     return " ".join(condition.get("message", "") for condition in found)
@@ -105,8 +93,7 @@ def test_a_bare_node_shares_its_gpus(rig: Rig, node: GpuNode, site: Site) -> Non
     rig.wait_running("share")
     is_held(node, "share")
     assert set(node.sums().values()) == {(30, 8 * GIB)}
-    assert limited(rig, "share") in node.held()
-    rig.kubectl("exec", "share", "--", "test", "!", "-w", "/etc/kube-accel/policy")
+    assert node.limited("share") in node.held()
     until(lambda: "150" in conditions(rig, "odd"), "the reason", WAIT_SECONDS)
     assert site.run("site", gpu_mode="vgpu") == 0
 
@@ -120,7 +107,7 @@ def test_a_label_alone_makes_it_a_cgpu_node_and_a_vgpu_node_again(rig: Rig, node
     submit(rig, "memory", {CGPU_MEMORY: "4"})
     rig.wait_running("memory")
     is_held(node, "memory")
-    assert limited(rig, "memory") in node.held()
+    assert node.limited("memory") in node.held()
     rig.kubectl("delete", "pod", "memory", "--now", "--wait=true")
     rig.kubectl("label", label, "cgpu-")
     node.wait_allocatable(800, CORES)
@@ -178,7 +165,7 @@ def test_pods_that_hold_gpus_keep_a_node_in_its_mode_and_mps_follows(rig: Rig, n
         submit(rig, name, limits, securityContext={"runAsUser": user})
     rig.wait_running(*names)
     seen = [environment(rig, name) for name in names]
-    assert len({limited(rig, name) for name in names}) == 1
+    assert len({node.limited(name) for name in names}) == 1
     for found in seen:
         assert found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
         assert found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=8G"

@@ -33,7 +33,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 say "building the wheel"
-cp -r "$source" "$work/source" # a build leaves files behind
+cp -rL "$source" "$work/source" # a build leaves files behind; links lead out of it
 uv build --quiet --wheel "$work/source" --out-dir "$work/own"
 say "fetching its dependencies for Python $python on $arch"
 python -m pip download --quiet --disable-pip-version-check --dest "$work/wheels" --only-binary :all: \
