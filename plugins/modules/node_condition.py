@@ -1,0 +1,104 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: node_condition
+short_description: Take a condition from a node
+version_added: 0.1.0
+description:
+  - Removes a condition of a node's status that whoever wrote it left behind, such as C(GpusHealthy) of a device plugin
+    that was killed. A condition that is not there, or a node, is none to remove.
+options:
+  node:
+    description: Name of the node.
+    type: str
+    required: true
+  type:
+    description: Type of the condition, as V(GpusHealthy). The conditions that kubelet keeps come back.
+    type: str
+    required: true
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+requirements:
+  - kubernetes
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: full
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: posix
+seealso:
+  - module: kubernetes.core.k8s
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Take what a device plugin left behind from its node
+  accel.kubernetes.node_condition:
+    node: gpu-1
+    type: GpusHealthy
+"""
+
+RETURN = r"""
+condition:
+  description: The condition that was removed, or would be; empty when there was none.
+  returned: success
+  type: dict
+  sample: {"type": "GpusHealthy", "status": "True", "reason": "GpusHealthy", "message": "every GPU may be handed out"}
+"""
+
+import contextlib
+import copy
+from typing import Any, Dict
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+with contextlib.suppress(ImportError):  # AnsibleK8SModule says what is missing.
+    from kubernetes.dynamic.exceptions import NotFoundError
+
+
+def found(client: K8SClient, nodes: object, name: str, kind: str) -> Dict[str, Any]:
+    """The node's condition of this type, empty when there is none."""
+    try:
+        node = client.get(nodes, name=name).to_dict()
+    except NotFoundError:
+        return {}
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return next((dict(condition) for condition in conditions if condition["type"] == kind), {})
+
+
+def main() -> None:
+    """Run the module."""
+    spec = {"node": {"type": "str", "required": True}, "type": {"type": "str", "required": True}}
+    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
+    name, kind = module.params["node"], module.params["type"]
+    try:
+        with explained():
+            client = get_api_client(module=module)
+            nodes = client.resource("Node", "v1")
+            condition = found(client, nodes, name, kind)
+            if condition and not module.check_mode:
+                # By its type and not by its place: kubelet writes conditions meanwhile.
+                patch = {"status": {"conditions": [{"type": kind, "$patch": "delete"}]}}
+                nodes.status.patch(name=name, body=patch, content_type="application/strategic-merge-patch+json")
+    except ApiServerError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(
+        changed=bool(condition), condition=condition, diff={"before": condition, "after": {}, "before_header": name}
+    )
+
+
+if __name__ == "__main__":
+    main()
