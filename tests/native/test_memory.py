@@ -332,6 +332,19 @@ print(used())
 """
         assert container.words(code) == ["1536", "2", "1024", "0"]
 
+    def test_are_asked_for_after_a_reset_only_when_they_are_used(self, container: Container) -> None:
+        code = """
+d.open()
+get(c_uint64, 'cuMemAllocAsync', n(1024), None)
+pool = get(c_void_p, 'cuMemPoolCreate', (c_int * 22)(1, 0, 1, 0))
+get(c_uint64, 'cuMemAllocFromPoolAsync', n(512), c_void_p(pool), None)
+print(used(), d('cuDevicePrimaryCtxReset_v2', 0), used())
+d.open()
+get(c_uint64, 'cuMemAllocAsync', n(64), None)
+print(used(), d('cuMemPoolDestroy', c_void_p(pool)), used())
+"""
+        assert container.words(code) == ["1536", "0", "0", "1088", "0", "1088"]
+
     def test_of_host_memory_are_free(self, container: Container) -> None:
         code = """
 d.open()

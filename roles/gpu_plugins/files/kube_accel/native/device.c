@@ -162,7 +162,10 @@ static CUresult primary_released(CUresult result, CUdevice device) {
         !REAL(cuDevicePrimaryCtxGetState)(device, &flags, &active) && !active)
         context = __atomic_load_n(&devices()->primary[device], __ATOMIC_RELAXED);
     gate_destroyed(context);
-    if (context) gone(context);
+    if (context) {
+        pools_sleep(device);
+        gone(context);
+    }
     return result;
 }
 

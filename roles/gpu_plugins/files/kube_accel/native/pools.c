@@ -8,7 +8,8 @@
 #define POOLS 1024
 #define PIECE (2ull << 20)
 
-enum { NONE, POOL, GRAPHS, UNCHARGED };
+// ASLEEP: of a device whose context was ended; the driver is not asked about such a pool until the program uses it.
+enum { NONE, POOL, GRAPHS, UNCHARGED, ASLEEP };
 
 struct pool {
     uint64_t handle; // of GRAPHS: nothing
@@ -36,7 +37,7 @@ static struct pool *known(struct pools *all, uint32_t kind, uint64_t handle, CUd
     uint32_t used = __atomic_load_n(&all->used, __ATOMIC_ACQUIRE);
     for (struct pool *pool = all->pool; pool < all->pool + used; pool++) {
         uint32_t is = kind_of(pool);
-        if (is == kind || (kind == POOL && is == UNCHARGED))
+        if (is == kind || (kind == POOL && (is == UNCHARGED || is == ASLEEP)))
             if (pool->handle == handle && (kind == POOL || pool->device == device)) return pool;
     }
     return NULL;
@@ -47,15 +48,16 @@ static struct pool *learn(uint32_t kind, uint64_t handle, CUdevice device) {
     if (!all) return NULL;
     spin_lock(&all->lock);
     struct pool *pool = known(all, kind == GRAPHS ? GRAPHS : POOL, handle, device);
-    for (uint32_t i = 0; !pool && i < POOLS; i++) {
-        if (kind_of(&all->pool[i]) != NONE) continue;
-        pool = &all->pool[i];
+    for (uint32_t i = 0; !pool && i < POOLS; i++)
+        if (kind_of(&all->pool[i]) == NONE) pool = &all->pool[i];
+    if (pool && (kind_of(pool) != kind || pool->device != device)) { // new, or the handle of one that went unseen
+        if (kind_of(pool) == POOL) account_release(pool->index, pool->charged);
         pool->handle = handle;
         pool->device = device;
         pool->index = kind == UNCHARGED ? NO_SUCH_DEVICE : device_index(device);
         pool->charged = 0;
         __atomic_store_n(&pool->kind, kind, __ATOMIC_RELEASE);
-        if (i >= all->used) __atomic_store_n(&all->used, i + 1, __ATOMIC_RELEASE);
+        if (pool == all->pool + all->used) __atomic_store_n(&all->used, all->used + 1, __ATOMIC_RELEASE);
         if (kind == GRAPHS) __atomic_fetch_add(&all->graphs, 1, __ATOMIC_RELEASE);
     }
     spin_unlock(&all->lock);
@@ -100,8 +102,8 @@ static void settle_all(uint32_t least) {
     struct pools *all = pools();
     uint32_t used = all ? __atomic_load_n(&all->used, __ATOMIC_ACQUIRE) : 0;
     for (struct pool *pool = used ? all->pool : NULL; used--; pool++) {
-        if (kind_of(pool) < least || kind_of(pool) == UNCHARGED || !spin_try(&pool->lock)) continue;
-        if (kind_of(pool) != NONE) settle(pool, 0);
+        if (kind_of(pool) < least || kind_of(pool) > GRAPHS || !spin_try(&pool->lock)) continue;
+        if (kind_of(pool) == POOL || kind_of(pool) == GRAPHS) settle(pool, 0);
         spin_unlock(&pool->lock);
     }
 }
@@ -111,6 +113,30 @@ void reserved_settle_all(void) { settle_all(POOL); }
 void graph_settle(void) {
     struct pools *all = pools();
     if (all && __atomic_load_n(&all->graphs, __ATOMIC_ACQUIRE)) settle_all(GRAPHS);
+}
+
+static bool drowned(enum kind kind, uint64_t key, struct record *record, void *pool) {
+    (void)key;
+    return kind == POINTER && record->pool >= 0 && &pools()->pool[record->pool] == pool;
+}
+
+void pools_sleep(CUdevice device) {
+    struct pools *all = pools();
+    uint32_t used = all ? __atomic_load_n(&all->used, __ATOMIC_ACQUIRE) : 0;
+    for (struct pool *pool = used ? all->pool : NULL; used--; pool++) {
+        if (kind_of(pool) != POOL || pool->device != device) continue;
+        spin_lock(&pool->lock);
+        account_release(pool->index, pool->charged);
+        pool->charged = 0;
+        __atomic_store_n(&pool->kind, ASLEEP, __ATOMIC_RELEASE);
+        table_each(drowned, pool);
+        spin_unlock(&pool->lock);
+    }
+}
+
+static void wake(struct pool *pool) {
+    uint32_t asleep = ASLEEP;
+    __atomic_compare_exchange_n(&pool->kind, &asleep, POOL, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 // Nothing is taken before the graph runs: asked whether it would fit.
@@ -166,6 +192,7 @@ static CUresult before(struct growth *growth, CUmemoryPool handle, uint64_t byte
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
     if (pool->index == NOT_IN_POLICY) return account_denied_by_policy();
     if (pool->index < 0) return CUDA_SUCCESS;
+    wake(pool);
     growth->pool = pool;
     if (!policy_devices()) return account_denied_by_policy();
     if (!growth_of(pool, bytes)) return CUDA_SUCCESS;
@@ -261,6 +288,7 @@ HOOK(cuMemPoolDestroy)(CUmemoryPool handle) {
     struct pools *all = pools();
     struct pool *pool = all ? known(all, POOL, (uintptr_t)handle, 0) : NULL;
     if (!pool) return REAL(cuMemPoolDestroy)(handle);
+    wake(pool);
     spin_lock(&pool->lock);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     if (!result) {

@@ -91,6 +91,7 @@ CUresult current_device(CUdevice *device); /* of the calling thread's context; t
 void reserved_settle_all(void); /* bring the charges of pools and graph memory up to date, before saying no */
 void graph_settle(void);        /* after a graph was launched: charge what graph memory has grown by */
 void pool_settle(int pool);
+void pools_sleep(CUdevice device); /* its primary context has ended, and the pools may have with it */
 
 /* meter.c: around a call that may destroy a context, whose events must not be asked for meanwhile */
 void gate_destroying(void);
