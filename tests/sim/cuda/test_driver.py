@@ -262,3 +262,27 @@ d.ok('cuDeviceGraphMemTrim', 0)
 print(*taken())
 """
     assert node.run(code) == ["0", "0", "64", "64", "0", "0"]
+
+
+def test_nvml_sees_what_time_a_process_gets(node: Node, tmp_path: Path) -> None:
+    busy = node.start("d.open()\nkernel = d.spinner()\nwhile True:\n    d.launch(kernel, 5000)\n    d.synchronize()")
+    library = sim.nvml.build(tmp_path / "nvml")
+    code = """
+import pynvml
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+while True:
+    try:
+        print(*[s.pid for s in pynvml.nvmlDeviceGetProcessUtilization(gpu, 0) if 0 < s.smUtil <= 100])
+        break
+    except pynvml.NVMLError_NotFound:
+        pass
+"""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), "GPUSIM_FILE": str(node.path)}
+    try:
+        command = [sys.executable, "-c", code]
+        asked = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    finally:
+        busy.kill()
+        busy.communicate()
+    assert asked.stdout.split() == [str(busy.pid)]

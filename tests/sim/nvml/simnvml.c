@@ -28,7 +28,7 @@
 #define API __attribute__((visibility("default")))
 
 enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_GIS = 14, MAX_PROFILES = 64, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024 };
-enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, ABSENT = -1 };
+enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, ABSENT = -1, SAMPLE_NS = 100000000 };
 
 typedef enum {
     SUCCESS = 0,
@@ -526,6 +526,21 @@ static bool same_file(const struct stat *a, const struct stat *b) {
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+// The percent of a GPU's time a process of the simulated CUDA driver got since this was last looked at, SAMPLE_NS ago or more.
+static int64_t sm_of(int gpu, const struct card *card, const struct tenant *tenant) {
+    static struct sample {
+        int64_t pid, now, progress, sm;
+    } samples[MAX_GPUS][64];
+    struct sample *sample = &samples[gpu][tenant->pid % 64];
+    if (sample->pid != tenant->pid || card->now - sample->now >= SAMPLE_NS) {
+        int64_t passed = card->now - sample->now;
+        bool known = sample->pid == tenant->pid && passed > 0;
+        int64_t sm = known ? (tenant->progress - sample->progress) * 100 / passed : 0;
+        *sample = (struct sample){tenant->pid, card->now, tenant->progress, sm > 100 ? 100 : sm};
+    }
+    return sample->sm;
+}
+
 // Adds the living processes of the simulated CUDA driver to those of the file.
 static void add_cuda_processes(void) {
     char path[4096];
@@ -542,8 +557,9 @@ static void add_cuda_processes(void) {
         for (int i = 0; i < cards->cards[gpu].highest && state->proc_count < MAX_PROCS; i++) {
             const struct tenant *tenant = &cards->cards[gpu].tenants[i];
             if (tenant_lives(tenant))
-                state->procs[state->proc_count++] = (struct proc){
-                    .gpu = gpu, .pid = tenant->pid, .mem = tenant->used, .type = "C", .gi = ABSENT, .ci = ABSENT};
+                state->procs[state->proc_count++] = (struct proc){.gpu = gpu, .pid = tenant->pid, .mem = tenant->used,
+                                                                  .sm = sm_of(gpu, &cards->cards[gpu], tenant),
+                                                                  .type = "C", .gi = ABSENT, .ci = ABSENT};
         }
     munmap((void *)cards, sizeof *cards);
 }
