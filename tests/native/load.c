@@ -7,6 +7,7 @@
 //   threads=N   so many threads do all this, each on streams of its own
 //   by=NAME     kernel (default), ex, cooperative, graph, multi, grid, ptsz: how it is launched
 //   think=N     microseconds of sleep after each wait
+//   card=N      which GPU of the machine the program's first one is
 //   capture=1   another thread captures launches into graphs all the while
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -23,7 +24,7 @@
 typedef int (*call)();
 static call get_proc_address;
 static void *context, *kernel;
-static int64_t sync_each, stream_count, thread_count = 1, think, capture, length;
+static int64_t sync_each, stream_count, thread_count = 1, think, capture, card_number, length;
 static const char *by = "kernel";
 static int64_t ends_at, half_at;
 static struct cards *cards;
@@ -108,7 +109,7 @@ static void *make_graph(void) {
 
 static int64_t progress_of(void) {
     int64_t progress = 0;
-    struct card *card = &cards->cards[0];
+    struct card *card = &cards->cards[card_number];
     lock_card(card);
     advance_card(card, now());
     for (int i = 0; i < card->highest; i++)
@@ -190,6 +191,7 @@ int main(int count, char **words) {
         KEY("threads", thread_count);
         KEY("think", think);
         KEY("capture", capture);
+        KEY("card", card_number);
         else
             return 2;
     }
@@ -228,9 +230,9 @@ int main(int count, char **words) {
     for (int64_t i = 0; i < thread_count; i++)
         launched += works[i].launched;
     unsigned records = 0;
-    for (int i = 0; i < cards->cards[0].highest; i++)
-        if (cards->cards[0].tenants[i].pid == getpid())
-            records = cards->cards[0].tenants[i].captured_records;
+    for (int i = 0; i < cards->cards[card_number].highest; i++)
+        if (cards->cards[card_number].tenants[i].pid == getpid())
+            records = cards->cards[card_number].tenants[i].captured_records;
     printf("{\"share\": %.6f, \"launched\": %lld, \"captured\": %lld, \"captured_records\": %u}\n", share, (long long)launched,
            (long long)captured, records);
     return 0;

@@ -42,14 +42,14 @@ class Card:
     def limit(self, percent: int, soft: int = 0) -> Limit:
         return Limit(self.topology.gpus[0].uuid, 4 * GIB, percent, soft_cores=soft)
 
-    def container(self, percent: int, soft: int = 0) -> Container:
+    def container(self, percent: int, soft: int = 0, *more: Limit) -> Container:
         root = self.root / str(len(self.containers))
-        container = Container(root, self.libraries, self.topology, [self.limit(percent, soft)])
+        container = Container(root, self.libraries, self.topology, [self.limit(percent, soft), *more])
         self.containers.append(container)
         container.gpus = self.containers[0].gpus
         return container
 
-    def run(self, *jobs: tuple[Container, str], feedback: int = 0) -> list[dict[str, Any]]:
+    def run(self, *jobs: tuple[Container, str], feedback: int = 0, **variables: str) -> list[dict[str, Any]]:
         """What load.c says of each job, all at once; with ``feedback`` the daemon speaks that often, once a second."""
         parties = len(jobs) + (feedback > 0)
         clock = {
@@ -60,7 +60,7 @@ class Card:
         sim.clock.gather(self.root / "clock")
 
         def start(container: Container, *command: str | Path) -> subprocess.Popen[str]:
-            environment = {**container.environment, **clock}
+            environment = {**container.environment, **clock, **variables}
             return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
         processes = [start(container, self.programs / "load", *words.split()) for container, words in jobs]
@@ -183,3 +183,56 @@ def test_stale_feedback_is_no_feedback(card: Card) -> None:
     container.tell(card.limit(30, soft=80), feedback=[Feedback(None, 0, 0)], at_ns=1)
     [answer] = card.run((container, "10 2000"))
     assert near(answer["share"], 30)
+
+
+def test_a_gpu_is_known_by_its_uuid_in_whatever_order_the_program_sees_them(card: Card) -> None:
+    other = Limit(card.topology.gpus[1].uuid, 4 * GIB, 60)
+    container = card.container(20, 0, other)
+    [answer] = card.run((container, "10 2000 card=1"), CUDA_VISIBLE_DEVICES="1,0")
+    assert near(answer["share"], 60)
+    assert (container.account(0).launches, container.account(1).launches > 0) == (0, True)
+
+
+def test_a_child_forked_amid_gated_launches_ends_and_its_parent_goes_on(container: Container) -> None:
+    code = """
+d.open()
+kernel = d.spinner()
+print(*{d.launch(kernel, 2000) for _ in range(20)})
+child = os.fork()
+if child == 0:
+    os._exit(d.launch(kernel, 1))
+print(os.waitpid(child, 0)[1] >> 8, *{d.launch(kernel, 2000) for _ in range(20)})
+d.synchronize()
+"""
+    assert container.words(code) == ["0", "3", "0"]
+
+
+def test_a_child_forked_before_the_driver_is_used_has_a_gate_of_its_own(container: Container) -> None:
+    code = """
+child = os.fork()
+d.open()
+kernel = d.spinner()
+codes = {d.launch(kernel, 2000) for _ in range(20)}
+d.synchronize()
+if child == 0:
+    os._exit(max(codes))
+print(os.waitpid(child, 0)[1], *codes)
+"""
+    assert container.words(code) == ["0", "0"]
+    assert container.account().launches > 0
+
+
+def test_contexts_come_and_go(container: Container) -> None:
+    code = """
+d.open()
+kernel, codes = d.spinner(), set()
+for _ in range(100):
+    context = d.value(c_void_p, 'cuCtxCreate_v2', 0, 0)
+    codes |= {d.launch(kernel, 100) for _ in range(3)}
+    codes.add(d('cuCtxDestroy_v2', c_void_p(context)))
+d.ok('cuDevicePrimaryCtxReset_v2', 0)
+d.open()
+codes.add(d.launch(kernel, 100))
+print(*codes)
+"""
+    assert container.words(code) == ["0"]
