@@ -105,7 +105,7 @@ static int fuzz_names(const char *path, int seconds) {
     call ours = (call)dlsym(library, "cuGetProcAddress_v2"), theirs = (call)dlsym(driver, "cuGetProcAddress_v2");
     long tries = 0;
     for (time_t end = time(NULL) + seconds; time(NULL) < end; tries++) {
-        char name[256] = "";
+        char name[512] = "";  // room for every change below
         snprintf(name, sizeof name, "%s", names[next() % 10]);
         for (uint64_t changes = next() % 3; changes > 0; changes--)
             switch (next() % 4) {
