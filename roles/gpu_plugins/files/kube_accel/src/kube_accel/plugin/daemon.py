@@ -22,7 +22,6 @@ from kube_accel.plugin.configurator import Configurator, NotNowError
 from kube_accel.plugin.handover import Keeper
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
-from kube_accel.plugin.migmanager import MigManager
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
@@ -36,6 +35,7 @@ from kube_accel.sharing.profile import PROFILES, mode_of
 
 if TYPE_CHECKING:
     from kube_accel.plugin.fractionpart import Fraction
+    from kube_accel.plugin.migmanager import MigManager
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +113,9 @@ class Daemon:
             self._whole.configuration = current.configuration if current is not None else None
         self._mig: MigManager | None = None
         if options.mig is not None:
+            # Loaded here, since few nodes want it.
+            from kube_accel.plugin.migmanager import MigManager
+
             self._mig = MigManager(options.mig, options.node_name, options.state_dir, gpus, lister)
         for note in self._whole.configuration.notes if self._whole.configuration is not None else ():
             _log.warning("part of the configuration is not used", extra={"reason": note})
