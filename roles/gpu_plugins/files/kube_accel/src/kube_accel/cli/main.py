@@ -7,6 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from kube_accel.model import Enforcement, Mode
@@ -86,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     cutting.add_argument("--mig-drain", action="store_true", help="evict pods that hold what would go")
     cutting.add_argument("--mig-drain-force", action="store_true", help="those too that nothing makes anew")
-    cutting.add_argument("--mig-drain-timeout", type=_seconds, default=300.0, help="seconds for it (default: 300)")
+    cutting.add_argument(
+        "--mig-drain-timeout", type=partial(_seconds, most=86400), default=300.0, help="seconds for it (default: 300)"
+    )
     plugin.add_argument(
         "--proc-root",
         type=Path,
@@ -201,13 +204,13 @@ def _mode(text: str) -> Mode:
         raise argparse.ArgumentTypeError(f"unknown mode {text!r}; known: {_modes()}") from None
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, most: float = 3600) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and at most 3600")
+    if not 0 < seconds <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and at most {most:g}")
     return seconds
 
 
