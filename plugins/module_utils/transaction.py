@@ -62,7 +62,7 @@ class Service:
     """Command that makes the files effective; empty when something watches them."""
     watch: Watch | None = None
     timeout: float = 60
-    """Seconds for ``apply``, and again for the wait."""
+    """Seconds for ``apply``, for its second try, and again for the wait."""
     reset: Sequence[str] = ()
     """Run before ``apply``, whatever comes of it: clears what keeps a service from starting, as a start limit does."""
 
@@ -295,11 +295,7 @@ class Transaction:
             return
         probe = self.service.watch(self.host, undoing) if self.service.watch else None
         write()
-        if self.service.reset:
-            with contextlib.suppress(CommandError):
-                self.host.run(self.service.reset, timeout=10)
-        if self.service.apply:
-            self.host.run(self.service.apply, self.service.timeout)
+        self._make_effective()
         if probe is None:
             return
         deadline = self.host.now() + self.service.timeout
@@ -310,6 +306,20 @@ class Transaction:
             if self.host.now() >= deadline:
                 raise TransactionError(f"not healthy {self.service.timeout:g} s after the change: {wrong}")
             self.host.sleep(0.5)
+
+    def _make_effective(self) -> None:
+        """Run ``apply``, and again should it fail: on a busy machine dockerd does not start each time it is asked."""
+        for tries_left in (1, 0):
+            if self.service.reset:
+                with contextlib.suppress(CommandError):
+                    self.host.run(self.service.reset, timeout=10)
+            try:
+                if self.service.apply:
+                    self.host.run(self.service.apply, self.service.timeout)
+                return
+            except CommandError:
+                if not tries_left:
+                    raise
 
     def _restarts(self, journal: Mapping[str, Any]) -> bool:
         return bool(journal.get("restart", True) and (self.service.apply or self.service.watch))
@@ -378,7 +388,7 @@ class Transaction:
         journal["armed"] = True
         self._save(self._journal_path, journal)
         # Longer than the change and its undoing together can take.
-        delay = int(4 * self.service.timeout + 60)
+        delay = int(6 * self.service.timeout + 60)
         try:
             timer = ["systemd-run", "--quiet", "--collect", f"--unit={journal['unit']}", f"--on-active={delay}s"]
             self.host.run([*timer, "/bin/sh", script, journal["unit"]], timeout=10)

@@ -41,6 +41,7 @@ class Machine(Host):  # type: ignore[misc]
         self.full_for = ""
         self.operations = 0
         self.die_at = -1
+        self.failing_restarts = 0
         self.clock = 0.0
 
     def _step(self) -> None:
@@ -71,6 +72,10 @@ class Machine(Host):  # type: ignore[misc]
     def run(self, argv: Sequence[str], timeout: float) -> str:
         self._step()
         if argv[0] == "restart":
+            if self.failing_restarts:
+                self.failing_restarts -= 1
+                self.running = None
+                raise CommandError("'restart' ended with status 1")
             self.running = self.read(str(self.root / "main"))
         elif argv[0] == "systemd-run":
             if not self.systemd:
@@ -148,6 +153,19 @@ def test_a_file_that_is_read_on_demand_restarts_nothing(machine: Machine) -> Non
 
     assert contents(machine)["main"] == NEW
     assert machine.running == OLD
+
+
+def test_a_service_that_does_not_start_at_first_is_started_again(machine: Machine) -> None:
+    machine.failing_restarts = 1
+    transaction(machine).commit(changes(machine), Record())
+    assert (contents(machine), machine.running) == (AFTER, NEW)
+
+
+def test_a_service_that_does_not_start_gets_its_old_files_back(machine: Machine) -> None:
+    machine.failing_restarts = 2
+    with pytest.raises(TransactionError, match="'restart' ended with status 1; the previous files are back and the"):
+        transaction(machine).commit(changes(machine), Record())
+    assert (contents(machine), machine.running) == (BEFORE, OLD)
 
 
 def test_without_a_change_the_service_is_restarted_and_has_to_be_well(machine: Machine) -> None:
