@@ -205,7 +205,7 @@ class Node(RuleBasedStateMachine):
         self.directory.cleanup()
 
 
-TestNode = pytest.mark.full(Node.TestCase)
+TestNode = Node.TestCase
 TestNode.settings = settings(
     max_examples=int(os.environ.get("KUBE_ACCEL_EXAMPLES", "6")),
     stateful_step_count=40,
