@@ -111,6 +111,20 @@ def test_a_share_holds_its_neighbour_never_notices_and_the_ledger_counts(make: C
     assert node.refusals() == [("greedy", "limit", 2)]
 
 
+def test_where_namespaces_are_forbidden_a_share_holds_for_who_keeps_his_environment(
+    make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(namespace, "forbidden", lambda: "it is said so")
+    node = make()
+    got = node.container("greedy", 30, 4, 1)
+    found = [(node.root, mount) for mount in got.mounts]
+    _, _, note = enclosed(["true"], found, node.root / "greedy")
+    assert "no namespaces here (it is said so)" in note
+    assert node.run_program("greedy", got, "print(attempt(3), attempt(6), driver.mem_info()[1])") == [
+        *("0", "2", str(4 * GIB)),
+    ]
+
+
 @needs_namespaces
 @pytest.mark.parametrize(
     ("library", "variables"),

@@ -73,7 +73,6 @@ class Builds:
             for path in list(self._root.iterdir()):
                 if path.name not in used and moment - path.stat().st_mtime > _KEPT_SECONDS:
                     _log.info("a build of the interposer is removed", extra={"build": path.name})
-                    path.chmod(0o700)
                     shutil.rmtree(path, ignore_errors=True)
 
     def keep(self, digest: str) -> None:
@@ -92,24 +91,18 @@ class Builds:
                 (draft / name).write_bytes(data)
                 (draft / name).chmod(0o555)
                 selinux.share(draft / name, self._label)
-            draft.chmod(0o555)
+            draft.chmod(0o755)
             if target.is_dir():
                 # Damaged: containers that run keep the files they have mapped.
                 aside = draft.with_name(f"{draft.name}.old")
                 target.rename(aside)
                 draft.rename(target)
-                _remove(aside)
+                shutil.rmtree(aside, ignore_errors=True)
             else:
                 draft.rename(target)
         finally:
-            if draft.exists():
-                _remove(draft)
+            shutil.rmtree(draft, ignore_errors=True)
         _log.info("a build of the interposer is installed", extra={"path": str(target)})
-
-
-def _remove(path: Path) -> None:
-    path.chmod(0o700)
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def _same(path: Path, data: bytes) -> bool:
