@@ -148,9 +148,9 @@ def enclosed(
     ]
     if not rows:
         return argv, {}, ""
-    # Empty, not absent: the programs of a simulated host would set it to the host's.
+    # Empty, not absent: the programs of a simulated host would take the host's.
     if not (why := namespace.forbidden()):
-        return namespace.command(directory, rows, argv), {"LD_LIBRARY_PATH": ""}, ""
+        return namespace.command(directory, rows, argv), {"GPUSIM_LIBRARIES": ""}, ""
     found = directory / "translated"
     for source, target, _ in rows:
         kind = "driver" if "/kube-accel/driver/" in target else "lib" if ".so" in target else "bin"
@@ -158,7 +158,9 @@ def enclosed(
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(source)
-    env = {"LD_LIBRARY_PATH": str(found / "lib"), "PATH": f"{found / 'bin'}:{PATH}"}
+    env = dict.fromkeys(("LD_LIBRARY_PATH", "GPUSIM_LIBRARIES"), str(found / "lib")) | {
+        "PATH": f"{found / 'bin'}:{PATH}"
+    }
     env |= {"KUBE_ACCEL_DRIVER": str(found / "driver")}
     env |= {f"KUBE_ACCEL_{name.upper()}": str(found / "bin" / name) for name in ("policy", "state")}
     return argv, env, f"SIMULATOR: no namespaces here ({why}): mounts are translated into variables\n"

@@ -342,8 +342,8 @@ def installer(host: Path, arguments: list[str]) -> int:
     if not (host / "sys/module/nvidia").exists():
         modprobe(host, ["nvidia"])
     exports = f"export SIMHOST_ROOT='{host}' PYTHONPATH='{Path(__file__).parents[2]}' GPUSIM_FILE='{file}'"
-    # A container has its libraries where its loader looks, and says so by an empty value.
-    exports += f""" LD_LIBRARY_PATH="${{LD_LIBRARY_PATH-'{host}/usr/lib'}}\""""
+    # A container has libraries of its own, and says where; empty is where its loader looks.
+    exports += f' LD_LIBRARY_PATH="${{GPUSIM_LIBRARIES-{host}/usr/lib}}"'
     uninstall = f"exec '{sys.executable}' -P '{__file__}' installer {version} --silent --uninstall"
     # The device nodes that nvidia-modprobe makes are there already.
     calls = (f"exec '{sys.executable}' -m sim.nvml.nvidia_smi", "exit 0 #", uninstall)

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sim.cluster import NodeSpec, host
+from sim.cluster import NodeSpec, host, hostcmd
 from sim.cluster.client import command, until
 from sim.cluster.hostcmd import RUNNING_CONFIG
 
@@ -80,3 +82,18 @@ def test_timer_runs_unless_stopped(root: Path) -> None:
 def test_what_is_not_simulated_says_so(root: Path) -> None:
     assert "is not simulated" in command(root / "bare", "systemctl", "mask", "kubelet", code=1)
     assert "is not simulated" in command(root / "bare", "nvidia-ctk", "cdi", "generate", code=1)
+
+
+@pytest.mark.parametrize("variables", [{}, {"LD_LIBRARY_PATH": ""}, {"LD_LIBRARY_PATH": "/nowhere"}])
+def test_the_installed_driver_answers_whatever_the_callers_libraries(
+    variables: dict[str, str],
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="kc") as directory:
+        tree = host.create(Path(directory), NodeSpec("gpu", "t4"))
+        hostcmd.installer(tree, [VERSION, "--silent"])
+        assert (tree / "usr/lib/libcuda.so").resolve().name == f"libcuda.so.{VERSION}"
+        smi = [tree / "usr/bin/nvidia-smi", "-L"]
+        done = subprocess.run(smi, env={"PATH": os.environ["PATH"]} | variables, capture_output=True, text=True)
+        assert done.stdout.startswith("GPU 0: Tesla T4")
+        hostcmd.installer(tree, [VERSION, "--silent", "--uninstall"])
+        assert not list((tree / "usr/lib").glob("lib*.so*"))
