@@ -58,9 +58,8 @@ MPS = [
 ]
 CGPU = [Wish("cgpu-1", {"aliyun.com/gpu-mem": 4}), Wish("cgpu-2", {"aliyun.com/gpu-mem": 6})]
 PROGRAM = f"PYTHONPATH={Path(__file__).parents[1]} exec python3 {Path(__file__).with_name('program.py')}"
-GREEDY = replace(
-    vgpu("greedy", 20, 4), command=f"nvidia-smi --query-gpu=memory.total --format=csv,noheader; {PROGRAM} 3 6"
-)
+SMI = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
+GREEDY = replace(vgpu("greedy", 20, 4), command=f'echo "nvidia-smi shows $({SMI}) MiB"; {PROGRAM} 3 6')
 NEIGHBOUR = replace(vgpu("neighbour", 20, 4), command=f"{PROGRAM} 2 1")
 EXCESS = vgpu("excess", 30, 8, namespace="team-a")
 LARGE = vgpu("large", 10, 64)
