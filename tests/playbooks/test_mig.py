@@ -141,5 +141,6 @@ def test_the_plugin_cuts_the_gpus_as_the_nodes_label_says(books: Playbooks, api:
     until(lambda: not cordoned(api), "the end of the cordon")
     refused = cut(books, "too-much", gpu_plugins_mig_label=True)
     assert "2 x 4g.71gb does not fit GPU 0" in refused.messages
-    books.run("accel.kubernetes.uninstall", **VARIABLES, gpu_plugins_mig_label=True)
+    gone = cut(books, "whole", "accel.kubernetes.uninstall", gpu_plugins_mig_label=True)
+    assert gone.code == 0, gone.output
     assert not {name for name in api.get(NODE)["metadata"]["labels"] if name.startswith("nvidia.com/")}
