@@ -83,6 +83,37 @@ print(take(4 * GIB))
     assert container.words(code) == ["0"]
 
 
+@pytest.mark.parametrize("before", ["pass", "os.closerange(3, 100)"])
+def test_a_process_whose_main_thread_has_ended_stays_charged(container: Container, before: str) -> None:
+    """As in the moment after a kill: its first thread is a zombie while others still run, or hold the driver's files
+    after ours are closed."""
+    code = f"""
+import threading
+context = d.open()
+def go_on():
+    while open("/proc/self/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
+        pass
+    d.ok('cuCtxSetCurrent', c_void_p(context))
+    d.alloc(2 * GIB)
+    {before}
+    for _ in range(2):
+        print(os.getpid(), flush=True)
+        input()
+        d.alloc(GIB)
+threading.Thread(target=go_on).start()
+CDLL(None).pthread_exit(None)
+"""
+    with holding(container, 0, code) as outliving:
+        assert container.words("d.open()\nprint(take(3 * GIB), used())") == ["2", "2048"]
+        assert outliving.stdin is not None
+        assert outliving.stdout is not None
+        outliving.stdin.write("\n")
+        outliving.stdin.flush()
+        outliving.stdout.readline()
+        assert container.words("d.open()\nprint(take(2 * GIB), used())") == ["2", "3072"]
+    assert container.words("d.open()\nprint(take(4 * GIB))") == ["0"]
+
+
 def test_a_program_that_closes_what_it_did_not_open_stays_charged(container: Container) -> None:
     code = "d.open()\nd.alloc(3 * GIB)\nos.closerange(3, 100)\nprint(os.getpid(), flush=True)\ninput()"
     with holding(container, 0, code):

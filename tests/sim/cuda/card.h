@@ -59,7 +59,8 @@ static inline int64_t monotonic_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
-// When the process was started, in ticks since boot; 0 when there is none of this pid, or only its corpse.
+// When the process was started, in ticks since boot; 0 when there is none of this pid, or only its corpse. The first
+// thread of a process that was killed can be a zombie while others still run.
 static inline uint64_t process_start_time(int32_t pid) {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -71,11 +72,12 @@ static inline uint64_t process_start_time(int32_t pid) {
     text[length > 0 ? length : 0] = '\0';
     const char *fields = strrchr(text, ')');
     char state;
+    int threads;
     unsigned long long start;
-    if (fields == NULL || sscanf(fields, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-                                 &state, &start) != 2)
+    if (fields == NULL || sscanf(fields, ") %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d %*s %llu",
+                                 &state, &threads, &start) != 3)
         return 0;
-    return state == 'Z' || state == 'X' ? 0 : start;
+    return (state == 'Z' || state == 'X') && threads <= 1 ? 0 : start;
 }
 
 static inline bool tenant_lives(const struct tenant *tenant) {

@@ -105,6 +105,42 @@ def test_processes_share_a_cards_memory_and_nvml_sees_it(node: Node, tmp_path: P
     assert ask_nvml(node, tmp_path / "nvml") == [[0]]
 
 
+def test_a_process_whose_main_thread_has_ended_keeps_and_takes_memory(node: Node, tmp_path: Path) -> None:
+    """As in the moment after a kill: its first thread is a zombie while others still run."""
+    code = """
+import os, threading
+context = d.open()
+def go_on():
+    while open("/proc/self/stat").read().rsplit(")", 1)[1].split()[0] != "Z":
+        pass
+    d.ok('cuCtxSetCurrent', c_void_p(context))
+    for _ in range(2):
+        d.alloc(10 * GIB)
+        print(flush=True)
+        input()
+    os._exit(0)
+threading.Thread(target=go_on).start()
+CDLL(None).pthread_exit(None)
+"""
+    outliving = node.start(code)
+    assert outliving.stdin is not None
+    assert outliving.stdout is not None
+    ask = "d.open()\nprint(d.mem_info()[0] >> 30)"
+    [whole] = map(int, node.run(ask))
+    try:
+        for taken in (10, 20):
+            assert outliving.stdout.readline() == "\n"
+            assert int(node.run(ask)[0]) in (whole - taken, whole - taken - 1)  # a context of its own
+            assert ask_nvml(node, tmp_path / "nvml")[0] == [outliving.pid, (taken << 30) + (256 << 20)]
+            outliving.stdin.write("\n")
+            outliving.stdin.flush()
+        outliving.wait(60)
+    finally:
+        outliving.kill()
+        outliving.communicate()
+    assert node.run(ask) == [str(whole)]
+
+
 def test_a_pool_keeps_what_its_threshold_says(node: Node) -> None:
     code = """
 d.open()

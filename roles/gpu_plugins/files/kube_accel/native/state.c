@@ -86,7 +86,8 @@ struct identity {
     uint64_t start_time, stack;
 };
 
-// False: no such process, or one that has ended and is not yet reaped, or /proc does not tell.
+// False: no such process, or one that has ended and is not yet reaped, or /proc does not tell. Of one that was killed
+// the first thread can be a zombie while another still runs, or still holds the driver's memory.
 static bool identify(uint32_t pid, struct identity *identity) {
     char path[32], text[1024];
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
@@ -96,13 +97,15 @@ static bool identify(uint32_t pid, struct identity *identity) {
     if (length <= 0) return false;
     text[length] = 0;
     char *at = strrchr(text, ')');
-    if (!at || at[1] == 0 || at[2] == 'Z' || at[2] == 'X') return false;
+    if (!at || at[1] == 0) return false;
+    bool ended = at[2] == 'Z' || at[2] == 'X';
     for (int field = 2; at && field <= 28; field++) {
+        if (field == 20 && strtoull(at, NULL, 10) > 1) ended = false;
         if (field == 22) identity->start_time = strtoull(at, NULL, 10);
         if (field == 28) identity->stack = strtoull(at, NULL, 10);
         at = strchr(at + 1, ' ');
     }
-    return true;
+    return !ended;
 }
 
 static short byte_lock(short type, size_t slot, int command) {
