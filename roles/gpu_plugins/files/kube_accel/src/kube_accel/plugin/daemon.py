@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.model import DriverState, GpuHealth, GpuUsage, Health, Inventory, Snapshot
+from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
@@ -19,6 +19,7 @@ from kube_accel.plugin.cdiwriter import CdiWriter
 from kube_accel.plugin.configchoice import NotChosenError
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.configurator import Configurator, NotNowError
+from kube_accel.plugin.gpus import Gpus
 from kube_accel.plugin.handover import Keeper
 from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
@@ -45,28 +46,6 @@ _CUT_TIMEOUT = 20.0
 """Seconds that a plugin which is to end goes on cutting GPUs."""
 _RESUME_TIMEOUT = 10.0
 """Seconds an administrator is kept waiting for the driver's first answer."""
-
-
-class Gpus(Protocol):
-    """What the daemon needs of ``kube_accel.nvml.monitor.GpuMonitor``."""
-
-    def snapshot(self) -> Snapshot:
-        """The last thing known. Never waits."""
-
-    def wait(self, after_version: int, timeout: float) -> Snapshot:
-        """The first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
-
-    def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
-        """What processes have of these GPUs; None when NVML does not tell within ``timeout`` seconds."""
-
-    def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
-        """Have the kernel limit a cgroup's memory of a GPU; why that failed, empty when it did not."""
-
-    def quiesce(self, seconds: float) -> None:
-        """Let go of NVML for so long. Raises TimeoutError when it does not let go."""
-
-    def resume(self) -> None:
-        """Take NVML up again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kube_accel.enforce.backend import LABEL, Ask, Start
 from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.mps import MpsMonitor, MpsPaths
 from kube_accel.kube.cgroups import place_of
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
-from kube_accel.model import ContainerKind, GpuUsage, Mode, Share, Snapshot
+from kube_accel.model import ContainerKind, Mode, Share, Snapshot
 from kube_accel.plugin.enforcing import Enforcing
 from kube_accel.plugin.fraction import Allocator, FractionPlugin
+from kube_accel.plugin.gpus import SharedGpus
 from kube_accel.plugin.holdings import Holder, Lister
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.options import PluginOptions
@@ -33,16 +34,6 @@ if TYPE_CHECKING:
     from kube_accel.plugin.reporter import Reporter
 
 _log = logging.getLogger(__name__)
-
-
-class Nvml(Protocol):
-    """What is asked of NVML while containers start and run."""
-
-    def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
-        """What processes have of these GPUs; None when NVML does not tell within ``timeout`` seconds."""
-
-    def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
-        """Have the kernel limit a cgroup's memory of a GPU; why that failed, empty when it did not."""
 
 
 class Listing:
@@ -73,7 +64,7 @@ class Fraction:
     """Everything the resources of one mode share."""
 
     def __init__(
-        self, options: PluginOptions, profile: Profile, lister: Lister, nvml: Nvml, on_health: Callable[[], None]
+        self, options: PluginOptions, profile: Profile, lister: Lister, gpus: SharedGpus, on_health: Callable[[], None]
     ) -> None:
         """``on_health`` is called when a GPU became fit or unfit to be shared, on another thread. Raises NodeError."""
         self.profile = profile
@@ -95,12 +86,12 @@ class Fraction:
         if options.mode is Mode.MPS:
             paths = MpsPaths(options.mps_root, options.mps_control_command)
             self._mps = MpsMonitor(paths, on_health, self._mps_incident, options.mps_interval)
-        self.enforcing = Enforcing(options, profile, nvml.limit_memory, on_health)
+        self.enforcing = Enforcing(options, profile, gpus.limit_memory, on_health)
         self.tenants = Tenants(
             self.enforcing.interposer.containers,
             self._ledger,
             self._pods,
-            nvml.usage,
+            gpus.usage,
             lambda pid: place_of(pid, options.proc_root),
             self._event,
             self.enforcing.limits_cores,

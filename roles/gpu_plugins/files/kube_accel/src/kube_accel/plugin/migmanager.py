@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.mig.process import Cut, CutError, cut
-from kube_accel.model import DriverState, Snapshot
+from kube_accel.model import DriverState
 from kube_accel.plugin import mignode
+from kube_accel.plugin.gpus import HeldGpus
 from kube_accel.plugin.holdings import Lister
 from kube_accel.plugin.mignode import State
 from kube_accel.plugin.only import Only
@@ -45,22 +46,6 @@ _CUT = 120.0
 _EVICTING = 1.0
 _TOO_MANY, _NOT_FOUND = 429, 404
 _BEFORE = "before"
-
-
-class Gpus(Protocol):
-    """What is needed of ``kube_accel.nvml.monitor.GpuMonitor``."""
-
-    def snapshot(self) -> Snapshot:
-        """The last thing known."""
-
-    def wait(self, after_version: int, timeout: float) -> Snapshot:
-        """The first snapshot newer than that, or the current one after ``timeout`` seconds."""
-
-    def quiesce(self, seconds: float) -> None:
-        """Let go of NVML for so long. Raises TimeoutError when it does not let go."""
-
-    def resume(self) -> None:
-        """Take NVML up again."""
 
 
 class _WaitingError(Exception):
@@ -89,7 +74,7 @@ class _Begun:
 class MigManager:
     """Follows the label from a thread of its own."""
 
-    def __init__(self, options: MigOptions, node: str, state_dir: Path, gpus: Gpus, lister: Lister) -> None:
+    def __init__(self, options: MigOptions, node: str, state_dir: Path, gpus: HeldGpus, lister: Lister) -> None:
         self._options = options
         self._path = f"/api/v1/nodes/{quote(node, safe='')}"
         self._node = node
