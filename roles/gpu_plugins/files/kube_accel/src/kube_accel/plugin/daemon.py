@@ -134,8 +134,10 @@ class Daemon:
         if self._fraction is None:
             self._start("cdi", partial(self._cdi.run, self._stop))
         if self._configurator is not None:
-            self._start("configuration", partial(self._follow_configuration, self._configurator))
-        cutting = self._start("mig", partial(self._follow_mig, self._mig)) if self._mig is not None else None
+            self._start("configuration", partial(self._follow, "--config-map", self._configurator))
+        cutting = None
+        if self._mig is not None:
+            cutting = self._start("mig", partial(self._follow, "--mig-configs", self._mig))
         self._start("teller", self._teller.run)
         self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
@@ -237,27 +239,20 @@ class Daemon:
             while snapshot.version <= version:
                 snapshot = self._gpus.wait(version, timeout=60)
 
-    def _follow_configuration(self, configurator: Configurator) -> None:
+    def _follow(self, option: str, follower: Configurator | MigManager) -> None:
+        """Have it follow what the API server says, as this option asks for."""
         # Loaded here: TLS and HTTP are not needed to serve kubelet, which is waited for.
         from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
 
         try:
             client = client_in_cluster(self._options.service_account_dir)
         except KubeconfigError as error:
-            configurator.problem = f"--config-map needs an API server: {error}"
-            _log.error("no configuration", extra={"reason": configurator.problem})
+            problem = f"{option} needs an API server: {error}"
+            _log.error("no label is followed", extra={"reason": problem})
+            if isinstance(follower, Configurator):
+                follower.problem = problem
             return
-        configurator.run(client, self._stop)
-
-    def _follow_mig(self, manager: MigManager) -> None:
-        from kube_accel.kube.kubeconfig import KubeconfigError, client_in_cluster
-
-        try:
-            client = client_in_cluster(self._options.service_account_dir)
-        except KubeconfigError as error:
-            _log.error("no label is followed", extra={"reason": f"--mig-configs needs an API server: {error}"})
-            return
-        manager.run(client, self._stop)
+        follower.run(client, self._stop)
 
     def _configure(self, configuration: Configuration) -> None:
         """Offer what this configuration makes of the GPUs. Raises NotChosenError, NotNowError."""
