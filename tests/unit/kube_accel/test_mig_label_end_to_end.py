@@ -154,6 +154,7 @@ def test_gpus_are_cut_as_the_label_says(host: LabelledHost) -> None:
     host.wait_state("success")
     host.wait_offered(**LARGE)
     assert host.free
+    wait(host.events, "an event")
     assert host.events() == [("MigConfigApplied", "the GPUs are cut by MIG configuration large")]
     host.label(None)
     host.wait_state(None)
