@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -438,3 +440,38 @@ def test_victims_make_room_beside_a_pod_that_was_there_before(extender: Extender
     body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-first"}]}}}
     victims = extender.call("preemption", body)["NodeNameToMetaVictims"]["a"]["Pods"]
     assert {entry["UID"] for entry in victims} == {"uid-first", "uid-second"}
+
+
+def _urgent(extender: Extender, api: Api) -> dict[str, Any]:
+    """A pod that others were evicted for, whose end the extender has not heard of."""
+    for name in ("one", "other"):
+        assert extender.schedule(_seen(extender, api, name, 60, priority=1), "a") == ""
+    extender.listen()
+    urgent = _seen(extender, api, "urgent", 70, priority=5)
+    body = {"Pod": urgent, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-one"}]}}}
+    assert extender.call("preemption", body)["NodeNameToMetaVictims"].keys() == {"a"}
+    nominate(extender, api, "urgent", "a")
+    for name in ("one", "other"):
+        api.delete(name)
+    return {**urgent, "status": {"nominatedNodeName": "a"}}
+
+
+def test_victims_that_have_gone_are_waited_for_before_others_are_evicted(extender: Extender, api: Api) -> None:
+    urgent = _urgent(extender, api)
+    judged, judge = threading.Event(), extender.decider.filter
+
+    def noticed(*arguments: Any) -> Any:
+        found = judge(*arguments)
+        judged.set()
+        return found
+
+    extender.decider.filter = noticed  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(extender.filter, urgent, "a")
+        assert judged.wait(30)
+        extender.listen()
+        assert answer.result()["NodeNames"] == ["a"]
+
+
+def test_victims_that_take_their_time_are_not_waited_for(extender: Extender, api: Api) -> None:
+    assert "needs 70 %" in extender.schedule(_urgent(extender, api), "a")

@@ -149,6 +149,7 @@ class Cluster:
         self.contested: set[str] = set()
         """The names of nodes with nominated pods."""
         self._nominating = threading.Lock()
+        self._departed = threading.Condition()
 
     def node(self, name: str) -> Node:
         """The node of this name, made when nobody has heard of it yet."""
@@ -256,7 +257,20 @@ class Cluster:
             with node.lock:
                 if node.pods.pop(uid, None) is not None:
                     node.changed()
+            with self._departed:
+                self._departed.notify_all()
         self.charges.discharge(uid)
+
+    def departed(self, name: str, uids: Collection[str], timeout: float) -> bool:
+        """Whether these pods are no longer on the node, at the latest ``timeout`` seconds from now."""
+        node = self.node(name)
+
+        def gone() -> bool:
+            with node.lock:
+                return node.pods.keys().isdisjoint(uids)
+
+        with self._departed:
+            return self._departed.wait_for(gone, timeout)
 
     def keep_node(self, item: dict[str, Any]) -> str | None:
         """Take a node object that exists; its name."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -62,6 +62,8 @@ class Pod:
     """The assignment annotation as it was last read."""
     nominated: str = ""
     """The node where others were evicted for it, while it waits."""
+    victims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By node, the UIDs of those that kube-scheduler was told to evict for it."""
     stale: Held | None = None
     """What kubelet told of this name before the pod was bound: an earlier pod's."""
 

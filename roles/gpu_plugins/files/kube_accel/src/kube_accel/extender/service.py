@@ -15,7 +15,7 @@ from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, Reservation
 from kube_accel.extender.decide import Decider
 from kube_accel.extender.metrics import Metrics
-from kube_accel.extender.pods import Pod, PodReader
+from kube_accel.extender.pods import Pod, PodReader, nominated_node
 from kube_accel.extender.server import Request, Response
 from kube_accel.extender.tenure import Tenure
 from kube_accel.extender.wire import Filtered
@@ -35,6 +35,8 @@ Limits = Callable[[Pod, list[str]], Mapping[str, Refusal]]
 
 _CANDIDATES = 3
 """Nodes tried for a pod that is given one node only."""
+_HEARSAY_SECONDS = 0.5
+"""How long our watch may be behind kube-scheduler's."""
 
 
 class Layout(StrEnum):
@@ -111,8 +113,14 @@ class Service:
         # Most pods that are filtered are bound next: what that waits for can begin.
         self._tenure.prepare(pod)
         answer = self._filtered(pod, arguments.names)
+        if pod.victims and self._has_room_now(pod, nominated_node(arguments.pod), answer):
+            answer = self._filtered(pod, arguments.names)
         written = wire.write_filtered(answer, arguments.nodes)
         return written, partial(decisions.log_filter, pod, len(arguments.names), answer)
+
+    def _has_room_now(self, pod: Pod, node: str, answer: Filtered) -> bool:
+        """Whether those evicted for a pod have left since. kube-scheduler, which heard it first, would evict others."""
+        return node in answer.failed and self._cluster.departed(node, pod.victims.get(node, ()), _HEARSAY_SECONDS)
 
     def _filtered(self, pod: Pod, names: list[str]) -> Filtered:
         if pod.request is None:
@@ -176,6 +184,7 @@ class Service:
         if pod.request is None:
             return wire.write_preemption({}), None
         found = self._decider.preempt(pod, pod.request, arguments.victims)
+        pod.victims = {name: victims.uids for name, victims in found.items()}
         return wire.write_preemption(found), partial(decisions.log_preemption, pod, found)
 
     def _bind(self, body: bytes) -> Answer:
