@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Devices by UUID: the order a program sees them in is its own choice. Contexts, and what goes with them.
-#include <sys/mman.h>
-
 #include "shim.h"
 
 #define ORDINALS 64
@@ -13,12 +11,8 @@ static struct devices {
     uint32_t contexts[KA_DEVICES];
     uint64_t overhead[KA_DEVICES];
 } *devices(void) {
-    static struct devices *memory;
-    struct devices *mine = __atomic_load_n(&memory, __ATOMIC_ACQUIRE), *none = NULL;
-    if (mine || !(mine = wiped(sizeof *mine))) return mine;
-    if (__atomic_compare_exchange_n(&memory, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
-    munmap(mine, sizeof *mine);
-    return none;
+    static void *memory;
+    return wiped(&memory, sizeof(struct devices));
 }
 
 static int look_up(CUdevice device) {

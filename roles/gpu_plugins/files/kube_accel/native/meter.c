@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <time.h>
 
 #include "gate.h"
@@ -62,12 +61,8 @@ static struct process { // not inherited by a forked child
     struct batch batches[BATCHES];
     uint32_t lock, batch_count, harvesting, helper, capturing, captures;
 } *process(void) {
-    static struct process *memory;
-    struct process *mine = __atomic_load_n(&memory, __ATOMIC_ACQUIRE), *none = NULL;
-    if (mine || !(mine = wiped(sizeof *mine))) return mine;
-    if (__atomic_compare_exchange_n(&memory, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
-    munmap(mine, sizeof *mine);
-    return none;
+    static void *memory;
+    return wiped(&memory, sizeof(struct process));
 }
 
 // ---------------------------------------------------------------- contexts

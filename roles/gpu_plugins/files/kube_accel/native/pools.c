@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream-ordered memory and the memory of graphs. Both are taken from the GPU in larger pieces and kept after a free,
 // so that what is charged is what the driver says is reserved, looked at after each call that may change it.
-#include <sys/mman.h>
-
 #include "shim.h"
 
 #define POOLS 1024
@@ -23,12 +21,8 @@ static struct pools {
     uint32_t lock, used, graphs;
     struct pool pool[POOLS];
 } *pools(void) {
-    static struct pools *memory;
-    struct pools *mine = __atomic_load_n(&memory, __ATOMIC_ACQUIRE), *none = NULL;
-    if (mine || !(mine = wiped(sizeof *mine))) return mine;
-    if (__atomic_compare_exchange_n(&memory, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
-    munmap(mine, sizeof *mine);
-    return none;
+    static void *memory;
+    return wiped(&memory, sizeof(struct pools));
 }
 
 static uint32_t kind_of(const struct pool *pool) { return __atomic_load_n(&pool->kind, __ATOMIC_ACQUIRE); }

@@ -18,13 +18,20 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-void *wiped(size_t bytes) {
+static void *made(size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED || madvise(memory, bytes, MADV_WIPEONFORK)) {
-        say("GPU memory is refused: no memory that a forked child does not inherit (Linux 4.14): %s", strerror(errno));
-        return NULL;
-    }
-    return memory;
+    if (memory != MAP_FAILED && !madvise(memory, bytes, MADV_WIPEONFORK)) return memory;
+    say("GPU memory is refused: no memory that a forked child does not inherit (Linux 4.14): %s", strerror(errno));
+    if (memory != MAP_FAILED) munmap(memory, bytes);
+    return NULL;
+}
+
+void *wiped(void **place, size_t bytes) {
+    void *memory = __atomic_load_n(place, __ATOMIC_ACQUIRE), *none = NULL;
+    if (memory || !(memory = made(bytes))) return memory;
+    if (__atomic_compare_exchange_n(place, &none, memory, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return memory;
+    munmap(memory, bytes);
+    return none;
 }
 
 void say(const char *format, ...) {

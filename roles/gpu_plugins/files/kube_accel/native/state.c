@@ -15,7 +15,6 @@
 
 static struct { // inherited by a forked child
     struct ka_state *state;
-    struct process *process;
     int file;
     dev_t device; // of the file: the program may close our descriptor and open something else by its number
     ino_t inode;
@@ -25,12 +24,8 @@ static struct process { // not inherited
     uint32_t lock, sweeping;
     struct ka_slot *slot;
 } *process(void) {
-    struct process *mine = __atomic_load_n(&shared.process, __ATOMIC_ACQUIRE), *none = NULL;
-    if (mine || !(mine = wiped(sizeof *mine))) return mine;
-    if (__atomic_compare_exchange_n(&shared.process, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return mine;
-    munmap(mine, sizeof *mine);
-    return none;
+    static void *memory;
+    return wiped(&memory, sizeof(struct process));
 }
 
 // Never closed again once mapped: closing any descriptor of a file drops the locks this process holds on it.

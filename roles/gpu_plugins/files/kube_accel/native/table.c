@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the program holds and what it was charged for it: a hash of chains, locked by shards, in memory of its own,
 // since the program's malloc may be in the middle of something.
-#include <sys/mman.h>
-
 #include "shim.h"
 
 #define CHAINS 16384
@@ -25,12 +23,8 @@ struct table {
 };
 
 static struct table *table(void) {
-    static struct table *memory;
-    struct table *mine = __atomic_load_n(&memory, __ATOMIC_ACQUIRE), *none = NULL;
-    if (mine || !(mine = wiped(sizeof *mine))) return mine;
-    if (__atomic_compare_exchange_n(&memory, &none, mine, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return mine;
-    munmap(mine, sizeof *mine);
-    return none;
+    static void *memory;
+    return wiped(&memory, sizeof(struct table));
 }
 
 static uint32_t chain_of(enum kind kind, uint64_t key) {
