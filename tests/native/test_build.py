@@ -128,7 +128,7 @@ WRAPPED = re.compile(
     r"|Mem(Alloc|Free)(?!Host)|Mem(Create|Release|Map|Unmap|RetainAllocationHandle)(?!Array)"
     r"|MemPool(Create|Destroy|TrimTo|SetAttribute)|(Mipmapped)?Array(3D)?(Create|Destroy)"
     r"|GraphAdd(MemAlloc)?Node|Graph(Upload|Launch|InstantiateWithParams)|DeviceGraphMemTrim|Launch(?!HostFunc)"
-    r"|(Green)?Ctx(Create|Destroy)|DevicePrimaryCtx(Retain|Release|Reset))(?![a-z])"
+    r"|(Green|GL|VDPAU)?Ctx(Create|Destroy|Attach|Detach)|DevicePrimaryCtx(Retain|Release|Reset))(?![a-z])"
 )
 
 

@@ -218,6 +218,34 @@ print(used(), d('cuDevicePrimaryCtxRelease_v2', 0), used())
 """
         assert container.words(code) == ["0", "100", "2148", "0", "100"]
 
+    @pytest.mark.parametrize("name", ["cuGLCtxCreate", "cuGLCtxCreate_v2", "cuVDPAUCtxCreate", "cuVDPAUCtxCreate_v2"])
+    def test_for_graphics_cost_their_overhead(self, container: Container, name: str) -> None:
+        container.tell(Limit(container.topology.gpus[0].uuid, GIB, 30, 0, 300 * MIB))
+        more = ", c_uint(0), None" if "VDPAU" in name else ""
+        code = f"""
+d.ok('cuInit', 0)
+c = d.value(c_void_p, '{name}', c_uint(0), 0{more})
+print(used(), take(800 * MIB), take(700 * MIB), d('cuCtxDestroy_v2', c_void_p(c)), used())
+"""
+        assert container.words(code) == ["300", "2", "0", "0", "0"]
+
+    @pytest.mark.parametrize("attached", [0, 1, 3])
+    def test_end_with_their_last_detachment(self, container: Container, attached: int) -> None:
+        container.tell(Limit(container.topology.gpus[0].uuid, 4 * GIB, 30, 0, 300 * MIB))
+        code = f"""
+d.ok('cuInit', 0)
+c = d.value(c_void_p, 'cuCtxCreate_v2', c_uint(0), 0)
+d.alloc(GIB)
+assert all(d.value(c_void_p, 'cuCtxAttach', c_uint(0)) == c for _ in range({attached}))
+for _ in range({attached} + 1):
+    print(used(), d('cuCtxDetach', c_void_p(c)))
+print(used(), d('cuCtxDetach', c_void_p(c)), used())
+d.open()
+print(used(), d('cuCtxAttach', byref(c_void_p()), c_uint(7)), take(3 * GIB))
+"""
+        held = ["1324", "0"] * (attached + 1)
+        assert container.words(code) == [*held, "0", "201", "0", "300", "1", "0"]
+
 
 class TestDevices:
     def test_are_known_by_uuid_whatever_the_order(self, container: Container) -> None:

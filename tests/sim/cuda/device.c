@@ -346,7 +346,7 @@ static CUresult new_context(CUcontext *out, unsigned flags, struct device *devic
     CUcontext context = calloc(1, sizeof *context);
     if (context == NULL)
         return OPERATING_SYSTEM;
-    *context = (struct context){.next = contexts, .device = device, .flags = flags, .alive = true};
+    *context = (struct context){.next = contexts, .device = device, .flags = flags, .attached = 1, .alive = true};
     *out = contexts = context;
     return SUCCESS;
 }
@@ -416,6 +416,43 @@ API CUresult cuCtxDestroy_v2(CUcontext context) {
 
 API CUresult cuCtxDestroy(CUcontext context) {
     return cuCtxDestroy_v2(context);
+}
+
+API CUresult cuGLCtxCreate(CUcontext *out, unsigned flags, CUdevice ordinal) {
+    return create(out, flags, ordinal);
+}
+
+API CUresult cuGLCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice ordinal) {
+    return create(out, flags, ordinal);
+}
+
+API CUresult cuVDPAUCtxCreate(CUcontext *out, unsigned flags, CUdevice ordinal, unsigned vdpau, void *get) {
+    (void)vdpau, (void)get;
+    return create(out, flags, ordinal);
+}
+
+API CUresult cuVDPAUCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice ordinal, unsigned vdpau, void *get) {
+    return cuVDPAUCtxCreate(out, flags, ordinal, vdpau, get);
+}
+
+API CUresult cuCtxAttach(CUcontext *out, unsigned flags) {
+    ENTER_CONTEXT;
+    NEED(out);
+    NEED(flags == 0);
+    context->attached++;
+    *out = context;
+    return SUCCESS;
+}
+
+API CUresult cuCtxDetach(CUcontext wanted) {
+    {
+        ENTER_CONTEXT;
+        if (wanted != context || context == context->device->primary)
+            return INVALID_CONTEXT;
+        if (--context->attached > 0)
+            return SUCCESS;
+    }
+    return cuCtxDestroy_v2(wanted);
 }
 
 API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice ordinal) {

@@ -71,7 +71,7 @@ struct device {
 typedef struct context {
     struct context *next;
     struct device *device;
-    unsigned flags;
+    unsigned flags, attached;
     bool alive;
     struct stream *streams;
     int64_t legacy_tail, blocking_tail;

@@ -64,7 +64,7 @@ static void leave(int index) {
 static CUresult entered(CUresult result, int index, const void *context) {
     struct record known;
     if (result || table_has(CONTEXT, (uintptr_t)context, &known) ||
-        !table_put(CONTEXT, (uintptr_t)context, (struct record){.index = (int16_t)index, .pool = -1}))
+        !table_put(CONTEXT, (uintptr_t)context, (struct record){.holders = 1, .index = (int16_t)index, .pool = -1}))
         leave(index);
     return result;
 }
@@ -76,12 +76,15 @@ static bool belongs(enum kind kind, uint64_t key, struct record *record, void *c
     return true;
 }
 
-static void gone(CUcontext context) {
-    struct record record;
-    if (!table_take(CONTEXT, (uintptr_t)context, &record)) return;
+static void ended(CUcontext context, int index) {
     table_each(belongs, context);
     reserved_settle_all();
-    leave(record.index);
+    leave(index);
+}
+
+static void gone(CUcontext context) {
+    struct record record;
+    if (table_take(CONTEXT, (uintptr_t)context, &record)) ended(context, record.index);
 }
 
 #define CREATE(call, context)         \
@@ -105,6 +108,22 @@ HOOK(cuCtxCreate_v3)(CUcontext *context, void *affinity, int count, unsigned fla
 
 HOOK(cuCtxCreate_v4)(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
     CREATE(REAL(cuCtxCreate_v4)(context, parameters, flags, device), context);
+}
+
+HOOK(cuGLCtxCreate)(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuGLCtxCreate)(context, flags, device), context);
+}
+
+HOOK(cuGLCtxCreate_v2)(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(REAL(cuGLCtxCreate_v2)(context, flags, device), context);
+}
+
+HOOK(cuVDPAUCtxCreate)(CUcontext *context, unsigned flags, CUdevice device, unsigned vdpau, void *get_address) {
+    CREATE(REAL(cuVDPAUCtxCreate)(context, flags, device, vdpau, get_address), context);
+}
+
+HOOK(cuVDPAUCtxCreate_v2)(CUcontext *context, unsigned flags, CUdevice device, unsigned vdpau, void *get_address) {
+    CREATE(REAL(cuVDPAUCtxCreate_v2)(context, flags, device, vdpau, get_address), context);
 }
 
 HOOK(cuGreenCtxCreate)(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned flags) {
@@ -135,6 +154,24 @@ HOOK(cuCtxDestroy)(CUcontext context) {
 HOOK(cuCtxDestroy_v2)(CUcontext context) {
     gate_destroying();
     return destroyed(REAL(cuCtxDestroy_v2)(context), context);
+}
+
+HOOK(cuCtxAttach)(CUcontext *context, unsigned flags) {
+    struct record last;
+    CUresult result = REAL(cuCtxAttach)(context, flags);
+    if (!result) table_hold(CONTEXT, (uintptr_t)*context, 1, &last);
+    return result;
+}
+
+// It destroys the context that it was the last to hold.
+HOOK(cuCtxDetach)(CUcontext context) {
+    struct record last;
+    gate_destroying();
+    CUresult result = REAL(cuCtxDetach)(context);
+    bool end = !result && table_hold(CONTEXT, (uintptr_t)context, -1, &last) == 0;
+    gate_destroyed(end ? context : NULL);
+    if (end) ended(context, last.index);
+    return result;
 }
 
 HOOK(cuGreenCtxDestroy)(CUgreenCtx green) {

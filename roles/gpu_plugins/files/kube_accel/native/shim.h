@@ -61,7 +61,7 @@ enum kind { POINTER = 1, ARRAY, MIPMAP, HANDLE, MAPPING, CONTEXT };
 struct record {
     uint64_t bytes;   /* charged, or of a pool's pointer asked for */
     uint64_t owner;   /* the context that takes it along when it is destroyed; of a MAPPING the HANDLE */
-    uint32_t holders; /* of a HANDLE: references and mappings */
+    uint32_t holders; /* of a HANDLE: references and mappings; of a CONTEXT: attachments */
     int16_t index;    /* the policy's device */
     int16_t pool;     /* the pool whose charge has it, -1: none */
 };
