@@ -195,11 +195,13 @@ class MigManager:
             raise _WaitingError(f"processes of no pod use GPUs: {'; '.join(in_use)}; end them")
         if self._stop.is_set():
             raise _WaitingError("the plugin is stopped", cordoned=True)
-        before = planned.before if begun is None else begun.before
-        self._remember(_Begun(name, before, begun.boot if begun is not None and begun.config == name else ""))
+        begun = begun or _Begun(name, planned.before)
+        if begun.config != name:
+            begun = replace(begun, config=name, boot="")
+        self._remember(begun)
         done = self._cut(name, text)
         if done.reboot:
-            self._await_reboot(done)
+            self._await_reboot(done, begun)
         if done.reset:
             raise _WaitingError(
                 f"{', '.join(done.reset)} cannot be reset, because something on the host holds it open: stop that "
@@ -208,9 +210,7 @@ class MigManager:
             )
         return True
 
-    def _await_reboot(self, done: Cut) -> None:
-        begun = self._begun()
-        assert begun is not None
+    def _await_reboot(self, done: Cut, begun: _Begun) -> None:
         gpus = ", ".join(done.reboot)
         if begun.boot:
             raise _FailedError(f"the MIG mode of {gpus} did not change with a reboot")
@@ -260,13 +260,7 @@ class MigManager:
             staying = mignode.leaving(client.get(self._path), items)
             if not pods and not staying:
                 return
-            if pods and not self._options.drain:
-                raise _WaitingError(
-                    f"pods hold devices that would go: {mignode.named(pods)}; applied when they have ended"
-                )
-            problem = mignode.not_to_be_evicted(pods, self._options.drain_force)
-            if problem:
-                raise _WaitingError(problem)
+            self._must_go(pods)
             if time.monotonic() >= deadline:
                 seconds = f"{self._options.drain_timeout:g} s"
                 raise _FailedError(f"these pods are still there after {seconds}: {mignode.named((*pods, *staying))}")
