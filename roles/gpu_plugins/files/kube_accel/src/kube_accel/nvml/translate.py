@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import MappingProxyType
 from typing import Any
 
@@ -50,10 +51,7 @@ def usage(raw: Record) -> dict[str, GpuUsage]:
     for entry in raw["gpus"]:
         if "error" in entry:
             continue
-        time: dict[int, int] | None = None if entry["time"] is None else {}
-        for pid, percent in entry["time"] or ():
-            assert time is not None
-            time[pid] = max(time.get(pid, 0), percent)
+        time = None if entry["time"] is None else _highest(entry["time"])
         found[entry["uuid"]] = GpuUsage(dict(entry["memory"]), time)
     return found
 
@@ -101,6 +99,13 @@ def unavailable(error: Record) -> str:
     code, text = error["code"], error["text"]
     remedy = _REMEDY.get(code, "NVML cannot be used; nvidia-smi on the node shows more")
     return f"{remedy} (NVML: {text}, {code})"
+
+
+def _highest(samples: Iterable[tuple[int, int]]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for pid, percent in samples:
+        found[pid] = max(found.get(pid, 0), percent)
+    return found
 
 
 def _poll(entry: Record) -> Poll:
