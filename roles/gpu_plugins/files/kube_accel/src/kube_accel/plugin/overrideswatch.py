@@ -6,11 +6,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from kube_accel.enforce.overrides import Override, parse
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
+from kube_accel.plugin.only import Only
 from kube_accel.plugin.options import ConfigMapRef
 
 _log = logging.getLogger(__name__)
@@ -23,37 +23,22 @@ class OverridesWatch:
         """``use`` gets all that hold from now on."""
         self._source = source
         self._use = use
-        self._kept: set[str] = set()
+        self._map = Only(self._changed)
         query = {"fieldSelector": f"metadata.name={source.name}"}
-        self._watch = Watch(client, Watched(f"/api/v1/namespaces/{source.namespace}/configmaps", query), self)
+        self._watch = Watch(client, Watched(f"/api/v1/namespaces/{source.namespace}/configmaps", query), self._map)
 
     def run(self, stop: threading.Event) -> None:
         """Follow it until stopped."""
         self._watch.run(stop)
 
-    def keep(self, item: dict[str, Any]) -> str | None:
-        """Take the ConfigMap."""
+    def _changed(self) -> None:
+        """Without a ConfigMap every container has what it was given."""
         found = []
-        for key, text in sorted((item.get("data") or {}).items()):
+        for key, text in sorted((self._map.item.get("data") or {}).items()):
             try:
                 found.append(parse(key, text))
             except ValueError as error:
                 extra = {"config_map": "/".join(self._source), "key": str(key)[:300], "reason": str(error)}
                 _log.warning("an override of limits cannot be read", extra=extra)
         _log.info("overrides of limits", extra={"overrides": len(found)})
-        self._kept = {self._source.name}
         self._use(found)
-        return self._source.name
-
-    def drop(self, item: dict[str, Any]) -> None:
-        """It is gone, and every container has what it was given."""
-        self.lose(self._source.name)
-
-    def keys(self) -> set[str]:
-        """Its name, while there is one."""
-        return set(self._kept)
-
-    def lose(self, key: str) -> None:
-        """It is gone."""
-        self._kept = set()
-        self._use(())
