@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from kube_accel.kube.client import KubeClient
 
 _LONGEST = 1024
 """Characters of a message that the API server takes."""
@@ -31,3 +35,14 @@ def body(about: dict[str, str], kind: str, reason: str, message: str, host: str)
         "count": 1,
         "source": {"component": "kube-accel", "host": host},
     }
+
+
+def of_node(node: str, kind: str, reason: str, message: str) -> dict[str, Any]:
+    """A v1 Event about a node, from that node."""
+    # kubectl describe looks for events of a node by its name in place of its uid, as kubelet writes them.
+    return body({"kind": "Node", "name": node, "uid": node}, kind, reason, message, node)
+
+
+def send(client: KubeClient, event: dict[str, Any]) -> None:
+    """Create an event. Raises ApiError."""
+    client.post(f"/api/v1/namespaces/{quote(event['metadata']['namespace'], safe='')}/events", event)

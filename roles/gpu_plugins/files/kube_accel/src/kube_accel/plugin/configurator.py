@@ -134,9 +134,8 @@ class Configurator:
         if message == self._told:
             return
         _log.warning("another configuration is asked for", extra={"reason": message})
-        about = {"kind": "Node", "name": self._node, "uid": self._node}
         try:
-            client.post("/api/v1/namespaces/default/events", events.body(about, "Warning", reason, message, self._node))
+            events.send(client, events.of_node(self._node, "Warning", reason, message))
         except ApiError as error:
             _log.warning("an event was not sent", extra={"reason": str(error)})
             return

@@ -317,8 +317,7 @@ class MigManager:
         if message == self._told:
             return
         _log.log(logging.INFO if kind == "Normal" else logging.WARNING, "MIG", extra={"reason": message})
-        about = {"kind": "Node", "name": self._node, "uid": self._node}
-        client.post("/api/v1/namespaces/default/events", events.body(about, kind, reason, message, self._node))
+        events.send(client, events.of_node(self._node, kind, reason, message))
         self._told = message
 
     # --- what outlives us ---------------------------------------------------------------------------------------------

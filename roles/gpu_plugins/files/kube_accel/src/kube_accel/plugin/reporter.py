@@ -90,8 +90,7 @@ class Reporter:
 
     def _send_event(self, pod: NodePod, reason: str, message: str) -> None:
         about = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
-        body = events.body(about, "Warning", reason, message, self._node)
-        self._client.post(f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/events", body)
+        events.send(self._client, events.body(about, "Warning", reason, message, self._node))
 
 
 class TokenBucket:

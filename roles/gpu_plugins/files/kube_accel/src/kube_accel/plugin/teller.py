@@ -121,15 +121,13 @@ class Teller:
             return next(news(self._snapshot(), told.bad), None)
 
     def _tell_news(self, api: ApiClient) -> None:
-        from kube_accel.kube.events import body
+        from kube_accel.kube.events import of_node
 
         with self._told() as (told, keep):
             latest = next(news(self._snapshot(), told.bad), None)
             if latest is None:
                 return
-            # kubectl describe looks for events of a node by its name in place of its uid, as kubelet writes them.
-            about = {"kind": "Node", "name": self._node, "uid": self._node}
-            api.create_event("default", body(about, latest.kind, latest.reason, latest.message, self._node))
+            api.create_event("default", of_node(self._node, latest.kind, latest.reason, latest.message))
             keep(replace(told, bad=latest.bad))
 
     @contextmanager
