@@ -199,6 +199,15 @@ def test_an_override_reaches_a_running_container_and_leaves_it_again(world: Worl
     assert world.policy("a").limits == (Limit(CARD, 4 * GIB, 30, 0, 64 << 20),)
 
 
+def test_a_policy_that_a_killed_daemon_left_half_written_is_written_to_its_end(world: World) -> None:
+    world.pod("alone")
+    path = world.containers.policy_path(world.key("alone"))
+    with path.open("r+b") as file:
+        os.pwrite(file.fileno(), (3).to_bytes(4, "little"), layouts.GENERATION_OFFSET)
+    world.tenants.tick()
+    assert layouts.read_policy(path.read_bytes())[1] == 4
+
+
 def test_an_override_that_the_card_has_no_room_for_is_told_and_gives_way_to_the_next_pod(world: World) -> None:
     world.pod("a")
     world.tenants.override([Override("team.a.main", 70 * GIB)])

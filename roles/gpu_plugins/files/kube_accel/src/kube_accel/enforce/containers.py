@@ -75,8 +75,14 @@ class Containers:
 
     def policy(self, key: str) -> Policy | None:
         """What a container was told last; None when it has no policy, or one that no version of ours wrote."""
+        found = self.read(key)
+        return None if found is None else found[0]
+
+    def read(self, key: str) -> tuple[Policy, bool] | None:
+        """The same, and whether it is written to its end: a daemon may have been killed at it."""
         try:
-            return layouts.read_policy(self.policy_path(key).read_bytes())[0]
+            policy, generation = layouts.read_policy(self.policy_path(key).read_bytes())
+            return policy, not generation % 2
         except (OSError, ValueError):
             return None
 

@@ -147,7 +147,8 @@ class Tenants:
         with self._lock:
             running, gpus = self._running, self._gpus
             settled = self._settled(running)
-        policies = {entry.key: found for entry in running if (found := self._containers.policy(entry.key)) is not None}
+        read = {entry.key: found for entry in running if (found := self._containers.read(entry.key)) is not None}
+        policies = {key: policy for key, (policy, _) in read.items()}
         for entry in running:
             if entry.key in settled.limits and entry.key not in policies:
                 why = "an override is not followed: nothing that could be changed while it runs limits the container"
@@ -157,9 +158,11 @@ class Tenants:
         seen = self._look(running, policies, gpus)
         now = time.monotonic_ns()
         for entry in running:
-            limits = self._wanted(entry, policies[entry.key], settled)
+            before, complete = read[entry.key]
+            limits = self._wanted(entry, before, settled)
             told = {uuid: found for (key, uuid), found in seen.items() if key == entry.key}
-            self._tell(entry, limits, told, now)
+            if told or limits != before.limits or not complete:
+                self._tell(entry, before, limits, told, now)
         with self._lock:
             self._count(running)
         for tenant, reason in settled.refused:
@@ -176,21 +179,22 @@ class Tenants:
             for old in policy.limits
         )
 
-    def _tell(self, entry: Running, limits: tuple[Limit, ...], told: Mapping[str, Feedback], now: int) -> None:
+    def _tell(
+        self, entry: Running, before: Policy, limits: tuple[Limit, ...], told: Mapping[str, Feedback], now: int
+    ) -> None:
         def change(current: Policy) -> Policy:
             if not told:
                 return replace(current, limits=limits)
             feedback = feedback_for([limit.uuid for limit in limits], told)
             return replace(current, limits=limits, feedback=feedback, feedback_at_ns=now)
 
-        before = self._containers.policy(entry.key)
         try:
             self._containers.update(entry.key, change)
         except (OSError, ValueError) as error:
             extra = {"pod": f"{entry.holder.namespace}/{entry.holder.pod}", "reason": str(error)}
             _log.warning("a container's limits cannot be changed", extra=extra)
             return
-        if before is not None and before.limits != limits:
+        if before.limits != limits:
             amounts = ", ".join(f"{human_bytes(limit.memory_bytes)} and {limit.cores} %" for limit in limits)
             _log.info(
                 "limits of a container changed",
@@ -227,11 +231,12 @@ class Tenants:
                     found[entry.key, limit.uuid] = Feedback(others_permille=0)
         if not shared:
             return found
-        before = self._used(running, policies)
+        sharing = [entry for entry in running if any(limit.uuid in shared for limit in policies[entry.key].limits)]
+        before = self._used(sharing, policies)
         usage = self._usage(shared, _NVML_SECONDS)
         if usage is None:
             return found
-        after = self._used(running, policies)
+        after = self._used(sharing, policies)
         for uuid, told in usage.items():
             owners = self._owners(running, uuid, told)
             for entry in running:
