@@ -21,6 +21,7 @@ from pathlib import Path
 from kube_accel.enforce import policy as layouts
 from kube_accel.enforce import selinux
 from kube_accel.enforce.policy import GENERATION_OFFSET, Account, Policy
+from kube_accel.files import replacing
 
 _log = logging.getLogger(__name__)
 
@@ -165,16 +166,8 @@ def _opened(path: Path, flags: int) -> Iterator[int]:
 
 def _publish(path: Path, data: bytes, mode: int, label: bool, size: int | None = None) -> None:
     """A new file in the place of whatever was there; ``size`` where it is to be longer than ``data``."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with suppress(FileNotFoundError):
-        draft.unlink()
-    try:
-        with _opened(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
-            os.write(file, data)
-            if size is not None:
-                os.ftruncate(file, size)
-            os.fchmod(file, mode)
-        selinux.share(draft, label)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    with replacing(path, mode) as file:
+        file.write(data)
+        if size is not None:
+            file.truncate(size)
+        selinux.share(Path(file.name), label)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from kube_accel.enforce.backend import Ask, EnforceError, Name, Start
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.policy import Policy
 from kube_accel.enforce.shim import Builds, ShimError
+from kube_accel.files import write_whole
 from kube_accel.model import Gpu, Inventory
 from kube_accel.sharing.cdi import DriverFiles
 from kube_accel.sharing.delivery import Delivery, Grant
@@ -147,12 +147,5 @@ class Interposer:
             return
         directory = self._paths.cdi_dir
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / f"{CDI_FILES}{key}.json"
-        # Runtimes read what ends in .json or .yaml.
-        draft = path.with_suffix(f".{os.urandom(4).hex()}")
-        try:
-            draft.write_text(json.dumps(specification(got, key)) + "\n")
-            draft.chmod(0o644)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        text = json.dumps(specification(got, key)) + "\n"
+        write_whole(directory / f"{CDI_FILES}{key}.json", text, 0o644)

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kube_accel.files import write_whole
 from kube_accel.nvml.health import Condition
 
 log = logging.getLogger(__name__)
@@ -57,11 +57,8 @@ class Memory:
         if self._path is None or _close(kept, self._written):
             return
         gpus = {uuid: {"incidents": entry[0], "until": entry[1], "ecc": entry[2]} for uuid, entry in kept.items()}
-        candidate = self._path.with_suffix(f".{os.getpid()}")  # an upgrade has two of us for a while
         try:
-            text = json.dumps({"version": _VERSION, "boot": self._boot(), "gpus": gpus})
-            candidate.write_text(text)
-            candidate.replace(self._path)
+            write_whole(self._path, json.dumps({"version": _VERSION, "boot": self._boot(), "gpus": gpus}))
         except OSError as error:
             if not self._said:
                 log.warning("a restart will forget the GPUs' health", extra={"reason": str(error)})

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from kube_accel.files import write_whole
 from kube_accel.sharing.cdi import FILE, DriverFiles, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.whole import Part
@@ -151,14 +152,7 @@ class CdiWriter:
             if path.read_text() == text:
                 return
         options.directory.mkdir(parents=True, exist_ok=True)
-        # Both plugins of an upgrade may write at a time; runtimes read what ends in .json or .yaml.
-        draft = path.with_suffix(f".{os.urandom(4).hex()}")
-        try:
-            draft.write_text(text)
-            draft.chmod(0o644)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, text, 0o644)
         _log.info("CDI specification written", extra={"file": str(path), "devices": len(document["devices"])})
 
     def _listed(self, directory: str) -> list[str]:

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
+from kube_accel.files import write_whole
 from kube_accel.plugin.configchoice import LABEL, NONE, Chosen, NotChosenError, choose
 from kube_accel.plugin.configfile import ConfigError, Configuration, parse
 from kube_accel.plugin.only import Only
@@ -114,10 +114,7 @@ class Configurator:
             return
         self._apply(chosen.configuration)
         self.current = chosen
-        # Both plugins of an upgrade may do this at a time, and their process ids may be one.
-        with NamedTemporaryFile("w", dir=self._file.parent, prefix=_FILE, delete=False) as draft:
-            json.dump({"name": chosen.name, "text": chosen.text}, draft)
-        Path(draft.name).replace(self._file)
+        write_whole(self._file, json.dumps({"name": chosen.name, "text": chosen.text}))
         for note in chosen.configuration.notes:
             _log.warning("part of the configuration is not used", extra={"reason": note})
         _log.info("configuration applied", extra={"configuration": chosen.name})

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kube_accel.files import write_whole
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.mig.process import Cut, CutError, cut
 from kube_accel.model import DriverState
@@ -341,11 +341,7 @@ class MigManager:
             return None
 
     def _remember(self, begun: _Begun) -> None:
-        with NamedTemporaryFile("w", dir=self._file.parent, prefix=self._file.name, delete=False) as draft:
-            json.dump(asdict(begun), draft)
-            draft.flush()
-            os.fsync(draft.fileno())
-        Path(draft.name).replace(self._file)
+        write_whole(self._file, json.dumps(asdict(begun)), sync=True)
 
     def _forget(self) -> None:
         self._file.unlink(missing_ok=True)
