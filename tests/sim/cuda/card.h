@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -116,8 +117,12 @@ static inline struct cards *map_cards(const char *path) {
     return cards;
 }
 
+// Without sleeping: a waiter killed as it is woken can leave the others asleep, with nobody to wake them.
 static inline void lock_card(struct card *card) {
-    if (pthread_mutex_lock(&card->lock) == EOWNERDEAD)
+    int code;
+    while ((code = pthread_mutex_trylock(&card->lock)) == EBUSY)
+        sched_yield();
+    if (code == EOWNERDEAD)
         pthread_mutex_consistent(&card->lock);
 }
 
@@ -132,11 +137,16 @@ static inline void mark_tenant(struct tenant *tenant, int64_t at, int64_t diviso
     tenant->marks[tenant->marked++ % MARKS] = (struct mark){at, tenant->progress, divisor};
 }
 
-// Frees the places of processes that ended, with all they held; the caller holds the lock.
+// Frees the places of processes that ended, with all they held; the caller holds the lock. The pid goes last: a sweeper
+// killed on its way leaves the rest to the next.
 static inline void sweep_card(struct card *card) {
-    for (int i = 0; i < card->highest; i++)
-        if (card->tenants[i].pid != 0 && !tenant_lives(&card->tenants[i]))
-            memset(&card->tenants[i], 0, sizeof card->tenants[i]);
+    for (int i = 0; i < card->highest; i++) {
+        struct tenant *tenant = &card->tenants[i];
+        if (tenant->pid == 0 || tenant_lives(tenant))
+            continue;
+        memset((char *)tenant + sizeof tenant->pid, 0, sizeof *tenant - sizeof tenant->pid);
+        __atomic_store_n(&tenant->pid, 0, __ATOMIC_RELEASE);
+    }
 }
 
 // Lets time pass until `now`; the caller holds the lock.
