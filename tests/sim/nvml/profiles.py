@@ -43,6 +43,9 @@ _T4 = Gpu(
     sm_clock=300,
     mem_clock=405,
     ecc=1,
+    energy=1_000_000,
+    power_throttle=0,
+    thermal_throttle=0,
 )
 _A100 = replace(
     _T4,
@@ -54,6 +57,7 @@ _A100 = replace(
     subsys=0x134F10DE,
     mig=0,
     temp=32,
+    mem_temp=30,
     power=52_000,
     power_limit=400_000,
     sm_clock=210,

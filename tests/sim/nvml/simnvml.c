@@ -65,7 +65,9 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
     F(mem_clock, NUMBER, OR_ABSENT) F(ecc, NUMBER, OR_ABSENT) F(ecc_corrected, NUMBER, OR_ZERO)                   \
     F(ecc_uncorrected, NUMBER, OR_ZERO) F(remap_corrected, NUMBER, OR_ABSENT)                                     \
     F(remap_uncorrected, NUMBER, OR_ZERO) F(remap_pending, NUMBER, OR_ZERO) F(remap_failed, NUMBER, OR_ZERO)      \
-    F(recovery, NUMBER, OR_ABSENT) F(compute_mode, NUMBER, OR_ABSENT) F(persistence, NUMBER, OR_ABSENT)
+    F(recovery, NUMBER, OR_ABSENT) F(compute_mode, NUMBER, OR_ABSENT) F(persistence, NUMBER, OR_ABSENT)           \
+    F(mem_temp, NUMBER, OR_ABSENT) F(energy, NUMBER, OR_ABSENT) F(power_throttle, NUMBER, OR_ABSENT)              \
+    F(thermal_throttle, NUMBER, OR_ABSENT)
 #define MIG(F)                                                                                                    \
     F(gpu, GPU, POSITION) F(gi, NUMBER, REQUIRED) F(ci, NUMBER, REQUIRED) F(profile, WORD, REQUIRED)              \
     F(mem, NUMBER, REQUIRED) F(uuid, WORD, REQUIRED) F(sms, NUMBER, OR_ZERO) F(slot, NUMBER, OR_ABSENT)
@@ -1467,6 +1469,47 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
 }
 
 typedef struct {
+    unsigned long long timeStamp;
+    union {
+        unsigned uiVal;
+        unsigned long long ullVal;
+    } sampleValue;
+} nvmlSample_t;
+_Static_assert(sizeof(nvmlSample_t) == 16, "nvmlSample_t as nvml.h has it");
+enum { SAMPLE_US = 100000, KEPT_SAMPLES = 120 };  // the driver samples; asked twice within a sample it has nothing new
+
+static unsigned long long newest_sample(void) {
+    unsigned long long stamp = (unsigned long long)clock_us(CLOCK_REALTIME);
+    return stamp - stamp % SAMPLE_US;
+}
+
+// All samples have what the file says now. Without room for them it says how many there can be.
+API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned kind, unsigned long long since, unsigned *type,
+                                      unsigned *count, nvmlSample_t *samples) {
+    enum { GPU_UTILIZATION = 1, MEMORY_UTILIZATION = 2, TYPE_UNSIGNED = 1 };
+    CALL(enter_gpu, __func__, device);
+    NEED(type);
+    NEED(count);
+    const int64_t value = kind == GPU_UTILIZATION      ? call.gpu->util
+                          : kind == MEMORY_UTILIZATION ? call.gpu->memutil
+                                                       : ABSENT;
+    if (call.gpu->mig == 1 || value == ABSENT)
+        return NOT_SUPPORTED;
+    *type = TYPE_UNSIGNED;
+    const unsigned room = *count;
+    *count = KEPT_SAMPLES;
+    if (samples == NULL)
+        return SUCCESS;
+    const unsigned long long newest = newest_sample();
+    unsigned found = 0;
+    for (unsigned i = KEPT_SAMPLES; i-- > 0 && found < room;)
+        if (newest - (unsigned long long)i * SAMPLE_US > since)
+            samples[found++] = (nvmlSample_t){newest - (unsigned long long)i * SAMPLE_US, {.uiVal = (unsigned)value}};
+    *count = found;
+    return found > 0 ? SUCCESS : NOT_FOUND;
+}
+
+typedef struct {
     unsigned pid;
     unsigned long long usedGpuMemory;
     unsigned gpuInstanceId, computeInstanceId;
@@ -1517,7 +1560,6 @@ typedef struct {
     unsigned smUtil, memUtil, encUtil, decUtil;
 } nvmlProcessUtilizationSample_t;
 _Static_assert(sizeof(nvmlProcessUtilizationSample_t) == 32, "nvmlProcessUtilizationSample_t as nvml.h has it");
-enum { SAMPLE_US = 100000 };  // the driver samples; asked twice within a sample it has nothing new
 
 API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                                  unsigned *count, unsigned long long since) {
@@ -1525,8 +1567,7 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProces
     NEED(count);
     if (call.gpu->mig == 1)
         return NOT_SUPPORTED;
-    unsigned long long stamp = (unsigned long long)clock_us(CLOCK_REALTIME);
-    stamp -= stamp % SAMPLE_US;
+    unsigned long long stamp = newest_sample();
     unsigned found = 0;
     for (int i = 0; i < state->proc_count && stamp > since; i++) {
         const struct proc *proc = &state->procs[i];
@@ -1619,16 +1660,29 @@ typedef struct {
 } nvmlFieldValue_t;
 _Static_assert(sizeof(nvmlFieldValue_t) == 40, "nvmlFieldValue_t as nvml.h has it");
 
+// The value of a field, ABSENT where the card does not have it.
+static int64_t field_of(const struct gpu *gpu, unsigned field) {
+    enum { POWER_THROTTLE = 74, THERMAL_THROTTLE = 75, MEMORY_TEMP = 82, ENERGY = 83, GPU_RECOVERY_ACTION = 230 };
+    switch (field) {
+    case POWER_THROTTLE: return gpu->power_throttle;
+    case THERMAL_THROTTLE: return gpu->thermal_throttle;
+    case MEMORY_TEMP: return gpu->mem_temp;
+    case ENERGY: return gpu->energy;
+    case GPU_RECOVERY_ACTION: return gpu->recovery;
+    default: return ABSENT;
+    }
+}
+
 API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
-    enum { GPU_RECOVERY_ACTION = 230, TYPE_UNSIGNED = 1 };
+    enum { TYPE_UNSIGNED = 1, TYPE_UNSIGNED_LONG_LONG = 3, SMALL = 1 << 30 };
     CALL(enter_gpu, __func__, device);
     NEED(values);
     for (int i = 0; i < count; i++) {
-        values[i].valueType = TYPE_UNSIGNED;
+        const int64_t value = field_of(call.gpu, values[i].fieldId);
+        values[i].valueType = value < SMALL ? TYPE_UNSIGNED : TYPE_UNSIGNED_LONG_LONG;
         values[i].timestamp = clock_us(CLOCK_REALTIME);
-        values[i].nvmlReturn = values[i].fieldId == GPU_RECOVERY_ACTION
-                                   ? give_number(&values[i].value.uiVal, call.gpu->recovery)
-                                   : NOT_SUPPORTED;
+        values[i].value.ullVal = (unsigned long long)value;
+        values[i].nvmlReturn = value == ABSENT ? NOT_SUPPORTED : SUCCESS;
     }
     return SUCCESS;
 }

@@ -244,3 +244,32 @@ def test_ecc_remapping_and_recovery(node: Node) -> None:
     fields = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 1])
     assert (fields[0].nvmlReturn, fields[0].value.uiVal) == (0, 1)
     assert fields[1].nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_fields_are_as_wide_as_their_values(node: Node) -> None:
+    topology = PROFILES["8xh200"]("n")
+    gpu = topology.gpus[0]
+    gpu.energy, gpu.mem_temp, gpu.power_throttle, gpu.thermal_throttle = 1 << 40, 61, 5, None
+    handle = node.load(topology)[0]
+    energy, warm, power, thermal = pynvml.nvmlDeviceGetFieldValues(handle, [83, 82, 74, 75])
+    assert (energy.valueType, energy.value.ullVal) == (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 1 << 40)
+    assert (warm.valueType, warm.value.uiVal, power.value.uiVal) == (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 61, 5)
+    assert thermal.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def test_samples_come_since_the_last_one_seen(node: Node) -> None:
+    topology = PROFILES["8xh200"]("n")
+    topology.gpus[0].util, topology.gpus[0].memutil, topology.gpus[1].util = 70, 20, None
+    handles = node.load(topology)
+    kind, samples = pynvml.nvmlDeviceGetSamples(handles[0], pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+    assert kind == pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+    stamps = [sample.timeStamp for sample in samples]
+    assert stamps == sorted(set(stamps))
+    assert {sample.sampleValue.uiVal for sample in samples} == {70}
+    _, newer = pynvml.nvmlDeviceGetSamples(handles[0], pynvml.NVML_MEMORY_UTILIZATION_SAMPLES, stamps[-3])
+    assert [sample.timeStamp for sample in newer][:2] == stamps[-2:]
+    assert {sample.sampleValue.uiVal for sample in newer} == {20}
+    with pytest.raises(pynvml.NVMLError_NotFound):
+        pynvml.nvmlDeviceGetSamples(handles[0], pynvml.NVML_GPU_UTILIZATION_SAMPLES, 2**63)
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlDeviceGetSamples(handles[1], pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)

@@ -61,7 +61,9 @@ class System(Record):
 
 @dataclass(kw_only=True)
 class Gpu(Record):
-    """Sizes in bytes, power in milliwatts, clocks in MHz, ``util`` in percent; None: the card does not report it."""
+    """Sizes in bytes, power in milliwatts, clocks in MHz, ``util`` in percent, ``energy`` in millijoules, throttling in
+    nanoseconds; None: the card does not report it.
+    """
 
     kind: ClassVar[str] = "gpu"
     index: int = field(metadata=_POSITIONAL)
@@ -99,6 +101,10 @@ class Gpu(Record):
     recovery: int | None = 0
     compute_mode: int | None = 0
     persistence: int | None = 0
+    mem_temp: int | None = None
+    energy: int | None = None
+    power_throttle: int | None = None
+    thermal_throttle: int | None = None
 
 
 @dataclass(kw_only=True)
