@@ -100,7 +100,7 @@ class GpuMonitor:
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-        self._changed = threading.Condition()  # guards the next seven
+        self._changed = threading.Condition()  # guards the next eight
         self._snapshot = Snapshot(0, DriverState.STARTING, "NVML has not answered yet", None, MappingProxyType({}))
         self._stopping = False
         self._ended = False
@@ -108,6 +108,7 @@ class GpuMonitor:
         self._hold_detail = ""
         self._released = False
         self._questions: deque[_Question] = deque()
+        self._xids: Mapping[tuple[str, int], tuple[int, float]] = {}
 
         # The rest belongs to the thread.
         self._worker: _Worker | None = None
@@ -176,6 +177,14 @@ class GpuMonitor:
         """
         answer = self._ask("usage", {"uuids": list(uuids)}, timeout)
         return None if answer is None else translate.usage(answer)
+
+    def samples(self, slow: bool, timeout: float) -> dict[str, Any] | None:
+        """What every GPU does, as ``nvml.sampling`` has it; None when NVML does not tell within ``timeout`` seconds."""
+        return self._ask("samples", {"slow": slow}, timeout)
+
+    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
+        """XIDs reported so far: how often and when last (seconds since 1970), by GPU and number. Never waits."""
+        return self._xids
 
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
         """Have the kernel limit what a cgroup may have of a GPU's memory; why that failed, empty when it did not."""
@@ -366,6 +375,9 @@ class GpuMonitor:
         if not self._sightings.first(uuid, number, teller, now):
             return
         log.warning("XID reported", extra={"gpu": uuid, "xid": number, "by": teller})
+        count, _ = self._xids.get((uuid, number), (0, 0.0))
+        with self._changed:
+            self._xids = {**self._xids, (uuid, number): (count + 1, time.time())}
         self._observe(uuid, Xid(number), now)
         if self._snapshot.driver_state is DriverState.READY:
             self._publish(DriverState.READY)

@@ -2,8 +2,8 @@
 """The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root> <proc root>``.
 
 A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
-JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``, or ``"usage"`` with ``"uuids"``, or ``"limit"`` with
-``"uuid"``, ``"cgroup"`` and ``"bytes"``; answers on stdout are
+JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``, or ``"usage"`` with ``"uuids"``, or ``"samples"`` with
+``"slow"``, or ``"limit"`` with ``"uuid"``, ``"cgroup"`` and ``"bytes"``; answers on stdout are
 ``{"id": 1, "ok": ...}`` or ``{"id": 1, "error": {"code": 9, "text": ...}}``, and in between come
 ``{"event": "xid", "uuid": ..., "xid": 79}`` and ``{"event": "wait", "code": 15}`` (waiting for events failed: a reason
 to poll now). NVML is initialised once in a process's life; whoever wants a fresh look starts a fresh process.
@@ -27,6 +27,8 @@ from types import ModuleType
 from typing import Any
 
 import pynvml
+
+from kube_accel.nvml.sampling import Sampler
 
 Record = dict[str, object]
 Emit = Callable[[Record], None]
@@ -76,6 +78,7 @@ class Driver:
         self._bound: frozenset[str] = frozenset()
         self._sampled: dict[str, int] = {}
         """The newest sample of utilization that was passed on, by UUID, in NVML's microseconds."""
+        self._sampler = Sampler(nvml, self._optional)
         self.devices: list[Device] = []
 
     def inventory(self) -> Record:
@@ -109,6 +112,10 @@ class Driver:
         chosen = [device for device in self.devices if device.readable and device.facts["uuid"] in wanted]
         return {"gpus": [self._usage(device) for device in chosen]}
 
+    def samples(self, slow: bool) -> Record:
+        """What every GPU does, for metrics; ``slow`` adds what changes rarely or takes long."""
+        return {"gpus": [self._samples(device, slow) for device in self.devices if device.readable]}
+
     def limit(self, uuid: str, cgroup: str, memory: int) -> Record:
         """Have the kernel keep a cgroup's processes to so many bytes of a GPU; drivers before 615 cannot."""
         nvml = self._nvml
@@ -119,6 +126,13 @@ class Driver:
         with self._errors_into(record):
             limits = nvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=cgroup.encode(), softLimit=0, hardLimit=memory)
             nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, limits)
+        return record
+
+    def _samples(self, device: Device, slow: bool) -> Record:
+        uuid = str(device.facts["uuid"])
+        record: Record = {"uuid": uuid}
+        with self._errors_into(record):
+            record |= self._sampler.read(device.handle, uuid, slow)
         return record
 
     def _usage(self, device: Device) -> Record:
@@ -404,6 +418,8 @@ def serve(requests: io.BufferedReader, emit: Emit, driver: Driver, nvml: ModuleT
                     threading.Thread(target=watch_events, args=(nvml, events, uuids, emit), daemon=True).start()
             elif request["op"] == "usage":
                 answer = driver.usage(request["uuids"])
+            elif request["op"] == "samples":
+                answer = driver.samples(request["slow"])
             elif request["op"] == "limit":
                 answer = driver.limit(request["uuid"], request["cgroup"], request["bytes"])
             else:

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML tells of the GPUs once a collection, in base units. Pure; the wire is described in ``nvml.sampling``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_NOT_A_PID = frozenset({0, 2**32 - 1})
+"""What a driver of another version than its library tells of processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Of the time since the last collection."""
+
+    seconds: float
+    known: float
+    """Seconds that there are samples of."""
+
+    @property
+    def ratio(self) -> float | None:
+        """None where there was no sample."""
+        return min(1.0, self.seconds / self.known) if self.known > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rare:
+    """What changes rarely, or takes long to read."""
+
+    power_limit_watts: float | None
+    ecc: Mapping[str, int]
+    """Errors by type, where the GPU counts them."""
+    remap_failed: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU that answered. None, or an absent key: it does not tell."""
+
+    uuid: str
+    capacity_bytes: int
+    used_bytes: int
+    reserved_bytes: int | None
+    busy: Busy | None
+    memory_busy: Busy | None
+    temperatures: Mapping[str, float] = field(default_factory=dict)
+    """Celsius by sensor."""
+    power_watts: float | None = None
+    energy_joules: float | None = None
+    clocks: Mapping[str, float] = field(default_factory=dict)
+    """Hertz by domain."""
+    throttled: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by reason."""
+    pcie_replays: int | None = None
+    processes: Mapping[int, int | None] | None = None
+    """Bytes by host process id, None for one whose memory is not told; None altogether where none are listed."""
+    process_time: tuple[tuple[int, int, int], ...] | None = None
+    """Process id, microseconds since 1970, percent of the multiprocessors' time in the sample that ended then."""
+    rare: Rare | None = None
+    """When it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """The answer about all GPUs."""
+
+    gpus: Mapping[str, GpuSample]
+    silent: Mapping[str, str]
+    """GPUs that did not answer, and why."""
+
+
+def samples(raw: Mapping[str, Any]) -> Samples:
+    """The worker's answer to ``samples``."""
+    entries = raw["gpus"]
+    silent = {entry["uuid"]: str(entry["error"]["text"]) for entry in entries if "error" in entry}
+    return Samples({entry["uuid"]: _gpu(entry) for entry in entries if "error" not in entry}, silent)
+
+
+def _gpu(entry: Mapping[str, Any]) -> GpuSample:
+    memory, processes, time = entry["memory"], entry["processes"], entry["process_time"]
+    sensors = {"core": entry["temperature"], "memory": entry["memory_temperature"]}
+    return GpuSample(
+        uuid=entry["uuid"],
+        capacity_bytes=memory["total"],
+        used_bytes=memory["used"],
+        reserved_bytes=memory["reserved"],
+        busy=_busy(entry["busy"]),
+        memory_busy=_busy(entry["memory_busy"]),
+        temperatures={name: float(value) for name, value in sensors.items() if value is not None},
+        power_watts=_scaled(entry["power"], 1e-3),
+        energy_joules=_scaled(entry["energy"], 1e-3),
+        clocks={name: mhz * 1e6 for name, mhz in entry["clocks"].items()},
+        throttled={reason: nanoseconds * 1e-9 for reason, nanoseconds in entry["throttled"].items()},
+        pcie_replays=entry["pcie_replays"],
+        processes=None if processes is None else {pid: used for pid, used in processes if pid not in _NOT_A_PID},
+        process_time=None if time is None else tuple((pid, at, percent) for pid, at, percent in time),
+        rare=_rare(entry["slow"]) if "slow" in entry else None,
+    )
+
+
+def _busy(raw: list[float] | None) -> Busy | None:
+    return None if raw is None else Busy(*raw)
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _rare(raw: Mapping[str, Any]) -> Rare:
+    rows = raw["remapped"]
+    return Rare(_scaled(raw["power_limit"], 1e-3), raw["ecc"], None if rows is None else bool(rows[3]))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one GPU does and feels, for metrics. Part of the worker: few imports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import ModuleType
+from typing import Any
+
+Record = dict[str, object]
+Optional = Callable[[Callable[[], object]], object]
+
+LONGEST_SAMPLE = 1.0
+"""Seconds. NVML samples utilization six times to once a second: what is longer is a gap that nobody knows of."""
+
+_FIELDS = {  # NVML_FI_DEV_*: name on the wire. Throttling in nanoseconds, energy in millijoules.
+    74: "power",
+    75: "thermal",
+    76: "sync_boost",
+    77: "board_limit",
+    79: "reliability",
+    82: "memory_temperature",
+    83: "energy",
+    94: "pcie_replays",
+}
+_THROTTLING = ("power", "thermal", "sync_boost", "board_limit", "reliability")
+_CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
+_UNION = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # nvmlValueType_t
+_PERCENT = 100
+
+
+def integral(samples: Iterable[tuple[int, int]], since: int) -> tuple[float, float, int]:
+    """Seconds busy, seconds known, and the newest stamp, of (microseconds, percent) after ``since``. Pure.
+
+    A sample stands for the time since the one before it, and for LONGEST_SAMPLE at most.
+    """
+    busy = known = 0.0
+    for stamp, percent in sorted(samples):
+        if stamp > since and percent <= _PERCENT:
+            seconds = min((stamp - since) / 1e6, LONGEST_SAMPLE)
+            busy += seconds * percent / _PERCENT
+            known += seconds
+        since = max(since, stamp)
+    return busy, known, since
+
+
+class Sampler:
+    """Reads GPUs, and remembers up to where their samples were read."""
+
+    def __init__(self, nvml: ModuleType, optional: Optional) -> None:
+        """``optional`` gives what a call returns, None where GPU or driver do not offer it."""
+        self._nvml = nvml
+        self._optional = optional
+        self._read_to: dict[tuple[str, int], int] = {}
+        self._processes_to: dict[str, int] = {}
+
+    def read(self, handle: object, uuid: str, slow: bool) -> Record:
+        """Everything of one GPU; None for what it does not tell. ``slow`` adds what changes rarely or takes long.
+
+        Raises ``pynvml.NVMLError`` for a GPU that does not answer.
+        """
+        nvml, optional = self._nvml, self._optional
+        record: Record = {
+            "memory": self._memory(handle),
+            "busy": self._busy(handle, uuid, nvml.NVML_GPU_UTILIZATION_SAMPLES),
+            "memory_busy": self._busy(handle, uuid, nvml.NVML_MEMORY_UTILIZATION_SAMPLES),
+            "temperature": optional(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+            "power": optional(lambda: nvml.nvmlDeviceGetPowerUsage(handle)),
+            "clocks": {name: mhz for name, kind in _CLOCKS.items() if (mhz := self._clock(handle, kind)) is not None},
+            "processes": self._processes(handle),
+            "process_time": self._process_time(handle, uuid),
+            **self._fields(handle),
+        }
+        if slow:
+            record["slow"] = self._slow(handle)
+        return record
+
+    def _slow(self, handle: object) -> Record:
+        nvml, optional = self._nvml, self._optional
+        kinds = {
+            "corrected": nvml.NVML_MEMORY_ERROR_TYPE_CORRECTED,
+            "uncorrected": nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        }
+        counts = {
+            name: optional(lambda kind=kind: nvml.nvmlDeviceGetTotalEccErrors(handle, kind, nvml.NVML_VOLATILE_ECC))  # type: ignore[misc]
+            for name, kind in kinds.items()
+        }
+        rows = optional(lambda: list(nvml.nvmlDeviceGetRemappedRows(handle)))
+        return {
+            "power_limit": optional(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle)),
+            "ecc": {name: count for name, count in counts.items() if count is not None},
+            "remapped": rows,
+        }
+
+    def _memory(self, handle: object) -> Record:
+        nvml = self._nvml
+        # The first version counts what the driver keeps for itself as used.
+        found: Any = self._optional(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
+        if found is not None:
+            return {"total": found.total, "used": found.used, "free": found.free, "reserved": found.reserved}
+        found = nvml.nvmlDeviceGetMemoryInfo(handle)
+        return {"total": found.total, "used": found.used, "free": found.free, "reserved": None}
+
+    def _busy(self, handle: object, uuid: str, kind: int) -> list[float] | None:
+        """Seconds busy and seconds known since the question before; nothing at the first."""
+        since = self._read_to.get((uuid, kind))
+        samples = self._since(lambda: self._nvml.nvmlDeviceGetSamples(handle, kind, since or 0)[1])
+        if samples is None:
+            return None
+        told = [(int(sample.timeStamp), int(sample.sampleValue.uiVal)) for sample in samples]
+        newest = max((stamp for stamp, _ in told), default=since or 0)
+        busy, known, self._read_to[uuid, kind] = integral(told, newest if since is None else since)
+        return [busy, known]
+
+    def _since(self, ask: Callable[[], Any]) -> list[Any] | None:
+        """Samples, none where there are no new ones; None where GPU or driver do not offer them."""
+        nvml = self._nvml
+        try:
+            found: Any = self._optional(ask)
+        except nvml.NVMLError as error:
+            # NVML says success to a question about the number of samples where there is none.
+            if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
+                return []
+            raise
+        return None if found is None else list(found)
+
+    def _clock(self, handle: object, kind: int) -> object:
+        nvml = self._nvml
+        try:
+            return self._optional(lambda: nvml.nvmlDeviceGetClockInfo(handle, kind))
+        except nvml.NVMLError as error:
+            if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:  # a domain that this GPU does not have
+                return None
+            raise
+
+    def _fields(self, handle: object) -> Record:
+        nvml = self._nvml
+        values: Any = self._optional(lambda: nvml.nvmlDeviceGetFieldValues(handle, list(_FIELDS))) or ()
+        found = {
+            _FIELDS[value.fieldId]: getattr(value.value, _UNION[value.valueType])
+            for value in values
+            if value.nvmlReturn == nvml.NVML_SUCCESS and value.valueType in _UNION
+        }
+        throttled = {name: found[name] for name in _THROTTLING if name in found}
+        rest = ("memory_temperature", "energy", "pcie_replays")
+        return {"throttled": throttled, **{name: found.get(name) for name in rest}}
+
+    def _processes(self, handle: object) -> list[tuple[int, int | None]] | None:
+        """Memory by process; None where processes are not listed at all."""
+        nvml = self._nvml
+        found: dict[int, int | None] = {}
+        listed: Any = self._optional(lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+        if listed is None:
+            return None
+        clients: Any = self._optional(lambda: nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)) or ()
+        for process in (*clients, *listed):
+            found[process.pid] = process.usedGpuMemory
+        return list(found.items())
+
+    def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int, int]] | None:
+        """(Process, microseconds, percent) since the question before; None where that is not told."""
+        since = self._processes_to.get(uuid)
+        samples = self._since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since or 0))
+        if samples is None:
+            return None
+        self._processes_to[uuid] = max((sample.timeStamp for sample in samples), default=since or 0)
+        if since is None:
+            return []  # of processes that may have ended long ago
+        return [
+            (sample.pid, sample.timeStamp, sample.smUtil)
+            for sample in samples
+            if sample.timeStamp > since and sample.smUtil <= _PERCENT
+        ]

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is read of a GPU for metrics: from the simulated driver, and from drivers that do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_accel.metrics.sample import Busy, GpuSample, Samples, samples
+from kube_accel.nvml.sampling import LONGEST_SAMPLE, integral
+from kube_accel.nvml.worker import Device, Driver
+from unit.kube_accel.nvml.conftest import PATIENCE, Host, Watch, eventually
+from unit.kube_accel.nvml.test_usage import FakeNvml, fails, ready
+
+GIB = 1 << 30
+SECOND = 1_000_000
+
+
+def test_the_sum_of_samples_is_the_time_busy() -> None:
+    assert integral([(2 * SECOND, 50), (1 * SECOND, 100), (2_500_000, 0)], 0) == (1.5, 2.5, 2_500_000)
+
+
+def test_samples_of_before_do_not_count_again() -> None:
+    assert integral([(1 * SECOND, 100), (2 * SECOND, 100)], 2 * SECOND) == (0, 0, 2 * SECOND)
+
+
+def test_a_gap_is_not_taken_for_a_sample() -> None:
+    """The driver keeps some seconds of samples: what was before, nobody knows."""
+    assert integral([(100 * SECOND, 100)], 0) == (LONGEST_SAMPLE, LONGEST_SAMPLE, 100 * SECOND)
+
+
+def test_a_sample_of_more_than_all_is_unknown() -> None:
+    assert integral([(1 * SECOND, 10**6), (2 * SECOND, 20)], 0) == (0.2, 1.0, 2 * SECOND)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 2**32 - 1))), st.integers(0, 10**9))
+def test_nobody_is_busy_longer_than_the_time_that_passed(told: list[tuple[int, int]], since: int) -> None:
+    busy, known, newest = integral(told, since)
+    assert 0 <= busy <= known <= (newest - since) / SECOND + 1e-9
+    assert newest == max([since, *(stamp for stamp, _ in told)])
+
+
+def told(watching: Watch, slow: bool = False) -> Samples:
+    answer = watching.monitor.samples(slow, PATIENCE)
+    assert answer is not None
+    return samples(answer)
+
+
+def test_a_gpu_tells_what_it_does(host: Host, watch: Callable[..., Watch]) -> None:
+    with host.change() as topology:
+        topology.set_load(2, 40, memutil=25, used=GIB)
+        topology.add_process(2, 4711, mem=2 * GIB, sm=40)
+        topology.add_process(2, 4712, mem=3 * GIB, type="M")
+        topology.gpus[2].energy, topology.gpus[2].thermal_throttle = 5000, 2 * 10**9
+        topology.gpus[2].power, topology.gpus[2].mem_temp = 350_500, None
+    watching = watch(host)
+    uuids = ready(watching)
+    first = told(watching, slow=True).gpus[uuids[2]]
+    assert (first.used_bytes, first.capacity_bytes) == (6 * GIB, topology.gpus[2].mem)
+    assert first.reserved_bytes == topology.gpus[2].reserved
+    assert first.processes == {4711: 2 * GIB, 4712: 3 * GIB} or first.processes == {4711: 2 * GIB}
+    assert first.busy == Busy(0, 0)
+    assert first.power_watts == pytest.approx(350.5)
+    assert first.energy_joules == 5
+    assert first.throttled == {"power": 0, "thermal": 2}
+    assert first.temperatures == {"core": 32}
+    assert first.clocks["memory"] == topology.gpus[2].mem_clock * 1e6
+    assert first.rare is not None
+    assert (first.rare.power_limit_watts, first.rare.ecc) == (700, {"corrected": 0, "uncorrected": 0})
+    assert first.rare.remap_failed is False
+
+    later: list[GpuSample] = []
+
+    def known() -> bool:
+        later.append(told(watching).gpus[uuids[2]])
+        return later[-1].busy is not None and later[-1].busy.known > 0 and bool(later[-1].process_time)
+
+    eventually(known)
+    assert later[-1].busy is not None
+    assert later[-1].memory_busy is not None
+    assert later[-1].busy.ratio == pytest.approx(0.4)
+    assert later[-1].memory_busy.ratio == pytest.approx(0.25)
+    assert {(pid, percent) for pid, _, percent in later[-1].process_time or ()} == {(4711, 40)}
+    assert later[-1].rare is None
+
+
+def test_tenants_questions_and_ours_do_not_take_samples_from_each_other(
+    host: Host, watch: Callable[..., Watch]
+) -> None:
+    with host.change() as topology:
+        topology.add_process(0, 4711, mem=GIB, sm=40)
+    watching = watch(host)
+    uuids = ready(watching)
+    told(watching)
+    seen: set[int] = set()
+
+    def both() -> bool:
+        usage = watching.monitor.usage(uuids, PATIENCE)
+        assert usage is not None
+        seen.update(usage[uuids[0]].time or ())
+        return bool(told(watching).gpus[uuids[0]].process_time) and 4711 in seen
+
+    eventually(both)
+
+
+def test_a_gpu_that_is_lost_has_no_sample(host: Host, watch: Callable[..., Watch]) -> None:
+    """It is silent, or not told of at all once the worker was replaced because of it."""
+    watching = watch(host)
+    uuids = ready(watching)
+    with host.change() as topology:
+        topology.set_health(1, "lost")
+    found = told(watching)
+    assert set(found.silent) <= {uuids[1]}
+    assert set(found.gpus) == set(uuids) - {uuids[1]}
+
+
+def test_a_gpu_that_fails_says_why() -> None:
+    made = Driver(FakeNvml(nvmlDeviceGetMemoryInfo=fails(pynvml.NVML_ERROR_GPU_IS_LOST)), "/nowhere")
+    made.devices = [Device("handle", {"uuid": "GPU-0", "index": 0})]
+    assert samples(made.samples(False)) == Samples({}, {"GPU-0": "GPU is lost"})
+
+
+def gpu(**functions: Any) -> GpuSample:
+    """What is made of a driver that has these functions and no others."""
+    memory = SimpleNamespace(total=8 * GIB, used=3 * GIB, free=5 * GIB)
+
+    def first_version(handle: object, version: int | None = None) -> object:
+        if version is not None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return memory
+
+    names = [name for name in vars(pynvml) if name.startswith("nvmlDeviceGet")]
+    absent = dict.fromkeys(names, fails(pynvml.NVML_ERROR_NOT_SUPPORTED))
+    made = Driver(FakeNvml(**(absent | {"nvmlDeviceGetMemoryInfo": first_version} | functions)), "/nowhere")
+    made.devices = [Device("handle", {"uuid": "GPU-0", "index": 0})]
+    return samples(made.samples(True)).gpus["GPU-0"]
+
+
+def test_what_a_driver_does_not_tell_is_absent() -> None:
+    found = gpu()
+    assert (found.capacity_bytes, found.used_bytes, found.reserved_bytes) == (8 * GIB, 3 * GIB, None)
+    assert (found.busy, found.power_watts, found.energy_joules, found.processes) == (None, None, None, None)
+    assert found.process_time is None
+    assert (found.temperatures, found.clocks, found.throttled) == ({}, {}, {})
+    assert found.rare is not None
+    assert (found.rare.power_limit_watts, found.rare.ecc, found.rare.remap_failed) == (None, {}, None)
+
+
+def test_an_idle_gpu_is_known_to_be_idle() -> None:
+    nothing = fails(pynvml.NVML_ERROR_NOT_FOUND)
+    found = gpu(
+        nvmlDeviceGetProcessUtilization=nothing,
+        nvmlDeviceGetComputeRunningProcesses_v3=lambda handle: [],
+        nvmlDeviceGetSamples=nothing,
+    )
+    assert (found.process_time, found.processes, found.busy) == ((), {}, Busy(0, 0))
+
+
+def test_numbers_that_are_no_process_are_dropped() -> None:
+    """An older library told these of a newer driver's processes."""
+    listed = [SimpleNamespace(pid=pid, usedGpuMemory=GIB) for pid in (0, 17, 2**32 - 1)]
+    assert gpu(nvmlDeviceGetComputeRunningProcesses_v3=lambda handle: listed).processes == {17: GIB}
+
+
+def test_samples_of_dead_processes_and_nonsense_are_dropped() -> None:
+    rows = [
+        SimpleNamespace(pid=1, timeStamp=5 * SECOND, smUtil=40),
+        SimpleNamespace(pid=2, timeStamp=9 * SECOND, smUtil=100_000),
+        SimpleNamespace(pid=3, timeStamp=9 * SECOND, smUtil=7),
+    ]
+    made = Driver(FakeNvml(nvmlDeviceGetProcessUtilization=lambda handle, since: rows), "/nowhere")
+    first = made._sampler._process_time("handle", "GPU-0")
+    rows.append(SimpleNamespace(pid=3, timeStamp=10 * SECOND, smUtil=9))
+    rows.append(SimpleNamespace(pid=4, timeStamp=10 * SECOND, smUtil=101))
+    assert (first, made._sampler._process_time("handle", "GPU-0")) == ([], [(3, 10 * SECOND, 9)])
