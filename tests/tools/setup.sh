@@ -27,7 +27,8 @@ say "installing pinned Python packages"
 .venv/bin/uv pip install --quiet --python .venv/bin/python --requirement requirements-dev.txt \
   --editable roles/gpu_plugins/files/kube_accel
 
-# Programs that tests ask for the truth: a containerd to read configurations and import images, a registry to push to.
+# Programs that tests ask for the truth: a containerd to read configurations and import images, a registry to push to,
+# a promtool that knows what Prometheus takes for metrics.
 # Unpacked, not installed. Tests say so when there is none.
 unpack() { # package program
   if ! command -v "$2" >/dev/null && [ ! -x ".cache/$1/usr/bin/$2" ] && command -v apt-get >/dev/null; then
@@ -40,3 +41,4 @@ unpack() { # package program
 }
 unpack containerd containerd
 unpack docker-registry docker-registry
+unpack prometheus promtool

@@ -131,6 +131,7 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
     [
         ({"gpu_mode": "shared"}, "gpu_mode is 'shared'; set it to one of pgpu"),
         ({"gpu_plugins_image": ""}, "gpu_plugins_image is not set"),
+        ({"gpu_plugins_metrics_interval": 0}, "set it to 1 to 300 seconds, or gpu_plugins_metrics_enabled=false"),
         ({"gpu_plugins_configs": {"four": {}, "a/b": {}, "-c": {}}}, "gpu_plugins_configs has a/b, -c; a name is also"),
         (
             {"gpu_plugins_configs": {"four": {}}, "gpu_plugins_config": "five"},

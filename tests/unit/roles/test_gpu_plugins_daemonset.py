@@ -122,3 +122,13 @@ def test_shares_come_by_cdi_where_it_is_named(container: Any) -> None:
     assert "--device-list-strategy=cdi-annotations" in found["command"]
     assert {mount["mountPath"] for mount in found["volumeMounts"]} >= {"/var/run/cdi", "/host/driver-root"}
     assert "cdi" in {volume["name"] for volume in volumes}
+
+
+def test_metrics_are_collected_as_often_as_asked_for_or_not_at_all(container: Any) -> None:
+    for variables, word in (
+        ({}, "--metrics-interval=10"),
+        ({"gpu_plugins_metrics_interval": 30}, "--metrics-interval=30"),
+        ({"gpu_plugins_metrics_enabled": False}, "--metrics-interval=0"),
+    ):
+        found, _ = container(**variables)
+        assert [argument for argument in found["command"] if "metrics" in argument] == [word]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from kube_accel.model import Ancestor, DriverState, Gpu, GpuHealth, GpuLink, GpuUsage, Health, Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
@@ -85,6 +86,12 @@ class FakeMonitor:
 
     def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
         return None
+
+    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
+        return None
+
+    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
+        return {}
 
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
         return "no NVML"

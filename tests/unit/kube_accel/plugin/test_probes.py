@@ -16,7 +16,7 @@ from kube_accel.plugin.probes import ProbeServer
 class Probes:
     def __init__(self) -> None:
         self.reason = ""
-        self.server = ProbeServer(("127.0.0.1", 0), {"/readyz": lambda: self.reason})
+        self.server = ProbeServer(("127.0.0.1", 0), {"/readyz": lambda: self.reason}, {"/metrics": lambda: b"a 1\n"})
         self.port = self.server.server_port
 
     def request(self, method: str, path: str) -> tuple[int, str]:
@@ -47,6 +47,14 @@ def test_a_probe_says_ok_or_why_not(probes: Probes) -> None:
     assert probes.request("GET", "/readyz") == (200, "ok\n")
     probes.reason = "kubelet is not there"
     assert probes.request("GET", "/readyz?verbose") == (503, "kubelet is not there\n")
+
+
+def test_a_page_is_served_as_it_is(probes: Probes) -> None:
+    probes.reason = "kubelet is not there"
+    assert probes.request("GET", "/metrics") == (200, "a 1\n")
+    assert probes.request("POST", "/metrics")[0] == 501
+    response = urllib3.request("GET", f"http://127.0.0.1:{probes.port}/metrics?x=y", timeout=5)
+    assert response.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
 
 
 def test_nothing_else_is_served(probes: Probes) -> None:

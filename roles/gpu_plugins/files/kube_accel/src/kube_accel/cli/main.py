@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         required="NODE_NAME" not in os.environ,
         help="this node's name (default: $NODE_NAME)",
     )
-    plugin.add_argument("--listen", type=_address, default=("0.0.0.0", 9445), help="HOST:PORT of the probes")  # noqa: S104
+    plugin.add_argument("--listen", type=_address, default=("0.0.0.0", 9445), help="HOST:PORT of probes, metrics")  # noqa: S104
     plugin.add_argument(
         "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
     )
@@ -98,6 +98,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     plugin.add_argument(
         "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
+    )
+    plugin.add_argument(
+        "--metrics-interval",
+        type=_interval,
+        default=10.0,
+        help="seconds from one collection of metrics to the next, 1 to 300 (default: 10); 0: no metrics",
     )
     _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps and cgpu"))
     plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
@@ -211,6 +217,16 @@ def _seconds(text: str, most: float = 3600) -> float:
         seconds = 0.0
     if not 0 < seconds <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and at most {most:g}")
+    return seconds
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if seconds != 0 and not 1 <= seconds <= 300:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 0 nor a number of seconds from 1 to 300")
     return seconds
 
 

@@ -84,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         proc_root=arguments.proc_root,
         context_overhead_bytes=arguments.context_overhead,
         quota_overrides=ConfigMapRef(*arguments.quota_overrides) if arguments.quota_overrides else None,
+        metrics_interval=arguments.metrics_interval,
     )
     monitor = GpuMonitor(_watching(arguments))
     try:

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from kube_accel.metrics.exposition import head, labels_text
+
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Seconds; kube-scheduler gives up after 5 by default."""
 
@@ -49,10 +51,7 @@ class Metrics:
 
     def render(self, gauges: Mapping[str, tuple[str, Mapping[Labels, float]]]) -> str:
         """The text; ``gauges`` are help and values by name, for what is looked up now."""
-        lines = [
-            "# HELP accel_extender_request_seconds Time to answer kube-scheduler.",
-            "# TYPE accel_extender_request_seconds histogram",
-        ]
+        lines = head("accel_extender_request_seconds", "histogram", "Time to answer kube-scheduler.")
         with self._lock:
             for verb, histogram in self._requests.items():
                 below = 0
@@ -61,20 +60,10 @@ class Metrics:
                     lines.append(f'accel_extender_request_seconds_bucket{{verb="{verb}",le="{bound}"}} {below}')
                 lines.append(f'accel_extender_request_seconds_sum{{verb="{verb}"}} {histogram.total:.9g}')
                 lines.append(f'accel_extender_request_seconds_count{{verb="{verb}"}} {below}')
-            lines.append("# HELP accel_extender_binds_total Binds by outcome.")
-            lines.append("# TYPE accel_extender_binds_total counter")
+            lines += head("accel_extender_binds_total", "counter", "Binds by outcome.")
             for outcome, count in self._outcomes.items():
                 lines.append(f'accel_extender_binds_total{{outcome="{outcome}"}} {count}')
         for name, (text, values) in gauges.items():
-            lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-            lines += [f"{name}{_labels(labels)} {value:.15g}" for labels, value in values.items()]
+            lines += head(name, "gauge", text)
+            lines += [f"{name}{labels_text(labels)} {value:.15g}" for labels, value in values.items()]
         return "\n".join(lines) + "\n"
-
-
-def _labels(labels: Labels) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{{{pairs}}}" if pairs else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

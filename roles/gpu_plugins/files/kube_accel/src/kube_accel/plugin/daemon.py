@@ -35,6 +35,7 @@ from kube_accel.sharing.node_labels import Machine, labels
 from kube_accel.sharing.profile import PROFILES, mode_of
 
 if TYPE_CHECKING:
+    from kube_accel.metrics.collector import Collector
     from kube_accel.plugin.fractionpart import Fraction
     from kube_accel.plugin.migmanager import MigManager
 
@@ -104,8 +105,16 @@ class Daemon:
             kinds = resources(self._fraction.profile).items()
             self._served = {name: self._serve_kind(kind, name, self._fraction) for kind, name in kinds}
         self._registering: dict[str, threading.Thread] = {}
+        self._metrics: Collector | None = None
+        if options.metrics_interval:
+            from kube_accel.metrics.collector import Collector
+
+            self._metrics = Collector(
+                options.node_name, options.mode, gpus, options.metrics_interval, self._registered_resources
+            )
+        pages = {"/metrics": self._metrics.page} if self._metrics is not None else {}
         try:
-            self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz})
+            self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz}, pages)
         except OSError as error:
             raise NodeError(listen_problem(options, error)) from error
         self.handed_over = False
@@ -142,6 +151,8 @@ class Daemon:
         self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
         self._start("probes", self._probes.serve_forever)
+        if self._metrics is not None:
+            self._start("metrics", partial(self._metrics.run, self._stop))
         if self._fraction is not None:
             for name, part in self._fraction.parts(self._stop):
                 self._start(name, part)
@@ -382,6 +393,9 @@ class Daemon:
         if snapshot.inventory is None:
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
         return self._fraction.enforcing.problem if self._fraction is not None else self._whole.problem
+
+    def _registered_resources(self) -> dict[str, bool]:
+        return {name: served.registrar.state.registered for name, served in self._served.items()}
 
     def _registration(self) -> Registration:
         """The first that is not registered, if there is one."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from kube_accel.model import GpuUsage, Snapshot
 
@@ -35,5 +35,15 @@ class SharedGpus(Protocol):
         """Have the kernel limit a cgroup's memory of a GPU; why that failed, empty when it did not."""
 
 
-class Gpus(HeldGpus, SharedGpus, Protocol):
+class WatchedGpus(Protocol):
+    """What metrics are made of."""
+
+    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
+        """What every GPU does, as ``nvml.sampling`` has it; None when NVML does not tell within ``timeout`` seconds."""
+
+    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
+        """How often XIDs were reported and when last, by GPU and number."""
+
+
+class Gpus(HeldGpus, SharedGpus, WatchedGpus, Protocol):
     """What the daemon needs of them."""

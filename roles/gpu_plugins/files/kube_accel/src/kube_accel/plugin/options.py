@@ -86,6 +86,8 @@ class PluginOptions:
     """Charged to a container for each of its processes on a GPU."""
     quota_overrides: ConfigMapRef | None = None
     """Other limits than containers were given, by administrators."""
+    metrics_interval: float = 10.0
+    """Seconds from one collection of metrics to the next; 0 for none."""
 
 
 def check_directories(options: PluginOptions) -> None:

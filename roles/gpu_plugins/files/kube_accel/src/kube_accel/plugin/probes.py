@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/healthz`` and ``/readyz``. Read-only: nothing is changed over HTTP."""
+"""``/healthz``, ``/readyz`` and ``/metrics``. Read-only: nothing is changed over HTTP."""
 
 from __future__ import annotations
 
@@ -11,18 +11,26 @@ from socket import AF_INET, AF_INET6, socket
 Probe = Callable[[], str]
 """Returns an empty string when all is well, else one sentence."""
 
+Page = Callable[[], bytes]
+"""What is served as it is; never waits."""
+
 _CLIENTS = 8
+_PAGE_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""Prometheus' text format."""
 
 
 class ProbeServer(ThreadingHTTPServer):
-    """Answers GET of each probe's path: 200 ``ok``, or 503 and the reason."""
+    """Answers GET of each probe's path: 200 ``ok``, or 503 and the reason; and of each page's, with the page."""
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, address: tuple[str, int], probes: Mapping[str, Probe]) -> None:
+    def __init__(
+        self, address: tuple[str, int], probes: Mapping[str, Probe], pages: Mapping[str, Page] | None = None
+    ) -> None:
         """Listens at once. Raises OSError."""
         self.probes = probes
+        self.pages = pages or {}
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self._free = threading.BoundedSemaphore(_CLIENTS)
         super().__init__(address, _Handler)
@@ -50,19 +58,24 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 5
     server_version = "kube-accel"
     sys_version = ""
+    # Head and body in one go: a body sent by itself would wait for the head's acknowledgement.
+    wbufsize = -1
 
     def do_GET(self) -> None:
-        probe = self.server.probes.get(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        if (page := self.server.pages.get(path)) is not None:
+            self._answer(200, page(), _PAGE_TYPE)
+            return
+        probe = self.server.probes.get(path)
         if probe is None:
-            self._answer(404, "not found")
+            self._answer(404, b"not found\n")
             return
         reason = probe()
-        self._answer(503 if reason else 200, reason or "ok")
+        self._answer(503 if reason else 200, f"{reason or 'ok'}\n".encode())
 
-    def _answer(self, status: int, text: str) -> None:
-        body = f"{text}\n".encode()
+    def _answer(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

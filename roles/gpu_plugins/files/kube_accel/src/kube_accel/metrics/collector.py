@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collects in the background and keeps the page that is served: a scrape waits for nobody."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import kube_accel
+from kube_accel.metrics import families
+from kube_accel.metrics.devices import Devices, device_families
+from kube_accel.metrics.exposition import Family, Series, Writer
+from kube_accel.metrics.sample import GpuSample, Rare, samples
+from kube_accel.model import DriverState, Mode, Snapshot
+
+_log = logging.getLogger(__name__)
+
+_NVML_SECONDS = 4.0
+"""How long NVML may take: less than it takes to be called wedged."""
+_RARE_SECONDS = 60.0
+"""Between questions about what changes rarely or takes long to read."""
+
+
+class CollectError(Exception):
+    """A part of a collection has no result; ``reason`` is one of few words."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Gpus(Protocol):
+    """Of ``kube_accel.nvml.monitor.GpuMonitor``; its docstrings hold."""
+
+    def snapshot(self) -> Snapshot:
+        """Never waits."""
+
+    def wait(self, after_version: int, timeout: float) -> Snapshot:
+        """A newer one."""
+
+    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
+        """None when NVML does not tell in time."""
+
+    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
+        """Never waits."""
+
+
+class Parts:
+    """How the parts of collections went."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._success: dict[str, int] = {}
+        self._duration: dict[str, float] = {}
+        self._at: dict[str, float] = {}
+        self._failures: Counter[tuple[str, str]] = Counter()
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what is done within; a CollectError ends it and is counted."""
+        begin = time.perf_counter()
+        try:
+            yield
+        except CollectError as error:
+            if self._success.get(name) != 0:
+                _log.warning("metrics are incomplete", extra={"collector": name, "reason": error.reason})
+            self._success[name] = 0
+            self.failed(name, error.reason)
+        else:
+            self._success[name] = 1
+            self._at[name] = time.time()
+        self._duration[name] = time.perf_counter() - begin
+
+    def failed(self, name: str, reason: str) -> None:
+        """Count something that is missing from a part."""
+        self._failures[name, reason] += 1
+
+    def families(self) -> Iterator[tuple[Family, Series]]:
+        """What is told of the collector itself."""
+        for family, found in (
+            (families.COLLECTOR_SUCCESS, self._success),
+            (families.COLLECTOR_DURATION, self._duration),
+            (families.COLLECTOR_AT, self._at),
+        ):
+            yield family, {(self._node, name): value for name, value in found.items()}
+        yield families.COLLECTOR_FAILURES, {(self._node, *key): count for key, count in self._failures.items()}
+
+
+class Collector:
+    """The page, and what makes it. ``collect`` and ``run`` are for one thread, ``page`` for all."""
+
+    def __init__(
+        self, node: str, mode: Mode, gpus: Gpus, interval: float, registered: Callable[[], Mapping[str, bool]]
+    ) -> None:
+        """Collects every ``interval`` seconds. ``registered`` tells by resource whether kubelet knows its plugin."""
+        self._node = node
+        self._mode = mode
+        self._gpus = gpus
+        self._interval = interval
+        self._registered = registered
+        self._parts = Parts(node)
+        self._writer = Writer()
+        self._busy: defaultdict[str, float] = defaultdict(float)
+        self._rare: dict[str, Rare] = {}
+        self._rare_at = -_RARE_SECONDS
+        self._page = self._render(None)
+
+    def page(self) -> bytes:
+        """The last one."""
+        return self._page
+
+    def run(self, stop: threading.Event) -> None:
+        """Collect until ``stop`` is set."""
+        due = time.monotonic()
+        while not stop.is_set():
+            before = self._gpus.snapshot()
+            self.collect()
+            if before.driver_state is DriverState.STARTING:
+                # The first answer is worth a collection of its own.
+                self._gpus.wait(before.version, self._interval)
+                continue
+            due = max(due + self._interval, time.monotonic())
+            stop.wait(due - time.monotonic())
+
+    def collect(self) -> None:
+        """Ask for everything once, and make the next page."""
+        found: Mapping[str, GpuSample] | None = None
+        with self._parts.part("nvml"):
+            found = self._sample()
+        self._page = self._render(found)
+
+    def _sample(self) -> Mapping[str, GpuSample]:
+        snapshot = self._gpus.snapshot()
+        if snapshot.driver_state is not DriverState.READY or snapshot.inventory is None:
+            self._rare.clear()
+            raise CollectError(snapshot.driver_state.value)
+        now = time.monotonic()
+        slow = now - self._rare_at >= _RARE_SECONDS
+        answer = self._gpus.samples(slow, _NVML_SECONDS)
+        if answer is None:
+            raise CollectError("no_answer")
+        told = samples(answer)
+        if slow:
+            self._rare_at = now
+            self._rare = {uuid: gpu.rare for uuid, gpu in told.gpus.items() if gpu.rare is not None}
+        # One that is lost says so, or is not told of by a worker that was started since.
+        for uuid in {gpu.uuid for gpu in snapshot.inventory.gpus} - told.gpus.keys():
+            self._rare.pop(uuid, None)
+            self._parts.failed("nvml", "gpu")
+        for uuid, gpu in told.gpus.items():
+            if gpu.busy is not None:
+                self._busy[uuid] += gpu.busy.seconds
+        return told.gpus
+
+    def _render(self, found: Mapping[str, GpuSample] | None) -> bytes:
+        told = Devices(
+            self._node, self._mode.value, self._gpus.snapshot(), found, self._rare, self._busy, self._gpus.xids()
+        )
+        return self._writer.page([*device_families(told), *self._own(), *self._parts.families()])
+
+    def _own(self) -> Iterator[tuple[Family, Series]]:
+        registered = self._registered().items()
+        yield families.PLUGIN_REGISTERED, {(self._node, resource): known for resource, known in registered}
+        yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._mode.value): 1}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families about GPUs: what is not known has no series. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kube_accel.metrics import families
+from kube_accel.metrics.exposition import Family, Series
+from kube_accel.metrics.sample import GpuSample, Rare
+from kube_accel.model import DriverState, Health, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """A node's GPUs at one collection."""
+
+    node: str
+    mode: str
+    snapshot: Snapshot
+    samples: Mapping[str, GpuSample] | None
+    """By UUID, of those that answered; None when NVML did not."""
+    rare: Mapping[str, Rare] = field(default_factory=dict)
+    busy_seconds: Mapping[str, float] = field(default_factory=dict)
+    """So far, of GPUs that tell."""
+    xids: Mapping[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+
+
+def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
+    """Every family with a series per GPU."""
+    yield from _known(told)
+    samples = told.samples or {}
+
+    def series(values: Iterable[tuple[str, float | None]]) -> Series:
+        return {(told.node, uuid): value for uuid, value in values if value is not None}
+
+    def labelled(values: Iterable[tuple[str, Mapping[str, float]]]) -> Series:
+        return {(told.node, uuid, name): value for uuid, found in values for name, value in found.items()}
+
+    each = samples.items()
+    yield families.GPU_UTILIZATION, series((uuid, s.busy.ratio if s.busy else None) for uuid, s in each)
+    yield families.GPU_BUSY, series(told.busy_seconds.items())
+    yield families.GPU_BANDWIDTH, series((uuid, s.memory_busy.ratio if s.memory_busy else None) for uuid, s in each)
+    yield families.GPU_USED, series((uuid, s.used_bytes) for uuid, s in each)
+    yield families.GPU_RESERVED, series((uuid, s.reserved_bytes) for uuid, s in each)
+    yield families.GPU_TEMPERATURE, labelled((uuid, s.temperatures) for uuid, s in each)
+    yield families.GPU_POWER, series((uuid, s.power_watts) for uuid, s in each)
+    yield families.GPU_ENERGY, series((uuid, s.energy_joules) for uuid, s in each)
+    yield families.GPU_CLOCK, labelled((uuid, s.clocks) for uuid, s in each)
+    yield families.GPU_THROTTLED, labelled((uuid, s.throttled) for uuid, s in each)
+    rare = told.rare.items()
+    yield families.GPU_POWER_LIMIT, series((uuid, found.power_limit_watts) for uuid, found in rare)
+    yield families.GPU_ECC, labelled((uuid, found.ecc) for uuid, found in rare)
+    yield families.GPU_REMAP_FAILURE, series((uuid, found.remap_failed) for uuid, found in rare)
+    yield families.NODE_GPUS, {(told.node, state): count for state, count in _counts(told).items()}
+
+
+def _known(told: Devices) -> Iterator[tuple[Family, Series]]:
+    """What is known of GPUs that do not answer too."""
+    node, snapshot = told.node, told.snapshot
+    inventory = snapshot.inventory
+    if inventory is not None:
+        cuda = ".".join(map(str, inventory.cuda_version))
+        yield (
+            families.GPU_INFO,
+            {
+                (node, g.uuid, str(g.index), g.model, g.pci_address, told.mode, inventory.driver_version, cuda): 1
+                for g in inventory.gpus
+            },
+        )
+        yield families.GPU_CAPACITY, {(node, gpu.uuid): gpu.memory_bytes for gpu in inventory.gpus}
+    states = {Health.HEALTHY: 1, Health.UNHEALTHY: 0}
+    healths = snapshot.health.items()
+    yield families.GPU_HEALTHY, {(node, u): states[h.health] for u, h in healths if h.health in states}
+    yield families.GPU_XIDS, {(node, uuid, str(xid)): count for (uuid, xid), (count, _) in told.xids.items()}
+    yield families.GPU_XID_AT, {(node, uuid, str(xid)): at for (uuid, xid), (_, at) in told.xids.items()}
+
+
+def _counts(told: Devices) -> dict[str, int]:
+    """How many GPUs there should be and how many there are, as far as anybody knows."""
+    snapshot = told.snapshot
+    if snapshot.inventory is None:
+        return {}
+    found = {"expected": len(snapshot.inventory.gpus) + len(snapshot.inventory.unreadable)}
+    if snapshot.driver_state is DriverState.UNAVAILABLE:
+        return found | {"visible": 0, "healthy": 0}
+    if told.samples is not None:
+        found["visible"] = len(told.samples)
+    healths = [health.health for health in snapshot.health.values()]
+    if Health.UNKNOWN not in healths:
+        found["healthy"] = healths.count(Health.HEALTHY)
+    return found

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kube_accel.metrics import families
+from kube_accel.metrics.collector import Collector
+from kube_accel.model import DriverState, Mode
+from unit.kube_accel.metrics.page import Page
+from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, ready, uuid
+
+
+def entry(index: int, busy: float = 1.0, **more: Any) -> dict[str, Any]:
+    """What the worker says of a GPU."""
+    told = {
+        "uuid": uuid(index),
+        "memory": {"total": 80 << 30, "used": 1 << 30, "free": 79 << 30, "reserved": 0},
+        "busy": [busy, 10.0],
+        "memory_busy": None,
+        "temperature": 30,
+        "memory_temperature": None,
+        "power": 70_000,
+        "energy": 1000,
+        "clocks": {"sm": 345},
+        "throttled": {},
+        "pcie_replays": None,
+        "processes": [],
+        "process_time": [],
+        "slow": {"power_limit": 700_000, "ecc": {}, "remapped": None},
+    }
+    return told | more
+
+
+class Gpus(FakeMonitor):
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.answer: Callable[[bool], Mapping[str, Any] | None] = lambda slow: {"gpus": [entry(0), entry(1)]}
+
+    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
+        return self.answer(slow)
+
+
+@pytest.fixture
+def gpus() -> Gpus:
+    return Gpus(ready(2))
+
+
+def collector(gpus: Gpus, interval: float = 10) -> Collector:
+    return Collector("node", Mode.PGPU, gpus, interval, lambda: {"nvidia.com/gpu": True})
+
+
+def collected(made: Collector) -> Page:
+    made.collect()
+    return Page(made.page())
+
+
+def test_a_page_is_there_before_anything_was_collected(gpus: Gpus) -> None:
+    page = Page(collector(gpus).page())
+    assert page.value(families.BUILD_INFO, mode="pgpu") == 1
+    assert page.value(families.PLUGIN_REGISTERED, resource="nvidia.com/gpu") == 1
+    assert not page.of(families.COLLECTOR_SUCCESS)
+
+
+def test_seconds_busy_add_up(gpus: Gpus) -> None:
+    made = collector(gpus)
+    before = time.time()
+    for seconds in (1.0, 2.0, 3.0):
+        page = collected(made)
+        assert page.value(families.GPU_BUSY, uuid=uuid(0)) == seconds
+    assert page.value(families.COLLECTOR_SUCCESS, collector="nvml") == 1
+    assert before <= page.value(families.COLLECTOR_AT, collector="nvml") <= time.time()
+
+
+@pytest.mark.parametrize("silent", [[{"uuid": uuid(1), "error": {"code": 15, "text": "lost"}}], []])
+def test_a_gpu_that_does_not_answer_is_absent_and_counted(gpus: Gpus, silent: list[dict[str, Any]]) -> None:
+    made = collector(gpus)
+    collected(made)
+    gpus.answer = lambda slow: {"gpus": [entry(0), {"uuid": uuid(1), "error": {"code": 15, "text": "lost"}}]}
+    page = collected(made)
+    assert [labels["uuid"] for labels in page.of(families.GPU_USED)] == [uuid(0)]
+    assert [labels["uuid"] for labels in page.of(families.GPU_POWER_LIMIT)] == [uuid(0)]
+    assert page.value(families.COLLECTOR_FAILURES, collector="nvml", reason="gpu") == 1
+    assert page.value(families.GPU_BUSY, uuid=uuid(1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (DriverState.READY, "no_answer"),
+        (DriverState.WEDGED, "wedged"),
+        (DriverState.UNAVAILABLE, "unavailable"),
+        (DriverState.QUIESCED, "quiesced"),
+    ],
+)
+def test_a_driver_that_does_not_answer_is_absent_and_counted(gpus: Gpus, state: DriverState, reason: str) -> None:
+    made = collector(gpus)
+    collected(made)
+    gpus.set(replace(gpus.snapshot(), driver_state=state))
+    gpus.answer = lambda slow: None
+    at = Page(made.page()).value(families.COLLECTOR_AT, collector="nvml")
+    page = collected(made)
+    assert not page.of(families.GPU_USED)
+    assert not page.of(families.GPU_UTILIZATION)
+    assert page.value(families.COLLECTOR_SUCCESS, collector="nvml") == 0
+    assert page.value(families.COLLECTOR_AT, collector="nvml") == at
+    assert page.value(families.COLLECTOR_FAILURES, collector="nvml", reason=reason) == 1
+    assert page.value(families.GPU_BUSY, uuid=uuid(0)) == 1
+
+
+def test_what_changes_rarely_is_asked_for_rarely_and_kept(gpus: Gpus) -> None:
+    asked = []
+
+    def answer(slow: bool) -> Mapping[str, Any]:
+        asked.append(slow)
+        told = entry(0)
+        if not slow:
+            del told["slow"]
+        return {"gpus": [told]}
+
+    gpus.answer = answer
+    made = collector(gpus)
+    for _ in range(3):
+        assert collected(made).value(families.GPU_POWER_LIMIT, uuid=uuid(0)) == 700
+    assert asked == [True, False, False]
+
+
+def test_the_first_answer_of_the_driver_is_not_waited_an_interval_for() -> None:
+    gpus = Gpus(STARTING)
+    made = collector(gpus, interval=300)
+    stop = threading.Event()
+    thread = threading.Thread(target=made.run, args=(stop,), daemon=True)
+    thread.start()
+    gpus.set(ready(2))
+    deadline = time.monotonic() + 30
+    while not Page(made.page()).of(families.GPU_USED):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stop.set()
+    thread.join(30)
+    assert not thread.is_alive()

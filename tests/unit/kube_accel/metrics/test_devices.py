@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from kube_accel.metrics import families
+from kube_accel.metrics.devices import Devices, device_families
+from kube_accel.metrics.exposition import Series
+from kube_accel.metrics.sample import Busy, GpuSample, Rare
+from kube_accel.model import DriverState, Snapshot, UnreadableGpu
+from unit.kube_accel.plugin.fakes import LOST, STARTING, UNAVAILABLE, UNKNOWN, inventory, ready, uuid
+
+GIB = 1 << 30
+
+
+def told(snapshot: Snapshot, *answered: int) -> dict[str, Series]:
+    found = {
+        uuid(index): GpuSample(uuid(index), 80 * GIB, GIB, None, Busy(1.0, 4.0), None, {"core": 30.0})
+        for index in answered
+    }
+    ready = snapshot.driver_state is DriverState.READY
+    rare = {uuid(0): Rare(None, {"corrected": 3}, None)} if ready else {}
+    devices = Devices("n", "pgpu", snapshot, found if ready else None, rare, {uuid(0): 12.5}, {(uuid(0), 79): (2, 5.0)})
+    return {family.name: series for family, series in device_families(devices) if series}
+
+
+def test_what_a_gpu_tells_is_shown_and_nothing_else() -> None:
+    found = told(ready(2), 0, 1)
+    assert found["accel_gpu_utilization_ratio"] == {("n", uuid(0)): 0.25, ("n", uuid(1)): 0.25}
+    assert found["accel_gpu_busy_seconds_total"] == {("n", uuid(0)): 12.5}
+    assert found["accel_gpu_ecc_errors_total"] == {("n", uuid(0), "corrected"): 3}
+    assert found["accel_gpu_xid_errors_total"] == {("n", uuid(0), "79"): 2}
+    assert found["accel_gpu_xid_last_timestamp_seconds"] == {("n", uuid(0), "79"): 5.0}
+    for family in (families.GPU_POWER, families.GPU_RESERVED, families.GPU_BANDWIDTH, families.GPU_REMAP_FAILURE):
+        assert family.name not in found
+
+
+def test_a_gpu_that_does_not_answer_keeps_what_is_known_of_it() -> None:
+    found = told(ready(2, {1: LOST}), 0)
+    assert found["accel_gpu_healthy"] == {("n", uuid(0)): 1, ("n", uuid(1)): 0}
+    assert len(found["accel_gpu_info"]) == len(found["accel_gpu_memory_capacity_bytes"]) == 2
+    assert set(found["accel_gpu_memory_used_bytes"]) == {("n", uuid(0))}
+    assert found["accel_node_gpus"] == {("n", "expected"): 2, ("n", "visible"): 1, ("n", "healthy"): 1}
+
+
+def test_all_gpus_gone_is_none_visible() -> None:
+    gone = replace(UNAVAILABLE, inventory=inventory(2), health={uuid(0): LOST, uuid(1): LOST})
+    assert told(gone)["accel_node_gpus"] == {("n", "expected"): 2, ("n", "visible"): 0, ("n", "healthy"): 0}
+
+
+@pytest.mark.parametrize("state", [DriverState.WEDGED, DriverState.QUIESCED])
+def test_a_driver_that_says_nothing_leaves_it_unknown(state: DriverState) -> None:
+    unknown = Snapshot(3, state, "hangs", inventory(1), {uuid(0): UNKNOWN})
+    found = told(unknown)
+    assert found["accel_node_gpus"] == {("n", "expected"): 1}
+    assert "accel_gpu_healthy" not in found
+    assert "accel_gpu_utilization_ratio" not in found
+
+
+def test_before_the_first_answer_nothing_is_said_of_gpus() -> None:
+    assert set(told(STARTING)) <= {
+        "accel_gpu_busy_seconds_total",
+        "accel_gpu_xid_errors_total",
+        "accel_gpu_xid_last_timestamp_seconds",
+    }
+
+
+def test_a_gpu_that_was_never_read_is_expected() -> None:
+    found = ready(1)
+    assert found.inventory is not None
+    broken = replace(found, inventory=replace(found.inventory, unreadable=(UnreadableGpu(1, None, "why"),)))
+    assert told(broken, 0)["accel_node_gpus"] == {("n", "expected"): 2, ("n", "visible"): 1, ("n", "healthy"): 1}
