@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// storm THREADS ROUNDS SEED: threads that allocate and free GPU memory of every kind at random; prints how often they were given some and refused. Then it frees
-// nothing and exits. `storm` alone prints what of GPU 0 is in use and the most that ever was, as the simulated driver counts it.
+// storm THREADS ROUNDS SEED [KIND]: threads that allocate and free GPU memory of every kind, or one, at random; prints how often they were given some and refused.
+// Then it frees nothing and exits. `storm` alone prints what of GPU 0 is in use and the most that ever was, as the simulated driver counts it.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,6 +17,7 @@ typedef int (*call)();
 static call alloc_plain, alloc_pitch, alloc_async, create, array_create, free_plain, free_async, release, array_destroy, set_current, info, synchronize;
 static void *context;
 static int rounds;
+static enum kind only;
 static atomic_long given, refused;
 
 static int64_t next(uint64_t *seed) {
@@ -67,7 +68,7 @@ static void *storm(void *argument) {
             kinds[place] = NOTHING;
             continue;
         }
-        enum kind kind = (enum kind)(1 + next(&seed) % (KINDS - 1));
+        enum kind kind = only != NOTHING ? only : (enum kind)(1 + next(&seed) % (KINDS - 1));
         int code = take(kind, &handles[place], (size_t)(1 + next(&seed) % 64) * MIB2);
         if (code != 0 && code != OUT_OF_MEMORY)
             check("allocation", code);
@@ -128,6 +129,7 @@ int main(int count, char **words) {
     check("cuDevicePrimaryCtxRetain", code);
     const int threads = atoi(words[1]);
     rounds = atoi(words[2]);
+    only = count > 4 ? (enum kind)atoi(words[4]) : NOTHING;
     pthread_t ids[16];
     for (int i = 0; i < threads && i < 16; i++)
         pthread_create(&ids[i], NULL, storm, (void *)(intptr_t)(atoi(words[3]) * 100 + i + 1));

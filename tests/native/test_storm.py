@@ -77,6 +77,18 @@ def test_a_storm_of_allocations_stays_below_the_limit_and_leaves_nothing(
     assert limited.account().used_bytes == CONTEXT
 
 
+ASYNC = 3
+
+
+def test_threads_that_share_what_a_pool_has_left_stay_below_the_limit(limited: Container, storm: Path) -> None:
+    """Each would fit into it, and not both."""
+    for seed in range(2):
+        out, err = start(limited, storm, "16", "1500", str(seed), str(ASYNC)).communicate(timeout=120)
+        assert err == ""
+        assert json.loads(out)["refused"] > 0
+        assert card(limited, storm)["peak"] <= 6 * GIB
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("sanitizer", ["address", "undefined", "thread"])
 def test_sanitizers_have_nothing_to_say(limited: Container, tmp_path: Path, topology: Topology, sanitizer: str) -> None:

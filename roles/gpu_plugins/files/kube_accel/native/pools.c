@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream-ordered memory and the memory of graphs. Both are taken from the GPU in larger pieces and kept after a free,
 // so that what is charged is what the driver says is reserved, looked at after each call that may change it.
+#include <sched.h>
+
 #include "shim.h"
 
 #define POOLS 1024
 #define PIECE (2ull << 20)
+#define TRIES 1000 // to lock a pool
 
 // ASLEEP: of a device whose context was ended; the driver is not asked about such a pool until the program uses it.
 enum { NONE, POOL, GRAPHS, UNCHARGED, ASLEEP };
@@ -15,6 +18,7 @@ struct pool {
     CUdevice device;
     int32_t index;
     uint32_t kind, lock;
+    uint32_t asking; // it was settled just before, and who locked it asks the account
 };
 
 static struct pools {
@@ -91,12 +95,21 @@ void pool_settle(int i) {
     spin_unlock(&pool->lock);
 }
 
-// A pool that is locked is about to be settled by who locked it.
+// Who locked it may have settled it before memory came back. Not waited for are one that asks the account, since this
+// thread may hold one that it waits for, and one whose driver takes long.
+static bool lock_soon(struct pool *pool) {
+    for (int tries = 0; !spin_try(&pool->lock); tries++) {
+        if (tries == TRIES || __atomic_load_n(&pool->asking, __ATOMIC_RELAXED)) return false;
+        sched_yield();
+    }
+    return true;
+}
+
 static void settle_all(uint32_t least) {
     struct pools *all = pools();
     uint32_t used = all ? __atomic_load_n(&all->used, __ATOMIC_ACQUIRE) : 0;
     for (struct pool *pool = used ? all->pool : NULL; used--; pool++) {
-        if (kind_of(pool) < least || kind_of(pool) > GRAPHS || !spin_try(&pool->lock)) continue;
+        if (kind_of(pool) < least || kind_of(pool) > GRAPHS || !lock_soon(pool)) continue;
         if (kind_of(pool) == POOL || kind_of(pool) == GRAPHS) settle(pool, 0);
         spin_unlock(&pool->lock);
     }
@@ -168,56 +181,59 @@ static struct pool *pool_of(CUmemoryPool handle) {
 }
 
 struct growth {
-    struct pool *pool; // NULL: nothing to charge
+    struct pool *pool; // locked; NULL: nothing to charge
     uint64_t ahead;
-    bool locked;
 };
 
+// Beyond what it has, of a pool just settled.
 static uint64_t growth_of(const struct pool *pool, uint64_t bytes) {
-    uint64_t all = reserved(pool), used = taken(pool), left = all > used ? all - used : 0;
+    uint64_t used = taken(pool), left = pool->charged > used ? pool->charged - used : 0;
     return bytes <= left                       ? 0
            : bytes - left > UINT64_MAX - PIECE ? UINT64_MAX
                                                : (bytes - left + PIECE - 1) / PIECE * PIECE;
 }
 
-// Calls that make a pool grow go one after the other; those served from what it has do not wait.
+static CUresult ask(struct pool *pool, uint64_t bytes) {
+    __atomic_store_n(&pool->asking, 1, __ATOMIC_RELAXED);
+    CUresult result = account_reserve(pool->index, bytes);
+    __atomic_store_n(&pool->asking, 0, __ATOMIC_RELAXED);
+    return result;
+}
+
+// One call at a time: what a pool has left may be enough for each of two, and not for both.
 static CUresult before(struct growth *growth, CUmemoryPool handle, uint64_t bytes) {
     struct pool *pool = pool_of(handle);
     if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
     if (pool->index == NOT_IN_POLICY) return account_denied_by_policy();
     if (pool->index < 0) return CUDA_SUCCESS;
     wake(pool);
-    growth->pool = pool;
     if (!policy_devices()) return account_denied_by_policy();
-    if (!growth_of(pool, bytes)) return CUDA_SUCCESS;
     spin_lock(&pool->lock);
     settle(pool, 0);
     growth->ahead = growth_of(pool, bytes);
-    CUresult result = growth->ahead ? account_reserve(pool->index, growth->ahead) : CUDA_SUCCESS;
-    growth->locked = !result;
-    if (result) spin_unlock(&pool->lock);
+    CUresult result = growth->ahead ? ask(pool, growth->ahead) : CUDA_SUCCESS;
+    if (result)
+        spin_unlock(&pool->lock);
+    else
+        growth->pool = pool;
     return result;
 }
 
 static CUresult after(struct growth *growth, CUresult result, CUdeviceptr pointer, uint64_t bytes, CUstream stream) {
     struct pool *pool = growth->pool;
     if (!pool) return result;
-    if (!growth->locked) spin_lock(&pool->lock);
-    bool more = settle(pool, growth->ahead);
+    int16_t number = (int16_t)(pool - pools()->pool);
+    bool more = settle(pool, growth->ahead), beyond = !result && more && ask(pool, 0);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) account_denied_by_device(pool->index);
-    if (!result && more && account_reserve(pool->index, 0)) { // it took a larger piece than was left
-        REAL(cuMemFreeAsync)(pointer, stream);
-        REAL(cuStreamSynchronize)(stream);
-        REAL(cuMemPoolTrimTo)((CUmemoryPool)pool->handle, 0);
-        settle(pool, 0);
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (!result)
-        table_put(
-            POINTER, pointer,
-            (struct record){.bytes = bytes, .index = (int16_t)pool->index, .pool = (int16_t)(pool - pools()->pool)});
+    if (!result && !beyond)
+        table_put(POINTER, pointer, (struct record){.bytes = bytes, .index = (int16_t)pool->index, .pool = number});
     spin_unlock(&pool->lock);
-    return result;
+    if (!beyond) return result;
+    REAL(cuMemFreeAsync)(pointer, stream); // it took a larger piece than was left
+    REAL(cuStreamSynchronize)(stream);
+    REAL(cuMemPoolTrimTo)((CUmemoryPool)pool->handle, 0);
+    pool_settle(number);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static bool capturing(CUresult (*ask)(CUstream, int *), CUstream stream) {
