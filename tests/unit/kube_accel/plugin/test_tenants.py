@@ -164,6 +164,27 @@ def test_containers_are_told_what_nvml_sees_of_them_and_of_others(world: World) 
     assert world.policy("a").feedback_at_ns > 0
 
 
+def test_nothing_is_written_while_nothing_runs_and_all_is_told_when_something_does(world: World) -> None:
+    world.pod("a")
+    world.pod("b")
+    world.process(1, "a")
+    world.usage = {CARD: GpuUsage({}, {})}
+    world.tenants.tick()
+    told = world.policy("a")
+    assert told.feedback == (Feedback(0, 0, 0),)
+    world.tenants.tick()
+    assert world.policy("a") == told
+    world.usage = {CARD: GpuUsage({1: GIB}, {1: 20})}
+    world.tenants.tick()
+    assert world.policy("a").feedback == (Feedback(0, 200, 0),)
+    assert world.policy("b").feedback == (Feedback(0, 0, 200),)
+    world.tenants.tick()
+    assert world.policy("a").feedback == (Feedback(GIB, 200, 0),)
+    at = world.policy("b").feedback_at_ns
+    world.tenants.tick()
+    assert world.policy("b").feedback_at_ns > at
+
+
 def test_what_nvml_does_not_tell_is_unknown_and_not_nothing(world: World) -> None:
     world.pod("a")
     world.pod("b")

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from kube_accel.enforce.containers import Containers, key_of
@@ -42,6 +42,8 @@ class Running:
     uid: str
     """Of its pod; empty while that is not known."""
     shares: tuple[Share, ...]
+    limits: tuple[Limit, ...]
+    """Without any override."""
 
 
 def keys_of(devices: Devices) -> set[str]:
@@ -80,6 +82,8 @@ class Tenants:
         self._gpus: Mapping[str, Gpu] = {}
         self._overrides: tuple[Override, ...] = ()
         self._uncounted: dict[tuple[str, str], int] = {}
+        self._resting: Set[str] = frozenset()
+        """GPUs on which nothing ran at the last look."""
         self._counted: dict[Holder, Mapping[str, Mapping[str, int]]] = {}
         self._wake = threading.Event()
 
@@ -109,10 +113,10 @@ class Tenants:
             # What was refused to it until now counts; from here on it has a new account.
             self._count([entry for entry in self._running if entry.holder == holder])
             pod = self._pods.find(holder.namespace, holder.pod)
-            new = Running(key, holder, pod.uid if pod is not None else "", shares)
+            new = Running(key, holder, pod.uid if pod is not None else "", shares, self.limits(shares))
             others = [entry for entry in self._running if entry.holder != holder]
             found = self._settled([*others, new]).limits.get(key)
-            write(self.limits(shares) if found is None else (found,))
+            write(new.limits if found is None else (found,))
             self._counted.pop(holder, None)
             self._ledger.restarted(holder)
 
@@ -124,7 +128,9 @@ class Tenants:
         for holder, devices in containers.items():
             pod = self._pods.find(holder.namespace, holder.pod)
             uid = pod.uid if pod is not None else ""
-            running += [Running(key, holder, uid, held.get(holder, ())) for key in keys_of(devices)]
+            shares = held.get(holder, ())
+            limits = self.limits(shares)
+            running += [Running(key, holder, uid, shares, limits) for key in keys_of(devices)]
         with self._lock:
             self._count(self._running)
             self._running, self._gpus = tuple(running), gpus
@@ -158,11 +164,8 @@ class Tenants:
         seen = self._look(running, policies, gpus)
         now = time.monotonic_ns()
         for entry in running:
-            before, complete = read[entry.key]
-            limits = self._wanted(entry, before, settled)
-            told = {uuid: found for (key, uuid), found in seen.items() if key == entry.key}
-            if told or limits != before.limits or not complete:
-                self._tell(entry, before, limits, told, now)
+            limits = self._wanted(entry, policies[entry.key], settled)
+            self._tell(entry, *read[entry.key], limits, seen.get(entry.key, {}), now)
         with self._lock:
             self._count(running)
         for tenant, reason in settled.refused:
@@ -170,7 +173,9 @@ class Tenants:
 
     def _wanted(self, entry: Running, policy: Policy, settled: Settled) -> tuple[Limit, ...]:
         """The limits that are to hold, in the order of the container's policy."""
-        own = {limit.uuid: limit for limit in self.limits(entry.shares)}
+        if entry.key not in settled.limits and entry.limits == policy.limits:
+            return policy.limits
+        own = {limit.uuid: limit for limit in entry.limits}
         if entry.key in settled.limits:
             own |= {settled.limits[entry.key].uuid: settled.limits[entry.key]}
         # What is charged for a context is the same for the life of a container.
@@ -180,12 +185,23 @@ class Tenants:
         )
 
     def _tell(
-        self, entry: Running, before: Policy, limits: tuple[Limit, ...], told: Mapping[str, Feedback], now: int
+        self,
+        entry: Running,
+        before: Policy,
+        complete: bool,
+        limits: tuple[Limit, ...],
+        told: Mapping[str, Feedback],
+        now: int,
     ) -> None:
+        feedback = feedback_for([limit.uuid for limit in limits], told) if told else before.feedback
+        # Feedback may grow old on a GPU where nothing runs: nobody is there to read it.
+        aged = told and not (told.keys() <= self._resting and feedback == before.feedback)
+        if limits == before.limits and complete and not aged:
+            return
+
         def change(current: Policy) -> Policy:
             if not told:
                 return replace(current, limits=limits)
-            feedback = feedback_for([limit.uuid for limit in limits], told)
             return replace(current, limits=limits, feedback=feedback, feedback_at_ns=now)
 
         try:
@@ -202,12 +218,13 @@ class Tenants:
             )
 
     def _settled(self, running: Iterable[Running]) -> Settled:
+        if not self._overrides:
+            return Settled({}, ())
         tenants = []
         for entry in running:
-            limits = self.limits(entry.shares)
-            if len(limits) == 1:
+            if len(entry.limits) == 1:
                 names = (entry.holder.namespace, entry.holder.pod, entry.holder.container)
-                tenants.append(Tenant(entry.key, *names, entry.uid, limits[0]))
+                tenants.append(Tenant(entry.key, *names, entry.uid, entry.limits[0]))
         memory = {uuid: gpu.memory_bytes for uuid, gpu in self._gpus.items()}
         return settle(self._overrides, tenants, memory, self._limits_cores)
 
@@ -219,30 +236,32 @@ class Tenants:
 
     def _look(
         self, running: tuple[Running, ...], policies: Mapping[str, Policy], gpus: Mapping[str, Gpu]
-    ) -> dict[tuple[str, str], Feedback]:
-        """What NVML sees of containers that share a GPU, by key and UUID."""
+    ) -> Mapping[str, Mapping[str, Feedback]]:
+        """What NVML sees of containers that share a GPU, by key and then by UUID."""
         count = Counter(uuid for entry in running for uuid in {share.uuid for share in entry.shares})
         shared = sorted(uuid for uuid, tenants in count.items() if tenants > 1 and uuid in gpus)
-        found: dict[tuple[str, str], Feedback] = {}
+        found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
         for entry in running:
             for limit in policies[entry.key].limits:
                 # Nobody else is there: no need to ask.
                 if limit.soft_cores and count[limit.uuid] == 1:
-                    found[entry.key, limit.uuid] = Feedback(others_permille=0)
-        if not shared:
-            return found
-        sharing = [entry for entry in running if any(limit.uuid in shared for limit in policies[entry.key].limits)]
-        before = self._used(sharing, policies)
-        usage = self._usage(shared, _NVML_SECONDS)
+                    found[entry.key][limit.uuid] = Feedback(others_permille=0)
+        # An account is of no interest while nothing runs.
+        before = self._used(running, policies, set(shared) - self._resting)
+        self._resting = frozenset()
+        usage = self._usage(shared, _NVML_SECONDS) if shared else None
         if usage is None:
             return found
-        after = self._used(sharing, policies)
-        for uuid, told in usage.items():
-            owners = self._owners(running, uuid, told)
-            for entry in running:
-                pair = entry.key, uuid
-                if pair in before and pair in after:
-                    found[pair] = self._feedback(pair, told, owners, before[pair], after[pair])
+        self._resting = {uuid for uuid, told in usage.items() if not told.memory and not told.time}
+        after = self._used(running, policies, usage.keys() - self._resting)
+        owners = {uuid: self._owners(running, uuid, told) for uuid, told in usage.items()}
+        for entry in running:
+            for limit in policies[entry.key].limits:
+                pair, told = (entry.key, limit.uuid), usage.get(limit.uuid)
+                used = 0 if limit.uuid in self._resting else after.get(pair)
+                if told is not None and used is not None:
+                    seen = self._feedback(pair, told, owners[limit.uuid], before.get(pair, used), used)
+                    found[entry.key][limit.uuid] = seen
         return found
 
     def _feedback(
@@ -262,11 +281,15 @@ class Tenants:
         others = min(1000, 10 * sum(percent for pid, percent in told.time.items() if pid not in own))
         return Feedback(extra, busy, others)
 
-    def _used(self, running: Iterable[Running], policies: Mapping[str, Policy]) -> dict[tuple[str, str], int]:
+    def _used(
+        self, running: Iterable[Running], policies: Mapping[str, Policy], uuids: Set[str]
+    ) -> dict[tuple[str, str], int]:
+        """What containers that have any of these GPUs say that they use, by key and UUID."""
         found = {}
         for entry in running:
             policy = policies[entry.key]
-            account = self._containers.account(entry.key, policy)
+            wanted = any(limit.uuid in uuids for limit in policy.limits)
+            account = self._containers.account(entry.key, policy) if wanted else None
             if account is not None:
                 for limit, device in zip(policy.limits, account.devices, strict=True):
                     found[entry.key, limit.uuid] = device.used_bytes
