@@ -7,12 +7,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kube_accel.metrics import families
-from sim.nvml.topology import edit
+from kube_accel.model import Mode
+from sim.nvml.topology import Topology, edit
+from unit.kube_accel.fraction_node import FractionNode
 from unit.kube_accel.metrics.page import Page, promtool
+from unit.kube_accel.metrics.proc import cgroup, run
 from unit.kube_accel.test_plugin_end_to_end import RESOURCE, Host, Plugin, wait
 
 
@@ -38,12 +42,12 @@ def test_gpus_are_told_of_as_prometheus_likes_it(host: Host) -> None:
     plugin = host.plugin("--metrics-interval", "1")
     plugin.wait_ready()
     wait(lambda: scrape(plugin).values(families.GPU_BUSY, uuid=host.uuids[0]) > [0.4], "busy seconds")
+    wait(lambda: scrape(plugin).values(families.PLUGIN_REGISTERED, resource=RESOURCE) == [1], "the registration")
     page = scrape(plugin)
     page.lint()
     assert promtool(page.text) == ""
     assert page.value(families.GPU_UTILIZATION, uuid=host.uuids[0]) == 0.4
     assert page.value(families.GPU_USED, uuid=host.uuids[0]) == 1 << 30
-    assert page.value(families.PLUGIN_REGISTERED, resource=RESOURCE) == 1
     assert page.value(families.NODE_GPUS, state="visible") == 8
     assert not page.values(families.GPU_TEMPERATURE, uuid=host.uuids[7], sensor="core")
 
@@ -76,3 +80,86 @@ def test_an_interval_out_of_bounds_is_refused(host: Host) -> None:
     done = host.run("plugin", "--metrics-interval", "0.5")
     assert done.returncode == 2
     assert "from 1 to 300" in done.stderr
+
+
+@pytest.fixture
+def vgpu() -> Iterator[FractionNode]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, ExitStack() as stack:
+        node = FractionNode(Path(name), stack, Mode.VGPU)
+        node.start_api()
+        node.extra = ["--metrics-interval", "1", "--proc-root", str(node.root / "proc")]
+        yield node
+
+
+def shared(node: FractionNode) -> Page:
+    status, text = node.probe("/metrics")
+    assert status == 200
+    return Page(text.encode())
+
+
+def runs(node: FractionNode, name: str, container: str) -> None:
+    """The API server tells of the pod's container."""
+
+    def change(pod: dict[str, Any]) -> None:
+        pod["status"] |= {
+            "phase": "Running",
+            "containerStatuses": [{"name": "main", "containerID": f"containerd://{container}"}],
+        }
+
+    node.store.edit("pods", "team", name, change)
+
+
+def test_every_sharer_of_a_gpu_has_figures_of_its_own(vgpu: FractionNode) -> None:
+    vgpu.start()
+    pods = {name: vgpu.pod(name, {"main": (25, 16)}, assigned={"main": (0,)}) for name in ("a", "b", "c")}
+    vgpu.seen()
+    for pid, (name, pod) in enumerate(pods.items(), 100):
+        vgpu.kubelet.admit(pod)
+        identity = f"{pid:064x}"
+        runs(vgpu, name, identity)
+        run(vgpu.root / "proc", pid, cgroup(pod.uid, identity))
+    run(vgpu.root / "proc", 200, "0::/system.slice/x.service\n")
+
+    def work(topology: Topology) -> None:
+        topology.set_load(0, 40)
+        topology.add_process(0, 100, mem=2 << 30, sm=10)
+        topology.add_process(0, 101, mem=3 << 30, sm=30)
+        topology.add_process(0, 200, mem=1 << 30)
+
+    vgpu.edit(work)
+    wait(lambda: shared(vgpu).values(families.CONTAINER_UTILIZATION, pod="b") == [0.3], "pod b at work")
+    page = shared(vgpu)
+    page.lint()
+    assert promtool(page.text) == ""
+    uuid = vgpu.uuids[0]
+    labels = {"uuid": uuid, "namespace": "team", "container": "main", "mode": "vgpu", "node": "node-1"}
+    used = {name: page.value(families.CONTAINER_USED, pod=name, **labels) for name in pods}
+    assert used == {"a": 2 << 30, "b": 3 << 30, "c": 0}
+    assert page.value(families.CONTAINER_UTILIZATION, pod="a") == pytest.approx(0.1)
+    assert page.value(families.CONTAINER_UTILIZATION, pod="c") == 0
+    assert page.value(families.CONTAINER_CORES, pod="c") == 0.25
+    assert page.value(families.CONTAINER_REQUEST, pod="c") == 4 << 30
+    assert page.value(families.GPU_UNATTRIBUTED, uuid=uuid, reason="host") == 1 << 30
+    assert page.value(families.GPU_UNATTRIBUTED, uuid=uuid, reason="unknown") == 0
+    assert page.value(families.GPU_ALLOCATED, uuid=uuid) == 12 << 30
+
+    vgpu.end(pods["a"])
+    wait(lambda: not shared(vgpu).values(families.CONTAINER_ALLOCATED, pod="a"), "the end of pod a")
+    # Its process lives on, and belongs to nobody who has the GPU.
+    wait(lambda: shared(vgpu).value(families.GPU_UNATTRIBUTED, uuid=uuid, reason="unknown") == 2 << 30, "its memory")
+    assert not shared(vgpu).values(families.CONTAINER_USED, pod="c")
+
+
+def test_a_whole_gpu_is_its_containers(host: Host) -> None:
+    plugin = host.plugin("--metrics-interval", "1")
+    plugin.wait_ready()
+    allocation = host.admit("train", 1)
+    ((uuid,),) = allocation.device_ids.values()
+    with edit(host.conf) as topology:
+        topology.set_load(host.uuids.index(uuid), 50, used=3 << 30)
+    wait(lambda: scrape(plugin).values(families.CONTAINER_UTILIZATION, pod="train") == [0.5], "the pod at work")
+    page = scrape(plugin)
+    page.lint()
+    assert page.value(families.CONTAINER_USED, pod="train", uuid=uuid, mode="pgpu") == 3 << 30
+    assert page.value(families.CONTAINER_ALLOCATED, pod="train") == 1
+    assert page.value(families.GPU_UNALLOCATED, uuid=uuid) == 0

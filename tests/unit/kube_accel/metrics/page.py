@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).parents[4]
 _LINE = re.compile(r"(\w+)(?:\{(.*)\})? (\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _UNITS = ("bytes", "seconds", "celsius", "watts", "joules", "hertz", "ratio", "info")
-_COUNTS = ("healthy", "failure", "gpus", "registered", "success", "processes", "errors", "failures", "requests")
+_COUNTS = ("healthy", "failure", "gpus", "registered", "success", "processes", "errors", "failures", "attribution")
 """How names without a unit end: what is counted, or is 0 or 1."""
 
 

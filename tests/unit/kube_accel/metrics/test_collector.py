@@ -5,14 +5,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kube_accel.metrics import families
 from kube_accel.metrics.collector import Collector
+from kube_accel.metrics.tenancy import Account, Container, Holding, Tenancy
 from kube_accel.model import DriverState, Mode
 from unit.kube_accel.metrics.page import Page
+from unit.kube_accel.metrics.proc import ID, UID, cgroup, run
 from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, ready, uuid
 
 
@@ -32,6 +35,7 @@ def entry(index: int, busy: float = 1.0, **more: Any) -> dict[str, Any]:
         "pcie_replays": None,
         "processes": [],
         "process_time": [],
+        "mig_memory": None,
         "slow": {"power_limit": 700_000, "ecc": {}, "remapped": None},
     }
     return told | more
@@ -51,8 +55,11 @@ def gpus() -> Gpus:
     return Gpus(ready(2))
 
 
-def collector(gpus: Gpus, interval: float = 10) -> Collector:
-    return Collector("node", Mode.PGPU, gpus, interval, lambda: {"nvidia.com/gpu": True})
+NOBODY = Tenancy(lambda: {})
+
+
+def collector(gpus: Gpus, interval: float = 10, tenancy: Tenancy = NOBODY, proc: Path = Path("/proc")) -> Collector:
+    return Collector("node", Mode.PGPU, gpus, tenancy, interval, proc, lambda: {"nvidia.com/gpu": True})
 
 
 def collected(made: Collector) -> Page:
@@ -144,3 +151,60 @@ def test_the_first_answer_of_the_driver_is_not_waited_an_interval_for() -> None:
     stop.set()
     thread.join(30)
     assert not thread.is_alive()
+
+
+A, B = Container("team", "a", "main"), Container("team", "b", "main")
+HELD = {uuid(0): (Holding(A, uuid(0), 0.5), Holding(B, uuid(0), 0.5))}
+
+
+def test_processes_find_their_containers(gpus: Gpus, tmp_path: Path) -> None:
+    run(tmp_path, 17, cgroup(UID, ID))
+    gpus.answer = lambda slow: {"gpus": [entry(0, processes=[[17, 1 << 20]], process_time=[[17, 5, 40]]), entry(1)]}
+    page = collected(collector(gpus, tenancy=Tenancy(lambda: HELD, lambda place: A), proc=tmp_path))
+    page.lint()
+    assert page.value(families.CONTAINER_USED, pod="a", uuid=uuid(0)) == 1 << 20
+    assert page.value(families.CONTAINER_USED, pod="b") == 0
+    assert page.value(families.CONTAINER_UTILIZATION, pod="a") == 0.1
+    assert page.value(families.ATTRIBUTION, method="cgroup", outcome="container") == 1
+    assert page.value(families.GPU_UNATTRIBUTED, uuid=uuid(0), reason="driver") == (1 << 30) - (1 << 20)
+
+
+def test_a_proc_of_another_namespace_is_absent_and_counted(gpus: Gpus, tmp_path: Path) -> None:
+    (tmp_path / "self").symlink_to("1")
+    page = collected(collector(gpus, tenancy=Tenancy(lambda: HELD, lambda place: A), proc=tmp_path))
+    assert len(page.of(families.CONTAINER_ALLOCATED)) == 2
+    assert not page.of(families.CONTAINER_USED)
+    assert not page.of(families.CONTAINER_BUSY)
+    assert page.value(families.COLLECTOR_FAILURES, collector="containers", reason="namespace") == 1
+    assert page.value(families.ATTRIBUTION, method="sole", outcome="not_visible") == 2
+
+
+def test_a_kubelet_that_has_not_told_is_absent_and_counted(gpus: Gpus) -> None:
+    page = collected(collector(gpus, tenancy=Tenancy(lambda: None)))
+    assert page.value(families.COLLECTOR_FAILURES, collector="containers", reason="kubelet") == 1
+    assert page.of(families.GPU_USED)
+    assert not page.of(families.GPU_UNALLOCATED)
+
+
+def test_accounts_are_asked_for_only_where_the_driver_does_not_tell(gpus: Gpus, tmp_path: Path) -> None:
+    run(tmp_path, 17, cgroup(UID, ID))
+    asked = []
+
+    def accounts() -> dict[Account, int]:
+        asked.append(True)
+        return {Account(A, uuid(0)): 7}
+
+    made = collector(gpus, tenancy=Tenancy(lambda: HELD, lambda place: A, accounts), proc=tmp_path)
+    collected(made)
+    assert not asked
+    gpus.answer = lambda slow: {"gpus": [entry(0, processes=[[17, None]])]}
+    assert collected(made).value(families.CONTAINER_USED, pod="a") == 7
+
+
+def test_a_driver_that_hangs_leaves_what_containers_have(gpus: Gpus) -> None:
+    made = collector(gpus, tenancy=Tenancy(lambda: HELD))
+    collected(made)
+    gpus.answer = lambda slow: None
+    page = collected(made)
+    assert len(page.of(families.CONTAINER_ALLOCATED)) == 2
+    assert not page.of(families.GPU_UNATTRIBUTED)

@@ -126,6 +126,26 @@ def test_a_gpu_that_fails_says_why() -> None:
     assert samples(made.samples(False)) == Samples({}, {"GPU-0": "GPU is lost"})
 
 
+def test_mig_devices_tell_their_memory_and_their_gpu_no_time(
+    make_host: Callable[[str], Host], watch: Callable[..., Watch]
+) -> None:
+    host = make_host("4xa100-mig")
+    with host.change() as topology:
+        cut = topology.migs[0]
+        topology.add_process(cut.gpu, 4711, mem=GIB)
+        topology.processes[-1].gi, topology.processes[-1].ci = cut.gi, cut.ci
+    watching = watch(host)
+    uuids = ready(watching)
+    found = told(watching).gpus
+    memory = found[uuids[cut.gpu]].mig_memory
+    assert memory is not None
+    assert memory[cut.uuid] == GIB
+    assert sum(memory.values()) == GIB
+    assert found[uuids[cut.gpu]].busy is None
+    assert found[uuids[cut.gpu]].process_time is None
+    assert [gpu.mig_memory is None for gpu in found.values()] == [gpu.mig != 1 for gpu in topology.gpus]
+
+
 def gpu(**functions: Any) -> GpuSample:
     """What is made of a driver that has these functions and no others."""
     memory = SimpleNamespace(total=8 * GIB, used=3 * GIB, free=5 * GIB)

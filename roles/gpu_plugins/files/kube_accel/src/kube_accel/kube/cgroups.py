@@ -36,10 +36,14 @@ def place(text: str) -> Place | None:
             continue
         containers = _CONTAINER.findall(path, pods[-1].end())
         if containers:
-            digits = re.sub("[-_]", "", pods[-1][1])
-            uid = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-            return Place(uid, containers[-1])
+            return Place(pod_uid(pods[-1][1]), containers[-1])
     return None
+
+
+def pod_uid(text: str) -> str:
+    """A pod's UID as the API server spells it, from any way that cgroups do."""
+    digits = re.sub("[-_]", "", text)
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def place_of(pid: int, proc_root: Path = Path("/proc")) -> Place | None:

@@ -7,15 +7,20 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import kube_accel
 from kube_accel.metrics import families
+from kube_accel.metrics.attribute import Attributed, Owner, attribute
+from kube_accel.metrics.containers import Containers, unattributed
 from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Family, Series, Writer
+from kube_accel.metrics.processes import Processes
 from kube_accel.metrics.sample import GpuSample, Rare, samples
+from kube_accel.metrics.tenancy import Account, Tenancy
 from kube_accel.model import DriverState, Mode, Snapshot
 
 _log = logging.getLogger(__name__)
@@ -95,12 +100,23 @@ class Collector:
     """The page, and what makes it. ``collect`` and ``run`` are for one thread, ``page`` for all."""
 
     def __init__(
-        self, node: str, mode: Mode, gpus: Gpus, interval: float, registered: Callable[[], Mapping[str, bool]]
+        self,
+        node: str,
+        mode: Mode,
+        gpus: Gpus,
+        tenancy: Tenancy,
+        interval: float,
+        proc_root: Path,
+        registered: Callable[[], Mapping[str, bool]],
     ) -> None:
         """Collects every ``interval`` seconds. ``registered`` tells by resource whether kubelet knows its plugin."""
         self._node = node
         self._mode = mode
         self._gpus = gpus
+        self._tenancy = tenancy
+        self._processes = Processes(proc_root, tenancy.owner) if tenancy.owner is not None else None
+        self._containers = Containers(node, mode.value)
+        self._outcomes: Counter[tuple[str, str]] = Counter()
         self._interval = interval
         self._registered = registered
         self._parts = Parts(node)
@@ -108,7 +124,7 @@ class Collector:
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._rare: dict[str, Rare] = {}
         self._rare_at = -_RARE_SECONDS
-        self._page = self._render(None)
+        self._page = self._render(None, {})
 
     def page(self) -> bytes:
         """The last one."""
@@ -132,7 +148,39 @@ class Collector:
         found: Mapping[str, GpuSample] | None = None
         with self._parts.part("nvml"):
             found = self._sample()
-        self._page = self._render(found)
+        attributed: Mapping[str, Attributed] = {}
+        with self._parts.part("containers"):
+            attributed = self._attribute(found or {})
+        self._page = self._render(found, attributed)
+
+    def _attribute(self, found: Mapping[str, GpuSample]) -> Mapping[str, Attributed]:
+        holdings = self._tenancy.holdings()
+        if holdings is None:
+            raise CollectError("kubelet")
+        owners = self._owners(found.values())
+        attributed: dict[str, Attributed] = {}
+        accounts = self._accounts(found.values())
+        for uuid, sample in found.items():
+            told = attributed[uuid] = attribute(sample, holdings.get(uuid, ()), owners, accounts)
+            self._outcomes.update(told.outcomes)
+        self._containers.see(holdings, found, attributed, time.time())
+        if self._processes is not None and owners is None:
+            self._parts.failed("containers", "namespace")
+        return attributed
+
+    def _owners(self, found: Collection[GpuSample]) -> Mapping[int, Owner] | None:
+        """None where processes cannot be looked at."""
+        if self._processes is None or not self._processes.visible():
+            return None
+        pids = [pid for sample in found for pid in sample.processes or ()]
+        pids += [pid for sample in found for pid, _, _ in sample.process_time or ()]
+        return self._processes.owners(pids)
+
+    def _accounts(self, found: Collection[GpuSample]) -> Mapping[Account, int]:
+        """Looked at where the driver does not tell of a process what it has."""
+        if all(s.processes is not None and None not in s.processes.values() for s in found):
+            return {}
+        return self._tenancy.accounts()
 
     def _sample(self) -> Mapping[str, GpuSample]:
         snapshot = self._gpus.snapshot()
@@ -157,13 +205,23 @@ class Collector:
                 self._busy[uuid] += gpu.busy.seconds
         return told.gpus
 
-    def _render(self, found: Mapping[str, GpuSample] | None) -> bytes:
-        told = Devices(
-            self._node, self._mode.value, self._gpus.snapshot(), found, self._rare, self._busy, self._gpus.xids()
+    def _render(self, found: Mapping[str, GpuSample] | None, attributed: Mapping[str, Attributed]) -> bytes:
+        snapshot = self._gpus.snapshot()
+        told = Devices(self._node, self._mode.value, snapshot, found, self._rare, self._busy, self._gpus.xids())
+        gpus = snapshot.inventory.gpus if snapshot.inventory is not None else ()
+        capacity = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
+        return self._writer.page(
+            [
+                *device_families(told),
+                (families.GPU_UNATTRIBUTED, unattributed(self._node, attributed)),
+                *self._containers.families(capacity, self._tenancy.refusals()),
+                *self._own(),
+                *self._parts.families(),
+            ]
         )
-        return self._writer.page([*device_families(told), *self._own(), *self._parts.families()])
 
     def _own(self) -> Iterator[tuple[Family, Series]]:
         registered = self._registered().items()
         yield families.PLUGIN_REGISTERED, {(self._node, resource): known for resource, known in registered}
+        yield families.ATTRIBUTION, {(self._node, *key): count for key, count in self._outcomes.items()}
         yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._mode.value): 1}

@@ -11,6 +11,7 @@ from typing import Final
 from kube_accel.metrics.exposition import Family, Kind
 
 _GPU = ("node", "uuid")
+_CONTAINER = (*_GPU, "namespace", "pod", "container", "mode")
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...] = _GPU) -> Family:
@@ -40,6 +41,14 @@ GPU_BANDWIDTH: Final = _gauge(
 GPU_CAPACITY: Final = _gauge("gpu_memory_capacity_bytes", "Memory of the GPU.")
 GPU_USED: Final = _gauge("gpu_memory_used_bytes", "Memory in use, without what the driver reserves.")
 GPU_RESERVED: Final = _gauge("gpu_memory_reserved_bytes", "Memory the driver keeps for itself.")
+GPU_ALLOCATED: Final = _gauge("gpu_memory_allocated_bytes", "Memory that containers have, used or not.")
+GPU_UNALLOCATED: Final = _gauge("gpu_memory_unallocated_bytes", "Memory that no container has.")
+GPU_UNATTRIBUTED: Final = _gauge(
+    "gpu_memory_unattributed_bytes",
+    "Memory in use that is no container's, by reason: driver (no process has it), host (a process outside of pods), "
+    "mps_server, unknown.",
+    (*_GPU, "reason"),
+)
 GPU_TEMPERATURE: Final = _gauge("gpu_temperature_celsius", "Temperature by sensor: core, memory.", (*_GPU, "sensor"))
 GPU_POWER: Final = _gauge("gpu_power_watts", "Power drawn.")
 GPU_POWER_LIMIT: Final = _gauge("gpu_power_limit_watts", "Power limit in force.")
@@ -65,6 +74,46 @@ NODE_GPUS: Final = _gauge(
     "GPUs by state: expected (ever seen since this daemon started), visible (answer), healthy.",
     ("node", "state"),
 )
+CONTAINER_CORES: Final = _gauge(
+    "container_gpu_core_request_ratio", "Part of the GPU's cores that the container asked for.", _CONTAINER
+)
+CONTAINER_REQUEST: Final = _gauge(
+    "container_gpu_memory_request_bytes", "Memory of the GPU that the container asked for.", _CONTAINER
+)
+CONTAINER_ALLOCATED: Final = _gauge(
+    "container_gpu_allocated_gpus",
+    "Part of the GPU that the container is charged for: the larger of its parts of cores and memory, scaled where the "
+    "parts of one GPU come to more than one.",
+    _CONTAINER,
+)
+CONTAINER_USED: Final = _gauge(
+    "container_gpu_memory_used_bytes", "Memory of the GPU that the container uses.", _CONTAINER
+)
+CONTAINER_PEAK: Final = _gauge(
+    "container_gpu_memory_peak_bytes", "The most it used at any collection since it got the GPU.", _CONTAINER
+)
+CONTAINER_UTILIZATION: Final = _gauge(
+    "container_gpu_utilization_ratio",
+    "Part of the time since the last collection in which the GPU ran the container's kernels.",
+    _CONTAINER,
+)
+CONTAINER_BUSY: Final = _counter(
+    "container_gpu_busy_seconds", "Time in which the GPU ran the container's kernels.", _CONTAINER
+)
+CONTAINER_PROCESSES: Final = _gauge(
+    "container_gpu_processes", "Processes of the container that have memory of the GPU.", _CONTAINER
+)
+CONTAINER_ACTIVE: Final = _gauge(
+    "container_gpu_last_active_timestamp_seconds",
+    "When the container was seen to run a kernel last, in seconds since 1970.",
+    _CONTAINER,
+)
+CONTAINER_FAILURES: Final = _counter(
+    "container_gpu_alloc_failures",
+    "Allocations of GPU memory refused, by reason: quota (its own limit), device (the GPU is full), policy (its limits "
+    "could not be read).",
+    (*_CONTAINER, "reason"),
+)
 PLUGIN_REGISTERED: Final = _gauge(
     "device_plugin_registered", "Whether kubelet knows the plugin of a resource.", ("node", "resource")
 )
@@ -81,8 +130,14 @@ COLLECTOR_AT: Final = _gauge(
 )
 COLLECTOR_FAILURES: Final = _counter(
     "collector_failures",
-    "Failures of a part, by reason: for nvml the driver's state or gpu (one GPU did not answer).",
+    "Failures of a part, by reason: for nvml the driver's state or gpu (one GPU did not answer), for containers "
+    "kubelet (it has not told who holds what) or namespace (processes of the host are not seen).",
     ("node", "collector", "reason"),
+)
+ATTRIBUTION: Final = _counter(
+    "attribution",
+    "Questions whose a process, a GPU's time or a part of a GPU is, by method and by what became of them.",
+    ("node", "method", "outcome"),
 )
 BUILD_INFO: Final = _gauge("build_info", "This daemon, always 1.", ("node", "version", "mode"))
 

@@ -58,6 +58,8 @@ class GpuSample:
     """Bytes by host process id, None for one whose memory is not told; None altogether where none are listed."""
     process_time: tuple[tuple[int, int, int], ...] | None = None
     """Process id, microseconds since 1970, percent of the multiprocessors' time in the sample that ended then."""
+    mig_memory: Mapping[str, int] | None = None
+    """Bytes in use by MIG device; None for a GPU that is not in MIG mode."""
     rare: Rare | None = None
     """When it was asked for."""
 
@@ -96,6 +98,7 @@ def _gpu(entry: Mapping[str, Any]) -> GpuSample:
         pcie_replays=entry["pcie_replays"],
         processes=None if processes is None else {pid: used for pid, used in processes if pid not in _NOT_A_PID},
         process_time=None if time is None else tuple((pid, at, percent) for pid, at, percent in time),
+        mig_memory=entry["mig_memory"],
         rare=_rare(entry["slow"]) if "slow" in entry else None,
     )
 

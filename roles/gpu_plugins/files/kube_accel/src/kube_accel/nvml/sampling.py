@@ -54,8 +54,10 @@ class Sampler:
         self._read_to: dict[tuple[str, int], int] = {}
         self._processes_to: dict[str, int] = {}
 
-    def read(self, handle: object, uuid: str, slow: bool) -> Record:
+    def read(self, handle: object, uuid: str, slow: bool, mig: bool = False) -> Record:
         """Everything of one GPU; None for what it does not tell. ``slow`` adds what changes rarely or takes long.
+
+        ``mig`` for a GPU in MIG mode.
 
         Raises ``pynvml.NVMLError`` for a GPU that does not answer.
         """
@@ -69,6 +71,7 @@ class Sampler:
             "clocks": {name: mhz for name, kind in _CLOCKS.items() if (mhz := self._clock(handle, kind)) is not None},
             "processes": self._processes(handle),
             "process_time": self._process_time(handle, uuid),
+            "mig_memory": self._mig_memory(handle) if mig else None,
             **self._fields(handle),
         }
         if slow:
@@ -100,6 +103,19 @@ class Sampler:
             return {"total": found.total, "used": found.used, "free": found.free, "reserved": found.reserved}
         found = nvml.nvmlDeviceGetMemoryInfo(handle)
         return {"total": found.total, "used": found.used, "free": found.free, "reserved": None}
+
+    def _mig_memory(self, handle: object) -> dict[str, int]:
+        """Bytes in use by MIG device."""
+        nvml = self._nvml
+        found = {}
+        for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            try:
+                part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
+                found[nvml.nvmlDeviceGetUUID(part)] = nvml.nvmlDeviceGetMemoryInfo(part).used
+            except nvml.NVMLError as error:
+                if error.value != nvml.NVML_ERROR_NOT_FOUND:  # nothing in this slot
+                    raise
+        return found
 
     def _busy(self, handle: object, uuid: str, kind: int) -> list[float] | None:
         """Seconds busy and seconds known since the question before; nothing at the first."""

@@ -132,7 +132,7 @@ class Driver:
         uuid = str(device.facts["uuid"])
         record: Record = {"uuid": uuid}
         with self._errors_into(record):
-            record |= self._sampler.read(device.handle, uuid, slow)
+            record |= self._sampler.read(device.handle, uuid, slow, bool(device.facts.get("mig")))
         return record
 
     def _usage(self, device: Device) -> Record:

@@ -36,6 +36,7 @@ from kube_accel.sharing.profile import PROFILES, mode_of
 
 if TYPE_CHECKING:
     from kube_accel.metrics.collector import Collector
+    from kube_accel.metrics.tenancy import Tenancy
     from kube_accel.plugin.fractionpart import Fraction
     from kube_accel.plugin.migmanager import MigManager
 
@@ -110,7 +111,13 @@ class Daemon:
             from kube_accel.metrics.collector import Collector
 
             self._metrics = Collector(
-                options.node_name, options.mode, gpus, options.metrics_interval, self._registered_resources
+                options.node_name,
+                options.mode,
+                gpus,
+                self._tenancy(),
+                options.metrics_interval,
+                options.proc_root,
+                self._registered_resources,
             )
         pages = {"/metrics": self._metrics.page} if self._metrics is not None else {}
         try:
@@ -393,6 +400,13 @@ class Daemon:
         if snapshot.inventory is None:
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
         return self._fraction.enforcing.problem if self._fraction is not None else self._whole.problem
+
+    def _tenancy(self) -> Tenancy:
+        from kube_accel.plugin.metering import whole_tenancy
+
+        if self._fraction is not None:
+            return self._fraction.tenancy()
+        return whole_tenancy(lambda: self._holdings.held, lambda: self._whole.parts)
 
     def _registered_resources(self) -> dict[str, bool]:
         return {name: served.registrar.state.registered for name, served in self._served.items()}

@@ -11,12 +11,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kube_accel.enforce.backend import LABEL, Ask, Start
+from kube_accel.enforce.backend import LABEL, Ask, Name, Start
 from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.mps import MpsMonitor, MpsPaths
 from kube_accel.kube.cgroups import place_of
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
-from kube_accel.model import ContainerKind, Mode, Share, Snapshot
+from kube_accel.model import ContainerKind, Gpu, Mode, Share, Snapshot
 from kube_accel.plugin.enforcing import Enforcing
 from kube_accel.plugin.fraction import Allocator, FractionPlugin
 from kube_accel.plugin.gpus import SharedGpus
@@ -31,6 +31,7 @@ from kube_accel.sharing.fraction import WHOLE, Kind, gpu_of, resources
 from kube_accel.sharing.profile import Profile
 
 if TYPE_CHECKING:
+    from kube_accel.metrics.tenancy import Tenancy
     from kube_accel.plugin.reporter import Reporter
 
 _log = logging.getLogger(__name__)
@@ -165,6 +166,26 @@ class Fraction:
         # Of several that it may be the least is taken.
         least = min(cores, default=0)
         return tuple(Share(uuid, least, count * unit) for uuid, count in ask.chosen.items())
+
+    def tenancy(self) -> Tenancy:
+        """For metrics."""
+        # Loaded here: metrics can be off.
+        from kube_accel.plugin.metering import ShareTenancy
+
+        return ShareTenancy(
+            self.profile,
+            lambda: self.held if self._listed is not None and self._gpus else None,
+            lambda: self._gpus,
+            self._pods,
+            self._ledger,
+            self.tenants,
+            lambda: self.enforcing.choice.name in (Name.INTERPOSER, Name.MPS_INTERPOSER),
+        ).tenancy()
+
+    @property
+    def _gpus(self) -> tuple[Gpu, ...]:
+        inventory = self._snapshot.inventory if self._snapshot is not None else None
+        return inventory.gpus if inventory is not None else ()
 
     def labels(self) -> dict[str, str]:
         """What the node is labelled with besides."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kube_accel.kube.cgroups import Place, pod_uid
 from kube_accel.model import ContainerKind, ContainerRequest, Mode, PodRequest
 from kube_accel.plugin.steering import PendingPod
 from kube_accel.sharing.assignment import ANNOTATION, decode
@@ -19,6 +20,8 @@ from kube_accel.sharing.request import RequestRefused, pod_request
 
 _log = logging.getLogger(__name__)
 
+_STATIC_HASH = "kubernetes.io/config.hash"
+"""What kubelet calls a static pod in cgroups; the API server has a copy of it with a UID of its own."""
 _GONE = 1000
 """Pods remembered after they are gone, against news that come late."""
 
@@ -60,6 +63,8 @@ class NodePods:
         self._pods: dict[str, NodePod] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()
         self._order = 0
+        self._static: dict[str, str] = {}
+        """UIDs of static pods by what their cgroups call them."""
         self.version = 0
         """Grows with every change."""
 
@@ -84,6 +89,12 @@ class NodePods:
         with self._changed:
             pod = self._pods.get(uid)
         return pod.containers.get(container_id, "") if pod is not None else ""
+
+    def at(self, place: Place) -> tuple[NodePod, str] | None:
+        """The pod that a cgroup is of, and the name of the container, empty while it is not known."""
+        with self._changed:
+            pod = self._pods.get(place.pod_uid) or self._pods.get(self._static.get(place.pod_uid, ""))
+        return (pod, pod.containers.get(place.container_id, "")) if pod is not None else None
 
     def wait(self, after_version: int, timeout: float) -> bool:
         """Until something has changed since ``after_version``; False after ``timeout`` seconds."""
@@ -127,6 +138,8 @@ class NodePods:
                 containers=_containers(status),
             )
             self._pods[uid] = pod
+            if static := str((metadata.get("annotations") or {}).get(_STATIC_HASH, "")):
+                self._static[pod_uid(static)] = uid
             self._note()
         if pod != known:
             self._on_change(pod)
@@ -148,6 +161,7 @@ class NodePods:
             while len(self._gone) > _GONE:
                 self._gone.popitem(last=False)
             if self._pods.pop(key, None) is not None:
+                self._static = {name: uid for name, uid in self._static.items() if uid != key}
                 self._note()
 
     def _note(self) -> None:

@@ -139,6 +139,14 @@ class Tenants:
             self._uncounted = {pair: found for pair, found in self._uncounted.items() if pair[0] in keys}
         self._wake.set()
 
+    def accounts(self) -> dict[tuple[Holder, str], int]:
+        """Bytes that containers say to use, by GPU's UUID."""
+        running = self._running
+        policies = {entry.key: told for entry in running if (told := self._containers.policy(entry.key)) is not None}
+        used = self._used([entry for entry in running if entry.key in policies], policies)
+        holders = {entry.key: entry.holder for entry in running}
+        return {(holders[key], uuid): amount for (key, uuid), amount in used.items()}
+
     def run(self, stop: threading.Event) -> None:
         """Look after them once a second while there are any."""
         while not stop.is_set():

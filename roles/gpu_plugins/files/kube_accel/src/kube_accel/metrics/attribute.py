@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose memory and time of a GPU it is. Pure.
+
+The first that knows: a MIG device tells its own memory; a GPU that one container has alone is that container's, where
+processes cannot be looked at; a process is in the container that its cgroups name; the interposer's account, where the
+driver does not tell a process's memory. What nobody knows is absent, and said by reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kube_accel.metrics.sample import GpuSample
+from kube_accel.metrics.tenancy import Account, Container, Holding
+
+
+class Outcome(StrEnum):
+    """What became of the question whose a process is."""
+
+    CONTAINER = "container"
+    HOST = "host"
+    """A process of the node, in no pod."""
+    MPS_SERVER = "mps_server"
+    GONE = "gone"
+    """It ended before it was looked at, or is in a PID namespace that is not seen here."""
+    NO_POD = "no_pod"
+    """In a pod that nobody has told of."""
+    NOT_HELD = "not_held"
+    """In a container that has nothing of this GPU."""
+    NOT_VISIBLE = "not_visible"
+    """Processes cannot be looked at, and several containers share the GPU."""
+    UNKNOWN = "unknown"
+
+
+_KNOWN = {Outcome.CONTAINER, Outcome.HOST, Outcome.MPS_SERVER}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a process is."""
+
+    outcome: Outcome
+    container: Container | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one container on one GPU; None: not known."""
+
+    memory_bytes: int | None = None
+    busy_seconds: float | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attributed:
+    """One GPU at one collection."""
+
+    containers: Mapping[Container, Figures]
+    unattributed: Mapping[str, int]
+    """Bytes in use that are no container's, by reason; a reason that cannot be told is absent."""
+    outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """How often which method came to what."""
+
+
+def attribute(
+    sample: GpuSample,
+    holdings: Iterable[Holding],
+    owners: Mapping[int, Owner] | None,
+    accounts: Mapping[Account, int],
+) -> Attributed:
+    """``owners`` by process id, of every process in the sample; None where processes cannot be looked at."""
+    held = {holding.container: holding for holding in holdings}
+    if sample.mig_memory is not None:
+        return _mig(sample, held, sample.mig_memory)
+    if owners is None:
+        return _unseen(sample, held)
+    return _seen(sample, held, owners, accounts)
+
+
+def _mig(sample: GpuSample, held: Mapping[Container, Holding], parts: Mapping[str, int]) -> Attributed:
+    """NVML tells neither time nor processes of a GPU in MIG mode."""
+    tenants = Counter(holding.device for holding in held.values())
+    found = {
+        container: Figures(parts.get(holding.device) if tenants[holding.device] == 1 else None)
+        for container, holding in held.items()
+    }
+    known = [figures.memory_bytes for figures in found.values() if figures.memory_bytes is not None]
+    outcomes = {("mig", Outcome.CONTAINER.value): len(known), ("mig", Outcome.UNKNOWN.value): len(found) - len(known)}
+    return Attributed(found, {"unknown": max(0, sample.used_bytes - sum(known))}, _positive(outcomes))
+
+
+def _unseen(sample: GpuSample, held: Mapping[Container, Holding]) -> Attributed:
+    busy = sample.busy.seconds if sample.busy is not None else None
+    if len(held) == 1:
+        figures = Figures(sample.used_bytes, busy)
+        return Attributed(dict.fromkeys(held, figures), {}, {("sole", Outcome.CONTAINER.value): 1})
+    outcomes = {("sole", Outcome.NOT_VISIBLE.value): len(held)}
+    return Attributed(dict.fromkeys(held, Figures()), {"unknown": sample.used_bytes}, _positive(outcomes))
+
+
+def _seen(
+    sample: GpuSample,
+    held: Mapping[Container, Holding],
+    owners: Mapping[int, Owner],
+    accounts: Mapping[Account, int],
+) -> Attributed:
+    matched = {pid: _matched(owner, held) for pid, owner in owners.items()}
+    outcomes: Counter[tuple[str, str]] = Counter()
+    listed = sample.processes
+    by_owner: defaultdict[Owner, list[int | None]] = defaultdict(list)
+    for pid, used in (listed or {}).items():
+        by_owner[matched[pid]].append(used)
+        outcomes["cgroup", matched[pid].outcome.value] += 1
+    all_known = listed is not None and all(owner.outcome in _KNOWN for owner in by_owner)
+    busy = _busy(sample, held, matched, all_known, outcomes)
+    found = {}
+    for container, holding in held.items():
+        mine = by_owner.get(Owner(Outcome.CONTAINER, container))
+        memory: int | None = None
+        if mine is not None:
+            memory = _sum(mine)
+        elif all_known:
+            memory = 0
+        account = accounts.get(Account(container, holding.uuid))
+        if memory is None and account is not None:
+            # A tenant's word, which is good for no more than there is.
+            memory = min(account, sample.capacity_bytes)
+            outcomes["account", Outcome.CONTAINER.value] += 1
+        processes = len(mine) if mine is not None else 0 if all_known else None
+        found[container] = Figures(memory, busy.get(container), processes)
+    return Attributed(found, _unattributed(sample, by_owner), outcomes)
+
+
+def _matched(owner: Owner, held: Mapping[Container, Holding]) -> Owner:
+    """The owner among those who hold the GPU: the container of this name, or the one of its pod that there is."""
+    if owner.outcome is not Outcome.CONTAINER or owner.container is None:
+        return owner
+    names = [each for each in held if each[:2] == owner.container[:2]]
+    if owner.container.name:
+        names = [each for each in names if each.name == owner.container.name]
+    return Owner(Outcome.CONTAINER, names[0]) if len(names) == 1 else Owner(Outcome.NOT_HELD)
+
+
+def _busy(
+    sample: GpuSample,
+    held: Mapping[Container, Holding],
+    matched: Mapping[int, Owner],
+    all_known: bool,
+    outcomes: Counter[tuple[str, str]],
+) -> Mapping[Container, float]:
+    """The GPU's time, divided as its processes' samples are: never more together than the GPU was busy."""
+    if sample.busy is None:
+        return {}
+    if sample.busy.seconds == 0:
+        return dict.fromkeys(held, 0.0) if sample.busy.known > 0 else {}
+    weights: Counter[Owner] = Counter()
+    for pid, _, percent in sample.process_time or ():
+        weights[matched.get(pid, Owner(Outcome.GONE))] += percent
+    total = sum(weights.values())
+    if total:
+        outcomes["time", Outcome.CONTAINER.value] += 1
+        known = all(owner.outcome in _KNOWN for owner, weight in weights.items() if weight)
+        mine = {container: weights[Owner(Outcome.CONTAINER, container)] for container in held}
+        # One that got nothing may be the one nobody could name.
+        return {each: sample.busy.seconds * weight / total for each, weight in mine.items() if weight or known}
+    running = {owner for pid, owner in matched.items() if pid in (sample.processes or {})}
+    if all_known and len(running) == 1 and (container := next(iter(running)).container) is not None:
+        outcomes["time", Outcome.CONTAINER.value] += 1
+        return dict.fromkeys(held, 0.0) | {container: sample.busy.seconds}
+    outcomes["time", Outcome.UNKNOWN.value] += 1
+    return {}
+
+
+def _unattributed(sample: GpuSample, by_owner: Mapping[Owner, list[int | None]]) -> dict[str, int]:
+    if sample.processes is None:
+        return {}
+    found: dict[str, int] = {}
+    rest: int | None = sample.used_bytes
+    reasons: defaultdict[str, list[int | None]] = defaultdict(list, host=[], mps_server=[], unknown=[])
+    for owner, amounts in by_owner.items():
+        used = _sum(amounts)
+        rest = None if rest is None or used is None else rest - used
+        if owner.outcome is not Outcome.CONTAINER:
+            reasons[owner.outcome.value if owner.outcome in _KNOWN else "unknown"] += amounts
+    for reason, amounts in reasons.items():
+        if (used := _sum(amounts)) is not None:
+            found[reason] = used
+    return found if rest is None else found | {"driver": max(0, rest)}
+
+
+def _sum(amounts: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    total = 0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
+
+
+def _positive(outcomes: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    return {key: count for key, count in outcomes.items() if count}

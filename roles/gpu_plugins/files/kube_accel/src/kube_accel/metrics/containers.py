@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The families about containers, and what has to be remembered of them from one collection to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kube_accel.metrics import families
+from kube_accel.metrics.attribute import Attributed, Figures
+from kube_accel.metrics.charge import charged
+from kube_accel.metrics.exposition import Family, Series
+from kube_accel.metrics.sample import GpuSample
+from kube_accel.metrics.tenancy import Container, Holdings, Refused
+
+_REASONS = ("quota", "device", "policy")
+
+Key = tuple[str, Container]
+"""A GPU's UUID, and who has some of it."""
+
+
+@dataclass(slots=True)
+class _Memory:
+    """Of a container on a GPU, since it got it."""
+
+    busy_seconds: float | None = None
+    """None until it is known once: nobody is called idle before."""
+    peak_bytes: int | None = None
+    active_at: float | None = None
+    ratio: float | None = None
+    figures: Figures = Figures()  # noqa: RUF009 - frozen
+
+
+class Containers:
+    """All of a node. For one thread."""
+
+    def __init__(self, node: str, mode: str) -> None:
+        self._node = node
+        self._mode = mode
+        self._holdings: Holdings | None = None
+        self._memories: dict[Key, _Memory] = {}
+
+    def see(
+        self,
+        holdings: Holdings,
+        samples: Mapping[str, GpuSample],
+        attributed: Mapping[str, Attributed],
+        now: float,
+    ) -> None:
+        """A collection. GPUs may be missing in ``samples`` and ``attributed``."""
+        self._holdings = holdings
+        memories: dict[Key, _Memory] = {}
+        for uuid, held in holdings.items():
+            for container in {holding.container for holding in held}:
+                memory = memories[uuid, container] = self._memories.get((uuid, container)) or _Memory()
+                told = attributed.get(uuid)
+                figures = memory.figures = told.containers.get(container, Figures()) if told else Figures()
+                memory.ratio = None
+                if figures.memory_bytes is not None:
+                    memory.peak_bytes = max(memory.peak_bytes or 0, figures.memory_bytes)
+                busy = samples[uuid].busy if uuid in samples else None
+                if figures.busy_seconds is not None and busy is not None and busy.known > 0:
+                    memory.busy_seconds = (memory.busy_seconds or 0.0) + figures.busy_seconds
+                    memory.ratio = min(1.0, figures.busy_seconds / busy.known)
+                    if figures.busy_seconds > 0:
+                        memory.active_at = now
+        self._memories = memories
+
+    def families(self, capacity: Mapping[str, int], refusals: Mapping[Refused, int]) -> Iterator[tuple[Family, Series]]:
+        """With ``capacity`` in bytes by GPU, of all there are."""
+        if self._holdings is None:
+            return
+        yield from self._allocated(self._holdings, capacity)
+        told = [(self._labels(key), memory) for key, memory in self._memories.items()]
+        for family, pairs in (
+            (families.CONTAINER_USED, ((labels, m.figures.memory_bytes) for labels, m in told)),
+            (families.CONTAINER_PEAK, ((labels, m.peak_bytes) for labels, m in told)),
+            (families.CONTAINER_UTILIZATION, ((labels, m.ratio) for labels, m in told)),
+            (families.CONTAINER_BUSY, ((labels, m.busy_seconds) for labels, m in told)),
+            (families.CONTAINER_PROCESSES, ((labels, m.figures.processes) for labels, m in told)),
+            (families.CONTAINER_ACTIVE, ((labels, m.active_at) for labels, m in told)),
+        ):
+            yield family, _known(pairs)
+        yield families.CONTAINER_FAILURES, self._failures(self._holdings, refusals)
+
+    def _allocated(self, holdings: Holdings, capacity: Mapping[str, int]) -> Iterator[tuple[Family, Series]]:
+        cores: dict[tuple[str, ...], float] = {}
+        requests: dict[tuple[str, ...], float] = {}
+        shares: dict[tuple[str, ...], float] = {}
+        taken = dict.fromkeys(capacity, 0)
+        for uuid, held in holdings.items():
+            for container, share in charged(held).items():
+                shares[self._labels((uuid, container))] = share
+            for holding in held:
+                labels = self._labels((uuid, holding.container))
+                if holding.cores is not None:
+                    cores[labels] = cores.get(labels, 0.0) + holding.cores
+                if holding.memory_bytes is not None:
+                    requests[labels] = requests.get(labels, 0) + holding.memory_bytes
+                if uuid in taken:
+                    part = holding.memory_bytes
+                    taken[uuid] += round(holding.share * capacity[uuid]) if part is None else part
+        yield families.CONTAINER_CORES, cores
+        yield families.CONTAINER_REQUEST, requests
+        yield families.CONTAINER_ALLOCATED, shares
+        allocated: dict[tuple[str, ...], float] = {
+            (self._node, uuid): min(used, capacity[uuid]) for uuid, used in taken.items()
+        }
+        yield families.GPU_ALLOCATED, allocated
+        yield families.GPU_UNALLOCATED, {key: capacity[key[1]] - used for key, used in allocated.items()}
+
+    def _failures(self, holdings: Holdings, refusals: Mapping[Refused, int]) -> Series:
+        """There from the start: a series that is first seen at 3 has not grown."""
+        return {
+            (*self._labels((uuid, holding.container)), reason): refusals.get(
+                Refused(holding.container, uuid, reason), 0
+            )
+            for uuid, held in holdings.items()
+            for holding in held
+            if holding.limited
+            for reason in _REASONS
+        }
+
+    def _labels(self, key: Key) -> tuple[str, ...]:
+        return (self._node, key[0], *key[1], self._mode)
+
+
+def unattributed(node: str, attributed: Mapping[str, Attributed]) -> Series:
+    """Memory in use that is nobody's."""
+    return {
+        (node, uuid, reason): used for uuid, told in attributed.items() for reason, used in told.unattributed.items()
+    }
+
+
+def _known(pairs: Iterable[tuple[tuple[str, ...], float | None]]) -> Series:
+    return {labels: value for labels, value in pairs if value is not None}

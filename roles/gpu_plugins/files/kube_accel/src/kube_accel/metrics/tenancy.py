@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin tells of the containers that have GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kube_accel.kube.cgroups import Place
+
+
+class Container(NamedTuple):
+    """By what Kubernetes calls it."""
+
+    namespace: str
+    pod: str
+    name: str
+    """Empty where only the pod is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a container has of one GPU."""
+
+    container: Container
+    uuid: str
+    share: float
+    """Of the GPU, from 0 to 1: the larger of its part of the cores and its part of the memory."""
+    cores: float | None = None
+    """Its part of the cores; None where they are not divided."""
+    memory_bytes: int | None = None
+    """None where memory is not divided."""
+    device: str = ""
+    """What CUDA calls the part, a MIG device; empty for the GPU."""
+    limited: bool = False
+    """Its allocations may be refused, and are counted."""
+
+
+Holdings = Mapping[str, tuple[Holding, ...]]
+"""By UUID of the GPU."""
+
+
+class Account(NamedTuple):
+    """What the interposer in a container says of it."""
+
+    container: Container
+    uuid: str
+
+
+class Refused(NamedTuple):
+    """Allocations that a container was refused."""
+
+    container: Container
+    uuid: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tenancy:
+    """Where to ask. None of it may wait for long, or for the API server."""
+
+    holdings: Callable[[], Holdings | None]
+    """None while kubelet has not told."""
+    owner: Callable[[Place], Container | None] | None = None
+    """Whose a cgroup is; None altogether where pods are not known by their cgroups."""
+    accounts: Callable[[], Mapping[Account, int]] = dict
+    """Bytes; hostile input."""
+    refusals: Callable[[], Mapping[Refused, int]] = dict

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_accel.metrics import families
+from kube_accel.metrics.attribute import Attributed, Figures
+from kube_accel.metrics.charge import charged
+from kube_accel.metrics.containers import Containers
+from kube_accel.metrics.exposition import Writer
+from kube_accel.metrics.sample import Busy, GpuSample
+from kube_accel.metrics.tenancy import Container, Holding, Refused
+from unit.kube_accel.metrics.page import Page
+
+GIB = 1 << 30
+CARD = "GPU-0"
+A, B = Container("team", "a", "main"), Container("team", "b", "main")
+
+
+def half(container: Container, limited: bool = True) -> Holding:
+    return Holding(container, CARD, 0.5, 0.3, 40 * GIB, limited=limited)
+
+
+def page(found: Containers, refusals: Mapping[Refused, int] | None = None) -> Page:
+    made = Page(Writer().page(found.families({CARD: 80 * GIB, "GPU-1": 80 * GIB}, refusals or {})))
+    made.lint()
+    return made
+
+
+def see(found: Containers, *holdings: Holding, now: float = 5.0, **figures: Figures) -> None:
+    told = {{"a": A, "b": B}[name]: each for name, each in figures.items()}
+    samples = {CARD: GpuSample(CARD, 80 * GIB, 0, 0, Busy(5.0, 10.0), None)} if told else {}
+    found.see({CARD: holdings}, samples, {CARD: Attributed(told, {})} if told else {}, now)
+
+
+@pytest.fixture
+def containers() -> Containers:
+    return Containers("n", "vgpu")
+
+
+def test_before_kubelet_has_told_nothing_is_said(containers: Containers) -> None:
+    assert page(containers).families == {}
+
+
+def test_what_containers_have_is_there_before_they_use_it(containers: Containers) -> None:
+    see(containers, half(A), half(B))
+    found = page(containers)
+    assert found.value(families.CONTAINER_CORES, pod="a", namespace="team", container="main", mode="vgpu") == 0.3
+    assert found.value(families.CONTAINER_REQUEST, pod="b") == 40 * GIB
+    assert found.value(families.CONTAINER_ALLOCATED, pod="b") == 0.5
+    assert found.value(families.GPU_ALLOCATED, uuid=CARD) == 80 * GIB
+    assert found.value(families.GPU_UNALLOCATED, uuid=CARD) == 0
+    assert found.value(families.GPU_UNALLOCATED, uuid="GPU-1") == 80 * GIB
+    assert found.values(families.CONTAINER_FAILURES, pod="a") == [0, 0, 0]
+    for family in (families.CONTAINER_USED, families.CONTAINER_BUSY, families.CONTAINER_UTILIZATION):
+        assert not found.of(family)
+
+
+def test_peak_and_time_add_up_over_collections(containers: Containers) -> None:
+    see(containers, half(A), half(B), a=Figures(3 * GIB, 2.0, 1), b=Figures(0, 0.0, 0), now=7.0)
+    see(containers, half(A), half(B), a=Figures(GIB, 1.5, 1), b=Figures(), now=17.0)
+    found = page(containers)
+    assert found.value(families.CONTAINER_USED, pod="a") == GIB
+    assert found.value(families.CONTAINER_PEAK, pod="a") == 3 * GIB
+    assert found.value(families.CONTAINER_BUSY, pod="a") == 3.5
+    assert found.value(families.CONTAINER_UTILIZATION, pod="a") == 0.15
+    assert found.value(families.CONTAINER_ACTIVE, pod="a") == 17.0
+    assert found.value(families.CONTAINER_PROCESSES, pod="a") == 1
+    # Known once and not since.
+    assert found.value(families.CONTAINER_BUSY, pod="b") == 0
+    for family in (families.CONTAINER_USED, families.CONTAINER_UTILIZATION, families.CONTAINER_ACTIVE):
+        assert not found.values(family, pod="b")
+
+
+def test_a_gpu_that_does_not_answer_leaves_what_was_counted(containers: Containers) -> None:
+    see(containers, half(A), a=Figures(GIB, 2.0, 1))
+    see(containers, half(A))
+    found = page(containers)
+    assert found.value(families.CONTAINER_BUSY, pod="a") == 2.0
+    assert not found.of(families.CONTAINER_USED)
+
+
+def test_a_container_that_ended_is_gone(containers: Containers) -> None:
+    see(containers, half(A), a=Figures(GIB, 2.0, 1))
+    see(containers, half(B))
+    see(containers, half(A), a=Figures(GIB, 1.0, 1))
+    assert page(containers).value(families.CONTAINER_BUSY, pod="a") == 1.0
+    assert not page(containers).of(families.CONTAINER_USED)[1:]
+
+
+def test_refusals_are_counted_by_reason(containers: Containers) -> None:
+    see(containers, half(A), half(B, limited=False))
+    found = page(containers, {Refused(A, CARD, "quota"): 3})
+    assert found.value(families.CONTAINER_FAILURES, pod="a", reason="quota") == 3
+    assert found.value(families.CONTAINER_FAILURES, pod="a", reason="device") == 0
+    assert not found.values(families.CONTAINER_FAILURES, pod="b")
+
+
+def test_a_container_with_several_replicas_has_the_sum(containers: Containers) -> None:
+    replica = Holding(A, CARD, 0.25)
+    see(containers, replica, replica)
+    found = page(containers)
+    assert found.value(families.CONTAINER_ALLOCATED, pod="a") == 0.5
+    assert found.value(families.GPU_ALLOCATED, uuid=CARD) == 40 * GIB
+    assert not found.of(families.CONTAINER_CORES)
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=20))
+def test_shares_of_a_gpu_never_come_to_more_than_it(shares: list[float]) -> None:
+    held = [Holding(Container("n", str(number), "c"), CARD, share) for number, share in enumerate(shares)]
+    found = charged(held)
+    assert sum(found.values()) <= 1 + 1e-9
+    if sum(shares) <= 1:
+        assert list(found.values()) == shares

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube_accel.kube.cgroups import Place
+from kube_accel.metrics.tenancy import Container, Holding, Refused
+from kube_accel.model import MigDevice, Mode, Share
+from kube_accel.plugin.holdings import Holder
+from kube_accel.plugin.metering import ShareTenancy, whole_holdings, whole_tenancy
+from kube_accel.sharing import mig, whole
+from kube_accel.sharing.timeslicing import Replication, replicated
+from unit.kube_accel.plugin.fakes import inventory, uuid
+from unit.kube_accel.plugin.test_tenants import ID, PROFILE, World
+
+GIB = 1 << 30
+CARD = uuid(0)
+A, B = Holder("team", "a", "main"), Holder("team", "b", "main")
+
+
+def named(holder: Holder) -> Container:
+    return Container(holder.namespace, holder.pod, holder.container)
+
+
+def test_a_whole_gpu_is_all_of_it() -> None:
+    parts = whole.layout(inventory(2))[whole.RESOURCE]
+    assert whole_holdings({uuid(1): (A,), "GPU-of-before": (B,)}, parts) == {
+        uuid(1): (Holding(named(A), uuid(1), 1.0, 1.0, 80 * GIB),)
+    }
+
+
+def test_replicas_are_parts_without_limits() -> None:
+    parts = replicated(whole.layout(inventory(1)), [Replication(whole.RESOURCE, whole.RESOURCE, 4)])[whole.RESOURCE]
+    found = whole_holdings({f"{CARD}::0": (A,), f"{CARD}::2": (B,)}, parts)
+    assert found == {CARD: (Holding(named(A), CARD, 0.25), Holding(named(B), CARD, 0.25))}
+
+
+@pytest.mark.parametrize(("model", "slices", "share"), [("NVIDIA H100", 1, 1 / 7), ("NVIDIA A30", 1, 1 / 4)])
+def test_a_mig_device_is_its_slices(model: str, slices: int, share: float) -> None:
+    device = MigDevice("MIG-1", 0, "1g.10gb", 10 * GIB, (), (("slices.gi", slices),))
+    (gpu,) = inventory(1).gpus
+    cut = replace(inventory(1), gpus=(replace(gpu, model=model, mig_enabled=True, mig_devices=(device,)),))
+    parts = [part for listed in mig.layout(mig.Strategy.MIXED)(cut).values() for part in listed]
+    (holding,) = whole_holdings({"MIG-1": (A,)}, parts)[CARD]
+    assert holding == Holding(named(A), CARD, share, None, 10 * GIB, "MIG-1")
+
+
+def test_nothing_is_said_before_kubelet_has_told() -> None:
+    assert whole_tenancy(lambda: None, lambda: ()).holdings() is None
+    assert whole_tenancy(lambda: {}, lambda: ()).holdings() == {}
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def tenancy(world: World, held: Mapping[Holder, tuple[Share, ...]] | None, refuses: bool = True) -> ShareTenancy:
+    gpus = inventory(2).gpus
+    return ShareTenancy(PROFILE, lambda: held, lambda: gpus, world.pods, world.ledger, world.tenants, lambda: refuses)
+
+
+def pod(world: World, name: str, phase: str = "Running", annotations: Mapping[str, str] | None = None) -> None:
+    limits = {PROFILE.core_resource: "30", PROFILE.memory_resource: "16"}
+    status = {"phase": phase, "containerStatuses": [{"name": "main", "containerID": f"containerd://{ID}"}]}
+    body: dict[str, Any] = {
+        "metadata": {"namespace": "team", "name": name, "uid": f"uid-{name}", "annotations": dict(annotations or {})},
+        "spec": {"nodeName": "node", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": status,
+    }
+    world.pods.keep(body)
+
+
+def test_a_share_is_the_larger_of_cores_and_memory(world: World) -> None:
+    held = {A: (Share(CARD, 30, 40 * GIB),), B: (Share(CARD, 50, 8 * GIB),)}
+    found = tenancy(world, held).tenancy().holdings()
+    assert found == {
+        CARD: (
+            Holding(named(A), CARD, 0.5, 0.3, 40 * GIB, limited=True),
+            Holding(named(B), CARD, 0.5, 0.5, 8 * GIB, limited=True),
+        )
+    }
+    assert tenancy(world, None).tenancy().holdings() is None
+
+
+def test_pods_that_have_ended_have_nothing_though_kubelet_lists_them(world: World) -> None:
+    pod(world, "a", "Succeeded")
+    pod(world, "b")
+    held = {A: (Share(CARD, 30, GIB),), B: (Share(CARD, 30, GIB),)}
+    found = tenancy(world, held).tenancy().holdings()
+    assert found is not None
+    assert [holding.container for holding in found[CARD]] == [named(B)]
+
+
+def test_a_cgroup_is_of_the_pod_that_the_api_server_has(world: World) -> None:
+    pod(world, "a")
+    owner = tenancy(world, {}).tenancy().owner
+    assert owner is not None
+    assert owner(Place("uid-a", ID)) == named(A)
+    assert owner(Place("uid-a", "0" * 64)) == Container("team", "a", "")
+    assert owner(Place("uid-b", ID)) is None
+
+
+def test_a_static_pods_cgroup_has_its_hash(world: World) -> None:
+    pod(world, "a", annotations={"kubernetes.io/config.hash": "0123456789abcdef0123456789abcdef"})
+    owner = tenancy(world, {}).tenancy().owner
+    assert owner is not None
+    place = Place("01234567-89ab-cdef-0123-456789abcdef", ID)
+    assert owner(place) == named(A)
+    world.pods.lose("uid-a")
+    assert owner(place) is None
+
+
+def test_refusals_come_from_the_ledger(world: World) -> None:
+    world.ledger.record(A, "uid-a", [Share(CARD, 30, GIB)])
+    world.ledger.refused(A, CARD, {"limit": 3, "device": 1})
+    found = tenancy(world, {}).tenancy().refusals()
+    assert found == {Refused(named(A), CARD, "quota"): 3, Refused(named(A), CARD, "device"): 1}
+
+
+def test_memory_alone_divides_no_cores(world: World) -> None:
+    from kube_accel.sharing.profile import PROFILES
+
+    made = tenancy(world, {A: (Share(CARD, 0, 40 * GIB),)}, refuses=False)
+    made._profile = PROFILES[Mode.CGPU]
+    assert made.tenancy().holdings() == {CARD: (Holding(named(A), CARD, 0.5, None, 40 * GIB),)}
