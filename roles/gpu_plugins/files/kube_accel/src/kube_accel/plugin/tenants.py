@@ -143,7 +143,8 @@ class Tenants:
         """Bytes that containers say to use, by GPU's UUID."""
         running = self._running
         policies = {entry.key: told for entry in running if (told := self._containers.policy(entry.key)) is not None}
-        used = self._used([entry for entry in running if entry.key in policies], policies)
+        uuids = {limit.uuid for policy in policies.values() for limit in policy.limits}
+        used = self._used([entry for entry in running if entry.key in policies], policies, uuids)
         holders = {entry.key: entry.holder for entry in running}
         return {(holders[key], uuid): amount for (key, uuid), amount in used.items()}
 
