@@ -2,13 +2,12 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kube_accel.plugin.cdiwriter import CdiOptions, CdiWriter, find_driver_files
+from kube_accel.plugin.cdiwriter import CdiOptions, CdiWriter
 from kube_accel.sharing.delivery import Delivery, Strategy
 from kube_accel.sharing.whole import Part, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
@@ -25,38 +24,6 @@ def install(root: Path, version: str = VERSION, directory: str = "usr/lib/x86_64
         (libraries / f"{name}.so.1").symlink_to(f"{name}.so.{version}")
     (libraries / "libcuda.so").unlink(missing_ok=True)
     (libraries / "libcuda.so").symlink_to("libcuda.so.1")
-
-
-def test_libraries_links_and_programs_are_found(tmp_path: Path) -> None:
-    install(tmp_path)
-    libraries = tmp_path / "usr/lib/x86_64-linux-gnu"
-    (libraries / "libcuda.so.535.1").touch()
-    (libraries / "libc.so.6").touch()
-    (libraries / "loop.so").symlink_to("pool.so")
-    (libraries / "pool.so").symlink_to("loop.so")
-    (tmp_path / "lib").symlink_to("usr/lib")
-    (tmp_path / "usr/bin").mkdir()
-    (tmp_path / "usr/bin/nvidia-smi").touch()
-    firmware = tmp_path / f"usr/lib/firmware/nvidia/{VERSION}"
-    firmware.mkdir(parents=True)
-    (firmware / "gsp_ga10x.bin").touch()
-    (tmp_path / "run/nvidia-persistenced").mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "run/nvidia-persistenced/socket"))
-    found = find_driver_files(tmp_path, VERSION)
-    where = "/usr/lib/x86_64-linux-gnu"
-    assert found.files == (
-        f"{where}/libcuda.so.{VERSION}",
-        f"{where}/libnvidia-ml.so.{VERSION}",
-        "/usr/bin/nvidia-smi",
-        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
-    )
-    assert found.sockets == ("/run/nvidia-persistenced/socket",)
-    assert found.links == {
-        f"{where}/libcuda.so": f"{where}/libcuda.so.{VERSION}",
-        f"{where}/libcuda.so.1": f"{where}/libcuda.so.{VERSION}",
-        f"{where}/libnvidia-ml.so.1": f"{where}/libnvidia-ml.so.{VERSION}",
-    }
 
 
 class Node:

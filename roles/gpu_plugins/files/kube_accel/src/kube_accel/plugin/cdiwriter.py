@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.files import write_whole
-from kube_accel.sharing.cdi import FILE, DriverFiles, extra_nodes, specification
+from kube_accel.plugin.driverfiles import DriverFinder
+from kube_accel.sharing.cdi import FILE, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.whole import Part
 
@@ -22,24 +22,6 @@ _log = logging.getLogger(__name__)
 _INTERVAL = 10.0
 """Seconds from one look at device nodes and files to the next: modules are loaded and drivers updated under us."""
 
-_LIBRARY_DIRECTORIES = (
-    "usr/lib/x86_64-linux-gnu",
-    "usr/lib/aarch64-linux-gnu",
-    "usr/lib64",
-    "usr/lib",
-    "lib/x86_64-linux-gnu",
-    "lib/aarch64-linux-gnu",
-    "lib64",
-)
-_PROGRAMS = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-)
-_PROGRAM_DIRECTORIES = ("usr/bin", "usr/sbin", "opt/bin")
-_SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _HOOKS = ("usr/bin/nvidia-cdi-hook", "usr/bin/nvidia-ctk")
 
 
@@ -52,45 +34,6 @@ class CdiOptions:
     """NVIDIA's hook program on the host; empty to look for it."""
 
 
-def find_driver_files(root: Path, version: str) -> DriverFiles:
-    """The files of the driver of this version below ``root``. Links are not followed out of their directory."""
-    files: dict[str, None] = {}
-    links: dict[str, str] = {}
-    seen: set[Path] = set()
-    for name in _LIBRARY_DIRECTORIES:
-        directory = root / name
-        # /lib is a link to /usr/lib nearly everywhere.
-        if not directory.is_dir() or directory.resolve() in seen:
-            continue
-        seen.add(directory.resolve())
-        libraries = {path.name for path in directory.glob(f"lib*.so.{version}") if not path.is_symlink()}
-        files |= dict.fromkeys(f"/{name}/{library}" for library in sorted(libraries))
-        for link, library in sorted(_links(directory, libraries)):
-            links[f"/{name}/{link}"] = f"/{name}/{library}"
-    for program in _PROGRAMS:
-        found = (f"{directory}/{program}" for directory in _PROGRAM_DIRECTORIES)
-        files |= dict.fromkeys(f"/{path}" for path in found if (root / path).is_file())
-    firmware = root / f"lib/firmware/nvidia/{version}"
-    files |= dict.fromkeys(f"/lib/firmware/nvidia/{version}/{path.name}" for path in sorted(firmware.glob("gsp*.bin")))
-    sockets = tuple(f"/{path}" for path in _SOCKETS if (root / path).is_socket())
-    return DriverFiles(tuple(files), sockets, links)
-
-
-def _links(directory: Path, libraries: set[str]) -> Iterator[tuple[str, str]]:
-    """Links in ``directory`` that lead, perhaps by another one there, to these libraries."""
-    targets = {}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if ".so" in entry.name and entry.is_symlink():
-                targets[entry.name] = str(Path(entry.path).readlink())
-    for link in targets:
-        end, steps = link, 0
-        while end in targets and steps < len(targets):
-            end, steps = targets[end], steps + 1
-        if end in libraries:
-            yield link, end
-
-
 class CdiWriter:
     """Writes the specification when it is no longer what it was."""
 
@@ -98,6 +41,7 @@ class CdiWriter:
         """``dev_root`` is where the host's ``/dev`` is seen."""
         self._options = options
         self._dev_root = dev_root
+        self._finder = DriverFinder()
         self._lock = threading.Lock()
         self._parts: tuple[Part, ...] = ()
         self._version = ""
@@ -130,7 +74,7 @@ class CdiWriter:
         # A specification of before stays: containers that were made with it may be started again.
         if delivery is None or not delivery.by_cdi or not self._parts:
             return
-        files = find_driver_files(Path(delivery.driver_root_here), self._version)
+        files = self._finder.find(Path(delivery.driver_root_here), self._version)
         if not files.links:
             raise FileNotFoundError(
                 f"no library of driver {self._version} is below {delivery.driver_root_here}; mount the driver's "

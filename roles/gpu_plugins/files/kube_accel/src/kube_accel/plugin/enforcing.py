@@ -15,9 +15,9 @@ from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.enforce.mps import MpsPaths
 from kube_accel.enforce.mps import grant as mps_grant
 from kube_accel.model import Enforcement, GpuHealth, Health, Inventory, Mode, Snapshot
-from kube_accel.plugin.cdiwriter import find_driver_files
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.deliveryflags import settle
+from kube_accel.plugin.driverfiles import DriverFinder
 from kube_accel.plugin.options import NodeError, PluginOptions
 from kube_accel.sharing.profile import Profile
 
@@ -50,7 +50,7 @@ class Enforcing:
         self.interposer = Interposer(
             Paths(options.state_dir, options.shim_dir, options.sysfs_root, options.dev_root, options.cdi.directory),
             settle(options.delivery, Configuration()),
-            find_driver_files,
+            DriverFinder().find,
         )
         plain = Unenforced(profile, lambda name: (options.dev_root / name).exists())
         self._dmem = Dmem(plain, limit_memory, options.sysfs_root)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from kube_accel.plugin.driverfiles import DriverFinder
+from unit.kube_accel.plugin.test_cdiwriter import VERSION, install
+
+WHERE = "usr/lib/x86_64-linux-gnu"
+
+
+def test_libraries_links_and_programs_are_found(tmp_path: Path) -> None:
+    install(tmp_path)
+    libraries = tmp_path / "usr/lib/x86_64-linux-gnu"
+    (libraries / "libcuda.so.535.1").touch()
+    (libraries / "libc.so.6").touch()
+    (libraries / "loop.so").symlink_to("pool.so")
+    (libraries / "pool.so").symlink_to("loop.so")
+    (tmp_path / "lib").symlink_to("usr/lib")
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "usr/bin/nvidia-smi").touch()
+    firmware = tmp_path / f"usr/lib/firmware/nvidia/{VERSION}"
+    firmware.mkdir(parents=True)
+    (firmware / "gsp_ga10x.bin").touch()
+    (tmp_path / "run/nvidia-persistenced").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "run/nvidia-persistenced/socket"))
+    found = DriverFinder().find(tmp_path, VERSION)
+    where = "/usr/lib/x86_64-linux-gnu"
+    assert found.files == (
+        f"{where}/libcuda.so.{VERSION}",
+        f"{where}/libnvidia-ml.so.{VERSION}",
+        "/usr/bin/nvidia-smi",
+        f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
+    )
+    assert found.sockets == ("/run/nvidia-persistenced/socket",)
+    assert found.links == {
+        f"{where}/libcuda.so": f"{where}/libcuda.so.{VERSION}",
+        f"{where}/libcuda.so.1": f"{where}/libcuda.so.{VERSION}",
+        f"{where}/libnvidia-ml.so.1": f"{where}/libnvidia-ml.so.{VERSION}",
+    }
+
+
+def test_a_directory_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    for name in (WHERE, "usr/lib"):
+        os.utime(tmp_path / name, (1, 1))
+    finder = DriverFinder()
+    found = finder.find(tmp_path, VERSION)
+    monkeypatch.delattr(os, "scandir")
+    assert finder.find(tmp_path, VERSION) == found
+
+
+def test_what_changes_is_seen_however_little_after_the_look_before(tmp_path: Path) -> None:
+    install(tmp_path)
+    finder = DriverFinder()
+    assert f"/{WHERE}/libcuda.so.{VERSION}" in finder.find(tmp_path, VERSION).files
+    before = (tmp_path / WHERE).stat()
+    (tmp_path / WHERE / f"libcuda.so.{VERSION}").unlink()
+    os.utime(tmp_path / WHERE, ns=(before.st_atime_ns, before.st_mtime_ns))
+    found = finder.find(tmp_path, VERSION)
+    assert f"/{WHERE}/libcuda.so.{VERSION}" not in found.files
+    assert f"/{WHERE}/libcuda.so" not in found.links
+    os.utime(tmp_path / WHERE, (1, 1))
+    assert finder.find(tmp_path, VERSION) == found
+    install(tmp_path)
+    assert f"/{WHERE}/libcuda.so.{VERSION}" in finder.find(tmp_path, VERSION).files
+
+
+def test_another_driver_in_the_same_directory_is_looked_for(tmp_path: Path) -> None:
+    install(tmp_path)
+    os.utime(tmp_path / WHERE, (1, 1))
+    finder = DriverFinder()
+    assert finder.find(tmp_path, VERSION).links
+    assert not finder.find(tmp_path, "535.1").links
+    install(tmp_path, "535.1")
+    assert finder.find(tmp_path, "535.1").links[f"/{WHERE}/libcuda.so"] == f"/{WHERE}/libcuda.so.535.1"
