@@ -38,6 +38,17 @@ def test_a_build_is_copied_once_and_never_changes(source: Path) -> None:
     assert {path.name for path in made.path(first).parent.iterdir()} == {first, second}
 
 
+def test_a_build_that_did_not_change_is_not_read_again(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = builds(source)
+    digest = made.install()
+    with monkeypatch.context() as patch:
+        patch.delattr(Path, "read_bytes")
+        assert made.install() == digest
+    (made.path(digest) / "libcuda.so.1").unlink()
+    assert made.install() == digest
+    assert (made.path(digest) / "libcuda.so.1").read_bytes() == library()
+
+
 def test_a_damaged_build_is_made_anew(source: Path) -> None:
     made = builds(source)
     digest = made.install()

@@ -43,9 +43,14 @@ class Builds:
         self._root = state_dir / "shim"
         self._label = selinux.wanted(sysfs_root)
         self._machine = machine
+        self._digest = ""
+        self._stamps: tuple[tuple[int, ...], ...] | None = None
+        """Of the image's build and the host's, as they were when both were read last."""
 
     def install(self) -> str:
-        """Have the image's build on the host; its digest. Raises ShimError."""
+        """Have the image's build on the host; its digest. Reads only what has changed. Raises ShimError."""
+        if self._stamps is not None and self._stamps == _stamps(self._source, self._root / self._digest):
+            return self._digest
         try:
             contents = {name: (self._source / name).read_bytes() for name in LIBRARIES}
         except OSError as error:
@@ -60,6 +65,7 @@ class Builds:
             self._write(self._root / digest, contents)
         except OSError as error:
             raise ShimError(f"the interposer cannot be copied to {self._root}: {error}; free space there") from error
+        self._digest, self._stamps = digest, _stamps(self._source, self._root / digest)
         return digest
 
     def path(self, digest: str) -> Path:
@@ -103,6 +109,15 @@ class Builds:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         _log.info("a build of the interposer is installed", extra={"path": str(target)})
+
+
+def _stamps(*directories: Path) -> tuple[tuple[int, ...], ...] | None:
+    """What tells that libraries have changed; None when one is not there."""
+    try:
+        found = [(directory / name).stat() for directory in directories for name in LIBRARIES]
+    except OSError:
+        return None
+    return tuple((status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns) for status in found)
 
 
 def _same(path: Path, data: bytes) -> bool:
