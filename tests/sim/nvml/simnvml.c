@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Simulated NVML: a libnvidia-ml.so.1 that answers from the text file named by GPUSIM_FILE (grammar: topology.py).
-// The file is looked at on every call and every POLL_MS while a call waits, so an edit shows at once. Processes that
-// use the simulated CUDA driver on the same file are there as if it named them.
+// The file is looked at on every call, and again and again while a call waits, so an edit shows at once. A wait for
+// events looks seldom: with a driver it costs nothing. Processes that use the simulated CUDA driver on the same file are
+// there as if it named them.
 // What it does not export, an old driver would not have either.
 
 #define _GNU_SOURCE
@@ -28,7 +29,7 @@
 #define API __attribute__((visibility("default")))
 
 enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_GIS = 14, MAX_PROFILES = 64, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024 };
-enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, ABSENT = -1, SAMPLE_NS = 100000000 };
+enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, EVENT_POLL_MS = 100, ABSENT = -1, SAMPLE_NS = 100000000 };
 
 typedef enum {
     SUCCESS = 0,
@@ -1927,6 +1928,6 @@ API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, 
         int64_t left_ms = (deadline - clock_us(CLOCK_MONOTONIC) + 999) / 1000;
         if (left_ms <= 0)
             return TIMEOUT;
-        sleep_ms(left_ms < POLL_MS ? left_ms : POLL_MS);
+        sleep_ms(left_ms < EVENT_POLL_MS ? left_ms : EVENT_POLL_MS);
     }
 }
