@@ -42,6 +42,8 @@ class Containers:
     def __init__(self, state_dir: Path, sysfs_root: Path) -> None:
         self._root = state_dir / "containers"
         self._base = str(self._root)
+        self._known: dict[str, tuple[bytes, Policy, bool]] = {}
+        """What was read last, so that what has not changed need not be understood again."""
         self._label = selinux.wanted(sysfs_root)
 
     def policy_path(self, key: str) -> Path:
@@ -85,8 +87,12 @@ class Containers:
     def read(self, key: str) -> tuple[Policy, bool] | None:
         """The same, and whether it is written to its end: a daemon may have been killed at it."""
         try:
-            policy, generation = layouts.read_policy(_head(self._name(key, "policy"), _MOST_POLICY))
-            return policy, not generation % 2
+            data = _head(self._name(key, "policy"), _MOST_POLICY)
+            known = self._known.get(key)
+            if known is None or known[0] != data:
+                policy, generation = layouts.read_policy(data)
+                known = self._known[key] = data, policy, not generation % 2
+            return known[1:]
         except (OSError, ValueError):
             return None
 
@@ -142,6 +148,8 @@ class Containers:
         """Remove the directories of containers that are not ``held`` and were made a while ago; their keys."""
         moment = time.time() if now is None else now
         gone = []
+        for key in set(self._known) - set(held):
+            self._known.pop(key, None)
         for key in self.keys() - set(held):
             with suppress(OSError):
                 newest = max(path.stat().st_mtime for path in (self._root / key, *(self._root / key).iterdir()))

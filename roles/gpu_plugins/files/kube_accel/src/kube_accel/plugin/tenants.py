@@ -263,13 +263,13 @@ class Tenants:
             return found
         self._resting = {uuid for uuid, told in usage.items() if not told.memory and not told.time}
         after = self._used(running, policies, usage.keys() - self._resting)
-        owners = {uuid: self._owners(running, uuid, told) for uuid, told in usage.items()}
+        owners = {uuid: self._owners(running, uuid, usage[uuid]) for uuid in usage.keys() - self._resting}
         for entry in running:
             for limit in policies[entry.key].limits:
                 pair, told = (entry.key, limit.uuid), usage.get(limit.uuid)
                 used = 0 if limit.uuid in self._resting else after.get(pair)
                 if told is not None and used is not None:
-                    seen = self._feedback(pair, told, owners[limit.uuid], before.get(pair, used), used)
+                    seen = self._feedback(pair, told, owners.get(limit.uuid, {}), before.get(pair, used), used)
                     found[entry.key][limit.uuid] = seen
         return found
 
@@ -294,8 +294,8 @@ class Tenants:
         self, running: Iterable[Running], policies: Mapping[str, Policy], uuids: Set[str]
     ) -> dict[tuple[str, str], int]:
         """What containers that have any of these GPUs say that they use, by key and UUID."""
-        found = {}
-        for entry in running:
+        found: dict[tuple[str, str], int] = {}
+        for entry in running if uuids else ():
             policy = policies[entry.key]
             wanted = any(limit.uuid in uuids for limit in policy.limits)
             account = self._containers.account(entry.key, policy) if wanted else None
