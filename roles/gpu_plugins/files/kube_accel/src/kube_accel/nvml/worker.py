@@ -26,8 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-import pynvml
-
 from kube_accel.nvml.sampling import Sampler
 
 Record = dict[str, object]
@@ -447,11 +445,28 @@ def private_pipes() -> tuple[io.BufferedReader, io.BufferedWriter]:
     return requests, answers
 
 
+def load_nvml() -> ModuleType:
+    """NVIDIA's binding, without ``ctypes.util``: it imports that, never calls it, and would pay a MiB for it."""
+    name = "ctypes.util"
+    known = sys.modules.get(name)
+    empty = ModuleType(name)
+    empty.find_library = None  # type: ignore[attr-defined]
+    sys.modules[name] = empty
+    try:
+        import pynvml
+    finally:
+        del sys.modules[name]
+        if known is not None:
+            sys.modules[name] = known
+    return pynvml  # type: ignore[no-any-return]
+
+
 def main(parent: int, sysfs_root: str, proc_root: str) -> None:
     """Serve the parent on stdin and stdout until it closes them or dies."""
     die_with(parent)
     requests, answers = private_pipes()
-    with contextlib.suppress(AttributeError):  # glibc only: give back what importing pynvml needed for a moment
+    nvml = load_nvml()
+    with contextlib.suppress(AttributeError):  # glibc only: give back what loading NVML needed for a moment
         ctypes.CDLL(None).malloc_trim(0)
     writing = threading.Lock()
 
@@ -460,7 +475,7 @@ def main(parent: int, sysfs_root: str, proc_root: str) -> None:
             answers.write(json.dumps(record).encode() + b"\n")
             answers.flush()
 
-    serve(requests, emit, Driver(pynvml, sysfs_root, proc_root), pynvml)
+    serve(requests, emit, Driver(nvml, sysfs_root, proc_root), nvml)
     os._exit(0)  # the kernel lets go of the driver faster than NVML does, and the event thread may be inside it
 
 
