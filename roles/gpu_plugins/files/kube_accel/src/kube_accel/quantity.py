@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 _QUANTITY = re.compile(r"([+-]?[0-9]{1,30}(?:\.[0-9]{0,30})?)(?:[eE]([+-]?[0-9]{1,2})|([numkMGTPE]|[KMGTPE]i)?)")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -18,17 +17,20 @@ def parse_quantity(value: object) -> int:
     Raises ValueError for anything else, fractions and more than 63 bits included.
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        number = Fraction(value)
+        number, rest = value, 0
     else:
         match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
         if match is None:
             raise ValueError(f"{_shown(value)} is not a quantity; write a number such as 8 or 320Gi")
         digits, exponent, suffix = match.groups()
-        scale = 2 ** _BINARY[suffix] if suffix in _BINARY else Fraction(10) ** int(exponent or _DECIMAL.get(suffix, 0))
-        number = Fraction(digits) * scale
-    if number.denominator != 1 or not 0 <= number <= _MAX:
+        before, _, after = digits.partition(".")
+        tens = int(exponent or _DECIMAL.get(suffix, 0)) - len(after)
+        # Not Fraction: it would bring the decimal module into every daemon.
+        amount = int(before + after) * 2 ** _BINARY.get(suffix, 0) * 10 ** max(tens, 0)
+        number, rest = divmod(amount, 10 ** max(-tens, 0))
+    if rest or not 0 <= number <= _MAX:
         raise ValueError(f"{_shown(value)} is not a whole number from 0 to {_MAX}")
-    return number.numerator
+    return number
 
 
 def human_bytes(amount: int) -> str:
