@@ -273,9 +273,9 @@ class FractionPlugin(ListedPlugin):
             try:
                 available = frozenset(container.available_deviceIDs)
                 required = frozenset(container.must_include_deviceIDs)
-                known = self._offer.ids
-                if container.allocation_size > 0 and known >= available and known >= required:
-                    call = Call.of(self._kind, container.allocation_size, self._ids, available, required)
+                call = Call.of(self._kind, container.allocation_size, self._ids, available, required)
+                known = sum(map(len, call.by_gpu.values()))
+                if call.size > 0 and known == len(available | required):
                     ids = self._allocator.prefer(call)
             except Exception:
                 _log.exception("no preference for this request", extra={"resource": self.resource})

@@ -48,7 +48,6 @@ class Offer:
     """Whether some of them are less than a GPU for one container."""
     terms: Terms = field(default_factory=Terms)
     unhealthy: frozenset[str] = frozenset()
-    ids: frozenset[str] = frozenset()
 
 
 class ListedPlugin(ABC):
@@ -119,7 +118,6 @@ class ListedPlugin(ABC):
                 shared=any(part.id != part.gpu.uuid for part in parts),
                 terms=terms,
                 unhealthy=frozenset(device.id for device in devices if not device.healthy),
-                ids=frozenset(device.id for device in devices),
             )
             self._changed.notify_all()
             return not same
