@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
+import os
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Interposer:
         paths: Paths,
         delivery: Delivery,
         find_files: Callable[[Path, str], DriverFiles],
-        machine: str = platform.machine(),
+        machine: str = os.uname().machine,
     ) -> None:
         """``find_files`` finds the driver's files of a version below a directory."""
         self.containers = Containers(paths.state_dir, paths.sysfs_root)

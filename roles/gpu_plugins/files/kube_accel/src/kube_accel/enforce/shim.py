@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import platform
 import shutil
 import struct
 import tempfile
@@ -37,7 +36,7 @@ class ShimError(Exception):
 class Builds:
     """``<state-dir>/shim/<digest>``."""
 
-    def __init__(self, source: Path, state_dir: Path, sysfs_root: Path, machine: str = platform.machine()) -> None:
+    def __init__(self, source: Path, state_dir: Path, sysfs_root: Path, machine: str = os.uname().machine) -> None:
         """``source`` is the directory in the image."""
         self._source = source
         self._root = state_dir / "shim"
