@@ -11,7 +11,6 @@ import logging
 import os
 import shutil
 import struct
-import tempfile
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -90,7 +89,8 @@ class Builds:
             return
         self._root.mkdir(parents=True, exist_ok=True)
         self._root.chmod(0o755)
-        draft = Path(tempfile.mkdtemp(dir=self._root, prefix="."))
+        draft = self._root / f".{os.urandom(4).hex()}"
+        draft.mkdir(0o700)
         try:
             for name, data in contents.items():
                 (draft / name).write_bytes(data)
