@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import platform
+import re
 import shutil
 import subprocess
 import tarfile
@@ -16,10 +17,11 @@ from pathlib import Path
 
 from cluster.control_plane import BINARIES
 
-PAUSE, BUSYBOX = "docker.io/rig/pause:1", "docker.io/rig/busybox:1"
-DAEMONS = Path(__file__).resolve().parents[2] / ".build/kube-accel.tar"
+PAUSE, BUSYBOX, CUDA = "docker.io/rig/pause:1", "docker.io/rig/busybox:1", "docker.io/rig/cuda:1"
+HERE = Path(__file__).resolve().parent
+DAEMONS = HERE.parents[1] / ".build/kube-accel.tar"
 """What ``make image`` makes."""
-COMMANDS = ("sh", "sleep", "cat", "ls", "env", "id", "true", "stat")
+COMMANDS = ("sh", "sleep", "cat", "ls", "env", "id", "true", "stat", "touch", "grep")
 
 
 def load(archive: bytes) -> None:
@@ -43,6 +45,22 @@ def busybox() -> bytes:
     program = Path(str(shutil.which("busybox"))).read_bytes()
     links = {f"bin/{name}": "busybox" for name in COMMANDS}
     return _archive((PAUSE, BUSYBOX), {"bin/busybox": program}, links, ["/bin/sleep", "2147483647"])
+
+
+def cuda() -> bytes:
+    """Busybox and libc, and ``take MIB...``, which says what becomes of allocating so much GPU memory."""
+    with tempfile.TemporaryDirectory() as work:
+        program = Path(work) / "take"
+        subprocess.run(
+            ["gcc", "-O2", "-Wall", "-Werror", "-o", program, HERE / "take.c", "-Wl,--no-as-needed", "-l:libdl.so.2"],
+            check=True,
+        )
+        libraries = re.findall(
+            r"(/\S+) \(0x", subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+        )
+        found = {path.lstrip("/"): Path(path).read_bytes() for path in libraries}
+        found |= {"bin/take": program.read_bytes(), "bin/busybox": Path(str(shutil.which("busybox"))).read_bytes()}
+    return _archive((CUDA,), found, {f"bin/{name}": "busybox" for name in COMMANDS}, ["/bin/sleep", "2147483647"])
 
 
 def scheduler(version: str) -> bytes:

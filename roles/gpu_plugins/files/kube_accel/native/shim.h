@@ -23,8 +23,8 @@ void *real_at(int slot); /* NULL: this driver lacks it */
 void *real_symbol(const char *name);
 
 /* process.c */
-/* The zeroed memory at *place, made at the first call; zero again in a forked child, at the same address. NULL: none, and
- * say() told why. */
+/* The zeroed memory at *place, made at the first call; zero again in a forked child, at the same address. NULL: none,
+ * and say() told why. */
 void *wiped(void **place, size_t bytes);
 /* One line on stderr, the first time that this format is used. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
