@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,9 @@ import pytest
 
 from cluster import images
 from cluster.control_plane import entry, extender_beside, free_port
-from cluster.node import TOPOLOGY, GpuNode, pod
+from cluster.node import STATE, TOPOLOGY, GpuNode, pod
 from cluster.rig import PODS, Rig
+from sim.driver import installed
 
 pytestmark = pytest.mark.usefixtures("no_pods_left")
 CORES = "tencent.com/vcuda-core"
@@ -102,3 +107,47 @@ def test_a_share_brought_by_cdi_is_limited(rig: Rig, h100: GpuNode) -> None:
         for name in ("brought", "confined"):
             h100.limited(name)
             limited(rig, name)
+
+
+@pytest.fixture
+def mappable(h100: GpuNode, tmp_path: Path) -> Iterator[Path]:
+    """The driver's root, of a node as a user namespace needs it.
+
+    What is mounted lies on file systems that can be mapped, which the overlay of this machine is not. And a sysfs is to
+    be seen whole somewhere: the simulated GPUs cover parts of the first.
+    """
+    driver = Path(tempfile.mkdtemp(prefix="driver-", dir="/run"))
+    driver.chmod(0o755)
+    subprocess.run(["mount", "-t", "sysfs", "sysfs", tmp_path], check=True)
+    STATE.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "state", STATE], check=True)
+    for library in installed(Path("/usr/lib")):
+        copy = driver / library.relative_to("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, copy, follow_symlinks=False)
+    yield driver
+    subprocess.run(["umount", "--lazy", STATE, tmp_path], check=True)
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("strategy", ["envvar", "cdi-cri"])
+def test_a_container_in_a_user_namespace_is_limited(rig: Rig, h100: GpuNode, mappable: Path, strategy: str) -> None:
+    programs = os.pathsep.join([os.environ.get("RIG_CONTAINERD", ""), os.environ["PATH"]])
+    features = json.loads(
+        subprocess.run(
+            ["runc", "features"], env={**os.environ, "PATH": programs}, check=True, capture_output=True
+        ).stdout
+    )
+    if not features["linux"].get("mountExtensions", {}).get("idmap", {}).get("enabled"):
+        pytest.skip("a user namespace needs runc 1.2: name the directory of such programs in RIG_CONTAINERD")
+    flags = (f"--device-list-strategy={strategy}", "--cdi-dir=/var/run/cdi", f"--nvidia-driver-root={mappable}")
+    with h100.plugin("vgpu", 9445, *flags):
+        h100.wait_allocatable(800, CORES)
+        rig.api.create(PODS, cuda("mapped", confined=False, hostUsers=False))
+        rig.api.create(PODS, cuda("confined", confined=True, hostUsers=False))
+        rig.wait_running("mapped", "confined")
+        for name, user in (("mapped", "0"), ("confined", "65532")):
+            h100.limited(name)
+            limited(rig, name)
+            assert says(rig, name, "id", "-u") == f"{user}\n"
+            assert int(says(rig, name, "cat", "/proc/self/uid_map").split()[1]) >= 65536

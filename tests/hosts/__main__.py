@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian hosts with systemd as their first process, without a container engine: `python -m hosts up|down DIRECTORY`.
 
-`containerd` puts the programs of Debian's newest containerd into DIRECTORY instead.
+`containerd` puts the programs of Debian's newest containerd and its runc into DIRECTORY instead.
 
 A host is a Debian userland by mmdebstrap, overlaid, in namespaces of its own, with no network. `up` leaves
 DIRECTORY/inventory.yml for Ansible; DIRECTORY/<host>/pid names the process whose end is the host's end.
@@ -60,6 +60,13 @@ exec chroot . /bin/sh -c 'umount -l /mnt; exec env -i container=other PATH=/usr/
 
 class HostError(Exception):
     """Hosts cannot be made here. Says what is missing."""
+
+
+# The mounts are its own and end with it.
+RUNC = """#!/bin/sh
+exec unshare --mount --propagation private sh -c '
+  mount -t overlay -o lowerdir={beside}/lib:{libraries} libc {libraries} && exec {beside}/runc "$@"' runc "$@"
+"""
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,20 @@ def copy_containerd(cache: Path, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for program in ("containerd", "containerd-shim-runc-v2", "ctr"):
         shutil.copy(newest_containerd(cache) / "usr/bin" / program, directory / program)
+
+
+def copy_runc(cache: Path, directory: Path) -> None:
+    """Put the runc of that containerd into a directory. It runs with the libc that it was built for."""
+    made, beside = newest_containerd(cache), directory / "runc.d"
+    beside.mkdir(parents=True, exist_ok=True)
+    shutil.copy(made / "usr/sbin/runc", beside / "runc")
+    (libraries,) = made.glob("usr/lib/*-linux-gnu")
+    (beside / "lib").mkdir(exist_ok=True)
+    for pattern in ("ld-linux*.so.*", "libc.so.6", "libseccomp.so.2"):
+        for library in libraries.glob(pattern):
+            shutil.copy(library, beside / "lib" / library.name)
+    (directory / "runc").write_text(RUNC.format(beside=beside.resolve(), libraries=f"/{libraries.relative_to(made)}"))
+    (directory / "runc").chmod(0o755)
 
 
 def make(arguments: Sequence[str]) -> None:
@@ -261,6 +282,7 @@ def main() -> None:
         else:
             check()
             copy_containerd(options.cache.resolve(), options.directory)
+            copy_runc(options.cache.resolve(), options.directory)
     except HostError as error:
         sys.exit(f"hosts: {error}")
 
