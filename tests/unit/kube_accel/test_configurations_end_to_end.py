@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 from kube_accel.plugin.configchoice import LABEL
-from sim.cluster.apiserver import ApiServer, Authority
-from sim.cluster.store import Store
 from sim.kubelet import Container, PodSpec
-from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, Plugin, wait
+from unit.kube_accel.api_host import NODE, ApiHost
+from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Plugin, wait
 
 SHARED = "nvidia.com/gpu.shared"
-NODE = "node-1"
 
 
 def sliced(replicas: int, rename: bool = True) -> str:
@@ -31,28 +29,10 @@ CDI = json.dumps(
 )
 
 
-class ConfiguredHost(Host):
+class ConfiguredHost(ApiHost):
     """A node, and an API server with a ConfigMap for it."""
 
-    def __init__(self, root: Path, stack: ExitStack) -> None:
-        super().__init__(root, stack)
-        self.load_driver()
-        stack.enter_context(self.kubelet)
-        self.store = Store()
-        for name in ("default", "gpu"):
-            self.store.create("namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        self.store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
-        authority = Authority()
-        self.api = ApiServer(self.store, authority, lambda pod, container: root / "none")
-        account = root / "account"
-        account.mkdir()
-        (account / "ca.crt").write_text(authority.pem)
-        (account / "token").write_text(self.api.token("system:serviceaccount:kube-system:kube-accel"))
-        self.use_api_server(self.api.port)
-
-    def start_api(self) -> None:
-        self.api.start()
-        self.stack.callback(self.api.stop)
+    namespace = "gpu"
 
     def configs(self, **data: str) -> None:
         if self.store.edit("configmaps", "gpu", "configs", lambda item: item.update(data=data)) is None:
@@ -73,13 +53,6 @@ class ConfiguredHost(Host):
 
     def wait_offered(self, resource: str, count: int) -> None:
         self.kubelet.wait(lambda: self.offered(resource) == count, DEADLINE)
-
-    def events(self) -> list[tuple[str, str]]:
-        found = self.store.all("events", "default")
-        return [(event["reason"], event["message"]) for event in found if event["involvedObject"]["name"] == NODE]
-
-    def wait_event(self, reason: str, said: str) -> None:
-        wait(lambda: any(r == reason and said in m for r, m in self.events()), f"{reason}: {said}")
 
 
 @pytest.fixture

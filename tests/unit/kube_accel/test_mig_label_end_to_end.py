@@ -8,20 +8,19 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from kube_accel.plugin.mignode import CORDON, LABEL, STATE_LABEL
-from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.kinds import Object
-from sim.cluster.store import Store
 from sim.kubelet import Container, PodSpec
 from sim.nvml.topology import Topology
+from unit.kube_accel.api_host import NODE, ApiHost
 from unit.kube_accel.test_mig_end_to_end import MigHost
 from unit.kube_accel.test_plugin_end_to_end import Plugin, wait
 
-NODE = "node-1"
 EXPORTER = "nvidia.com/gpu.deploy.dcgm-exporter"
 CONFIGS: dict[str, Any] = {
     "version": "v1",
@@ -35,28 +34,14 @@ FIRST = {"gpu": 2, "mig-1g_5gb": 8, "mig-2g_10gb": 1, "mig-3g_20gb": 1}
 LARGE = {"gpu": 1, "mig-1g_5gb": 1, "mig-2g_10gb": 1, "mig-3g_20gb": 5}
 
 
-class LabelledHost(MigHost):
+class LabelledHost(ApiHost, MigHost):
     """Four A100, of which the first two are cut, and an API server."""
+
+    labels = MappingProxyType({"zone": "a", EXPORTER: "true"})
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
         super().__init__(root, stack)
-        self.load_driver()
-        stack.enter_context(self.kubelet)
-        self.store = Store()
-        for name in ("default", "team"):
-            self.store.create("namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        labels = {"zone": "a", EXPORTER: "true"}
-        node: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}}
-        self.store.create("nodes", "", node)
-        authority = Authority()
-        self.api = ApiServer(self.store, authority, lambda pod, container: root / "none")
-        account = root / "account"
-        account.mkdir()
-        (account / "ca.crt").write_text(authority.pem)
-        (account / "token").write_text(self.api.token("system:serviceaccount:kube-system:kube-accel"))
-        self.use_api_server(self.api.port)
-        self.api.start()
-        stack.callback(self.api.stop)
+        self.start_api()
         self.configs = root / "mig-configs.yaml"
         self.configs.write_text(json.dumps(CONFIGS))
         self.boot("first")
@@ -97,12 +82,7 @@ class LabelledHost(MigHost):
         return not cordoned and node["metadata"]["labels"][EXPORTER] == "true"
 
     def events(self) -> list[tuple[str, str]]:
-        found = self.store.all("events", "default")
-        told = [(event["reason"], event["message"]) for event in found if event["involvedObject"]["name"] == NODE]
-        return [(reason, message) for reason, message in told if reason.startswith("Mig")]
-
-    def wait_event(self, reason: str, said: str) -> None:
-        wait(lambda: any(r == reason and said in m for r, m in self.events()), f"{reason}: {said}")
+        return [(reason, message) for reason, message in super().events() if reason.startswith("Mig")]
 
     def run_pod(self, name: str, resource: str, owner: str = "ReplicaSet") -> PodSpec:
         """A pod of the cluster that kubelet has admitted."""
