@@ -15,6 +15,7 @@ import pytest
 
 from cluster.node import NVIDIA_MAJOR, ROOT, GpuNode, gpu_pod, pod
 from cluster.rig import PODS, Rig
+from sim.cluster.client import until
 from sim.nvml import sysfs
 from sim.nvml.topology import Topology
 
@@ -95,8 +96,6 @@ def test_a_container_has_the_gpus_it_was_given_and_one_without_has_none(
 
 
 def _holders(node: GpuNode, count: int) -> dict[str, str]:
-    from sim.cluster.client import until
-
     until(lambda: len(node.holders()) == count, "the annotation to say who holds what", 60)
     return node.holders()
 
