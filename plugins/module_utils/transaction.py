@@ -309,17 +309,17 @@ class Transaction:
 
     def _make_effective(self) -> None:
         """Run ``apply``, and again should it fail: on a busy machine dockerd does not start each time it is asked."""
-        for tries_left in (1, 0):
-            if self.service.reset:
-                with contextlib.suppress(CommandError):
-                    self.host.run(self.service.reset, timeout=10)
-            try:
-                if self.service.apply:
-                    self.host.run(self.service.apply, self.service.timeout)
-                return
-            except CommandError:
-                if not tries_left:
-                    raise
+        try:
+            self._reset_and_apply()
+        except CommandError:
+            self._reset_and_apply()
+
+    def _reset_and_apply(self) -> None:
+        if self.service.reset:
+            with contextlib.suppress(CommandError):
+                self.host.run(self.service.reset, timeout=10)
+        if self.service.apply:
+            self.host.run(self.service.apply, self.service.timeout)
 
     def _restarts(self, journal: Mapping[str, Any]) -> bool:
         return bool(journal.get("restart", True) and (self.service.apply or self.service.watch))
