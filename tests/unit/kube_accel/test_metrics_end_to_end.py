@@ -13,11 +13,13 @@ import pytest
 
 from kube_accel.metrics import families
 from kube_accel.model import Mode
+from kube_accel.plugin.ledger import running as allocations
 from sim.nvml.topology import Topology, edit
 from unit.kube_accel.fraction_node import FractionNode
 from unit.kube_accel.metrics.page import Page, promtool
 from unit.kube_accel.metrics.proc import cgroup, run
 from unit.kube_accel.test_plugin_end_to_end import RESOURCE, Host, Plugin, wait
+from unit.kube_accel.test_plugin_end_to_end import pod as whole_pod
 
 
 @pytest.fixture
@@ -163,3 +165,28 @@ def test_a_whole_gpu_is_its_containers(host: Host) -> None:
     assert page.value(families.CONTAINER_USED, pod="train", uuid=uuid, mode="pgpu") == 3 << 30
     assert page.value(families.CONTAINER_ALLOCATED, pod="train") == 1
     assert page.value(families.GPU_UNALLOCATED, uuid=uuid) == 0
+
+
+def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
+    plugin = host.plugin("--metrics-interval", "1")
+    plugin.wait_ready()
+    host.admit("short", 2)
+
+    def paid(found: Plugin) -> float:
+        return sum(scrape(found).values(families.NAMESPACE_GPU, namespace="team", mode="pgpu"))
+
+    wait(lambda: paid(plugin) > 0, "a charge")
+    host.kubelet.remove(whole_pod("short", 2))
+    wait(lambda: not scrape(plugin).values(families.CONTAINER_ALLOCATED, pod="short"), "the end of the pod")
+    charged = paid(plugin)
+    page = scrape(plugin)
+    assert charged < sum(page.values(families.NODE_SECONDS))
+    rows = allocations(host.root / "state")
+    assert [(row.holder.pod, row.share.cores) for row in rows] == []
+    plugin.kill()
+    successor = host.plugin("--metrics-interval", "1")
+    successor.wait_ready()
+    assert paid(successor) == charged
+    host.admit("next", 1)
+    wait(lambda: paid(successor) > charged, "more of it")
+    assert [(row.holder.pod, row.share.cores) for row in allocations(host.root / "state")] == [("next", 100)]

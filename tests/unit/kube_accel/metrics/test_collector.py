@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from kube_accel.metrics import families
+from kube_accel.metrics.charge import Charge, Payer, State
 from kube_accel.metrics.collector import Collector
+from kube_accel.metrics.meterstate import decode, encode
 from kube_accel.metrics.tenancy import Account, Container, Holding, Tenancy
 from kube_accel.model import DriverState, Mode
 from unit.kube_accel.metrics.page import Page
@@ -58,8 +60,30 @@ def gpus() -> Gpus:
 NOBODY = Tenancy(lambda: {})
 
 
-def collector(gpus: Gpus, interval: float = 10, tenancy: Tenancy = NOBODY, proc: Path = Path("/proc")) -> Collector:
-    return Collector("node", Mode.PGPU, gpus, tenancy, interval, proc, lambda: {"nvidia.com/gpu": True})
+class Books:
+    """Keeps in memory, as text."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.charges: dict[Payer, Charge] = {}
+
+    def load(self) -> tuple[State | None, Mapping[Payer, Charge]]:
+        return decode(self.text), {key: replace(charge) for key, charge in self.charges.items()}
+
+    def save(self, state: State, charges: Mapping[Payer, Charge]) -> None:
+        self.text = encode(state)
+        self.charges = {key: replace(charge) for key, charge in charges.items()}
+
+
+def collector(
+    gpus: Gpus,
+    interval: float = 10,
+    tenancy: Tenancy = NOBODY,
+    proc: Path = Path("/proc"),
+    books: Books | None = None,
+) -> Collector:
+    registered = {"nvidia.com/gpu": True}
+    return Collector("node", Mode.PGPU, gpus, tenancy, books or Books(), interval, proc, lambda: registered)
 
 
 def collected(made: Collector) -> Page:
@@ -208,3 +232,48 @@ def test_a_driver_that_hangs_leaves_what_containers_have(gpus: Gpus) -> None:
     page = collected(made)
     assert len(page.of(families.CONTAINER_ALLOCATED)) == 2
     assert not page.of(families.GPU_UNATTRIBUTED)
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: self.now)
+
+
+def test_changes_between_collections_are_charged_and_survive(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, books = Clock(monkeypatch), Books()
+    held: dict[str, tuple[Holding, ...]] = {}
+    tenancy = Tenancy(lambda: held)
+    made = collector(gpus, tenancy=tenancy, books=books)
+    collected(made)
+    clock.now += 1
+    held = {uuid(0): (Holding(A, uuid(0), 1.0),)}
+    made.changed()
+    clock.now += 5
+    held = {}
+    made.changed()
+    clock.now += 4
+    page = collected(made)
+    page.lint()
+    assert page.value(families.NAMESPACE_GPU, namespace="team", mode="pgpu", model="NVIDIA H100") == 5
+    assert page.value(families.NODE_SECONDS, model="NVIDIA H100") == 20
+    held = {uuid(0): (Holding(A, uuid(0), 1.0),)}
+    made.changed()
+    clock.now += 2
+    made.close()
+    clock.now += 3
+    after = collected(collector(gpus, tenancy=tenancy, books=books))
+    assert after.value(families.NAMESPACE_GPU, namespace="team") == 10
+    assert after.value(families.NODE_SECONDS, model="NVIDIA H100") == 30
+
+
+def test_a_daemon_that_is_killed_takes_nothing_back(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, books = Clock(monkeypatch), Books()
+    tenancy = Tenancy(lambda: HELD)
+    made = collector(gpus, tenancy=tenancy, books=books)
+    shown = 0.0
+    for _ in range(5):
+        clock.now += 7
+        shown = sum(collected(made).values(families.NAMESPACE_GPU))
+    successor = collector(gpus, tenancy=Tenancy(lambda: {}), books=books)
+    assert sum(Page(successor.page()).values(families.NAMESPACE_GPU)) == shown == 28

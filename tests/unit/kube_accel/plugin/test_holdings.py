@@ -3,7 +3,10 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
+from kube_accel.plugin import holdings as module
 from kube_accel.plugin.holdings import Holder, HoldingsReader, holders
 
 RESOURCE = "nvidia.com/gpu"
@@ -56,4 +59,19 @@ def test_an_allocation_is_followed_by_a_look_and_a_failed_look_forgets_nothing()
     reader.allocated(("GPU-3",))
     assert kubelet.asked.acquire(timeout=5)
     assert changed.acquire(timeout=5)
+    assert reader.held == {}
+
+
+def test_the_end_of_a_pod_that_came_just_now_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_INTERVAL", 3600.0)
+    kubelet, changed = Kubelet(), threading.Semaphore(0)
+    reader = HoldingsReader(kubelet, RESOURCE.__eq__, changed.release)
+    kubelet.listed = ()
+    threading.Thread(target=reader.run, daemon=True).start()
+    assert changed.acquire(timeout=30)
+    kubelet.listed = (PodDevices("ns", "pod", "c", RESOURCE, ("GPU-1",)),)
+    reader.allocated(("GPU-1",))
+    assert changed.acquire(timeout=30)
+    kubelet.listed = ()
+    assert changed.acquire(timeout=30)
     assert reader.held == {}

@@ -146,3 +146,11 @@ def test_refusals_of_what_ended_are_remembered_as_long_as_it_is(tmp_path: Path, 
     assert counted(Ledger(tmp_path, Mode.VGPU, clock), running=False) == {}
     ledger.record(TWO, "u", [HALF])
     assert counted(ledger, running=False) == {}
+
+
+def test_a_meter_is_kept_and_counts_only_up(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
+    assert ledger.charges() == ("", [])
+    ledger.charge("first", [("team", "vgpu", "H100", 10.0, 2.0, 3.0), ("", "", "H100", 20.0, 0.0, 0.0)])
+    successor = Ledger(tmp_path, Mode.VGPU, clock)
+    successor.charge("second", [("team", "vgpu", "H100", 9.0, 4.0, 3.0)])
+    assert ledger.charges() == ("second", [("", "", "H100", 20.0, 0.0, 0.0), ("team", "vgpu", "H100", 10.0, 4.0, 3.0)])

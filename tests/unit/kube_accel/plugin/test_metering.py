@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from kube_accel.kube.cgroups import Place
+from kube_accel.metrics.charge import Charge, Model, Payer, State
 from kube_accel.metrics.tenancy import Container, Holding, Refused
 from kube_accel.model import MigDevice, Mode, Share
 from kube_accel.plugin.holdings import Holder
-from kube_accel.plugin.metering import ShareTenancy, whole_holdings, whole_tenancy
+from kube_accel.plugin.metering import LedgerBooks, ShareTenancy, whole_holdings, whole_shares, whole_tenancy
 from kube_accel.sharing import mig, whole
 from kube_accel.sharing.timeslicing import Replication, replicated
 from unit.kube_accel.plugin.fakes import inventory, uuid
@@ -129,3 +130,18 @@ def test_memory_alone_divides_no_cores(world: World) -> None:
     made = tenancy(world, {A: (Share(CARD, 0, 40 * GIB),)}, refuses=False)
     made._profile = PROFILES[Mode.CGPU]
     assert made.tenancy().holdings() == {CARD: (Holding(named(A), CARD, 0.5, None, 40 * GIB),)}
+
+
+def test_the_ledger_has_whole_gpus_and_replicas_as_shares() -> None:
+    parts = replicated(whole.layout(inventory(1)), [Replication(whole.RESOURCE, whole.RESOURCE, 4)])[whole.RESOURCE]
+    found = whole_shares({f"{CARD}::0": (A,), f"{CARD}::1": (A,), f"{CARD}::2": (B,)}, parts)
+    assert found == {A: (Share(CARD, 50, 40 * GIB),), B: (Share(CARD, 25, 20 * GIB),)}
+
+
+def test_a_meter_is_kept_in_the_ledger(world: World) -> None:
+    books = LedgerBooks(world.ledger)
+    assert books.load() == (None, {})
+    state = State("boot", 5.0, {CARD: Model("H100", 80 * GIB)}, {CARD: (Holding(named(A), CARD, 0.5),)})
+    charges = {Payer("team", "vgpu", "H100"): Charge(1.0, 2.0, 3.0)}
+    books.save(state, charges)
+    assert books.load() == (state, charges)

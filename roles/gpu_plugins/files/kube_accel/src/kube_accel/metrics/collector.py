@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import kube_accel
 from kube_accel.metrics import families
 from kube_accel.metrics.attribute import Attributed, Owner, attribute
+from kube_accel.metrics.charge import Charge, Meter, Model, Payer, State, charge_families
 from kube_accel.metrics.containers import Containers, unattributed
 from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Family, Series, Writer
@@ -53,6 +54,16 @@ class Gpus(Protocol):
 
     def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
         """Never waits."""
+
+
+class Books(Protocol):
+    """Where a meter is kept while nobody runs."""
+
+    def load(self) -> tuple[State | None, Mapping[Payer, Charge]]:
+        """What was kept last."""
+
+    def save(self, state: State, charges: Mapping[Payer, Charge]) -> None:
+        """Keep this. A failure is logged, and the meter goes on."""
 
 
 class Parts:
@@ -105,6 +116,7 @@ class Collector:
         mode: Mode,
         gpus: Gpus,
         tenancy: Tenancy,
+        books: Books,
         interval: float,
         proc_root: Path,
         registered: Callable[[], Mapping[str, bool]],
@@ -117,6 +129,10 @@ class Collector:
         self._processes = Processes(proc_root, tenancy.owner) if tenancy.owner is not None else None
         self._containers = Containers(node, mode.value)
         self._outcomes: Counter[tuple[str, str]] = Counter()
+        self._books = books
+        self._metering = threading.Lock()
+        self._meter = Meter(mode.value, *books.load())
+        self._boot = _boot_id()
         self._interval = interval
         self._registered = registered
         self._parts = Parts(node)
@@ -129,6 +145,28 @@ class Collector:
     def page(self) -> bytes:
         """The last one."""
         return self._page
+
+    def changed(self) -> None:
+        """Somebody got or lost a GPU just now. For any thread."""
+        with self._metering:
+            self._measure()
+
+    def close(self) -> None:
+        """Keep what was counted up to now."""
+        with self._metering:
+            self._measure()
+            self._keep()
+
+    def _measure(self) -> None:
+        inventory, holdings = self._gpus.snapshot().inventory, self._tenancy.holdings()
+        if inventory is None or holdings is None:
+            return
+        gpus = {gpu.uuid: Model(gpu.model, gpu.memory_bytes) for gpu in inventory.gpus}
+        self._meter.see(State(self._boot, time.clock_gettime(time.CLOCK_BOOTTIME), gpus, holdings))
+
+    def _keep(self) -> None:
+        if self._meter.state is not None:
+            self._books.save(self._meter.state, self._meter.charges)
 
     def run(self, stop: threading.Event) -> None:
         """Collect until ``stop`` is set."""
@@ -151,7 +189,14 @@ class Collector:
         attributed: Mapping[str, Attributed] = {}
         with self._parts.part("containers"):
             attributed = self._attribute(found or {})
-        self._page = self._render(found, attributed)
+        with self._metering, self._parts.part("page"):
+            self._measure()
+            for uuid, told in attributed.items():
+                for container, figures in told.containers.items():
+                    self._meter.busy(uuid, container, figures.busy_seconds or 0.0)
+            # What is shown must not be taken back by a successor.
+            self._keep()
+            self._page = self._render(found, attributed)
 
     def _attribute(self, found: Mapping[str, GpuSample]) -> Mapping[str, Attributed]:
         holdings = self._tenancy.holdings()
@@ -215,6 +260,7 @@ class Collector:
                 *device_families(told),
                 (families.GPU_UNATTRIBUTED, unattributed(self._node, attributed)),
                 *self._containers.families(capacity, self._tenancy.refusals()),
+                *charge_families(self._node, self._meter.charges),
                 *self._own(),
                 *self._parts.families(),
             ]
@@ -225,3 +271,8 @@ class Collector:
         yield families.PLUGIN_REGISTERED, {(self._node, resource): known for resource, known in registered}
         yield families.ATTRIBUTION, {(self._node, *key): count for key, count in self._outcomes.items()}
         yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._mode.value): 1}
+
+
+def _boot_id() -> str:
+    """Another one each time the machine starts."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

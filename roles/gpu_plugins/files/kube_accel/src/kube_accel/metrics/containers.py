@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kube_accel.metrics import families
 from kube_accel.metrics.attribute import Attributed, Figures
-from kube_accel.metrics.charge import charged
+from kube_accel.metrics.charge import charged, memory_of
 from kube_accel.metrics.exposition import Family, Series
 from kube_accel.metrics.sample import GpuSample
 from kube_accel.metrics.tenancy import Container, Holdings, Refused
@@ -98,8 +98,7 @@ class Containers:
                 if holding.memory_bytes is not None:
                     requests[labels] = requests.get(labels, 0) + holding.memory_bytes
                 if uuid in taken:
-                    part = holding.memory_bytes
-                    taken[uuid] += round(holding.share * capacity[uuid]) if part is None else part
+                    taken[uuid] += memory_of(holding, capacity[uuid])
         yield families.CONTAINER_CORES, cores
         yield families.CONTAINER_REQUEST, requests
         yield families.CONTAINER_ALLOCATED, shares

@@ -114,6 +114,23 @@ CONTAINER_FAILURES: Final = _counter(
     "could not be read).",
     (*_CONTAINER, "reason"),
 )
+_NAMESPACE = ("node", "namespace", "mode", "model")
+NAMESPACE_GPU: Final = _counter(
+    "namespace_gpu_seconds",
+    "GPU-seconds charged: the parts of accel_container_gpu_allocated_gpus over time, pods of seconds included.",
+    _NAMESPACE,
+)
+NAMESPACE_MEMORY: Final = _counter(
+    "namespace_gpu_memory_byte_seconds", "Memory of GPUs that containers had, over time.", _NAMESPACE
+)
+NAMESPACE_BUSY: Final = _counter(
+    "namespace_gpu_busy_seconds", "Time in which GPUs ran kernels of containers, as far as that is known.", _NAMESPACE
+)
+NODE_SECONDS: Final = _counter(
+    "node_gpu_seconds",
+    "GPU-seconds that there were to be had: what no namespace is charged for was free.",
+    ("node", "model"),
+)
 PLUGIN_REGISTERED: Final = _gauge(
     "device_plugin_registered", "Whether kubelet knows the plugin of a resource.", ("node", "resource")
 )

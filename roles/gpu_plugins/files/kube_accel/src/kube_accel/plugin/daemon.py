@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Snapshot
+from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Share, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
@@ -21,7 +21,7 @@ from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.configurator import Configurator, NotNowError
 from kube_accel.plugin.gpus import Gpus
 from kube_accel.plugin.handover import Keeper
-from kube_accel.plugin.holdings import HoldingsReader, Lister, strangers
+from kube_accel.plugin.holdings import Holder, HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
 from kube_accel.plugin.probes import ProbeServer
@@ -36,8 +36,8 @@ from kube_accel.sharing.profile import PROFILES, mode_of
 
 if TYPE_CHECKING:
     from kube_accel.metrics.collector import Collector
-    from kube_accel.metrics.tenancy import Tenancy
     from kube_accel.plugin.fractionpart import Fraction
+    from kube_accel.plugin.ledger import Ledger
     from kube_accel.plugin.migmanager import MigManager
 
 _log = logging.getLogger(__name__)
@@ -106,19 +106,10 @@ class Daemon:
             kinds = resources(self._fraction.profile).items()
             self._served = {name: self._serve_kind(kind, name, self._fraction) for kind, name in kinds}
         self._registering: dict[str, threading.Thread] = {}
-        self._metrics: Collector | None = None
-        if options.metrics_interval:
-            from kube_accel.metrics.collector import Collector
-
-            self._metrics = Collector(
-                options.node_name,
-                options.mode,
-                gpus,
-                self._tenancy(),
-                options.metrics_interval,
-                options.proc_root,
-                self._registered_resources,
-            )
+        self._whole_ledger: Ledger | None = None
+        """Of whole GPUs, where metrics are kept; shares have one in any case."""
+        self._recorded: Mapping[Holder, tuple[Share, ...]] | None = None
+        self._metrics = self._collector() if options.metrics_interval else None
         pages = {"/metrics": self._metrics.page} if self._metrics is not None else {}
         try:
             self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz}, pages)
@@ -164,6 +155,8 @@ class Daemon:
             for name, part in self._fraction.parts(self._stop):
                 self._start(name, part)
         self._stop.wait()
+        if self._metrics is not None:
+            self._metrics.close()
         if self._mig is not None and cutting is not None:
             self._mig.wake()
             cutting.join(_CUT_TIMEOUT)
@@ -313,6 +306,7 @@ class Daemon:
                     return
                 self._whole.see(snapshot)
                 self._match_resources()
+                self._record_whole(snapshot.inventory)
             for served in self._served.values():
                 if served.offer(snapshot):
                     devices = served.plugin.devices
@@ -351,6 +345,8 @@ class Daemon:
         self._publish()
         if self._fraction is not None and self._holdings.listed is not None:
             self._fraction.listed(self._holdings.listed)
+        if self._metrics is not None:
+            self._metrics.changed()
         self._annotation.wake()
         if self._configurator is not None:
             self._configurator.wake()
@@ -401,12 +397,38 @@ class Daemon:
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
         return self._fraction.enforcing.problem if self._fraction is not None else self._whole.problem
 
-    def _tenancy(self) -> Tenancy:
-        from kube_accel.plugin.metering import whole_tenancy
+    def _collector(self) -> Collector:
+        # Loaded here: metrics can be off, and whole GPUs need no ledger then.
+        from kube_accel.metrics.collector import Collector
+        from kube_accel.plugin.ledger import Ledger
+        from kube_accel.plugin.metering import LedgerBooks, whole_tenancy
 
-        if self._fraction is not None:
-            return self._fraction.tenancy()
-        return whole_tenancy(lambda: self._holdings.held, lambda: self._whole.parts)
+        options, fraction = self._options, self._fraction
+        if fraction is not None:
+            ledger, tenancy = fraction.ledger, fraction.tenancy()
+        else:
+            ledger = self._whole_ledger = Ledger(options.state_dir, options.mode)
+            tenancy = whole_tenancy(lambda: self._holdings.held, lambda: self._whole.parts)
+        return Collector(
+            options.node_name,
+            options.mode,
+            self._gpus,
+            tenancy,
+            LedgerBooks(ledger),
+            options.metrics_interval,
+            options.proc_root,
+            self._registered_resources,
+        )
+
+    def _record_whole(self, inventory: Inventory | None) -> None:
+        if self._whole_ledger is None or inventory is None or self._holdings.held is None:
+            return
+        from kube_accel.plugin.metering import whole_shares
+
+        shares = whole_shares(self._holdings.held, self._whole.parts)
+        if shares != self._recorded:
+            self._whole_ledger.reconcile(shares, lambda holder: "")
+            self._recorded = shares
 
     def _registered_resources(self) -> dict[str, bool]:
         return {name: served.registrar.state.registered for name, served in self._served.items()}

@@ -76,7 +76,8 @@ class Fraction:
         self._options = options
         self._pods = NodePods(profile, options.node_name, self._pod_changed)
         self._allocator = Allocator(profile, self._pods, self._refresh)
-        self._ledger = Ledger(options.state_dir, options.mode)
+        self.ledger = Ledger(options.state_dir, options.mode)
+        """Who has what since when."""
         self._snapshot: Snapshot | None = None
         self._listed: tuple[PodDevices, ...] | None = None
         self._listing = threading.Lock()
@@ -90,7 +91,7 @@ class Fraction:
         self.enforcing = Enforcing(options, profile, gpus.limit_memory, on_health)
         self.tenants = Tenants(
             self.enforcing.interposer.containers,
-            self._ledger,
+            self.ledger,
             self._pods,
             gpus.usage,
             lambda pid: place_of(pid, options.proc_root),
@@ -107,7 +108,7 @@ class Fraction:
             kind,
             self._allocator,
             self.lister,
-            self._ledger,
+            self.ledger,
             self,
             self._start_refused,
             self._options.dev_root,
@@ -177,7 +178,7 @@ class Fraction:
             lambda: self.held if self._listed is not None and self._gpus else None,
             lambda: self._gpus,
             self._pods,
-            self._ledger,
+            self.ledger,
             self.tenants,
             lambda: self.enforcing.choice.name in (Name.INTERPOSER, Name.MPS_INTERPOSER),
         ).tenancy()
@@ -197,7 +198,7 @@ class Fraction:
         refused = [
             {"pod": f"{row.allocation.holder.namespace}/{row.allocation.holder.pod}", "reason": row.reason}
             | {"container": row.allocation.holder.container, "gpu": row.allocation.share.uuid, "count": row.count}
-            for row in self._ledger.refusals()
+            for row in self.ledger.refusals()
         ]
         return {"enforcement": choice.name.value, "enforcement_problem": choice.reason, "refusals": refused}
 
@@ -226,7 +227,7 @@ class Fraction:
             self.held = held_shares(containers, gpus, self.profile)
             # What ended has its last count taken before the ledger closes it.
             self.tenants.listed(containers, self.held, gpus)
-            self._ledger.reconcile(self.held, self._uid)
+            self.ledger.reconcile(self.held, self._uid)
             held = set[str]().union(*(keys_of(devices) for devices in containers.values()))
             self.enforcing.interposer.prune(held)
 

@@ -19,6 +19,8 @@ from kube_accel.sharing.fraction import gpu_of
 _log = logging.getLogger(__name__)
 
 _INTERVAL = 10.0
+_YOUNG, _YOUNG_INTERVAL = 60.0, 1.0
+"""Seconds after an allocation in which kubelet is asked more often: a pod that soon ends is charged for what it had."""
 _AFTER_ALLOCATE = 0.5
 """Seconds from an allocation to the look at its result: kubelet lists a pod once all of it is admitted."""
 
@@ -65,7 +67,7 @@ def strangers(listed: Iterable[PodDevices], foreign: Callable[[str], bool]) -> d
 
 
 class HoldingsReader:
-    """Asks kubelet every ten seconds and shortly after each allocation."""
+    """Asks kubelet every ten seconds, every second in the minute after an allocation, and shortly after each."""
 
     def __init__(self, lister: Lister, ours: Callable[[str], bool], on_change: Callable[[], None]) -> None:
         """Only the devices of resources that are ``ours`` count."""
@@ -104,7 +106,7 @@ class HoldingsReader:
         """Ask for ever."""
         while True:
             self._ask()
-            timeout = _INTERVAL
+            timeout = _YOUNG_INTERVAL if time.monotonic() - self._allocated_at < _YOUNG else _INTERVAL
             with suppress(Empty):
                 while True:
                     devices = self._allocations.get(timeout=timeout)

@@ -11,7 +11,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,9 @@ from kube_accel.model import Mode, Share
 from kube_accel.plugin.holdings import Holder
 
 _T = TypeVar("_T")
+
+ChargeRow = tuple[str, str, str, float, float, float]
+"""Namespace, mode, model; seconds of GPUs, seconds of bytes, seconds busy."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +54,24 @@ CREATE TABLE IF NOT EXISTS refusals (
     seen INTEGER NOT NULL,
     PRIMARY KEY (allocation, reason)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS charges (
+    namespace TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    model TEXT NOT NULL,
+    gpu_seconds REAL NOT NULL,
+    memory_byte_seconds REAL NOT NULL,
+    busy_seconds REAL NOT NULL,
+    PRIMARY KEY (namespace, mode, model)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS meter (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
 """
+_CHARGE = (
+    "INSERT INTO charges (namespace, mode, model, gpu_seconds, memory_byte_seconds, busy_seconds) "
+    "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (namespace, mode, model) DO UPDATE SET "
+    "gpu_seconds = MAX(gpu_seconds, excluded.gpu_seconds), "
+    "memory_byte_seconds = MAX(memory_byte_seconds, excluded.memory_byte_seconds), "
+    "busy_seconds = MAX(busy_seconds, excluded.busy_seconds)"
+)
 _SELECT = (
     "SELECT mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since, until "
     "FROM allocations WHERE ? OR until IS NULL ORDER BY since, id"
@@ -189,6 +209,28 @@ class Ledger:
         """What was refused to containers that run, or to all; none when the file cannot be read."""
         rows: list[Any] = self._run(lambda file: file.execute(_REFUSALS, (not running,)).fetchall(), [])
         return [_refusals(row) for row in rows]
+
+    def charges(self) -> tuple[str, list[ChargeRow]]:
+        """What ``charge`` kept: a meter's state, empty for none, and what it counted."""
+
+        def work(file: sqlite3.Connection) -> tuple[str, list[ChargeRow]]:
+            state = file.execute("SELECT state FROM meter").fetchone()
+            rows = file.execute(
+                "SELECT namespace, mode, model, gpu_seconds, memory_byte_seconds, busy_seconds FROM charges"
+            )
+            return (str(state[0]) if state is not None else ""), rows.fetchall()
+
+        nothing: tuple[str, list[ChargeRow]] = ("", [])
+        return self._run(work, nothing)
+
+    def charge(self, state: str, rows: Iterable[ChargeRow]) -> None:
+        """Keep a meter's state and what it counted. Nothing counts down: both plugins of an upgrade keep theirs."""
+
+        def work(file: sqlite3.Connection) -> None:
+            file.executemany(_CHARGE, list(rows))
+            file.execute("INSERT OR REPLACE INTO meter (id, state) VALUES (1, ?)", (state,))
+
+        self._run(work, None)
 
     def close(self) -> None:
         """Close the file; it is opened again when needed."""

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kube_accel.kube.cgroups import Place
+from kube_accel.metrics.charge import Charge, Payer, State, memory_of
+from kube_accel.metrics.meterstate import decode, encode
 from kube_accel.metrics.tenancy import Account, Container, Holding, Holdings, Refused, Tenancy
 from kube_accel.model import Gpu, Share
 from kube_accel.plugin.holdings import Held, Holder
@@ -59,6 +61,42 @@ def whole_holdings(held: Held, parts: Iterable[Part]) -> dict[str, tuple[Holding
             )
             found[gpu.uuid] = (*found.get(gpu.uuid, ()), holding)
     return found
+
+
+def whole_shares(held: Held, parts: Iterable[Part]) -> dict[Holder, tuple[Share, ...]]:
+    """What the ledger has of them: percent and bytes of each GPU. Pure."""
+    sums: dict[Holder, dict[str, tuple[float, int]]] = {}
+    parts = tuple(parts)
+    known = {part.gpu.uuid: part.gpu for part in parts}
+    for uuid, holdings in whole_holdings(held, parts).items():
+        for holding in holdings:
+            found = sums.setdefault(Holder(*holding.container), {})
+            share, memory = found.get(uuid, (0.0, 0))
+            found[uuid] = share + holding.share, memory + memory_of(holding, known[uuid].memory_bytes)
+    return {
+        holder: tuple(
+            Share(uuid, min(WHOLE, round(WHOLE * share)), min(memory, known[uuid].memory_bytes))
+            for uuid, (share, memory) in found.items()
+        )
+        for holder, found in sums.items()
+    }
+
+
+class LedgerBooks:
+    """Keeps a meter in the ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def load(self) -> tuple[State | None, dict[Payer, Charge]]:
+        """What was kept."""
+        text, rows = self._ledger.charges()
+        return decode(text) if text else None, {Payer(*row[:3]): Charge(*row[3:]) for row in rows}
+
+    def save(self, state: State, charges: Mapping[Payer, Charge]) -> None:
+        """Keep this."""
+        rows = ((*key, *(c.gpu_seconds, c.memory_byte_seconds, c.busy_seconds)) for key, c in charges.items())
+        self._ledger.charge(encode(state), rows)
 
 
 def _slices(gpu: Gpu, part: Part) -> float:
