@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,41 @@ print(os.waitpid(child, 0)[1] >> 8, *{d.launch(kernel, 2000) for _ in range(20)}
 d.synchronize()
 """
     assert container.words(code) == ["0", "3", "0"]
+
+
+def test_numbers_a_tenant_wrote_into_the_budget_stop_nobody(container: Container) -> None:
+    """The last of them a claim as a process leaves it that was killed at that moment."""
+    code = """
+import time
+d.open()
+kernel = d.spinner()
+for number in (0, 1, 2**63, 2**64 - 1, time.monotonic_ns()):
+    d.launch(kernel, 200)
+    with open(os.environ["KUBE_ACCEL_STATE"], "r+b") as state:
+        state.seek(64 + 72)
+        state.write(struct.pack("<15Q", *[number] * 15))
+    print(*{d.launch(kernel, 200) for _ in range(50)})
+    d.synchronize()
+"""
+    before = container.account().launches
+    assert container.words(code) == ["0"] * 5
+    assert container.account().launches != before
+
+
+def test_processes_killed_or_stopped_amid_gated_launches_stop_nobody(container: Container) -> None:
+    endless = "d.open()\nkernel = d.spinner()\nprint(flush=True)\nwhile True:\n    d.launch(kernel, 200)"
+    some = "d.open()\nkernel = d.spinner()\nprint(*{d.launch(kernel, 200) for _ in range(50)})\nd.synchronize()"
+    others = [container.start(endless) for _ in range(3)]
+    try:
+        for other, number in zip(others, (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL), strict=True):
+            assert other.stdout is not None
+            assert other.stdout.readline() == "\n"
+            other.send_signal(number)
+            assert container.words(some) == ["0"]
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
 
 
 def test_a_child_forked_before_the_driver_is_used_has_a_gate_of_its_own(container: Container) -> None:

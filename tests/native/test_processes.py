@@ -243,6 +243,27 @@ print(free <= total == 4 * GIB, d.mem_info()[0] <= 4 * GIB, take(5 * GIB))
     assert container.words(code) == ["True", "True", "2"]
 
 
+def test_an_account_cut_short_ends_who_uses_it_and_touches_no_other_container(container: Container) -> None:
+    limit = Limit(container.topology.gpus[0].uuid, 2 * GIB, 30)
+    neighbour = Container(container.root / "neighbour", container.libraries, container.topology, [limit])
+    size = container.state.stat().st_size
+    cut = """
+d.open()
+os.truncate(os.environ["KUBE_ACCEL_STATE"], 0)
+print(os.getpid(), flush=True)
+d.alloc(GIB)
+"""
+    with holding(neighbour, 1024):
+        process = container.start(cut)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGBUS
+        os.truncate(container.state, size)  # as the plugin does
+        out, err = container.both("d.ok('cuInit', 0)\nprint(refused('create(2)'))")
+        assert (out, err.count("\n")) == ("2\n", 1)
+        assert "has a layout this build does not know" in err
+        assert neighbour.words("d.open()\nprint(take(GIB), take(2 * GIB), used())") == ["0", "2", "2048"]
+
+
 def test_memory_of_another_process_is_charged_to_who_made_it(container: Container) -> None:
     code = """
 d.open()
