@@ -221,3 +221,21 @@ def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
     host.admit("next", 1)
     wait(lambda: paid(successor) > charged, "more of it")
     assert [(row.holder.pod, row.share.cores) for row in allocations(host.root / "state")] == [("next", 100)]
+
+
+def test_dashboards_of_other_exporters_find_their_names(host: Host) -> None:
+    plugin = host.plugin("--metrics-interval", "1", "--metrics-aliases")
+    plugin.wait_ready()
+
+    def page(path: str) -> Page:
+        return Page(plugin.probe(path)[1].encode())
+
+    def temperatures() -> list[tuple[dict[str, str], float]]:
+        return page("/metrics/dcgm").families.get("DCGM_FI_DEV_GPU_TEMP", [])
+
+    wait(lambda: len(temperatures()) == 8, "a row a GPU")
+    labels, value = temperatures()[0]
+    assert (labels["gpu"], labels["Hostname"], labels["hostname"], value) == ("0", "node-1", "node-1", 32)
+    host.admit("train", 1)
+    requests = "container_request_gpu_memory"
+    wait(lambda: len(page("/metrics/gpu-manager").families.get(requests, [])) == 1, "the pod")

@@ -132,3 +132,8 @@ def test_metrics_are_collected_as_often_as_asked_for_or_not_at_all(container: An
     ):
         found, _ = container(**variables)
         assert [argument for argument in found["command"] if "metrics" in argument] == [word]
+
+
+def test_other_exporters_names_are_served_where_asked_for(container: Any) -> None:
+    assert "--metrics-aliases" not in container()[0]["command"]
+    assert "--metrics-aliases" in container(gpu_plugins_metrics_aliases=True)[0]["command"]

@@ -86,6 +86,18 @@ def collector(
     return Collector("node", Mode.PGPU, gpus, tenancy, books or Books(), interval, proc, lambda: registered)
 
 
+def test_other_exporters_names_have_pages_of_their_own_where_asked_for(gpus: Gpus) -> None:
+    assert set(collector(gpus).pages) == {"/metrics"}
+    tenancy = Tenancy(lambda: {uuid(0): (Holding(A, uuid(0), 1.0, 1.0, 80 << 30),)})
+    made = Collector("node", Mode.PGPU, gpus, tenancy, Books(), 10, Path("/proc"), dict, aliases=True)
+    assert set(made.pages) == {"/metrics", "/metrics/dcgm", "/metrics/gpu-manager"}
+    made.collect()
+    pages = {path: Page(page()).families for path, page in made.pages.items()}
+    assert len(pages["/metrics/dcgm"]["DCGM_FI_DEV_FB_USED"]) == 2
+    assert len(pages["/metrics/gpu-manager"]["container_gpu_memory_total"]) == 2
+    assert not any(name.startswith(("DCGM", "container")) for name in pages["/metrics"])
+
+
 def collected(made: Collector) -> Page:
     made.collect()
     return Page(made.page())

@@ -105,6 +105,11 @@ def _parser() -> argparse.ArgumentParser:
         default=10.0,
         help="seconds from one collection of metrics to the next, 1 to 300 (default: 10); 0: no metrics",
     )
+    plugin.add_argument(
+        "--metrics-aliases",
+        action="store_true",
+        help="serve /metrics/dcgm and /metrics/gpu-manager too, by the names of those exporters",
+    )
     _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps and cgpu"))
     plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 

@@ -85,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         context_overhead_bytes=arguments.context_overhead,
         quota_overrides=ConfigMapRef(*arguments.quota_overrides) if arguments.quota_overrides else None,
         metrics_interval=arguments.metrics_interval,
+        metrics_aliases=arguments.metrics_aliases,
     )
     monitor = GpuMonitor(_watching(arguments))
     try:

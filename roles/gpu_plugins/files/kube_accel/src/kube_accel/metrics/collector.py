@@ -9,11 +9,13 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import kube_accel
 from kube_accel.metrics import families
+from kube_accel.metrics.aliases import dcgm, gpu_manager
 from kube_accel.metrics.attribute import Attributed, Owner, attribute
 from kube_accel.metrics.charge import Charge, Meter, Model, Payer, State, charge_families
 from kube_accel.metrics.containers import Containers, unattributed
@@ -30,6 +32,8 @@ _NVML_SECONDS = 4.0
 """How long NVML may take: less than it takes to be called wedged."""
 _RARE_SECONDS = 60.0
 """Between questions about what changes rarely or takes long to read."""
+
+_OWN, _DCGM, _GPU_MANAGER = "/metrics", "/metrics/dcgm", "/metrics/gpu-manager"
 
 
 class CollectError(Exception):
@@ -120,8 +124,12 @@ class Collector:
         interval: float,
         proc_root: Path,
         registered: Callable[[], Mapping[str, bool]],
+        aliases: bool = False,
     ) -> None:
-        """Collects every ``interval`` seconds. ``registered`` tells by resource whether kubelet knows its plugin."""
+        """Collects every ``interval`` seconds. ``registered`` tells by resource whether kubelet knows its plugin.
+
+        ``aliases`` adds pages with the names of other exporters.
+        """
         self._node = node
         self._mode = mode
         self._gpus = gpus
@@ -140,11 +148,18 @@ class Collector:
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._rare: dict[str, Rare] = {}
         self._rare_at = -_RARE_SECONDS
-        self._page = self._render(None, {})
+        self._aliases = {_DCGM: Writer(), _GPU_MANAGER: Writer()} if aliases else {}
+        self._pages: dict[str, bytes] = {}
+        self._render(None, {})
 
     def page(self) -> bytes:
         """The last one."""
-        return self._page
+        return self._pages[_OWN]
+
+    @property
+    def pages(self) -> Mapping[str, Callable[[], bytes]]:
+        """What to serve, by path."""
+        return {path: partial(self._pages.__getitem__, path) for path in (_OWN, *self._aliases)}
 
     def changed(self) -> None:
         """Somebody got or lost a GPU just now. For any thread."""
@@ -196,7 +211,7 @@ class Collector:
                     self._meter.busy(uuid, container, figures.busy_seconds or 0.0)
             # What is shown must not be taken back by a successor.
             self._keep()
-            self._page = self._render(found, attributed)
+            self._render(found, attributed)
 
     def _attribute(self, found: Mapping[str, GpuSample]) -> Mapping[str, Attributed]:
         holdings = self._tenancy.holdings()
@@ -250,12 +265,12 @@ class Collector:
                 self._busy[uuid] += gpu.busy.seconds
         return told.gpus
 
-    def _render(self, found: Mapping[str, GpuSample] | None, attributed: Mapping[str, Attributed]) -> bytes:
+    def _render(self, found: Mapping[str, GpuSample] | None, attributed: Mapping[str, Attributed]) -> None:
         snapshot = self._gpus.snapshot()
         told = Devices(self._node, self._mode.value, snapshot, found, self._rare, self._busy, self._gpus.xids())
         gpus = snapshot.inventory.gpus if snapshot.inventory is not None else ()
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
-        return self._writer.page(
+        self._pages[_OWN] = self._writer.page(
             [
                 *device_families(told),
                 (families.GPU_UNATTRIBUTED, unattributed(self._node, attributed)),
@@ -265,6 +280,13 @@ class Collector:
                 *self._parts.families(),
             ]
         )
+
+        holdings, uses = self._containers.holdings, self._containers.uses if self._aliases else {}
+        for path, writer in self._aliases.items():
+            if path == _DCGM:
+                self._pages[path] = writer.page(dcgm(told, holdings, uses, time.time()))
+            else:
+                self._pages[path] = writer.page(gpu_manager(self._node, gpus, holdings, uses))
 
     def _own(self) -> Iterator[tuple[Family, Series]]:
         registered = self._registered().items()

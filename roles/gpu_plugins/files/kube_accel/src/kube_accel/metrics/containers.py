@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kube_accel.metrics import families
+from kube_accel.metrics.aliases import Use, Uses
 from kube_accel.metrics.attribute import Attributed, Figures
 from kube_accel.metrics.charge import charged, memory_of
 from kube_accel.metrics.exposition import Family, Series
@@ -65,6 +66,16 @@ class Containers:
                     if figures.busy_seconds > 0:
                         memory.active_at = now
         self._memories = memories
+
+    @property
+    def holdings(self) -> Holdings:
+        """As they were seen last."""
+        return self._holdings or {}
+
+    @property
+    def uses(self) -> Uses:
+        """What is known of them."""
+        return {key: Use(memory.figures.memory_bytes, memory.ratio) for key, memory in self._memories.items()}
 
     def families(self, capacity: Mapping[str, int], refusals: Mapping[Refused, int]) -> Iterator[tuple[Family, Series]]:
         """With ``capacity`` in bytes by GPU, of all there are."""

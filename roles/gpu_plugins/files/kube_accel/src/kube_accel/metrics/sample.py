@@ -33,6 +33,8 @@ class Rare:
     ecc: Mapping[str, int]
     """Errors by type, where the GPU counts them."""
     remap_failed: bool | None
+    remapped_rows: tuple[int, int] | None = None
+    """For correctable and for uncorrectable errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,4 +115,5 @@ def _scaled(value: float | None, factor: float) -> float | None:
 
 def _rare(raw: Mapping[str, Any]) -> Rare:
     rows = raw["remapped"]
-    return Rare(_scaled(raw["power_limit"], 1e-3), raw["ecc"], None if rows is None else bool(rows[3]))
+    limit, ecc = _scaled(raw["power_limit"], 1e-3), raw["ecc"]
+    return Rare(limit, ecc, None) if rows is None else Rare(limit, ecc, bool(rows[3]), (rows[0], rows[1]))

@@ -110,7 +110,7 @@ class Daemon:
         """Of whole GPUs, where metrics are kept; shares have one in any case."""
         self._recorded: Mapping[Holder, tuple[Share, ...]] | None = None
         self._metrics = self._collector() if options.metrics_interval else None
-        pages = {"/metrics": self._metrics.page} if self._metrics is not None else {}
+        pages = self._metrics.pages if self._metrics is not None else {}
         try:
             self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz}, pages)
         except OSError as error:
@@ -418,6 +418,7 @@ class Daemon:
             options.metrics_interval,
             options.proc_root,
             self._registered_resources,
+            options.metrics_aliases,
         )
 
     def _record_whole(self, inventory: Inventory | None) -> None:

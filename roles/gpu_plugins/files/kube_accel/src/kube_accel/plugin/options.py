@@ -88,6 +88,8 @@ class PluginOptions:
     """Other limits than containers were given, by administrators."""
     metrics_interval: float = 10.0
     """Seconds from one collection of metrics to the next; 0 for none."""
+    metrics_aliases: bool = False
+    """Serve them by the names of other exporters too."""
 
 
 def check_directories(options: PluginOptions) -> None:
