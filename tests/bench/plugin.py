@@ -271,8 +271,8 @@ def measure(profile: str, mode: Mode, make: Command, who: str, effort: Effort) -
     return results
 
 
-def wait(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 10
+def wait(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError(f"{what} did not come")

@@ -11,6 +11,8 @@ from bench.controller import measure as measure_site
 from bench.interposer import Effort as InterposerEffort
 from bench.interposer import measure as measure_interposer
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
+from bench.metrics import Effort as MetricsEffort
+from bench.metrics import measure as measure_metrics
 from bench.plugin import Effort, measure, ours
 from kube_accel.model import Mode
 
@@ -99,6 +101,14 @@ def test_plugin_bench_measures_the_shipped_command(mode):
     ]
     assert all(result.params == {"gpus": 8, "mode": mode.value} for result in results)
     assert all(result.value > 0 for result in results if result.metric != "idle_cpu_ratio")
+
+
+@pytest.mark.parametrize(("mode", "containers"), [(Mode.PGPU, 8), (Mode.VGPU, 64)])
+def test_metrics_bench_scrapes_the_shipped_command(mode, containers):
+    results = measure_metrics(mode, MetricsEffort(20, 2, idle_seconds=0.1, interval=1, settle_seconds=0))
+    assert [result.metric for result in results] == ["collect_seconds", "scrape_p99_seconds", "cpu_ratio", "pss_bytes"]
+    assert all(result.params == {"gpus": 8, "containers": containers, "mode": mode.value} for result in results)
+    assert all(result.value > 0 for result in results if result.metric != "cpu_ratio")
 
 
 def test_a_copy_of_a_host_names_its_own_place(tmp_path):
