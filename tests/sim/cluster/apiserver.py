@@ -42,7 +42,7 @@ _HOP = {"host", "authorization", "connection", "content-length", "transfer-encod
 _VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _BOOKMARK = 60.0
 """Seconds of silence after which a watcher that allows bookmarks gets one."""
-_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction", "proxy": "ServiceProxyOptions"}
+_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
 _METHODS = ("do_GET", "do_POST", "do_PUT", "do_PATCH", "do_DELETE")
 _ADMIN = "kubernetes-admin"
 
@@ -228,7 +228,8 @@ def _discovery(path: str) -> Object | None:
             for sub in kind.subresources:
                 verbs = {"status": ["get", "patch", "update"], "log": ["get"]}.get(sub, ["create"])
                 names = {"name": f"{kind.plural}/{sub}", "singularName": "", **common}
-                entries.append(names | {"kind": _SUBRESOURCE_KINDS.get(sub, kind.name), "verbs": verbs})
+                proxied = f"{kind.name}ProxyOptions" if sub == "proxy" else kind.name
+                entries.append(names | {"kind": _SUBRESOURCE_KINDS.get(sub, proxied), "verbs": verbs})
         version = f"{name}/v1" if name else "v1"
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": entries}
 
@@ -431,25 +432,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, b"".join(lines[-tail:] if tail else []), "text/plain")
 
     def _proxy(self, request: _Request, body: bytes) -> None:
-        """Pass the request on to a ready pod of a service; ``name`` is [scheme:]service[:port]."""
+        """Pass the request on to a pod, or a ready one of a service; ``name`` is [scheme:]name[:port]."""
         parts = request.name.split(":")
         scheme, name, port = {1: ("", parts[0], ""), 2: ("", *parts)}.get(len(parts), tuple(parts[:3]))
-        service = self.api.store.get("services", request.namespace, name)
-        ports = service["spec"]["ports"]
-        # As the real one: no port in the URL is the port without a name.
-        chosen = [item for item in ports if port in (str(item["port"]), item.get("name", ""))]
-        selector = (service["spec"].get("selector") or {}).items()
-        pods = [pod for pod in self.api.store.all("pods", request.namespace) if is_ready(pod)
-                and selector and selector <= pod["metadata"].get("labels", {}).items()]  # fmt: skip
-        if not chosen or not pods:
-            raise ApiError(503, "ServiceUnavailable", f'no endpoints available for service "{request.name}"')
-        pod = pods[0]
-        target = chosen[0].get("targetPort", chosen[0]["port"])
-        if isinstance(target, str):
-            named = {item.get("name"): item["containerPort"] for container in pod["spec"]["containers"]
-                     for item in container.get("ports", ())}  # fmt: skip
-            target = named[target]
-        address = pod["status"]["podIP"]
+        if request.kind.plural == "pods":
+            address, target = (
+                self.api.store.get("pods", request.namespace, name)["status"].get("podIP"),
+                int(port or 80),
+            )
+        else:
+            address, target = self._endpoint(request, name, port)
         connection = (
             http.client.HTTPSConnection(address, target, timeout=30, context=ssl._create_unverified_context())
             if scheme == "https"
@@ -465,6 +457,24 @@ class _Handler(BaseHTTPRequestHandler):
             raise ApiError(503, "ServiceUnavailable", message) from error
         finally:
             connection.close()
+
+    def _endpoint(self, request: _Request, name: str, port: str) -> tuple[str, int]:
+        service = self.api.store.get("services", request.namespace, name)
+        ports = service["spec"]["ports"]
+        # As the real one: no port in the URL is the port without a name.
+        chosen = [item for item in ports if port in (str(item["port"]), item.get("name", ""))]
+        selector = (service["spec"].get("selector") or {}).items()
+        pods = [pod for pod in self.api.store.all("pods", request.namespace) if is_ready(pod)
+                and selector and selector <= pod["metadata"].get("labels", {}).items()]  # fmt: skip
+        if not chosen or not pods:
+            raise ApiError(503, "ServiceUnavailable", f'no endpoints available for service "{request.name}"')
+        pod = pods[0]
+        target = chosen[0].get("targetPort", chosen[0]["port"])
+        if isinstance(target, str):
+            named = {item.get("name"): item["containerPort"] for container in pod["spec"]["containers"]
+                     for item in container.get("ports", ())}  # fmt: skip
+            target = named[target]
+        return pod["status"]["podIP"], target
 
 
 def _parse(body: bytes) -> Any:

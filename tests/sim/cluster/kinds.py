@@ -41,7 +41,7 @@ KINDS: Mapping[str, Kind] = {
     for kind in (
         Kind("", "namespaces", "Namespace", False, ("ns",)),
         Kind("", "nodes", "Node", False, ("no",), ("status",)),
-        Kind("", "pods", "Pod", True, ("po",), ("status", "binding", "eviction", "log"), ("spec",)),
+        Kind("", "pods", "Pod", True, ("po",), ("status", "binding", "eviction", "log", "proxy"), ("spec",)),
         Kind("", "services", "Service", True, ("svc",), ("proxy",)),
         Kind("", "configmaps", "ConfigMap", True, ("cm",)),
         Kind("", "secrets", "Secret"),

@@ -170,6 +170,7 @@ class TestContainers:
         until(lambda: ready(api, "web"), "the pod to be ready")
         assert api.call("GET", f"{SERVICES}/http:web:http/proxy/a/b?c=d") == (200, "/a/b?c=d ")
         assert api.call("GET", f"{SERVICES}/web:80/proxy/") == (200, "/ ")
+        assert api.call("GET", f"{PODS}/web:8080/proxy/a?b") == (200, "/a?b ")
         # As on a real server: without a port in the URL it is the port without a name.
         assert api.call("GET", f"{SERVICES}/web/proxy/")[0] == 503
         spec = {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": "web"}]}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from kube_accel.cli.inspect import add_arguments as add_inspect_arguments
 from kube_accel.model import Enforcement, Mode
 from kube_accel.sharing import mig
 from kube_accel.sharing.delivery import Strategy
@@ -24,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from kube_accel.cli.extender import run
     elif arguments.command == "quiesce":
         from kube_accel.cli.quiesce import run
+    elif arguments.command == "inspect":
+        from kube_accel.cli.inspect import run
     else:
         from kube_accel.cli.validate import run
     return run(arguments)
@@ -136,6 +139,8 @@ def _parser() -> argparse.ArgumentParser:
 
     validate = commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
     validate.add_argument("--smi-command", default="nvidia-smi", help="tells compute modes (default: nvidia-smi)")
+
+    add_inspect_arguments(commands.add_parser("inspect", help="who has what of the cluster's GPUs; needs kubectl"))
     return parser
 
 

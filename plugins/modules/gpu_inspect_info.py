@@ -1,0 +1,230 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_inspect_info
+short_description: Find out who has what of a cluster's GPUs
+version_added: 0.1.0
+description:
+  - Reads nodes and pods from the API server.
+  - Tells what each container has of each GPU of every node, and which pods wait for GPUs, and why.
+  - What a node holds is what its plugin has told in the annotation C(kube-accel.io/inventory), which follows kubelet.
+options:
+  nodes:
+    description: These nodes alone. Each must be there.
+    type: list
+    elements: str
+    default: []
+  mode:
+    description: Nodes of this mode alone.
+    type: str
+    choices: [pgpu, vgpu, mps, cgpu]
+  used:
+    description:
+      - Ask plugins for the memory that containers use. Needs the right to C(get) C(pods/proxy) where they run.
+      - A plugin that does not answer is one of the problems in RV(inspection).
+    type: bool
+    default: false
+  plugins_namespace:
+    description: Where plugins run.
+    type: str
+    default: kube-system
+  query:
+    description:
+      - A JMESPath expression, applied to what RV(inspection) has; its result is RV(result).
+    type: str
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+requirements:
+  - kubernetes
+  - jmespath, with O(query)
+attributes:
+  check_mode:
+    support: full
+    details: Changes nothing in any case.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: posix
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Look at all GPUs
+  accel.kubernetes.gpu_inspect_info:
+  register: seen
+
+- name: Show them as kubectl inspect does
+  ansible.builtin.debug:
+    msg: "{{ seen.details }}"
+
+- name: Name the pods on GPUs that are not well
+  accel.kubernetes.gpu_inspect_info:
+    query: "nodes[].gpus[?health != 'healthy'][].containers[].[namespace, pod]"
+  register: endangered
+"""
+
+RETURN = r"""
+inspection:
+  description:
+    - Nodes with their GPUs and containers, and pods that wait.
+    - Sizes are bytes, cores percent of one GPU, what is not known is null.
+  returned: success
+  type: dict
+  contains:
+    version:
+      description: Of this structure. It grows when a key changes its meaning or goes.
+      type: int
+      sample: 1
+    nodes:
+      description: By name.
+      type: list
+      elements: dict
+    waiting:
+      description: Pods that ask for GPUs and have none yet, each with the reason.
+      type: list
+      elements: dict
+    totals:
+      description: Sums over all GPUs, unlike ones too.
+      type: dict
+      sample:
+        gpus: 2
+        healthy: 2
+        cores: 200
+        allocated_cores: 30
+        memory_bytes: 171798691840
+        allocated_bytes: 8589934592
+    problems:
+      description: What is not known, one sentence each.
+      type: list
+      elements: str
+complete:
+  description: Whether nothing is unknown.
+  returned: success
+  type: bool
+result:
+  description: What O(query) finds.
+  returned: when O(query) is given
+  type: raw
+summary:
+  description: The table of C(kubectl inspect gpu -o wide), line by line.
+  returned: success
+  type: list
+  elements: str
+details:
+  description: The tables of C(kubectl inspect gpu -d), line by line.
+  returned: success
+  type: list
+  elements: str
+csv:
+  description: One row a container and GPU, as text.
+  returned: success
+  type: str
+"""
+
+import copy
+import traceback
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+from ansible.module_utils.basic import missing_required_lib
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view, gpu_view_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+try:
+    import jmespath
+    from jmespath.exceptions import JMESPathError
+except ImportError:
+    jmespath, JMESPathError = None, ValueError
+    JMESPATH_MISSING = traceback.format_exc()
+
+_PAGE = 500
+
+
+def main() -> None:
+    """Run the module."""
+    spec = {
+        "nodes": {"type": "list", "elements": "str", "default": []},
+        "mode": {"type": "str", "choices": ["pgpu", "vgpu", "mps", "cgpu"]},
+        "used": {"type": "bool", "default": False},
+        "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
+        "query": {"type": "str"},
+    }
+    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
+    compiled = _compiled(module)
+    try:
+        with explained():
+            client = get_api_client(module=module)
+            nodes, pods = list(_objects(client, "Node")), list(_objects(client, "Pod"))
+        paths = gpu_view.metrics_paths(pods, module.params["plugins_namespace"]) if module.params["used"] else {}
+        used, problems = _used(client, paths)
+    except ApiServerError as error:
+        module.fail_json(msg=str(error))
+    found = gpu_view.view(nodes, pods, used, problems)
+    missing = sorted(set(module.params["nodes"]) - {node.name for node in found.nodes})
+    if missing:
+        known = ", ".join(node.name for node in found.nodes) or "none"
+        module.fail_json(msg=f"no node with GPUs is called {', '.join(missing)}; there are: {known}")
+    found = gpu_view.narrowed(found, module.params["mode"] or "", module.params["nodes"])
+    inspection = gpu_view.document(found)
+    module.exit_json(
+        changed=False,
+        inspection=inspection,
+        complete=not found.problems,
+        summary=gpu_view_text.summary(found, wide=True).splitlines(),
+        details=gpu_view_text.details(found).splitlines(),
+        csv=gpu_view_text.comma_separated(found),
+        **({} if compiled is None else {"result": compiled.search(inspection)}),
+    )
+
+
+def _compiled(module: AnsibleK8SModule) -> Optional[object]:
+    """The query, before anybody is asked anything; None without."""
+    query = module.params["query"]
+    if query is None:
+        return None
+    if jmespath is None:
+        module.fail_json(msg=missing_required_lib("jmespath", reason="for query"), exception=JMESPATH_MISSING)
+    try:
+        return jmespath.compile(query)
+    except JMESPathError as error:
+        module.fail_json(msg=f"query is not a JMESPath expression: {error}")
+
+
+def _objects(client: K8SClient, kind: str) -> Iterator[Dict[str, Any]]:
+    """All objects of a kind, page by page."""
+    resource, following = client.resource(kind, "v1"), None
+    while True:
+        page = client.get(resource, limit=_PAGE, **({"_continue": following} if following else {})).to_dict()
+        yield from page["items"]
+        following = page["metadata"].get("continue")
+        if not following:
+            return
+
+
+def _used(client: K8SClient, paths: Mapping[str, str]) -> Tuple[Dict[gpu_view.Place, int], List[str]]:
+    """What plugins say, and whose answer is missing, and why."""
+    used, problems = {}, []
+    for name, path in paths.items():
+        try:
+            with explained():
+                answer = client.client.request("GET", path, header_params={"Accept": "text/plain"}, serialize=False)
+        except ApiServerError as error:
+            problems.append(f"node {name}: what is used: {error}")
+        else:
+            used.update(gpu_view.read_used(answer.data.decode(errors="replace")))
+    return used, problems
+
+
+if __name__ == "__main__":
+    main()

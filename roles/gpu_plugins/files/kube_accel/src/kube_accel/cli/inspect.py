@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``kube-accel inspect``, and as plugins of kubectl ``kubectl inspect gpu`` and ``kubectl inspect cgpu``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TextIO
+
+from kube_accel.inspect.gpu_view import (
+    NAMESPACE,
+    ClusterView,
+    Place,
+    document,
+    metrics_paths,
+    narrowed,
+    read_used,
+    view,
+)
+from kube_accel.inspect.gpu_view_text import comma_separated, details, summary
+from kube_accel.inspect.kubectl import Kubectl, KubectlError
+from kube_accel.model import Mode
+
+EXIT_OK, EXIT_FAILED, EXIT_PARTIAL = 0, 1, 3
+
+_AT_ONCE = 8
+"""Plugins asked at a time."""
+_CLEAR = "\x1b[H\x1b[2J"
+_OUTPUTS: Mapping[str, Callable[[ClusterView], str]] = {
+    "table": summary,
+    "wide": partial(summary, wide=True),
+    "details": details,
+    "csv": comma_separated,
+    "json": lambda found: json.dumps(document(found), indent=2) + "\n",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser, mode: Mode | None = None) -> None:
+    """The flags; ``mode`` is what is shown unless another is asked for."""
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help="these alone (default: every node with GPUs)")
+    parser.add_argument(
+        "-o", "--output", choices=tuple(_OUTPUTS), default="table", help="csv and json have bytes, tables GiB"
+    )
+    parser.add_argument(
+        "-d", "--details", dest="output", action="store_const", const="details", help="pod by pod: --output=details"
+    )
+    parser.add_argument("--mode", type=Mode, choices=tuple(Mode), default=mode, help="nodes of this mode alone")
+    parser.add_argument(
+        "-u", "--used", action="store_true", help="ask plugins what is used; needs the right to proxy to their pods"
+    )
+    parser.add_argument(
+        "--plugins-namespace", default=NAMESPACE, metavar="NAME", help=f"where plugins run (default: {NAMESPACE})"
+    )
+    parser.add_argument(
+        "-w", "--watch", type=float, nargs="?", const=5.0, metavar="SECONDS", help="again and again (default: 5)"
+    )
+    parser.add_argument("--kubectl", default="kubectl", metavar="COMMAND", help="asks the cluster (default: kubectl)")
+    parser.add_argument("--kubeconfig", help="as for kubectl")
+    parser.add_argument("--context", help="as for kubectl")
+
+
+def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:
+    """Show the GPUs; 0, 1 with the reason on stderr when they cannot be seen, 3 when not all of them can."""
+    flags = [f"--{name}={value}" for name in ("kubeconfig", "context") if (value := getattr(arguments, name))]
+    kubectl = Kubectl([arguments.kubectl, *flags])
+    with suppress(KeyboardInterrupt):
+        while True:
+            try:
+                found = _look(kubectl, arguments)
+            except KubectlError as error:
+                print(f"kube-accel inspect: {error}", file=sys.stderr)
+                return EXIT_FAILED
+            text = _OUTPUTS[arguments.output](found)
+            out.write(text if arguments.watch is None else f"{_CLEAR}{time.strftime('%H:%M:%S')}\n{text}")
+            out.flush()
+            if arguments.watch is None:
+                return EXIT_PARTIAL if found.problems else EXIT_OK
+            time.sleep(max(0.1, arguments.watch))
+    return EXIT_OK
+
+
+def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
+    nodes, pods = kubectl.items("nodes"), kubectl.items("pods", "--all-namespaces")
+    used: dict[Place, int] = {}
+    problems = []
+    paths = metrics_paths(pods, arguments.plugins_namespace) if arguments.used else {}
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = {name: pool.submit(kubectl.raw, path) for name, path in paths.items()}
+    for name, answer in answers.items():
+        try:
+            used |= read_used(answer.result())
+        except KubectlError as error:
+            problems.append(f"node {name}: what is used: {error}")
+    found = view(nodes, pods, used, problems)
+    missing = sorted(set(arguments.nodes) - {node.name for node in found.nodes})
+    if missing:
+        raise KubectlError(f"no node with GPUs is called {', '.join(missing)}")
+    return narrowed(found, arguments.mode.value if arguments.mode is not None else "", arguments.nodes)
+
+
+def kubectl_inspect_gpu() -> int:
+    """``kubectl inspect gpu``: all nodes with GPUs."""
+    return _plugin("gpu", None)
+
+
+def kubectl_inspect_cgpu() -> int:
+    """``kubectl inspect cgpu``: those that share GPUs by memory."""
+    return _plugin("cgpu", Mode.CGPU)
+
+
+def _plugin(name: str, mode: Mode | None) -> int:
+    parser = argparse.ArgumentParser(prog=f"kubectl inspect {name}", description="Who has what of the GPUs.")
+    add_arguments(parser, mode)
+    return run(parser.parse_args())

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is seen of a cluster's GPUs, and how it is shown."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_accel.inspect.gpu_view import ClusterView, document, metrics_paths, narrowed, read_used, totals, view
+from kube_accel.inspect.gpu_view_text import CSV_COLUMNS, comma_separated, details, gib, summary
+from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Mode
+from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
+
+GIB = 1 << 30
+SIZES = (80 * GIB, 24 * GIB, 16 * GIB - (350 << 20))
+
+
+def card(node: str, index: int, size: int) -> Gpu:
+    return Gpu(f"GPU-{node}-{index}", index, index, f"Card {size // GIB}", size, (9, 0), "0000:01:00.0", None, False)
+
+
+def node(
+    name: str,
+    held: dict[int, tuple[Holding, ...]] | None,
+    sizes: tuple[int, ...] = SIZES[:2],
+    mode: Mode = Mode.VGPU,
+    bad: str = "",
+    **status: Any,
+) -> dict[str, Any]:
+    gpus = tuple(card(name, index, size) for index, size in enumerate(sizes))
+    health = {gpu.uuid: GpuHealth(Health.HEALTHY) for gpu in gpus}
+    if bad:
+        health[gpus[0].uuid] = GpuHealth(Health.UNHEALTHY, bad)
+    holdings = None if held is None else {gpus[index].uuid: found for index, found in held.items()}
+    text = encode(NodeInventory(mode, Inventory("580.1", (13, 0), gpus), health, holdings))
+    return {
+        "metadata": {"name": name, "annotations": {ANNOTATION: text}, "labels": {"nvidia-device-enable": mode.value}},
+        "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}], **status},
+    }
+
+
+def pod(name: str, limits: dict[str, str], node: str = "", **status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "i", "resources": {"limits": limits}}]},
+        "status": {"phase": "Pending", **status},
+    }
+
+
+def plugin(node: str, namespace: str = "kube-system", port: int = 9445) -> dict[str, Any]:
+    command = ["kube-accel", "plugin", f"--listen=$(POD_IP):{port}"]
+    return {
+        "metadata": {"name": f"plugin-{node}", "namespace": namespace},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "image": "i", "command": command}]},
+        "status": {"phase": "Running"},
+    }
+
+
+USED = (
+    'accel_container_gpu_memory_used_bytes{uuid="GPU-a-0",namespace="team",pod="train",container="main"} 3221225472\n'
+)
+SHARE = {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "32", "cpu": "1"}
+TRAIN = Holding("team", "train", "main", 30, 8 * GIB)
+
+
+@pytest.fixture
+def cluster() -> ClusterView:
+    nodes = [
+        node("b", {0: (TRAIN, Holding("team", "train", "aside", 20, 4 * GIB)), 1: ()}),
+        node("a", {0: (Holding("other", "all", "main", 100, SIZES[2]),)}, SIZES[2:], Mode.PGPU),
+        {"metadata": {"name": "plain"}, "status": {}},
+    ]
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes: no room"}
+    pods = [
+        pod("late", SHARE, conditions=[told]),
+        pod("train", SHARE, "b"),
+        pod("over", SHARE, "b", phase="Failed"),
+        pod("cpu", {"cpu": "1"}),
+    ]
+    return view(nodes, pods, {("GPU-b-0", "team", "train", "main"): 3 * GIB})
+
+
+def test_the_summary_has_exact_sums_of_unlike_cards_and_who_waits(cluster: ClusterView) -> None:
+    assert summary(cluster) == (
+        "NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
+        "a     192.0.2.7  15.66/15.66            -                      15.66/15.66\n"
+        "b     192.0.2.7  12/80                  0/24                   12/104\n"
+        "------------------------------------------------------------------------------\n"
+        "Allocated/Total GPU Memory In Cluster:\n"
+        "27.66/119.66 GiB (23%)\n"
+        "\n"
+        "PENDING\n"
+        "NAMESPACE  NAME  NODE  WANTS                                                   REASON\n"
+        "team       late  -     tencent.com/vcuda-core=30, tencent.com/vcuda-memory=32  0/2 nodes: no room\n"
+    )
+
+
+def test_the_wide_summary_says_mode_cores_use_models_and_health(cluster: ClusterView) -> None:
+    lines = summary(cluster, wide=True).splitlines()
+    assert lines[0].split()[-5:] == ["MODE", "CORES(%)", "USED(GiB)", "MODELS", "HEALTHY"]
+    assert lines[1].endswith("pgpu  100/100   unknown    1x Card 15              1/1")
+    assert lines[2].endswith("vgpu  50/200    unknown    1x Card 80, 1x Card 24  2/2")
+
+
+def test_details_name_every_pod_with_what_it_has_of_each_gpu(cluster: ClusterView) -> None:
+    text = details(narrowed(cluster, "vgpu"))
+    assert "NAME:       b\nIPADDRESS:  192.0.2.7\nMODE:       vgpu\n" in text
+    assert "train  team       12 (50%)         0                unknown\n" in text
+    assert "Allocated : 12 (12%)\nTotal :     104\n" in text
+    assert "late" in text
+    assert "192.0.2.7" not in details(narrowed(cluster, "mps"))
+
+
+def test_what_is_used_is_told_when_all_of_it_is_known(cluster: ClusterView) -> None:
+    assert cluster.nodes[1].gpus[0].used_bytes is None
+    used = {("GPU-b-0", "team", "train", name): 3 * GIB for name in ("main", "aside")}
+    found = view([node("b", {0: (TRAIN, Holding("team", "train", "aside", 20, 4 * GIB))})], [], used)
+    assert found.nodes[0].gpus[0].used_bytes == 6 * GIB
+    assert "12 (50%)" in details(found)
+    assert summary(found, wide=True).splitlines()[1].split("/200")[1].split()[0] == "6"
+
+
+def test_plugins_are_known_by_namespace_and_command() -> None:
+    ending = plugin("d")
+    ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    shell = pod("shell", {}, "c")
+    shell["metadata"]["namespace"] = "kube-system"
+    found = metrics_paths([plugin("a", port=7), plugin("b", namespace="team"), ending, shell])
+    assert found == {"a": "/api/v1/namespaces/kube-system/pods/plugin-a:7/proxy/metrics"}
+
+
+def test_used_bytes_are_read_from_what_a_plugin_says() -> None:
+    text = (
+        "# TYPE accel_container_gpu_memory_used_bytes gauge\n"
+        'accel_container_gpu_memory_used_bytes{uuid="GPU-1",namespace="team",pod="p",container="m",mode="vgpu"} 3e+09\n'
+        'accel_container_gpu_memory_used_bytes{node="a",uuid="GPU-1",pod="p"} 5\n'
+        'accel_container_gpu_memory_used_bytes{uuid="GPU-2",namespace="t",pod="p",container="m"} NaN\n'
+        'accel_gpu_memory_used_bytes{uuid="GPU-1"} 7\n'
+    )
+    assert read_used(text) == {("GPU-1", "team", "p", "m"): 3_000_000_000}
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        (node("a", None), "kubelet has not told"),
+        (
+            node("a", {}, conditions=[{"type": "Ready", "status": "Unknown", "message": "stopped posting"}]),
+            "stopped posting",
+        ),
+        ({"metadata": {"name": "a", "labels": {"nvidia-device-enable": "mps"}}}, "mode mps has reported nothing"),
+        ({"metadata": {"name": "a", "labels": {"cgpu": "true"}}}, "mode cgpu has reported nothing"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":9,"gpus":[]}'}}}, "version 9"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":1,"gpus":[{}]}'}}}, "'uuid'"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "[]"}}}, "its plugin newer"),
+    ],
+)
+def test_what_is_not_known_is_said_and_never_zero(item: dict[str, Any], problem: str) -> None:
+    found = view([item], [])
+    assert len(found.problems) == 1
+    assert problem in found.problems[0]
+    assert found.problems[0].startswith("node a: ")
+    for text in (summary(found), details(found)):
+        assert f"NOT KNOWN: {found.problems[0]}" in text
+    assert document(found)["problems"] == list(found.problems)
+    if not found.nodes[0].gpus:
+        assert summary(found).splitlines()[1].split()[-1] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("status", "node_name", "reason"),
+    [
+        ({}, "", "no scheduler has tried it"),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
+            "",
+            "SchedulingGated",
+        ),
+        ({}, "a", "kubelet has not allocated its GPUs yet"),
+        (
+            {
+                "containerStatuses": [
+                    {"name": "x", "state": {"waiting": {"reason": "ContainerCreating"}}},
+                    {"name": "main", "state": {"waiting": {"reason": "ErrImagePull", "message": "not\nfound"}}},
+                ]
+            },
+            "a",
+            "container main: ErrImagePull: not\nfound",
+        ),
+    ],
+)
+def test_a_pod_without_gpus_says_why(status: dict[str, Any], node_name: str, reason: str) -> None:
+    found = view([node("a", {})], [pod("p", SHARE, node_name, **status)])
+    [waiting] = found.waiting
+    assert reason in waiting.reason
+    assert " ".join(waiting.reason.split()) in summary(found)
+
+
+def test_an_unhealthy_gpu_is_named_with_its_reason() -> None:
+    found = view([node("a", {}, bad="XID 79")], [])
+    assert "GPU 0 is unhealthy: XID 79" in details(found)
+    assert totals(found.nodes)["healthy"] == 1
+
+
+holdings = st.lists(
+    st.builds(
+        Holding,
+        st.sampled_from(["team", "other"]),
+        st.sampled_from(["p", "q", "r"]),
+        st.sampled_from(["main", "aside"]),
+        st.integers(0, 100),
+        st.integers(0, 80 * GIB),
+    ),
+    max_size=5,
+    unique_by=lambda holding: (holding.namespace, holding.pod, holding.container),
+)
+
+
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), st.tuples(holdings, holdings), max_size=3))
+def test_sums_are_those_of_the_parts_and_within_what_there_is(cluster: dict[str, tuple[list[Holding], ...]]) -> None:
+    found = view([node(name, dict(enumerate(map(tuple, held)))) for name, held in cluster.items()], [])
+    told = document(found)
+    for key, value in told["totals"].items():
+        assert value == sum(part["totals"][key] for part in told["nodes"])
+    assert told["totals"]["allocated_bytes"] <= told["totals"]["memory_bytes"]
+    assert told["totals"]["allocated_cores"] <= told["totals"]["cores"]
+    assert told["totals"]["gpus"] == 2 * len(cluster)
+    rows = list(csv.DictReader(io.StringIO(comma_separated(found))))
+    assert {tuple(row) for row in rows} <= {CSV_COLUMNS}
+    containers = [held for gpus in cluster.values() for gpu in gpus for held in gpu]
+    assert sorted(row["pod"] for row in rows if row["pod"]) == sorted(held.pod for held in containers)
+    assert {row["uuid"] for row in rows} == {f"GPU-{name}-{i}" for name in cluster for i in range(2)}
+
+
+@pytest.mark.parametrize(("amount", "text"), [(0, "0"), (80 * GIB, "80"), (GIB // 2, "0.5"), (100 * GIB, "100")])
+def test_sizes_have_no_needless_digits(amount: int, text: str) -> None:
+    assert gib(amount) == text
