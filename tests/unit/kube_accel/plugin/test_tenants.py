@@ -2,8 +2,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -172,7 +174,7 @@ def test_nothing_is_written_while_nothing_runs_and_all_is_told_when_something_do
     world.tenants.tick()
     told = world.policy("a")
     assert told.feedback == (Feedback(0, 0, 0),)
-    world.tenants.tick()
+    assert not world.tenants.tick()
     assert world.policy("a") == told
     world.usage = {CARD: GpuUsage({1: GIB}, {1: 20})}
     world.tenants.tick()
@@ -181,8 +183,35 @@ def test_nothing_is_written_while_nothing_runs_and_all_is_told_when_something_do
     world.tenants.tick()
     assert world.policy("a").feedback == (Feedback(GIB, 200, 0),)
     at = world.policy("b").feedback_at_ns
-    world.tenants.tick()
+    assert world.tenants.tick()
     assert world.policy("b").feedback_at_ns > at
+
+
+class Clockwork(threading.Event):
+    """Does not wait, and remembers how long it should have."""
+
+    asked: ClassVar[list[float]] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.asked.append(timeout)
+        return False
+
+
+@pytest.mark.parametrize(("running", "most"), [(GpuUsage({1: GIB}, {1: 20}), 1.0), (GpuUsage({}, {}), 3.0)])
+def test_feedback_stays_young_while_something_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch, running: GpuUsage, most: float
+) -> None:
+    world.pod("a")
+    world.pod("b")
+    world.usage = {CARD: running}
+    world.tenants.tick()
+    monkeypatch.setattr(Clockwork, "asked", [])
+    monkeypatch.setattr(world.tenants, "_wake", Clockwork())
+    stop = Clockwork()
+    monkeypatch.setattr(stop, "is_set", lambda: len(world.asked) >= 4)
+    world.tenants.run(stop)
+    assert most - 1 < sum(Clockwork.asked) / 3 <= most
 
 
 def test_what_nvml_does_not_tell_is_unknown_and_not_nothing(world: World) -> None:

@@ -25,6 +25,8 @@ from kube_accel.sharing.fraction import WHOLE, Kind
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
+_REST_SECONDS = 3.0
+"""From one look to the next while there is nothing to tell."""
 _NVML_SECONDS = 0.9
 """How long an answer may take: it would be of no use a second later."""
 
@@ -149,16 +151,19 @@ class Tenants:
         return {(holders[key], uuid): amount for (key, uuid), amount in used.items()}
 
     def run(self, stop: threading.Event) -> None:
-        """Look after them once a second while there are any."""
+        """Look after them while there are any: once a second while something runs, for feedback to stay young."""
         while not stop.is_set():
-            self._wake.wait(_TICK_SECONDS if self._running else None)
+            if not self._running:
+                self._wake.wait()
             self._wake.clear()
             begin = time.monotonic()
-            self.tick()
+            busy = self.tick()
             stop.wait(max(0.0, _TICK_SECONDS - (time.monotonic() - begin)))
+            if not busy:
+                self._wake.wait(_REST_SECONDS - _TICK_SECONDS)
 
-    def tick(self) -> None:
-        """Tell them what they have to know now, and count what they say."""
+    def tick(self) -> bool:
+        """Tell them what they have to know now, and count what they say; whether there was anything to tell."""
         with self._lock:
             running, gpus = self._running, self._gpus
             settled = self._settled(running)
@@ -172,13 +177,15 @@ class Tenants:
         self._trim(running, policies)
         seen = self._look(running, policies, gpus)
         now = time.monotonic_ns()
+        busy = False
         for entry in running:
             limits = self._wanted(entry, policies[entry.key], settled)
-            self._tell(entry, *read[entry.key], limits, seen.get(entry.key, {}), now)
+            busy |= self._tell(entry, *read[entry.key], limits, seen.get(entry.key, {}), now)
         with self._lock:
             self._count(running)
         for tenant, reason in settled.refused:
             self._report(Holder(tenant.namespace, tenant.pod, tenant.container), "QuotaOverrideRefused", reason)
+        return busy
 
     def _wanted(self, entry: Running, policy: Policy, settled: Settled) -> tuple[Limit, ...]:
         """The limits that are to hold, in the order of the container's policy."""
@@ -201,12 +208,13 @@ class Tenants:
         limits: tuple[Limit, ...],
         told: Mapping[str, Feedback],
         now: int,
-    ) -> None:
+    ) -> bool:
+        """Have a container's policy say this; whether it had to be written."""
         feedback = feedback_for([limit.uuid for limit in limits], told) if told else before.feedback
         # Feedback may grow old on a GPU where nothing runs: nobody is there to read it.
         aged = told and not (told.keys() <= self._resting and feedback == before.feedback)
         if limits == before.limits and complete and not aged:
-            return
+            return False
 
         def change(current: Policy) -> Policy:
             if not told:
@@ -218,13 +226,14 @@ class Tenants:
         except (OSError, ValueError) as error:
             extra = {"pod": f"{entry.holder.namespace}/{entry.holder.pod}", "reason": str(error)}
             _log.warning("a container's limits cannot be changed", extra=extra)
-            return
+            return True
         if before.limits != limits:
             amounts = ", ".join(f"{human_bytes(limit.memory_bytes)} and {limit.cores} %" for limit in limits)
             _log.info(
                 "limits of a container changed",
                 extra={"pod": f"{entry.holder.namespace}/{entry.holder.pod}", "limits": amounts},
             )
+        return True
 
     def _settled(self, running: Iterable[Running]) -> Settled:
         if not self._overrides:
