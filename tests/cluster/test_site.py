@@ -6,6 +6,8 @@ One story: the first test finds a bare node, the last gives it back.
 
 from __future__ import annotations
 
+import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 
 from cluster import images
+from cluster.control_plane import BINARIES
 from cluster.node import GpuNode, pod
 from cluster.rig import MANIFESTS, PODS, Rig
 from cluster.site import IMAGE, Site
@@ -83,6 +86,16 @@ def is_held(node: GpuNode, *names: str) -> None:
     until(lambda: {name for pods in node.held().values() for name in pods} == set(names), f"{names}", WAIT_SECONDS)
 
 
+def inspected(rig: Rig) -> tuple[set[tuple[Any, ...]], set[str]]:
+    """What kubectl inspect says: pods with their cores, memory and use, and pods that wait."""
+    kubectl = BINARIES / "kubectl"
+    flags = ["--output=json", "--used", f"--kubectl={kubectl}", f"--kubeconfig={rig.plane.root}/admin.conf"]
+    told = json.loads(subprocess.run([kubectl, "inspect", "gpu", *flags], capture_output=True, text=True).stdout)
+    held = [entry for node in told["nodes"] for gpu in node["gpus"] for entry in gpu["containers"]]
+    keys = ("pod", "cores", "memory_bytes", "used_bytes")
+    return {tuple(entry[key] for key in keys) for entry in held}, {entry["pod"] for entry in told["waiting"]}
+
+
 def test_a_bare_node_shares_its_gpus(rig: Rig, node: GpuNode, site: Site) -> None:
     assert (
         rig.kubectl("get", "node", r"--output=jsonpath={.items[0].status.allocatable.tencent\.com/vcuda-core}") == "800"
@@ -95,6 +108,7 @@ def test_a_bare_node_shares_its_gpus(rig: Rig, node: GpuNode, site: Site) -> Non
     assert set(node.sums().values()) == {(30, 8 * GIB)}
     assert node.limited("share") in node.held()
     until(lambda: "150" in conditions(rig, "odd"), "the reason", WAIT_SECONDS)
+    until(lambda: inspected(rig) == ({("share", 30, 8 * GIB, 0)}, {"odd"}), "kubectl inspect", WAIT_SECONDS)
     assert site.run("site", gpu_mode="vgpu") == 0
 
 
@@ -137,6 +151,7 @@ def test_the_extender_behind_the_api_server(rig: Rig, node: GpuNode, site: Site)
     rig.wait_running("proxied")
     is_held(node, "proxied")
     until(lambda: "150" in conditions(rig, "odd"), "the reason", WAIT_SECONDS)
+    until(lambda: inspected(rig) == ({("share", 30, 8 * GIB, 0)}, {"odd"}), "kubectl inspect", WAIT_SECONDS)
 
 
 def test_a_second_scheduler(rig: Rig, node: GpuNode, site: Site, before: dict[Path, bytes]) -> None:
