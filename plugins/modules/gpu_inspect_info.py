@@ -141,6 +141,7 @@ from ansible_collections.kubernetes.core.plugins.module_utils.args_common import
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
 
+JMESPATH_MISSING = None
 try:
     import jmespath
     from jmespath.exceptions import JMESPathError
