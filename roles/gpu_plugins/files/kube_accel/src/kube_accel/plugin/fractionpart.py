@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from kube_accel.plugin.reporter import Reporter
 
 _log = logging.getLogger(__name__)
+
+_PRUNE_SECONDS = 60.0
+"""From one search for files of containers that ended to the next: it looks at every one that was there lately."""
 
 
 class Listing:
@@ -81,6 +85,7 @@ class Fraction:
         self._snapshot: Snapshot | None = None
         self._listed: tuple[PodDevices, ...] | None = None
         self._listing = threading.Lock()
+        self._prune_at = 0.0
         self._containers: Mapping[Holder, Devices] = {}
         """Everybody's devices as kubelet told them last, to whoever asked."""
         self._reporter: Reporter | None = None
@@ -228,8 +233,10 @@ class Fraction:
             # What ended has its last count taken before the ledger closes it.
             self.tenants.listed(containers, self.held, gpus)
             self.ledger.reconcile(self.held, self._uid)
-            held = set[str]().union(*(keys_of(devices) for devices in containers.values()))
-            self.enforcing.interposer.prune(held)
+            if (now := time.monotonic()) >= self._prune_at:
+                self._prune_at = now + _PRUNE_SECONDS
+                held = set[str]().union(*(keys_of(devices) for devices in containers.values()))
+                self.enforcing.interposer.prune(held)
 
     def _refresh(self) -> None:
         with suppress(PodResourcesError):
