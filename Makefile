@@ -59,8 +59,8 @@ pytest: setup ## Unit tests, simulator conformance, property tests.
 
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
-	  tests/tools/image.sh && tests/tools/machine.sh pytest tests/cluster && \
-	  python -m hosts containerd .cache/containerd-2 && \
+	  tests/tools/image.sh && python -m hosts containerd .cache/containerd-2 && \
+	  tests/tools/machine.sh pytest tests/cluster && \
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py); \
 	  else pytest tests/cluster; fi
 

@@ -62,13 +62,6 @@ class HostError(Exception):
     """Hosts cannot be made here. Says what is missing."""
 
 
-# The mounts are its own and end with it.
-RUNC = """#!/bin/sh
-exec unshare --mount --propagation private sh -c '
-  mount -t overlay -o lowerdir={beside}/lib:{libraries} libc {libraries} && exec {beside}/runc "$@"' runc "$@"
-"""
-
-
 @dataclass(frozen=True)
 class Host:
     """A machine to make."""
@@ -129,6 +122,7 @@ def newest_containerd(cache: Path) -> Path:
     if not made.exists():
         unfinished = cache / "containerd.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
+        cache.mkdir(parents=True, exist_ok=True)
         # A mirror may lag behind the days for which sid's index is good.
         stale = '--aptopt=Acquire::Check-Valid-Until "false"'
         make(["--variant=extract", stale, "--include=containerd,runc", "sid", str(unfinished)])
@@ -141,6 +135,13 @@ def copy_containerd(cache: Path, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for program in ("containerd", "containerd-shim-runc-v2", "ctr"):
         shutil.copy(newest_containerd(cache) / "usr/bin" / program, directory / program)
+
+
+# The mounts are its own and end with it.
+RUNC = """#!/bin/sh
+exec unshare --mount --propagation private sh -c '
+  mount -t overlay -o lowerdir={beside}/lib:{libraries} libc {libraries} && exec {beside}/runc "$@"' runc "$@"
+"""
 
 
 def copy_runc(cache: Path, directory: Path) -> None:
