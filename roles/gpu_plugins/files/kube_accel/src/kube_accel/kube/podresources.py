@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,21 +42,19 @@ class PodResourcesClient:
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
+        self._lock = threading.Lock()
+        self._kept: tuple[tuple[int, int], grpc.Channel] | None = None
+        """The channel of the last call, and the socket that it was opened for, by device and inode."""
 
     def list(self, timeout: float) -> tuple[PodDevices, ...]:
         """Every container with devices, each resource once. ``timeout`` in seconds.
 
         Raises PodResourcesError when kubelet is not there, does not answer in time, or limits the rate.
         """
-        # A channel of its own for each call: the kubelet behind the path may be another one than last time.
-        with open_channel(self._socket, RECEIVE_LIMIT) as channel:
-            call = channel.unary_unary(
-                f"/{SERVICE}/List", pb.ListPodResourcesRequest.SerializeToString, pb.ListPodResourcesResponse.FromString
-            )
-            try:
-                reply: pb.ListPodResourcesResponse = call(pb.ListPodResourcesRequest(), timeout=timeout)
-            except grpc.RpcError as error:
-                raise PodResourcesError(f"kubelet on {self._socket} did not list devices: {error.details()}") from error
+        try:
+            reply = self._ask(timeout)
+        except grpc.RpcError as error:
+            raise PodResourcesError(f"kubelet on {self._socket} did not list devices: {error.details()}") from error
         held: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
         for pod in reply.pod_resources:
             for container in pod.containers:
@@ -63,3 +62,46 @@ class PodResourcesClient:
                     key = (pod.namespace, pod.name, container.name, devices.resource_name)
                     held[key].extend(devices.device_ids)
         return tuple(PodDevices(*key, tuple(ids)) for key, ids in held.items())
+
+    def _ask(self, timeout: float) -> pb.ListPodResourcesResponse:
+        """The answer of the kubelet that listens now; where a kept channel fails, by a new one."""
+        kept = self._take()
+        if kept is not None:
+            try:
+                return self._call(*kept, timeout)
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise
+        return self._call(self._listening(), open_channel(self._socket, RECEIVE_LIMIT), timeout)
+
+    def _call(self, socket: tuple[int, int], channel: grpc.Channel, timeout: float) -> pb.ListPodResourcesResponse:
+        call = channel.unary_unary(
+            f"/{SERVICE}/List", pb.ListPodResourcesRequest.SerializeToString, pb.ListPodResourcesResponse.FromString
+        )
+        try:
+            reply: pb.ListPodResourcesResponse = call(pb.ListPodResourcesRequest(), timeout=timeout)
+        except BaseException:
+            channel.close()
+            raise
+        with self._lock:
+            if self._kept is None:
+                self._kept, channel = (socket, channel), None
+        if channel is not None:
+            channel.close()
+        return reply
+
+    def _take(self) -> tuple[tuple[int, int], grpc.Channel] | None:
+        """The kept channel, for one caller at a time, unless somebody else listens by now."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None and kept[0] != self._listening():
+            kept[1].close()
+            return None
+        return kept
+
+    def _listening(self) -> tuple[int, int]:
+        try:
+            status = self._socket.stat()
+        except OSError:
+            return 0, 0
+        return status.st_dev, status.st_ino
