@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kube_accel.metrics.sample import Busy, GpuSample, Samples, samples
@@ -40,6 +40,7 @@ def test_a_sample_of_more_than_all_is_unknown() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 2**32 - 1))), st.integers(0, 10**9))
+@example([(1625, 100)], 0)
 def test_nobody_is_busy_longer_than_the_time_that_passed(told: list[tuple[int, int]], since: int) -> None:
     busy, known, newest = integral(told, since)
     assert 0 <= busy <= known <= (newest - since) / SECOND + 1e-9

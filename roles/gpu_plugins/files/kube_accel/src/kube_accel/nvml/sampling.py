@@ -38,7 +38,7 @@ def integral(samples: Iterable[tuple[int, int]], since: int) -> tuple[float, flo
     for stamp, percent in sorted(samples):
         if stamp > since and percent <= _PERCENT:
             seconds = min((stamp - since) / 1e6, LONGEST_SAMPLE)
-            busy += seconds * percent / _PERCENT
+            busy += seconds * (percent / _PERCENT)  # in this order never more than all of it
             known += seconds
         since = max(since, stamp)
     return busy, known, since
