@@ -18,7 +18,7 @@ from sim.nvml.topology import Topology, edit
 from unit.kube_accel.fraction_node import FractionNode
 from unit.kube_accel.metrics.page import Page, promtool
 from unit.kube_accel.metrics.proc import cgroup, run
-from unit.kube_accel.test_plugin_end_to_end import RESOURCE, Host, Plugin, wait
+from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, Plugin, wait
 from unit.kube_accel.test_plugin_end_to_end import pod as whole_pod
 
 
@@ -49,12 +49,19 @@ def until(read: Callable[[], Page], condition: Callable[[Page], object], what: s
     return pages[-1]
 
 
+def serving(host: Host, *flags: str) -> Plugin:
+    """A plugin whose GPUs kubelet knows."""
+    plugin = host.plugin("--metrics-interval", "1", *flags)
+    plugin.wait_ready()
+    host.kubelet.wait(lambda: len(host.healthy()) == 8, DEADLINE)
+    return plugin
+
+
 def test_gpus_are_told_of_as_prometheus_likes_it(host: Host) -> None:
     with edit(host.conf) as topology:
         topology.set_load(0, 40, memutil=20, used=1 << 30)
         topology.gpus[7].temp = None
-    plugin = host.plugin("--metrics-interval", "1")
-    plugin.wait_ready()
+    plugin = serving(host)
     page = until(
         lambda: scrape(plugin),
         lambda page: (
@@ -72,8 +79,7 @@ def test_gpus_are_told_of_as_prometheus_likes_it(host: Host) -> None:
 
 
 def test_a_driver_that_hangs_is_absent_and_counted_and_scrapes_go_on(host: Host) -> None:
-    plugin = host.plugin("--metrics-interval", "1")
-    plugin.wait_ready()
+    plugin = serving(host)
     wait(lambda: scrape(plugin).values(families.GPU_USED), "a collection")
     with edit(host.conf) as topology:
         topology.wedge("all")
@@ -181,8 +187,7 @@ def test_every_sharer_of_a_gpu_has_figures_of_its_own(vgpu: FractionNode) -> Non
 
 
 def test_a_whole_gpu_is_its_containers(host: Host) -> None:
-    plugin = host.plugin("--metrics-interval", "1")
-    plugin.wait_ready()
+    plugin = serving(host)
     allocation = host.admit("train", 1)
     ((uuid,),) = allocation.device_ids.values()
     with edit(host.conf) as topology:
@@ -199,8 +204,7 @@ def test_a_whole_gpu_is_its_containers(host: Host) -> None:
 
 
 def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
-    plugin = host.plugin("--metrics-interval", "1")
-    plugin.wait_ready()
+    plugin = serving(host)
     host.admit("short", 2)
 
     def paid(found: Plugin) -> float:
@@ -215,8 +219,7 @@ def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
     rows = allocations(host.root / "state")
     assert [(row.holder.pod, row.share.cores) for row in rows] == []
     plugin.kill()
-    successor = host.plugin("--metrics-interval", "1")
-    successor.wait_ready()
+    successor = serving(host)
     assert paid(successor) == charged
     host.admit("next", 1)
     wait(lambda: paid(successor) > charged, "more of it")
@@ -224,8 +227,7 @@ def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
 
 
 def test_dashboards_of_other_exporters_find_their_names(host: Host) -> None:
-    plugin = host.plugin("--metrics-interval", "1", "--metrics-aliases")
-    plugin.wait_ready()
+    plugin = serving(host, "--metrics-aliases")
 
     def page(path: str) -> Page:
         return Page(plugin.probe(path)[1].encode())
