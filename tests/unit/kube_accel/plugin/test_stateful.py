@@ -56,6 +56,8 @@ class Node(RuleBasedStateMachine):
         self.incident: set[int] = set()
         """GPUs of which an XID was told that no reset has ended; it would age for longer than a test takes."""
         self.hangs = False
+        self.agreed = True
+        """Each plugin has seen all there was: kubelet believes the first of two, the other may be a poll behind."""
         self.pods: dict[str, tuple[PodSpec, frozenset[str]]] = {}
         self.created = 0
 
@@ -74,6 +76,7 @@ class Node(RuleBasedStateMachine):
         }
         plugin = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
         self.plugins.append(plugin)
+        self.agreed = True
         self.kubelet.wait(lambda: any(f"-{plugin.pid}-" in name for name in self.kubelet.following()), DEADLINE)
 
     @property
@@ -89,6 +92,7 @@ class Node(RuleBasedStateMachine):
         with edit(self.conf) as node:
             node.set_health(gpu, "lost")
         self.lost.add(gpu)
+        self.agreed = len(self.plugins) < 2
 
     # One that was unhealthy before may be back before a plugin saw it lost, and then its XID goes on to count.
     @precondition(lambda self: self.lost - self.incident and not self.hangs)
@@ -98,13 +102,13 @@ class Node(RuleBasedStateMachine):
         with edit(self.conf) as node:
             node.set_health(gpu, "ok")
         self.lost.discard(gpu)
+        self.agreed = len(self.plugins) < 2
 
     @precondition(lambda self: not self.hangs)
     @rule(gpu=gpus, xid=st.sampled_from([APPLICATION_XID, CRITICAL_XID]), by_nvml=st.booleans())
     def an_xid_comes(self, gpu: int, xid: int, by_nvml: bool) -> None:
-        if xid == CRITICAL_XID and gpu in self.lost and len(self.plugins) > 1:
-            # Kubelet believes the first that saw it lost. The other may not have, and then the XID goes on to count.
-            return
+        if gpu in self.lost and not self.agreed:
+            return  # to a plugin that has not seen it lost the XID goes on to count when it is back
         if by_nvml:
             with edit(self.conf) as node:
                 node.raise_xid(gpu, xid)
@@ -114,8 +118,9 @@ class Node(RuleBasedStateMachine):
         # A lost GPU will have been reset when it is back.
         if xid == CRITICAL_XID and gpu not in self.lost:
             self.incident.add(gpu)
+        self.agreed = len(self.plugins) < 2
 
-    @precondition(lambda self: not self.hangs)
+    @precondition(lambda self: self.agreed and not self.hangs)
     @rule()
     def the_driver_hangs(self) -> None:
         with edit(self.conf) as node:
@@ -150,6 +155,7 @@ class Node(RuleBasedStateMachine):
     @rule()
     def an_upgrade_ends(self) -> None:
         self.end(self.plugins.pop(0))
+        self.agreed = True
 
     @rule(count=st.integers(1, GPUS))
     def a_pod_comes(self, count: int) -> None:
