@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of role monitoring, by Prometheus' own tool."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from prometheus import need
+from unit.roles.monitoring.served import REPOSITORY, RULES, asked, recorded, unknown
+
+TESTS = Path(__file__).parent / "monitoring/rules.yml"
+RUNBOOKS = REPOSITORY / "docs/runbooks"
+
+
+def rules(file: str, kind: str) -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load((RULES / file).read_text())["groups"]
+    return {rule[kind]: rule for group in groups for rule in group["rules"]}
+
+
+ALERTS = rules("alerts.yml", "alert")
+RECORDS = rules("recording.yml", "record")
+GROUPS = yaml.safe_load(TESTS.read_text())["tests"]
+
+
+def promtool(*words: str | Path) -> None:
+    done = subprocess.run([need("promtool"), *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_takes_the_rules() -> None:
+    promtool("check", "rules", *RULES.iterdir())
+
+
+def test_alerts_fire_and_stay_silent_as_they_should() -> None:
+    promtool("test", "rules", TESTS)
+
+
+def samples(alert: str) -> list[list[str]]:
+    """What has to fire, moment by moment, in the groups of promtool's test that bear the alert's name."""
+    checks = [
+        check
+        for group in GROUPS
+        if group["name"].partition(",")[0] == alert
+        for check in group["promql_expr_test"]
+        if f'"{alert}"' in check["expr"]
+    ]
+    return [[sample["labels"] for sample in check.get("exp_samples", ())] for check in checks]
+
+
+UNITS = {"m": 1, "h": 60}
+MINUTES = {
+    alert: int(rule["for"][:-1]) * UNITS[rule["for"][-1]] if "for" in rule else 0 for alert, rule in ALERTS.items()
+}
+
+
+def waits(alert: str, minutes: int) -> list[dict[str, Any]]:
+    """promtool's groups, which ask of what fires how many minutes it was pending before."""
+    groups = []
+    for group in GROUPS:
+        checks = []
+        for check in group["promql_expr_test"] if group["name"].partition(",")[0] == alert else ():
+            for labels in (sample["labels"] for sample in check.get("exp_samples", ()) if alert in sample["labels"]):
+                pending = labels.removeprefix("ALERTS").replace('alertstate="firing"', 'alertstate="pending"')
+                told = [{"labels": pending, "value": minutes}] if minutes else []
+                question = {"expr": f"count_over_time(ALERTS{pending}[1d])", "eval_time": check["eval_time"]}
+                checks.append(question | {"exp_samples": told})
+        if checks:
+            groups.append({**group, "promql_expr_test": checks})
+    return groups
+
+
+def waited(minutes: dict[str, int], directory: Path) -> str:
+    """What promtool has against these minutes. Each alert has a file of its own: with all of them it takes long."""
+    files = []
+    for alert, expected in minutes.items():
+        rules_of = [str(RULES / "recording.yml")] if ":" in re.sub("{.*?}", "", ALERTS[alert]["expr"]) else []
+        rule, test = directory / f"{alert}.rule.yml", directory / f"{alert}.yml"
+        rule.write_text(yaml.safe_dump({"groups": [{"name": alert, "rules": [ALERTS[alert]]}]}))
+        head = {"rule_files": [*rules_of, str(rule)], "evaluation_interval": "1m"}
+        test.write_text(yaml.safe_dump(head | {"tests": waits(alert, expected)}))
+        files.append(test)
+    done = subprocess.run([need("promtool"), "test", "rules", *files], capture_output=True, text=True)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def test_every_alert_waits_as_long_as_it_says_and_not_a_minute_less_or_more(tmp_path: Path) -> None:
+    assert all(waits(alert, minutes) for alert, minutes in MINUTES.items())
+    assert waited(MINUTES, tmp_path) == ""
+
+
+@pytest.mark.parametrize("alert", ["GpuUnhealthy", "GpuXidCritical", "GpuMemoryNearLimit"])
+def test_a_minute_more_or_less_is_noticed(alert: str, tmp_path: Path) -> None:
+    assert alert in waited({alert: MINUTES[alert] + 1}, tmp_path)
+
+
+def series(alert: str) -> int:
+    return sum(len(group["input_series"]) for group in GROUPS if group["name"].partition(",")[0] == alert)
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_is_seen_to_fire_and_to_stay_silent(alert: str) -> None:
+    fires = [labels for found in samples(alert) for labels in found]
+    assert fires, f"{alert} never fires in {TESTS.name}"
+    silent = any(not found for found in samples(alert)) or series(alert) > len(set(fires))
+    assert silent, f"{alert} is never silent in {TESTS.name}"
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_every_alert_says_what_to_do(alert: str) -> None:
+    rule = ALERTS[alert]
+    assert rule["labels"]["severity"] in ("critical", "warning", "info")
+    assert set(rule["annotations"]) == {"summary", "description"}
+    labels = {name for found in samples(alert) for sample in found for name in re.findall(r"(\w+)=", sample)}
+    for text in rule["annotations"].values():
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, text
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    assert {path.stem for path in RUNBOOKS.iterdir()} - {"README"} == set(ALERTS)
+    index = (RUNBOOKS / "README.md").read_text()
+    for alert, rule in ALERTS.items():
+        page = (RUNBOOKS / f"{alert}.md").read_text()
+        assert page.startswith(f"# {alert}\n")
+        assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["What it means", "How to check", "What to do"], alert
+        assert f"| [{alert}]({alert}.md) | {rule['labels']['severity']} |" in index
+
+
+@pytest.mark.parametrize("rule", [*ALERTS.values(), *RECORDS.values()], ids=[*ALERTS, *RECORDS])
+def test_rules_ask_for_what_is_served(rule: dict[str, Any]) -> None:
+    assert asked(rule["expr"])
+    assert unknown(rule["expr"]) == []
+
+
+def test_what_is_not_served_is_found() -> None:
+    assert unknown('sum by (node) (rate(accel_gpu_wear{node="a"}[5m])) > 1') == ["accel_gpu_wear"]
+    assert unknown('accel_gpu_healthy{pod="a", node=~"b|c"} == 0') == ["accel_gpu_healthy['pod']"]
+    assert unknown('up{job="x"} and on (node) max_over_time(accel_gpu_healthy[1h]) offset 2h') == []
+    assert recorded()["model:accel_gpus:count"] == {"model"}
