@@ -1,0 +1,173 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Pages of counters from the samples of plugins' metrics, and as text that is kept for a later report. Pure."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+
+from .gpu_usage import Account, Charge, Gpus, Page
+from .gpu_view import read_series
+
+CAPACITY = "accel_node_gpu_seconds_total"
+CHARGED = "accel_namespace_gpu_seconds_total"
+BUSY = "accel_namespace_gpu_busy_seconds_total"
+MEMORY = "accel_namespace_gpu_memory_byte_seconds_total"
+INFO = "accel_gpu_info"
+SIZE = "accel_gpu_memory_capacity_bytes"
+PAGE_FAMILIES = (CAPACITY, CHARGED, BUSY, MEMORY, INFO, SIZE)
+
+ALLOCATED_GPUS = "accel_container_gpu_allocated_gpus"
+UTILIZATION = "accel_container_gpu_utilization_ratio"
+REQUEST = "accel_container_gpu_memory_request_bytes"
+PEAK = "accel_container_gpu_memory_peak_bytes"
+
+_VERSION = 1
+_OWN = ("namespace", "pod", "container")
+_SERIES = ("__name__", "node", "mode", "model", "uuid", "index", "pci_bus_id", "driver_version", "cuda_version", *_OWN)
+
+
+class Sample(NamedTuple):
+    """One value of one series."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: str
+    at: float = 0.0
+
+
+class Place(NamedTuple):
+    """A container's part of a GPU."""
+
+    node: str
+    uuid: str
+    namespace: str
+    pod: str
+    container: str
+    mode: str
+
+
+class StateError(ValueError):
+    """A kept text is not one that ``encode`` made. Says what is wrong with it."""
+
+
+@dataclass
+class _Draft:
+    """A page while its samples come in."""
+
+    capacity: Dict[str, Fraction] = field(default_factory=dict)
+    charges: Dict[Account, List[Fraction]] = field(default_factory=dict)
+    models: Dict[str, str] = field(default_factory=dict)
+    sizes: Dict[str, int] = field(default_factory=dict)
+
+    def page(self, at: float, source: str) -> Page:
+        """What it became."""
+        gpus: Dict[str, Gpus] = {}
+        for uuid, model in self.models.items():
+            known = gpus.get(model, Gpus(0, 0))
+            gpus[model] = Gpus(known.number + 1, max(known.memory_bytes, self.sizes.get(uuid, 0)))
+        charges = {account: Charge(*amounts) for account, amounts in self.charges.items()}
+        return Page(at, source, self.capacity, charges, gpus)
+
+
+def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
+    """By node, those that counted anything. What is no number of ours is left out, as a series that nobody made."""
+    drafts: Dict[Tuple[str, str, float], _Draft] = collections.defaultdict(_Draft)
+    for sample in samples:
+        labels = sample.labels
+        value = number(sample.value)
+        node = own(labels, "node")
+        if value is None or not node:
+            continue
+        draft = drafts[node, _source(labels), sample.at]
+        if sample.name == CAPACITY:
+            draft.capacity[labels.get("model", "")] = value
+        elif sample.name in _COUNTED and own(labels, "namespace"):
+            account = Account(own(labels, "namespace"), labels.get("mode", ""), labels.get("model", ""))
+            draft.charges.setdefault(account, [Fraction(0)] * len(_COUNTED))[_COUNTED.index(sample.name)] = value
+        elif sample.name == INFO:
+            draft.models[labels.get("uuid", "")] = labels.get("model", "")
+        elif sample.name == SIZE:
+            draft.sizes[labels.get("uuid", "")] = int(value)
+    found: Dict[str, List[Page]] = {}
+    for (node, source, at), draft in sorted(drafts.items(), key=lambda item: item[0][2]):
+        if draft.capacity or draft.charges:
+            found.setdefault(node, []).append(draft.page(at, source))
+    return found
+
+
+_COUNTED = (CHARGED, BUSY, MEMORY)
+"""As in Charge."""
+
+
+def samples_of(text: str, at: float) -> Iterator[Sample]:
+    """Of a page in Prometheus' text format, that a plugin served at a time."""
+    for name, labels, value in read_series(text):
+        yield Sample(name, labels, value, at)
+
+
+def place(labels: Mapping[str, str]) -> Place:
+    """Whose a container's series is."""
+    return Place(*(own(labels, name) for name in Place._fields))
+
+
+def own(labels: Mapping[str, str], name: str) -> str:
+    """A label as the plugin gave it: Prometheus renames it where the scrape has no ``honor_labels``."""
+    return labels.get(f"exported_{name}", labels.get(name, ""))
+
+
+def number(text: str) -> Optional[Fraction]:
+    """Exactly what is written; None for what is no number, and for one below 0 or beyond what a float can be."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    if not 0 <= value < math.inf:
+        return None
+    # An exponent without bounds would make a fraction without bounds.
+    return Fraction(text) if value else Fraction(0)
+
+
+def encode(taken: Mapping[str, Page]) -> str:
+    """Pages by node, as text."""
+    nodes = {
+        name: {
+            "at": page.at,
+            "capacity": {model: str(seconds) for model, seconds in sorted(page.capacity.items())},
+            "charges": [[*account, *map(str, charge)] for account, charge in sorted(page.charges.items())],
+            "gpus": {model: list(gpus) for model, gpus in sorted(page.gpus.items())},
+        }
+        for name, page in sorted(taken.items())
+    }
+    return json.dumps({"version": _VERSION, "nodes": nodes}, indent=1) + "\n"
+
+
+def decode(text: str) -> Dict[str, Page]:
+    """What ``encode`` made it of. Raises StateError."""
+    try:
+        document = json.loads(text)
+        if document["version"] != _VERSION:
+            raise StateError(f"it is of version {document['version']!r}, and this reads {_VERSION}")
+        return {str(name): _page(entry) for name, entry in document["nodes"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError) as error:
+        if isinstance(error, StateError):
+            raise
+        raise StateError(f"it is not what an earlier report kept: {error!r}") from error
+
+
+def _page(entry: Mapping[str, Any]) -> Page:
+    charges = {Account(*row[:3]): Charge(*map(Fraction, row[3:])) for row in entry["charges"]}
+    capacity = {model: Fraction(seconds) for model, seconds in entry["capacity"].items()}
+    gpus = {model: Gpus(int(amount), int(memory)) for model, (amount, memory) in entry["gpus"].items()}
+    return Page(float(entry["at"]), "kept", capacity, charges, gpus)
+
+
+def _source(labels: Mapping[str, str]) -> str:
+    """What a scrape adds to tell plugins of one node apart, in a form to show."""
+    kept = {name: value for name, value in labels.items() if name not in _SERIES and not name.startswith("exported_")}
+    return ", ".join(f"{name}={value}" for name, value in sorted(kept.items()))

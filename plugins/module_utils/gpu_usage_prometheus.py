@@ -1,0 +1,150 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What to ask a Prometheus for a report. Whoever asks is passed in.
+
+Raw samples at the edges of the period's parts are enough for counters; all samples of a node are fetched where its
+counters began anew or it was silent at an edge.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence
+
+from .gpu_usage import GAP_SECONDS, Account, Page, Window
+from .gpu_usage_pages import (
+    ALLOCATED_GPUS,
+    CAPACITY,
+    INFO,
+    PAGE_FAMILIES,
+    PEAK,
+    REQUEST,
+    SIZE,
+    UTILIZATION,
+    Place,
+    Sample,
+    number,
+    own,
+    pages,
+    place,
+)
+from .gpu_usage_sizing import Holding
+
+Ask = Callable[[str, float], Sequence[Mapping[str, Any]]]
+"""The series that an expression has at a time, as the HTTP API's ``result``."""
+
+_PLACE = (
+    "node, exported_node, uuid, namespace, exported_namespace, pod, exported_pod, container, exported_container, mode"
+)
+_STEPS = 2000
+"""Of a period, in looking for how long a container was there."""
+
+
+def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
+    """Pages by node that ``usage`` needs. ``selector``: further label matchers, as of one cluster or job."""
+    families = f'__name__=~"{"|".join(PAGE_FAMILIES)}"'
+    edges = []
+    for edge in window.edges:
+        told = pages(_samples(ask(f"{{{_matchers(families, selector)}}}[{GAP_SECONDS}s]", edge), last=True))
+        edges.append({node: _last(found) for node, found in told.items()})
+    found: Dict[str, List[Page]] = {}
+    for at_edge in edges:
+        for node, told_then in at_edge.items():
+            found.setdefault(node, []).extend(told_then)
+    for part in range(len(edges) - 1):
+        end, span = window.edges[part + 1], int(window.edges[part + 1] - window.edges[part])
+        lowest = f"min by (node, exported_node, model) (min_over_time({_series(CAPACITY, selector)}[{span}s]))"
+        doubtful = {}
+        for series in ask(lowest, end):
+            labels = series["metric"]
+            node = own(labels, "node")
+            sides = [edges[side].get(node) for side in (part, part + 1)]
+            if not all(sides) or _fell(series, sides[0] or []):
+                doubtful[node] = "exported_node" if "exported_node" in labels else "node"
+        for node, label in sorted(doubtful.items()):
+            of_node = _matchers(f"{families}, {label}={json.dumps(node, ensure_ascii=False)}", selector)
+            told = pages(_samples(ask(f"{{{of_node}}}[{span}s]", end)))
+            found.setdefault(node, []).extend(told.get(node, ()))
+    return found
+
+
+def used_known(ask: Ask, window: Window, selector: str) -> Dict[Account, float]:
+    """Of how much of an account's containers' time it is known what they used."""
+    by = "namespace, exported_namespace, mode, uuid"
+    span = int(window.end - window.start)
+    answer = ask(f"max by (uuid, model) (max_over_time({_series(INFO, selector)}[{span}s]))", window.end)
+    models = {series["metric"].get("uuid", ""): series["metric"].get("model", "") for series in answer}
+    counts = []
+    for name in (UTILIZATION, ALLOCATED_GPUS):
+        count: Dict[Account, float] = collections.defaultdict(float)
+        for series in ask(f"sum by ({by}) (count_over_time({_series(name, selector)}[{span}s]))", window.end):
+            labels = series["metric"]
+            model = models.get(labels.get("uuid", ""), "")
+            count[Account(own(labels, "namespace"), labels.get("mode", ""), model)] += _value(series)
+        counts.append(count)
+    known, all_of_it = counts
+    return {account: min(1.0, known[account] / count) for account, count in all_of_it.items() if count > 0}
+
+
+def holdings(ask: Ask, window: Window, selector: str) -> List[Holding]:
+    """What containers asked for of GPUs' memory in the period, and the most that they used."""
+    span = int(window.end - window.start)
+
+    def over_time(function: str, name: str) -> Dict[Place, float]:
+        expression = f"max by ({_PLACE}) ({function}({_series(name, selector)}[{span}s]))"
+        return {place(series["metric"]): _value(series) for series in ask(expression, window.end)}
+
+    asked, peak = over_time("max_over_time", REQUEST), over_time("max_over_time", PEAK)
+    shares = over_time("max_over_time", ALLOCATED_GPUS)
+    sizes_of = f"max by (uuid) (max_over_time({_series(SIZE, selector)}[{span}s]))"
+    sizes = {series["metric"].get("uuid", ""): _value(series) for series in ask(sizes_of, window.end)}
+    step = max(60, span // _STEPS)
+    seen = {}
+    for side in ("min", "max"):
+        moments = f"{side}_over_time(timestamp({_series(ALLOCATED_GPUS, selector)})[{span}s:{step}s])"
+        answer = ask(f"{side} by ({_PLACE}) ({moments})", window.end)
+        seen[side] = {place(series["metric"]): _value(series) for series in answer}
+    return [
+        Holding(
+            where,
+            asked.get(where, shares[where] * sizes.get(where.uuid, 0.0)),
+            peak.get(where),
+            seen["max"].get(where, 0.0) - seen["min"].get(where, 0.0),
+            whole=where not in asked,
+        )
+        for where in sorted(shares)
+    ]
+
+
+def _series(name: str, selector: str) -> str:
+    return f"{name}{{{selector}}}" if selector else name
+
+
+def _matchers(first: str, selector: str) -> str:
+    return f"{first}, {selector}" if selector else first
+
+
+def _samples(answer: Iterable[Mapping[str, Any]], last: bool = False) -> Iterator[Sample]:
+    """All of them, or the last of each series."""
+    for series in answer:
+        labels = series["metric"]
+        for at, value in series["values"][-1:] if last else series["values"]:
+            yield Sample(labels.get("__name__", ""), labels, value, float(at))
+
+
+def _last(told: Iterable[Page]) -> List[Page]:
+    """The last of each plugin."""
+    return list({page.source: page for page in told}.values())
+
+
+def _fell(series: Mapping[str, Any], before: Sequence[Page]) -> bool:
+    """Whether it was once below what it had been at the edge before, by more than two plugins differ."""
+    model = series["metric"].get("model", "")
+    lowest = number(series["value"][1])
+    return lowest is not None and any(lowest < page.capacity.get(model, 0) - page.lag for page in before)
+
+
+def _value(series: Mapping[str, Any]) -> float:
+    value = number(series["value"][1])
+    return 0.0 if value is None else float(value)

@@ -1,0 +1,555 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_usage_report
+short_description: Report the GPU-hours that namespaces had, used and owe
+version_added: 0.1.0
+description:
+  - Reports GPU-hours by namespace, mode and model, with what was used of them, what was idle, and what they cost.
+  - Reads the counters that plugins keep, from Prometheus or, without O(prometheus_url), from the plugins themselves.
+  - Amounts are differences of counters as they were read last before both ends of the period. Nothing is extrapolated,
+    so periods that follow each other leave nothing out and count nothing twice.
+  - What was allocated and what was free come to what there was, for each model.
+  - Changes nothing but the files that it is told to write.
+options:
+  prometheus_url:
+    description: Where Prometheus is, or what speaks its HTTP API, with the path before C(/api).
+    type: str
+  prometheus_token_file:
+    description: A file with the bearer token to send.
+    type: path
+  prometheus_ca_file:
+    description: The certificate authority to trust, instead of the system's.
+    type: path
+  prometheus_validate_certs:
+    description: Whether the server's certificate has to be valid.
+    type: bool
+    default: true
+  prometheus_selector:
+    description:
+      - Label matchers that series must have, as C(job="kube-accel").
+      - Name the plugins' job where tenants have metrics of their own scraped, or a tenant could tell what others used.
+        Name the cluster where Prometheus has several.
+    type: str
+    default: ""
+  prometheus_timeout:
+    description: How many seconds one query may take.
+    type: int
+    default: 60
+  start:
+    description:
+      - Begin of the period, as C(2026-11-01) or C(2026-11-01T06:00:00+01:00); UTC where no offset is given.
+      - With O(prometheus_url) alone, as O(end) and O(period).
+    type: str
+  end:
+    description: End of the period; now where it is not given.
+    type: str
+  period:
+    description: Length of the period, as C(24h), C(7d) or C(4w), in place of O(start); 7 days where neither is given.
+    type: str
+  since:
+    description:
+      - A file that O(keep) made earlier; the period begins when it was made.
+      - Without it, and without Prometheus, amounts are those since the plugins' ledgers began.
+    type: path
+  keep:
+    description: Where to keep what plugins tell now, for O(since) of a later report. Without Prometheus alone.
+    type: path
+  plugins_namespace:
+    description: Where plugins run.
+    type: str
+    default: kube-system
+  nodes_come_and_go:
+    description:
+      - Take a node that is silent at an end of the period for one that was not there then, as where nodes are added and
+        removed by load. Otherwise it is one of the problems in RV(report).
+    type: bool
+    default: false
+  policy:
+    description: What is charged. In each case what is charged and what is not come to what there was.
+    type: str
+    choices:
+      allocated: What a namespace had, the larger of its parts of cores and memory.
+      used: The time that its kernels ran; what it had where that is not known.
+      memory: Its part of the GPU's memory.
+      spread: What it had, and of what was free in the same day (or hour, in a period of two days at most) its part.
+    default: allocated
+  prices:
+    description: Price of a GPU-hour by model. A model that is not in it has no cost.
+    type: dict
+    default: {}
+  currency:
+    description: What prices are in, for people to read.
+    type: str
+    default: ""
+  right_size_below:
+    description: Pods whose peak stayed below this percentage of the memory they asked for are listed.
+    type: int
+    default: 30
+  right_size_after:
+    description: Pods that were there for less are not judged. Without Prometheus, how long is not known.
+    type: str
+    default: 1h
+  html_file:
+    description: Where to write the report as one HTML document with charts. The directory must be there.
+    type: path
+  csv_file:
+    description: Where to write it as CSV, one row a day (or hour), namespace, mode and model.
+    type: path
+  json_file:
+    description: Where to write RV(report) as JSON.
+    type: path
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+requirements:
+  - kubernetes, without O(prometheus_url)
+attributes:
+  check_mode:
+    support: full
+    details: Reads and reports as ever, and writes no file.
+  diff_mode:
+    support: full
+  idempotent:
+    support: partial
+    details: A period that ends now, and O(keep), are others each time.
+  platform:
+    support: full
+    platforms: posix
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Report October
+  accel.kubernetes.gpu_usage_report:
+    prometheus_url: https://prometheus.example.com
+    prometheus_token_file: /etc/report/token
+    prometheus_selector: job="kube-accel"
+    start: 2026-10-01
+    end: 2026-11-01
+    prices:
+      NVIDIA H100 80GB HBM3: 2.50
+      Tesla T4: 0.35
+    currency: EUR
+    html_file: /srv/reports/2026-10.html
+    csv_file: /srv/reports/2026-10.csv
+  register: october
+
+- name: Show it
+  ansible.builtin.debug:
+    msg: "{{ october.table }}"
+
+- name: Report what was since the last report, without a Prometheus
+  accel.kubernetes.gpu_usage_report:
+    since: /srv/reports/2026-10.state
+    keep: /srv/reports/2026-11.state
+"""
+
+RETURN = r"""
+report:
+  description: The report. Hours have six decimals, what is not known is null.
+  returned: success
+  type: dict
+  contains:
+    version:
+      description: Of this structure. It grows when a key changes its meaning or goes.
+      type: int
+      sample: 1
+    start:
+      description: Begin of the period, and C(end) its end.
+      type: str
+      sample: "2026-10-01T00:00:00Z"
+    rows:
+      description: By model, namespace and mode.
+      type: list
+      elements: dict
+      sample:
+        - namespace: team-a
+          mode: vgpu
+          model: NVIDIA H100 80GB HBM3
+          allocated_gpu_hours: 744.0
+          used_gpu_hours: 512.25
+          used_complete: true
+          idle_gpu_hours: 231.75
+          memory_gib_hours: 47616.0
+          charged_gpu_hours: 744.0
+          price: 2.5
+          cost: 1860.0
+    free:
+      description: By model, what nobody had. With the rows it comes to the capacity.
+      type: list
+      elements: dict
+    unknown:
+      description: By model, about how much there would have been in the time that nothing is known of.
+      type: list
+      elements: dict
+    totals:
+      description: Sums over all rows.
+      type: dict
+    parts:
+      description: The same day by day, or hour by hour, by namespace.
+      type: list
+      elements: dict
+    nodes:
+      description: From when to when each node is known.
+      type: list
+      elements: dict
+    right_sizing:
+      description: Pods that never used what they asked for, and what would do.
+      type: list
+      elements: dict
+    problems:
+      description: What is not known, one sentence each.
+      type: list
+      elements: str
+    notes:
+      description: What else to know.
+      type: list
+      elements: str
+complete:
+  description: Whether nothing is unknown.
+  returned: success
+  type: bool
+table:
+  description: The report as a table, line by line.
+  returned: success
+  type: list
+  elements: str
+csv:
+  description: The report as CSV.
+  returned: success
+  type: str
+"""
+
+import copy
+import json
+import os
+import re
+import time
+from datetime import datetime, timezone
+from fractions import Fraction
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+
+from ansible.module_utils.urls import ConnectionError as UrlConnectionError
+from ansible.module_utils.urls import SSLValidationError, open_url
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    gpu_usage,
+    gpu_usage_html,
+    gpu_usage_pages,
+    gpu_usage_plugins,
+    gpu_usage_prometheus,
+    gpu_usage_sizing,
+    gpu_usage_text,
+    gpu_view,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
+    ApiServerError,
+    explained,
+    objects,
+    text_at,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.replaced_file import replace_file
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+_UNITS = {"h": 3600, "d": 86400, "w": 7 * 86400}
+_LONGEST = 400 * 86400
+_MODE = 0o644
+_FILES = ("html_file", "csv_file", "json_file", "keep")
+
+
+class ReportError(Exception):
+    """A report cannot be made. Says why."""
+
+
+def main() -> None:
+    """Run the module."""
+    spec = {
+        "prometheus_url": {"type": "str"},
+        "prometheus_token_file": {"type": "path", "no_log": False},
+        "prometheus_ca_file": {"type": "path"},
+        "prometheus_validate_certs": {"type": "bool", "default": True},
+        "prometheus_selector": {"type": "str", "default": ""},
+        "prometheus_timeout": {"type": "int", "default": 60},
+        "start": {"type": "str"},
+        "end": {"type": "str"},
+        "period": {"type": "str"},
+        "since": {"type": "path"},
+        "keep": {"type": "path"},
+        "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
+        "nodes_come_and_go": {"type": "bool", "default": False},
+        "policy": {"type": "str", "choices": list(gpu_usage.POLICIES), "default": gpu_usage.ALLOCATED},
+        "prices": {"type": "dict", "default": {}},
+        "currency": {"type": "str", "default": ""},
+        "right_size_below": {"type": "int", "default": 30},
+        "right_size_after": {"type": "str", "default": "1h"},
+        "html_file": {"type": "path"},
+        "csv_file": {"type": "path"},
+        "json_file": {"type": "path"},
+    }
+    sides = [("prometheus_url", name) for name in ("since", "keep")]
+    module = AnsibleK8SModule(
+        argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec},
+        mutually_exclusive=[("start", "period"), *sides],
+        required_by=dict.fromkeys(("start", "end", "period"), ("prometheus_url",)),
+        supports_check_mode=True,
+        check_k8s=False,
+        check_pyyaml=False,
+    )
+    for option in _FILES:
+        _check_place(module, option, module.params[option])
+    try:
+        prices = _prices(module.params["prices"])
+        after = _seconds("right_size_after", module.params["right_size_after"])
+        kept: Optional[str] = None
+        if module.params["prometheus_url"]:
+            found = _from_prometheus(module, _window(module.params, int(time.time())))
+        else:
+            module.requires("kubernetes")
+            with explained():
+                found, kept = _from_plugins(module)
+    except (ReportError, ApiServerError, gpu_usage.UsageError) as error:
+        module.fail_json(msg=str(error))
+    ratio = module.params["right_size_below"] / 100
+    oversized, unknown_pods = gpu_usage_sizing.oversized(found.holdings, ratio, after)
+    report = gpu_usage_text.Report(
+        found.usage,
+        found.source,
+        module.params["policy"],
+        prices,
+        module.params["currency"],
+        found.used_known,
+        tuple(oversized),
+        unknown_pods,
+        ratio,
+        (*found.problems, *found.usage.problems),
+        tuple(_notes(found, prices)),
+    )
+    told = gpu_usage_text.document(report)
+    table, csv = gpu_usage_text.table(report), gpu_usage_text.comma_separated(report)
+    files = {
+        "html_file": lambda: gpu_usage_html.page(report),
+        "csv_file": lambda: csv,
+        "json_file": lambda: json.dumps(told, indent=2, ensure_ascii=False) + "\n",
+        "keep": lambda: kept or "",
+    }
+    diffs = []
+    for option, make in files.items():
+        if module.params[option]:
+            diffs += _written(module, option, module.params[option], make())
+    module.exit_json(
+        changed=bool(diffs), diff=diffs, report=told, complete=report.complete, table=table.splitlines(), csv=csv
+    )
+
+
+class _Found:
+    """What a report is made of."""
+
+    def __init__(
+        self,
+        source: str,
+        usage: gpu_usage.Usage,
+        used_known: Mapping[gpu_usage.Account, float],
+        holdings: Sequence[gpu_usage_sizing.Holding],
+        problems: Sequence[str],
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.source, self.usage, self.used_known = source, usage, used_known
+        self.holdings, self.problems, self.notes = holdings, problems, notes
+
+
+def _from_prometheus(module: AnsibleK8SModule, window: gpu_usage.Window) -> _Found:
+    ask, warnings = _Prometheus(module.params), []
+    selector = module.params["prometheus_selector"].strip()
+    pages = gpu_usage_prometheus.gather(ask, window, selector)
+    usage = gpu_usage.usage(pages, window, module.params["nodes_come_and_go"])
+    known = gpu_usage_prometheus.used_known(ask, window, selector)
+    holdings = gpu_usage_prometheus.holdings(ask, window, selector)
+    warnings = [f"Prometheus warns: {warning}" for warning in dict.fromkeys(ask.warnings)]
+    if not usage.nodes:
+        which = f" with {selector}" if selector else ""
+        warnings.append(
+            f"Prometheus has no {gpu_usage_pages.CAPACITY}{which} of this period; does it scrape the plugins?"
+        )
+    return _Found("Prometheus", usage, known, holdings, warnings)
+
+
+def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:
+    """And what to keep of it."""
+    earlier = _kept(module.params["since"]) if module.params["since"] else None
+    client = get_api_client(module=module)
+    nodes, pods = list(objects(client, "Node")), list(objects(client, "Pod"))
+    namespace = module.params["plugins_namespace"]
+    paths = gpu_view.metrics_paths(pods, namespace)
+    problems = [
+        f"node {node.name}: no plugin of it runs in {namespace}"
+        for node in gpu_view.view(nodes, pods).nodes
+        if node.name not in paths
+    ]
+    told: Dict[str, gpu_usage.Page] = {}
+    samples: List[gpu_usage_pages.Sample] = []
+    for name, path in sorted(paths.items()):
+        try:
+            text = text_at(client, path, gpu_view.PAGE_BYTES)
+        except ApiServerError as error:
+            problems.append(f"node {name}: {error}")
+            continue
+        mine = list(gpu_usage_pages.samples_of(text, time.time()))
+        page = gpu_usage_pages.pages(mine).get(name)
+        if page:
+            told[name] = page[-1]
+            samples += mine
+        else:
+            problems.append(
+                f"node {name}: its plugin tells no {gpu_usage_pages.CAPACITY}; is gpu_plugins_metrics_enabled?"
+            )
+    window = gpu_usage_plugins.period(told, earlier, time.time())
+    pages = gpu_usage_plugins.together(told, earlier)
+    usage = gpu_usage.usage(pages, window, module.params["nodes_come_and_go"])
+    began = "since an earlier report" if earlier is not None else "since their ledgers began"
+    notes = ["Right-sizing looks at the containers that run now, and their peaks since they got their GPUs."]
+    known = gpu_usage_plugins.used_known(samples)
+    holdings = gpu_usage_plugins.holdings(samples)
+    found = _Found(f"the plugins' counters {began}", usage, known, holdings, problems, notes)
+    return found, gpu_usage_pages.encode(gpu_usage_plugins.to_keep(told, earlier))
+
+
+class _Prometheus:
+    """Asks one. Raises ReportError."""
+
+    def __init__(self, params: Mapping[str, Any]) -> None:
+        self.warnings: List[str] = []
+        self._url = params["prometheus_url"].rstrip("/")
+        self._shown = re.sub(r"//[^/@]*@", "//", self._url)
+        self._headers = {"Accept": "application/json"}
+        if params["prometheus_token_file"]:
+            self._headers["Authorization"] = f"Bearer {_text(params['prometheus_token_file'], 'token').strip()}"
+        self._options = {
+            "validate_certs": params["prometheus_validate_certs"],
+            "ca_path": params["prometheus_ca_file"],
+            "timeout": params["prometheus_timeout"],
+            # A redirect would take the token elsewhere.
+            "follow_redirects": "none",
+        }
+
+    def __call__(self, expression: str, at: float) -> List[Dict[str, Any]]:
+        """The series that it has at a time."""
+        url = f"{self._url}/api/v1/query?{urlencode({'query': expression, 'time': at})}"
+        try:
+            with open_url(url, headers=self._headers, **self._options) as answer:
+                document = json.load(answer)
+        except HTTPError as error:
+            raise ReportError(f"{self._shown} refused a query with status {error.code}: {_why(error)}") from error
+        except (URLError, OSError, UrlConnectionError, SSLValidationError, ValueError) as error:
+            raise ReportError(f"{self._shown} did not answer as Prometheus does: {error}") from error
+        try:
+            self.warnings += document.get("warnings") or []
+            return document["data"]["result"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ReportError(f"{self._shown} did not answer as Prometheus does: {str(document)[:200]}") from error
+
+
+def _why(error: HTTPError) -> str:
+    body = error.read().decode(errors="replace")
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return " ".join(body.split())[:200] or str(error.reason)
+
+
+def _window(params: Mapping[str, Any], now: int) -> gpu_usage.Window:
+    end = _time("end", params["end"]) if params["end"] else now
+    start = _time("start", params["start"]) if params["start"] else end - _seconds("period", params["period"] or "7d")
+    if end > now:
+        raise ReportError(f"end: {gpu_usage.moment(end)} has not come yet")
+    if not 60 <= end - start <= _LONGEST:
+        raise ReportError(
+            f"a period is of a minute to {_LONGEST // 86400} days, and {gpu_usage.moment(start)} to "
+            f"{gpu_usage.moment(end)} is not"
+        )
+    return gpu_usage.window(start, end)
+
+
+def _time(option: str, text: str) -> int:
+    try:
+        found = datetime.fromisoformat(re.sub(r"[Zz]\Z", "+00:00", text.strip()))
+    except ValueError as error:
+        raise ReportError(f"{option}: {text} is no time; write 2026-11-01 or 2026-11-01T06:00:00+01:00") from error
+    return int((found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp())
+
+
+def _seconds(option: str, text: str) -> int:
+    match = re.match(r"\s*([0-9]{1,6})\s*([hdw])\s*\Z", text)
+    if match is None:
+        raise ReportError(f"{option}: {text} is no length of time; write 24h, 7d or 4w")
+    return int(match.group(1)) * _UNITS[match.group(2)]
+
+
+def _prices(told: Mapping[str, Any]) -> Dict[str, Fraction]:
+    found = {}
+    for model, price in told.items():
+        amount = None if isinstance(price, bool) else gpu_usage_pages.number(str(price))
+        if amount is None:
+            raise ReportError(f"prices: {model}: {price} is no price; write the amount of one GPU-hour, as 2.50")
+        found[str(model)] = amount
+    return found
+
+
+def _notes(found: _Found, prices: Mapping[str, Fraction]) -> List[str]:
+    notes = list(found.notes)
+    models = sorted({model for part, model in found.usage.capacity})
+    for model in sorted(set(prices) - set(models)):
+        notes.append(f"prices: no GPU is a {model}; there are: {', '.join(models) or 'none'}")
+    if prices:
+        notes += [f"{model} has no price" for model in models if model not in prices]
+    return notes
+
+
+def _kept(path: str) -> Dict[str, gpu_usage.Page]:
+    try:
+        return gpu_usage_pages.decode(_text(path, "since"))
+    except gpu_usage_pages.StateError as error:
+        raise ReportError(f"since: {path}: {error}") from error
+
+
+def _text(path: str, what: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise ReportError(f"{what}: {path}: {error}") from error
+
+
+def _check_place(module: AnsibleK8SModule, option: str, path: Optional[str]) -> None:
+    directory = os.path.dirname(path or "") or "."
+    if path and (not os.path.isdir(directory) or os.path.isdir(path)):
+        module.fail_json(msg=f"{option}: {path}: {directory} has to be a directory, and {path} none")
+
+
+def _written(module: AnsibleK8SModule, option: str, path: str, text: str) -> List[Dict[str, str]]:
+    """Writes where it differs; the difference."""
+    try:
+        before, mode = "", None
+        if os.path.exists(path):
+            mode = os.stat(path).st_mode & 0o7777
+            with open(path, encoding="utf-8", errors="replace") as file:
+                before = file.read()
+        if before == text and mode == _MODE:
+            return []
+        if not module.check_mode:
+            replace_file(path, text.encode(), _MODE)
+    except OSError as error:
+        module.fail_json(msg=f"{option}: {path}: {error}")
+    return [{"before_header": path, "after_header": path, "before": before, "after": text}]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus that scrapes the demo's plugins, and the report of what pods had."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+import prometheus
+from demo.story import DemoError, Story
+
+PRICES = {"NVIDIA H100 80GB HBM3": 2.5, "Tesla T4": 0.35}
+JOB = "kube-accel"
+
+
+@contextmanager
+def scraped(root: Path, targets: Collection[str], story: Story) -> Iterator[str | None]:
+    """Runs a Prometheus that scrapes these plugins; its address, or None where there is none."""
+    if prometheus.find("prometheus") is None:
+        story.say("NO PROMETHEUS HERE: neither on PATH nor unpacked by make setup; the report will ask the plugins")
+        yield None
+        return
+    # By address: Debian's Prometheus cannot look for pods.
+    job = {"job_name": JOB, "honor_labels": True, "static_configs": [{"targets": sorted(targets)}]}
+    configuration = root / "prometheus.yml"
+    configuration.write_text(yaml.safe_dump({"global": {"scrape_interval": "2s"}, "scrape_configs": [job]}))
+    with prometheus.serve(configuration, root / "prometheus") as server:
+        story.say(f"a Prometheus scrapes the {len(targets)} plugins: {server.url}")
+        yield server.url
+
+
+def report(root: Path, url: str | None, began: float, output: Path, story: Story) -> None:
+    """Runs the report playbook. Raises DemoError when it fails or has nothing to tell."""
+    wanted = {
+        "report_prices": PRICES,
+        "report_currency": "EUR",
+        "report_right_size_after": "0h",
+        "report_html": str(output / "report.html"),
+    }
+    if url is None:
+        wanted |= {"gpu_plugins_kubeconfig": str(root / "admin.conf")}
+    else:
+        start = datetime.fromtimestamp(began, UTC).isoformat(timespec="seconds")
+        wanted |= {"report_prometheus_url": url, "report_prometheus_selector": f'job="{JOB}"', "report_start": start}
+    command = ["ansible-playbook", "accel.kubernetes.report", "-e", json.dumps(wanted)]
+    environment = os.environ | {"ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_LOCALHOST_WARNING": "0", "TMPDIR": str(root)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    log = output / "report.log"
+    log.write_text(done.stdout + done.stderr)
+    shown = re.search(r'"msg": (\[\n.*?\n    \])', done.stdout, re.DOTALL)
+    if done.returncode or shown is None:
+        raise DemoError(f"report.yml failed; see {log}:\n{done.stdout[-3000:]}")
+    story.show("\n".join(json.loads(shown[1])))
+    story.say(f"the same with charts, open it in a browser: {wanted['report_html']}")
