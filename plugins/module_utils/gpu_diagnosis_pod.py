@@ -1,0 +1,168 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules about a pod's way to its GPUs: scheduled, admitted, started. Pure."""
+
+from __future__ import annotations
+
+from typing import Dict, Iterator, List
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_symptoms as symptoms
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Evidence, Pod
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import (
+    Finding,
+    Said,
+    found,
+    modes_of,
+    subject_of,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CERTAIN, LIKELY, POSSIBLE
+
+_LONGEST = 8192
+"""Characters of a message that are looked at."""
+_ADMISSION = "UnexpectedAdmissionError"
+_QUOTA_REMEDY = "End pods of the namespace, or raise its ResourceQuota."
+_EVENTS = {
+    "GpuShareRefused": (
+        "start_refused",
+        "the node's plugin refused to start a container",
+        "Delete the pod, so that it is placed anew.",
+        CERTAIN,
+    ),
+    "MpsInterrupted": (
+        "mps",
+        "the GPU's MPS server ended, and all its clients with it, as after a fault of any of them",
+        "Start the pod again; give programs that fault a whole GPU.",
+        CERTAIN,
+    ),
+    "GpuAccountChanged": (
+        "account_changed",
+        "a container changed its own account of GPU memory, which was put right",
+        "Look what the container runs: no CUDA program does this by itself.",
+        LIKELY,
+    ),
+    "QuotaOverrideRefused": (
+        "override_refused",
+        "another limit that an administrator wrote for a container is not used",
+        "Correct ConfigMap kube-accel-quota-overrides as the event says.",
+        CERTAIN,
+    ),
+    "RemovedForReplacement": (
+        "admission",
+        "it failed admission and was removed, for its controller to make another",
+        "Look at the pod that took its place.",
+        CERTAIN,
+    ),
+}
+"""Rule, what, remedy and confidence, by the reason of an event that our plugin tells of a pod."""
+
+
+def started(evidence: Evidence) -> Iterator[Finding]:
+    """A pod that came to a node and does not run there."""
+    pod = evidence.pod
+    if pod is None:
+        return
+    told = [Said(f"event {event.reason}", event.message[:_LONGEST]) for event in pod.events]
+    rejected = [said for said in told if said.where == f"event {_ADMISSION}"]
+    if pod.reason == _ADMISSION:
+        rejected.append(Said("state of the pod", pod.message[:_LONGEST]))
+    for said in rejected[-1:]:
+        fitting = [symptom for symptom in symptoms.AT_ADMISSION if symptom.pattern.search(said.text)]
+        yield found(fitting[0], f"pod {pod.full_name}", said)
+    for container in pod.containers:
+        where, texts = subject_of(pod, container), filter(None, (container.waiting, container.ended))
+        states = [Said("state of the container", text[:_LONGEST]) for text in texts]
+        for symptom in symptoms.AT_START:
+            for said in [entry for entry in states if symptom.pattern.search(entry.text)][:1]:
+                yield found(symptom, where, said)
+        if container.killed:
+            what = "the kernel killed it over the machine's memory, not the GPU's"
+            remedy = "Raise resources.limits.memory of the container, or have it load less at a time."
+            yield Finding("host_oom", where, what, tuple(states), remedy, CERTAIN)
+    for symptom in symptoms.AT_START if pod.phase == "Pending" else ():
+        for said in [entry for entry in told if symptom.pattern.search(entry.text)][-1:]:
+            yield found(symptom, f"pod {pod.full_name}", said)
+
+
+def told(evidence: Evidence) -> Iterator[Finding]:
+    """What our plugin, and the makers of pods, told of it."""
+    pod = evidence.pod
+    if pod is None:
+        return
+    for event in pod.events:
+        said = Said(f"event {event.reason}", event.message)
+        if event.reason in _EVENTS:
+            rule, what, remedy, confidence = _EVENTS[event.reason]
+            yield Finding(rule, f"pod {pod.full_name}", what, (said,), remedy, confidence)
+        elif event.reason == "FailedCreate" and "exceeded quota" in event.message:
+            what = "the namespace has all that its ResourceQuota allows, so that no pod is made"
+            yield Finding("namespace_quota", f"namespace {pod.namespace}", what, (said,), _QUOTA_REMEDY, CERTAIN)
+
+
+def waiting(evidence: Evidence) -> Iterator[Finding]:
+    """A pod that no node was found for."""
+    pod = evidence.pod
+    if pod is None or pod.unscheduled is None or pod.phase not in ("", "Pending"):
+        return
+    subject = f"pod {pod.full_name}"
+    mismatched = list(_modes(evidence, pod))
+    yield from mismatched
+    if not pod.unscheduled:
+        name = pod.scheduler or "default-scheduler"
+        said = Said("state of the pod", f"no condition PodScheduled; schedulerName is {name}")
+        remedy = f"Look whether scheduler {name} runs: kubectl get pods -A, leases in kube-system."
+        yield Finding("scheduler", subject, "no scheduler has tried it", (said,), remedy, LIKELY)
+        return
+    sources = [Said("condition PodScheduled", pod.unscheduled[:_LONGEST])]
+    tried = [event.message[:_LONGEST] for event in pod.events if event.reason == "FailedScheduling"]
+    sources += [Said("event FailedScheduling", text) for text in reversed(tried)]
+    known = [
+        found(symptom, f"namespace {pod.namespace}" if symptom.rule == "namespace_quota" else subject, said)
+        for symptom in symptoms.WAITING
+        for said in [entry for entry in sources if symptom.pattern.search(entry.text)][:1]
+        # What no node serves there is not enough of either.
+        if not (mismatched and symptom.rule == "no_room")
+    ]
+    yield from known
+    if not known and not mismatched:
+        what = "no node was found for it"
+        remedy = "Read the scheduler's words; inspect.yml shows what each node has left."
+        yield Finding("pending", subject, what, tuple(sources[:1]), remedy, POSSIBLE)
+
+
+def _modes(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
+    """What the pod asks for against what nodes' modes serve."""
+    modes, subject = modes_of(pod.wants), f"pod {pod.full_name}"
+    asks = Said("limits of the pod", f"asks for {', '.join(pod.wants)}")
+    if len(modes) > 1:
+        what = f"it asks for resources of modes {' and '.join(sorted(modes))}, and a node serves one"
+        yield Finding("mode_mismatch", subject, what, (asks,), "Use the resources of one mode.", CERTAIN)
+        return
+    served: Dict[str, List[str]] = {}
+    for node in evidence.nodes:
+        if node.view is not None and node.view.mode:
+            served.setdefault(node.view.mode, []).append(node.name)
+    there = "; ".join(f"{kind}: {', '.join(names[:8])}" for kind, names in sorted(served.items())) or "none"
+    said = (asks, Said("modes of the nodes", there))
+    for mode in modes - set(served) if evidence.everywhere else ():
+        what = f"it asks for resources of mode {mode}, which no node serves"
+        remedy = f"Set gpu_mode: {mode} for a node and run site.yml, or use the resources of a mode that is served."
+        yield Finding("mode_mismatch", subject, what, said, remedy, CERTAIN)
+    for mode in modes & set(served):
+        offers = [node.offers for node in evidence.nodes if node.name in served[mode]]
+        for resource in pod.wants:
+            if not any(offer.get(resource) for offer in offers):
+                what = f"no node of mode {mode} offers {resource}"
+                remedy = "See what is wrong with these nodes; resources of time-slicing and MIG have to be configured."
+                yield Finding("not_offered", subject, what, said, remedy, LIKELY)
+
+
+def quotas(evidence: Evidence) -> Iterator[Finding]:
+    """A ResourceQuota that is used up, where the pod is not there or waits."""
+    pod = evidence.pod
+    if pod is None or (pod.exists and pod.unscheduled is None):
+        return
+    for quota in evidence.quotas:
+        if quota.full and (not pod.exists or quota.resource.rpartition("requests.")[2] in pod.wants):
+            said = Said(f"ResourceQuota {quota.name}", f"{quota.resource}: {quota.used} of {quota.hard}")
+            what = "the namespace has all that its ResourceQuota allows"
+            yield Finding("namespace_quota", f"namespace {pod.namespace}", what, (said,), _QUOTA_REMEDY, POSSIBLE)

@@ -1,0 +1,371 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is known of a pod, nodes and daemons when something went wrong, from the API server's objects. Pure.
+
+Anybody may have written what is read here: whatever it is, it becomes evidence or is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NodeView, Sample
+
+LOG_BYTES = 64 << 10
+"""Of a container's log, the end."""
+_LONGEST_LINE = 2048
+_MOST = 1000
+"""Entries of a list that are looked at."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
+_UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]{1,60}\Z")
+_ASSIGNMENT = "kube-accel.io/assignment"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that was told of an object."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of a pod."""
+
+    name: str
+    image: str
+    limits: Mapping[str, str]
+    environment: Mapping[str, str]
+    """Variables with plain values."""
+    waiting: str
+    """Why it does not run, empty when it does or has ended."""
+    ended: str
+    """How it ended, now or the time before; empty when it never did."""
+    failed: bool
+    """Whether it ended badly."""
+    killed: bool
+    """By the kernel, over the machine's memory."""
+    restarts: int
+    logs: Mapping[str, Tuple[str, ...]]
+    """Lines by ``log`` and ``log of the run before``."""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The pod that is asked about."""
+
+    namespace: str
+    name: str
+    node: str
+    phase: str
+    reason: str
+    message: str
+    scheduler: str
+    unscheduled: Optional[str]
+    """What the scheduler says of a pod it found no node for; None of one that has a node."""
+    wants: Mapping[str, str]
+    uuids: Tuple[str, ...]
+    """GPUs it was assigned, by its annotation."""
+    containers: Tuple[Container, ...]
+    events: Tuple[Event, ...]
+    exists: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node with GPUs, or where the pod is."""
+
+    name: str
+    labels: Mapping[str, str]
+    view: Optional[NodeView]
+    """None where it neither has our GPUs nor is to have some."""
+    not_ready: str
+    """Why it is not ready, empty when it is."""
+    cordoned: bool
+    condition: Tuple[str, str]
+    """Status and message of its condition ``GpusHealthy``; empty where it has none."""
+    offers: Mapping[str, int]
+    """What of our resources kubelet lets pods have."""
+    events: Tuple[Event, ...]
+    samples: Optional[Tuple[Sample, ...]]
+    """What its plugin measures; None where that was not read."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A pod of ours."""
+
+    kind: str
+    """``plugin`` or ``extender``."""
+    name: str
+    node: str
+    ready: bool
+    told: Tuple[str, ...] = ()
+    """Where it is not ready: what it waits for or how it ended, and its last complaint."""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A ResourceQuota's limit on a resource of ours."""
+
+    name: str
+    resource: str
+    used: str
+    hard: str
+    full: bool
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All there is."""
+
+    pod: Optional[Pod] = None
+    nodes: Tuple[Node, ...] = ()
+    everywhere: bool = True
+    """Whether these are all nodes with GPUs."""
+    daemons: Optional[Tuple[Daemon, ...]] = ()
+    """None where they could not be listed."""
+    quotas: Tuple[Quota, ...] = ()
+    """Of the pod's namespace."""
+
+    def node(self, name: str) -> Optional[Node]:
+        """The node of this name, where it was looked at."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+def pod_of(item: object, events: object = (), logs: Optional[Mapping[Tuple[str, bool], str]] = None) -> Pod:
+    """A pod by its object. ``logs`` are texts by container and whether of the run before."""
+    metadata, spec, status = _parts(item)
+    statuses = {
+        _text(entry.get("name")): entry
+        for key in ("initContainerStatuses", "containerStatuses")
+        for entry in _maps(status.get(key))
+    }
+    containers = []
+    for entry in [*_maps(spec.get("initContainers")), *_maps(spec.get("containers"))]:
+        containers.append(_container(entry, statuses.get(_text(entry.get("name"))) or {}, logs or {}))
+    node = _text(spec.get("nodeName"))
+    return Pod(
+        namespace=_text(metadata.get("namespace")),
+        name=_text(metadata.get("name")),
+        node=node,
+        phase=_text(status.get("phase")),
+        reason=_text(status.get("reason")),
+        message=_text(status.get("message")),
+        scheduler=_text(spec.get("schedulerName")),
+        unscheduled=None if node else _unscheduled(status),
+        wants=_wants(containers),
+        uuids=_assigned(_map(metadata.get("annotations"))),
+        containers=tuple(containers),
+        events=events_of(events, _text(metadata.get("uid"))),
+    )
+
+
+def absent_pod(namespace: str, name: str, events: object = ()) -> Pod:
+    """A pod that is not there, of which events may be left."""
+    return Pod(namespace, name, "", "", "", "", "", None, {}, (), (), events_of(events), exists=False)
+
+
+def node_of(item: object, events: object = (), page: Optional[str] = None) -> Node:
+    """A node by its object; ``page`` is its plugin's ``/metrics``."""
+    metadata, spec, status = _parts(item)
+    name, labels = _text(metadata.get("name")), _texts(metadata.get("labels"))
+    conditions = {_text(entry.get("type")): entry for entry in _maps(status.get("conditions"))}
+    addresses = [
+        {"type": _text(entry.get("type")), "address": _text(entry.get("address"))}
+        for entry in _maps(status.get("addresses"))
+    ]
+    ready = conditions.get("Ready") or {"status": "True"}
+    heard = _text(ready.get("message")) or _text(ready.get("reason")) or "its kubelet tells nothing"
+    clean = {
+        "metadata": {"name": name, "labels": labels, "annotations": _texts(metadata.get("annotations"))},
+        "status": {"addresses": addresses},
+    }
+    healthy = conditions.get("GpusHealthy") or {}
+    views = gpu_view.view([clean], []).nodes
+    return Node(
+        name=name,
+        labels=labels,
+        view=views[0] if views else None,
+        not_ready="" if ready.get("status") == "True" else heard,
+        cordoned=spec.get("unschedulable") is True,
+        condition=(_text(healthy.get("status")), _text(healthy.get("message"))),
+        offers={
+            resource: int(amount)
+            for resource, amount in _texts(status.get("allocatable")).items()
+            if gpu_view.RESOURCE.match(resource) and re.fullmatch("[0-9]{1,12}", amount)
+        },
+        events=events_of(events),
+        samples=None if page is None else tuple(gpu_view.read_samples(page)),
+    )
+
+
+def daemons_of(items: object, logs: Optional[Mapping[str, str]] = None) -> Tuple[Daemon, ...]:
+    """Which of these pods are ours, and how they are; ``logs`` are the ends of their logs by ``namespace/name``."""
+    found = []
+    for item in _maps(items):
+        metadata, spec, status = _parts(item)
+        kind = next(
+            (
+                command[1]
+                for entry in _maps(spec.get("containers"))
+                for command in [[_text(word) for word in _list(entry.get("command"))[:2]]]
+                if command[:1] == ["kube-accel"] and command[1:] in (["plugin"], ["extender"])
+            ),
+            "",
+        )
+        if kind and not metadata.get("deletionTimestamp"):
+            conditions = {_text(entry.get("type")): entry.get("status") for entry in _maps(status.get("conditions"))}
+            ready = conditions.get("Ready") == "True"
+            name = f"{_text(metadata.get('namespace'))}/{_text(metadata.get('name'))}"
+            told = () if ready else (_trouble(status), *_complaint((logs or {}).get(name, "")))
+            found.append(Daemon(kind, name, _text(spec.get("nodeName")), ready, told))
+    return tuple(sorted(found, key=lambda daemon: (daemon.kind, daemon.node, daemon.name)))
+
+
+def quotas_of(items: object) -> Tuple[Quota, ...]:
+    """What ResourceQuotas say of our resources."""
+    found = []
+    for item in _maps(items):
+        status, name = _map(item.get("status")), _text(_map(item.get("metadata")).get("name"))
+        used = _texts(status.get("used"))
+        for resource, hard in sorted(_texts(status.get("hard")).items()):
+            if gpu_view.RESOURCE.match(resource.rpartition("requests.")[2]):
+                have = used.get(resource, "0")
+                numbers = re.fullmatch("[0-9]{1,12}", have), re.fullmatch("[0-9]{1,12}", hard)
+                found.append(Quota(name, resource, have, hard, all(numbers) and int(have) >= int(hard)))
+    return tuple(found)
+
+
+def events_of(items: object, uid: str = "") -> Tuple[Event, ...]:
+    """Events, the latest last; ``uid`` leaves out those of a namesake."""
+    found = []
+    for item in _maps(items):
+        about = _text(_map(item.get("involvedObject")).get("uid"))
+        if not uid or not about or about == uid:
+            when = _text(item.get("lastTimestamp")) or _text(item.get("eventTime"))
+            found.append((when, Event(_text(item.get("reason")), _text(item.get("message")))))
+    found.sort(key=lambda entry: entry[0])
+    return tuple(event for _when, event in found)
+
+
+def line(text: object, longest: int = 400) -> str:
+    """Text as one line that a terminal only shows."""
+    clean = _CONTROL.sub(" ", str(text)).strip()
+    return clean if len(clean) <= longest else f"{clean[: longest - 3]}..."
+
+
+def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mapping[Tuple[str, bool], str]) -> Container:
+    name, state, last = _text(entry.get("name")), _map(status.get("state")), _map(status.get("lastState"))
+    waiting, ended = _map(state.get("waiting")), _map(state.get("terminated")) or _map(last.get("terminated"))
+    code = ended.get("exitCode")
+    how = (
+        _text(ended.get("reason")),
+        _text(ended.get("message")),
+        f"exit code {code}" if isinstance(code, int) else "",
+    )
+    restarts = status.get("restartCount")
+    told = {"log of the run before": logs.get((name, True)), "log": logs.get((name, False))}
+    return Container(
+        name=name,
+        image=_text(entry.get("image")),
+        limits=_texts(_map(entry.get("resources")).get("limits")),
+        environment={
+            _text(item.get("name")): _text(item.get("value"))
+            for item in _maps(entry.get("env"))
+            if "valueFrom" not in item
+        },
+        waiting=": ".join(filter(None, (_text(waiting.get("reason")), _text(waiting.get("message"))))),
+        ended=", ".join(filter(None, how)),
+        failed=bool(ended) and code != 0,
+        killed=ended.get("reason") == "OOMKilled",
+        restarts=restarts if isinstance(restarts, int) else 0,
+        logs={where: _log_lines(text) for where, text in told.items() if text},
+    )
+
+
+def _log_lines(text: str) -> Tuple[str, ...]:
+    return tuple(part[:_LONGEST_LINE] for part in text[-LOG_BYTES:].splitlines())
+
+
+def _unscheduled(status: Mapping[str, Any]) -> str:
+    for entry in _maps(status.get("conditions")):
+        if entry.get("type") == "PodScheduled" and entry.get("status") != "True":
+            return _text(entry.get("message")) or _text(entry.get("reason")) or "not scheduled"
+    return ""
+
+
+def _wants(containers: Iterable[Container]) -> Dict[str, str]:
+    found: Dict[str, List[str]] = {}
+    for container in containers:
+        for resource, amount in container.limits.items():
+            if gpu_view.RESOURCE.match(resource) and amount != "0":
+                found.setdefault(resource, []).append(amount)
+    return {resource: "+".join(amounts) for resource, amounts in sorted(found.items())}
+
+
+def _assigned(annotations: Mapping[str, Any]) -> Tuple[str, ...]:
+    """A hint and no more: the pod's owner may have written it."""
+    try:
+        containers = _map(_map(json.loads(_text(annotations.get(_ASSIGNMENT)) or "{}")).get("containers"))
+    except (ValueError, RecursionError):
+        return ()
+    uuids = (_text(share.get("uuid")) for shares in containers.values() for share in _maps(shares))
+    return tuple(sorted({uuid for uuid in uuids if _UUID.match(uuid)}))
+
+
+def _trouble(status: Mapping[str, Any]) -> str:
+    for key in ("initContainerStatuses", "containerStatuses"):
+        for entry in _maps(status.get(key)):
+            waiting = _map(_map(entry.get("state")).get("waiting"))
+            if waiting:
+                return ": ".join(filter(None, (_text(waiting.get("reason")), _text(waiting.get("message")))))
+    return _text(status.get("message")) or _text(status.get("phase")) or "it is not ready"
+
+
+def _complaint(log: str) -> Tuple[str, ...]:
+    """The last thing a daemon complained of: each line of its log is a JSON object, unless it did not come so far."""
+    for said in reversed(log.splitlines()):
+        try:
+            entry = _map(json.loads(said))
+        except (ValueError, RecursionError):
+            entry = {"level": "error", "message": said}
+        if entry.get("level") in ("error", "critical", "warning"):
+            return (": ".join(filter(None, (_text(entry.get(key)) for key in ("message", "reason", "exception")))),)
+    return ()
+
+
+def _parts(item: object) -> Tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """Metadata, spec and status."""
+    whole = _map(item)
+    return _map(whole.get("metadata")), _map(whole.get("spec")), _map(whole.get("status"))
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value[:_MOST] if isinstance(value, (list, tuple)) else ()
+
+
+def _maps(value: object) -> List[Mapping[str, Any]]:
+    return [entry for entry in _list(value) if isinstance(entry, dict)]
+
+
+def _text(value: object) -> str:
+    return str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
+
+
+def _texts(value: object) -> Dict[str, str]:
+    return {_text(key): _text(entry) for key, entry in _map(value).items()}

@@ -1,0 +1,62 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's XIDs in words: what each means, whose fault it mostly is, and what to do.
+
+Source: NVIDIA, "XID Errors" and "GPU debug guidelines".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Sequence
+
+PROGRAM, DEVICE = "program", "GPU"
+"""Whose fault an XID mostly is: a program's on the GPU, or the GPU's, its driver's and its machine's."""
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One number."""
+
+    number: int
+    meaning: str
+    fault: str
+    """``PROGRAM`` or ``DEVICE``."""
+    remedy: str
+
+
+_DEBUG = "Run the program under compute-sanitizer; where it runs on another GPU, look at this one."
+_RESET = "Drain the GPU's pods and reset it (nvidia-smi --gpu-reset), or reboot the node; replace it if this returns."
+_REPLACE = "Drain the node and have the GPU replaced: it has no spare memory left."
+_REBOOT = "Drain the node and power-cycle it; if this returns, look at the card's power and slot, or replace it."
+_FIRMWARE = "Reset the GPU or reboot the node, then upgrade the driver; collect nvidia-bug-report if this returns."
+_NOTHING = "Nothing now: it is the trace of a process that was ended. Look for the XID before it."
+
+_TABLE: Sequence[Xid] = (
+    Xid(13, "graphics engine exception: a kernel went where it may not", PROGRAM, _DEBUG),
+    Xid(31, "memory page fault: a kernel used a bad address", PROGRAM, _DEBUG),
+    Xid(32, "invalid or corrupted push buffer", DEVICE, "Upgrade the driver; look at the card's PCIe slot and risers."),
+    Xid(38, "driver firmware error", DEVICE, _FIRMWARE),
+    Xid(43, "the GPU stopped processing a program's work", PROGRAM, _DEBUG),
+    Xid(45, "work was cleaned up after a process ended", PROGRAM, _NOTHING),
+    Xid(48, "double-bit ECC error", DEVICE, _RESET),
+    Xid(61, "internal micro-controller breakpoint", DEVICE, _RESET),
+    Xid(62, "internal micro-controller halt", DEVICE, _RESET),
+    Xid(63, "row remapping recorded", DEVICE, "Reset the GPU when its pods have ended: the row is replaced then."),
+    Xid(64, "row remapping failed", DEVICE, _REPLACE),
+    Xid(68, "video decoder exception", PROGRAM, _DEBUG),
+    Xid(69, "graphics engine class error", PROGRAM, _DEBUG),
+    Xid(74, "NVLink error", DEVICE, "Drain and reset the link's GPUs; then look at bridges and switches."),
+    Xid(79, "GPU has fallen off the bus", DEVICE, _REBOOT),
+    Xid(92, "high rate of single-bit ECC errors", DEVICE, "Watch it; have the GPU replaced if the rate stays."),
+    Xid(94, "contained memory error", DEVICE, "Start the pod again, and reset the GPU when its pods have ended."),
+    Xid(95, "uncontained memory error", DEVICE, _RESET),
+    Xid(109, "a context switch timed out", PROGRAM, _DEBUG),
+    Xid(119, "GSP firmware timeout", DEVICE, _FIRMWARE),
+    Xid(120, "GSP firmware error", DEVICE, _FIRMWARE),
+    Xid(121, "C2C link error", DEVICE, _RESET),
+    Xid(140, "unrecovered ECC error", DEVICE, _RESET),
+    Xid(143, "GPU initialization failure", DEVICE, _REBOOT),
+    Xid(154, "the driver's advice changed", DEVICE, "Do what nvidia-smi -q names as GPU Recovery Action."),
+)
+XIDS: Dict[int, Xid] = {xid.number: xid for xid in _TABLE}

@@ -1,0 +1,540 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened, by what is known: failure by failure, and that nothing anybody writes makes it fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_errors import ERRORS
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_diagnosis import (
+    ORDER,
+    diagnose,
+    document,
+    lines,
+    looked_at,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import (
+    Evidence,
+    absent_pod,
+    daemons_of,
+    node_of,
+    pod_of,
+    quotas_of,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import Finding
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CONFIDENCES, CUDA_WORDS
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import XIDS
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kube_accel.extender.decide import describe
+from kube_accel.model import Mode
+from kube_accel.nvml.switches import Switches
+from kube_accel.sharing.inventory_annotation import Holding
+from unit.plugins.module_utils.test_gpu_view import GIB, SHARE, TRAIN, node, plugin, pod
+
+ROOT = Path(__file__).parents[4]
+TORCH = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+OFFERS = {"allocatable": {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "416"}}
+FAILED: dict[str, Any] = {"reason": "Error", "exitCode": 1}
+LABELS = {
+    "nvidia.com/gpu.compute.major": "7",
+    "nvidia.com/gpu.compute.minor": "5",
+    "nvidia.com/gpu.product": "Tesla-T4",
+    "nvidia.com/cuda.driver-version.full": "535.10.1",
+    "nvidia.com/cuda.runtime-version.full": "12.2",
+}
+
+
+def event(reason: str, message: str) -> dict[str, Any]:
+    return {"reason": reason, "message": message, "involvedObject": {"kind": "Pod"}}
+
+
+def daemon(item: dict[str, Any], ready: bool = True, **status: Any) -> dict[str, Any]:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return {**item, "status": {"phase": "Running", "conditions": conditions, **status}}
+
+
+def extender(ready: bool = True, **status: Any) -> dict[str, Any]:
+    containers = [{"name": "extender", "image": "i", "command": ["kube-accel", "extender"]}]
+    metadata = {"name": "kube-accel-extender-1", "namespace": "kube-system"}
+    return daemon({"metadata": metadata, "spec": {"nodeName": "control", "containers": containers}}, ready, **status)
+
+
+DAEMONS = [daemon(plugin("a")), extender()]
+
+
+def made(
+    limits: dict[str, str] = SHARE,
+    log: str = "",
+    events: list[dict[str, Any]] | None = None,
+    page: str | None = None,
+    held: tuple[Holding, ...] = (TRAIN,),
+    bad: str = "",
+    mode: Mode = Mode.VGPU,
+    daemons: list[dict[str, Any]] | None = DAEMONS,
+    where: str = "a",
+    image: str = "example.org/x",
+    env: dict[str, str] | None = None,
+    state: dict[str, Any] | None = None,
+    node_events: list[dict[str, Any]] | None = None,
+    quotas: list[dict[str, Any]] | None = None,
+    offers: dict[str, Any] = OFFERS,
+    node_conditions: list[dict[str, Any]] | None = None,
+    **status: Any,
+) -> Evidence:
+    """Pod ``team/train`` on node ``a``, which is well but for what is given."""
+    item = pod("train", limits, where, **status)
+    item["spec"]["containers"][0].update(image=image, env=[{"name": k, "value": v} for k, v in (env or {}).items()])
+    if log and state is None:
+        state = {"state": {"terminated": FAILED}}
+    if state is not None:
+        item["status"]["containerStatuses"] = [{"name": "main", **state}]
+    machine = node("a", {0: held}, mode=mode, bad=bad, **offers, conditions=node_conditions or READY["conditions"])
+    machine["metadata"]["labels"] |= LABELS
+    return Evidence(
+        pod=pod_of(item, events or [], {("main", False): log}),
+        nodes=(node_of(machine, node_events or [], page),),
+        everywhere=not where,
+        daemons=None if daemons is None else daemons_of(daemons),
+        quotas=quotas_of(quotas or []),
+    )
+
+
+def of_node(**options: Any) -> Evidence:
+    found = made(**options)
+    return Evidence(nodes=found.nodes, daemons=found.daemons)
+
+
+def metrics(name: str, value: float, **labels: str) -> str:
+    told = {"uuid": "GPU-a-0", "namespace": "team", "pod": "train", "container": "main"} | labels
+    text = ",".join(f'{key}="{label}"' for key, label in told.items() if label)
+    return f"{name}{{{text}}} {value}\n"
+
+
+def refused(reason: str, count: float = 1) -> str:
+    return metrics("accel_container_gpu_alloc_failures_total", count, reason=reason)
+
+
+def unscheduled(message: str) -> dict[str, Any]:
+    return {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
+
+
+COMPLAINT = {"level": "error", "message": "no driver", "reason": "12"}
+WHOLE = {"nvidia.com/gpu": "1"}
+PGPU: dict[str, Any] = {"mode": Mode.PGPU, "limits": WHOLE, "offers": {"allocatable": {"nvidia.com/gpu": "2"}}}
+OVER = "container main: an allocation on GPU 0 was refused: over the container's limit of 8 GiB"
+FULL = "container main: an allocation within the container's limit was refused: GPU 0 itself is full"
+ALONE = (Holding("team", "train", "main", 100, 80 * GIB),)
+
+# What is known, and of the finding that is to come first: rule, confidence, a part of a fact, a part of the remedy.
+CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
+    "quota OOM, told by an event": (
+        made(log=TORCH, events=[event("GpuMemoryRefused", OVER)]),
+        *("quota_oom", "certain", "limit of 8 GiB", "tencent.com/vcuda-memory"),
+    ),
+    "quota OOM, counted": (
+        made(log=TORCH, page=refused("quota", 3)),
+        *("quota_oom", "certain", "3 allocations were refused", "tencent.com/vcuda-memory"),
+    ),
+    "quota OOM, by its own words": (made(log=TORCH), "quota_oom", "likely", "CUDA out of memory", "Ask for more"),
+    "quota OOM in llama.cpp": (
+        made(log="ggml_cuda_host_malloc: cudaMalloc failed: out of memory"),
+        *("quota_oom", "likely", "cudaMalloc failed", "Ask for more"),
+    ),
+    "device OOM, told by an event": (
+        made(log=TORCH, events=[event("GpuMemoryRefused", FULL)], held=(TRAIN, Holding("b", "x", "main", 10, GIB))),
+        *("device_oom", "certain", "GPU 0 is also had by b/x", "larger GPU"),
+    ),
+    "device OOM on a whole GPU": (
+        made(log="CUDA error 2", **PGPU, held=ALONE, page=""),
+        *("device_oom", "likely", "CUDA error 2", "larger GPU"),
+    ),
+    "device OOM with a stranger": (
+        made(
+            log=TORCH,
+            **PGPU,
+            held=ALONE,
+            page=metrics("accel_gpu_memory_unattributed_bytes", 4 * GIB, reason="host", pod="", container=""),
+        ),
+        *("device_oom", "likely", "4.0 GiB of GPU 0 belong to no pod", "end what else"),
+    ),
+    "a share out of memory that was refused nothing": (
+        made(log=TORCH, page=refused("quota", 0)),
+        *("device_oom", "possible", "no allocation of the container was refused", "larger GPU"),
+    ),
+    "PaddlePaddle's allocator": (
+        made(log="ResourceExhaustedError: Out of memory error on GPU 0", image="paddlepaddle/paddle:3.0"),
+        *("allocator_conflict", "likely", "FLAGS_allocator_strategy=(not set)", "naive_best_fit"),
+    ),
+    "TensorFlow's allocator": (
+        made(log="OOM when allocating tensor", env={"TENSORFLOW_HOME": "/tf"}),
+        *("allocator_conflict", "likely", "TENSORFLOW_HOME", "TF_FORCE_GPU_ALLOW_GROWTH=true"),
+    ),
+    "a server that wants a part of the card": (
+        made(log="ValueError: Free memory on device (3/8 GiB) on startup is less than desired GPU memory utilization"),
+        *("allocator_conflict", "certain", "Free memory on device", "--gpu-memory-utilization"),
+    ),
+    "bfloat16 on an old card": (
+        made(log="ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0."),
+        *("bfloat16", "certain", "Tesla-T4: compute capability 7.5", "--dtype=half"),
+    ),
+    "a driver that is too old": (
+        made(log="RuntimeError: CUDA driver version is insufficient for CUDA runtime version"),
+        *("cuda_mismatch", "likely", "driver 535.10.1, CUDA 12.2", "Upgrade the driver"),
+    ),
+    "a driver that is too old, by the pod's variables": (
+        made(state={"state": {"terminated": FAILED}}, env={"CUDA_VERSION": "13.0.1"}),
+        *("cuda_mismatch", "likely", "built with 13.0", "branch 580"),
+    ),
+    "PTX for a newer driver": (
+        made(log="CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+        *("cuda_mismatch", "likely", "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "sm_xx"),
+    ),
+    "an image that requires a newer driver": (
+        made(
+            state={
+                "state": {"waiting": {"reason": "RunContainerError", "message": "unsatisfied condition: cuda>=13.0"}}
+            }
+        ),
+        *("cuda_mismatch", "certain", "cuda>=13.0", "Upgrade the node's driver"),
+    ),
+    "an XID the GPU is out for": (
+        made(bad="XID 79 (GPU has fallen off the bus)"),
+        *("xid", "likely", "GPU 0 (Card 80) is unhealthy: XID 79", "power-cycle"),
+    ),
+    "an XID that is counted": (
+        of_node(page=metrics("accel_gpu_xid_errors_total", 2, xid="74", namespace="", pod="", container="")),
+        *("xid", "likely", "counted 2 times", "bridges"),
+    ),
+    "an XID that is over": (
+        of_node(
+            node_events=[event("GpuUnhealthy", "GPU 1 (GPU-a-1) is not handed out: XID 48 (double-bit ECC error)")]
+        ),
+        *("xid", "likely", "XID 48", "reset"),
+    ),
+    "a GPU that is lost": (of_node(bad="GPU is lost"), "gpu_lost", "certain", "GPU is lost", "power-cycle"),
+    "a GPU that does not even tell who it is": (
+        of_node(node_conditions=[{"type": "GpusHealthy", "status": "False", "message": "GPU 2: GPU is lost"}]),
+        *("gpu_lost", "certain", "GPU 2: GPU is lost", "power-cycle"),
+    ),
+    "fewer GPUs than there were": (
+        of_node(
+            page='accel_node_gpus{node="a",state="expected"} 3\naccel_node_gpus{node="a",state="visible"} 2\n',
+        ),
+        *("gpu_lost", "certain", "of 3 GPUs 2 answer", "power-cycle"),
+    ),
+    "a GPU that is not well": (
+        of_node(bad="the driver asks for a reset"),
+        *("gpu_unhealthy", "certain", "asks for a reset", "Recovery Action"),
+    ),
+    "a driver that hangs": (
+        of_node(
+            node_conditions=[{"type": "GpusHealthy", "status": "Unknown", "message": "NVML has not answered for 30 s"}]
+        ),
+        *("driver_silent", "certain", "30 s", "nvidia-smi"),
+    ),
+    "a driver that does not answer, measured": (
+        of_node(page='accel_collector_success{node="a",collector="nvml"} 0\n'),
+        *("driver_silent", "certain", "NVML does not answer", "nvidia-smi"),
+    ),
+    "a mode that no node serves": (
+        made(
+            limits={"nvidia.com/mps-core": "30"}, where="", **unscheduled("0/1 nodes: Insufficient nvidia.com/mps-core")
+        ),
+        *("mode_mismatch", "certain", "vgpu: a", "gpu_mode: mps"),
+    ),
+    "two modes in one pod": (
+        made(limits={"nvidia.com/gpu": "1", **SHARE}, where="", **unscheduled("no")),
+        *("mode_mismatch", "certain", "nvidia.com/gpu", "one mode"),
+    ),
+    "a resource that is not configured": (
+        made(**{**PGPU, "limits": {"nvidia.com/gpu.shared": "1"}}, where="", **unscheduled("0/1 nodes are available")),
+        *("not_offered", "likely", "pgpu: a", "time-slicing"),
+    ),
+    "no room": (
+        made(where="", **unscheduled("0/1 nodes: a: needs 30 % and 8 GiB on one GPU; best has 20 % and 4 GiB free")),
+        *("no_room", "likely", "best has 20 %", "inspect.yml"),
+    ),
+    "a quota of the extender": (
+        made(where="", **unscheduled("0/1 nodes: quota of namespace team for GPUs: 50 of 50 % are used")),
+        *("namespace_quota", "certain", "50 of 50", "scheduler_quota"),
+    ),
+    "a ResourceQuota that is used up": (
+        Evidence(
+            pod=absent_pod("team", "train", [event("FailedCreate", "pods is forbidden: exceeded quota: gpus")]),
+            nodes=made().nodes,
+            daemons=daemons_of(DAEMONS),
+        ),
+        *("namespace_quota", "certain", "exceeded quota", "ResourceQuota"),
+    ),
+    "an extender that is not reached": (
+        made(
+            where="",
+            events=[event("FailedScheduling", 'Post "https://127.0.0.1:9446/scheduler/predicates": extender: timeout')],
+            **unscheduled("waits"),
+        ),
+        *("extender_down", "certain", "9446", "kube-accel-extender"),
+    ),
+    "an extender that does not start": (
+        made(
+            where="",
+            daemons=[daemon(plugin("a")), extender(False, phase="Pending", message="no image")],
+            **unscheduled("waits"),
+        ),
+        *("extender_down", "certain", "no image", "site.yml --tags scheduler"),
+    ),
+    "no plugin": (of_node(daemons=[extender()]), "plugin_down", "certain", "serve mode vgpu", "gpu_plugins"),
+    "a plugin that does not start": (
+        Evidence(
+            nodes=made().nodes,
+            daemons=daemons_of(
+                [daemon(plugin("a"), False)],
+                {"kube-system/plugin-a": f"{json.dumps(COMPLAINT)}\n{json.dumps({'level': 'info'})}\n"},
+            ),
+        ),
+        *("plugin_down", "certain", "no driver: 12", "the pod and its log"),
+    ),
+    "a plugin that kubelet does not know": (
+        of_node(page='accel_device_plugin_registered{node="a",resource="tencent.com/vcuda-core"} 0\n', offers={}),
+        *("not_registered", "certain", "tencent.com/vcuda-core", "restart kubelet"),
+    ),
+    "refused at admission, no devices": (
+        made(
+            limits=WHOLE,
+            phase="Failed",
+            reason="UnexpectedAdmissionError",
+            message="Allocate failed due to requested number of devices unavailable for nvidia.com/gpu. Requested: 1, "
+            "Available: 0, which is unexpected",
+        ),
+        *("admission", "certain", "Available: 0", "Delete the pod"),
+    ),
+    "refused at admission, a GPU turned bad": (
+        made(events=[event("UnexpectedAdmissionError", "vcuda-core: GPU GPU-1 has become unhealthy; retry the pod")]),
+        *("admission", "certain", "has become unhealthy", "Look at the node's GPUs"),
+    ),
+    "refused at admission, fragmented": (
+        made(events=[event("UnexpectedAdmissionError", "no GPU has 60 left, only 2 GPUs together; delete the pod")]),
+        *("admission", "certain", "only 2 GPUs together", "scheduler_layout"),
+    ),
+    "a start that the plugin refused": (
+        made(events=[event("GpuShareRefused", "container main of team/train cannot start: it has 50 %")]),
+        *("start_refused", "certain", "cannot start", "Delete the pod"),
+    ),
+    "killed over the machine's memory": (
+        made(state={"lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}),
+        *("host_oom", "certain", "OOMKilled", "limits.memory"),
+    ),
+    "an MPS server that ended": (
+        made(events=[event("MpsInterrupted", "container main: GPU GPU-a-0: the server ended")]),
+        *("mps", "certain", "the server ended", "whole GPU"),
+    ),
+    "an MPS server with too many clients": (
+        made(log="CUDA error: the hardware resources required to create MPS client have been exhausted"),
+        *("mps", "likely", "MPS client", "fewer processes"),
+    ),
+    "an illegal address": (
+        made(log="CUDA error: an illegal memory access was encountered"),
+        *("cuda_error", "likely", "illegal memory access", "compute-sanitizer"),
+    ),
+    "no runtime class": (
+        made(
+            phase="Pending",
+            events=[
+                event("FailedCreatePodSandBox", 'failed to get sandbox runtime: no runtime for "nvidia" is configured')
+            ],
+        ),
+        *("runtime_missing", "certain", "no runtime for", "container_runtime"),
+    ),
+    "no driver in the container": (
+        made(log="libcuda.so.1: cannot open shared object file"),
+        *("driver_missing", "likely", "libcuda.so.1", "runtimeClassName"),
+    ),
+    "device files lost": (
+        made(log="Failed to initialize NVML: Unknown Error"),
+        *("device_files_lost", "likely", "NVML", "CDI"),
+    ),
+    "an image that cannot be had": (
+        made(state={"state": {"waiting": {"reason": "ImagePullBackOff", "message": "denied"}}}),
+        *("image", "certain", "denied", "imagePullSecrets"),
+    ),
+    "a taint": (
+        made(where="", **unscheduled("0/2 nodes: 1 node(s) had untolerated taint {team: x}, 1 {node-role}")),
+        *("taint", "possible", "team: x", "toleration"),
+    ),
+    "a selector that fits no node": (
+        made(where="", **unscheduled("0/2 nodes: 2 node(s) didn't match Pod's node affinity/selector")),
+        *("selector", "possible", "affinity/selector", "nodeSelector"),
+    ),
+    "what no table knows of a pod that waits": (
+        made(where="", **unscheduled("0/2 nodes: persistentvolumeclaim not found")),
+        *("pending", "possible", "persistentvolumeclaim", "inspect.yml"),
+    ),
+    "no scheduler": (made(where=""), "scheduler", "likely", "schedulerName is default-scheduler", "runs"),
+    "a node that is away": (
+        made(node_conditions=[{"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting"}]),
+        *("node_not_ready", "certain", "stopped posting", "kubelet"),
+    ),
+    "a configuration that is not applied": (
+        of_node(node_events=[event("MigConfigFailed", "MIG configuration x is not applied: no profile")]),
+        *("configuration", "likely", "no profile", "Correct"),
+    ),
+    "nothing known": (
+        made(log="KeyError: 'x'", state={"state": {"terminated": FAILED}}),
+        *("crashed", "possible", "KeyError: 'x'", "kubectl logs -n team train -c main --previous"),
+    ),
+}
+
+
+def first(evidence: Evidence) -> Finding:
+    return diagnose(evidence)[0]
+
+
+@pytest.mark.parametrize(("evidence", "rule", "confidence", "fact", "remedy"), CASES.values(), ids=CASES.keys())
+def test_what_happened_comes_first_with_a_fact_and_a_remedy(
+    evidence: Evidence, rule: str, confidence: str, fact: str, remedy: str
+) -> None:
+    found = first(evidence)
+    assert (found.rule, found.confidence) == (rule, confidence)
+    assert fact in " ".join(said.text for said in found.evidence)
+    assert remedy in found.remedy
+
+
+def test_every_rule_is_shown_and_documented() -> None:
+    assert len(set(ORDER)) == len(ORDER)
+    page = (ROOT / "docs" / "diagnose.md").read_text()
+    assert [rule for rule in ORDER if f"| `{rule}` |" not in page] == []
+
+
+def test_nothing_is_found_of_a_pod_that_is_well_and_what_was_looked_at_is_said() -> None:
+    evidence = made(page=refused("quota", 0), state={"state": {"running": {}}}, phase="Running")
+    assert diagnose(evidence) == []
+    told = lines(document([], looked_at(evidence), []))
+    assert told[0] == "Nothing was found that is known to go wrong."
+    assert "pod team/train: its state, 0 events" in told[1]
+    assert "node a: its labels and conditions, 0 events, 2 GPUs, 1 figures of its plugin" in told[1]
+    assert "1 pods of plugins, 1 of the extender" in told[1]
+
+
+def test_what_is_known_of_a_node_is_no_reason_to_call_the_pod_well() -> None:
+    """A crash that nothing explains is told beside what is wrong elsewhere."""
+    evidence = made(log="KeyError", node_events=[event("MigConfigFailed", "no")])
+    assert {"crashed", "configuration"} <= {finding.rule for finding in diagnose(evidence)}
+
+
+def test_an_allocator_set_as_it_should_be_is_no_conflict() -> None:
+    env = {"FLAGS_allocator_strategy": "naive_best_fit"}
+    assert first(made(log="Out of memory error on GPU 0", env=env)).rule == "quota_oom"
+
+
+def test_a_page_from_before_the_registration_is_no_reason_to_worry() -> None:
+    page = 'accel_device_plugin_registered{node="a",resource="tencent.com/vcuda-core"} 0\n'
+    assert diagnose(of_node(page=page)) == []
+
+
+def test_what_follows_from_a_mode_that_no_node_serves_is_not_told_beside_it() -> None:
+    message = "1 Insufficient nvidia.com/mps-core, 1 had untolerated taint {node-role.kubernetes.io/control-plane: }."
+    found = diagnose(made(limits={"nvidia.com/mps-core": "30"}, where="", **unscheduled(message)))
+    assert [finding.rule for finding in found] == ["mode_mismatch"]
+
+
+def test_a_gpu_of_others_says_nothing_of_the_pod() -> None:
+    other = metrics("accel_gpu_xid_errors_total", 2, uuid="GPU-a-1", xid="79", namespace="", pod="", container="")
+    assert diagnose(made(page=other)) == []
+
+
+def test_causes_come_before_what_follows_from_them() -> None:
+    found = diagnose(made(bad="XID 79 (GPU has fallen off the bus)", log="GPU is lost"))
+    assert [finding.rule for finding in found][:2] == ["gpu_lost", "xid"]
+    ranks = [CONFIDENCES.index(finding.confidence) for finding in found]
+    assert ranks == sorted(ranks)
+
+
+def test_facts_are_one_harmless_line_without_secrets() -> None:
+    log = f"\x1b[2J\x1b]0;title\x07{TORCH} token=abcdef123 \u202e" + "x" * 5000
+    text = first(made(log=log)).evidence[0].text
+    assert text.isprintable()
+    assert "abcdef123" not in text
+    assert len(text) <= 400
+
+
+def test_events_of_a_namesake_do_not_count() -> None:
+    item = pod("train", SHARE, "a")
+    item["metadata"]["uid"] = "2"
+    old = event("GpuMemoryRefused", OVER) | {"involvedObject": {"uid": "1"}}
+    assert pod_of(item, [old]).events == ()
+
+
+def test_what_could_not_be_read_is_said() -> None:
+    assert (
+        lines(document([], [], ["pods of namespace kube-system: no"]))[-1]
+        == "NOT KNOWN: pods of namespace kube-system: no"
+    )
+    assert [finding.rule for finding in diagnose(made(daemons=None))] == []
+
+
+def test_every_xid_that_makes_a_gpu_unhealthy_by_default_is_in_the_table() -> None:
+    critical = [number for number in XIDS if Switches().counts(number)]
+    assert {48, 62, 64, 74, 79, 95, 119, 120} <= set(critical)
+    assert all(xid.remedy.endswith(".") for xid in XIDS.values())
+
+
+def test_every_code_that_words_stand_for_is_explained() -> None:
+    assert {code for _, code in CUDA_WORDS} <= ERRORS.keys()
+
+
+def test_the_extenders_words_for_no_room_are_known() -> None:
+    from kube_accel.model import ContainerRequest, PodRequest
+
+    request = PodRequest(Mode.VGPU, (ContainerRequest("main", 30, GIB),))
+    assert first(made(where="", **unscheduled(f"0/9 nodes: 9 no room for {describe(request)}"))).rule == "no_room"
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(), children, max_size=3),
+    max_leaves=8,
+)
+WORDS_OF_OBJECTS = """
+metadata spec status name namespace uid annotations labels containers conditions containerStatuses
+state waiting terminated reason message type limits resources env nodeName phase allocatable command
+exitCode value hard used involvedObject uuid version gpus kube-accel.io/assignment kube-
+accel.io/inventory tencent.com/vcuda-core nvidia.com/gpu
+"""
+KEYS = st.sampled_from(sorted(set(WORDS_OF_OBJECTS.split())))
+objects = st.recursive(
+    json_values,
+    lambda children: st.dictionaries(KEYS, children, max_size=6) | st.lists(children, max_size=3),
+    max_leaves=30,
+)
+WORDS = st.sampled_from(
+    [TORCH, "CUDA error 99999", "XID 99999", OVER, FULL, "paddle", '"', "{", "Bearer x", "-----BEGIN A-----"]
+)
+logs = st.lists(st.one_of(st.text(), WORDS)).map("\n".join)
+
+
+@settings(max_examples=100)
+@given(objects, objects, objects, logs, st.one_of(logs, objects.map(lambda value: json.dumps(value))))
+def test_whatever_anybody_writes_there_is_a_diagnosis(
+    item: Any, events: Any, machine: Any, log: str, page: str
+) -> None:
+    whole = made(log=log, page=page)
+    assert whole.pod is not None
+    names = {container.name for container in pod_of(item).containers} | {"main"}
+    evidences = [
+        whole,
+        Evidence(
+            pod=pod_of(item, events, {(name, False): log for name in names}),
+            nodes=(node_of(machine, events, page),),
+            daemons=daemons_of([item, machine], {"/": page}),
+            quotas=quotas_of([item]),
+        ),
+        made(env={"CUDA_VERSION": log, "NVIDIA_REQUIRE_CUDA": page}, state={"state": {"terminated": FAILED}}),
+    ]
+    for evidence in evidences:
+        told = document(diagnose(evidence), looked_at(evidence), [])
+        assert lines(json.loads(json.dumps(told)))
