@@ -1,0 +1,330 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What it takes to have nodes served by our plugin that another serves, and back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_carry as carry
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_peers as peers
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_resources as resources
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import (
+    CGPU_LABEL,
+    ENDED,
+    MODE_LABEL,
+    RESOURCE,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import Object, Peer
+from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import GIB, MIB
+
+DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
+"""Of a node: to be migrated, left in the middle of it, migrated, ours without ever having been another's, without any
+plugin, and one that nothing here knows."""
+_CORDONED = "kube-accel.io/cordoned"
+_OURS: Mapping[str, str] = {
+    "pgpu": "nvidia-device-plugin-ds",
+    "vgpu": "gpu-manager-daemonset",
+    "mps": "nvidia-mps-device-plugin-daemonset",
+    "cgpu": "cgpu-device-plugin-ds",
+}
+"""Our DaemonSets by mode."""
+_SELECTORS = ("gpu", "gpushare", "nvidia.com/gpu.present", "gaia.tencent.com/gpu-model")
+"""Labels of nodes by which others choose theirs, and pods of users perhaps too."""
+_EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission")
+"""What the names of Deployments begin with that are others' scheduler extenders."""
+_HAMI_WEBHOOK = "vgpu.hami.io"
+_NOTE_HAMI = (
+    "HAMi's webhook {} gives pods that ask for nvidia.com/gpu to HAMi's own scheduler, which does not place them on "
+    "migrated nodes; label them, or their namespaces, hami.io/webhook=ignore"
+)
+_NOTE_EXTENDER = (
+    "{} is a scheduler extender of another plugin: once no node has that plugin, take its entry out of "
+    "kube-scheduler's configuration, then remove it"
+)
+_NOTE_OPERATOR = (
+    "NVIDIA's operator goes on running its driver, toolkit, feature discovery and DCGM; its validator asks for "
+    "nvidia.com/gpu, and waits on nodes of other modes than pgpu until they are labelled "
+    "nvidia.com/gpu.deploy.operator-validator=false"
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the inventory says of a host."""
+
+    node: str
+    mode: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Those of role gpu_plugins that may have to be what the other plugin was told."""
+    memory_bytes: int = 0
+    """Of its smallest GPU, 0 where nobody knows."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Objects of the API server."""
+
+    nodes: Sequence[Object]
+    daemonsets: Sequence[Object]
+    pods: Sequence[Object] = ()
+    deployments: Sequence[Object] = ()
+    webhooks: Sequence[Object] = ()
+    """MutatingWebhookConfigurations."""
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The data of ConfigMaps, by ``namespace/name``."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How it is to be done."""
+
+    namespace: str
+    """Of our DaemonSets."""
+    strand: bool = False
+    """Whether pods may be evicted whose manifests ask for what the node offers no longer."""
+
+
+def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callable[[str], Any]) -> Dict[str, Any]:
+    """The whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` reads YAML."""
+    found = peers.peers(cluster.daemonsets)
+    return {
+        "nodes": {each.node: _node(cluster, each, found, terms, parse) for each in wanted},
+        "peers": [_peer(peer, cluster) for peer in found],
+        "notes": _notes(cluster, found),
+    }
+
+
+def _peer(peer: Peer, cluster: Cluster) -> Dict[str, Any]:
+    left = [node for node in cluster.nodes if any(peers.selects(item, node) for item in peer.daemonsets)]
+    marked = [node for node in cluster.nodes if peers.recorded(node).get("from") == peer.kind.name]
+    avoid, restore = [], []
+    for item in peer.daemonsets:
+        head = {"namespace": item["metadata"]["namespace"], "name": item["metadata"]["name"]}
+        if not peers.by_label(peer):
+            avoid.append({**head, "patch": peers.merge_patch(item, peers.avoiding(item))})
+        patch = peers.merge_patch(item, peers.restored(item))
+        if patch:
+            restore.append({**head, "patch": patch})
+    return {
+        "kind": peer.kind.name,
+        "title": peer.kind.title,
+        "daemonsets": list(peer.names),
+        "nodes": [node["metadata"]["name"] for node in left],
+        "migrated": [node["metadata"]["name"] for node in marked],
+        "avoid": [each for each in avoid if each["patch"]],
+        "restore": restore,
+        "removal": peers.removal(peer),
+    }
+
+
+def _node(
+    cluster: Cluster, each: Wanted, found: Sequence[Peer], terms: Terms, parse: Callable[[str], Any]
+) -> Dict[str, Any]:
+    node = next((item for item in cluster.nodes if item["metadata"]["name"] == each.node), None)
+    empty: Dict[str, Any] = {
+        **{"state": NONE, "mode": each.mode, "from": "", "title": "", "daemonsets": [], "uids": [], "serves": False},
+        **{"labels": [], "resources": [], "pods": [], "stranded": [], "variables": {}, "problems": []},
+        **{"off": {}, "forget": {}, "back": {}, "gone": [], "offers": ""},
+    }
+    if node is None:
+        return {**empty, "state": REFUSED, "problems": [f"the cluster has no node {each.node}"]}
+    pods = [pod for pod in cluster.pods if pod["spec"].get("nodeName") == each.node]
+    serving = [peer for peer in found if peers.on_node(peer, node, pods)]
+    record = peers.recorded(node)
+    if len(serving) > 1:
+        names = " and ".join(f"{peer.kind.title} ({', '.join(peer.names)})" for peer in serving)
+        return {**empty, "state": REFUSED, "problems": [f"{names} are both on it; take one off first"]}
+    known = [peer for peer in found if peer.kind.name == record.get("from")]
+    peer = (serving or known or [None])[0]
+    if peer is None and not record:
+        return {**empty, **_without(cluster, node)}
+    gone = sorted(set(record.get("daemonsets") or ()) - set(map(peers.full_name, cluster.daemonsets)))
+    entry = {**empty, "state": _state(node, each.mode, bool(serving), bool(record)), "from": record.get("from", "")}
+    entry.update({"back": peers.node_back(node), "gone": gone, "serves": bool(serving)})
+    if peer is None:
+        return entry
+    entry.update({"from": peer.kind.name, "title": peer.kind.title, "daemonsets": list(peer.names)})
+    entry["offers"] = resources.OFFERS[peer.kind.name]
+    entry["uids"] = [item["metadata"].get("uid", "") for item in peer.daemonsets]
+    entry["off"] = peers.node_off(peer, node, each.mode)
+    entry["forget"] = {name: None for name in peer.kind.forget if name in peers.annotations_of(node)}
+    entry["labels"] = _labels(peer, node, each.mode)
+    card = _card(peer, node, each)
+    entry["resources"] = _resources(peer, node, each.mode)
+    entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
+    entry["stranded"] = sorted({row["pod"] for row in entry["pods"] if row["changes"]})
+    told = carry.carried(peer, node, each.mode, cluster.files.get(carry.configuration_map(peer)) or {}, parse)
+    if entry["state"] in (DUE, BEGUN):
+        entry["variables"] = carry.unset(told.variables, each.variables, parse)
+        entry["problems"] = [*told.problems, *_problems(cluster, peer, node, each, entry, terms)]
+    return entry
+
+
+def _state(node: Object, mode: str, serving: bool, record: bool) -> str:
+    if not record:
+        return DUE
+    ours = peers.labels_of(node).get(MODE_LABEL) == mode and _CORDONED not in peers.annotations_of(node)
+    return DONE if ours and not serving else BEGUN
+
+
+def _without(cluster: Cluster, node: Object) -> Dict[str, Any]:
+    """Of a node that no plugin is on that is known here."""
+    if any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets):
+        return {"state": OURS}
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    offered = {name: amount for name, amount in allocatable.items() if RESOURCE.match(name) and str(amount) != "0"}
+    if not offered:
+        return {"state": NONE}
+    who = [peers.full_name(item) for item in peers.strangers(cluster.daemonsets) if peers.selects(item, node)]
+    suspects = f"; it may be DaemonSet {', '.join(who)}" if who else ""
+    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(offered.items()))
+    return {
+        "state": REFUSED,
+        "problems": [
+            f"it offers {amounts} by a plugin that is not known here{suspects}; "
+            "take that one off the node and run site.yml"
+        ],
+    }
+
+
+def _problems(
+    cluster: Cluster, peer: Peer, node: Object, each: Wanted, entry: Mapping[str, Any], terms: Terms
+) -> List[str]:
+    problems = []
+    if entry["variables"]:
+        told = "; ".join(carry.lines(entry["variables"]))
+        problems.append(f"{peer.kind.title} was told what the inventory does not say; set {told}")
+    ours = {f"{terms.namespace}/{name}" for name in _OURS.values()}
+    theirs = sorted(ours & {peers.full_name(item) for item in cluster.daemonsets if not peers.is_ours(item)})
+    if theirs:
+        problems.append(f"DaemonSet {', '.join(theirs)} has a name that ours has; set gpu_plugins_namespace to another")
+    tolerations = each.variables.get("gpu_plugins_tolerations") or ()
+    for taint in (node.get("spec") or {}).get("taints") or ():
+        own = taint["key"].startswith("node.kubernetes.io/")
+        if taint.get("effect") != "PreferNoSchedule" and not own and not peers.tolerates(tolerations, taint):
+            text = f"{taint['key']}={taint.get('value') or ''}:{taint['effect']}"
+            problems.append(f"its taint {text} keeps our plugin off; add it to gpu_plugins_tolerations")
+    if entry["stranded"] and not terms.strand:
+        problems.append(
+            f"these pods ask for what mode {each.mode} does not offer, and would wait for ever once evicted: "
+            f"{', '.join(entry['stranded'])}; change their manifests as the plan says, or set migrate_strand=true"
+        )
+    return problems
+
+
+def _card(peer: Peer, node: Object, each: Wanted) -> resources.Card:
+    labels = peers.labels_of(node)
+    memory = labels.get("nvidia.com/gpu.memory", "")
+    sliced = labels.get("nvidia.com/gpu.sharing-strategy", "none") in ("time-slicing", "mps")
+    replicas = labels.get("nvidia.com/gpu.replicas", "1")
+    return resources.Card(
+        each.memory_bytes or (int(memory) * MIB if memory.isdecimal() else 0),
+        int(replicas) if sliced and replicas.isdecimal() and int(replicas) else 1,
+        MIB if "--memory-unit=MiB" in peers.words_of(peer.daemonsets[0]) else GIB,
+    )
+
+
+def _labels(peer: Peer, node: Object, mode: str) -> List[Dict[str, str]]:
+    """What becomes of the labels by which plugins and pods find the node."""
+    before, off = peers.labels_of(node), peers.labels_off(peer, node, mode)
+    after: Dict[str, Optional[str]] = {**off, MODE_LABEL: mode}
+    if mode == "cgpu":
+        after[CGPU_LABEL] = "true"
+    rows = []
+    for label, value in sorted(after.items()):
+        if before.get(label) != value:
+            rows.append({"label": label, "before": before.get(label, ""), "after": value or "", "why": _why(label)})
+    for label in (carry.CONFIG_LABEL, "nvidia.com/mig.config", *_SELECTORS):
+        if label in before and label not in after:
+            rows.append({"label": label, "before": before[label], "after": before[label], "why": "stays"})
+    return rows
+
+
+def _why(label: str) -> str:
+    if label == peers.MARK:
+        return "keeps the other plugin off"
+    return "says what our plugin serves" if label in (MODE_LABEL, CGPU_LABEL) else "takes the other plugin off"
+
+
+def _resources(peer: Peer, node: Object, mode: str) -> List[Dict[str, Any]]:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    offered = resources.offered_by(peer.kind.name, allocatable)
+    return [
+        {"resource": name, "offered": amount, "becomes": resources.becomes(peer.kind.name, mode, name)}
+        for name, amount in sorted(offered.items())
+    ]
+
+
+def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
+    """What the containers have to ask for that have GPUs of the node."""
+    rows = []
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") in ENDED:
+            continue
+        owners = pod["metadata"].get("ownerReferences") or ()
+        owner = next((f"{each['kind']}/{each['name']}" for each in owners if each.get("controller")), "")
+        for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]):
+            limits = (container.get("resources") or {}).get("limits") or {}
+            asked = resources.offered_by(peer.kind.name, limits)
+            if not asked:
+                continue
+            row = {"pod": peers.full_name(pod), "owner": owner, "container": container["name"], "asks": asked}
+            try:
+                answer = resources.translated(peer.kind.name, mode, limits, card)
+                row.update({"becomes": dict(answer.limits), "note": answer.note})
+            except resources.Unmatched as error:
+                row.update({"becomes": {}, "note": str(error)})
+            rows.append({**row, "changes": row["becomes"] != asked})
+    return rows
+
+
+def _notes(cluster: Cluster, found: Sequence[Peer]) -> List[str]:
+    notes = []
+    for webhook in cluster.webhooks:
+        if any(each.get("name") == _HAMI_WEBHOOK for each in webhook.get("webhooks") or ()):
+            notes.append(_NOTE_HAMI.format(webhook["metadata"]["name"]))
+    for deployment in cluster.deployments:
+        if deployment["metadata"]["name"].startswith(_EXTENDERS):
+            notes.append(_NOTE_EXTENDER.format(peers.full_name(deployment)))
+    if any(peer.kind.name == "gpu-operator" for peer in found):
+        notes.append(_NOTE_OPERATOR)
+    return notes
+
+
+def table(document: Mapping[str, Any]) -> List[str]:
+    """The plan for a person: a row a node, then what has to change."""
+    rows = [("NODE", "SERVED BY", "MODE", "STATE", "PODS")]
+    details: List[str] = []
+    for name, node in sorted(document["nodes"].items()):
+        pods = str(len({row["pod"] for row in node["pods"]}))
+        rows.append((name, node["title"] or "-", node["mode"], node["state"], pods))
+        moves = node["state"] in (DUE, BEGUN)
+        details += [
+            f"{name}: label {row['label']}: {row['before'] or 'none'} becomes {row['after'] or 'none'}, {row['why']}"
+            for row in node["labels"]
+            if moves
+        ]
+        details += [
+            f"{name}: {row['offered']} {row['resource']} becomes {row['becomes']}" for row in node["resources"] if moves
+        ]
+        details += [f"{name}: {_asks(row)}" for row in node["pods"]]
+        details += [f"{name}: PROBLEM: {problem}" for problem in node["problems"]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(word.ljust(widths[column]) for column, word in enumerate(row)).rstrip() for row in rows]
+    return lines + details + [f"NOTE: {note}" for note in document["notes"]]
+
+
+def _asks(row: Mapping[str, Any]) -> str:
+    whose = f"{row['pod']} {row['container']}" + (f" of {row['owner']}" if row["owner"] else "")
+    asks, becomes = _amounts(row["asks"]), _amounts(row["becomes"])
+    if not row["changes"]:
+        return f"{whose} asks for {asks}, and stays as it is"
+    if not becomes:
+        return f"{whose} asks for {asks}: {row['note']}"
+    return f"{whose} asks for {asks}, and has to ask for {becomes}" + (f" ({row['note']})" if row["note"] else "")
+
+
+def _amounts(limits: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {amount}" for name, amount in sorted(limits.items()))

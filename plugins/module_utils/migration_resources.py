@@ -1,0 +1,186 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a container that asks another device plugin for GPUs has to ask ours for. Pure.
+
+Memory is rounded up to the next unit and cores up to the next percent, so that nobody gets less.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Dict, Mapping, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import BY_MODE, GIB, MIB
+
+WHOLE = 100
+"""Cores of a GPU."""
+_LEAST_CORES, _MOST_CORES = 1, 99
+
+OFFERS: Mapping[str, str] = {
+    "nvidia": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
+    "gpu-operator": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
+    "gpu-manager": r"tencent\.com/vcuda-(?:core|memory)\Z",
+    "hami": r"nvidia\.com/(?:gpu|gpumem|gpumem-percentage|gpucores|priority)\Z",
+    "gpushare": r"aliyun\.com/gpu-(?:mem|count|core\.percentage)\Z",
+}
+"""Names of what each kind offers and pods ask of it."""
+_SAME: Mapping[Tuple[str, str], str] = {
+    ("nvidia", "pgpu"): r"nvidia\.com/",
+    ("gpu-operator", "pgpu"): r"nvidia\.com/",
+    ("gpu-manager", "vgpu"): r"tencent\.com/",
+}
+"""Where name and unit stay as they are."""
+
+
+class Unmatched(Exception):
+    """The mode offers nothing that is the same; says what to do instead."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of the node's GPUs."""
+
+    memory_bytes: int = 0
+    """Of the smallest, 0 where nobody knows."""
+    replicas: int = 1
+    """Containers on one, by time-slicing."""
+    unit_bytes: int = GIB
+    """What a unit of ``aliyun.com/gpu-mem`` is to the plugin that offers it."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What a container wants, whoever it asks."""
+
+    gpus: int
+    cores: int = WHOLE
+    """Of each, percent; 0 where it did not say."""
+    memory_bytes: int = 0
+    """Of each; 0 for all of it."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether nobody else is to be on its GPUs."""
+        return self.cores == WHOLE and not self.memory_bytes
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to ask for instead."""
+
+    limits: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
+    """What is not the same about it."""
+
+
+def offered_by(kind: str, resources: Mapping[str, object]) -> Dict[str, int]:
+    """Those of a node or container that are of a kind of plugin, without those of which there is none."""
+    found = {name: _number(amount) for name, amount in resources.items() if re.match(OFFERS[kind], name)}
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def _number(amount: object) -> int:
+    """A quantity of devices: a whole number, which may have the suffix of thousands that the API server writes."""
+    match = re.fullmatch(r"([0-9]{1,15})(k?)", str(amount))
+    return int(match[1]) * (1000 if match[2] else 1) if match else 0
+
+
+def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
+    """What a container has to ask for in a mode of ours. Raises Unmatched."""
+    asked = offered_by(kind, limits)
+    if not asked:
+        return Answer()
+    same = _SAME.get((kind, mode))
+    if same and all(re.match(same, name) for name in asked):
+        return Answer(asked)
+    if kind == "gpushare" and mode == "cgpu" and card.unit_bytes == GIB and list(asked) == ["aliyun.com/gpu-mem"]:
+        return Answer(asked)
+    ask = _ask(kind, asked, card)
+    return _whole(ask, mode, card) if ask.whole else _share(ask, mode, card)
+
+
+def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
+    if kind == "gpu-manager":
+        cores, memory = asked.get("tencent.com/vcuda-core", 0), asked.get("tencent.com/vcuda-memory", 0)
+        if cores and cores % WHOLE == 0:
+            return Ask(cores // WHOLE)
+        return Ask(1, cores, memory * 256 * MIB)
+    if kind == "gpushare":
+        if "aliyun.com/gpu-mem" not in asked:
+            raise Unmatched("ask for nvidia.com/gpu on nodes of mode pgpu: nothing here counts GPUs beside shares")
+        count, cores = asked.get("aliyun.com/gpu-count", 1), asked.get("aliyun.com/gpu-core.percentage", 0)
+        return Ask(count) if cores >= WHOLE else Ask(count, cores, asked["aliyun.com/gpu-mem"] * card.unit_bytes)
+    if kind == "hami":
+        return _hami_ask(asked, card)
+    sliced = any(name.startswith("nvidia.com/mig-") for name in asked)
+    if sliced:
+        raise Unmatched(
+            "MIG devices are offered by mode pgpu alone (gpu_plugins_mig_strategy=mixed); keep the node in it"
+        )
+    count = sum(asked.values())
+    if card.replicas <= 1:
+        return Ask(count)
+    return Ask(count, max(WHOLE // card.replicas, _LEAST_CORES), _known(card) // card.replicas)
+
+
+def _hami_ask(asked: Mapping[str, int], card: Card) -> Ask:
+    memory = asked.get("nvidia.com/gpumem", 0) * MIB
+    percentage = asked.get("nvidia.com/gpumem-percentage", 0)
+    if not memory and 0 < percentage < WHOLE:
+        memory = -(-_known(card) * percentage // WHOLE)
+    count, cores = asked.get("nvidia.com/gpu", 1), asked.get("nvidia.com/gpucores", 0)
+    # All cores of a GPU are for one container there too.
+    if cores >= WHOLE or not (memory or cores):
+        return Ask(count)
+    return Ask(count, cores, memory or _known(card))
+
+
+def _known(card: Card) -> int:
+    if not card.memory_bytes:
+        raise Unmatched(
+            "the share depends on the size of the node's GPUs, which nobody knows; label it nvidia.com/gpu.memory=<MiB>"
+        )
+    return card.memory_bytes
+
+
+def _whole(ask: Ask, mode: str, card: Card) -> Answer:
+    if mode == "pgpu":
+        return Answer({"nvidia.com/gpu": ask.gpus})
+    cores, memory, unit = BY_MODE[mode]
+    if cores is not None:
+        return Answer({cores: ask.gpus * WHOLE})
+    if ask.gpus > 1:
+        raise Unmatched("mode cgpu gives parts of one GPU; ask for nvidia.com/gpu on nodes of mode pgpu")
+    return Answer({memory: _known(card) // unit}, "all its memory, which is no promise that nobody else computes there")
+
+
+def _share(ask: Ask, mode: str, card: Card) -> Answer:
+    if mode == "pgpu":
+        raise Unmatched("mode pgpu gives whole GPUs; ask for nvidia.com/gpu, or migrate the node to a mode that shares")
+    if ask.gpus > 1:
+        raise Unmatched("a share is of one GPU; ask for whole ones, or for a share in each of several containers")
+    name, memory, unit = BY_MODE[mode]
+    if not ask.memory_bytes:
+        raise Unmatched(f"say how much memory it needs: {memory}")
+    units = -(-ask.memory_bytes // unit)
+    if card.memory_bytes:
+        units = min(units, card.memory_bytes // unit)
+    if name is None:
+        return Answer({memory: units}, "its cores are not limited" if ask.cores else "")
+    if ask.cores:
+        return Answer({name: ask.cores, memory: units})
+    share = -(-ask.memory_bytes * WHOLE // _known(card))
+    return Answer(
+        {name: min(max(share, _LEAST_CORES), _MOST_CORES), memory: units}, "it named no cores: as many as memory"
+    )
+
+
+def becomes(kind: str, mode: str, name: str) -> str:
+    """What stands for a resource of a node in a mode of ours, for a person."""
+    same = _SAME.get((kind, mode))
+    if (same and re.match(same, name)) or (kind, mode, name) == ("gpushare", "cgpu", "aliyun.com/gpu-mem"):
+        return "the same"
+    if mode == "pgpu":
+        return "nvidia.com/gpu, whole ones"
+    return " and ".join(filter(None, BY_MODE[mode][:2]))

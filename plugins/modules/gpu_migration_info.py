@@ -1,0 +1,168 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_migration_info
+short_description: Find out what it takes to take GPU nodes over from another device plugin
+version_added: 0.1.0
+description:
+  - Finds NVIDIA's device plugin and GPU operator, tkestack gpu-manager, HAMi and Alibaba's gpushare by their
+    DaemonSets, and which nodes they serve.
+  - Says of each node what becomes of its labels and resources, which pods have its GPUs and what they have to ask for
+    instead, which of our variables say what the other plugin was told, and what stands in the way.
+options:
+  hosts:
+    description: The nodes, as the inventory has them.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      node:
+        description: Name of the node.
+        type: str
+        required: true
+      mode:
+        description: What it is to serve.
+        type: str
+        choices: [pgpu, vgpu, mps, cgpu]
+        required: true
+      variables:
+        description: Variables of the role gpu_plugins that may have to say what the other plugin was told, by name.
+        type: dict
+        default: {}
+      memory_bytes:
+        description: Memory of its smallest GPU. With 0 the node's label C(nvidia.com/gpu.memory) is believed.
+        type: int
+        default: 0
+  plugins_namespace:
+    description: Where our plugins run.
+    type: str
+    default: kube-system
+  strand:
+    description: Whether pods may be evicted whose manifests ask for what the node will not offer any more.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - kubernetes.core.k8s_auth_options
+  - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.info_module
+requirements:
+  - kubernetes
+  - PyYAML
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: See what a migration takes
+  accel.kubernetes.gpu_migration_info:
+    hosts:
+      - {node: gpu-1, mode: pgpu}
+  register: migration
+
+- name: Show it
+  ansible.builtin.debug:
+    msg: "{{ migration.table }}"
+"""
+
+RETURN = r"""
+migration:
+  description: The plan.
+  returned: success
+  type: dict
+  contains:
+    nodes:
+      description:
+        - By name. C(state) is C(due), C(begun), C(done), C(ours), C(none) or C(refused); C(problems) are reasons not to
+          begin, in words.
+        - C(off) is the merge patch of the node that takes the other plugin off, C(back) the one that lets it return.
+      type: dict
+    peers:
+      description:
+        - The other plugins, with the nodes they select, and the merge patches of DaemonSets that keep them off marked
+          nodes.
+      type: list
+      elements: dict
+    notes:
+      description: What else in the cluster belongs to them.
+      type: list
+      elements: str
+table:
+  description: The plan line by line, for a person.
+  returned: success
+  type: list
+  elements: str
+"""
+
+import copy
+from typing import Any, Dict, List
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NAMESPACE
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_carry import configuration_map
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import peers
+from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+try:
+    import yaml
+except ImportError:  # AnsibleK8SModule says what is missing.
+    yaml = None
+
+
+def cluster(client: K8SClient) -> migration_plan.Cluster:
+    """What the API server has of all that may matter."""
+    daemonsets = list(objects(client, "DaemonSet", "apps/v1"))
+    maps = filter(None, map(configuration_map, peers(daemonsets)))
+    files: Dict[str, Dict[str, str]] = {}
+    for name in maps:
+        namespace, _slash, own = name.partition("/")
+        found: List[Dict[str, Any]] = list(
+            objects(client, "ConfigMap", namespace=namespace, field_selector=f"metadata.name={own}")
+        )
+        files[name] = dict(found[0].get("data") or {}) if found else {}
+    return migration_plan.Cluster(
+        nodes=list(objects(client, "Node")),
+        daemonsets=daemonsets,
+        pods=list(objects(client, "Pod")),
+        deployments=list(objects(client, "Deployment", "apps/v1")),
+        webhooks=list(objects(client, "MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1")),
+        files=files,
+    )
+
+
+def main() -> None:
+    """Run the module."""
+    host = {
+        "node": {"type": "str", "required": True},
+        "mode": {"type": "str", "choices": ["pgpu", "vgpu", "mps", "cgpu"], "required": True},
+        "variables": {"type": "dict", "default": {}},
+        "memory_bytes": {"type": "int", "default": 0},
+    }
+    spec = {
+        "hosts": {"type": "list", "elements": "dict", "required": True, "options": host},
+        "plugins_namespace": {"type": "str", "default": NAMESPACE},
+        "strand": {"type": "bool", "default": False},
+    }
+    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
+    wanted = [migration_plan.Wanted(**each) for each in module.params["hosts"]]
+    terms = migration_plan.Terms(module.params["plugins_namespace"], module.params["strand"])
+    try:
+        with explained():
+            found = cluster(get_api_client(module=module))
+    except ApiServerError as error:
+        module.fail_json(msg=str(error))
+    try:
+        document = migration_plan.plan(found, wanted, terms, yaml.safe_load)
+    except yaml.YAMLError as error:
+        module.fail_json(msg=f"a configuration of the other plugin is not YAML: {error}")
+    module.exit_json(changed=False, migration=document, table=migration_plan.table(document))
+
+
+if __name__ == "__main__":
+    main()

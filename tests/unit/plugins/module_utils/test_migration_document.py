@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan as a person sees it is the one that docs/migration.md shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_plan import table
+
+from unit.plugins.module_utils import peer_objects as objects
+from unit.plugins.module_utils.peer_objects import chosen, pod
+from unit.plugins.module_utils.test_migration import planned
+
+DOCUMENT = Path(__file__).parents[4] / "docs/migration.md"
+
+
+def test_the_table_is_what_the_document_shows() -> None:
+    webhook = {"metadata": {"name": "hami-webhook"}, "webhooks": [{"name": "vgpu.hami.io"}]}
+    other = {"metadata": {"name": "other"}, "webhooks": [{"name": "x"}]}
+    share = pod("share", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"})
+    found = chosen("hami", **{"nvidia.com__gpu": "10"})
+    document = planned([objects.hami()], [found], share, mode="vgpu", webhooks=[webhook, other])
+    shown = DOCUMENT.read_text().split("```")[3].strip().splitlines()
+    assert table(document) == shown

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Module gpu_migration_info against an API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sim.cluster.apiserver import ApiServer, Authority
+from sim.cluster.store import Store
+from unit.plugins.module_utils import peer_objects as objects
+from unit.plugins.module_utils.peer_objects import Object, chosen, pod
+
+Plan = Callable[..., dict[str, Any]]
+CONFIGURATION = {"version": "v1", "flags": {"migStrategy": "none"}}
+WEBHOOK = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
+
+
+@pytest.fixture
+def store() -> Store:
+    store = Store()
+    for name in ("team", "nvidia-device-plugin"):
+        store.create("namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", **chosen("nvidia", **{"nvidia.com__gpu": "8"})})
+    item = objects.nvidia(configured=True, DEFAULT_CONFIG="plain")
+    store.create("daemonsets", "nvidia-device-plugin", item)
+    whole = pod("whole", {"nvidia.com/gpu": "1"})
+    whole["spec"]["containers"][0]["image"] = "none"
+    store.create("pods", "team", {"apiVersion": "v1", "kind": "Pod", **whole})
+    configs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "nvdp-configs"}}
+    data = {"plain": yaml.safe_dump(CONFIGURATION)}
+    store.create("configmaps", "nvidia-device-plugin", {**configs, "data": data})
+    webhook = {"metadata": {"name": "hami-webhook"}, "webhooks": [{"name": "vgpu.hami.io"}]}
+    store.create("mutatingwebhookconfigurations", "", WEBHOOK | webhook)
+    return store
+
+
+@pytest.fixture
+def plan(store: Store, tmp_path: Path, run_module: Callable[..., dict[str, Any]]) -> Iterator[Plan]:
+    server = ApiServer(store, Authority(), lambda pod, container: tmp_path / "none")
+    server.start()
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(server.kubeconfig("admin", server.admin_token))
+    host: Object = {"node": "gpu-1", "mode": "pgpu"}
+
+    def run(path: Path = kubeconfig, **options: Any) -> dict[str, Any]:
+        return run_module("gpu_migration_info", {"kubeconfig": str(path), "hosts": [host | options]}, check=True)
+
+    yield run
+    server.stop()
+
+
+def test_a_plan_is_made_of_what_the_cluster_has(plan: Plan) -> None:
+    done = plan()
+    assert not done["changed"], done
+    entry = done["migration"]["nodes"]["gpu-1"]
+    assert (entry["state"], entry["from"]) == ("due", "nvidia")
+    assert entry["variables"] == {
+        "gpu_plugins_configs": {"plain": CONFIGURATION},
+        "gpu_plugins_default_config": "plain",
+    }
+    assert [row["pod"] for row in entry["pods"]] == ["team/whole"]
+    assert done["migration"]["notes"][0].startswith("HAMi's webhook hami-webhook")
+    assert done["table"][1].split() == ["gpu-1", "NVIDIA's", "device", "plugin", "pgpu", "due", "1"]
+    set_so = entry["variables"] | {"gpu_plugins_tolerations": objects.TOLERATIONS}
+    assert plan(variables=set_so)["migration"]["nodes"]["gpu-1"]["problems"] == []
+
+
+def test_a_configuration_that_cannot_be_read_is_said(plan: Plan, store: Store) -> None:
+    store.edit("configmaps", "nvidia-device-plugin", "nvdp-configs", lambda item: item.update(data={"plain": "{"}))
+    done = plan()
+    assert done["failed"]
+    assert "a configuration of the other plugin is not YAML" in done["msg"]
+
+
+def test_a_server_that_is_not_reached_is_said(plan: Plan, tmp_path: Path) -> None:
+    done = plan(tmp_path / "gone")
+    assert done["failed"]
+    assert "kube-config" in done["msg"]
