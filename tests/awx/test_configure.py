@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example that configures AWX: what it makes by `awx.awx`, and that its surveys ask for what there is."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .controller import Controller, serving
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLE = REPOSITORY / "examples/awx"
+TEMPLATES = yaml.safe_load((EXAMPLE / "templates.yml").read_text())["gpu_job_templates"]
+TYPES = {"str": "text", "int": "integer", "float": "float"}
+QUESTIONS = [
+    pytest.param(template["playbook"], question, id=f"{template['playbook']}-{question['variable']}")
+    for template in TEMPLATES
+    for question in template.get("survey", [])
+]
+
+
+def specified(variable: str) -> dict[str, Any] | None:
+    """What the role says of its variable."""
+    for path in (REPOSITORY / "roles").glob("*/meta/argument_specs.yml"):
+        options = yaml.safe_load(path.read_text())["argument_specs"]["main"]["options"]
+        if variable in options:
+            found: dict[str, Any] = options[variable]
+            return found
+    return None
+
+
+def test_every_playbook_has_a_template() -> None:
+    playbooks = sorted(path.name for path in (REPOSITORY / "playbooks").glob("*.yml"))
+    assert sorted(template["playbook"] for template in TEMPLATES) == playbooks
+
+
+@pytest.mark.parametrize(("playbook", "question"), QUESTIONS)
+def test_a_question_agrees_with_its_variable(playbook: str, question: dict[str, Any]) -> None:
+    name, option = question["variable"], specified(question["variable"])
+    if option and option["type"] != "bool":
+        if question["type"] == "multiplechoice" and "choices" not in option:
+            assert set(question["choices"]) == set(re.findall(r"V\((\w+)\)", " ".join(option["description"])))
+        else:
+            assert question["type"] == ("multiplechoice" if "choices" in option else TYPES[option["type"]])
+            assert question.get("choices") == option.get("choices")
+        assert question["default"] == option["default"]
+        return
+    text = (REPOSITORY / "playbooks" / playbook).read_text()
+    uses = re.findall(rf"\b{name} \| default\((.*?)(?:, true)?\)( \| bool)?", text)
+    assert uses, f"{playbook} does not ask for {name}"
+    for default, is_truth in uses:
+        if is_truth:
+            # AWX sends words, which the playbook takes for truths.
+            assert question["choices"] == ["true", "false"]
+            assert question["default"] == default
+        else:
+            assert question["default"] == ("" if default == "omit" else yaml.safe_load(default))
+            assert question["type"] == ("integer" if isinstance(question["default"], int) else "text")
+
+
+@pytest.fixture
+def controller() -> Controller:
+    """An AWX with what the example expects to be there."""
+    found = Controller()
+    for kind, name in (("organizations", "Default"), ("inventories", "GPU cluster")):
+        found.add(kind, {"name": name})
+    found.add("credentials", {"name": "GPU hosts", "inputs": {}})
+    return found
+
+
+def configure(address: str, **variables: str) -> str:
+    words = [word for name, value in variables.items() for word in ("--extra-vars", f"{name}={value}")]
+    environment = os.environ | {"CONTROLLER_HOST": address, "CONTROLLER_OAUTH_TOKEN": "token", "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), EXAMPLE / "configure.yml", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.full
+def test_it_makes_templates_with_surveys_and_a_workflow_with_an_approval(
+    controller: Controller, tmp_path: Path
+) -> None:
+    (tmp_path / "kubeconfig").write_text("secret")
+    with serving(controller) as address:
+        said = configure(address, gpu_awx_kubeconfig_file=str(tmp_path / "kubeconfig"))
+        assert "secret" not in said
+        again = configure(address)
+    assert "changed=0" in again
+    assert controller.secrets["GPU cluster"] == {"kubeconfig": "secret"}
+    (kind,) = controller.objects["credential_types"].values()
+    assert kind["injectors"] == {
+        "file": {"template": "{{ kubeconfig }}"},
+        "extra_vars": {"gpu_plugins_kubeconfig": "{{ tower.filename }}"},
+    }
+
+    made = controller.named("job_templates")
+    assert list(made) == [template["name"] for template in TEMPLATES]
+    credentials = [controller.named("credentials")[name]["id"] for name in ("GPU hosts", "GPU cluster")]
+    for template in TEMPLATES:
+        found = made[template["name"]]
+        assert found["playbook"] == template["playbook"]
+        assert found["project"] == controller.named("projects")["accel.kubernetes"]["id"]
+        assert sorted(controller.lists[f"{found['url']}credentials/"]) == sorted(credentials)
+        assert found["survey_enabled"] is ("survey" in template)
+        asked = controller.surveys.get(f"{found['url']}survey_spec/", {"spec": []})["spec"]
+        assert [question["variable"] for question in asked] == [
+            question["variable"] for question in template.get("survey", [])
+        ]
+
+    (workflow,) = controller.objects["workflow_job_templates"].values()
+    nodes = list(controller.objects["workflow_job_template_nodes"].values())
+    runs = {found["id"]: name for name, found in made.items()}
+    runs |= {found["id"]: name for name, found in controller.named("workflow_approval_templates").items()}
+    later = {number for listed in controller.lists.values() for number in listed}
+    steps, after = [], [node for node in nodes if node["id"] not in later]
+    while after:
+        (node,) = after
+        assert node["workflow_job_template"] == workflow["id"]
+        steps.append((runs[node["unified_job_template"]], node.get("limit")))
+        numbers = controller.lists.get(f"{node['url']}success_nodes/", [])
+        after = [found for found in nodes if found["id"] in numbers]
+    canary = "gpu_nodes[0]:localhost"
+    assert steps == [
+        ("GPU validate", None),
+        ("GPU upgrade driver", canary),
+        ("GPU validate", canary),
+        ("Approve the rest", None),
+        ("GPU upgrade driver", None),
+        ("GPU validate", None),
+    ]
