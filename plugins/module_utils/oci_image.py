@@ -218,7 +218,10 @@ def resolve(tree: Tree, path: str, last: bool = False) -> str:
 
 
 def place(base: Tree, additions: Tree) -> Tree:
-    """The layer that adds files to a base: where they really go, with the directories the base lacks."""
+    """The layer that adds files to a base: where they really go, with the directories the base lacks.
+
+    Raises ImageError where something is in the way, in the base or, by a link of the base, among what is added.
+    """
     layer: Tree = {}
     for path, entry in additions.items():
         real = resolve(base, path, last=entry.kind == DIRECTORY)
@@ -228,10 +231,14 @@ def place(base: Tree, additions: Tree) -> Tree:
                 continue
             raise ImageError(f"/{path} cannot be added as a {entry.kind}: in the base image it is a {below.kind}")
         for parent in parents(real):
-            if parent not in base:
-                layer.setdefault(parent, Entry(DIRECTORY, 0o755))
-            elif base[parent].kind != DIRECTORY:
+            if parent in base and base[parent].kind != DIRECTORY:
                 raise ImageError(f"/{path} cannot be added: /{parent} in the base image is a {base[parent].kind}")
+            if parent not in base and layer.setdefault(parent, Entry(DIRECTORY, 0o755)).kind != DIRECTORY:
+                raise ImageError(f"/{path} cannot be added: it goes below /{parent}, which is added as no directory")
+        if real in layer and layer[real].kind != entry.kind:
+            raise ImageError(
+                f"/{path} cannot be added as a {entry.kind}: /{real}, where it goes, is a {layer[real].kind}"
+            )
         layer[real] = entry
     return layer
 
