@@ -88,7 +88,7 @@ def play(collections: Path, book: str, *options: str, **variables: Any) -> Run:
 
 def state(cluster: Cluster) -> dict[str, str]:
     """Digest of every file on the hosts, and every object but for what the cluster itself and daemons keep writing."""
-    written = ("var/lib/kubelet", "var/lib/kube-accel", "var/log", "run")
+    written = ("var/lib/kubelet", "var/lib/kube-accel", "var/log", "run", "gpusim.conf.cuda")
     digests = {}
     for tree in (path for path in cluster.root.iterdir() if path.is_dir()):
         for path in tree.rglob("*"):

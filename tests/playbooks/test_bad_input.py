@@ -57,6 +57,7 @@ def test_an_inventory_without_a_group_names_the_group(
     assert f"no host in the group '{group}'" in refusal(cluster, inventory, collections)
 
 
+@pytest.mark.full
 def test_a_missing_driver_names_the_variable(cluster: Cluster, inventory: Path, collections: Path) -> None:
     message = refusal(cluster, inventory, collections, driver_method="none")
     assert "No NVIDIA driver is loaded and driver_method is none" in message
@@ -68,6 +69,7 @@ def test_kubelet_and_image_are_missed_in_one_go(cluster: Cluster, inventory: Pat
     assert "gpu_plugins_image is not set" in message
 
 
+@pytest.mark.full
 def test_an_image_that_cannot_be_assembled(cluster: Cluster, inventory: Path, collections: Path) -> None:
     message = refusal(
         cluster,
@@ -113,6 +115,7 @@ def test_foreign_plugins_and_device_classes_stay_in_charge(
     assert "gpu_plugins_takeover=true" in message
 
 
+@pytest.mark.full
 def test_an_api_server_out_of_reach_names_the_variable(
     cluster: Cluster, inventory: Path, collections: Path, tmp_path: Path
 ) -> None:

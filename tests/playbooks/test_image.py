@@ -181,27 +181,42 @@ def image(collections: Path, tmp_path: Path) -> Callable[..., Run]:
     return run
 
 
-def test_import_pins_the_image_and_does_nothing_twice(
+@pytest.fixture
+def run(
     containerd: Containerd, parts: Callable[[str], dict[str, Any]], image: Callable[..., Run]
-) -> None:
-    def run(text: str, *options: str) -> Run:
+) -> Callable[..., Run]:
+    """``run(text, *options)``: the image of what holds the text is brought into containerd."""
+
+    def imported(text: str, *options: str) -> Run:
         done = image("image", *options, **parts(text), gpu_plugins_image_socket=str(containerd.socket))
         assert done.code == 0, done.output
         return done
 
+    return imported
+
+
+def test_import_pins_the_image_and_does_nothing_twice(containerd: Containerd, run: Callable[..., Run]) -> None:
+    assert run("one").changed == 1
+    ((first, pinned),) = containerd.images().items()
+    assert pinned
+    again = run("one")
+    assert again.changed == 0
+    assert f"image={first}" in again.output
+    # Kubelet's side of containerd knows it, and what it starts is ours.
+    assert '"Entrypoint":["kube-accel"]' in containerd.call("content", "get", config_of(containerd, first))
+
+
+@pytest.mark.full
+def test_what_was_imported_is_kept_pinned_replaced_and_taken_away(
+    containerd: Containerd, image: Callable[..., Run], run: Callable[..., Run]
+) -> None:
     dry = run("one", "--check", "--diff")
     assert dry.changed == 1
     assert "localhost/kube-accel:0.1.0-" in dry.output
     assert containerd.images() == {}
-
     assert run("one").changed == 1
-    ((first, pinned),) = containerd.images().items()
-    assert pinned
-    assert f"image={first}" in run("one").output
-    assert run("one").changed == 0
+    (first,) = containerd.images()
     assert run("one", "--check").changed == 0
-    # Kubelet's side of containerd knows it, and what it starts is ours.
-    assert '"Entrypoint":["kube-accel"]' in containerd.call("content", "get", config_of(containerd, first))
 
     containerd.call("images", "label", first, "io.cri-containerd.pinned=")
     assert run("one").changed == 1

@@ -162,7 +162,7 @@ def test_a_pod_gets_a_gpu_and_its_assignment_is_written_once_it_is_bound(install
         assert gpus == {"GPU-gpus-0", "GPU-gpus-1"}
         submit(api, "third", 60, 20)
         reason = until(lambda: why(api, "third"), "a reason")
-        assert "best has 40 %" in reason
+        assert "best has 40 percent" in reason
         remove(api, "first")
         until(lambda: assignment(api, "third"), "the room of the first")
     finally:

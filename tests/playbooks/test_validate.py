@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sim.cluster import NodeSpec, Spec
-from sim.cluster.client import MERGE, Api, until
+from sim.cluster.client import MERGE, Api, pod, until
 from sim.nvml.topology import edit
 
 from .conftest import Playbooks, Run, Start, state
@@ -17,6 +17,7 @@ BOOK = "accel.kubernetes.validate"
 # One GPU needs no extender.
 VARIABLES = {"scheduler_layout": "none"}
 INVENTORY = "kube-accel.io/inventory"
+PODS = "/api/v1/namespaces/default/pods"
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 
 
@@ -43,7 +44,7 @@ def serving(bare: Playbooks) -> Playbooks:
     return bare
 
 
-@pytest.mark.parametrize("options", [(), ("--check",)], ids=["run", "check"])
+@pytest.mark.parametrize("options", [(), pytest.param(("--check",), marks=pytest.mark.full)], ids=["run", "check"])
 def test_of_a_bare_host_everything_that_is_missing_is_named_at_once(bare: Playbooks, options: tuple[str, ...]) -> None:
     done = validated(bare, *options)
     assert done.code != 0, done.output
@@ -63,6 +64,17 @@ def test_nothing_is_wrong_with_a_node_that_serves(serving: Playbooks) -> None:
         done = validated(serving, *options)
         assert done.code == 0, done.output
         assert "nothing is wrong" in done.output
+        for part in (
+            "driver: 580.159.04, CUDA 13.0",
+            "health: All 1 GPUs",
+            "node: ",
+            "mode: pgpu",
+            "offer: 1 nvidia.com/gpu",
+            "quota: None",
+        ):
+            assert f"gpu-a: ok: {part}" in done.output
+        assert "gpu-a: ok: container runtime: " in done.output
+        assert "control: ok: scheduler: " in done.output
         assert "gpu-a: driver 580.159.04, CUDA 13.0, 1 GPUs; offers nvidia.com/gpu 1" in done.output
 
 
@@ -89,6 +101,56 @@ def test_what_is_wrong_with_the_cluster_is_said_once(serving: Playbooks) -> None
     done = validated(serving, gpu_plugins_cf_crl_enabled=True)
     assert done.code != 0
     assert "gpu-a: blocked: cf-crl: Not as gpu_plugins_cf_crl_definitions has it: cf-crl-nvidia-gpu" in done.output
+
+
+def tried(books: Playbooks) -> Run:
+    """Runs it with a pod on the node, of which nothing is left."""
+    before = state(books.cluster)
+    done = books.run(BOOK, **VARIABLES, validate_pod=True)
+    assert state(books.cluster) == before, done.output
+    return done
+
+
+@pytest.mark.full
+def test_a_pod_sees_its_gpu_and_is_gone_whatever_it_found(serving: Playbooks) -> None:
+    done = tried(serving)
+    assert done.code == 0, done.output
+    assert "gpu-a: ok: pod: answers, 1 GPUs; NVML shows GPU-" in done.output
+    assert "; CUDA 13.0 allocates on Tesla T4" in done.output
+
+    library = serving.cluster.root / "gpu-a/usr/lib/libcuda.so.1"
+    library.rename(library.with_suffix(".away"))
+    try:
+        done = tried(serving)
+    finally:
+        library.with_suffix(".away").rename(library)
+    assert done.code != 0
+    said = "gpu-a: blocked: pod: A pod with 1 nvidia.com/gpu is Failed: cuda: libcuda.so.1 cannot be loaded"
+    assert said in done.output
+    assert "see the runtime class" in done.messages
+
+    checked = validated(serving, "--check", validate_pod=True)
+    assert checked.code == 0, checked.output
+    assert "gpu-a: unknown: pod: In check mode no pod is started." in checked.output
+
+
+@pytest.mark.full
+def test_a_full_node_is_no_failure(serving: Playbooks) -> None:
+    api = Api(serving.cluster.kubeconfig)
+    limits = {"limits": {"nvidia.com/gpu": "1"}}
+    api.create(PODS, pod("train", "sleep", "1000", container={"resources": limits}))
+    until(lambda: api.get(f"{PODS}/train")["status"]["phase"] == "Running", "the pod runs")
+    until(lambda: "train" in api.get("/api/v1/nodes/gpu-a")["metadata"]["annotations"][INVENTORY], "it is told")
+    try:
+        done = validated(serving, validate_pod=True)
+    finally:
+        api.call("DELETE", f"{PODS}/train")
+        until(lambda: api.call("GET", f"{PODS}/train")[0] == 404, "it has gone")
+    assert done.code == 0, done.output
+    assert (
+        "gpu-a: unknown: pod: The node is full, of nvidia.com/gpu too little is left, so no pod was started."
+        in done.output
+    )
 
 
 @pytest.fixture

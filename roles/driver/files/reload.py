@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces the loaded NVIDIA driver by the installed one: reload.py SYSFS DEV PROC SOCKET SERVICE...
 
-The device plugin behind SOCKET lets go of NVML and the services are stopped. Whoever else uses a GPU is named, and then
-the driver stays as it is. Ends with 1 and the reason on stderr when it could not be replaced; plugin and services run
-again in any case.
+The device plugin behind SOCKET lets go of NVML and the services, names or patterns, are stopped. Whoever else uses a
+GPU is named, and then the driver stays as it is. Ends with 1 and the reason on stderr when it could not be replaced;
+plugin and services run again in any case.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ def run(*argv: str) -> tuple[int, str]:
     """A command's status and what it said."""
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout.strip()
+
+
+def active(pattern: str) -> list[str]:
+    """Services that run, by name or by a pattern of names."""
+    status, said = run("systemctl", "list-units", "--type=service", "--state=active", "--plain", "--no-legend", pattern)
+    return [line.split()[0] for line in said.splitlines()] if status == 0 else []
 
 
 def tell(path: Path, command: str) -> None:
@@ -87,7 +93,7 @@ def replace(sysfs: Path, dev: Path, proc: Path) -> None:
 
 def reload(sysfs: Path, dev: Path, proc: Path, plugin: Path, services: Sequence[str]) -> None:
     """The whole of it. Raises ReloadError."""
-    running = [name for name in services if run("systemctl", "is-active", "--quiet", name)[0] == 0]
+    running = [unit for name in services for unit in active(name)]
     try:
         tell(plugin, "quiesce")
         for name in running:
