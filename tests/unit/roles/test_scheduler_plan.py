@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.template import trust_as_template
 
 from .conftest import ROLES, Evaluate
 
@@ -140,6 +141,8 @@ def test_whole_gpus_go_through_the_extender_on_request_only(evaluate: Evaluate) 
     for wanted in (False, True):
         (entry,) = ask(evaluate, "__scheduler_extenders", scheduler_layout="local", scheduler_manage_whole_gpus=wanted)
         assert ("nvidia.com/gpu" in {item["name"] for item in entry["managed_resources"]}) is wanted
+        layout = ask(evaluate, "__scheduler_layout", scheduler_layout="auto", scheduler_manage_whole_gpus=wanted)
+        assert layout == ("local" if wanted else "none")
 
 
 def test_the_proxied_extenders_filter_alone_through_the_api_server(evaluate: Evaluate) -> None:
@@ -364,3 +367,21 @@ def test_the_proxied_client_is_signed_by_the_cluster(tmp_path: Path) -> None:
     assert verified(ca, tmp_path / f"pki/scheduler/{client}.crt")
     assert not (tmp_path / "pki/ca").exists()
     assert len(certificates("check", tmp_path / "pki", 30, *words)) == 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "port", "listens", "scraped"),
+    [
+        ("local", 0, [], []),
+        ("local", 9447, ["--metrics-listen=0.0.0.0:9447"], [{"name": "metrics", "containerPort": 9447}]),
+        ("proxied", 0, [], [{"name": "metrics", "containerPort": 9446}]),
+    ],
+)
+def test_the_extender_is_scraped_where_prometheus_reaches_it(
+    evaluate: Evaluate, layout: str, port: int, listens: list[str], scraped: list[dict[str, Any]]
+) -> None:
+    template = trust_as_template((ROLES / "scheduler/templates/container.yml.j2").read_text())
+    words = {"scheduler_layout": layout, "scheduler_metrics_port": port, "template": template}
+    container = yaml.safe_load(ask(evaluate, "template", **words))
+    assert [word for word in container["command"] if "metrics" in word] == listens
+    assert container.get("ports", []) == scraped

@@ -14,8 +14,7 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,17 +25,7 @@ import trustme
 from bench.api_stub import HttpsServer, Size, Stub, node_name, pod
 from cluster.control_plane import free_port
 from unit.kube_accel.extender.world import Api, taken
-
-SECONDS = 60.0
-
-
-def wait_for(probe: Callable[[], Any], what: str) -> Any:
-    """The first true answer."""
-    deadline = time.monotonic() + SECONDS
-    while not (found := probe()):
-        assert time.monotonic() < deadline, f"{what}: not in time"
-        time.sleep(0.01)
-    return found
+from waiting import wait
 
 
 class Scheduler:
@@ -184,7 +173,7 @@ class Outside:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             running = Running(self, port, process)
-            wait_for(running.ready, f"{name} ready")
+            wait(running.ready, f"{name} ready")
             yield running
             assert dies or process.poll() is None, (self.root / f"{name}.log").read_text()[-3000:]
         finally:

@@ -8,8 +8,7 @@ import json
 import socket
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,15 +22,9 @@ from kube_accel.extender.server import MAX_BODY
 from kube_accel.extender.service import Layout
 from kube_accel.kube.client import Credentials, KubeClient
 from kube_accel.model import PlacementPolicy
+from waiting import wait
 
 NODES = 3
-
-
-def wait_for(probe: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not probe():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.01)
 
 
 @dataclass
@@ -103,7 +96,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     known = ssl.create_default_context(cafile=tmp_path / "ca.crt")
     authority.issue_cert("scheduler").configure_cert(known)
     rig = Rig(tmp_path, authority, stub, server, extender, trusted, known)
-    wait_for(lambda: rig.call("GET", "/readyz")[0] == 200)
+    wait(lambda: rig.call("GET", "/readyz")[0] == 200)
     yield rig
     stop.set()
     thread.join(5)
@@ -122,7 +115,7 @@ def test_a_pod_goes_from_filter_to_bound_and_counts_from_then_on(rig: Rig) -> No
     six = pod("six", "uid-six", shares(600, 0))
     assert rig.passed(six) == [node_name(0), node_name(2)]
     rig.stub.delete("first")
-    wait_for(lambda: len(rig.passed(six)) == 3)
+    wait(lambda: len(rig.passed(six)) == 3)
 
 
 def test_verbs_need_a_certificate_and_probes_do_not(rig: Rig) -> None:
@@ -144,15 +137,15 @@ def test_the_api_server_goes_away_and_comes_back(rig: Rig) -> None:
     rig.server.shutdown()
     rig.server.server_close()
     rig.stub.end_watches()
-    wait_for(lambda: 'watch_up{kind="pods"} 0' in rig.call("GET", "/metrics")[1])
+    wait(lambda: 'watch_up{kind="pods"} 0' in rig.call("GET", "/metrics")[1])
     assert len(rig.passed(item)) == NODES
     binding = {"PodName": "p", "PodNamespace": "team", "PodUID": "uid-p", "Node": node_name(0)}
     assert "not reached" in json.loads(rig.call("POST", "/scheduler/bind", binding)[1])["Error"]
     rig.server = serve(rig.authority, rig.stub, port)
     rig.stub.create(pod("q", "uid-q", shares(50, 8)))
-    wait_for(lambda: 'watch_up{kind="pods"} 1' in rig.call("GET", "/metrics")[1])
+    wait(lambda: 'watch_up{kind="pods"} 1' in rig.call("GET", "/metrics")[1])
     binding = {"PodName": "q", "PodNamespace": "team", "PodUID": "uid-q", "Node": node_name(0)}
-    wait_for(lambda: rig.call("POST", "/scheduler/bind", binding) == (200, '{"Error":""}'))
+    wait(lambda: rig.call("POST", "/scheduler/bind", binding) == (200, '{"Error":""}'))
 
 
 def test_a_watch_that_is_too_old_lists_again_and_forgets_what_is_gone(rig: Rig) -> None:
@@ -160,7 +153,7 @@ def test_a_watch_that_is_too_old_lists_again_and_forgets_what_is_gone(rig: Rig) 
     assert rig.passed(item) == []
     rig.stub.size = Size(NODES, 0, 10)
     rig.stub.end_watches()
-    wait_for(lambda: len(rig.passed(item)) == NODES)
+    wait(lambda: len(rig.passed(item)) == NODES)
 
 
 def raw(rig: Rig, data: bytes) -> bytes:
@@ -189,6 +182,32 @@ def test_requests_out_of_bounds_are_refused(rig: Rig, data: bytes, status: int) 
 def test_requests_may_follow_each_other_on_a_connection(rig: Rig) -> None:
     answer = raw(rig, b"GET /healthz HTTP/1.1\r\n\r\n" * 2)
     assert answer.count(b"200 OK") >= 1
+
+
+def test_metrics_alone_are_at_an_address_of_their_own(tmp_path: Path, rig: Rig) -> None:
+    changed = options(tmp_path, metrics_listen=("127.0.0.1", 0))
+    stop = threading.Event()
+    extender = Extender(changed, KubeClient("https://127.0.0.1:9", Credentials(tmp_path / "ca.crt")), stop)
+    thread = threading.Thread(target=extender.run, daemon=True)
+    thread.start()
+
+    def get(path: str, method: str = "GET") -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", extender.metrics_port or 0, timeout=10)
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+    status, text = get("/metrics")
+    assert status == 200
+    assert "accel_extender_nodes 0" in text
+    assert get("/scheduler/predicates", "POST")[0] == 404
+    assert get("/healthz")[0] == 404
+    taken = options(tmp_path, metrics_listen=("127.0.0.1", extender.metrics_port))
+    with pytest.raises(ExtenderError, match=r"--metrics-listen 127\.0\.0\.1:.* choose another port"):
+        Extender(taken, KubeClient("https://127.0.0.1:9", Credentials(tmp_path / "ca.crt")), threading.Event())
+    stop.set()
+    thread.join(5)
+    assert rig.extender.metrics_port is None
 
 
 def test_idle_strangers_do_not_keep_the_scheduler_out(rig: Rig) -> None:

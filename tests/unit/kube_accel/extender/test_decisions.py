@@ -42,7 +42,9 @@ def test_a_refusal_names_the_node_the_gpu_and_what_it_lacks(extender: Extender, 
         assert extender.schedule(api.create(pod_object(name, share(cores, 10))), "a") == ""
     answer = extender.filter(pod_object("third", share(30, 8)), "a")
     assert answer["NodeNames"] == []
-    assert answer["FailedNodes"] == {"a": "a: needs 30 % and 8 GiB on one GPU; best has 20 % and 70 GiB free (GPU 1)"}
+    assert answer["FailedNodes"] == {
+        "a": "a: needs 30 percent and 8 GiB on one GPU; best has 20 percent and 70 GiB free (GPU 1)"
+    }
 
 
 def test_few_nodes_get_a_reason_of_their_own_so_that_pod_status_stays_short(extender: Extender) -> None:
@@ -115,6 +117,17 @@ def test_plain_gpus_are_ours_when_told_so(api: Api) -> None:
         assert (extender.schedule(pod, "a") == "") is fits
 
 
+def test_a_gpu_that_is_handed_out_in_parts_is_no_whole_one(api: Api) -> None:
+    extender = Extender(api, whole_gpus=True)
+    cut = frozenset([uuid("a", 0), uuid("a", 1)])
+    extender.cluster.keep_node(node_object("a", gpus=3, mode=Mode.PGPU, divided=cut))
+    refused = extender.filter(pod_object("q", {"nvidia.com/gpu": "2"}), "a")["FailedAndUnresolvableNodes"]["a"]
+    assert "GPUs 0, 1 left out (handed out in parts)" in refused
+    assert extender.schedule(api.create(pod_object("p", {"nvidia.com/gpu": "1"})), "a") == ""
+    assignment = json.loads(api.pods["p"]["metadata"]["annotations"]["kube-accel.io/assignment"])
+    assert [share["uuid"] for share in assignment["containers"]["main"]] == [uuid("a", 2)]
+
+
 def test_binpack_fills_the_fuller_node_and_spread_the_emptier(extender: Extender, api: Api) -> None:
     extender.cluster.keep_node(node_object("b", gpus=2))
     assert extender.bind(_seen(extender, api, "p", 30), "b") == ""
@@ -135,7 +148,9 @@ def _seen(extender: Extender, api: Api, name: str, cores: int, **spec: object) -
 def test_bind_writes_the_assignment_and_binds_once(extender: Extender, api: Api) -> None:
     pod = _seen(extender, api, "p", 30)
     assert extender.bind(pod, "a") == ""
-    stated = assignment.decode(api.pods["p"]["metadata"]["annotations"][assignment.ANNOTATION])
+    text = api.pods["p"]["metadata"]["annotations"][assignment.ANNOTATION]
+    assert "were free" in json.loads(text)["why"]["main"]
+    stated = assignment.decode(text)
     assert stated.node == "a"
     assert {entry.uuid for entry in stated.containers["main"]} <= {uuid("a", 0), uuid("a", 1)}
     extender.listen()
@@ -162,7 +177,7 @@ def test_what_an_earlier_pod_of_the_same_name_holds_is_not_taken_for_this_one(ex
     extender.cluster.keep_node(node_object("a", gpus=2, held={uuid("a", 0): (Holding("team", "p", "main", 60, 1),)}))
     assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
     extender.listen()
-    assert "needs 60 %" in extender.schedule(_seen(extender, api, "q", 60), "a")
+    assert "needs 60 percent" in extender.schedule(_seen(extender, api, "q", 60), "a")
 
 
 def test_holdings_of_pods_that_are_gone_do_not_count(extender: Extender, api: Api) -> None:
@@ -193,7 +208,7 @@ def test_a_pod_bound_by_others_counts_in_full_whatever_it_says(
     extender.listen()
     assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
     extender.listen()
-    assert "needs 60 %" in extender.schedule(_seen(extender, api, "q", 60), "a")
+    assert "needs 60 percent" in extender.schedule(_seen(extender, api, "q", 60), "a")
 
 
 @pytest.mark.parametrize(("node", "gpu"), [("a", 1), ("b", 0)])
@@ -215,7 +230,7 @@ def test_a_tenant_who_rewrites_the_assignment_gains_nothing(extender: Extender, 
     api.annotate("q", forged("a", uuid("a", 0)))
     api.annotate("p", forged("a", uuid("a", 0)))
     extender.listen()
-    assert "needs 60 %" in extender.schedule(_seen(extender, api, "r", 60), "a")
+    assert "needs 60 percent" in extender.schedule(_seen(extender, api, "r", 60), "a")
 
 
 def test_unhealthy_gpus_are_left_out(extender: Extender, api: Api) -> None:
@@ -474,4 +489,4 @@ def test_victims_that_have_gone_are_waited_for_before_others_are_evicted(extende
 
 
 def test_victims_that_take_their_time_are_not_waited_for(extender: Extender, api: Api) -> None:
-    assert "needs 70 %" in extender.schedule(_urgent(extender, api), "a")
+    assert "needs 70 percent" in extender.schedule(_urgent(extender, api), "a")

@@ -21,7 +21,8 @@ import pytest
 import trustme
 
 from bench.api_stub import node_name, shares
-from unit.kube_accel.extender.outside import Outside, Running, Scheduler, wait_for
+from unit.kube_accel.extender.outside import Outside, Running, Scheduler
+from waiting import wait
 
 HALF = shares(50, 80)
 SLOTS = 16
@@ -57,7 +58,8 @@ def test_fifty_pods_for_sixteen_slots_with_binds_that_fail(outside: Outside) -> 
     with outside.extender() as extender, ThreadPoolExecutor(8) as binds:
         for number in range(50):
             outside.create(f"p{number}", HALF)
-        wait_for(lambda: extender.metric("accel_extender_pods") == 50, "50 pods known")
+        wait(lambda: extender.metric("accel_extender_pods") == 50, "50 pods known")
+        assert extender.metric('accel_pending_gpu_pods{namespace="team",mode="vgpu"}') == 50
         scheduler = extender.scheduler()
         while True:
             turns(scheduler, outside, binds, extender)
@@ -70,9 +72,11 @@ def test_fifty_pods_for_sixteen_slots_with_binds_that_fail(outside: Outside) -> 
                 outside.stub.delete(name)
                 outside.create(f"{name}-again", HALF)
         assert len(outside.bound()) == SLOTS
-        wait_for(lambda: extender.metric("accel_extender_reservations") == 0, "no reservation leaks")
+        wait(lambda: extender.metric("accel_extender_reservations") == 0, "no reservation leaks")
+        waiting = len(outside.waiting())
+        assert extender.metric('accel_pending_gpu_pods{namespace="team",mode="vgpu"}') == waiting
         refused = scheduler.filter(outside.waiting()[0], outside.names)["FailedNodes"]
-        assert "needs 50 % and 20 GiB on one GPU; best has 0 %" in refused[node_name(0)]
+        assert "needs 50 percent and 20 GiB on one GPU; best has 0 percent" in refused[node_name(0)]
         outside.stub.delete(sorted(outside.bound())[0])
         while len(outside.bound()) < SLOTS:
             turns(scheduler, outside, binds, extender)
@@ -101,7 +105,7 @@ def test_two_schedulers_take_turns_each_with_its_own_extender(outside: Outside, 
         try:
             terms: list[int] = []
             while len(terms) < 3:
-                port = wait_for(lambda: int((lease.read_text().split() or ["0"])[-1]), "a leader")
+                port = wait(lambda: int((lease.read_text().split() or ["0"])[-1]), "a leader")
                 if not terms or terms[-1] != port:
                     terms.append(port)
                     # It dies with binds under way.
@@ -109,14 +113,14 @@ def test_two_schedulers_take_turns_each_with_its_own_extender(outside: Outside, 
                     for name in rng.sample(sorted(outside.bound()), min(6, len(outside.bound()))):
                         outside.stub.delete(name)
                         outside.create(f"{name}-{len(terms)}", HALF)
-                    wait_for(lambda before=before: len(outside.stub.bind_seconds) > before, "the leader binds")
+                    wait(lambda before=before: len(outside.stub.bind_seconds) > before, "the leader binds")
                     schedulers[port].send_signal(signal.SIGKILL)
                     schedulers[port].wait()
                     outside.never_twice()
                     lease.write_text("")
                     schedulers[port] = leader(port)
             assert len(set(terms)) == 2, terms
-            wait_for(lambda: len(outside.bound()) == SLOTS, "sixteen pods bound")
+            wait(lambda: len(outside.bound()) == SLOTS, "sixteen pods bound")
             outside.never_twice()
             assert [scheduler.poll() for scheduler in schedulers.values()] == [None, None], (
                 tmp_path / "leader.log"
@@ -126,7 +130,7 @@ def test_two_schedulers_take_turns_each_with_its_own_extender(outside: Outside, 
                 scheduler.kill()
                 scheduler.wait()
         for extender in (one, two):
-            wait_for(lambda extender=extender: extender.metric("accel_extender_reservations") == 0, "no leak")
+            wait(lambda extender=extender: extender.metric("accel_extender_reservations") == 0, "no leak")
             full = extender.scheduler().filter(outside.create(f"late-{extender.port}", HALF), outside.names)
             assert full["NodeNames"] == []
 
@@ -143,17 +147,17 @@ def test_a_quota_with_a_typo_changes_nothing_and_an_event_says_so(outside: Outsi
     with outside.extender() as extender:
         scheduler = extender.scheduler()
         first, second = (outside.create(name, HALF) for name in ("first", "second"))
-        wait_for(lambda: extender.metric("accel_extender_pods") == 2, "both pods known")
+        wait(lambda: extender.metric("accel_extender_pods") == 2, "both pods known")
         assert scheduler.schedule(first, outside.names) == ""
         assert "quota of namespace team" in reason(scheduler, second)
         outside.stub.set_quota("version: 1\nnamespaces: {team: {limits: [{core: 100}]}}\n")
-        event = wait_for(lambda: outside.stub.events, "an event")[0]
+        event = wait(lambda: outside.stub.events, "an event")[0]
         assert (event["reason"], event["involvedObject"]["name"]) == ("QuotaUnreadable", "kube-accel-quota")
         assert "line 2" in event["message"]
         assert "did you mean cores?" in event["message"]
         assert "quota of namespace team" in reason(scheduler, second), "the last good one stays"
         outside.stub.set_quota(quota(100))
-        wait_for(lambda: second["metadata"]["annotations"].get("kube-accel.io/quota-changed"), "the pod is woken")
+        wait(lambda: second["metadata"]["annotations"].get("kube-accel.io/quota-changed"), "the pod is woken")
         assert scheduler.schedule(second, outside.names) == ""
         assert len(outside.stub.events) == 1
 
@@ -162,21 +166,21 @@ def test_the_api_server_goes_and_comes_back(outside: Outside) -> None:
     with outside.extender() as extender:
         scheduler = extender.scheduler()
         first, second = (outside.create(name, HALF) for name in ("first", "second"))
-        wait_for(lambda: extender.metric("accel_extender_pods") == 2, "both pods known")
+        wait(lambda: extender.metric("accel_extender_pods") == 2, "both pods known")
         assert scheduler.schedule(first, outside.names) == ""
         port = outside.api.server_port
         outside.api.stop()
-        wait_for(lambda: extender.metric('accel_extender_watch_up{kind="pods"}') == 0, "it notices")
+        wait(lambda: extender.metric('accel_extender_watch_up{kind="pods"}') == 0, "it notices")
         assert scheduler.filter(second, outside.names)["NodeNames"] == outside.names
         assert "not reached" in scheduler.bind(second, node_name(0))
         plain = {"metadata": {"name": "plain", "namespace": "team", "uid": "u"}, "spec": {"containers": []}}
         assert scheduler.filter(plain, ["elsewhere"])["NodeNames"] == ["elsewhere"]
         third = outside.create("third", HALF)
         outside.serve(port)
-        wait_for(lambda: extender.metric("accel_extender_pods") == 3, "it has caught up")
+        wait(lambda: extender.metric("accel_extender_pods") == 3, "it has caught up")
         for item in (second, third):
-            wait_for(lambda item=item: scheduler.schedule(item, outside.names) == "", "bound")
-        wait_for(lambda: extender.metric("accel_extender_reservations") == 0, "no reservation leaks")
+            wait(lambda item=item: scheduler.schedule(item, outside.names) == "", "bound")
+        wait(lambda: extender.metric("accel_extender_reservations") == 0, "no reservation leaks")
         outside.never_twice()
 
 
@@ -190,7 +194,7 @@ def test_an_extender_killed_in_the_middle_of_binds_goes_on_where_it_was(outside:
             names = outside.names
             for item in outside.waiting():
                 pool.submit(lambda item=item: extender.scheduler().schedule(item, names))
-            wait_for(lambda: len(outside.bound()) >= 4, "some are bound")
+            wait(lambda: len(outside.bound()) >= 4, "some are bound")
             os.kill(extender.process.pid, signal.SIGKILL)
             extender.process.wait()
         finally:
@@ -232,11 +236,11 @@ def test_renewed_certificates_are_used_without_a_restart(outside: Outside) -> No
         assert works("client")
         assert not works("next-client")
         replace_file(root / "server.pem", b"not a certificate")
-        wait_for(lambda: "certificates are not renewed" in (root / "extender.log").read_text(), "it says so")
+        wait(lambda: "certificates are not renewed" in (root / "extender.log").read_text(), "it says so")
         assert works("client"), "what it has stays in use"
         replace_file(root / "server.pem", (root / "next-server.pem").read_bytes())
         replace_file(root / "ca.crt", (root / "next-ca.crt").read_bytes())
-        wait_for(lambda: works("next-client"), "the next CA's client is known")
+        wait(lambda: works("next-client"), "the next CA's client is known")
         assert not works("client"), "the CA before is trusted no more"
         assert kept.send("POST", "/scheduler/bind", "{}")[0] == 400, "a connection that was open goes on"
         extender.scheduler("", "next-ca.crt").send("GET", "/healthz")

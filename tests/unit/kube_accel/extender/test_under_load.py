@@ -49,7 +49,7 @@ def test_fifty_pods_at_once_for_sixteen_slots() -> None:
     never_twice(api)
     waiting = [pod for pod, answer in zip(pods, answers, strict=True) if answer]
     assert len(waiting) == 34
-    assert all("needs 50 % and 20 GiB on one GPU; best has 0 %" in answer for answer in answers if answer)
+    assert all("needs 50 percent and 20 GiB on one GPU; best has 0 percent" in answer for answer in answers if answer)
     api.delete(bound(api)[0])
     extender.listen()
     assert extender.cluster.reservations == 0
@@ -110,7 +110,7 @@ def test_what_a_bound_pod_has_is_not_given_away_however_late_the_watch_is() -> N
         extender.filter(api.pods["r"], "a")
         extender.binder.expire()
     assert extender.cluster.reservations == 0
-    assert "needs 60 %" in extender.bind(api.pods["r"], "a")
+    assert "needs 60 percent" in extender.bind(api.pods["r"], "a")
     api.delete("p")
     extender.listen()
     assert extender.bind(api.pods["r"], "a") == ""

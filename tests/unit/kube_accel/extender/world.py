@@ -53,11 +53,13 @@ def node_object(
     health: Mapping[str, GpuHealth] | None = None,
     labels: Mapping[str, str] | None = None,
     known: Inventory | None = None,
+    divided: frozenset[str] = frozenset(),
 ) -> dict[str, Any]:
     """A node whose plugin has reported H100s with 80 GiB."""
     known = known or Inventory("580.1", (13, 0), tuple(_of(name, gpu) for gpu in inventory(gpus).gpus))
     healthy = {gpu.uuid: HEALTHY for gpu in known.gpus}
-    text = inventory_annotation.encode(NodeInventory(mode, known, {**healthy, **(health or {})}, held or {}, UNIT))
+    node = NodeInventory(mode, known, {**healthy, **(health or {})}, held or {}, UNIT, divided)
+    text = inventory_annotation.encode(node)
     return {
         "metadata": {"name": name, "labels": dict(labels or {}), "annotations": {inventory_annotation.ANNOTATION: text}}
     }

@@ -15,6 +15,7 @@ from kube_accel.placement.score import Room
 from kube_accel.placement.topology import Connectivity
 from kube_accel.sharing.inventory_annotation import NodeInventory
 
+_DIVIDED = "handed out in parts"
 _NOTHING = (0, 0, 0)
 _KINDS = 10_000
 """Different nodes that are remembered."""
@@ -33,6 +34,8 @@ class NodeGpus:
     connectivity: Connectivity
     held: Mapping[tuple[str, str], Held]
     """By namespace and name of the pod. A pod that is absent may hold something all the same."""
+    divided: frozenset[str]
+    """UUIDs of GPUs that are not handed out as a whole where whole ones are."""
 
     @classmethod
     def of(cls, node: NodeInventory) -> NodeGpus:
@@ -56,6 +59,7 @@ class NodeGpus:
                 key: Held(frozenset(containers), tuple((uuid, *amounts) for uuid, amounts in uses.items()))
                 for key, (containers, uses) in found.items()
             },
+            divided=node.divided,
         )
 
 
@@ -99,7 +103,7 @@ def view(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses
     """The node with these pods bound to it and so much reserved for others."""
     used = account(node, name, pods, reserved)
     gpus = tuple(
-        GpuView(gpu, health, node.cuda_version, use)
+        GpuView(gpu, health, node.cuda_version, use, _DIVIDED if gpu.uuid in node.divided else "")
         for gpu, health, use in zip(node.gpus, node.health, used, strict=True)
     )
     return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
@@ -161,7 +165,7 @@ def _has_init(request: PodRequest) -> bool:
 
 def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[tuple[int, int, int]]) -> Uses:
     gpus = [
-        GpuView(gpu, health, node.cuda_version, GpuUse(*amounts))
+        GpuView(gpu, health, node.cuda_version, GpuUse(*amounts), _DIVIDED if gpu.uuid in node.divided else "")
         for gpu, health, amounts in zip(node.gpus, node.health, taken, strict=True)
     ]
     found = place(request, gpus, name, node.connectivity)

@@ -20,6 +20,7 @@ from kube_accel.extender.wire import BindArguments
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
+from kube_accel.placement.why import why
 from kube_accel.sharing.assignment import pod_annotations
 
 _log = logging.getLogger(__name__)
@@ -176,7 +177,9 @@ class Binder:
             return f"{node.name}: {found.reason}"
         assignment, view = found
         indexes = {gpu.uuid: gpu.index for gpu in view.node.gpus}
-        annotations = pod_annotations(assignment, request.mode, pod.containers, indexes, time.time_ns())
+        allowed = [gpu for gpu in view.gpus if gpu.gpu.model not in excluded]
+        reasons = why(request, assignment, allowed, view.node.connectivity)
+        annotations = pod_annotations(assignment, request.mode, pod.containers, indexes, time.time_ns(), reasons)
         expires = self._clock() + RESERVED_SECONDS
         reservation = Reservation(pod, uses_of(request, assignment), annotations, expires, assignment, view)
         self._cluster.reserve(node, reservation)

@@ -9,6 +9,7 @@ import ssl
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +24,7 @@ from kube_accel.extender.metrics import Labels, Metrics
 from kube_accel.extender.pods import Pod, PodReader, pod_path
 from kube_accel.extender.quota import Quotas, QuotaSink
 from kube_accel.extender.server import Response, Server, Traffic
-from kube_accel.extender.service import VERBS, Layout, Service, probe_page
+from kube_accel.extender.service import VERBS, Layout, Service, probe_page, serve_pages
 from kube_accel.extender.tenure import Tenure
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
@@ -63,6 +64,8 @@ class ExtenderOptions:
     quota_configmap: tuple[str, str]
     """Namespace and name."""
     manage_whole_gpus: bool
+    metrics_listen: tuple[str, int] | None = None
+    """Another address for ``/metrics`` alone, without TLS."""
 
 
 class Extender:
@@ -120,11 +123,30 @@ class Extender:
         except OSError as error:
             host, port = options.listen
             raise ExtenderError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
+        self._metrics_server = self._listen_for_metrics()
+
+    def _listen_for_metrics(self) -> Server | None:
+        if self._options.metrics_listen is None:
+            return None
+        handle = serve_pages({"/metrics": self._metrics_page})
+        try:
+            return Server(self._options.metrics_listen, handle, lambda: None, Traffic())
+        except OSError as error:
+            host, port = self._options.metrics_listen
+            self._server.stop()
+            raise ExtenderError(
+                f"--metrics-listen {host}:{port} cannot be used: {error}; choose another port"
+            ) from error
 
     @property
     def port(self) -> int:
         """The port it listens on."""
         return self._server.port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """The port of the metrics alone."""
+        return self._metrics_server.port if self._metrics_server is not None else None
 
     def run(self) -> int:
         """Serve until ``stop`` is set; the exit code of the process."""
@@ -138,6 +160,8 @@ class Extender:
         for name, watch in self._watches.items():
             self._start(f"watch {name}", lambda watch=watch: watch.run(self._stop))  # type: ignore[misc]
         self._start("server", self._server.run)
+        if self._metrics_server is not None:
+            self._start("metrics server", self._metrics_server.run)
         self._start("errands", self._run_errands)
         self._start("reservations", self._expire)
         if self._options.layout is Layout.LOCAL:
@@ -149,6 +173,8 @@ class Extender:
             if self._tenure.idle():
                 heap.tidy()
         self._server.stop()
+        if self._metrics_server is not None:
+            self._metrics_server.stop()
         self._tenure.release()
         return self._exit_code
 
@@ -290,6 +316,16 @@ class Extender:
                         limits[labels], used[labels] = most, amount
         gauges["accel_namespace_gpu_quota"] = ("The most a namespace may have: percent, bytes, cards.", limits)
         gauges["accel_namespace_gpu_quota_used"] = ("What a namespace has of its quota.", used)
+        # Copied at once: watches go on.
+        waiting = [pod for pod in list(self._cluster.pods.values()) if not pod.node]
+        pending: Counter[Labels] = Counter(
+            (("namespace", pod.namespace), ("mode", pod.request.mode.value if pod.request is not None else "refused"))
+            for pod in waiting
+        )
+        gauges["accel_pending_gpu_pods"] = (
+            "Pods that ask for GPUs and have no node yet, by mode; refused: what they ask for cannot be had anywhere.",
+            {labels: float(count) for labels, count in pending.items()},
+        )
         text = self._metrics.render(gauges)
         return Response(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
 

@@ -73,6 +73,7 @@ class Service:
         self._limits = limits
         self._metrics = metrics
         self._pages = pages
+        self._page = serve_pages(pages)
         self._verbs = {
             "predicates": self._filter if layout is Layout.LOCAL else self._filter_to_one,
             **(
@@ -84,9 +85,8 @@ class Service:
 
     def handle(self, request: Request) -> Response:
         """Answer one request."""
-        page = self._pages.get(request.path)
-        if page is not None:
-            return page() if request.method in ("GET", "HEAD") else _text(405, "GET only")
+        if request.path in self._pages:
+            return self._page(request)
         verb = request.path.removeprefix(PREFIX)
         answer = self._verbs.get(verb) if request.path.startswith(PREFIX) else None
         if answer is None:
@@ -196,6 +196,18 @@ class Service:
     def _pod(self, item: Mapping[str, Any]) -> Pod | None:
         pod = self._reader.read(item)
         return None if pod is None else self._cluster.meet(pod, item)
+
+
+def serve_pages(pages: Mapping[str, Callable[[], Response]]) -> Callable[[Request], Response]:
+    """What answers with these pages, for anyone, and with nothing else."""
+
+    def handle(request: Request) -> Response:
+        page = pages.get(request.path)
+        if page is None:
+            return _text(404, f"not found; known: {', '.join(pages)}")
+        return page() if request.method in ("GET", "HEAD") else _text(405, "GET only")
+
+    return handle
 
 
 def probe_page(probe: Probe) -> Callable[[], Response]:

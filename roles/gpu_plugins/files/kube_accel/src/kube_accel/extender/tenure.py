@@ -44,6 +44,7 @@ _DURATION = 15
 """Of the Lease, in seconds, as people read it; nothing depends on it."""
 _WRITERS = 8
 _BACK_OFF = 0.2
+"""Seconds after which one asks again that got no answer, or no good one."""
 
 
 class NotOursError(Exception):
@@ -81,7 +82,9 @@ class Tenure:
         self._pause = pause
         self._clock = clock
         self.identity = f"extender-{secrets.token_hex(8)}"
-        self._state = threading.Condition()
+        self._state = threading.Lock()
+        # Two, so that those who wait for an answer do not wake each other when they ask for one.
+        self._questions, self._answers = threading.Condition(self._state), threading.Condition(self._state)
         self._asked = False
         self._serving = False
         self._proven = -1
@@ -116,10 +119,11 @@ class Tenure:
         deadline = time.monotonic() + PATIENCE
         with self._state:
             while not self._proves(version := pod.version):
-                self._asked = True
-                self._state.notify_all()
-                if not self._state.wait(max(0.0, deadline - time.monotonic())):
+                if (left := deadline - time.monotonic()) <= 0:
                     raise NotOursError(self._problem)
+                self._asked = True
+                self._questions.notify()
+                self._answers.wait(min(left, _BACK_OFF))
         return version[0]
 
     def change(self, pod: Pod, mark: str = "") -> dict[str, Any] | None:
@@ -138,7 +142,7 @@ class Tenure:
         """Look at the Lease whenever somebody waits for that, and now and then, until ``stop`` is set."""
         while not stop.is_set():
             with self._state:
-                self._state.wait_for(lambda: self._asked, _RENEWAL)
+                self._questions.wait_for(lambda: self._asked, _RENEWAL)
                 self._asked = False
             try:
                 self.step()
@@ -157,7 +161,7 @@ class Tenure:
         if self._serving and holder == self.identity:
             with self._state:
                 self._proven = begun
-                self._state.notify_all()
+                self._answers.notify_all()
             if not self.idle() and now >= self._renewed + _RENEWAL:
                 self._hold(lease)
             return
@@ -189,7 +193,7 @@ class Tenure:
     def _ask(self) -> None:
         with self._state:
             self._asked = True
-            self._state.notify_all()
+            self._questions.notify()
 
     def _leave(self, problem: str) -> None:
         with self._state:

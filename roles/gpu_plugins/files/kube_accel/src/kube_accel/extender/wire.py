@@ -106,8 +106,8 @@ def write_filtered(answer: Filtered, nodes: Mapping[str, Any] | None) -> bytes:
     document: dict[str, object] = {
         "Nodes": None if nodes is None else {"metadata": {}, "items": [nodes[name] for name in answer.passed]},
         "NodeNames": answer.passed if nodes is None else None,
-        "FailedNodes": answer.failed,
-        "FailedAndUnresolvableNodes": answer.unresolvable,
+        "FailedNodes": {name: _said(reason) for name, reason in answer.failed.items()},
+        "FailedAndUnresolvableNodes": {name: _said(reason) for name, reason in answer.unresolvable.items()},
         "Error": "",
     }
     return _text(document)
@@ -115,7 +115,7 @@ def write_filtered(answer: Filtered, nodes: Mapping[str, Any] | None) -> bytes:
 
 def write_filter_error(error: str) -> bytes:
     """``ExtenderFilterResult`` that fails the scheduling of this pod, which is then tried again."""
-    return _text({"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": error})
+    return _text({"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": _said(error)})
 
 
 def write_scores(scores: Mapping[str, int]) -> bytes:
@@ -127,7 +127,7 @@ def write_scores(scores: Mapping[str, int]) -> bytes:
 
 def write_bound(error: str) -> bytes:
     """``ExtenderBindingResult``; an empty ``error`` is success."""
-    return _text({"Error": error})
+    return _text({"Error": _said(error)})
 
 
 def write_preemption(victims: Mapping[str, Victims]) -> bytes:
@@ -140,6 +140,11 @@ def write_preemption(victims: Mapping[str, Victims]) -> bytes:
             }
         }
     )
+
+
+def _said(reason: str) -> str:
+    """kube-scheduler takes it for a format when it makes an event of it: ``% and`` would become ``%!a(MISSING)nd``."""
+    return reason.replace("%", "percent")
 
 
 def _text(document: object) -> bytes:
