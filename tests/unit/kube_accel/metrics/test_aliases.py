@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kube_accel.metrics.aliases import Use, dcgm, gpu_manager
 from kube_accel.metrics.devices import Devices
 from kube_accel.metrics.exposition import Writer
-from kube_accel.metrics.sample import Busy, GpuSample, Rare
+from kube_accel.metrics.sample import Busy, GpuSample, Profile, Rare
 from kube_accel.metrics.tenancy import Container, Holding
 from unit.kube_accel.metrics.page import Page
 from unit.kube_accel.plugin.fakes import inventory, ready, uuid
@@ -84,6 +86,30 @@ def test_a_gpu_is_told_of_as_dcgm_exporter_does() -> None:
     assert {name: values(page, f"DCGM_FI_{name}")["0", "a"] for name in expected} == expected
     assert "DCGM_FI_DEV_MEMORY_TEMP" not in page.families
     assert page.kinds["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == "counter"
+
+
+def test_counters_of_a_gpus_parts_have_their_names() -> None:
+    ratios = {"sm": 0.1, "occupancy": 0.2, "tensor": 0.3, "fp64": 0.4, "fp32": 0.5, "fp16": 0.6, "dram": 0.7}
+    rates = {"pcie_tx": 1.0, "pcie_rx": 2.0, "nvlink_tx": 3.0, "nvlink_rx": 4.0}
+    sample = replace(SAMPLE, profile=Profile(ratios | {"engine": 0.9}, rates))
+    page = Page(Writer().page(dcgm(replace(told(0), samples={uuid(0): sample}), HOLDINGS, USES, NOW)))
+    expected = {
+        "SM_ACTIVE": 0.1,
+        "SM_OCCUPANCY": 0.2,
+        "PIPE_TENSOR_ACTIVE": 0.3,
+        "PIPE_FP64_ACTIVE": 0.4,
+        "PIPE_FP32_ACTIVE": 0.5,
+        "PIPE_FP16_ACTIVE": 0.6,
+        "DRAM_ACTIVE": 0.7,
+        "PCIE_TX_BYTES": 1,
+        "PCIE_RX_BYTES": 2,
+        "NVLINK_TX_BYTES": 3,
+        "NVLINK_RX_BYTES": 4,
+        "GR_ENGINE_ACTIVE": 0.5,
+    }
+    profiled = {name for name in page.families if name.startswith("DCGM_FI_PROF_")}
+    assert profiled == {f"DCGM_FI_PROF_{name}" for name in expected}
+    assert {name: values(page, f"DCGM_FI_PROF_{name}")["0", "a"] for name in expected} == expected
 
 
 def test_a_shared_gpu_has_a_row_of_its_own_and_one_a_pod_of_what_is_known_of_pods() -> None:

@@ -123,6 +123,25 @@ def test_an_account_is_a_tenants_word() -> None:
     assert found.containers[A].memory_bytes == 80 * GIB
 
 
+def test_time_that_the_driver_gives_to_the_server_of_mps_is_its_clients() -> None:
+    two = {1: owned(A), 2: owned(B), 3: SERVER}
+    found = told(sample(3 * GIB, dict.fromkeys(two, GIB), time={3: 80}), two, A, B, SIDE)
+    busy = {container: figures.busy_seconds for container, figures in found.containers.items()}
+    assert busy == {A: None, B: None, SIDE: 0.0}, "of two clients nobody knows which; who has no process does nothing"
+    found = told(sample(3 * GIB, dict.fromkeys(two, GIB), time={1: 20, 3: 60}), two, A, B)
+    busy = {container: figures.busy_seconds for container, figures in found.containers.items()}
+    assert busy == {A: 1.25, B: None}
+    one = {1: owned(A), 3: SERVER}
+    found = told(sample(2 * GIB, dict.fromkeys(one, GIB), time={3: 80}), one, A, B)
+    busy = {container: figures.busy_seconds for container, figures in found.containers.items()}
+    assert busy == {A: 5.0, B: 0.0}, "its only client"
+
+
+def test_where_the_driver_lists_no_client_of_mps_nobody_is_called_idle() -> None:
+    found = told(sample(GIB, {3: GIB}, time={3: 80}), {3: SERVER}, A, B)
+    assert {container: figures.busy_seconds for container, figures in found.containers.items()} == {A: None, B: None}
+
+
 def test_the_server_of_mps_is_no_container() -> None:
     found = told(sample(3 * GIB, {1: GIB, 2: 2 * GIB}), {1: SERVER, 2: owned(A)}, A, B)
     assert found.unattributed == {"mps_server": GIB, "host": 0, "unknown": 0, "driver": 0}

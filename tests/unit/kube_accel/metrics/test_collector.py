@@ -14,6 +14,7 @@ from kube_accel.metrics import families
 from kube_accel.metrics.charge import Charge, Payer, State
 from kube_accel.metrics.collector import Collector
 from kube_accel.metrics.meterstate import decode, encode
+from kube_accel.metrics.service import Service
 from kube_accel.metrics.tenancy import Account, Container, Holding, Tenancy
 from kube_accel.model import DriverState, Mode
 from unit.kube_accel.metrics.page import Page
@@ -48,7 +49,8 @@ class Gpus(FakeMonitor):
         super().__init__(*args)
         self.answer: Callable[[bool], Mapping[str, Any] | None] = lambda slow: {"gpus": [entry(0), entry(1)]}
 
-    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
+    def samples(self, slow: bool, profile: bool, timeout: float) -> Mapping[str, Any] | None:
+        self.profiled = profile
         return self.answer(slow)
 
 
@@ -82,8 +84,8 @@ def collector(
     proc: Path = Path("/proc"),
     books: Books | None = None,
 ) -> Collector:
-    registered = {"nvidia.com/gpu": True}
-    return Collector("node", Mode.PGPU, gpus, tenancy, books or Books(), interval, proc, lambda: registered)
+    services = {"nvidia.com/gpu": Service(True, True)}
+    return Collector("node", Mode.PGPU, gpus, tenancy, books or Books(), interval, proc, lambda: services)
 
 
 def test_other_exporters_names_have_pages_of_their_own_where_asked_for(gpus: Gpus) -> None:
@@ -108,6 +110,24 @@ def test_a_page_is_there_before_anything_was_collected(gpus: Gpus) -> None:
     assert page.value(families.BUILD_INFO, mode="pgpu") == 1
     assert page.value(families.PLUGIN_REGISTERED, resource="nvidia.com/gpu") == 1
     assert not page.of(families.COLLECTOR_SUCCESS)
+
+
+def test_series_are_counted_and_many_are_said_once(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        return [record.message for record in caplog.records if "many series" in record.message]
+
+    made = collector(gpus)
+    made.collect()
+    lines = made.page().decode().splitlines()
+    number = sum(not line.startswith("#") for line in lines)
+    assert Page(made.page()).value(families.COLLECTOR_SERIES) == number
+    assert not said()
+    for most, times in ((number - 1, 1), (number - 1, 1), (10 * number, 1), (number - 1, 2)):
+        monkeypatch.setattr("kube_accel.metrics.collector._MANY_SERIES", most)
+        made.collect()
+        assert len(said()) == times
 
 
 def test_seconds_busy_add_up(gpus: Gpus) -> None:
@@ -154,6 +174,22 @@ def test_a_driver_that_does_not_answer_is_absent_and_counted(gpus: Gpus, state: 
     assert page.value(families.COLLECTOR_AT, collector="nvml") == at
     assert page.value(families.COLLECTOR_FAILURES, collector="nvml", reason=reason) == 1
     assert page.value(families.GPU_BUSY, uuid=uuid(0)) == 1
+
+
+def test_counters_are_read_where_asked_for_and_their_absence_is_counted(gpus: Gpus) -> None:
+    counters = {"sm": 40.0, "tensor": 12.5, "pcie_tx": 3.0}
+    gpus.answer = lambda slow: {"gpus": [entry(0, profile={"gpu": counters}), entry(1, profile={"gpu": None})]}
+    made = Collector("node", Mode.PGPU, gpus, NOBODY, Books(), 10, Path("/proc"), dict, profiling=True)
+    page = collected(made)
+    page.lint()
+    assert gpus.profiled
+    assert page.value(families.GPU_SM_ACTIVE) == 0.4
+    assert page.value(families.GPU_PIPES, uuid=uuid(0), pipe="tensor") == 0.125
+    assert page.value(families.GPU_PCIE, direction="tx") == 3 << 20
+    assert not page.of(families.GPU_DRAM)
+    assert page.value(families.COLLECTOR_FAILURES, collector="nvml", reason="profiling") == 1
+    assert not collected(collector(gpus)).values(families.COLLECTOR_FAILURES, reason="profiling")
+    assert not gpus.profiled
 
 
 def test_what_changes_rarely_is_asked_for_rarely_and_kept(gpus: Gpus) -> None:

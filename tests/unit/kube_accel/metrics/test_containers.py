@@ -21,8 +21,8 @@ CARD = "GPU-0"
 A, B = Container("team", "a", "main"), Container("team", "b", "main")
 
 
-def half(container: Container, limited: bool = True) -> Holding:
-    return Holding(container, CARD, 0.5, 0.3, 40 * GIB, limited=limited)
+def half(container: Container, limited: bool = True, paddle: bool = False) -> Holding:
+    return Holding(container, CARD, 0.5, 0.3, 40 * GIB, limited=limited, paddle=paddle)
 
 
 def page(found: Containers, refusals: Mapping[Refused, int] | None = None) -> Page:
@@ -100,6 +100,24 @@ def test_refusals_are_counted_by_reason(containers: Containers) -> None:
     assert not found.values(families.CONTAINER_FAILURES, pod="b")
 
 
+def test_refusals_of_paddle_are_there_from_the_start_and_nobody_elses(containers: Containers) -> None:
+    see(containers, half(A, paddle=True), half(B))
+    assert page(containers).value(families.PADDLE_FAILURES, pod="a") == 0
+    found = page(
+        containers, {Refused(A, CARD, "quota"): 3, Refused(A, CARD, "device"): 1, Refused(B, CARD, "quota"): 7}
+    )
+    assert found.value(families.PADDLE_FAILURES, pod="a") == 4
+    assert not found.values(families.PADDLE_FAILURES, pod="b")
+    see(containers, half(A, paddle=True, limited=False))
+    assert not page(containers).of(families.PADDLE_FAILURES)
+
+
+def test_who_has_which_mig_device_is_told(containers: Containers) -> None:
+    see(containers, Holding(A, CARD, 0.5, None, 40 * GIB, "MIG-1"), half(B))
+    ((labels, value),) = page(containers).families[families.CONTAINER_MIG.name]
+    assert (labels["pod"], labels["device"], value) == ("a", "MIG-1", 1)
+
+
 def test_a_container_with_several_replicas_has_the_sum(containers: Containers) -> None:
     replica = Holding(A, CARD, 0.25)
     see(containers, replica, replica)
@@ -116,3 +134,31 @@ def test_shares_of_a_gpu_never_come_to_more_than_it(shares: list[float]) -> None
     assert sum(found.values()) <= 1 + 1e-9
     if sum(shares) <= 1:
         assert list(found.values()) == shares
+
+
+HOLDINGS = st.lists(
+    st.builds(
+        Holding,
+        st.builds(Container, st.just("n"), st.sampled_from("abcd"), st.just("c")),
+        st.sampled_from([CARD, "GPU-1"]),
+        st.floats(0, 1),
+        memory_bytes=st.none() | st.integers(0, 80 * GIB),
+    ),
+    max_size=12,
+)
+
+
+@given(HOLDINGS)
+def test_what_is_held_of_a_gpu_and_what_is_free_come_to_all_of_it(holdings: list[Holding]) -> None:
+    """Whoever allocated what, be it more than there is."""
+    containers = Containers("n", "vgpu")
+    by_gpu = {uuid: tuple(each for each in holdings if each.uuid == uuid) for uuid in (CARD, "GPU-1")}
+    containers.see(by_gpu, {}, {}, 5.0)
+    found = page(containers)
+    for uuid in by_gpu:
+        shares = found.values(families.CONTAINER_ALLOCATED, uuid=uuid)
+        assert sum(shares) <= 1 + 1e-9
+        assert len(shares) == len({each.container for each in by_gpu[uuid]})
+        taken, free = found.value(families.GPU_ALLOCATED, uuid=uuid), found.value(families.GPU_UNALLOCATED, uuid=uuid)
+        assert taken >= 0 <= free
+        assert taken + free == 80 * GIB

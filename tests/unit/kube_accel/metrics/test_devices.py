@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,21 +9,23 @@ import pytest
 from kube_accel.metrics import families
 from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Series
-from kube_accel.metrics.sample import Busy, GpuSample, Rare
+from kube_accel.metrics.sample import Busy, GpuSample, Profile, Rare
 from kube_accel.model import DriverState, Snapshot, UnreadableGpu
+from kube_accel.nvml.seen import Seen
 from unit.kube_accel.plugin.fakes import LOST, STARTING, UNAVAILABLE, UNKNOWN, inventory, ready, uuid
 
 GIB = 1 << 30
 
 
-def told(snapshot: Snapshot, *answered: int) -> dict[str, Series]:
+def told(snapshot: Snapshot, *answered: int, seen: Mapping[str, Seen] | None = None) -> dict[str, Series]:
     found = {
         uuid(index): GpuSample(uuid(index), 80 * GIB, GIB, None, Busy(1.0, 4.0), None, {"core": 30.0})
         for index in answered
     }
     ready = snapshot.driver_state is DriverState.READY
     rare = {uuid(0): Rare(None, {"corrected": 3}, None)} if ready else {}
-    devices = Devices("n", "pgpu", snapshot, found if ready else None, rare, {uuid(0): 12.5}, {(uuid(0), 79): (2, 5.0)})
+    busy, xids = {uuid(0): 12.5}, {(uuid(0), 79): (2, 5.0)}
+    devices = Devices("n", "pgpu", snapshot, found if ready else None, rare, busy, xids, seen or {})
     return {family.name: series for family, series in device_families(devices) if series}
 
 
@@ -43,6 +46,17 @@ def test_a_gpu_that_does_not_answer_keeps_what_is_known_of_it() -> None:
     assert len(found["accel_gpu_info"]) == len(found["accel_gpu_memory_capacity_bytes"]) == 2
     assert set(found["accel_gpu_memory_used_bytes"]) == {("n", uuid(0))}
     assert found["accel_node_gpus"] == {("n", "expected"): 2, ("n", "visible"): 1, ("n", "healthy"): 1}
+
+
+def test_mig_devices_have_counters_apart_from_their_gpus() -> None:
+    part = Profile({"engine": 0.9, "sm": 0.5, "fp32": 0.25}, {})
+    sample = GpuSample(uuid(0), 80 * GIB, GIB, None, None, None, mig_profiles={"MIG-1": part})
+    devices = Devices("n", "pgpu", ready(1), {uuid(0): sample})
+    found = {family.name: series for family, series in device_families(devices) if series}
+    assert found["accel_mig_engine_active_ratio"] == {("n", uuid(0), "MIG-1"): 0.9}
+    assert found["accel_mig_sm_active_ratio"] == {("n", uuid(0), "MIG-1"): 0.5}
+    assert found["accel_mig_pipe_active_ratio"] == {("n", uuid(0), "MIG-1", "fp32"): 0.25}
+    assert "accel_gpu_sm_active_ratio" not in found
 
 
 def test_all_gpus_gone_is_none_visible() -> None:
@@ -72,3 +86,28 @@ def test_a_gpu_that_was_never_read_is_expected() -> None:
     assert found.inventory is not None
     broken = replace(found, inventory=replace(found.inventory, unreadable=(UnreadableGpu(1, None, "why"),)))
     assert told(broken, 0)["accel_node_gpus"] == {("n", "expected"): 2, ("n", "visible"): 1, ("n", "healthy"): 1}
+
+
+SEEN = {uuid(index): Seen(f"slot {index}", 50.0, 40.0 + index) for index in (0, 1)}
+
+
+def test_a_gpu_that_was_lost_while_nobody_looked_is_expected() -> None:
+    found = told(ready(1), 0, seen=SEEN)
+    assert found["accel_node_gpus"] == {("n", "expected"): 2, ("n", "visible"): 1, ("n", "healthy"): 1}
+    assert found["accel_gpu_last_healthy_timestamp_seconds"] == {("n", uuid(0)): 40, ("n", uuid(1)): 41}
+
+
+def test_one_that_cannot_be_read_may_be_one_that_was_seen() -> None:
+    found = ready(1)
+    assert found.inventory is not None
+    broken = replace(found, inventory=replace(found.inventory, unreadable=(UnreadableGpu(1, None, "why"),)))
+    assert told(broken, 0, seen=SEEN)["accel_node_gpus"]["n", "expected"] == 2
+
+
+def test_all_gpus_gone_before_the_start_is_none_visible() -> None:
+    assert told(UNAVAILABLE, seen=SEEN)["accel_node_gpus"] == {
+        ("n", "expected"): 2,
+        ("n", "visible"): 0,
+        ("n", "healthy"): 0,
+    }
+    assert told(STARTING, seen=SEEN)["accel_node_gpus"] == {("n", "expected"): 2}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same figures by the names, labels and units of dcgm-exporter and gpu-manager, for dashboards that exist. Pure.
 
-What we do not measure has no series: encoder, decoder, the activity of pipes and of memory's controller.
+What we do not measure has no series: encoder, decoder, and activity where counters are not read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from kube_accel.metrics.devices import Devices
 from kube_accel.metrics.exposition import Family, Kind, Series
-from kube_accel.metrics.sample import GpuSample, Rare
+from kube_accel.metrics.sample import GpuSample, Rare, scaled
 from kube_accel.metrics.tenancy import Container, Holding, Holdings
 from kube_accel.model import Gpu, Inventory
 
@@ -59,6 +59,21 @@ _DEVICE = (
     _dcgm("DEV_UNCORRECTABLE_REMAPPED_ROWS", "Rows remapped for uncorrectable errors.", Kind.COUNTER),
     _dcgm("DEV_ROW_REMAP_FAILURE", "Whether remapping of rows has failed."),
 )
+_RATIOS = {
+    "sm": _dcgm("PROF_SM_ACTIVE", "Ratio of time that multiprocessors had work."),
+    "occupancy": _dcgm("PROF_SM_OCCUPANCY", "Ratio of warps resident."),
+    "tensor": _dcgm("PROF_PIPE_TENSOR_ACTIVE", "Ratio of time that the tensor pipe worked."),
+    "fp64": _dcgm("PROF_PIPE_FP64_ACTIVE", "Ratio of time that the FP64 pipe worked."),
+    "fp32": _dcgm("PROF_PIPE_FP32_ACTIVE", "Ratio of time that the FP32 pipe worked."),
+    "fp16": _dcgm("PROF_PIPE_FP16_ACTIVE", "Ratio of time that the FP16 pipe worked."),
+    "dram": _dcgm("PROF_DRAM_ACTIVE", "Ratio of time that memory was read or written."),
+}
+_RATES = {
+    "pcie_tx": _dcgm("PROF_PCIE_TX_BYTES", "PCIe bytes sent a second."),
+    "pcie_rx": _dcgm("PROF_PCIE_RX_BYTES", "PCIe bytes received a second."),
+    "nvlink_tx": _dcgm("PROF_NVLINK_TX_BYTES", "NVLink bytes sent a second."),
+    "nvlink_rx": _dcgm("PROF_NVLINK_RX_BYTES", "NVLink bytes received a second."),
+}
 _CONTAINER_UTIL = Family("container_gpu_utilization", Kind.GAUGE, "gpu utilization", (*_MANAGER, "gpu"))
 _CONTAINER_MEMORY = Family(
     "container_gpu_memory_total", Kind.GAUGE, "gpu memory usage in MiB", (*_MANAGER, "gpu_memory")
@@ -87,8 +102,9 @@ def dcgm(told: Devices, holdings: Holdings, uses: Uses, now: float) -> Iterator[
     """A row a GPU, with the pod that has all of it; of shared GPUs a row a pod too, of what can be told of pods."""
     inventory = told.snapshot.inventory
     series: defaultdict[Family, dict[tuple[str, ...], float]] = defaultdict(dict)
-    for gpu in inventory.gpus if inventory is not None else ():
-        assert inventory is not None
+    if inventory is None:
+        return
+    for gpu in inventory.gpus:
         held = holdings.get(gpu.uuid, ())
         containers = {holding.container for holding in held}
         alone = next(iter(containers)) if _whole(held) else Container("", "", "")
@@ -102,7 +118,8 @@ def dcgm(told: Devices, holdings: Holdings, uses: Uses, now: float) -> Iterator[
             for family, value in _of_use(use):
                 if value is not None:
                     series[family][row] = value
-    yield from ((family, series[family]) for family in (_UTIL, _USED, _ACTIVE, *_DEVICE))
+    told_of = (_UTIL, _USED, _ACTIVE, *_DEVICE, *_RATIOS.values(), *_RATES.values())
+    yield from ((family, series[family]) for family in told_of)
 
 
 def gpu_manager(node: str, gpus: Iterable[Gpu], holdings: Holdings, uses: Uses) -> Iterator[tuple[Family, Series]]:
@@ -175,6 +192,9 @@ def _of_gpu(gpu: Gpu, told: Devices, now: float) -> Iterator[tuple[Family, float
     xids = [(at, xid) for (uuid, xid), (_, at) in told.xids.items() if uuid == gpu.uuid and now - at < _XID_SECONDS]
     values = _values(sample, rare, float(max(xids)[1]) if xids else 0.0)
     yield from zip(_DEVICE, values, strict=True)
+    if sample.profile is not None:
+        yield from ((_RATIOS[name], value) for name, value in sample.profile.ratios.items() if name in _RATIOS)
+        yield from ((_RATES[name], value) for name, value in sample.profile.rates.items())
 
 
 def _values(sample: GpuSample, rare: Rare | None, xid: float) -> tuple[float | None, ...]:
@@ -184,12 +204,12 @@ def _values(sample: GpuSample, rare: Rare | None, xid: float) -> tuple[float | N
         _percent(sample.memory_busy.ratio if sample.memory_busy is not None else None),
         _mebibytes(max(0, sample.capacity_bytes - sample.used_bytes - (reserved or 0))),
         _mebibytes(reserved),
-        _scaled(clocks.get("sm"), 1e-6),
-        _scaled(clocks.get("memory"), 1e-6),
+        scaled(clocks.get("sm"), 1e-6),
+        scaled(clocks.get("memory"), 1e-6),
         sample.temperatures.get("core"),
         sample.temperatures.get("memory"),
         sample.power_watts,
-        _scaled(sample.energy_joules, 1e3),
+        scaled(sample.energy_joules, 1e3),
         sample.pcie_replays,
         xid,
         rows[0] if rows is not None else None,
@@ -203,12 +223,8 @@ def _names(node: str, container: Container) -> tuple[str, ...]:
 
 
 def _percent(ratio: float | None) -> float | None:
-    return _scaled(ratio, 100)
+    return scaled(ratio, 100)
 
 
 def _mebibytes(amount: int | None) -> int | None:
     return None if amount is None else amount // _MIB
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor

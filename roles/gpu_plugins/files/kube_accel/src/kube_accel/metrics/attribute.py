@@ -46,6 +46,9 @@ class Owner:
     container: Container | None = None
 
 
+_SERVER = Owner(Outcome.MPS_SERVER)
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Of one container on one GPU; None: not known."""
@@ -161,13 +164,20 @@ def _busy(
     for pid, _, percent in sample.process_time or ():
         weights[matched.get(pid, Owner(Outcome.GONE))] += percent
     total = sum(weights.values())
+    running = {owner for pid, owner in matched.items() if pid in (sample.processes or {})}
     if total:
         outcomes["time", Outcome.CONTAINER.value] += 1
         known = all(owner.outcome in _KNOWN for owner, weight in weights.items() if weight)
+        idle = set(held) if known else set()
+        if weights[_SERVER]:
+            # Its clients' work.
+            clients = {owner.container for owner in running if owner.container is not None}
+            idle = idle - clients if clients else set()
+            if all_known and len(clients) == 1:
+                weights[Owner(Outcome.CONTAINER, *clients)] += weights[_SERVER]
         mine = {container: weights[Owner(Outcome.CONTAINER, container)] for container in held}
         # One that got nothing may be the one nobody could name.
-        return {each: sample.busy.seconds * weight / total for each, weight in mine.items() if weight or known}
-    running = {owner for pid, owner in matched.items() if pid in (sample.processes or {})}
+        return {each: sample.busy.seconds * weight / total for each, weight in mine.items() if weight or each in idle}
     if all_known and len(running) == 1 and (container := next(iter(running)).container) is not None:
         outcomes["time", Outcome.CONTAINER.value] += 1
         return dict.fromkeys(held, 0.0) | {container: sample.busy.seconds}

@@ -7,11 +7,11 @@ import logging
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import kube_accel
 from kube_accel.metrics import families
@@ -23,8 +23,10 @@ from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Family, Series, Writer
 from kube_accel.metrics.processes import Processes
 from kube_accel.metrics.sample import GpuSample, Rare, samples
-from kube_accel.metrics.tenancy import Account, Tenancy
-from kube_accel.model import DriverState, Mode, Snapshot
+from kube_accel.metrics.service import Service, Services
+from kube_accel.metrics.tenancy import Account, Holdings, Tenancy
+from kube_accel.model import DriverState, Mode
+from kube_accel.nvml.gpus import WatchedGpus
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,8 @@ _NVML_SECONDS = 4.0
 """How long NVML may take: less than it takes to be called wedged."""
 _RARE_SECONDS = 60.0
 """Between questions about what changes rarely or takes long to read."""
+_MANY_SERIES = 20_000
+"""Of a node, more than which a Prometheus of a cluster should not have to keep: 8 GPUs with 64 containers are 1,100."""
 
 _OWN, _DCGM, _GPU_MANAGER = "/metrics", "/metrics/dcgm", "/metrics/gpu-manager"
 
@@ -42,22 +46,6 @@ class CollectError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
-
-
-class Gpus(Protocol):
-    """Of ``kube_accel.nvml.monitor.GpuMonitor``; its docstrings hold."""
-
-    def snapshot(self) -> Snapshot:
-        """Never waits."""
-
-    def wait(self, after_version: int, timeout: float) -> Snapshot:
-        """A newer one."""
-
-    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
-        """None when NVML does not tell in time."""
-
-    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
-        """Never waits."""
 
 
 class Books(Protocol):
@@ -118,17 +106,18 @@ class Collector:
         self,
         node: str,
         mode: Mode,
-        gpus: Gpus,
+        gpus: WatchedGpus,
         tenancy: Tenancy,
         books: Books,
         interval: float,
         proc_root: Path,
-        registered: Callable[[], Mapping[str, bool]],
+        services: Callable[[], Mapping[str, Service]],
         aliases: bool = False,
+        profiling: bool = False,
     ) -> None:
-        """Collects every ``interval`` seconds. ``registered`` tells by resource whether kubelet knows its plugin.
+        """Collects every ``interval`` seconds. ``services`` tells by resource what kubelet is served.
 
-        ``aliases`` adds pages with the names of other exporters.
+        ``aliases`` adds pages with the names of other exporters, ``profiling`` what GPUs' counters say of their parts.
         """
         self._node = node
         self._mode = mode
@@ -142,14 +131,16 @@ class Collector:
         self._meter = Meter(mode.value, *books.load())
         self._boot = _boot_id()
         self._interval = interval
-        self._registered = registered
+        self._profiling = profiling
+        self._asked_services = services
+        self._services = Services(node)
         self._parts = Parts(node)
-        self._writer = Writer()
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._rare: dict[str, Rare] = {}
         self._rare_at = -_RARE_SECONDS
-        self._aliases = {_DCGM: Writer(), _GPU_MANAGER: Writer()} if aliases else {}
+        self._writers = {path: Writer() for path in ((_OWN, _DCGM, _GPU_MANAGER) if aliases else (_OWN,))}
         self._pages: dict[str, bytes] = {}
+        self._many = False
         self._render(None, {})
 
     def page(self) -> bytes:
@@ -159,7 +150,7 @@ class Collector:
     @property
     def pages(self) -> Mapping[str, Callable[[], bytes]]:
         """What to serve, by path."""
-        return {path: partial(self._pages.__getitem__, path) for path in (_OWN, *self._aliases)}
+        return {path: partial(self._pages.__getitem__, path) for path in self._writers}
 
     def changed(self) -> None:
         """Somebody got or lost a GPU just now. For any thread."""
@@ -172,12 +163,13 @@ class Collector:
             self._measure()
             self._keep()
 
-    def _measure(self) -> None:
+    def _measure(self) -> Holdings | None:
+        """Charge up to now; who has what from now on."""
         inventory, holdings = self._gpus.snapshot().inventory, self._tenancy.holdings()
-        if inventory is None or holdings is None:
-            return
-        gpus = {gpu.uuid: Model(gpu.model, gpu.memory_bytes) for gpu in inventory.gpus}
-        self._meter.see(State(self._boot, time.clock_gettime(time.CLOCK_BOOTTIME), gpus, holdings))
+        if inventory is not None and holdings is not None:
+            gpus = {gpu.uuid: Model(gpu.model, gpu.memory_bytes) for gpu in inventory.gpus}
+            self._meter.see(State(self._boot, time.clock_gettime(time.CLOCK_BOOTTIME), gpus, holdings))
+        return holdings
 
     def _keep(self) -> None:
         if self._meter.state is not None:
@@ -203,9 +195,10 @@ class Collector:
             found = self._sample()
         attributed: Mapping[str, Attributed] = {}
         with self._parts.part("containers"):
-            attributed = self._attribute(found or {})
+            with self._metering:
+                holdings = self._measure()
+            attributed = self._attribute(found or {}, holdings)
         with self._metering, self._parts.part("page"):
-            self._measure()
             for uuid, told in attributed.items():
                 for container, figures in told.containers.items():
                     self._meter.busy(uuid, container, figures.busy_seconds or 0.0)
@@ -213,8 +206,7 @@ class Collector:
             self._keep()
             self._render(found, attributed)
 
-    def _attribute(self, found: Mapping[str, GpuSample]) -> Mapping[str, Attributed]:
-        holdings = self._tenancy.holdings()
+    def _attribute(self, found: Mapping[str, GpuSample], holdings: Holdings | None) -> Mapping[str, Attributed]:
         if holdings is None:
             raise CollectError("kubelet")
         owners = self._owners(found.values())
@@ -249,48 +241,56 @@ class Collector:
             raise CollectError(snapshot.driver_state.value)
         now = time.monotonic()
         slow = now - self._rare_at >= _RARE_SECONDS
-        answer = self._gpus.samples(slow, _NVML_SECONDS)
+        answer = self._gpus.samples(slow, self._profiling, _NVML_SECONDS)
         if answer is None:
             raise CollectError("no_answer")
         told = samples(answer)
         if slow:
             self._rare_at = now
-            self._rare = {uuid: gpu.rare for uuid, gpu in told.gpus.items() if gpu.rare is not None}
+            self._rare = {uuid: gpu.rare for uuid, gpu in told.items() if gpu.rare is not None}
         # One that is lost says so, or is not told of by a worker that was started since.
-        for uuid in {gpu.uuid for gpu in snapshot.inventory.gpus} - told.gpus.keys():
+        for uuid in {gpu.uuid for gpu in snapshot.inventory.gpus} - told.keys():
             self._rare.pop(uuid, None)
             self._parts.failed("nvml", "gpu")
-        for uuid, gpu in told.gpus.items():
+        for uuid, gpu in told.items():
+            if self._profiling and gpu.profile is None and not gpu.mig_profiles:
+                self._parts.failed("nvml", "profiling")
             if gpu.busy is not None:
                 self._busy[uuid] += gpu.busy.seconds
-        return told.gpus
+        return told
 
     def _render(self, found: Mapping[str, GpuSample] | None, attributed: Mapping[str, Attributed]) -> None:
         snapshot = self._gpus.snapshot()
-        told = Devices(self._node, self._mode.value, snapshot, found, self._rare, self._busy, self._gpus.xids())
+        xids, seen = self._gpus.xids(), self._gpus.seen()
+        told = Devices(self._node, self._mode.value, snapshot, found, self._rare, self._busy, xids, seen)
         gpus = snapshot.inventory.gpus if snapshot.inventory is not None else ()
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
-        self._pages[_OWN] = self._writer.page(
-            [
-                *device_families(told),
-                (families.GPU_UNATTRIBUTED, unattributed(self._node, attributed)),
-                *self._containers.families(capacity, self._tenancy.refusals()),
-                *charge_families(self._node, self._meter.charges),
-                *self._own(),
-                *self._parts.families(),
-            ]
+        own = (
+            *device_families(told),
+            (families.GPU_UNATTRIBUTED, unattributed(self._node, attributed)),
+            *self._containers.families(capacity, self._tenancy.refusals()),
+            *charge_families(self._node, self._meter.charges),
+            *self._own(),
+            *self._parts.families(),
         )
+        made: dict[str, Iterable[tuple[Family, Series]]] = {_OWN: (*own, self._counted(own))}
+        if _DCGM in self._writers:
+            holdings, uses = self._containers.holdings, self._containers.uses
+            made[_DCGM] = dcgm(told, holdings, uses, time.time())
+            made[_GPU_MANAGER] = gpu_manager(self._node, gpus, holdings, uses)
+        self._pages.update((path, writer.page(made[path])) for path, writer in self._writers.items())
 
-        holdings, uses = self._containers.holdings, self._containers.uses if self._aliases else {}
-        for path, writer in self._aliases.items():
-            if path == _DCGM:
-                self._pages[path] = writer.page(dcgm(told, holdings, uses, time.time()))
-            else:
-                self._pages[path] = writer.page(gpu_manager(self._node, gpus, holdings, uses))
+    def _counted(self, own: Iterable[tuple[Family, Series]]) -> tuple[Family, Series]:
+        """How many series there are, this one included; says so, once, when they are many."""
+        number = 1 + sum(len(series) for _, series in own)
+        if number > _MANY_SERIES and not self._many:
+            most = max(own, key=lambda pair: len(pair[1]))[0].name
+            _log.warning("the page of metrics has many series", extra={"series": number, "most": most})
+        self._many = number > _MANY_SERIES
+        return families.COLLECTOR_SERIES, {(self._node,): number}
 
     def _own(self) -> Iterator[tuple[Family, Series]]:
-        registered = self._registered().items()
-        yield families.PLUGIN_REGISTERED, {(self._node, resource): known for resource, known in registered}
+        yield from self._services.families(self._asked_services(), time.time())
         yield families.ATTRIBUTION, {(self._node, *key): count for key, count in self._outcomes.items()}
         yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._mode.value): 1}
 

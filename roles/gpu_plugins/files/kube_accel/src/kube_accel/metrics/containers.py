@@ -92,7 +92,9 @@ class Containers:
             (families.CONTAINER_ACTIVE, ((labels, m.active_at) for labels, m in told)),
         ):
             yield family, _known(pairs)
-        yield families.CONTAINER_FAILURES, self._failures(self._holdings, refusals)
+        failures = self._failures(self._holdings, refusals)
+        yield families.CONTAINER_FAILURES, failures
+        yield families.PADDLE_FAILURES, self._paddle(self._holdings, failures)
 
     def _allocated(self, holdings: Holdings, capacity: Mapping[str, int]) -> Iterator[tuple[Family, Series]]:
         cores: dict[tuple[str, ...], float] = {}
@@ -111,6 +113,15 @@ class Containers:
                 if uuid in taken:
                     taken[uuid] += memory_of(holding, capacity[uuid])
         yield families.CONTAINER_CORES, cores
+        yield (
+            families.CONTAINER_MIG,
+            {
+                (*self._labels((uuid, holding.container)), holding.device): 1
+                for uuid, held in holdings.items()
+                for holding in held
+                if holding.device
+            },
+        )
         yield families.CONTAINER_REQUEST, requests
         yield families.CONTAINER_ALLOCATED, shares
         allocated: dict[tuple[str, ...], float] = {
@@ -130,6 +141,15 @@ class Containers:
             if holding.limited
             for reason in _REASONS
         }
+
+    def _paddle(self, holdings: Holdings, failures: Series) -> Series:
+        found = [
+            self._labels((uuid, one.container))
+            for uuid in holdings
+            for one in holdings[uuid]
+            if one.limited and one.paddle
+        ]
+        return {labels: sum(failures[*labels, reason] for reason in _REASONS) for labels in found}
 
     def _labels(self, key: Key) -> tuple[str, ...]:
         return (self._node, key[0], *key[1], self._mode)

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 
 from kube_accel.metrics import families
 from kube_accel.metrics.exposition import Family, Series
-from kube_accel.metrics.sample import GpuSample, Rare
+from kube_accel.metrics.sample import GpuSample, Profile, Rare
 from kube_accel.model import DriverState, Health, Snapshot
+from kube_accel.nvml.memory import Xids
+from kube_accel.nvml.seen import Seen
+
+_PIPES = ("tensor", "fp64", "fp32", "fp16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,9 @@ class Devices:
     rare: Mapping[str, Rare] = field(default_factory=dict)
     busy_seconds: Mapping[str, float] = field(default_factory=dict)
     """So far, of GPUs that tell."""
-    xids: Mapping[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
+    xids: Xids = field(default_factory=dict)
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+    """GPUs that there should be."""
 
 
 def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
@@ -49,11 +55,51 @@ def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
     yield families.GPU_ENERGY, series((uuid, s.energy_joules) for uuid, s in each)
     yield families.GPU_CLOCK, labelled((uuid, s.clocks) for uuid, s in each)
     yield families.GPU_THROTTLED, labelled((uuid, s.throttled) for uuid, s in each)
+    yield from _profiled(told.node, samples)
     rare = told.rare.items()
     yield families.GPU_POWER_LIMIT, series((uuid, found.power_limit_watts) for uuid, found in rare)
     yield families.GPU_ECC, labelled((uuid, found.ecc) for uuid, found in rare)
     yield families.GPU_REMAP_FAILURE, series((uuid, found.remap_failed) for uuid, found in rare)
     yield families.NODE_GPUS, {(told.node, state): count for state, count in _counts(told).items()}
+
+
+def _profiled(node: str, samples: Mapping[str, GpuSample]) -> Iterator[tuple[Family, Series]]:
+    """What counters say of the parts of GPUs and of MIG devices."""
+    whole = [((node, uuid), s.profile) for uuid, s in samples.items() if s.profile is not None]
+    for family, name in (
+        (families.GPU_SM_ACTIVE, "sm"),
+        (families.GPU_SM_OCCUPANCY, "occupancy"),
+        (families.GPU_DRAM, "dram"),
+    ):
+        yield family, {labels: told.ratios[name] for labels, told in whole if name in told.ratios}
+    yield families.GPU_PIPES, _pipes(whole)
+    for family, link in ((families.GPU_PCIE, "pcie"), (families.GPU_NVLINK, "nvlink")):
+        yield (
+            family,
+            {
+                (*labels, way): told.rates[f"{link}_{way}"]
+                for labels, told in whole
+                for way in ("tx", "rx")
+                if f"{link}_{way}" in told.rates
+            },
+        )
+    parts = [
+        ((node, uuid, device), told) for uuid, sample in samples.items() for device, told in sample.mig_profiles.items()
+    ]
+    for family, name in (
+        (families.MIG_ENGINE, "engine"),
+        (families.MIG_SM_ACTIVE, "sm"),
+        (families.MIG_SM_OCCUPANCY, "occupancy"),
+        (families.MIG_DRAM, "dram"),
+    ):
+        yield family, {labels: told.ratios[name] for labels, told in parts if name in told.ratios}
+    yield families.MIG_PIPES, _pipes(parts)
+
+
+def _pipes(told: Iterable[tuple[tuple[str, ...], Profile]]) -> Series:
+    return {
+        (*labels, pipe): profile.ratios[pipe] for labels, profile in told for pipe in _PIPES if pipe in profile.ratios
+    }
 
 
 def _known(told: Devices) -> Iterator[tuple[Family, Series]]:
@@ -73,21 +119,26 @@ def _known(told: Devices) -> Iterator[tuple[Family, Series]]:
     states = {Health.HEALTHY: 1, Health.UNHEALTHY: 0}
     healths = snapshot.health.items()
     yield families.GPU_HEALTHY, {(node, u): states[h.health] for u, h in healths if h.health in states}
+    ages = told.seen.items()
+    yield families.GPU_HEALTHY_AT, {(node, u): seen.healthy_at for u, seen in ages if seen.healthy_at is not None}
     yield families.GPU_XIDS, {(node, uuid, str(xid)): count for (uuid, xid), (count, _) in told.xids.items()}
     yield families.GPU_XID_AT, {(node, uuid, str(xid)): at for (uuid, xid), (_, at) in told.xids.items()}
 
 
 def _counts(told: Devices) -> dict[str, int]:
     """How many GPUs there should be and how many there are, as far as anybody knows."""
-    snapshot = told.snapshot
-    if snapshot.inventory is None:
+    snapshot, inventory = told.snapshot, told.snapshot.inventory
+    known = {gpu.uuid for gpu in inventory.gpus} if inventory is not None else set()
+    # One that was never readable here may be one of those seen before.
+    expected = max(len(known | told.seen.keys()), len(known) + (len(inventory.unreadable) if inventory else 0))
+    if not expected:
         return {}
-    found = {"expected": len(snapshot.inventory.gpus) + len(snapshot.inventory.unreadable)}
+    found = {"expected": expected}
     if snapshot.driver_state is DriverState.UNAVAILABLE:
         return found | {"visible": 0, "healthy": 0}
     if told.samples is not None:
         found["visible"] = len(told.samples)
     healths = [health.health for health in snapshot.health.values()]
-    if Health.UNKNOWN not in healths:
+    if inventory is not None and Health.UNKNOWN not in healths:
         found["healthy"] = healths.count(Health.HEALTHY)
     return found

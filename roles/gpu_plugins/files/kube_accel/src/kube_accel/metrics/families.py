@@ -28,6 +28,9 @@ GPU_INFO: Final = _gauge(
     (*_GPU, "index", "model", "pci_bus_id", "mode", "driver_version", "cuda_version"),
 )
 GPU_HEALTHY: Final = _gauge("gpu_healthy", "Whether the GPU may be handed out; absent while that is not known.")
+GPU_HEALTHY_AT: Final = _gauge(
+    "gpu_last_healthy_timestamp_seconds", "When the GPU was known to be healthy last, in seconds since 1970."
+)
 GPU_UTILIZATION: Final = _gauge(
     "gpu_utilization_ratio", "Part of the time since the last collection in which a kernel ran."
 )
@@ -54,7 +57,37 @@ GPU_POWER: Final = _gauge("gpu_power_watts", "Power drawn.")
 GPU_POWER_LIMIT: Final = _gauge("gpu_power_limit_watts", "Power limit in force.")
 GPU_ENERGY: Final = _counter("gpu_energy_joules", "Energy used since the driver was loaded.")
 GPU_CLOCK: Final = _gauge("gpu_clock_hertz", "Clock by domain: graphics, sm, memory, video.", (*_GPU, "domain"))
-GPU_XIDS: Final = _counter("gpu_xid_errors", "XID errors reported since this daemon started.", (*_GPU, "xid"))
+GPU_SM_ACTIVE: Final = _gauge("gpu_sm_active_ratio", "Part of the multiprocessors' time in which they had work.")
+GPU_SM_OCCUPANCY: Final = _gauge("gpu_sm_occupancy_ratio", "Warps that were resident, of the most there can be.")
+GPU_PIPES: Final = _gauge(
+    "gpu_pipe_active_ratio", "Part of the time that a pipe worked: tensor, fp64, fp32, fp16.", (*_GPU, "pipe")
+)
+GPU_DRAM: Final = _gauge("gpu_dram_bandwidth_ratio", "Memory's bandwidth that was used, of the most there can be.")
+GPU_PCIE: Final = _gauge(
+    "gpu_pcie_bytes_per_second", "Throughput of PCIe, by direction: tx (from the GPU), rx.", (*_GPU, "direction")
+)
+GPU_NVLINK: Final = _gauge(
+    "gpu_nvlink_bytes_per_second",
+    "Throughput of all NVLinks, by direction: tx (from the GPU), rx.",
+    (*_GPU, "direction"),
+)
+_MIG = (*_GPU, "device")
+MIG_ENGINE: Final = _gauge("mig_engine_active_ratio", "Part of the time in which a kernel ran on a MIG device.", _MIG)
+MIG_SM_ACTIVE: Final = _gauge(
+    "mig_sm_active_ratio", "Part of the time of a MIG device's multiprocessors in which they had work.", _MIG
+)
+MIG_SM_OCCUPANCY: Final = _gauge(
+    "mig_sm_occupancy_ratio", "Warps that were resident on a MIG device, of the most there can be.", _MIG
+)
+MIG_PIPES: Final = _gauge(
+    "mig_pipe_active_ratio", "Part of the time that a pipe of a MIG device worked.", (*_MIG, "pipe")
+)
+MIG_DRAM: Final = _gauge(
+    "mig_dram_bandwidth_ratio", "Bandwidth of memory that a MIG device used, of the most there can be.", _MIG
+)
+GPU_XIDS: Final = _counter(
+    "gpu_xid_errors", "XID errors reported, also before this daemon or the node started last.", (*_GPU, "xid")
+)
 GPU_XID_AT: Final = _gauge(
     "gpu_xid_last_timestamp_seconds", "When an XID was reported last, in seconds since 1970.", (*_GPU, "xid")
 )
@@ -71,7 +104,7 @@ GPU_THROTTLED: Final = _counter(
 )
 NODE_GPUS: Final = _gauge(
     "node_gpus",
-    "GPUs by state: expected (ever seen since this daemon started), visible (answer), healthy.",
+    "GPUs by state: expected (answered within a week, and not replaced), visible (answer), healthy.",
     ("node", "state"),
 )
 CONTAINER_CORES: Final = _gauge(
@@ -79,6 +112,11 @@ CONTAINER_CORES: Final = _gauge(
 )
 CONTAINER_REQUEST: Final = _gauge(
     "container_gpu_memory_request_bytes", "Memory of the GPU that the container asked for.", _CONTAINER
+)
+CONTAINER_MIG: Final = _gauge(
+    "container_mig_info",
+    "The MIG device of a container, always 1; join it for whose device it is.",
+    (*_CONTAINER, "device"),
 )
 CONTAINER_ALLOCATED: Final = _gauge(
     "container_gpu_allocated_gpus",
@@ -114,6 +152,12 @@ CONTAINER_FAILURES: Final = _counter(
     "could not be read).",
     (*_CONTAINER, "reason"),
 )
+PADDLE_FAILURES: Final = Family(
+    "paddle_gpu_malloc_failed_total",
+    Kind.COUNTER,
+    "Allocations of GPU memory refused, whatever the reason, to a container whose pod says that it runs PaddlePaddle.",
+    _CONTAINER,
+)
 _NAMESPACE = ("node", "namespace", "mode", "model")
 NAMESPACE_GPU: Final = _counter(
     "namespace_gpu_seconds",
@@ -134,6 +178,24 @@ NODE_SECONDS: Final = _counter(
 PLUGIN_REGISTERED: Final = _gauge(
     "device_plugin_registered", "Whether kubelet knows the plugin of a resource.", ("node", "resource")
 )
+PLUGIN_HEALTHY_AT: Final = _gauge(
+    "device_plugin_last_healthy_timestamp_seconds",
+    "When kubelet last knew the plugin of a resource and its list had a healthy device, in seconds since 1970.",
+    ("node", "resource"),
+)
+ALLOCATE_REQUESTS: Final = _counter(
+    "allocate_requests",
+    "Kubelet's calls of Allocate, by outcome: ok, refused (answered with an error), failed (a fault of the plugin).",
+    ("node", "resource", "outcome"),
+)
+PLUGIN_CALLS: Final = _counter(
+    "device_plugin_calls",
+    "Kubelet's calls, by name: allocate, preferred (GetPreferredAllocation), prestart (PreStartContainer).",
+    ("node", "resource", "call"),
+)
+PLUGIN_CALL_SECONDS: Final = _counter(
+    "device_plugin_call_seconds", "Time that answering these calls took.", ("node", "resource", "call")
+)
 COLLECTOR_SUCCESS: Final = _gauge(
     "collector_success", "Whether a part of the last collection succeeded.", ("node", "collector")
 )
@@ -147,10 +209,12 @@ COLLECTOR_AT: Final = _gauge(
 )
 COLLECTOR_FAILURES: Final = _counter(
     "collector_failures",
-    "Failures of a part, by reason: for nvml the driver's state or gpu (one GPU did not answer), for containers "
-    "kubelet (it has not told who holds what) or namespace (processes of the host are not seen).",
+    "Failures of a part, by reason: for nvml the driver's state, gpu (one GPU did not answer) or profiling (one does "
+    "not tell its counters, which were asked for), for containers kubelet (it has not told who holds what) or "
+    "namespace (processes of the host are not seen).",
     ("node", "collector", "reason"),
 )
+COLLECTOR_SERIES: Final = _gauge("collector_series", "Series of the page; over 20000 the daemon warns.", ("node",))
 ATTRIBUTION: Final = _counter(
     "attribution",
     "Questions whose a process, a GPU's time or a part of a GPU is, by method and by what became of them.",

@@ -7,6 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_RATIOS = frozenset({"engine", "sm", "occupancy", "tensor", "fp64", "fp32", "fp16", "dram"})
+_RATES = ("pcie_tx", "pcie_rx", "nvlink_tx", "nvlink_rx")
+_ROUNDED = 101.0
+"""Percent: what a part that never rests may come to."""
+_MIB = 1 << 20
 _NOT_A_PID = frozenset({0, 2**32 - 1})
 """What a driver of another version than its library tells of processes."""
 
@@ -38,6 +43,16 @@ class Rare:
 
 
 @dataclass(frozen=True, slots=True)
+class Profile:
+    """What parts of a GPU did since the last collection. An absent key: not told."""
+
+    ratios: Mapping[str, float]
+    """Of the time or of the most there can be, by name: engine, sm, occupancy, tensor, fp64, fp32, fp16, dram."""
+    rates: Mapping[str, float]
+    """Bytes a second: pcie_tx, pcie_rx, nvlink_tx, nvlink_rx."""
+
+
+@dataclass(frozen=True, slots=True)
 class GpuSample:
     """One GPU that answered. None, or an absent key: it does not tell."""
 
@@ -64,25 +79,19 @@ class GpuSample:
     """Bytes in use by MIG device; None for a GPU that is not in MIG mode."""
     rare: Rare | None = None
     """When it was asked for."""
+    profile: Profile | None = None
+    """None where it was not asked for, or is not to be had."""
+    mig_profiles: Mapping[str, Profile] = field(default_factory=dict)
+    """By MIG device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """The answer about all GPUs."""
-
-    gpus: Mapping[str, GpuSample]
-    silent: Mapping[str, str]
-    """GPUs that did not answer, and why."""
-
-
-def samples(raw: Mapping[str, Any]) -> Samples:
-    """The worker's answer to ``samples``."""
-    entries = raw["gpus"]
-    silent = {entry["uuid"]: str(entry["error"]["text"]) for entry in entries if "error" in entry}
-    return Samples({entry["uuid"]: _gpu(entry) for entry in entries if "error" not in entry}, silent)
+def samples(raw: Mapping[str, Any]) -> dict[str, GpuSample]:
+    """The worker's answer to ``samples``: GPUs that answered, by UUID."""
+    return {entry["uuid"]: _gpu(entry) for entry in raw["gpus"] if "error" not in entry}
 
 
 def _gpu(entry: Mapping[str, Any]) -> GpuSample:
+    profiles = entry.get("profile", {})
     memory, processes, time = entry["memory"], entry["processes"], entry["process_time"]
     sensors = {"core": entry["temperature"], "memory": entry["memory_temperature"]}
     return GpuSample(
@@ -93,8 +102,8 @@ def _gpu(entry: Mapping[str, Any]) -> GpuSample:
         busy=_busy(entry["busy"]),
         memory_busy=_busy(entry["memory_busy"]),
         temperatures={name: float(value) for name, value in sensors.items() if value is not None},
-        power_watts=_scaled(entry["power"], 1e-3),
-        energy_joules=_scaled(entry["energy"], 1e-3),
+        power_watts=scaled(entry["power"], 1e-3),
+        energy_joules=scaled(entry["energy"], 1e-3),
         clocks={name: mhz * 1e6 for name, mhz in entry["clocks"].items()},
         throttled={reason: nanoseconds * 1e-9 for reason, nanoseconds in entry["throttled"].items()},
         pcie_replays=entry["pcie_replays"],
@@ -102,18 +111,30 @@ def _gpu(entry: Mapping[str, Any]) -> GpuSample:
         process_time=None if time is None else tuple((pid, at, percent) for pid, at, percent in time),
         mig_memory=entry["mig_memory"],
         rare=_rare(entry["slow"]) if "slow" in entry else None,
+        profile=_profile(profiles.get("gpu")),
+        mig_profiles={
+            part: told for part, raw in profiles.get("parts", {}).items() if (told := _profile(raw)) is not None
+        },
     )
+
+
+def _profile(raw: Mapping[str, float] | None) -> Profile | None:
+    if raw is None:
+        return None
+    ratios = {name: min(1.0, value / 100) for name, value in raw.items() if name in _RATIOS and 0 <= value <= _ROUNDED}
+    return Profile(ratios, {name: raw[name] * _MIB for name in _RATES if raw.get(name, -1) >= 0})
 
 
 def _busy(raw: list[float] | None) -> Busy | None:
     return None if raw is None else Busy(*raw)
 
 
-def _scaled(value: float | None, factor: float) -> float | None:
+def scaled(value: float | None, factor: float) -> float | None:
+    """In another unit; what is not known stays so."""
     return None if value is None else value * factor
 
 
 def _rare(raw: Mapping[str, Any]) -> Rare:
     rows = raw["remapped"]
-    limit, ecc = _scaled(raw["power_limit"], 1e-3), raw["ecc"]
+    limit, ecc = scaled(raw["power_limit"], 1e-3), raw["ecc"]
     return Rare(limit, ecc, None) if rows is None else Rare(limit, ecc, bool(rows[3]), (rows[0], rows[1]))

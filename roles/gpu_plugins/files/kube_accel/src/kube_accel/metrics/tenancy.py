@@ -35,6 +35,8 @@ class Holding:
     """What CUDA calls the part, a MIG device; empty for the GPU."""
     limited: bool = False
     """Its allocations may be refused, and are counted."""
+    paddle: bool = False
+    """Its pod says that it runs PaddlePaddle."""
 
 
 Holdings = Mapping[str, tuple[Holding, ...]]
