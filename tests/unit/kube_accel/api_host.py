@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
-from unit.kube_accel.test_plugin_end_to_end import Host, wait
+from unit.kube_accel.test_plugin_end_to_end import Host
+from waiting import wait
 
 NODE = "node-1"
 

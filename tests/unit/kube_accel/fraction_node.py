@@ -12,7 +12,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -31,17 +30,11 @@ from sim.kubelet import Container, ContainerAllocation, FakeKubelet, PodSpec
 from sim.nvml import build, sysfs
 from sim.nvml.profiles import PROFILES as GPUS
 from sim.nvml.topology import Topology, edit
+from waiting import wait
 
 NODE = "node-1"
 NAMESPACE = "team"
 DEADLINE = 40.0
-
-
-def wait(predicate: Callable[[], object], what: str = "the condition") -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not predicate():
-        assert time.monotonic() < deadline, f"{what} did not come true"
-        time.sleep(0.02)
 
 
 def smi(root: Path, uuids: list[str], modes: Mapping[int, str] | None = None, mode: str = "Default") -> Path:

@@ -14,7 +14,8 @@ import pytest
 from kube_accel.plugin.configchoice import LABEL
 from sim.kubelet import Container, PodSpec
 from unit.kube_accel.api_host import NODE, ApiHost
-from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Plugin, wait
+from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Plugin
+from waiting import wait
 
 SHARED = "nvidia.com/gpu.shared"
 

@@ -18,7 +18,8 @@ from kube_accel.enforce.policy import Limit, Policy
 from kube_accel.model import Mode
 from sim.cluster.kinds import ApiError
 from sim.kubelet import ContainerAllocation, ContainerStartError
-from unit.kube_accel.fraction_node import NAMESPACE, NODE, FractionNode, wait
+from unit.kube_accel.fraction_node import NAMESPACE, NODE, FractionNode
+from waiting import wait
 
 GIB = 1 << 30
 ID = "0123456789abcdef" * 4

@@ -19,7 +19,8 @@ from kube_accel.sharing.inventory_annotation import NodeInventory
 from sim import mps
 from sim.kubelet import AdmissionError, ContainerStartError
 from sim.nvml.topology import Topology
-from unit.kube_accel.fraction_node import FractionNode, wait
+from unit.kube_accel.fraction_node import FractionNode
+from waiting import wait
 
 GIB = 1 << 30
 Make = Callable[..., FractionNode]
@@ -302,7 +303,7 @@ def test_plugins_of_two_modes_take_turns(make: Make) -> None:
     assert "aliyun.com/gpu-mem" not in node.kubelet.allocatable()
     upgraded.kill()
     wait(lambda: node.kubelet.allocatable().get("aliyun.com/gpu-mem", 0) > 0, "the second plugin's GPUs")
-    assert all(node.kubelet.allocatable()[resource] == 0 for resource in node.resources)
+    wait(lambda: not any(node.kubelet.allocatable()[name] for name in node.resources), "kubelet to miss the first")
     second.terminate()
     assert second.wait(20) == 0
 

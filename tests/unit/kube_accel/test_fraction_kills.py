@@ -12,7 +12,8 @@ from threading import Timer
 
 from kube_accel.model import Mode
 from sim.kubelet import AdmissionError, ContainerStartError, PodSpec
-from unit.kube_accel.fraction_node import FractionNode, wait
+from unit.kube_accel.fraction_node import FractionNode
+from waiting import wait
 
 ROUNDS, PODS = 3, 8
 

@@ -18,7 +18,8 @@ from sim import driver, native
 from sim.cluster import namespace
 from sim.cluster.containers import device_environment, enclosed
 from sim.kubelet import ContainerAllocation
-from unit.kube_accel.fraction_node import FractionNode, wait
+from unit.kube_accel.fraction_node import FractionNode
+from waiting import wait
 
 GIB = 1 << 30
 TESTS = Path(__file__).parents[2]

@@ -18,8 +18,9 @@ from sim.nvml.topology import Topology, edit
 from unit.kube_accel.fraction_node import FractionNode
 from unit.kube_accel.metrics.page import Page, promtool
 from unit.kube_accel.metrics.proc import cgroup, run
-from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, Plugin, wait
+from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, Plugin
 from unit.kube_accel.test_plugin_end_to_end import pod as whole_pod
+from waiting import wait
 
 
 @pytest.fixture
@@ -94,6 +95,18 @@ def test_a_driver_that_hangs_is_absent_and_counted_and_scrapes_go_on(host: Host)
     with edit(host.conf) as topology:
         topology.wedge(None)
     wait(lambda: scrape(plugin).values(families.GPU_USED), "a collection after the hang")
+
+
+def test_counters_of_gpus_that_have_them_are_read_where_asked_for(host: Host) -> None:
+    with edit(host.conf) as topology:
+        topology.gpus[3].gpm = 30
+    plugin = serving(host, "--metrics-profiling")
+    page = until(lambda: scrape(plugin), lambda page: page.of(families.GPU_SM_ACTIVE), "counters")
+    page.lint()
+    assert promtool(page.text) == ""
+    assert [labels["uuid"] for labels in page.of(families.GPU_SM_ACTIVE)] == [host.uuids[3]]
+    assert page.value(families.GPU_PIPES, pipe="fp16") == pytest.approx(0.3013)
+    assert page.value(families.COLLECTOR_FAILURES, collector="nvml", reason="profiling") >= 7
 
 
 def test_metrics_can_be_turned_off(host: Host) -> None:
@@ -186,6 +199,24 @@ def test_every_sharer_of_a_gpu_has_figures_of_its_own(vgpu: FractionNode) -> Non
     assert not page.values(families.CONTAINER_USED, pod="c")
 
 
+def test_neither_api_server_nor_kubelet_is_asked_while_metrics_are_made(vgpu: FractionNode) -> None:
+    vgpu.start()
+    pod = vgpu.pod("a", {"main": (25, 16)}, assigned={"main": (0,)})
+    vgpu.seen()
+    vgpu.kubelet.admit(pod)
+    runs(vgpu, "a", f"{1:064x}")
+    until(lambda: shared(vgpu), lambda page: page.values(families.CONTAINER_USED, pod="a") == [0], "the pod")
+    vgpu.api.stop()
+    vgpu.kubelet.stop()
+    run(vgpu.root / "proc", 100, cgroup(pod.uid, f"{1:064x}"))
+    vgpu.edit(lambda topology: topology.add_process(0, 100, mem=2 << 30))
+    page = until(
+        lambda: shared(vgpu), lambda page: page.values(families.CONTAINER_USED, pod="a") == [2 << 30], "its process"
+    )
+    assert page.value(families.COLLECTOR_SUCCESS, collector="containers") == 1
+    until(lambda: shared(vgpu), lambda page: 0 in page.values(families.PLUGIN_REGISTERED), "news of kubelet's end")
+
+
 def test_a_whole_gpu_is_its_containers(host: Host) -> None:
     plugin = serving(host)
     allocation = host.admit("train", 1)
@@ -200,6 +231,8 @@ def test_a_whole_gpu_is_its_containers(host: Host) -> None:
     page.lint()
     assert page.value(families.CONTAINER_USED, pod="train", uuid=uuid, mode="pgpu") == 3 << 30
     assert page.value(families.CONTAINER_ALLOCATED, pod="train") == 1
+    assert page.value(families.ALLOCATE_REQUESTS, resource=RESOURCE, outcome="ok") == 1
+    assert page.value(families.PLUGIN_HEALTHY_AT, resource=RESOURCE) > 0
     assert page.value(families.GPU_UNALLOCATED, uuid=uuid) == 0
 
 
@@ -218,9 +251,13 @@ def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
     assert charged < sum(page.values(families.NODE_SECONDS))
     rows = allocations(host.root / "state")
     assert [(row.holder.pod, row.share.cores) for row in rows] == []
+    with edit(host.conf) as topology:
+        topology.raise_xid(1, 31)
+    wait(lambda: scrape(plugin).values(families.GPU_XIDS, uuid=host.uuids[1], xid="31") == [1], "the XID")
     plugin.kill()
     successor = serving(host)
     assert paid(successor) == charged
+    assert scrape(successor).values(families.GPU_XIDS, uuid=host.uuids[1], xid="31") == [1]
     host.admit("next", 1)
     wait(lambda: paid(successor) > charged, "more of it")
     assert [(row.holder.pod, row.share.cores) for row in allocations(host.root / "state")] == [("next", 100)]

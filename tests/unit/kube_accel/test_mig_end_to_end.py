@@ -16,7 +16,8 @@ from sim.kubelet import Container, ContainerAllocation, PodSpec
 from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology
-from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, held, inventory, wait
+from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, held, inventory
+from waiting import wait
 
 
 class MigHost(Host):

@@ -19,7 +19,8 @@ from sim.kubelet import Container, PodSpec
 from sim.nvml.topology import Topology
 from unit.kube_accel.api_host import NODE, ApiHost
 from unit.kube_accel.test_mig_end_to_end import MigHost
-from unit.kube_accel.test_plugin_end_to_end import Plugin, wait
+from unit.kube_accel.test_plugin_end_to_end import Plugin
+from waiting import wait
 
 EXPORTER = "nvidia.com/gpu.deploy.dcgm-exporter"
 CONFIGS: dict[str, Any] = {

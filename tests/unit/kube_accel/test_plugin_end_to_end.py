@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,24 +21,19 @@ import pytest
 import trustme
 import urllib3
 
-from kube_accel.plugin.server import WholeGpuPlugin, serve
-from sim.kubelet import AdmissionError, Container, ContainerAllocation, FakeKubelet, PodSpec
+from kube_accel.plugin.server import serve
+from sim.kubelet import AdmissionError, Container, ContainerAllocation, ContainerStartError, FakeKubelet, PodSpec
 from sim.nvml import build, sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology, edit
 from unit.kube_accel.api_server import ApiServer, service_account, serving
 from unit.kube_accel.fraction_node import smi
+from unit.kube_accel.plugin import fakes
+from waiting import wait
 
 RESOURCE = "nvidia.com/gpu"
 INVENTORY = "kube-accel.io/inventory"
 DEADLINE = 40.0
-
-
-def wait(predicate: Callable[[], object], what: str = "the condition") -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not predicate():
-        assert time.monotonic() < deadline, f"{what} did not come true"
-        time.sleep(0.02)
 
 
 class Plugin:
@@ -197,9 +192,11 @@ def health(server: ApiServer) -> list[str]:
 
 
 def children(pid: int) -> list[int]:
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # a thread that has ended meanwhile
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 @pytest.fixture
@@ -313,6 +310,49 @@ def test_a_lost_gpu_is_withdrawn_alone_and_comes_back_by_itself(host: Host) -> N
     ]
 
 
+def test_a_gpu_that_kubelet_gave_to_two_pods_is_used_by_one(host: Host) -> None:
+    server = host.api_server()
+    plugin = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    host.admit("rest", 7)
+    elder, younger, last = (pod(name, 1) for name in ("elder", "younger", "last"))
+    (gpu,) = host.kubelet.admit(elder)["main"].device_ids[RESOURCE]
+    host.kubelet.forget(elder)
+    twice = f"kubelet gave {gpu} to team/elder and team/younger, and a device is for one pod at a time; "
+    refused = f"{twice}team/elder has it: delete team/younger, so that it is placed anew"
+    with pytest.raises(ContainerStartError, match=re.escape(refused)):
+        host.kubelet.admit(younger)
+    wait(lambda: f"Warning GpuGivenTwice {refused}" in events(server), "the event")
+
+    plugin.kill()
+    host.wait_healthy(set())
+    host.plugin()
+    host.wait_healthy(set(host.uuids))
+    for each in (younger, elder):
+        with pytest.raises(ContainerStartError, match=re.escape(f"{twice}delete one that does not run")):
+            host.kubelet.run(each)
+
+    host.kubelet.remove(elder)
+    host.kubelet.run(younger)
+    host.kubelet.remove(younger)
+    assert host.kubelet.admit(last)["main"].device_ids[RESOURCE] == (gpu,)
+
+
+def test_of_two_pods_that_kubelet_gave_one_gpu_the_first_to_start_has_it(host: Host) -> None:
+    host.plugin()
+    host.wait_healthy(set(host.uuids))
+    host.admit("rest", 7)
+    first, second = pod("first", 1), pod("second", 1)
+    host.kubelet.accept(first)
+    host.kubelet.forget(first)
+    host.kubelet.accept(second)
+    host.kubelet.run(second)
+    with pytest.raises(ContainerStartError, match="to team/first and team/second"):
+        host.kubelet.run(first)
+    host.kubelet.remove(second)
+    host.kubelet.run(first)
+
+
 def test_the_nodes_condition_ends_with_the_last_plugin(host: Host) -> None:
     server = host.api_server()
     old = host.plugin()
@@ -336,6 +376,7 @@ def test_a_restart_repeats_no_event(host: Host) -> None:
     wait(lambda: len(events(server)) == 1, "the event")
     wait(lambda: conditions(server) and conditions(server)[-1]["status"] == "False", "the condition")
     since = conditions(server)[-1]["lastTransitionTime"]
+    wait(lambda: host.uuids[3] in (host.root / "state/told.json").read_text(), "a note of what was told")
     plugin.kill()
     host.plugin()
     host.wait_healthy(set(host.uuids) - {host.uuids[3]})
@@ -619,7 +660,7 @@ def test_a_taken_port_is_named(host: Host) -> None:
 
 def test_another_plugin_is_left_in_charge(host: Host) -> None:
     path = host.kubelet_root / "device-plugins/nvidia-gpu.sock"
-    foreign = serve(WholeGpuPlugin(host.root, lambda devices: None, lambda: None), path)
+    foreign = serve(fakes.plugin(host.root), path)
     try:
         plugin = host.plugin()
         assert plugin.exit_code() == 3

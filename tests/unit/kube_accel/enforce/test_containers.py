@@ -5,10 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kube_accel.enforce import policy as layouts
 from kube_accel.enforce.containers import Containers, key_of
-from kube_accel.enforce.policy import Limit, Policy
+from kube_accel.enforce.keptopen import KeptOpen
+from kube_accel.enforce.policy import Feedback, Limit, Policy
 
 GIB = 1 << 30
 UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
@@ -30,7 +33,8 @@ def test_a_share_has_one_name_in_whatever_order_its_devices_come() -> None:
 
 
 def test_any_user_of_the_container_may_account_and_none_may_change_the_limits(containers: Containers) -> None:
-    assert containers.policy_path(KEY).stat().st_mode & 0o7777 == 0o444
+    # Its owner may: the daemon runs as root without the capability that passes over modes.
+    assert containers.policy_path(KEY).stat().st_mode & 0o7777 == 0o644
     assert containers.state_path(KEY).stat().st_mode & 0o7777 == 0o666
     assert containers.state_path(KEY).stat().st_size == layouts.state_size(1)
     assert containers.policy_path(KEY).parent.stat().st_mode & 0o7777 == 0o755
@@ -47,6 +51,33 @@ def test_a_running_container_sees_a_change_and_never_half_of_it(containers: Cont
     assert (found, generation) == (changed, 4)
     assert not containers.update(KEY, lambda current: changed)
     assert layouts.read_policy(mapped[:])[1] == 4
+
+
+FEEDBACK = st.builds(
+    Feedback, st.none() | st.integers(0, 2**40), st.none() | st.integers(0, 1000), st.none() | st.integers(0, 1000)
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(FEEDBACK, st.integers(0, 2**50)), min_size=1, max_size=5))
+def test_what_was_written_is_known_as_another_daemon_reads_it(
+    containers: Containers, tmp_path: Path, told: list[tuple[Feedback, int]]
+) -> None:
+    for feedback, at in told:
+        containers.update(KEY, lambda current, f=feedback, at=at: replace(current, feedback=(f,), feedback_at_ns=at))
+        assert containers.read(KEY) == Containers(tmp_path, tmp_path / "sys").read(KEY)
+
+
+def test_several_policies_are_changed_at_once(containers: Containers) -> None:
+    other = key_of(["b::m0"])
+    containers.prepare(other, "build-1")
+    containers.start(other, POLICY)
+    changed = replace(POLICY, limits=(Limit(UUID, 2 * GIB, 10),))
+    with containers.updating() as update:
+        assert [update(key, lambda current: changed) for key in (KEY, other)] == [True, True]
+        with pytest.raises(OSError, match="No such file"):
+            update("unknown", lambda current: changed)
+    assert [containers.policy(key) for key in (KEY, other)] == [changed, changed]
 
 
 def test_a_policy_that_a_killed_daemon_left_half_written_is_written_again(containers: Containers) -> None:
@@ -74,9 +105,9 @@ def test_the_next_start_leaves_the_files_of_the_last_one_to_it(containers: Conta
 @pytest.mark.parametrize("size", [0, 100, layouts.state_size(1) + (1 << 30)])
 def test_a_state_has_the_size_it_was_made_with(containers: Containers, size: int) -> None:
     os.truncate(containers.state_path(KEY), size)
-    assert containers.trim(KEY, POLICY) == size - layouts.state_size(1)
+    assert containers.trim({KEY: POLICY, "unknown": POLICY}) == {KEY: size - layouts.state_size(1)}
     assert containers.state_path(KEY).stat().st_size == layouts.state_size(1)
-    assert containers.trim(KEY, POLICY) == 0
+    assert containers.trim({KEY: POLICY}) == {}
 
 
 def test_a_state_that_was_cut_short_counts_nothing(containers: Containers) -> None:
@@ -114,3 +145,32 @@ def test_on_a_node_with_selinux_files_are_labelled_for_containers(
     made.start(KEY, POLICY)
     assert {name.split(".")[1] for name in labels} == {"policy", "state"}
     assert set(labels.values()) == {b"system_u:object_r:container_file_t:s0\0"}
+
+
+def test_a_policy_is_read_again_when_somebody_has_written_it(containers: Containers, tmp_path: Path) -> None:
+    assert containers.policy(KEY) == POLICY
+    changed = replace(POLICY, limits=(Limit(UUID, 2 * GIB, 10),))
+    other = Containers(tmp_path, tmp_path / "sys")
+    os.utime(containers.policy_path(KEY), ns=(0, 0))
+    other.update(KEY, lambda current: changed)
+    assert containers.policy(KEY) == changed
+    other.start(KEY, POLICY)
+    assert containers.policy(KEY) == POLICY
+
+
+def test_accounts_are_told_as_they_are_at_each_look(containers: Containers) -> None:
+    with containers.state_path(KEY).open("r+b") as state:
+        for used in (5, 7):
+            os.pwrite(state.fileno(), used.to_bytes(8, "little"), 64)
+            found = containers.accounts({KEY: POLICY, "unknown": POLICY})
+            assert {key: account.devices[0].used_bytes for key, account in found.items()} == {KEY: used}
+
+
+def test_who_may_not_write_a_policy_reads_it(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(files: KeptOpen, name: str) -> int:
+        raise PermissionError(13, "Permission denied", name)
+
+    monkeypatch.setattr(KeptOpen, "_open", refused)
+    assert containers.policy(KEY) == POLICY
+    with pytest.raises(PermissionError):
+        containers.update(KEY, lambda current: replace(current, limits=()))

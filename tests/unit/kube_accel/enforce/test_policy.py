@@ -25,7 +25,7 @@ CONSTANTS = {
     "sizeof(struct ka_slot)": policy.SLOT_SIZE,
     "sizeof(struct ka_policy)": policy.policy_size(1),
     "sizeof(struct ka_state)": policy.state_size(1),
-    "offsetof(struct ka_state, slot)": policy.state_head(1),
+    "offsetof(struct ka_state, slot)": policy.state_head(1, policy.MAX_DEVICES),
     "offsetof(struct ka_policy, generation)": policy.GENERATION_OFFSET,
 }
 
@@ -80,6 +80,8 @@ def test_what_is_packed_is_read_again(devices: list[tuple[Limit, Feedback]], gen
     data = policy.pack_policy(written, generation)
     assert len(data) == policy.policy_size(1)
     assert policy.read_policy(data) == (written, generation)
+    before = policy.pack_policy(Policy(written.limits), generation)
+    assert policy.with_feedback(before, feedback, at) == data
 
 
 def test_uuids_are_in_the_order_of_their_text() -> None:
@@ -111,7 +113,7 @@ def test_a_damaged_policy_is_refused_and_never_believed(data: bytes) -> None:
         assert 1 <= len(found.limits) <= 16
 
 
-@given(st.binary(min_size=policy.state_head(1), max_size=policy.state_head(1)), st.integers(1, 16))
+@given(st.binary(min_size=policy.state_head(1, 16), max_size=policy.state_head(1, 16)), st.integers(1, 16))
 def test_whatever_a_tenant_writes_into_its_state_is_a_number_of_this_earth(data: bytes, devices: int) -> None:
     account = policy.read_state(data, devices, 1)
     assert len(account.devices) == devices

@@ -18,6 +18,7 @@ from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.nvml.process import WorkerProcess, worker_command
 from sim.nvml import profiles, sysfs
 from sim.nvml.topology import Topology, edit
+from waiting import wait
 
 NODE = "node-a"
 PATIENCE = 30.0
@@ -112,14 +113,7 @@ class Watch:
         """Return when the current worker was polled so often more."""
         worker = self.workers[-1]
         enough = worker.polls + count
-        eventually(lambda: worker.polls >= enough)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never held"
-        time.sleep(0.005)
+        wait(lambda: worker.polls >= enough)
 
 
 @pytest.fixture

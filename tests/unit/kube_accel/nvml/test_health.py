@@ -54,6 +54,8 @@ def unhealthy(reason: str) -> GpuHealth:
             id="every reason once",
         ),
         pytest.param([Xid(48), LOST, GOOD, GOOD, GOOD], HEALTHY, id="lost after the XID: only a reset brings it back"),
+        pytest.param([LOST, Xid(48), GOOD, GOOD, GOOD], HEALTHY, id="and after an XID that came while it was lost"),
+        pytest.param([LOST, GOOD, Xid(48), *[GOOD] * 9], unhealthy("XID 48 (double-bit ECC error); GPU is lost")),
         pytest.param([Xid(48), Reset(), GOOD, GOOD, GOOD], HEALTHY, id="an administrator had it"),
         pytest.param([Xid(48), Reset(), Xid(48), GOOD, GOOD, GOOD], unhealthy("XID 48 (double-bit ECC error)")),
         pytest.param([Poll(ecc=7)], HEALTHY, id="old memory errors"),

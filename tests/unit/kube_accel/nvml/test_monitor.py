@@ -19,8 +19,9 @@ from kube_accel.model import Ancestor, DriverState, GpuHealth, GpuLink, Health, 
 from kube_accel.nvml.monitor import QuiesceError
 from sim.nvml import profiles, sysfs
 from sim.nvml.topology import Topology
+from waiting import wait
 
-from .conftest import NODE, PATIENCE, QUICK, Host, Spy, Watch, eventually
+from .conftest import NODE, PATIENCE, QUICK, Host, Spy, Watch
 
 Start = Callable[..., Watch]
 HEALTHY = GpuHealth(Health.HEALTHY)
@@ -234,6 +235,49 @@ def test_restart_does_not_forget_an_xid(host: Host, watch: Start, tmp_path: Path
     assert again.health == bad.health
 
 
+def test_gpu_that_was_lost_while_nobody_watched_is_good_when_it_is_back(
+    host: Host, watch: Start, tmp_path: Path
+) -> None:
+    options = replace(QUICK, memory=tmp_path / "health.json", xid_recovery_seconds=PATIENCE * 10)
+    node = watch(host, options)
+    bad = uuid(node.until(all_healthy), 2)
+    with host.change() as topology:
+        topology.raise_xid(2, 79)
+    node.until(lambda snapshot: snapshot.health[bad] != HEALTHY)
+    node.monitor.stop()
+    with host.change() as topology:
+        topology.set_health(2, "lost")
+    successor = watch(host, options)
+    successor.until(lambda snapshot: ready(snapshot) and bad not in snapshot.health)
+    with host.change() as topology:
+        topology.set_health(2, "ok")
+    successor.until(lambda snapshot: bad in snapshot.health and all_healthy(snapshot))
+
+
+def test_restart_does_not_forget_what_was_counted_and_who_there_was(host: Host, watch: Start, tmp_path: Path) -> None:
+    options = replace(QUICK, memory=tmp_path / "health.json")
+    node = watch(host, options)
+    before = node.until(all_healthy)
+    with host.change() as topology:
+        topology.raise_xid(2, 48)
+    node.until(lambda snapshot: snapshot.health[uuid(before, 2)] != HEALTHY)
+    (counted,) = node.monitor.xids().items()
+    assert (counted[0], counted[1][0]) == ((uuid(before, 2), 48), 1)
+    node.monitor.stop()
+    with host.change() as topology:
+        lost = topology.gpus.pop().uuid
+        topology.switch_links.pop()
+    successor = watch(host, options)
+    after = successor.until(ready)
+    assert after.inventory is not None
+    assert lost not in {gpu.uuid for gpu in after.inventory.gpus}
+    assert set(successor.monitor.seen()) == set(before.health)
+    assert dict([counted]) == successor.monitor.xids()
+    with host.change() as topology:
+        topology.raise_xid(2, 48)
+    wait(lambda: successor.monitor.xids()[uuid(before, 2), 48][0] == 2)
+
+
 def test_restart_does_not_forget_memory_errors(host: Host, watch: Start, tmp_path: Path) -> None:
     options = replace(QUICK, memory=tmp_path / "health.json")
     with host.change() as topology:
@@ -324,7 +368,7 @@ def test_worker_that_dies_is_replaced_unnoticed(host: Host, watch: Start) -> Non
     node = watch(host)
     before = node.until(ready)
     os.kill(node.workers[0].pid, signal.SIGKILL)
-    eventually(lambda: len(node.workers) == 2 and node.workers[1].polls > 2)
+    wait(lambda: len(node.workers) == 2 and node.workers[1].polls > 2)
     assert node.monitor.snapshot() is before
 
 
@@ -343,7 +387,7 @@ def test_worker_that_always_dies_makes_health_unknown(host: Host, watch: Start) 
     snapshot = node.until(lambda snapshot: not ready(snapshot))
     assert snapshot.driver_state is DriverState.UNAVAILABLE
     assert set(snapshot.health.values()) == {GpuHealth(Health.UNKNOWN, "the NVML worker was killed by signal 9")}
-    eventually(lambda: len(node.workers) > 4)
+    wait(lambda: len(node.workers) > 4)
     assert node.monitor.snapshot() is snapshot
 
 
@@ -394,7 +438,7 @@ def test_gpu_that_vanishes_stays_known(host: Host, watch: Start) -> None:
         vanished, links = topology.gpus.pop(), topology.switch_links.pop()
     missing = GpuHealth(Health.UNHEALTHY, "not enumerated by the driver")
     node.until(lambda snapshot: snapshot.health[vanished.uuid] == missing)
-    eventually(lambda: len(node.workers) > 2)  # workers are renewed while it is missing
+    wait(lambda: len(node.workers) > 2)  # workers are renewed while it is missing
     assert node.monitor.snapshot().inventory == before.inventory
     with host.change() as topology:
         topology.gpus.append(vanished)
@@ -456,7 +500,7 @@ def test_hot_plug_renews_the_worker(host: Host, watch: Start) -> None:
     node = watch(host)
     node.until(ready)
     (host.sysfs_root / "bus/pci/drivers/nvidia/0000:ff:00.0").mkdir()
-    eventually(lambda: len(node.workers) == 2 and node.workers[1].polls > 2)
+    wait(lambda: len(node.workers) == 2 and node.workers[1].polls > 2)
     assert len(node.workers) == 2
 
 
@@ -491,7 +535,7 @@ def test_quiesce_ends_a_wedged_worker(host: Host, watch: Start) -> None:
     with host.change() as topology:
         topology.wedge("all")
     node = watch(host)
-    eventually(lambda: bool(node.workers))
+    wait(lambda: bool(node.workers))
     node.monitor.quiesce(PATIENCE * 10)
     assert node.monitor.snapshot().driver_state is DriverState.QUIESCED
     assert node.workers[-1].gone()
@@ -527,4 +571,4 @@ def test_worker_dies_with_its_parent(host: Host, wedge: str | None) -> None:
         parent.stdin.flush()
         assert parent.stdout.readline() == "sent\n"
         parent.kill()
-        eventually(lambda: not worker.exists() or "(zombie)" in (worker / "status").read_text())
+        wait(lambda: not worker.exists() or "(zombie)" in (worker / "status").read_text())

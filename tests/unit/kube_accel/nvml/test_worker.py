@@ -133,6 +133,18 @@ def test_gpu_that_cannot_be_described_is_not_news_every_time(nvml: FakeNvml, tmp
     assert driver.poll()["stale"] is False
 
 
+def test_what_stays_with_a_gpu_is_asked_once_and_of_another_in_its_place_anew(nvml: FakeNvml, tmp_path: Path) -> None:
+    asked = []
+    nvml.nvmlDeviceGetName = lambda handle: asked.append(nvml.nvmlDeviceGetUUID(handle)) or "Tesla T4"
+    driver = Driver(nvml, str(tmp_path))
+    driver.inventory()
+    assert driver.poll()["stale"] is False
+    assert asked == ["GPU-0", "GPU-1"]
+    nvml.nvmlDeviceGetUUID = lambda handle: f"GPU-other-{handle}"
+    assert driver.poll()["stale"] is True
+    assert asked == ["GPU-0", "GPU-1", "GPU-other-0", "GPU-other-1"]
+
+
 @pytest.mark.parametrize(
     ("nvml_says", "sysfs_says"),
     [("00000000:1A:00.0", "0000:1a:00.0"), ("0000000F:C1:00.0", "000f:c1:00.0"), ("00010000:01:00.0", "10000:01:00.0")],

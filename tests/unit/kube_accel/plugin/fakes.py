@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Ancestor, DriverState, Gpu, GpuHealth, GpuLink, GpuUsage, Health, Inventory, Snapshot
+from kube_accel.nvml.memory import Xids
+from kube_accel.nvml.seen import Seen
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
+from kube_accel.plugin.wholestart import WholeStarts
 from kube_accel.sharing.whole import RESOURCE, layout
 
 HEALTHY = GpuHealth(Health.HEALTHY)
@@ -54,6 +59,21 @@ def ready(count: int, changed: Mapping[int, GpuHealth] | None = None) -> Snapsho
     return Snapshot(1, DriverState.READY, "", known, health)
 
 
+class Listed:
+    """Kubelet's PodResources with pods of one container in namespace team: the devices of each, by name."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, set[str]] = {}
+
+    def list(self, timeout: float) -> tuple[PodDevices, ...]:
+        return tuple(PodDevices("team", pod, "main", RESOURCE, tuple(ids)) for pod, ids in self.pods.items())
+
+
+def plugin(dev_root: Path, on_stream_end: Callable[[], None] = lambda: None) -> WholeGpuPlugin:
+    """One that nobody needs to hear of, with a kubelet that lists nothing."""
+    return WholeGpuPlugin(dev_root, lambda devices: None, on_stream_end, WholeStarts(Listed(), lambda reason: None))
+
+
 def offer(plugin: WholeGpuPlugin, snapshot: Snapshot) -> bool:
     """Have it offer every GPU that the snapshot says to be healthy; whether that is news to kubelet."""
     parts = layout(snapshot.inventory)[RESOURCE] if snapshot.inventory is not None else ()
@@ -87,10 +107,13 @@ class FakeMonitor:
     def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
         return None
 
-    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
+    def samples(self, slow: bool, profile: bool, timeout: float) -> Mapping[str, Any] | None:
         return None
 
-    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
+    def xids(self) -> Xids:
+        return {}
+
+    def seen(self) -> Mapping[str, Seen]:
         return {}
 
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:

@@ -63,7 +63,7 @@ def test_an_allocation_is_followed_by_a_look_and_a_failed_look_forgets_nothing()
 
 
 def test_the_end_of_a_pod_that_came_just_now_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_INTERVAL", 3600.0)
+    monkeypatch.setattr(module, "_INTERVALS", (0.5, 3600.0))
     kubelet, changed = Kubelet(), threading.Semaphore(0)
     reader = HoldingsReader(kubelet, RESOURCE.__eq__, changed.release)
     kubelet.listed = ()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def test_what_kubelet_lists_no_more_has_ended(ledger: Ledger, clock: Clock) -> N
     ledger.reconcile({TWO: [HALF]}, uid)
     assert rows(ledger) == [("one", "uid-one", 50, 1000, 1010), ("two", "uid-two", 50, 1000, None)]
     assert [entry.holder for entry in ledger.allocations()] == [TWO]
+
+
+def test_what_started_after_kubelet_was_asked_goes_on(ledger: Ledger, clock: Clock) -> None:
+    ledger.record(TWO, "uid-two", [HALF])
+    asked_at = time.monotonic()
+    ledger.record(ONE, "uid-one", [HALF])
+    clock.now = 1010
+    ledger.reconcile({}, uid, asked_at)
+    assert rows(ledger) == [("two", "uid-two", 50, 1000, 1010), ("one", "uid-one", 50, 1000, None)]
+    ledger.reconcile({}, uid, time.monotonic())
+    assert ledger.allocations() == []
 
 
 def test_a_pod_of_the_same_name_is_another_allocation(ledger: Ledger, clock: Clock) -> None:

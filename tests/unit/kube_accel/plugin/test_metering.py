@@ -66,12 +66,21 @@ def tenancy(world: World, held: Mapping[Holder, tuple[Share, ...]] | None, refus
     return ShareTenancy(PROFILE, lambda: held, lambda: gpus, world.pods, world.ledger, world.tenants, lambda: refuses)
 
 
-def pod(world: World, name: str, phase: str = "Running", annotations: Mapping[str, str] | None = None) -> None:
+def pod(
+    world: World,
+    name: str,
+    phase: str = "Running",
+    annotations: Mapping[str, str] | None = None,
+    container: Mapping[str, Any] | None = None,
+) -> None:
     limits = {PROFILE.core_resource: "30", PROFILE.memory_resource: "16"}
     status = {"phase": phase, "containerStatuses": [{"name": "main", "containerID": f"containerd://{ID}"}]}
     body: dict[str, Any] = {
         "metadata": {"namespace": "team", "name": name, "uid": f"uid-{name}", "annotations": dict(annotations or {})},
-        "spec": {"nodeName": "node", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "spec": {
+            "nodeName": "node",
+            "containers": [{"name": "main", "resources": {"limits": limits}, **(container or {})}],
+        },
         "status": status,
     }
     world.pods.keep(body)
@@ -96,6 +105,23 @@ def test_pods_that_have_ended_have_nothing_though_kubelet_lists_them(world: Worl
     found = tenancy(world, held).tenancy().holdings()
     assert found is not None
     assert [holding.container for holding in found[CARD]] == [named(B)]
+
+
+@pytest.mark.parametrize(
+    ("container", "expected"),
+    [
+        ({"image": "registry.example/PaddlePaddle/paddle:3.0"}, True),
+        ({"image": "team/train", "command": ["python"], "args": ["-m", "paddle.distributed.launch"]}, True),
+        ({"image": "team/train", "env": [{"name": "FLAGS_allocator_strategy", "value": "auto_growth"}]}, True),
+        ({"image": "pytorch/pytorch", "env": [{"name": "FLAGS_v", "value": "1"}]}, False),
+        ({}, False),
+    ],
+)
+def test_paddle_is_known_by_what_its_pod_says(world: World, container: dict[str, Any], expected: bool) -> None:
+    pod(world, "a", container=container)
+    found = tenancy(world, {A: (Share(CARD, 30, GIB),)}).tenancy().holdings()
+    assert found is not None
+    assert [holding.paddle for holding in found[CARD]] == [expected]
 
 
 def test_a_cgroup_is_of_the_pod_that_the_api_server_has(world: World) -> None:

@@ -8,6 +8,7 @@ import pytest
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.plugin.mignode import CORDON, Pod, hold, in_the_way, leaving, not_to_be_evicted, release
 
+OURS, PAUSED = "kube-accel.io/dcgm-exporter", "paused-for-mig-change"
 EXPORTER, DCGM = "nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.dcgm"
 GPU = "nvidia.com/gpu"
 
@@ -72,21 +73,24 @@ def test_what_is_done_to_the_node_is_undone() -> None:
     node: dict[str, Any] = {"metadata": {"labels": {EXPORTER: "true", DCGM: "false"}}, "spec": {}}
     patch = hold(node, "large")
     assert patch == {
-        "metadata": {"labels": {EXPORTER: "paused-for-mig-change"}, "annotations": {CORDON: "large"}},
+        "metadata": {"labels": {EXPORTER: PAUSED, OURS: PAUSED}, "annotations": {CORDON: "large"}},
         "spec": {"unschedulable": True},
     }
     held = {"metadata": {"labels": node["metadata"]["labels"] | patch["metadata"]["labels"]}, "spec": patch["spec"]}
     held["metadata"]["annotations"] = patch["metadata"]["annotations"]
     assert hold(held, "large") == {}
-    assert names(leaving(held, [pod("x", labels={"app": "nvidia-dcgm-exporter"}), pod("y")])) == ["x"]
+    exporters = [pod("x", labels={"app": "nvidia-dcgm-exporter"}), pod("z", labels={"app": "kube-accel-dcgm-exporter"})]
+    assert names(leaving(held, [*exporters, pod("y")])) == ["x", "z"]
     assert release(held) == {
-        "metadata": {"labels": {EXPORTER: "true"}, "annotations": {CORDON: None}},
+        "metadata": {"labels": {EXPORTER: "true", OURS: None}, "annotations": {CORDON: None}},
         "spec": {"unschedulable": False},
     }
     assert release(node) == {}
 
 
 def test_a_cordon_of_somebody_else_stays() -> None:
-    node = {"metadata": {}, "spec": {"unschedulable": True}}
+    node: dict[str, Any] = {"metadata": {"labels": {OURS: "false"}}, "spec": {"unschedulable": True}}
     assert hold(node, "large") == {}
     assert release(node) == {}
+    del node["metadata"]["labels"]
+    assert hold(node, "large") == {"metadata": {"labels": {OURS: PAUSED}}}

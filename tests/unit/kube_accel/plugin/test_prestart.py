@@ -94,6 +94,24 @@ def test_a_whole_gpu_of_whose_memory_others_have_some_does_not_start() -> None:
         start({Kind.CORES: ids(0, Kind.CORES, 0, 100)}, {TWO: {Kind.MEMORY: ids(0, Kind.MEMORY, 0, 8)}})
 
 
+def test_what_kubelet_gave_to_two_pods_counts_twice() -> None:
+    three = Holder("team", "three", "main")
+    others = {TWO: both(0, 20, 8), three: both(0, 20, 8)}
+    assert start(both(0, 60, 8, first=20), others).shares == (Share(uuid(0), 60, 8 * UNIT),)
+    with pytest.raises(StartRefused, match="it has 61 % and 2 GiB of GPU 0, of which others have 40 % and 4 GiB"):
+        start(both(0, 61, 8, first=20), others)
+
+
+def test_nobody_starts_while_two_have_the_same_devices() -> None:
+    with pytest.raises(StartRefused, match="kubelet gave the same devices to team/one, team/two; delete one"):
+        start(both(0, 20, 8), {TWO: both(0, 20, 8)})
+
+
+def test_containers_of_a_pod_that_use_the_same_devices_in_turn_count_once() -> None:
+    others = {TWO: both(0, 40, 8), Holder("team", "two", "first"): both(0, 40, 8)}
+    assert start(both(0, 60, 8, first=40), others).shares == (Share(uuid(0), 60, 8 * UNIT),)
+
+
 def test_an_init_container_which_kubelet_does_not_list_starts_when_its_devices_are_good() -> None:
     listed = {ONE: both(0, 20, 8)}
     longer = ids(0, Kind.CORES, 0, 40)

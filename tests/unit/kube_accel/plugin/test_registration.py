@@ -19,19 +19,14 @@ from kube_accel.kube.channel import open_channel
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.plugin import registration
 from kube_accel.plugin.registration import ForeignPluginError, Registrar
-from kube_accel.plugin.server import WholeGpuPlugin, serve
+from kube_accel.plugin.server import serve
 from sim.kubelet import FakeKubelet
+from unit.kube_accel.plugin import fakes
 from unit.kube_accel.plugin.fakes import offer, ready
+from waiting import wait
 
 RESOURCE = "nvidia.com/gpu"
 DEADLINE = 15.0
-
-
-def wait(predicate: Callable[[], object]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not predicate():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.005)
 
 
 class Instance:
@@ -39,7 +34,7 @@ class Instance:
 
     def __init__(self, directory: Path, gpus: int | None = 2, takeover: bool = False) -> None:
         self.registrar = Registrar(directory, "pgpu", RESOURCE, takeover)
-        self.plugin = WholeGpuPlugin(directory, lambda devices: None, self.registrar.wake)
+        self.plugin = fakes.plugin(directory, self.registrar.wake)
         self.error: Exception | None = None
         if gpus is not None:
             self.offer(gpus)
@@ -281,6 +276,28 @@ def test_a_kubelet_that_drops_the_successor_with_its_predecessor_gets_it_back_at
         kubelet.stop()
 
 
+def test_a_predecessor_that_registered_last_takes_nothing_with_it(
+    kubelet: FakeKubelet, root: Path, instances: Start
+) -> None:
+    old = instances(gpus=2)
+    kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
+    new = instances(gpus=3)
+    kubelet.wait(lambda: healthy(kubelet) == 3, DEADLINE)
+    wait(lambda: "a newer instance serves" in old.registrar.state.detail)
+    # With a restarted kubelet both register at once: the older looks before the newer has its socket, and comes second.
+    path = old.registrar.socket
+    assert path is not None
+    deviceplugin.register(
+        root / "device-plugins" / deviceplugin.KUBELET_SOCKET, path.name, RESOURCE, old.plugin.options
+    )
+    kubelet.wait(lambda: kubelet.plugins()[RESOURCE] == path.name, DEADLINE)
+    old.stop()
+    kubelet.wait(lambda: healthy(kubelet) == 3, DEADLINE)
+    successor = new.registrar.socket
+    assert successor is not None
+    assert kubelet.plugins()[RESOURCE] == successor.name
+
+
 def test_the_socket_of_a_dead_instance_is_removed(kubelet: FakeKubelet, root: Path, instances: Start) -> None:
     dead = root / "device-plugins/kube-accel-pgpu-1-abcdef.sock"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -308,7 +325,7 @@ def test_a_resource_whose_name_goes_on_is_not_taken_for_a_newer_instance(
 @pytest.fixture
 def foreign(kubelet: FakeKubelet, root: Path) -> Iterator[Path]:
     """NVIDIA's own plugin, alive."""
-    plugin = WholeGpuPlugin(root, lambda devices: None, lambda: None)
+    plugin = fakes.plugin(root)
     path = root / "device-plugins/nvidia-gpu.sock"
     server = serve(plugin, path)
     yield path
@@ -334,7 +351,7 @@ def test_sockets_of_dead_plugins_and_of_other_vendors_do_not_matter(
 ) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(root / "device-plugins/nvidia-gpu.sock"))
-    other = serve(WholeGpuPlugin(root, lambda devices: None, lambda: None), root / "device-plugins/rdma.sock")
+    other = serve(fakes.plugin(root), root / "device-plugins/rdma.sock")
     try:
         instances()
         kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)

@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 
 from kube_accel.kube.channel import open_channel
 from kube_accel.kube.deviceplugin import DevicePluginClient
+from kube_accel.metrics.service import Outcome
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin, serve
+from kube_accel.plugin.wholestart import WholeStarts
+from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Terms
 from kube_accel.sharing.timeslicing import Replication, replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout
-from unit.kube_accel.plugin.fakes import LOST, inventory, offer, ready, uuid
+from unit.kube_accel.plugin.fakes import LOST, Listed, inventory, offer, ready, uuid
 
 
 class Host:
@@ -31,7 +34,10 @@ class Host:
         self.dev = root / "dev"
         self.dev.mkdir()
         self.allocated: list[tuple[str, ...]] = []
-        self.plugin = WholeGpuPlugin(self.dev, self.allocated.append, lambda: None)
+        self.kubelet = Listed()
+        self.refused: list[str] = []
+        starts = WholeStarts(self.kubelet, self.refused.append)
+        self.plugin = WholeGpuPlugin(self.dev, self.allocated.append, lambda: None, starts)
         self.socket = root / "plugin.sock"
         self.server = serve(self.plugin, self.socket)
         self.channel = open_channel(self.socket)
@@ -106,6 +112,20 @@ def test_a_container_gets_the_device_nodes_that_exist(host: Host) -> None:
     visible = {f"/var/run/nvidia-container-devices/{uuid(gpu)}": "/dev/null" for gpu in (1, 2)}
     assert {mount.container_path: mount.host_path for mount in response.mounts} == visible
     assert host.allocated == [(uuid(2), uuid(1))]
+
+
+def test_a_container_whose_gpu_another_pod_has_too_is_refused_and_counted(host: Host) -> None:
+    host.offer(ready(2))
+    assert host.client.get_options(timeout=5).pre_start_required
+    for pod in ("one", "two"):
+        host.client.allocate([uuid(1)], timeout=5)
+        host.kubelet.pods[pod] = {uuid(1)}
+    host.client.pre_start_container([uuid(1)], timeout=5)
+    with pytest.raises(grpc.RpcError) as caught:
+        host.client.pre_start_container([uuid(1)], timeout=5)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert [caught.value.details()] == host.refused
+    assert host.plugin.calls.told["prestart"].outcomes == {Outcome.OK: 1, Outcome.REFUSED: 1, Outcome.FAILED: 0}
 
 
 def test_an_unknown_device_is_refused_by_name(host: Host) -> None:
@@ -236,3 +256,24 @@ def test_a_kubelet_of_1_25_that_takes_the_socket_for_the_authority_is_answered(h
 
 def test_before_gpus_were_read_nothing_is_preferred(host: Host) -> None:
     assert host.client.get_preferred_allocation([uuid(0)], [], 1, timeout=5) == []
+
+
+def test_calls_are_counted_by_how_they_ended(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.offer(ready(2, {1: LOST}))
+    host.client.allocate([uuid(0)], timeout=5)
+    host.client.get_preferred_allocation([uuid(0)], [], 1, timeout=5)
+    for devices in ([uuid(1)], ["GPU-of-another-day"]):
+        with pytest.raises(grpc.RpcError):
+            host.client.allocate(devices, timeout=5)
+
+    def broken(*arguments: object) -> None:
+        raise ValueError("a fault")
+
+    monkeypatch.setattr(whole, "grant", broken)
+    with pytest.raises(grpc.RpcError):
+        host.client.allocate([uuid(0)], timeout=5)
+    told = host.plugin.calls.told
+    assert told["allocate"].outcomes == {Outcome.OK: 1, Outcome.REFUSED: 2, Outcome.FAILED: 1}
+    assert told["preferred"].outcomes[Outcome.OK] == 1
+    assert told["allocate"].seconds > 0
+    assert sum(told["prestart"].outcomes.values()) == 0

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from sim.nvml import build, sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import edit
 from unit.kube_accel.plugin import quick_daemon
+from waiting import wait
 
 RESOURCE = "nvidia.com/gpu"
 GPUS = 4
@@ -79,6 +81,15 @@ class Node(RuleBasedStateMachine):
         self.agreed = True
         self.kubelet.wait(lambda: any(f"-{plugin.pid}-" in name for name in self.kubelet.following()), DEADLINE)
 
+    def has_read_the_kernel_log(self, plugin: subprocess.Popen[bytes]) -> bool:
+        process = Path(f"/proc/{plugin.pid}")
+        for file in (process / "fd").iterdir():
+            with suppress(FileNotFoundError):  # other files come and go
+                if file.readlink() == self.kernel_log:
+                    position = int((process / "fdinfo" / file.name).read_text().split()[1])
+                    return position == self.kernel_log.stat().st_size
+        return False
+
     @property
     def good(self) -> set[str]:
         return {uuid for index, uuid in enumerate(self.uuids) if index not in self.lost | self.incident}
@@ -99,6 +110,8 @@ class Node(RuleBasedStateMachine):
     @rule(data=st.data())
     def a_gpu_is_back(self, data: st.DataObject) -> None:
         gpu = data.draw(st.sampled_from(sorted(self.lost - self.incident)))
+        # An XID that is heard of when the GPU is back counts.
+        wait(lambda: all(self.has_read_the_kernel_log(plugin) for plugin in self.plugins))
         with edit(self.conf) as node:
             node.set_health(gpu, "ok")
         self.lost.discard(gpu)

@@ -4,6 +4,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -323,6 +324,43 @@ def test_an_account_that_was_blown_up_is_cut_back_and_told(world: World) -> None
     world.tenants.tick()
     assert world.containers.state_path(world.key("a")).stat().st_size == layouts.state_size(1)
     assert [entry[:2] for entry in world.reported] == [("a", "GpuAccountChanged")]
+
+
+def test_an_account_that_is_cut_short_while_its_container_runs_harms_nobody(world: World) -> None:
+    world.pod("a")
+    world.pod("b")
+    world.process(1, "b")
+    world.usage = {CARD: GpuUsage({1: GIB}, {1: 20})}
+    world.tenants.tick()
+    os.truncate(world.containers.state_path(world.key("a")), 0)
+    world.tenants.tick()
+    assert world.policy("b").feedback == (Feedback(GIB, 200, 0),)
+    world.list()
+    world.tenants.tick()
+    assert world.containers.state_path(world.key("a")).stat().st_size == layouts.state_size(1)
+    assert [entry[:2] for entry in world.reported] == [("a", "GpuAccountChanged")]
+
+
+def test_what_another_daemon_told_a_container_is_seen_and_put_right(world: World, tmp_path: Path) -> None:
+    world.pod("a")
+    world.tenants.tick()
+    other = Containers(tmp_path, tmp_path / "sys")
+    other.update(world.key("a"), lambda current: replace(current, limits=(Limit(CARD, GIB, 10),)))
+    world.list()
+    world.tenants.tick()
+    assert other.policy(world.key("a")) == Policy((Limit(CARD, 4 * GIB, 30),))
+
+
+def test_a_container_that_starts_anew_is_told_at_once(world: World) -> None:
+    for name in ("a", "b"):
+        world.pod(name)
+    world.process(1, "a")
+    world.usage = {CARD: GpuUsage({1: GIB}, {1: 20})}
+    world.tenants.tick()
+    world.start(Holder("team", "a", "main"))
+    assert layouts.read_policy(world.containers.policy_path(world.key("a")).read_bytes())[0].feedback == ()
+    world.tenants.tick()
+    assert layouts.read_policy(world.containers.policy_path(world.key("a")).read_bytes())[0].feedback != ()
 
 
 def test_an_account_full_of_nonsense_harms_nobody(world: World) -> None:

@@ -5,6 +5,7 @@ from kube_accel.model import Inventory
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing.mig import Strategy
+from kube_accel.sharing.timeslicing import Replication
 from kube_accel.sharing.whole import Part, whole
 from unit.kube_accel.plugin.fakes import STARTING, ready, uuid
 
@@ -40,6 +41,22 @@ def test_a_node_without_a_part_offers_none_by_the_usual_name() -> None:
     gpus.see(ready(1))
     assert set(gpus.resources) == {"nvidia.com/gpu"}
     assert list(gpus.parts) == []
+
+
+def test_gpus_that_are_not_whole_by_the_usual_name_are_divided() -> None:
+    snapshot = ready(3)
+    assert snapshot.inventory is not None
+    cut = replace(snapshot.inventory.gpus[1], mig_enabled=True)
+    gpus = (snapshot.inventory.gpus[0], cut, snapshot.inventory.gpus[2])
+    node = replace(snapshot, inventory=replace(snapshot.inventory, gpus=gpus))
+    replicas = (Replication("nvidia.com/gpu", "nvidia.com/gpu", 2),)
+    for found, divided in (
+        (WholeGpus(strategy=Strategy.NONE), set()),
+        (WholeGpus(strategy=Strategy.MIXED), {uuid(1)}),
+        (WholeGpus(Configuration(replications=replicas)), {uuid(0), uuid(1), uuid(2)}),
+    ):
+        found.see(node)
+        assert found.divided == divided
 
 
 def test_the_strategy_of_the_flag_goes_before_that_of_the_file() -> None:

@@ -52,6 +52,14 @@ def with_share(**share: object) -> str:
     return changed(containers={"main": [{"uuid": "GPU-a", "cores": 1, "memoryBytes": 1} | share]})
 
 
+def test_why_is_for_people_and_changes_nothing_for_who_reads_the_assignment() -> None:
+    text = encode(ONE, {"main": "binpack: the fullest of 2", "aux": "the only one"})
+    assert json.loads(text) == json.loads(TEXT) | {"why": {"aux": "the only one", "main": "binpack: the fullest of 2"}}
+    assert decode(text) == ONE
+    annotations = pod_annotations(ONE, Mode.MPS, (), {}, 17, {"main": "w"})
+    assert json.loads(annotations[ANNOTATION])["why"] == {"main": "w"}
+
+
 def test_later_versions_may_add_keys() -> None:
     assert decode(changed(extra=[1, {"a": None}])) == ONE
     assert decode(with_share(extra=1)).containers["main"] == (Share("GPU-a", 1, 1),)

@@ -82,6 +82,13 @@ def test_a_node_of_whole_gpus_has_no_memory_unit() -> None:
     assert decode(encode(whole)).memory_unit is None
 
 
+def test_only_a_gpu_that_is_not_handed_out_as_a_whole_says_so() -> None:
+    cut = replace(NODE, mode=Mode.PGPU, divided=frozenset([uuid(1)]))
+    gpus = json.loads(encode(cut))["gpus"]
+    assert [gpu.get("whole") for gpu in gpus] == [None, False]
+    assert decode(encode(cut)).divided == {uuid(1)}
+
+
 def test_health_nobody_told_is_unknown() -> None:
     assert decode(encode(replace(NODE, health={}))).health[uuid(0)].health is Health.UNKNOWN
 

@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         policy=PlacementPolicy(arguments.policy),
         quota_configmap=arguments.quota_configmap,
         manage_whole_gpus=arguments.manage_whole_gpus,
+        metrics_listen=arguments.metrics_listen,
     )
     try:
         if arguments.kubeconfig is not None:

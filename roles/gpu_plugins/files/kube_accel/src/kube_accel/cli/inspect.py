@@ -16,11 +16,11 @@ from typing import TextIO
 from kube_accel.inspect.gpu_view import (
     NAMESPACE,
     ClusterView,
-    Place,
+    absent,
     document,
     metrics_paths,
     narrowed,
-    read_used,
+    read_pages,
     view,
 )
 from kube_accel.inspect.gpu_view_text import comma_separated, details, summary
@@ -87,19 +87,11 @@ def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:
 
 def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
     nodes, pods = kubectl.items("nodes"), kubectl.items("pods", "--all-namespaces")
-    used: dict[Place, int] = {}
-    problems = []
     paths = metrics_paths(pods, arguments.plugins_namespace) if arguments.used else {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = {name: pool.submit(kubectl.raw, path) for name, path in paths.items()}
-    for name, answer in answers.items():
-        try:
-            used |= read_used(answer.result())
-        except KubectlError as error:
-            problems.append(f"node {name}: what is used: {error}")
-    found = view(nodes, pods, used, problems)
-    missing = sorted(set(arguments.nodes) - {node.name for node in found.nodes})
-    if missing:
+        pages = {name: pool.submit(kubectl.raw, path).result for name, path in paths.items()}
+    found = view(nodes, pods, *read_pages(pages, KubectlError))
+    if missing := absent(found, arguments.nodes):
         raise KubectlError(f"no node with GPUs is called {', '.join(missing)}")
     return narrowed(found, arguments.mode.value if arguments.mode is not None else "", arguments.nodes)
 

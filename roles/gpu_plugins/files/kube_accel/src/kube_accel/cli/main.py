@@ -113,11 +113,19 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="serve /metrics/dcgm and /metrics/gpu-manager too, by the names of those exporters",
     )
+    plugin.add_argument(
+        "--metrics-profiling",
+        action="store_true",
+        help="read counters of multiprocessors, pipes, memory and links, of GPUs that have them for NVML (Hopper on)",
+    )
     _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps and cgpu"))
     plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
     extender = commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs")
     extender.add_argument("--listen", type=_address, default=("127.0.0.1", 9446), help="HOST:PORT")
+    extender.add_argument(
+        "--metrics-listen", type=_address, help="HOST:PORT for /metrics alone, without TLS (default: no other address)"
+    )
     extender.add_argument("--layout", choices=("local", "proxied"), default="local", help="how kube-scheduler calls")
     extender.add_argument("--tls-cert", type=Path, help="PEM file; layout proxied may do without")
     extender.add_argument("--tls-key", type=Path)
@@ -139,6 +147,14 @@ def _parser() -> argparse.ArgumentParser:
 
     validate = commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
     validate.add_argument("--smi-command", default="nvidia-smi", help="tells compute modes (default: nvidia-smi)")
+    inside = validate.add_argument_group("in a pod that has GPUs")
+    inside.add_argument(
+        "--pod", action="store_true", help="check what this pod was given, by NVML and CUDA; one line of JSON"
+    )
+    inside.add_argument("--gpus", type=int, default=1, help="how many GPUs it asked for (default: 1)")
+    inside.add_argument(
+        "--memory", type=int, default=0, metavar="BYTES", help="its share of a GPU's memory (default: no share)"
+    )
 
     add_inspect_arguments(commands.add_parser("inspect", help="who has what of the cluster's GPUs; needs kubectl"))
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import logging
 import os
 import signal
@@ -86,6 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         quota_overrides=ConfigMapRef(*arguments.quota_overrides) if arguments.quota_overrides else None,
         metrics_interval=arguments.metrics_interval,
         metrics_aliases=arguments.metrics_aliases,
+        metrics_profiling=arguments.metrics_profiling,
     )
     monitor = GpuMonitor(_watching(arguments))
     try:
@@ -97,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
         from kube_accel.plugin.daemon import Daemon
 
         daemon = Daemon(options, monitor, stop)
+        # Modules stay: a look at all of them for garbage takes 30 ms, and every thread waits for it.
+        gc.freeze()
         code = daemon.run()
         if daemon.handed_over:
             monitor.stop()

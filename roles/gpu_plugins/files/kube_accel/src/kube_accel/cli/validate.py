@@ -51,6 +51,11 @@ class Check:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print every check; 1 when one of them failed."""
+    if arguments.pod:
+        # Loaded here: a node's checks have none of it.
+        from kube_accel.cli.validate_pod import run as run_in_pod
+
+        return run_in_pod(arguments)
     failed = False
     for check in _checks(arguments):
         print(check, flush=True)
@@ -59,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
-    snapshot = _look(arguments.sysfs_root)
+    snapshot = look(arguments.sysfs_root)
     yield check_nvml(snapshot)
     inventory = snapshot.inventory
     if inventory is not None:
@@ -90,7 +95,8 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
             yield check_mps(inventory, MpsPaths(arguments.mps_root, arguments.mps_control_command))
 
 
-def _look(sysfs_root: Path) -> Snapshot:
+def look(sysfs_root: Path) -> Snapshot:
+    """What NVML says first, or that it says nothing within half a minute."""
     monitor = GpuMonitor(MonitorOptions(sysfs_root=sysfs_root))
     monitor.start()
     try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 NEWEST: Final = 1
 """The layout that containers start with."""
@@ -83,7 +84,20 @@ def record(fields: Fields) -> struct.Struct:
 
 
 _POLICY_HEADER, _POLICY_DEVICE = record(POLICY_HEADER), record(POLICY_DEVICE)
+
+
+def _place(fields: Fields, names: Sequence[str]) -> tuple[int, struct.Struct]:
+    """Where these fields, which follow one another, begin, and their format."""
+    first = [name for name, _ in fields].index(names[0])
+    return record(fields[:first]).size, record(fields[first : first + len(names)])
+
+
+_AT_PLACE, _AT = _place(POLICY_HEADER, ["feedback_at_ns"])
+_TOLD_PLACE, _FEEDBACK = _place(
+    POLICY_DEVICE, ["feedback_uncounted_bytes", "feedback_busy_permille", "feedback_others_permille"]
+)
 _STATE_HEADER, _STATE_DEVICE = record(STATE_HEADER), record(STATE_DEVICE)
+_TOLD = ("denied_policy", "used_bytes", "denied_limit", "denied_device", "busy_ns", "launches", "throttled_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +116,16 @@ class Limit:
     """Charged once a process, for what a CUDA context takes by itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Feedback:
+class Feedback(NamedTuple):
     """What NVML sees of a container on one GPU; None where that is not known."""
 
     uncounted_bytes: int | None = None
     """Memory that the container's own account does not have."""
     busy_permille: int | None = None
     others_permille: int | None = None
+
+
+UNSEEN: Final = Feedback()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +140,7 @@ class Policy:
     layout: int = NEWEST
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceAccount:
+class DeviceAccount(NamedTuple):
     """A container's account of one GPU, as its processes keep it."""
 
     used_bytes: int
@@ -138,8 +153,7 @@ class DeviceAccount:
     throttled_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """What a container's processes say of themselves."""
 
     devices: tuple[DeviceAccount, ...]
@@ -151,8 +165,6 @@ class Account:
 class _Layout:
     policy_size: int
     state_size: int
-    state_head: int
-    """Bytes of the state that are read."""
 
 
 _LAYOUTS: Mapping[int, _Layout] = MappingProxyType(
@@ -160,7 +172,6 @@ _LAYOUTS: Mapping[int, _Layout] = MappingProxyType(
         1: _Layout(
             policy_size=_POLICY_HEADER.size + MAX_DEVICES * _POLICY_DEVICE.size,
             state_size=_STATE_HEADER.size + MAX_DEVICES * _STATE_DEVICE.size + SLOTS * SLOT_SIZE,
-            state_head=_STATE_HEADER.size + MAX_DEVICES * _STATE_DEVICE.size,
         )
     }
 )
@@ -176,9 +187,10 @@ def state_size(layout: int) -> int:
     return _LAYOUTS[layout].state_size
 
 
-def state_head(layout: int) -> int:
-    """How many bytes of a state file ``read_state`` wants."""
-    return _LAYOUTS[layout].state_head
+def state_head(layout: int, devices: int) -> int:
+    """How many bytes of a state file ``read_state`` wants for so many GPUs."""
+    _known(layout)
+    return _account(devices).size
 
 
 def pack_policy(policy: Policy, generation: int) -> bytes:
@@ -186,7 +198,7 @@ def pack_policy(policy: Policy, generation: int) -> bytes:
     layout = _known(policy.layout)
     if not 1 <= len(policy.limits) <= MAX_DEVICES:
         raise ValueError(f"a policy is for 1 to {MAX_DEVICES} GPUs, not {len(policy.limits)}")
-    told = policy.feedback or (Feedback(),) * len(policy.limits)
+    told = policy.feedback or (UNSEEN,) * len(policy.limits)
     head = _POLICY_HEADER.pack(
         _POLICY_MAGIC,
         policy.layout,
@@ -209,11 +221,29 @@ def _pack_device(limit: Limit, told: Feedback) -> bytes:
         limit.context_overhead_bytes,
         limit.cores,
         limit.soft_cores,
-        _UNKNOWN64 if told.uncounted_bytes is None else told.uncounted_bytes,
-        _UNKNOWN32 if told.busy_permille is None else told.busy_permille,
-        _UNKNOWN32 if told.others_permille is None else told.others_permille,
+        *_feedback(told),
         0,
     )
+
+
+def _feedback(told: Feedback) -> tuple[int, int, int]:
+    extra, busy, others = told
+    return (
+        _UNKNOWN64 if extra is None else extra,
+        _UNKNOWN32 if busy is None else busy,
+        _UNKNOWN32 if others is None else others,
+    )
+
+
+def with_feedback(data: bytes, feedback: Sequence[Feedback], at_ns: int) -> bytes:
+    """The same policy, with something else told of its GPUs, one each. Much less work than packing it anew."""
+    changed = bytearray(data)
+    _AT.pack_into(changed, _AT_PLACE, at_ns)
+    place = _POLICY_HEADER.size + _TOLD_PLACE
+    for told in feedback:
+        _FEEDBACK.pack_into(changed, place, *_feedback(told))
+        place += _POLICY_DEVICE.size
+    return bytes(changed)
 
 
 def read_policy(data: bytes) -> tuple[Policy, int]:
@@ -239,7 +269,7 @@ def read_policy(data: bytes) -> tuple[Policy, int]:
                 None if others == _UNKNOWN32 else others,
             )
         )
-    known = tuple(told) if any(entry != Feedback() for entry in told) else ()
+    known = tuple(told) if any(entry != UNSEEN for entry in told) else ()
     return Policy(tuple(limits), known, at, number), generation
 
 
@@ -254,19 +284,25 @@ def read_state(head: bytes, devices: int, layout: int) -> Account:
 
     A tenant may have written anything: numbers are cut off at what is possible. Raises ValueError when too short.
     """
-    if len(head) < _known(layout).state_head:
-        raise ValueError(f"a state of {len(head)} bytes was cut short")
-    denied = _STATE_HEADER.unpack_from(head)[7]
-    return Account(tuple(_read_device(head, place) for place in range(devices)), min(denied, _MOST))
+    wanted = _account(devices)
+    if layout not in _LAYOUTS or len(head) < wanted.size:
+        raise ValueError(f"a state of {len(head)} bytes was cut short, or its layout {layout} is not known")
+    told = wanted.unpack_from(head)
+    if max(told) > _MOST:
+        told = tuple([min(value, _MOST) for value in told])
+    per_device = len(_TOLD) - 1
+    found = [DeviceAccount._make(told[begin : begin + per_device]) for begin in range(1, len(told), per_device)]
+    return Account(tuple(found), told[0])
 
 
-def _read_device(head: bytes, place: int) -> DeviceAccount:
-    used, _, limit, device, _, _, _, busy, launches, throttled, _ = _STATE_DEVICE.unpack_from(
-        head, _STATE_HEADER.size + place * _STATE_DEVICE.size
-    )
-    return DeviceAccount(*(min(value, _MOST) for value in (used, limit, device, busy, launches, throttled)))
+@lru_cache(maxsize=MAX_DEVICES)
+def _account(devices: int) -> struct.Struct:
+    """What is wanted of a state of so many GPUs, in the order of ``_TOLD``."""
+    fields = (*STATE_HEADER, *STATE_DEVICE * devices)
+    return record(tuple((name, form if name in _TOLD else f"{struct.calcsize(form)}x") for name, form in fields))
 
 
+@lru_cache(maxsize=256)
 def uuid_bytes(name: str) -> bytes:
     """A GPU's UUID as ``cuDeviceGetUuid`` gives it. Raises ValueError for what is none."""
     raw = bytes.fromhex(name.removeprefix("GPU-").replace("-", ""))
@@ -275,6 +311,7 @@ def uuid_bytes(name: str) -> bytes:
     return raw
 
 
+@lru_cache(maxsize=256)
 def _uuid_text(raw: bytes) -> str:
     digits = raw.hex()
     return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
@@ -293,7 +330,7 @@ def uncounted(nvml_bytes: int, before: int, after: int, last: int | None) -> int
 
 def feedback_for(uuids: Sequence[str], seen: Mapping[str, Feedback]) -> tuple[Feedback, ...]:
     """What is told of a container's GPUs, in their order; unknown where nothing was seen."""
-    return tuple(seen.get(name, Feedback()) for name in uuids)
+    return tuple([seen.get(name, UNSEEN) for name in uuids])
 
 
 def limits_for(

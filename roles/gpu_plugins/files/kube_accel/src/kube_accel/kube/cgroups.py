@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +14,10 @@ _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_]?[0-9a-f]{4}){3}[-_]?[0-9a-f]{12})(?![
 """Dashes in cgroupfs, underscores in systemd's slices, neither for static pods."""
 _CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _LIMIT = 64 << 10
+_MOST_KNOWN = 4096
+"""Processes that are remembered: NVML lists a few hundred."""
+_TRUSTED_SECONDS = 5.0
+"""Numbers go round: the kernel gives all others before it gives one anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,33 @@ def place_of(pid: int, proc_root: Path = Path("/proc")) -> Place | None:
             return place(file.read(_LIMIT))
     except OSError:
         return None
+
+
+class Places:
+    """``place_of`` for processes that are asked about again and again: their cgroups are read once in their lives."""
+
+    def __init__(self, proc_root: Path = Path("/proc"), clock: Callable[[], float] = time.monotonic) -> None:
+        self._root = proc_root
+        self._clock = clock
+        self._known: dict[int, tuple[float, tuple[int, int], Place | None]] = {}
+
+    def of(self, pid: int) -> Place | None:
+        """Where the process is; None too when it has gone, of which it takes a moment to hear."""
+        now, known = self._clock(), self._known.get(pid)
+        if known is not None and now - known[0] < _TRUSTED_SECONDS:
+            return known[2]
+        try:
+            # A number that is given anew has another directory, made at another time.
+            found = os.stat(f"{self._root}/{pid}")  # noqa: PTH116
+        except OSError:
+            self._known.pop(pid, None)
+            return None
+        stamp = found.st_ino, found.st_ctime_ns
+        where = known[2] if known is not None and known[1] == stamp else place_of(pid, self._root)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[pid] = now, stamp, where
+        return where
 
 
 def unified(cgroup_root: Path) -> bool:

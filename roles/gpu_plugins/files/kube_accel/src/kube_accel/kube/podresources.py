@@ -84,10 +84,9 @@ class PodResourcesClient:
             channel.close()
             raise
         with self._lock:
-            if self._kept is None:
-                self._kept, channel = (socket, channel), None
-        if channel is not None:
-            channel.close()
+            other, self._kept = self._kept, (socket, channel)
+        if other is not None:
+            other[1].close()
         return reply
 
     def _take(self) -> tuple[tuple[int, int], grpc.Channel] | None:

@@ -13,22 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from kube_accel.model import GpuHealth, Health
+from kube_accel.nvml.gpu_xids import XIDS
 from kube_accel.nvml.switches import Switches
-
-_XID_MEANING = {  # NVIDIA, "XID Errors"
-    48: "double-bit ECC error",
-    62: "internal micro-controller halt",
-    63: "row remapping recorded",
-    64: "row remapping failed",
-    74: "NVLink error",
-    79: "GPU has fallen off the bus",
-    92: "high rate of single-bit ECC errors",
-    94: "contained memory error",
-    95: "uncontained memory error",
-    119: "GSP firmware timeout",
-    120: "GSP firmware error",
-    140: "unrecovered ECC error",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +71,8 @@ class Condition:
     incidents: tuple[str, ...] = ()
     incident_until: float = 0.0
     """Not healthy before this time; 0 when no incident has to age."""
+    lost: bool = False
+    """The last poll found it so: what happens meanwhile is over when it is back, and has not to age."""
     good_polls: int = 0
     """In a row, since the last bad news; counted only while unhealthy."""
     ecc: int | None = None
@@ -103,8 +91,8 @@ def observe(condition: Condition, observation: Observation, now: float, rules: R
         case Xid(number):
             if not rules.switches.counts(number):
                 return condition
-            meaning = _XID_MEANING.get(number)
-            return _incident(condition, f"XID {number} ({meaning})" if meaning else f"XID {number}", now, rules)
+            known = XIDS.get(number)
+            return _incident(condition, f"XID {number} ({known.meaning})" if known else f"XID {number}", now, rules)
         case Silence():
             return _setback(condition, now, rules)
         case Reset():
@@ -112,14 +100,14 @@ def observe(condition: Condition, observation: Observation, now: float, rules: R
         case Poll(complaint, lost):
             condition = replace(condition, advice=observation.advice)
             if complaint and (rules.switches.driver_word or not observation.answered):
-                worse = replace(_setback(condition, now, rules), complaint=complaint)
+                worse = replace(_setback(condition, now, rules), complaint=complaint, lost=lost)
                 return replace(worse, incident_until=0.0) if lost else worse
             return _good_poll(condition, observation, now, rules)
 
 
 def _good_poll(condition: Condition, poll: Poll, now: float, rules: Rules) -> Condition:
     known, ecc = condition.ecc, poll.ecc
-    condition = replace(condition, ecc=known if ecc is None else ecc)
+    condition = replace(condition, ecc=known if ecc is None else ecc, lost=False)
     if rules.switches.driver_word and known is not None and ecc is not None and ecc > known:
         return _incident(condition, "new uncorrectable memory errors", now, rules)
     if not condition.complaint and not condition.incidents:
@@ -132,7 +120,8 @@ def _good_poll(condition: Condition, poll: Poll, now: float, rules: Rules) -> Co
 
 def _incident(condition: Condition, incident: str, now: float, rules: Rules) -> Condition:
     incidents = (*(known for known in condition.incidents if known != incident), incident)
-    return replace(condition, incidents=incidents, incident_until=now + rules.incident_seconds, good_polls=0)
+    until = 0.0 if condition.lost else now + rules.incident_seconds
+    return replace(condition, incidents=incidents, incident_until=until, good_polls=0)
 
 
 def _setback(condition: Condition, now: float, rules: Rules) -> Condition:

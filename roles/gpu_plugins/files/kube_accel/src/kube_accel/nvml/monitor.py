@@ -21,8 +21,9 @@ from kube_accel.model import DriverState, GpuHealth, GpuUsage, Health, Inventory
 from kube_accel.nvml import translate
 from kube_accel.nvml.health import Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
 from kube_accel.nvml.kernel_log import KernelLog, Sightings
-from kube_accel.nvml.memory import Memory
+from kube_accel.nvml.memory import Memory, Remembered, Xids
 from kube_accel.nvml.process import WorkerProcess, worker_command
+from kube_accel.nvml.seen import Seen, follow
 from kube_accel.nvml.switches import Switches
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class GpuMonitor:
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-        self._changed = threading.Condition()  # guards the next eight
+        self._changed = threading.Condition()  # guards the next nine
         self._snapshot = Snapshot(0, DriverState.STARTING, "NVML has not answered yet", None, MappingProxyType({}))
         self._stopping = False
         self._ended = False
@@ -108,7 +109,8 @@ class GpuMonitor:
         self._hold_detail = ""
         self._released = False
         self._questions: deque[_Question] = deque()
-        self._xids: Mapping[tuple[str, int], tuple[int, float]] = {}
+        self._xids: Xids = {}
+        self._seen: Mapping[str, Seen] = {}
 
         # The rest belongs to the thread.
         self._worker: _Worker | None = None
@@ -120,6 +122,8 @@ class GpuMonitor:
         self._inventory: Inventory | None = None
         self._conditions: dict[str, Condition] = {}
         self._memory = Memory(options.memory)
+        self._observed = False
+        """Whether there may be something to remember."""
         self._kernel_log = KernelLog(options.kernel_logs)
         self._log_at = 0.0
         self._sightings = Sightings()
@@ -178,13 +182,20 @@ class GpuMonitor:
         answer = self._ask("usage", {"uuids": list(uuids)}, timeout)
         return None if answer is None else translate.usage(answer)
 
-    def samples(self, slow: bool, timeout: float) -> dict[str, Any] | None:
-        """What every GPU does, as ``nvml.sampling`` has it; None when NVML does not tell within ``timeout`` seconds."""
-        return self._ask("samples", {"slow": slow}, timeout)
+    def samples(self, slow: bool, profile: bool, timeout: float) -> dict[str, Any] | None:
+        """What every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
 
-    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
-        """XIDs reported so far: how often and when last (seconds since 1970), by GPU and number. Never waits."""
+        None when NVML does not tell within ``timeout`` seconds.
+        """
+        return self._ask("samples", {"slow": slow, "profile": profile}, timeout)
+
+    def xids(self) -> Xids:
+        """XIDs reported so far, before this process too. Never waits."""
         return self._xids
+
+    def seen(self) -> Mapping[str, Seen]:
+        """GPUs that there should be, by UUID. Never waits."""
+        return self._seen
 
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
         """Have the kernel limit what a cgroup may have of a GPU's memory; why that failed, empty when it did not."""
@@ -212,13 +223,16 @@ class GpuMonitor:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._conditions = self._memory.load()
+        remembered = self._memory.load()
+        self._conditions = dict(remembered.conditions)
+        with self._changed:
+            self._xids, self._seen = remembered.xids, remembered.seen
         self._kernel_log.open()
         try:
             while not self._stopping:
                 try:
                     self._step()
-                    self._memory.save(self._conditions)
+                    self._remember()
                 except Exception as error:  # a fault of ours must show as one, not as GPUs that stay healthy for ever
                     log.exception("the GPU monitor failed")
                     detail = f"the GPU monitor failed: {error!r}"
@@ -441,14 +455,28 @@ class GpuMonitor:
             self._worker = None
 
     def _observe_polls(self, polls: dict[str, Poll], now: float) -> None:
-        for uuid, poll in polls.items():
+        # One that was lost before this daemon began is known by what was remembered of it alone.
+        absent = dict.fromkeys(self._conditions.keys() - polls.keys(), translate.NOT_ENUMERATED)
+        for uuid, poll in (polls | absent).items():
             self._observe(uuid, poll, now)
+        gpus = self._inventory.gpus if self._inventory is not None else ()
+        answered = {uuid for uuid, poll in polls.items() if poll.answered}
+        healthy = {uuid for uuid in polls if self._conditions[uuid].health.health is Health.HEALTHY}
+        self._observed = True
+        with self._changed:
+            self._seen = follow(self._seen, gpus, answered, healthy, time.time())
 
     def _observe_all(self, observation: Observation, now: float) -> None:
         for uuid in self._conditions:
             self._observe(uuid, observation, now)
 
+    def _remember(self) -> None:
+        if self._observed:
+            self._observed = False
+            self._memory.save(Remembered(self._conditions, self._xids, self._seen))
+
     def _observe(self, uuid: str, observation: Observation, now: float) -> None:
+        self._observed = True
         before = self._conditions.get(uuid, Condition())
         after = self._conditions[uuid] = observe(before, observation, now, self._rules)
         if after.health != before.health:
@@ -458,7 +486,7 @@ class GpuMonitor:
 
     def _publish(self, state: DriverState, detail: str = "", otherwise: Health | None = None) -> None:
         """A new snapshot if a reader can see a difference. ``otherwise``: the health of GPUs not known to be bad."""
-        self._memory.save(self._conditions)  # before anybody acts on it
+        self._remember()  # before anybody acts on it
         gpus = self._inventory.gpus if self._inventory is not None else ()
         known = {gpu.uuid: self._conditions[gpu.uuid].health for gpu in gpus}
         if otherwise is not None:

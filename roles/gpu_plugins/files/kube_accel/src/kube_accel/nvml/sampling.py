@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 Record = dict[str, object]
 Optional = Callable[[Callable[[], object]], object]
@@ -44,6 +46,18 @@ def integral(samples: Iterable[tuple[int, int]], since: int) -> tuple[float, flo
     return busy, known, since
 
 
+def each_mig_device(nvml: ModuleType, handle: object, read: Callable[[object, int], _T]) -> list[_T]:
+    """What ``read`` makes of the MIG devices of a GPU, each given with its slot. Raises ``pynvml.NVMLError``."""
+    found = []
+    for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            found.append(read(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot), slot))
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_NOT_FOUND:  # nothing in this slot, or not any more
+                raise
+    return found
+
+
 class Sampler:
     """Reads GPUs, and remembers up to where their samples were read."""
 
@@ -69,7 +83,7 @@ class Sampler:
             "temperature": optional(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
             "power": optional(lambda: nvml.nvmlDeviceGetPowerUsage(handle)),
             "clocks": {name: mhz for name, kind in _CLOCKS.items() if (mhz := self._clock(handle, kind)) is not None},
-            "processes": self._processes(handle),
+            "processes": self.processes(handle),
             "process_time": self._process_time(handle, uuid),
             "mig_memory": self._mig_memory(handle) if mig else None,
             **self._fields(handle),
@@ -100,27 +114,23 @@ class Sampler:
         # The first version counts what the driver keeps for itself as used.
         found: Any = self._optional(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
         if found is not None:
-            return {"total": found.total, "used": found.used, "free": found.free, "reserved": found.reserved}
+            return {"total": found.total, "used": found.used, "reserved": found.reserved}
         found = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return {"total": found.total, "used": found.used, "free": found.free, "reserved": None}
+        return {"total": found.total, "used": found.used, "reserved": None}
 
     def _mig_memory(self, handle: object) -> dict[str, int]:
         """Bytes in use by MIG device."""
         nvml = self._nvml
-        found = {}
-        for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
-                part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
-                found[nvml.nvmlDeviceGetUUID(part)] = nvml.nvmlDeviceGetMemoryInfo(part).used
-            except nvml.NVMLError as error:
-                if error.value != nvml.NVML_ERROR_NOT_FOUND:  # nothing in this slot
-                    raise
-        return found
+
+        def used(part: object, _: int) -> tuple[str, int]:
+            return nvml.nvmlDeviceGetUUID(part), nvml.nvmlDeviceGetMemoryInfo(part).used
+
+        return dict(each_mig_device(nvml, handle, used))
 
     def _busy(self, handle: object, uuid: str, kind: int) -> list[float] | None:
         """Seconds busy and seconds known since the question before; nothing at the first."""
         since = self._read_to.get((uuid, kind))
-        samples = self._since(lambda: self._nvml.nvmlDeviceGetSamples(handle, kind, since or 0)[1])
+        samples = self.since(lambda: self._nvml.nvmlDeviceGetSamples(handle, kind, since or 0)[1])
         if samples is None:
             return None
         told = [(int(sample.timeStamp), int(sample.sampleValue.uiVal)) for sample in samples]
@@ -128,7 +138,7 @@ class Sampler:
         busy, known, self._read_to[uuid, kind] = integral(told, newest if since is None else since)
         return [busy, known]
 
-    def _since(self, ask: Callable[[], Any]) -> list[Any] | None:
+    def since(self, ask: Callable[[], Any]) -> list[Any] | None:
         """Samples, none where there are no new ones; None where GPU or driver do not offer them."""
         nvml = self._nvml
         try:
@@ -161,7 +171,7 @@ class Sampler:
         rest = ("memory_temperature", "energy", "pcie_replays")
         return {"throttled": throttled, **{name: found.get(name) for name in rest}}
 
-    def _processes(self, handle: object) -> list[tuple[int, int | None]] | None:
+    def processes(self, handle: object) -> list[tuple[int, int | None]] | None:
         """Memory by process; None where processes are not listed at all."""
         nvml = self._nvml
         found: dict[int, int | None] = {}
@@ -176,7 +186,7 @@ class Sampler:
     def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int, int]] | None:
         """(Process, microseconds, percent) since the question before; None where that is not told."""
         since = self._processes_to.get(uuid)
-        samples = self._since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since or 0))
+        samples = self.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since or 0))
         if samples is None:
             return None
         self._processes_to[uuid] = max((sample.timeStamp for sample in samples), default=since or 0)

@@ -3,7 +3,7 @@
 
 A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
 JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``, or ``"usage"`` with ``"uuids"``, or ``"samples"`` with
-``"slow"``, or ``"limit"`` with ``"uuid"``, ``"cgroup"`` and ``"bytes"``; answers on stdout are
+``"slow"`` and ``"profile"``, or ``"limit"`` with ``"uuid"``, ``"cgroup"`` and ``"bytes"``; answers on stdout are
 ``{"id": 1, "ok": ...}`` or ``{"id": 1, "error": {"code": 9, "text": ...}}``, and in between come
 ``{"event": "xid", "uuid": ..., "xid": 79}`` and ``{"event": "wait", "code": 15}`` (waiting for events failed: a reason
 to poll now). NVML is initialised once in a process's life; whoever wants a fresh look starts a fresh process.
@@ -24,9 +24,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kube_accel.nvml.sampling import Sampler
+from kube_accel.nvml.sampling import Sampler, each_mig_device
+
+if TYPE_CHECKING:
+    from kube_accel.nvml.profiling import Profiler
 
 Record = dict[str, object]
 Emit = Callable[[Record], None]
@@ -74,9 +77,12 @@ class Driver:
         self._capabilities = f"{proc_root}/driver/nvidia/capabilities"
         self._migs: dict[object, Record] = {}
         self._bound: frozenset[str] = frozenset()
+        self._fixed: dict[tuple[object, str], Record] = {}
+        """Of GPUs, by UUID and address."""
         self._sampled: dict[str, int] = {}
         """The newest sample of utilization that was passed on, by UUID, in NVML's microseconds."""
         self._sampler = Sampler(nvml, self._optional)
+        self._profiler: Profiler | None = None
         self.devices: list[Device] = []
 
     def inventory(self) -> Record:
@@ -110,9 +116,12 @@ class Driver:
         chosen = [device for device in self.devices if device.readable and device.facts["uuid"] in wanted]
         return {"gpus": [self._usage(device) for device in chosen]}
 
-    def samples(self, slow: bool) -> Record:
-        """What every GPU does, for metrics; ``slow`` adds what changes rarely or takes long."""
-        return {"gpus": [self._samples(device, slow) for device in self.devices if device.readable]}
+    def samples(self, slow: bool, profile: bool = False) -> Record:
+        """What every GPU does, for metrics; ``slow`` adds what changes rarely or takes long.
+
+        ``profile`` adds what its counters say of its parts.
+        """
+        return {"gpus": [self._samples(device, slow, profile) for device in self.devices if device.readable]}
 
     def limit(self, uuid: str, cgroup: str, memory: int) -> Record:
         """Have the kernel keep a cgroup's processes to so many bytes of a GPU; drivers before 615 cannot."""
@@ -126,38 +135,52 @@ class Driver:
             nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, limits)
         return record
 
-    def _samples(self, device: Device, slow: bool) -> Record:
+    def _samples(self, device: Device, slow: bool, profile: bool) -> Record:
         uuid = str(device.facts["uuid"])
         record: Record = {"uuid": uuid}
         with self._errors_into(record):
-            record |= self._sampler.read(device.handle, uuid, slow, bool(device.facts.get("mig")))
+            mig = bool(device.facts.get("mig"))
+            record |= self._sampler.read(device.handle, uuid, slow, mig)
+            if profile:
+                record["profile"] = self._profile(device.handle, uuid, mig)
         return record
 
+    def _profile(self, handle: object, uuid: str, mig: bool) -> Record:
+        """Of the GPU, and of those MIG devices that have a GPU instance for themselves."""
+        nvml = self._nvml
+        if self._profiler is None:
+            from kube_accel.nvml.profiling import Profiler
+
+            self._profiler = Profiler(nvml)
+        found: Record = {"gpu": self._profiler.read(handle, uuid)}
+        if mig:
+
+            def place(part: object, _: int) -> tuple[int, str]:
+                return nvml.nvmlDeviceGetGpuInstanceId(part), nvml.nvmlDeviceGetUUID(part)
+
+            parts = each_mig_device(nvml, handle, place)
+            instances = [instance for instance, _ in parts]
+            found["parts"] = {
+                name: self._profiler.read(handle, uuid, instance)
+                for instance, name in parts
+                if instances.count(instance) == 1
+            }
+        return found
+
     def _usage(self, device: Device) -> Record:
-        nvml, handle, uuid = self._nvml, device.handle, str(device.facts["uuid"])
+        uuid = str(device.facts["uuid"])
         record: Record = {"uuid": uuid}
         with self._errors_into(record):
-            memory: dict[int, int | None] = {}
-            for ask in ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v3"):
-                found: Any = self._optional(lambda ask=ask: getattr(nvml, ask)(handle))  # type: ignore[misc]
-                memory |= {process.pid: process.usedGpuMemory for process in found or ()}
-            record["memory"] = list(memory.items())
-            record["time"] = self._process_time(handle, uuid)
+            record["memory"] = self._sampler.processes(device.handle) or []
+            record["time"] = self._process_time(device.handle, uuid)
         return record
 
     def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int]] | None:
         """Percent by process; none where nothing ran, None where that is not told."""
-        nvml = self._nvml
         since = self._sampled.get(uuid, int((time.time() - 1) * 1e6))
-        try:
-            samples = nvml.nvmlDeviceGetProcessUtilization(handle, since)
-        except nvml.NVMLError as error:
-            # NVML says success to a question about the number of samples where there is none.
-            if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
-                return []
-            if error.value in self._unsupported:
-                return None
-            raise
+        samples = self._sampler.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since))
+        if samples is None:
+            return None
         self._sampled[uuid] = max((sample.timeStamp for sample in samples), default=since)
         return [(sample.pid, min(int(sample.smUtil), 100)) for sample in samples if sample.timeStamp > since]
 
@@ -173,16 +196,27 @@ class Driver:
             facts["uuid"] = nvml.nvmlDeviceGetUUID(handle)
             address = sysfs_address(nvml.nvmlDeviceGetPciInfo(handle).busId)
             facts["pci"] = address
-            facts["numa"] = self._numa_node(address)
-            facts["minor"] = nvml.nvmlDeviceGetMinorNumber(handle)
-            facts["model"] = nvml.nvmlDeviceGetName(handle)
+            facts |= self._fixed_facts(handle, address, facts["uuid"])
             facts["memory"] = nvml.nvmlDeviceGetMemoryInfo(handle).total  # asks the GPU, the others a cache
-            facts["cc"] = list(nvml.nvmlDeviceGetCudaComputeCapability(handle))
-            facts["mig_capable"] = self._mig_mode(handle) is not None
-            enabled = self._mig(handle)
+            mode = self._mig_mode(handle)
+            facts["mig_capable"] = mode is not None
+            enabled = isinstance(mode, list) and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
             facts["mig_devices"] = self._mig_devices(handle, facts["minor"]) if enabled else []
             facts["mig"] = enabled
         return Device(handle, facts)
+
+    def _fixed_facts(self, handle: object, address: str, uuid: object) -> Record:
+        """What stays with a GPU as long as the driver does. Asked once: all are asked for at every poll."""
+        nvml = self._nvml
+        known = self._fixed.get((uuid, address))
+        if known is None:
+            known = self._fixed[uuid, address] = {
+                "numa": self._numa_node(address),
+                "minor": nvml.nvmlDeviceGetMinorNumber(handle),
+                "model": nvml.nvmlDeviceGetName(handle),
+                "cc": list(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+            }
+        return known
 
     def _status(self, device: Device) -> Record:
         """``error`` when the GPU does not answer, else its counters; None where not supported."""
@@ -207,25 +241,13 @@ class Driver:
         value = self._nvml.nvmlDeviceGetFieldValues(handle, [self._nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
         return int(value.value.uiVal) if value.nvmlReturn == self._nvml.NVML_SUCCESS else None
 
-    def _mig(self, handle: object) -> bool:
-        mode = self._mig_mode(handle)
-        return isinstance(mode, list) and mode[0] == self._nvml.NVML_DEVICE_MIG_ENABLE
-
     def _mig_mode(self, handle: object) -> object:
         """Current and pending mode, None for a GPU without."""
         return self._optional(lambda: self._nvml.nvmlDeviceGetMigMode(handle))
 
     def _mig_devices(self, handle: object, minor: object) -> list[Record]:
         """The MIG devices of a GPU, by slot."""
-        nvml = self._nvml
-        found = []
-        for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
-                found.append(self._mig_device(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot), slot, minor))
-            except nvml.NVMLError as error:
-                if error.value != nvml.NVML_ERROR_NOT_FOUND:  # nothing in this slot, or not any more
-                    raise
-        return found
+        return each_mig_device(self._nvml, handle, lambda part, slot: self._mig_device(part, slot, minor))
 
     def _mig_device(self, handle: object, slot: int, minor: object) -> Record:
         """One MIG device. Asked at every poll, so that what cannot have changed is kept."""
@@ -417,7 +439,7 @@ def serve(requests: io.BufferedReader, emit: Emit, driver: Driver, nvml: ModuleT
             elif request["op"] == "usage":
                 answer = driver.usage(request["uuids"])
             elif request["op"] == "samples":
-                answer = driver.samples(request["slow"])
+                answer = driver.samples(request["slow"], request["profile"])
             elif request["op"] == "limit":
                 answer = driver.limit(request["uuid"], request["cgroup"], request["bytes"])
             else:

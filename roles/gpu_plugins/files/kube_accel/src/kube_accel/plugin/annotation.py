@@ -25,12 +25,16 @@ _REASSERT = 300.0
 
 
 def render(
-    snapshot: Snapshot, held: Mapping[str, tuple[Holding, ...]] | None, mode: Mode, memory_unit: int | None = None
+    snapshot: Snapshot,
+    held: Mapping[str, tuple[Holding, ...]] | None,
+    mode: Mode,
+    memory_unit: int | None = None,
+    divided: frozenset[str] = frozenset(),
 ) -> str | None:
     """The annotation's text; None while no GPU was ever read. ``held`` is by UUID, None while it is not known."""
     if snapshot.inventory is None:
         return None
-    return encode(NodeInventory(mode, snapshot.inventory, snapshot.health, held, memory_unit))
+    return encode(NodeInventory(mode, snapshot.inventory, snapshot.health, held, memory_unit, divided))
 
 
 def whole_holdings(held: Held, inventory: Inventory, parts: Iterable[Part]) -> dict[str, tuple[Holding, ...]]:

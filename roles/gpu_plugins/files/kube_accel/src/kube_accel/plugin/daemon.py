@@ -11,15 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
+from kube_accel.metrics.service import Service
 from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Share, Snapshot
 from kube_accel.nvml import machine
+from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.cdiwriter import CdiWriter
 from kube_accel.plugin.configchoice import NotChosenError
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.configurator import Configurator, NotNowError
-from kube_accel.plugin.gpus import Gpus
 from kube_accel.plugin.handover import Keeper
 from kube_accel.plugin.holdings import Holder, HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
@@ -29,6 +30,7 @@ from kube_accel.plugin.registration import ForeignPluginError, Registrar, Regist
 from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
 from kube_accel.plugin.teller import Teller
 from kube_accel.plugin.wholepart import WholeGpus
+from kube_accel.plugin.wholestart import WholeStarts
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
 from kube_accel.sharing.node_labels import Machine, labels
@@ -195,7 +197,8 @@ class Daemon:
         # Two plugins of different resources must not take each other's sockets for their own.
         known_as = options.mode.value if name == whole.RESOURCE else f"{options.mode.value}.{name.partition('/')[2]}"
         registrar = Registrar(options.device_plugin_dir, known_as, name, options.takeover)
-        plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake)
+        starts = WholeStarts(self._lister, lambda reason: self._teller.say("GpuGivenTwice", reason))
+        plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake, starts)
         return _Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
 
     def _serve_kind(self, kind: Kind, name: str, fraction: Fraction) -> _Served:
@@ -344,7 +347,7 @@ class Daemon:
         self._held_elsewhere = strangers(self._holdings.listed or (), self._foreign)
         self._publish()
         if self._fraction is not None and self._holdings.listed is not None:
-            self._fraction.listed(self._holdings.listed)
+            self._fraction.listed(self._holdings.listed, self._holdings.listed_at)
         if self._metrics is not None:
             self._metrics.changed()
         self._annotation.wake()
@@ -358,11 +361,12 @@ class Daemon:
         if not self._holdings.asked:
             return None
         snapshot, held = self._snapshot(), self._holdings.held
+        mode, divided = self._options.mode, frozenset() if self._fraction is not None else self._whole.divided
         if held is None or snapshot.inventory is None:
-            return render(snapshot, None, self._options.mode, self._memory_unit)
+            return render(snapshot, None, mode, self._memory_unit, divided)
         if self._fraction is not None:
-            return render(snapshot, share_holdings(self._fraction.held), self._options.mode, self._memory_unit)
-        return render(snapshot, whole_holdings(held, snapshot.inventory, self._whole.parts), self._options.mode)
+            return render(snapshot, share_holdings(self._fraction.held), mode, self._memory_unit)
+        return render(snapshot, whole_holdings(held, snapshot.inventory, self._whole.parts), mode, divided=divided)
 
     def _wanted_labels(self) -> dict[str, str] | None:
         inventory = self._gpus.snapshot().inventory
@@ -417,8 +421,9 @@ class Daemon:
             LedgerBooks(ledger),
             options.metrics_interval,
             options.proc_root,
-            self._registered_resources,
+            self._services,
             options.metrics_aliases,
+            options.metrics_profiling,
         )
 
     def _record_whole(self, inventory: Inventory | None) -> None:
@@ -431,8 +436,15 @@ class Daemon:
             self._whole_ledger.reconcile(shares, lambda holder: "")
             self._recorded = shares
 
-    def _registered_resources(self) -> dict[str, bool]:
-        return {name: served.registrar.state.registered for name, served in self._served.items()}
+    def _services(self) -> dict[str, Service]:
+        return {
+            name: Service(
+                served.registrar.state.registered,
+                any(device.healthy for device in served.plugin.devices),
+                served.plugin.calls.told,
+            )
+            for name, served in self._served.items()
+        }
 
     def _registration(self) -> Registration:
         """The first that is not registered, if there is one."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING
 from kube_accel.enforce.backend import LABEL, Ask, Name, Start
 from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.mps import MpsMonitor, MpsPaths
-from kube_accel.kube.cgroups import place_of
+from kube_accel.kube.cgroups import Places
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.model import ContainerKind, Gpu, Mode, Share, Snapshot
+from kube_accel.nvml.gpus import SharedGpus
 from kube_accel.plugin.enforcing import Enforcing
 from kube_accel.plugin.fraction import Allocator, FractionPlugin
-from kube_accel.plugin.gpus import SharedGpus
 from kube_accel.plugin.holdings import Holder, Lister
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.options import PluginOptions
@@ -84,6 +85,7 @@ class Fraction:
         """Who has what since when."""
         self._snapshot: Snapshot | None = None
         self._listed: tuple[PodDevices, ...] | None = None
+        self._listed_at = -math.inf
         self._listing = threading.Lock()
         self._prune_at = 0.0
         self._containers: Mapping[Holder, Devices] = {}
@@ -99,7 +101,7 @@ class Fraction:
             self.ledger,
             self._pods,
             gpus.usage,
-            lambda pid: place_of(pid, options.proc_root),
+            Places(options.proc_root).of,
             self._event,
             self.enforcing.limits_cores,
             options.context_overhead_bytes,
@@ -217,13 +219,13 @@ class Fraction:
         self._snapshot = snapshot
         self._allocator.see(snapshot)
         if first and self._listed is not None and snapshot.inventory is not None:
-            self.listed(self._listed)
+            self.listed(self._listed, self._listed_at)
         return snapshot
 
-    def listed(self, listed: tuple[PodDevices, ...]) -> None:
-        """Kubelet has told who holds what."""
+    def listed(self, listed: tuple[PodDevices, ...], asked_at: float) -> None:
+        """Kubelet, asked at this moment of ``time.monotonic``, has told who holds what."""
         with self._listing:
-            self._listed = listed
+            self._listed, self._listed_at = listed, asked_at
             inventory = self._snapshot.inventory if self._snapshot is not None else None
             if inventory is None:
                 return
@@ -232,7 +234,7 @@ class Fraction:
             self.held = held_shares(containers, gpus, self.profile)
             # What ended has its last count taken before the ledger closes it.
             self.tenants.listed(containers, self.held, gpus)
-            self.ledger.reconcile(self.held, self._uid)
+            self.ledger.reconcile(self.held, self._uid, asked_at)
             if (now := time.monotonic()) >= self._prune_at:
                 self._prune_at = now + _PRUNE_SECONDS
                 held = set[str]().union(*(keys_of(devices) for devices in containers.values()))

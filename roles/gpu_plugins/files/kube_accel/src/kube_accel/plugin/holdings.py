@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from kube_accel.sharing.fraction import gpu_of
 
 _log = logging.getLogger(__name__)
 
-_INTERVAL = 10.0
-_YOUNG, _YOUNG_INTERVAL = 60.0, 1.0
-"""Seconds after an allocation in which kubelet is asked more often: a pod that soon ends is charged for what it had."""
+_INTERVALS = (1.0, 10.0)
+"""Least and most seconds from one question to the next."""
+_LATE = 1 / 15
+"""Part of the time since the last allocation after which kubelet is asked again: as late may a pod's end be seen."""
 _AFTER_ALLOCATE = 0.5
 """Seconds from an allocation to the look at its result: kubelet lists a pod once all of it is admitted."""
 
@@ -47,12 +47,14 @@ Held = Mapping[str, tuple[Holder, ...]]
 
 def holders(listed: tuple[PodDevices, ...], ours: Callable[[str], bool]) -> Held:
     """Holders of the devices of those resources that are ``ours``. Pure."""
-    held: defaultdict[str, list[Holder]] = defaultdict(list)
+    held: dict[str, tuple[Holder, ...]] = {}
     for entry in listed:
         if ours(entry.resource):
+            # Thousands of devices, and one holder of nearly each.
+            alone = (Holder(entry.namespace, entry.pod, entry.container),)
             for device in entry.device_ids:
-                held[device].append(Holder(entry.namespace, entry.pod, entry.container))
-    return {device: tuple(sorted(found)) for device, found in held.items()}
+                held[device] = alone if device not in held else tuple(sorted(held[device] + alone))
+    return held
 
 
 def strangers(listed: Iterable[PodDevices], foreign: Callable[[str], bool]) -> dict[str, str]:
@@ -67,7 +69,7 @@ def strangers(listed: Iterable[PodDevices], foreign: Callable[[str], bool]) -> d
 
 
 class HoldingsReader:
-    """Asks kubelet every ten seconds, every second in the minute after an allocation, and shortly after each."""
+    """Asks kubelet shortly after an allocation, often at first and less and less, so that what is charged is right."""
 
     def __init__(self, lister: Lister, ours: Callable[[str], bool], on_change: Callable[[], None]) -> None:
         """Only the devices of resources that are ``ours`` count."""
@@ -78,6 +80,8 @@ class HoldingsReader:
         self._allocated_at = -math.inf
         self._held: Held | None = None
         self._listed: tuple[PodDevices, ...] = ()
+        self.listed_at = -math.inf
+        """When kubelet was asked for the last answer, by ``time.monotonic``."""
         self._error: str | None = None
         self.asked = False
         """Whether kubelet has been asked at least once, successfully or not."""
@@ -106,14 +110,19 @@ class HoldingsReader:
         """Ask for ever."""
         while True:
             self._ask()
-            timeout = _YOUNG_INTERVAL if time.monotonic() - self._allocated_at < _YOUNG else _INTERVAL
+            least, most = _INTERVALS
+            pause = min(max(least, (time.monotonic() - self._allocated_at) * _LATE), most)
             with suppress(Empty):
-                while True:
-                    devices = self._allocations.get(timeout=timeout)
+                told = [self._allocations.get(timeout=pause)]
+                # Nothing is done in the moment in which the answer goes to kubelet: it would have to wait for us.
+                while (left := self._allocated_at + _AFTER_ALLOCATE - time.monotonic()) > 0:
+                    time.sleep(left)
+                told += [self._allocations.get_nowait() for _ in range(self._allocations.qsize())]
+                for devices in told:
                     _log.info("devices handed out", extra=_shown(devices))
-                    timeout = _AFTER_ALLOCATE
 
     def _ask(self) -> None:
+        begin = time.monotonic()
         try:
             listed = self._lister.list(timeout=5)
         except PodResourcesError as error:
@@ -125,7 +134,7 @@ class HoldingsReader:
             self._error = None
             held = holders(listed, self._ours)
             changed = held != self._held
-            self._listed, self._held = listed, held
+            self._listed, self._held, self.listed_at = listed, held, begin
         first, self.asked = not self.asked, True
         if first or changed:
             self._on_change()

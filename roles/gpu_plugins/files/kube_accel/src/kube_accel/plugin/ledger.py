@@ -8,6 +8,7 @@ its successor on the node may use the file at the same time.
 from __future__ import annotations
 
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -141,6 +142,8 @@ class Ledger:
         self._clock = clock
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._begun: dict[Holder, float] = {}
+        """When containers started, by ``time.monotonic``, that kubelet need not list yet."""
         old = clock() - _KEPT
 
         def forget(file: sqlite3.Connection) -> None:
@@ -151,16 +154,31 @@ class Ledger:
 
     def record(self, holder: Holder, uid: str, shares: Collection[Share]) -> None:
         """A container starts with these shares. Those it is known to have keep their ``since``."""
-        self._run(lambda file: self._follow(file, holder, uid, shares), None)
-
-    def reconcile(self, held: Mapping[Holder, Collection[Share]], uid_of: Callable[[Holder], str]) -> None:
-        """Kubelet lists exactly these: whatever else is open ends now."""
 
         def work(file: sqlite3.Connection) -> None:
-            for holder in self._open(file) - held.keys():
+            self._begun[holder] = time.monotonic()
+            self._follow(file, holder, uid, shares)
+
+        self._run(work, None)
+
+    def reconcile(
+        self,
+        held: Mapping[Holder, Collection[Share]],
+        uid_of: Callable[[Holder], str],
+        asked_at: float = math.inf,
+    ) -> None:
+        """Kubelet, asked at this moment of ``time.monotonic``, lists exactly these: whatever else is open ends now.
+
+        Of containers that started after that it does not tell.
+        """
+
+        def work(file: sqlite3.Connection) -> None:
+            self._begun = {holder: at for holder, at in self._begun.items() if at >= asked_at}
+            for holder in self._open(file) - held.keys() - self._begun.keys():
                 self._follow(file, holder, "", ())
             for holder, shares in held.items():
-                self._follow(file, holder, uid_of(holder), shares)
+                if holder not in self._begun:
+                    self._follow(file, holder, uid_of(holder), shares)
 
         self._run(work, None)
 

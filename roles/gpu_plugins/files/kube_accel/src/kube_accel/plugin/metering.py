@@ -138,7 +138,9 @@ class ShareTenancy:
             return None
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in self._gpus()}
         # Kubelet may go on listing pods that have ended.
-        ended = {(pod.namespace, pod.name): pod.phase in _ENDED for pod in self._pods.all()}
+        pods = self._pods.all()
+        ended = {(pod.namespace, pod.name): pod.phase in _ENDED for pod in pods}
+        paddle = {(pod.namespace, pod.name): pod.paddle for pod in pods}
         found: dict[str, tuple[Holding, ...]] = {}
         limited = self._refuses()
         for holder, shares in held.items():
@@ -146,11 +148,12 @@ class ShareTenancy:
                 continue
             for share in shares:
                 if size := capacity.get(share.uuid):
-                    holding = self._holding(holder, share, size, limited)
+                    names = paddle.get((holder.namespace, holder.pod), frozenset())
+                    holding = self._holding(holder, share, size, limited, holder.container in names)
                     found[share.uuid] = (*found.get(share.uuid, ()), holding)
         return found
 
-    def _holding(self, holder: Holder, share: Share, size: int, limited: bool) -> Holding:
+    def _holding(self, holder: Holder, share: Share, size: int, limited: bool, paddle: bool) -> Holding:
         cores = min(1.0, share.cores / WHOLE)
         return Holding(
             container=Container(holder.namespace, holder.pod, holder.container),
@@ -159,6 +162,7 @@ class ShareTenancy:
             cores=None if self._profile.core_resource is None else cores,
             memory_bytes=share.memory_bytes,
             limited=limited,
+            paddle=paddle,
         )
 
     def _owner(self, place: Place) -> Container | None:

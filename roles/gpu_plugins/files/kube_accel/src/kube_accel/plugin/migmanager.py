@@ -21,8 +21,8 @@ from kube_accel.files import write_whole
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.mig.process import Cut, CutError, cut
 from kube_accel.model import DriverState
+from kube_accel.nvml.gpus import HeldGpus
 from kube_accel.plugin import mignode
-from kube_accel.plugin.gpus import HeldGpus
 from kube_accel.plugin.holdings import Lister
 from kube_accel.plugin.mignode import State
 from kube_accel.plugin.only import Only

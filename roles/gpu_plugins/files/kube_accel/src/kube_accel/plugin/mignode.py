@@ -18,9 +18,12 @@ STATE_LABEL: Final = f"{LABEL}.state"
 CORDON: Final = "kube-accel.io/mig-cordoned"
 """Annotation of a node that was cordoned for a configuration, which it names."""
 
-_OPERANDS: Final = ("dcgm", "dcgm-exporter", "nvsm")
-"""Who holds GPUs open and is sent away by a label of the node, where NVIDIA's operator runs."""
 _DEPLOY: Final = "nvidia.com/gpu.deploy."
+_OPERANDS: Final = {f"{_DEPLOY}{name}": f"nvidia-{name}" for name in ("dcgm", "dcgm-exporter", "nvsm")}
+"""Who holds GPUs open and is sent away by a label of the node, where NVIDIA's operator runs: the label of its pods."""
+_EXPORTER: Final = "kube-accel.io/dcgm-exporter"
+"""The same for the exporter that the role gpu_plugins rolls out, which runs where there is no such label."""
+_APPS: Final = {**_OPERANDS, _EXPORTER: "kube-accel-dcgm-exporter"}
 _PAUSED: Final = "paused-for-mig-change"
 _SHOWN = 5
 _ENDED: Final = ("Succeeded", "Failed")
@@ -113,11 +116,12 @@ def not_to_be_evicted(pods: Iterable[Pod], force: bool) -> str:
 
 
 def hold(node: Mapping[str, Any], config: str) -> dict[str, Any]:
-    """The patch that keeps new pods off the node and sends NVIDIA's monitoring away; empty when that is done."""
+    """The patch that keeps new pods off the node and sends monitoring away; empty when that is done."""
     metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
-    labels = {
-        _DEPLOY + name: _PAUSED for name in _OPERANDS if (metadata.get("labels") or {}).get(_DEPLOY + name) == "true"
-    }
+    known = metadata.get("labels") or {}
+    labels = {name: _PAUSED for name in _OPERANDS if known.get(name) == "true"}
+    if _EXPORTER not in known:
+        labels[_EXPORTER] = _PAUSED
     patch: dict[str, Any] = {"metadata": {"labels": labels}} if labels else {}
     if not spec.get("unschedulable"):  # a cordon of somebody else stays theirs
         patch.setdefault("metadata", {})["annotations"] = {CORDON: config}
@@ -126,9 +130,9 @@ def hold(node: Mapping[str, Any], config: str) -> dict[str, Any]:
 
 
 def leaving(node: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> tuple[Pod, ...]:
-    """Pods of NVIDIA's operator that have been sent away and are still there."""
+    """Pods that have been sent away by labels and are still there."""
     labels = (node.get("metadata") or {}).get("labels") or {}
-    apps = {f"nvidia-{name}" for name in _OPERANDS if labels.get(_DEPLOY + name) == _PAUSED}
+    apps = {app for name, app in _APPS.items() if labels.get(name) == _PAUSED}
     gone = (item["metadata"] for item in items if (item["metadata"].get("labels") or {}).get("app") in apps)
     return tuple(sorted(Pod(metadata["namespace"], metadata["name"]) for metadata in gone))
 
@@ -136,9 +140,10 @@ def leaving(node: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> tupl
 def release(node: Mapping[str, Any]) -> dict[str, Any]:
     """The patch that undoes ``hold``, whoever did that; empty when there is nothing to undo."""
     metadata = node.get("metadata") or {}
-    labels = {
-        _DEPLOY + name: "true" for name in _OPERANDS if (metadata.get("labels") or {}).get(_DEPLOY + name) == _PAUSED
-    }
+    known = metadata.get("labels") or {}
+    labels: dict[str, str | None] = {name: "true" for name in _OPERANDS if known.get(name) == _PAUSED}
+    if known.get(_EXPORTER) == _PAUSED:
+        labels[_EXPORTER] = None
     patch: dict[str, Any] = {"metadata": {"labels": labels}} if labels else {}
     if CORDON in (metadata.get("annotations") or {}):
         patch.setdefault("metadata", {})["annotations"] = {CORDON: None}

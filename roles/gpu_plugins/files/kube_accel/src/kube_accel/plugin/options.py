@@ -90,6 +90,8 @@ class PluginOptions:
     """Seconds from one collection of metrics to the next; 0 for none."""
     metrics_aliases: bool = False
     """Serve them by the names of other exporters too."""
+    metrics_profiling: bool = False
+    """Read counters of GPUs' parts, where there are any."""
 
 
 def check_directories(options: PluginOptions) -> None:

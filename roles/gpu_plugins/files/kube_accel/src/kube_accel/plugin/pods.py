@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 _STATIC_HASH = "kubernetes.io/config.hash"
 """What kubelet calls a static pod in cgroups; the API server has a copy of it with a UID of its own."""
+_PADDLE = re.compile("paddle|^FLAGS_allocator_strategy$", re.IGNORECASE)
 _GONE = 1000
 """Pods remembered after they are gone, against news that come late."""
 
@@ -48,6 +49,8 @@ class NodePod:
     """Kubelet may not have admitted it yet."""
     containers: Mapping[str, str] = field(default_factory=dict)
     """Names of running containers by the runtime's ids."""
+    paddle: frozenset[str] = frozenset()
+    """Names of containers that run PaddlePaddle, as far as the pod says so."""
 
 
 class NodePods:
@@ -136,6 +139,7 @@ class NodePods:
                 order=self._order if known is None else known.order,
                 waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
                 containers=_containers(status),
+                paddle=_paddle(spec),
             )
             self._pods[uid] = pod
             if static := str((metadata.get("annotations") or {}).get(_STATIC_HASH, "")):
@@ -217,6 +221,22 @@ def _containers(status: Mapping[str, Any]) -> dict[str, str]:
             if identity:
                 found[identity] = str(container.get("name"))
     return found
+
+
+def _paddle(spec: Mapping[str, Any]) -> frozenset[str]:
+    """Containers whose image, command or variables name PaddlePaddle."""
+    return frozenset(
+        str(container.get("name"))
+        for container in spec.get("containers") or ()
+        if any(_PADDLE.search(str(word)) for word in _words(container))
+    )
+
+
+def _words(container: Mapping[str, Any]) -> Iterator[object]:
+    yield container.get("image")
+    yield from container.get("command") or ()
+    yield from container.get("args") or ()
+    yield from (variable.get("name") for variable in container.get("env") or ())
 
 
 def _begun(status: Mapping[str, Any]) -> bool:

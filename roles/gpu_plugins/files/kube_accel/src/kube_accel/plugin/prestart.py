@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 _PAUSE = 0.1
 _ATTEMPTS = 20
 """Kubelet allows few questions a second, and all its clients share them."""
+_PATIENCE = 15.0
+"""Seconds after which no further question is asked: kubelet waits 30 s for an answer, and a worker no longer."""
 
 
 class StartRefused(Exception):  # noqa: N818 - an answer, not a failure
@@ -89,7 +91,8 @@ def check_start(
     holders = [holder for holder, devices in containers.items() if devices.get(kind) == wanted]
     if len(holders) > 1:
         names = ", ".join(f"{holder.namespace}/{holder.pod}" for holder in holders)
-        raise StartRefused(f"kubelet lists the same devices for {names}; restart kubelet")
+        remedy = "delete one that does not run, so that it is placed anew"
+        raise StartRefused(f"kubelet gave the same devices to {names}; {remedy}")
     holder = holders[0] if holders else None
     devices = containers[holder] if holder is not None else {kind: wanted}
     try:
@@ -114,15 +117,23 @@ def identify(
     lister: Lister, kind: Kind, ids: Collection[str], profile: Profile, pause: Callable[[float], None] = time.sleep
 ) -> dict[Holder, dict[Kind, frozenset[str]]]:
     """Our devices of every container, as kubelet lists them now. Raises StartRefused when it does not."""
+    return by_container(listed_now(lister, f"these {len(ids)} {resources(profile)[kind]}", pause), profile)
+
+
+def listed_now(lister: Lister, what: str, pause: Callable[[float], None] = time.sleep) -> tuple[PodDevices, ...]:
+    """Kubelet's list. Raises StartRefused, about ``what`` is asked for, when there is none before kubelet gives up."""
     reason = ""
+    begin = time.monotonic()
     for attempt in range(_ATTEMPTS):
         if attempt:
             pause(_PAUSE)
         try:
-            return by_container(lister.list(timeout=5), profile)
+            return lister.list(timeout=5)
         except PodResourcesError as error:
             reason = str(error)
-    raise StartRefused(f"nobody knows whose these {len(ids)} {resources(profile)[kind]} are: {reason}")
+        if time.monotonic() - begin > _PATIENCE:
+            break
+    raise StartRefused(f"nobody knows who has {what}: {reason}")
 
 
 def _known(ids: Iterable[str], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile) -> dict[str, int]:
@@ -144,15 +155,21 @@ def _check_card(
     gpu: Gpu,
     profile: Profile,
 ) -> None:
-    """Refuse a GPU that would be handed out more than once."""
-    taken: dict[Kind, set[str]] = {kind: set() for kind in Kind}
+    """Refuse a GPU that would be handed out more than once.
+
+    Amounts count, pod by pod, and not how many ids there are: kubelet may give an id to two pods. Its PodResources.List
+    forgets, when a pod has just ended, what it is allocating in that moment (UpdateAllocatedDevices, 1.36 at least).
+    """
+    taken: dict[Kind, dict[tuple[str, str], set[str]]] = {kind: defaultdict(set) for kind in Kind}
     for other, found in others.items():
         # Containers of one pod may use the same devices, one after the other.
-        own_pod = holder is not None and (other.namespace, other.pod) == (holder.namespace, holder.pod)
+        pod = (other.namespace, other.pod)
+        own_pod = holder is not None and pod == (holder.namespace, holder.pod)
         for kind, ids in found.items():
             shared = devices.get(kind, frozenset()) if own_pod else frozenset()
-            taken[kind] |= {device for device in ids - shared if gpu_of(device) == gpu.uuid}
-    cores, memory = len(taken[Kind.CORES]), len(taken[Kind.MEMORY]) * profile.memory_unit_bytes
+            taken[kind][pod] |= {device for device in ids - shared if gpu_of(device) == gpu.uuid}
+    cores = sum(map(len, taken[Kind.CORES].values()))
+    memory = sum(map(len, taken[Kind.MEMORY].values())) * profile.memory_unit_bytes
     if cores >= WHOLE:
         memory = gpu.memory_bytes
     if share.cores + cores > WHOLE or share.memory_bytes + memory > gpu.memory_bytes:

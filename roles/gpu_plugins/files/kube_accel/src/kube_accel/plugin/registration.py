@@ -15,6 +15,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from kube_accel.plugin.watch import DirectoryWatch
 
 _log = logging.getLogger(__name__)
 
-_UNSETTLED, _SETTLED = 0.1, 1.0
+_UNSETTLED, _SETTLED = 0.1, 3.0
 """Seconds from one look to the next if nothing happens: until kubelet reads our stream, and from then on."""
 _STREAM_GRACE = 0.5
 """Seconds kubelet gets to open its stream after it registered us."""
@@ -74,6 +75,7 @@ class Registrar:
         self._server: grpc.Server | None = None
         self._workers = Workers()
         self._quietly = False
+        self._siblings: frozenset[str] = frozenset()
         self._socket: Path | None = None
         self._listening_since = time.monotonic()
         self._registered_at: float | None = None
@@ -138,11 +140,23 @@ class Registrar:
             self._say(f"kubelet is not there: no socket {self._kubelet}")
         elif not plugin.has_list:
             self._say("the GPUs have not been read yet")
-        elif newer := self._newer_sibling():
+        elif self._socket is not None:
+            self._stand_with_siblings(plugin, self._socket)
+
+    def _stand_with_siblings(self, plugin: ListedPlugin, own: Path) -> None:
+        """Be registered if no instance of ours is newer."""
+        siblings = self._live_siblings(own)
+        if not self._siblings <= siblings.keys():
+            # Who ended may have been the last to register, where both found a new kubelet in the same moment: then
+            # kubelet drops the resource, and leaves our stream as it is.
             self._registered_at = None
-            self._say(f"a newer instance serves {self.resource} on {newer}")
+        self._siblings = frozenset(siblings)
+        newest = max([(own.stat().st_mtime_ns, own.name), *((age, name) for name, age in siblings.items())])[1]
+        if newest != own.name:
+            self._registered_at = None
+            self._say(f"a newer instance serves {self.resource} on {newest}")
         elif not self._holds(plugin) and time.monotonic() >= self._not_before:
-            self._register(plugin)
+            self._register(plugin, own)
 
     def _holds(self, plugin: ListedPlugin) -> bool:
         if self._registered_at is None:
@@ -153,10 +167,7 @@ class Registrar:
             return is_open
         return time.monotonic() - self._registered_at < _STREAM_GRACE
 
-    def _register(self, plugin: ListedPlugin) -> None:
-        path = self._socket
-        if path is None:
-            return
+    def _register(self, plugin: ListedPlugin, path: Path) -> None:
         self._refuse_foreign()
         if self._stopping:
             return
@@ -203,24 +214,19 @@ class Registrar:
         if self._server is not None:
             self._server.stop(grace=0.5).wait()
 
-    def _newer_sibling(self) -> str:
-        """The name of a live socket of another instance of ours that is newer than our own, or an empty string."""
-        if self._socket is None:
-            return ""
-        ours = (self._socket.stat().st_mtime_ns, self._socket.name)
-        newest = ours
+    def _live_siblings(self, own: Path) -> dict[str, int]:
+        """When each live socket of other instances of ours was made, in nanoseconds, by name; dead ones are removed."""
+        siblings = {}
         for path in self._sockets():
-            if not self._own.fullmatch(path.name) or path == self._socket:
+            if not self._own.fullmatch(path.name) or path == own:
                 continue
-            try:
-                theirs = (path.stat().st_mtime_ns, path.name)
-            except FileNotFoundError:
-                continue
-            if not _accepts(path):
-                path.unlink(missing_ok=True)
-            elif theirs > newest:
-                newest = theirs
-        return "" if newest == ours else newest[1]
+            with suppress(FileNotFoundError):
+                made = path.stat().st_mtime_ns
+                if _accepts(path):
+                    siblings[path.name] = made
+                else:
+                    path.unlink()
+        return siblings
 
     def _refuse_foreign(self) -> None:
         """Raise ForeignPluginError when a plugin that is not ours serves NVIDIA GPUs here.

@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -30,6 +31,8 @@ _log = logging.getLogger(__name__)
 _HEARTBEAT = 300.0
 """Seconds after which an unchanged condition is told again."""
 _BACK_OFF = (1.0, 30.0)
+_REMEMBERED = 100
+"""Warnings that were told and are not told again."""
 _BURST, _EVERY = 10, 30.0
 """Events at once, and seconds from one to the next after these: what changes meanwhile is told as it is then."""
 
@@ -48,15 +51,27 @@ class Teller:
         self._presence = os.open(state_dir / "tellers", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._presence, fcntl.LOCK_SH)
         self._ended = False
+        self._notes: deque[tuple[str, str]] = deque()
+        self._said: dict[tuple[str, str], None] = {}
 
     def wake(self) -> None:
         """The GPUs may have changed. Returns at once."""
         self._wake.set()
 
+    def say(self, reason: str, message: str) -> None:
+        """A warning about the node besides, told once. Returns at once."""
+        if (reason, message) not in self._said:
+            if len(self._said) >= _REMEMBERED:
+                self._said.clear()
+            self._said[reason, message] = None
+            self._notes.append((reason, message))
+            self.wake()
+
     def run(self) -> None:
         """Tell for ever; returns where there is no API server."""
         # Loaded here: TLS and HTTP are not needed to serve kubelet, which is waited for.
         from kube_accel.kube.api import ApiError, in_cluster
+        from kube_accel.kube.events import of_node
         from kube_accel.plugin.reporter import TokenBucket
 
         api = in_cluster(self._service_account_dir)
@@ -70,6 +85,10 @@ class Teller:
             while self._next_news() is not None:
                 bucket.take()
                 self._tell_news(api)
+            while self._notes:
+                bucket.take()
+                api.create_event("default", of_node(self._node, "Warning", *self._notes[0]))
+                self._notes.popleft()
             return True
 
         keep(tell, self._wake, _HEARTBEAT, _BACK_OFF, (ApiError, OSError), self._failed)

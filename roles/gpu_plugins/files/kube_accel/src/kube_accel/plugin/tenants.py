@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter, defaultdict
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.overrides import Override, Settled, Tenant, settle
-from kube_accel.enforce.policy import Feedback, Limit, Policy, feedback_for, limits_for, uncounted
+from kube_accel.enforce.policy import Account, Feedback, Limit, Policy, feedback_for, limits_for, uncounted
 from kube_accel.kube.cgroups import Place
 from kube_accel.model import Gpu, GpuUsage, Share
 from kube_accel.plugin.holdings import Holder
@@ -27,8 +28,16 @@ _log = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 _REST_SECONDS = 3.0
 """From one look to the next while there is nothing to tell."""
+_LOOK_SECONDS = 2.5
+"""From one look at what others may have done to the files to the next: nobody should have."""
 _NVML_SECONDS = 0.9
 """How long an answer may take: it would be of no use a second later."""
+
+_Policies = Mapping[str, Policy]
+"""What containers were told, by key."""
+
+_Accounts = Mapping[str, Account]
+"""What they say of themselves."""
 
 Usage = Callable[[Collection[str], float], Mapping[str, GpuUsage] | None]
 """What processes have of these GPUs; None when that is not told within so many seconds."""
@@ -54,6 +63,67 @@ def keys_of(devices: Devices) -> set[str]:
     if len(cores := devices.get(Kind.CORES, frozenset())) % WHOLE == 0:
         sets.append(cores)
     return {key_of(ids) for ids in sets if ids}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """Who is on which GPU, for as long as kubelet lists the same."""
+
+    running: tuple[Running, ...]
+    gpus: Mapping[str, Gpu]
+    on: Mapping[str, tuple[Running, ...]]
+    """By UUID."""
+    shared: tuple[str, ...]
+    """GPUs of several."""
+    pods: Mapping[str, Mapping[str, tuple[Running, ...]]]
+    """By UUID, and by the UID of a pod, as far as that is known."""
+
+
+def _sharing(running: tuple[Running, ...], gpus: Mapping[str, Gpu]) -> _Sharing:
+    on: defaultdict[str, tuple[Running, ...]] = defaultdict(tuple)
+    pods: defaultdict[str, defaultdict[str, tuple[Running, ...]]] = defaultdict(lambda: defaultdict(tuple))
+    for entry in running:
+        for uuid in {share.uuid for share in entry.shares}:
+            on[uuid] += (entry,)
+            if entry.uid:
+                pods[uuid][entry.uid] += (entry,)
+    shared = tuple(sorted(uuid for uuid, tenants in on.items() if len(tenants) > 1 and uuid in gpus))
+    return _Sharing(running, gpus, on, shared, pods)
+
+
+def _used(policy: Policy, account: Account | None, uuid: str) -> int | None:
+    """What a container says that it uses of a GPU."""
+    for limit, device in zip(policy.limits, account.devices if account is not None else (), strict=False):
+        if limit.uuid == uuid:
+            return device.used_bytes
+    return None
+
+
+def _pod(entry: Running) -> str:
+    return f"{entry.holder.namespace}/{entry.holder.pod}"
+
+
+def _denied(account: Account) -> tuple[int, ...]:
+    return account.denied_policy, *[count for one in account.devices for count in (one.denied_limit, one.denied_device)]
+
+
+class _Parts:
+    """What NVML told of a GPU, by the key of the container that has it."""
+
+    def __init__(self, told: GpuUsage, owners: Mapping[int, str]) -> None:
+        self.memory: dict[str, int | None] = {}
+        """None where one of its processes does not tell."""
+        for pid, amount in told.memory.items():
+            if (key := owners.get(pid)) is not None:
+                sum_of = self.memory.get(key, 0)
+                self.memory[key] = None if amount is None or sum_of is None else sum_of + amount
+        self.time: dict[str, int] = {}
+        """Percent."""
+        self.total: int | None = None if told.time is None else sum(told.time.values())
+        """Of everybody; None where time is not told."""
+        for pid, percent in (told.time or {}).items():
+            if (key := owners.get(pid)) is not None:
+                self.time[key] = self.time.get(key, 0) + percent
 
 
 class Tenants:
@@ -86,7 +156,10 @@ class Tenants:
         self._uncounted: dict[tuple[str, str], int] = {}
         self._resting: Set[str] = frozenset()
         """GPUs on which nothing ran at the last look."""
-        self._counted: dict[Holder, Mapping[str, Mapping[str, int]]] = {}
+        self._sharing = _sharing((), {})
+        self._look_at = -math.inf
+        self._counted: dict[str, tuple[int, ...]] = {}
+        """Refusals that were counted last, by key."""
         self._wake = threading.Event()
 
     def override(self, overrides: Iterable[Override]) -> None:
@@ -113,13 +186,16 @@ class Tenants:
             return
         with self._lock:
             # What was refused to it until now counts; from here on it has a new account.
-            self._count([entry for entry in self._running if entry.holder == holder])
+            before = [entry for entry in self._running if entry.holder == holder]
+            self._count(before, *self._read(before))
             pod = self._pods.find(holder.namespace, holder.pod)
             new = Running(key, holder, pod.uid if pod is not None else "", shares, self.limits(shares))
             others = [entry for entry in self._running if entry.holder != holder]
             found = self._settled([*others, new]).limits.get(key)
             write(new.limits if found is None else (found,))
-            self._counted.pop(holder, None)
+            for entry in (*before, new):
+                self._counted.pop(entry.key, None)
+            self._look_at = -math.inf
             self._ledger.restarted(holder)
 
     def listed(
@@ -134,21 +210,29 @@ class Tenants:
             limits = self.limits(shares)
             running += [Running(key, holder, uid, shares, limits) for key in keys_of(devices)]
         with self._lock:
-            self._count(self._running)
-            self._running, self._gpus = tuple(running), gpus
+            self._count(self._running, *self._read(self._running))
+            self._running, self._gpus, self._look_at = tuple(running), gpus, -math.inf
             keys = {entry.key for entry in running}
-            self._counted = {holder: found for holder, found in self._counted.items() if holder in containers}
+            self._counted = {key: found for key, found in self._counted.items() if key in keys}
             self._uncounted = {pair: found for pair, found in self._uncounted.items() if pair[0] in keys}
         self._wake.set()
 
     def accounts(self) -> dict[tuple[Holder, str], int]:
         """Bytes that containers say to use, by GPU's UUID."""
         running = self._running
-        policies = {entry.key: told for entry in running if (told := self._containers.policy(entry.key)) is not None}
-        uuids = {limit.uuid for policy in policies.values() for limit in policy.limits}
-        used = self._used([entry for entry in running if entry.key in policies], policies, uuids)
-        holders = {entry.key: entry.holder for entry in running}
-        return {(holders[key], uuid): amount for (key, uuid), amount in used.items()}
+        policies, accounts = self._read(running)
+        return {
+            (entry.holder, limit.uuid): device.used_bytes
+            for entry in running
+            if entry.key in accounts
+            for limit, device in zip(policies[entry.key].limits, accounts[entry.key].devices, strict=True)
+        }
+
+    def _read(self, running: Iterable[Running]) -> tuple[_Policies, _Accounts]:
+        told = self._containers.read_all([entry.key for entry in running])
+        policies = {key: policy for key, (policy, _) in told.items()}
+        found = {key: self._containers.account(key, policy) for key, policy in policies.items()}
+        return policies, {key: account for key, account in found.items() if account is not None}
 
     def run(self, stop: threading.Event) -> None:
         """Look after them while there are any: once a second while something runs, for feedback to stay young."""
@@ -167,30 +251,39 @@ class Tenants:
         with self._lock:
             running, gpus = self._running, self._gpus
             settled = self._settled(running)
-        read = {entry.key: found for entry in running if (found := self._containers.read(entry.key)) is not None}
+            thorough = time.monotonic() >= self._look_at
+            if thorough:
+                self._look_at = time.monotonic() + _LOOK_SECONDS
+        keys = [entry.key for entry in running]
+        read = self._containers.read_all(keys) if thorough else self._containers.last_read(keys)
         policies = {key: policy for key, (policy, _) in read.items()}
         for entry in running:
             if entry.key in settled.limits and entry.key not in policies:
                 why = "an override is not followed: nothing that could be changed while it runs limits the container"
                 self._report(entry.holder, "QuotaOverrideRefused", why)
-        running = tuple(entry for entry in running if entry.key in policies)
-        self._trim(running, policies)
-        seen = self._look(running, policies, gpus)
+        running = tuple([entry for entry in running if entry.key in policies])
+        if thorough:
+            self._trim(running, policies)
+        seen, accounts = self._look(running, policies, gpus)
         now = time.monotonic_ns()
-        busy = False
+        news = []
         for entry in running:
             limits = self._wanted(entry, policies[entry.key], settled)
-            busy |= self._tell(entry, *read[entry.key], limits, seen.get(entry.key, {}), now)
+            change = self._news(*read[entry.key], limits, seen.get(entry.key, {}), now)
+            if change is not None:
+                news.append((entry, limits, change))
+        if news:
+            self._tell(news, policies)
         with self._lock:
-            self._count(running)
+            self._count(running, policies, accounts)
         for tenant, reason in settled.refused:
             self._report(Holder(tenant.namespace, tenant.pod, tenant.container), "QuotaOverrideRefused", reason)
-        return busy
+        return bool(news)
 
     def _wanted(self, entry: Running, policy: Policy, settled: Settled) -> tuple[Limit, ...]:
         """The limits that are to hold, in the order of the container's policy."""
         if entry.key not in settled.limits and entry.limits == policy.limits:
-            return policy.limits
+            return entry.limits
         own = {limit.uuid: limit for limit in entry.limits}
         if entry.key in settled.limits:
             own |= {settled.limits[entry.key].uuid: settled.limits[entry.key]}
@@ -200,40 +293,48 @@ class Tenants:
             for old in policy.limits
         )
 
-    def _tell(
+    def _news(
         self,
-        entry: Running,
         before: Policy,
         complete: bool,
         limits: tuple[Limit, ...],
         told: Mapping[str, Feedback],
         now: int,
-    ) -> bool:
-        """Have a container's policy say this; whether it had to be written."""
+    ) -> Callable[[Policy], Policy] | None:
+        """What has to become of a container's policy; None when it says this already."""
         feedback = feedback_for([limit.uuid for limit in limits], told) if told else before.feedback
         # Feedback may grow old on a GPU where nothing runs: nobody is there to read it.
         aged = told and not (told.keys() <= self._resting and feedback == before.feedback)
         if limits == before.limits and complete and not aged:
-            return False
+            return None
 
         def change(current: Policy) -> Policy:
             if not told:
                 return replace(current, limits=limits)
-            return replace(current, limits=limits, feedback=feedback, feedback_at_ns=now)
+            return Policy(limits, feedback, now, current.layout)
 
+        return change
+
+    def _tell(
+        self,
+        news: Iterable[tuple[Running, tuple[Limit, ...], Callable[[Policy], Policy]]],
+        policies: _Policies,
+    ) -> None:
+        """Change these policies."""
         try:
-            self._containers.update(entry.key, change)
-        except (OSError, ValueError) as error:
-            extra = {"pod": f"{entry.holder.namespace}/{entry.holder.pod}", "reason": str(error)}
-            _log.warning("a container's limits cannot be changed", extra=extra)
-            return True
-        if before.limits != limits:
-            amounts = ", ".join(f"{human_bytes(limit.memory_bytes)} and {limit.cores} %" for limit in limits)
-            _log.info(
-                "limits of a container changed",
-                extra={"pod": f"{entry.holder.namespace}/{entry.holder.pod}", "limits": amounts},
-            )
-        return True
+            with self._containers.updating() as update:
+                for entry, limits, change in news:
+                    try:
+                        update(entry.key, change)
+                    except (OSError, ValueError) as error:
+                        extra = {"pod": _pod(entry), "reason": str(error)}
+                        _log.warning("a container's limits cannot be changed", extra=extra)
+                        continue
+                    if policies[entry.key].limits != limits:
+                        amounts = ", ".join(f"{human_bytes(one.memory_bytes)} and {one.cores} %" for one in limits)
+                        _log.info("limits of a container changed", extra={"pod": _pod(entry), "limits": amounts})
+        except OSError as error:
+            _log.warning("no container's limits can be changed", extra={"reason": str(error)})
 
     def _settled(self, running: Iterable[Running]) -> Settled:
         if not self._overrides:
@@ -246,112 +347,87 @@ class Tenants:
         memory = {uuid: gpu.memory_bytes for uuid, gpu in self._gpus.items()}
         return settle(self._overrides, tenants, memory, self._limits_cores)
 
-    def _trim(self, running: Iterable[Running], policies: Mapping[str, Policy]) -> None:
-        for entry in running:
-            if grown := self._containers.trim(entry.key, policies[entry.key]):
+    def _trim(self, running: Iterable[Running], policies: _Policies) -> None:
+        trimmed = self._containers.trim(policies)
+        for entry in running if trimmed else ():
+            if grown := trimmed.get(entry.key):
                 what = f"its account of GPU memory was {'grown' if grown > 0 else 'cut'} by {abs(grown)} bytes"
                 self._report(entry.holder, "GpuAccountChanged", f"{what} from inside the container, and put right")
 
     def _look(
-        self, running: tuple[Running, ...], policies: Mapping[str, Policy], gpus: Mapping[str, Gpu]
-    ) -> Mapping[str, Mapping[str, Feedback]]:
-        """What NVML sees of containers that share a GPU, by key and then by UUID."""
-        count = Counter(uuid for entry in running for uuid in {share.uuid for share in entry.shares})
-        shared = sorted(uuid for uuid, tenants in count.items() if tenants > 1 and uuid in gpus)
+        self, running: tuple[Running, ...], policies: _Policies, gpus: Mapping[str, Gpu]
+    ) -> tuple[Mapping[str, Mapping[str, Feedback]], _Accounts]:
+        """What NVML sees of containers that share a GPU, by key and then by UUID, and their accounts after that."""
+        sharing = self._sharing
+        if sharing.running != running or sharing.gpus is not gpus:
+            sharing = self._sharing = _sharing(running, gpus)
         found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
         for entry in running:
             for limit in policies[entry.key].limits:
                 # Nobody else is there: no need to ask.
-                if limit.soft_cores and count[limit.uuid] == 1:
+                if limit.soft_cores and len(sharing.on.get(limit.uuid, ())) == 1:
                     found[entry.key][limit.uuid] = Feedback(others_permille=0)
         # An account is of no interest while nothing runs.
-        before = self._used(running, policies, set(shared) - self._resting)
-        self._resting = frozenset()
-        usage = self._usage(shared, _NVML_SECONDS) if shared else None
-        if usage is None:
-            return found
+        busy = {entry.key for uuid in sharing.shared if uuid not in self._resting for entry in sharing.on[uuid]}
+        before = self._containers.accounts({key: policies[key] for key in busy})
+        usage = (self._usage(sharing.shared, _NVML_SECONDS) if sharing.shared else None) or {}
+        after = self._containers.accounts(policies)
         self._resting = {uuid for uuid, told in usage.items() if not told.memory and not told.time}
-        after = self._used(running, policies, usage.keys() - self._resting)
-        owners = {uuid: self._owners(running, uuid, usage[uuid]) for uuid in usage.keys() - self._resting}
-        for entry in running:
-            for limit in policies[entry.key].limits:
-                pair, told = (entry.key, limit.uuid), usage.get(limit.uuid)
-                used = 0 if limit.uuid in self._resting else after.get(pair)
-                if told is not None and used is not None:
-                    seen = self._feedback(pair, told, owners.get(limit.uuid, {}), before.get(pair, used), used)
-                    found[entry.key][limit.uuid] = seen
-        return found
+        for uuid, told in usage.items():
+            resting = uuid in self._resting
+            part = _Parts(told, {} if resting else self._owners(sharing.pods.get(uuid, {}), told))
+            for entry in sharing.on[uuid]:
+                key, policy = entry.key, policies[entry.key]
+                used = 0 if resting else _used(policy, after.get(key), uuid)
+                if used is not None:
+                    first = _used(policy, before.get(key), uuid)
+                    found[key][uuid] = self._feedback((key, uuid), part, used if first is None else first, used)
+        return found, after
 
-    def _feedback(
-        self, pair: tuple[str, str], told: GpuUsage, owners: Mapping[int, str], before: int, after: int
-    ) -> Feedback:
-        own = {pid for pid, key in owners.items() if key == pair[0]}
-        memory = [told.memory[pid] for pid in own & told.memory.keys()]
-        known = [amount for amount in memory if amount is not None]
+    def _feedback(self, pair: tuple[str, str], part: _Parts, before: int, after: int) -> Feedback:
         extra = None
-        if len(known) == len(memory):
-            found = max(0, sum(known) - max(before, after))
-            extra = uncounted(sum(known), before, after, self._uncounted.get(pair))
-            self._uncounted[pair] = found
-        if told.time is None:
+        memory = part.memory.get(pair[0], 0)
+        if memory is not None:
+            extra = uncounted(memory, before, after, self._uncounted.get(pair))
+            self._uncounted[pair] = max(0, memory - max(before, after))
+        if part.total is None:
             return Feedback(extra)
-        busy = min(1000, 10 * sum(percent for pid, percent in told.time.items() if pid in own))
-        others = min(1000, 10 * sum(percent for pid, percent in told.time.items() if pid not in own))
-        return Feedback(extra, busy, others)
+        own = part.time.get(pair[0], 0)
+        return Feedback(extra, min(1000, 10 * own), min(1000, 10 * (part.total - own)))
 
-    def _used(
-        self, running: Iterable[Running], policies: Mapping[str, Policy], uuids: Set[str]
-    ) -> dict[tuple[str, str], int]:
-        """What containers that have any of these GPUs say that they use, by key and UUID."""
-        found: dict[tuple[str, str], int] = {}
-        for entry in running if uuids else ():
-            policy = policies[entry.key]
-            wanted = any(limit.uuid in uuids for limit in policy.limits)
-            account = self._containers.account(entry.key, policy) if wanted else None
-            if account is not None:
-                for limit, device in zip(policy.limits, account.devices, strict=True):
-                    found[entry.key, limit.uuid] = device.used_bytes
-        return found
-
-    def _owners(self, running: Iterable[Running], uuid: str, told: GpuUsage) -> dict[int, str]:
-        """The key of the container that each process on a GPU belongs to."""
-        by_pod: defaultdict[str, list[Running]] = defaultdict(list)
-        for entry in running:
-            if entry.uid and any(share.uuid == uuid for share in entry.shares):
-                by_pod[entry.uid].append(entry)
+    def _owners(self, pods: Mapping[str, tuple[Running, ...]], told: GpuUsage) -> dict[int, str]:
+        """The key of the container that each process on a GPU belongs to, of those of these pods."""
         found = {}
         for pid in {*told.memory, *(told.time or ())}:
             place = self._place_of(pid)
-            candidates = by_pod.get(place.pod_uid, []) if place is not None else []
+            candidates = pods.get(place.pod_uid, ()) if place is not None else ()
             if len(candidates) > 1 and place is not None:
                 name = self._pods.container(place.pod_uid, place.container_id)
-                candidates = [entry for entry in candidates if entry.holder.container == name]
+                candidates = tuple(entry for entry in candidates if entry.holder.container == name)
             if len(candidates) == 1:
                 found[pid] = candidates[0].key
         return found
 
-    def _count(self, running: Iterable[Running]) -> None:
+    def _count(self, running: Collection[Running], policies: _Policies, accounts: _Accounts) -> None:
         """Add to the ledger what was refused since it was looked at last."""
-        by_holder: defaultdict[Holder, list[Running]] = defaultdict(list)
+        news = set()
         for entry in running:
-            by_holder[entry.holder].append(entry)
-        for holder, entries in by_holder.items():
-            # A container with whole GPUs may have two sets of files, and uses one of them.
+            account = accounts.get(entry.key)
+            if account is not None and (denied := _denied(account)) != self._counted.get(entry.key):
+                self._counted[entry.key] = denied
+                news.add(entry.holder)
+        for holder in news:
             counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
             limits: dict[str, Limit] = {}
-            for entry in entries:
-                policy = self._containers.policy(entry.key)
-                account = self._containers.account(entry.key, policy) if policy is not None else None
-                if policy is None or account is None:
-                    continue
+            # A container with whole GPUs may have two sets of files, and uses one of them.
+            for key in [entry.key for entry in running if entry.holder == holder and entry.key in accounts]:
+                policy, account = policies[key], accounts[key]
                 for limit, device in zip(policy.limits, account.devices, strict=True):
                     limits[limit.uuid] = limit
                     counts[limit.uuid].update(limit=device.denied_limit, device=device.denied_device)
                 counts[policy.limits[0].uuid]["policy"] += account.denied_policy
-            if counts and counts != self._counted.get(holder):
-                self._counted[holder] = counts
-                for uuid, found in counts.items():
-                    self._tell_refusals(holder, limits[uuid], self._ledger.refused(holder, uuid, found))
+            for uuid, found in counts.items():
+                self._tell_refusals(holder, limits[uuid], self._ledger.refused(holder, uuid, found))
 
     def _tell_refusals(self, holder: Holder, limit: Limit, news: Collection[str]) -> None:
         gpu = self._gpus.get(limit.uuid)

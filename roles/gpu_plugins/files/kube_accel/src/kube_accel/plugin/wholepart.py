@@ -62,6 +62,12 @@ class WholeGpus:
         return self._parts
 
     @property
+    def divided(self) -> frozenset[str]:
+        """UUIDs of GPUs that nobody gets as a whole by the usual name."""
+        gpus = self._inventory.gpus if self._inventory is not None else ()
+        return frozenset(gpu.uuid for gpu in gpus) - {part.id for part in self._parts.get(whole.RESOURCE, ())}
+
+    @property
     def strategy(self) -> mig.Strategy:
         """What becomes of GPUs in MIG mode."""
         return self._strategy_of(self.configuration or Configuration())

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from kube_accel.model import Assignment, Mode, Share
@@ -23,13 +24,17 @@ _CONTAINER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
-def encode(assignment: Assignment) -> str:
-    """The annotation's text; the same assignment always gives the same text."""
+def encode(assignment: Assignment, why: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The annotation's text; the same assignment always gives the same text.
+
+    ``why`` says by container how its GPUs were chosen. It is for people: ``decode`` leaves it out.
+    """
     containers = {
         name: [{"uuid": share.uuid, "cores": share.cores, "memoryBytes": share.memory_bytes} for share in shares]
         for name, shares in sorted(assignment.containers.items())
     }
     document = {"version": VERSION, "node": assignment.node, "containers": containers}
+    document |= {"why": dict(sorted(why.items()))} if why else {}
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -51,14 +56,20 @@ def decode(text: str) -> Assignment:
 
 
 def pod_annotations(
-    assignment: Assignment, mode: Mode, app_containers: tuple[str, ...], gpu_index: Mapping[str, int], now_ns: int
+    assignment: Assignment,
+    mode: Mode,
+    app_containers: tuple[str, ...],
+    gpu_index: Mapping[str, int],
+    now_ns: int,
+    why: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """All annotations of an assignment, ``tencent.com/*`` for vgpu included.
 
     ``app_containers`` are the names of the pod's ``spec.containers`` in order, which number the predicate annotations;
-    ``gpu_index`` gives the index of each assigned UUID; ``now_ns`` is the time in nanoseconds since 1970.
+    ``gpu_index`` gives the index of each assigned UUID; ``now_ns`` is the time in nanoseconds since 1970. ``why`` is as
+    for ``encode``.
     """
-    found = {ANNOTATION: encode(assignment)}
+    found = {ANNOTATION: encode(assignment, why)}
     if mode is Mode.VGPU:
         found["tencent.com/predicate-node"] = assignment.node
         found["tencent.com/predicate-time"] = str(now_ns)

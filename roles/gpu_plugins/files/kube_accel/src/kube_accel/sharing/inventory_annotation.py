@@ -48,6 +48,8 @@ class NodeInventory:
     """By UUID; a GPU nobody holds may be absent. None while kubelet has not told who holds what."""
     memory_unit: int | None = None
     """Bytes of one unit of the mode's memory resource; None where only whole GPUs are handed out."""
+    divided: frozenset[str] = frozenset()
+    """UUIDs of GPUs of which ``nvidia.com/gpu`` is not the whole: MIG devices, replicas or nothing are handed out."""
 
 
 def encode(node: NodeInventory) -> str:
@@ -100,6 +102,9 @@ def decode(text: str) -> NodeInventory:
         },
         held={gpu.uuid: _held(gpu, entry) for gpu, entry in zip(gpus, entries, strict=True)} if told else None,
         memory_unit=read_number(document, "memoryUnit", _MAX_NUMBER, least=1) if "memoryUnit" in document else None,
+        divided=frozenset(
+            gpu.uuid for gpu, entry in zip(gpus, entries, strict=True) if not _flag(entry.get("whole", True), "whole")
+        ),
     )
 
 
@@ -118,6 +123,8 @@ def _gpu_document(gpu: Gpu, node: NodeInventory) -> dict[str, object]:
         "health": health.health.value,
         "reason": _line(health.reason),
     }
+    if gpu.uuid in node.divided:
+        document["whole"] = False
     if node.held is not None:
         document["held"] = [_holding_document(holding) for holding in sorted(node.held.get(gpu.uuid, ()))]
     return document

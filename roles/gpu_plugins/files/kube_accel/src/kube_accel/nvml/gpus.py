@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of the daemon need of ``kube_accel.nvml.monitor.GpuMonitor``."""
+"""What others need of ``kube_accel.nvml.monitor.GpuMonitor``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from kube_accel.model import GpuUsage, Snapshot
+from kube_accel.nvml.memory import Xids
+from kube_accel.nvml.seen import Seen
 
 
-class HeldGpus(Protocol):
-    """GPUs that can be read, and let go of for a while."""
+class KnownGpus(Protocol):
+    """What is known of GPUs."""
 
     def snapshot(self) -> Snapshot:
         """The last thing known. Never waits."""
 
     def wait(self, after_version: int, timeout: float) -> Snapshot:
         """The first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
+
+
+class HeldGpus(KnownGpus, Protocol):
+    """GPUs that can be let go of for a while."""
 
     def quiesce(self, seconds: float) -> None:
         """Let go of NVML for so long. Raises TimeoutError when it does not let go."""
@@ -35,14 +41,20 @@ class SharedGpus(Protocol):
         """Have the kernel limit a cgroup's memory of a GPU; why that failed, empty when it did not."""
 
 
-class WatchedGpus(Protocol):
+class WatchedGpus(KnownGpus, Protocol):
     """What metrics are made of."""
 
-    def samples(self, slow: bool, timeout: float) -> Mapping[str, Any] | None:
-        """What every GPU does, as ``nvml.sampling`` has it; None when NVML does not tell within ``timeout`` seconds."""
+    def samples(self, slow: bool, profile: bool, timeout: float) -> Mapping[str, Any] | None:
+        """What every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
 
-    def xids(self) -> Mapping[tuple[str, int], tuple[int, float]]:
-        """How often XIDs were reported and when last, by GPU and number."""
+        None when NVML does not tell within ``timeout`` seconds.
+        """
+
+    def xids(self) -> Xids:
+        """XIDs reported so far, before this process too. Never waits."""
+
+    def seen(self) -> Mapping[str, Seen]:
+        """GPUs that there should be, by UUID. Never waits."""
 
 
 class Gpus(HeldGpus, SharedGpus, WatchedGpus, Protocol):

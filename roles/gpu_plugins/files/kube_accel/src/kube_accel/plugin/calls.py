@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts and times what kubelet calls."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import grpc
+
+from kube_accel.kube import deviceplugin
+from kube_accel.kube.proto import deviceplugin_pb2 as pb
+from kube_accel.metrics.service import Call, Outcome
+
+_Request = TypeVar("_Request")
+_Reply = TypeVar("_Reply")
+
+ALLOCATE, PREFERRED, PRESTART = "allocate", "preferred", "prestart"
+
+
+class Calls:
+    """Of one resource, for any thread. They outlive the servers that they come to."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told: Mapping[str, Call] = {name: Call() for name in (ALLOCATE, PREFERRED, PRESTART)}
+
+    @property
+    def told(self) -> Mapping[str, Call]:
+        """So far, by name. Never waits."""
+        return self._told
+
+    def add(self, name: str, outcome: Outcome, seconds: float) -> None:
+        """One more."""
+        with self._lock:
+            call = self._told[name]
+            outcomes = {**call.outcomes, outcome: call.outcomes[outcome] + 1}
+            self._told = {**self._told, name: replace(call, outcomes=outcomes, seconds=call.seconds + seconds)}
+
+
+class Counted:
+    """A plugin whose calls are counted."""
+
+    def __init__(self, plugin: deviceplugin.DevicePlugin, calls: Calls) -> None:
+        self._plugin = plugin
+        self._calls = calls
+
+    def get_options(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DevicePluginOptions:
+        """As the plugin has it."""
+        return self._plugin.get_options(request, context)
+
+    def list_and_watch(self, request: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.ListAndWatchResponse]:
+        """As the plugin has it."""
+        return self._plugin.list_and_watch(request, context)
+
+    def get_preferred_allocation(
+        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+    ) -> pb.PreferredAllocationResponse:
+        """Counted."""
+        return self._count(PREFERRED, self._plugin.get_preferred_allocation, request, context)
+
+    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+        """Counted."""
+        return self._count(ALLOCATE, self._plugin.allocate, request, context)
+
+    def pre_start_container(
+        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+    ) -> pb.PreStartContainerResponse:
+        """Counted."""
+        return self._count(PRESTART, self._plugin.pre_start_container, request, context)
+
+    def _count(
+        self,
+        name: str,
+        method: Callable[[_Request, grpc.ServicerContext], _Reply],
+        request: _Request,
+        context: grpc.ServicerContext,
+    ) -> _Reply:
+        begin, outcome = time.perf_counter(), Outcome.OK
+        try:
+            return method(request, context)
+        except Exception:
+            # Whoever refuses sets a code, and then ends the call by an exception that means nothing else.
+            outcome = Outcome.FAILED if context.code() is None else Outcome.REFUSED
+            raise
+        finally:
+            self._calls.add(name, outcome, time.perf_counter() - begin)
