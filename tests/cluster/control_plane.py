@@ -39,6 +39,12 @@ RESOURCES = (
 )
 SERVICE_NETWORK, API_SERVICE = "10.96.0.0/16", "10.96.0.1"
 TOKEN = "test-admin"
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:kube-system"]}, {"level": "None"}],
+}
+"""What service accounts of the namespace that ours are in ask for."""
 SCHEDULER = "kube-scheduler"
 
 
@@ -130,6 +136,11 @@ class ControlPlane:
     def ca(self) -> Path:
         return self.root / "ca.crt"
 
+    @property
+    def audit(self) -> Path:
+        """The API server's audit log."""
+        return self.root / "audit.log"
+
     def certificate(self, name: str, common_name: str, organization: str = "", names: Sequence[str] = ()) -> Path:
         """A PEM file with key and certificate, for a client and for a server at 127.0.0.1 and ``names`` alike."""
         path = self.root / f"{name}.pem"
@@ -169,9 +180,12 @@ class ControlPlane:
 
     @contextmanager
     def scheduler(
-        self, extenders: Sequence[Mapping[str, Any]] = (), name: str = SCHEDULER, elect: bool = False
+        self, extenders: Sequence[Mapping[str, Any]] = (), name: str = SCHEDULER, elect: bool = False, port: int = 0
     ) -> Iterator[Program]:
-        """kube-scheduler with these extenders. With ``elect`` it serves once it leads, and is not waited for."""
+        """kube-scheduler with these extenders. With ``elect`` it serves once it leads, and is not waited for.
+
+        ``port``: where it serves, any if 0.
+        """
         # Short, and long enough for a leader on a busy machine.
         lease = {"leaseDuration": "8s", "renewDeadline": "6s", "retryPeriod": "1s"}
         config = {
@@ -187,7 +201,7 @@ class ControlPlane:
         }
         path = self.root / f"{name}.json"
         path.write_text(json.dumps(config))
-        port = free_port()
+        port = port or free_port()
         flags = [f"--config={path}", f"--secure-port={port}", f"--cert-dir={self.root}/{name}"]
         flags += [f"--{what}-kubeconfig={self.root}/{name}.conf" for what in ("authentication", "authorization")]
         with self.program(name, *flags, binary=SCHEDULER) as program:
@@ -215,6 +229,7 @@ def control_plane(
         )
         (root / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
         plane.write_kubeconfig("admin", {"token": TOKEN})
+        (root / "audit.json").write_text(json.dumps(AUDIT))
         server = plane.certificate("apiserver", "kube-apiserver", names=[API_SERVICE, address, *names])
         client = plane.certificate("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
         etcd, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
@@ -251,6 +266,8 @@ def control_plane(
                 f"--kubelet-client-key={client}",
                 "--kubelet-preferred-address-types=InternalIP",
                 "--authorization-mode=Node,RBAC",
+                f"--audit-policy-file={root}/audit.json",
+                f"--audit-log-path={plane.audit}",
                 f"--service-cluster-ip-range={SERVICE_NETWORK}",
                 "--allow-privileged=true",
                 *([] if accounts else ["--disable-admission-plugins=ServiceAccount"]),

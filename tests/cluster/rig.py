@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from cluster import images
 from cluster.control_plane import API_SERVICE, BINARIES, ControlPlane, Program, answers, control_plane, lacking
@@ -84,6 +86,33 @@ class Rig:
         """Whether the API server is there."""
         return answers(f"{self.plane.admin.url}/readyz", self.plane.ca)
 
+    def reboot(self) -> None:
+        """As the node's power button would: whatever runs on it ends at once, and what is in memory is gone.
+
+        The control plane's programs go on. The kernel is the same, but for its boot id.
+        """
+        runtime, kubelet = self.plane.programs["containerd"], self.plane.programs["kubelet"]
+        kubelet.kill()
+        runtime.kill()
+        shims = {pid for pid, command, _ in processes() if Path(command[0]).name.startswith("containerd-shim")}
+        contained = {pid for pid, _, parent in processes() if parent in shims}
+        for pid in {int(CONTAINERD_PID.read_text()), *shims, *contained}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not {pid for pid, *_ in processes()} & (shims | contained), "containers to end", START_SECONDS)
+        mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+        for path in reversed(mounted):
+            if path.startswith((f"{KUBELET_ROOT}/", "/run/containerd/", "/run/netns/")):
+                subprocess.run(["umount", "--lazy", path], check=True)
+        for directory in ("/run/containerd", "/run/netns"):
+            shutil.rmtree(directory, ignore_errors=True)
+        boot = self.plane.root / "boot_id"
+        boot.write_text(f"{uuid4()}\n")
+        subprocess.run(["mount", "--bind", boot, "/proc/sys/kernel/random/boot_id"], check=True)
+        CONTAINERD_PID.parent.mkdir()
+        runtime.start()
+        kubelet.start()
+
     @contextmanager
     def static_scheduler(self) -> Iterator[Path]:
         """kube-scheduler as kubeadm runs it, a static pod. Its manifest."""
@@ -103,6 +132,15 @@ class Rig:
             until(lambda: not answers(url), "kube-scheduler to end", START_SECONDS)
 
 
+def processes() -> Iterator[tuple[int, list[str], int]]:
+    """Every process with a command: its id, the command's words, its parent."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_text().rstrip("\0").split("\0") if entry.name.isdecimal() else [""]
+            if words != [""]:
+                yield int(entry.name), words, int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+
+
 @contextmanager
 def start() -> Iterator[Rig]:
     """Everything but a scheduler; the node is ready."""
@@ -111,7 +149,7 @@ def start() -> Iterator[Rig]:
             subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
         # At the address of the API's Service: pods reach it without a proxy.
         plane = stack.enter_context(control_plane(API_SERVICE, 443, accounts=True))
-        stack.enter_context(_containerd(plane.root))
+        plane.programs["containerd"] = stack.enter_context(_containerd(plane.root))
         images.load(images.busybox())
         controllers = plane.kubeconfig("controller-manager", "system:kube-controller-manager")
         stack.enter_context(
@@ -178,6 +216,8 @@ def _kubelet(plane: ControlPlane) -> list[str]:
         "failSwapOn": False,
         "staticPodPath": str(MANIFESTS),
         "fileCheckFrequency": "1s",
+        # What tests kill is back at once, however often.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "enforceNodeAllocatable": [],

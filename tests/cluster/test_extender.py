@@ -114,6 +114,12 @@ def why(plane: ControlPlane, name: str) -> str:
     return next((str(found.get("message")) for found in conditions if found["type"] == "PodScheduled"), "")
 
 
+def told(plane: ControlPlane, name: str) -> str:
+    """What kube-scheduler's events tell of a pod."""
+    events = plane.admin.get("/api/v1/namespaces/team/events")["items"]
+    return " ".join(event["message"] for event in events if event["involvedObject"]["name"] == name)
+
+
 def never_twice(plane: ControlPlane) -> None:
     for cores, memory in taken(Api(pods=pods(plane))).values():
         assert cores <= 100
@@ -142,7 +148,8 @@ def test_fragments_are_no_room_and_the_reason_names_the_gpu(plane: ControlPlane)
             submit(plane, f"p{number}", share(55, 20))
         wait_for(lambda: len(bound(plane)) == 8, "8 pods bound")
         submit(plane, "late", share(60, 20))
-        wait_for(lambda: "best has 45 % and 60 GiB free (GPU " in why(plane, "late"), "a reason")
+        reason = "best has 45 percent and 60 GiB free (GPU "
+        wait_for(lambda: reason in why(plane, "late") and reason in told(plane, "late"), "a reason")
         never_twice(plane)
 
 
