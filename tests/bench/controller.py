@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.api_stub import annotation
-from bench.measure import Result, process_tree, table
+from bench.measure import Result, process_tree, report
 from kube_accel.sharing.inventory_annotation import ANNOTATION
 from sim.cluster import Cluster, NodeSpec, Spec, host
 from sim.cluster.kinds import Object
@@ -305,9 +305,7 @@ def main() -> int:
             for seconds, title in sorted(cost.tasks, reverse=True)[:SLOWEST]:
                 print(f"#   {seconds:7.1f} s  {title}", flush=True)
         results += measured
-    print(table(results))
-    for result in results:
-        print(result.json())
+    report(results)
     return 0
 
 

@@ -18,24 +18,19 @@ import ssl
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import trustme
 
-from bench.api_stub import GPUS, MEMORY, NAMESPACE, UNIT, Size, annotation, node_name, pod, shares
-from bench.measure import Result, cpu_seconds, pss_bytes, table
-from cluster.control_plane import control_plane, entry, extender_beside, free_port, missing
-from kube_accel.kube.api import ApiRefusedError
-from kube_accel.kube.client import KubeClient
-from kube_accel.kube.watch import Watch, Watched
-from kube_accel.sharing import inventory_annotation
+from bench.api_stub import NAMESPACE, Size, node_name, pod, shares
+from bench.measure import Result, cpu_seconds, pss_bytes, report
+from bench.scheduler import pods_per_second
+from cluster.control_plane import free_port, missing
 
 LARGE = Size(1000, 20_000, 100_000)
 LARGER = Size(5000, 100_000, 20_000)
@@ -266,85 +261,6 @@ def measure(size: Size, effort: Effort) -> list[Result]:
     return results
 
 
-class Bound:
-    """Counts pods as they are seen bound."""
-
-    def __init__(self) -> None:
-        self.seen: dict[str, float] = {}
-
-    def keep(self, item: dict[str, Any]) -> str | None:
-        if item["spec"].get("nodeName"):
-            self.seen.setdefault(item["metadata"]["name"], time.perf_counter())
-        return None
-
-    def drop(self, item: dict[str, Any]) -> None:
-        """Nothing is deleted."""
-
-    def keys(self) -> set[str]:
-        return set()
-
-    def lose(self, key: str) -> None:
-        """Nothing is kept."""
-
-
-def pods_per_second(nodes: int, pods: int) -> list[Result]:
-    """A real kube-scheduler and API server, with the extender and without; the pods are there before it starts."""
-    results = []
-    for who in ("", "kube-scheduler alone"):
-        with control_plane() as plane, ExitStack() as stack:
-            admin = plane.admin
-            wait_for(lambda admin=admin: made(admin, NAMESPACE))
-            with ThreadPoolExecutor(8) as pool:
-                list(pool.map(lambda number, admin=admin: make_node(admin, number), range(nodes)))
-                list(pool.map(lambda number, admin=admin: make_pod(admin, number), range(pods)))
-            extenders = []
-            if not who:
-                port = free_port()
-                stack.enter_context(extender_beside(plane, port))
-                extenders = [entry(plane, port)]
-            found, stop = Bound(), threading.Event()
-            watch = Watch(admin, Watched("/api/v1/pods"), found)
-            threading.Thread(target=watch.run, args=(stop,), daemon=True).start()
-            stack.callback(stop.set)
-            stack.enter_context(plane.scheduler(extenders))
-            wait_for(lambda found=found: len(found.seen) == pods)
-            seconds = max(found.seen.values()) - min(found.seen.values())
-            note = f"{pods} pods in {seconds:.1f} s, real kube-scheduler and API server"
-            results.append(
-                Result("extender", "pods_per_second", pods / seconds, {"nodes": nodes, "names": True}, note, who)
-            )
-    return results
-
-
-def made(admin: KubeClient, namespace: str) -> bool:
-    try:
-        admin.post("/api/v1/namespaces", {"metadata": {"name": namespace}})
-    except ApiRefusedError as error:
-        return error.status == 409
-    return True
-
-
-def make_node(admin: KubeClient, number: int) -> None:
-    """A node that is ready and offers its GPUs. No kubelet runs."""
-    name, amounts = node_name(number), {"cpu": "1000", "memory": "8000Gi", "pods": "1000"}
-    amounts |= shares(100 * GPUS, GPUS * MEMORY // UNIT)
-    annotations = {inventory_annotation.ANNOTATION: annotation(number, [])}
-    admin.post(
-        "/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "annotations": annotations}}
-    )
-    status = {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
-    admin.patch(f"/api/v1/nodes/{name}/status", {"status": status})
-    # An admission plugin holds new nodes for unready; the controller that ends this does not run.
-    admin.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": []}})
-
-
-def make_pod(admin: KubeClient, number: int) -> None:
-    limits = shares(10, 8)
-    container = {"name": "main", "image": "none", "resources": {"limits": limits, "requests": limits}}
-    body = {"metadata": {"name": f"pod-{number}"}, "spec": {"containers": [container]}}
-    admin.post(f"/api/v1/namespaces/{NAMESPACE}/pods", {"apiVersion": "v1", "kind": "Pod", **body})
-
-
 def sampled_full(bench: Bench, size: Size, number: int) -> float:
     """Seconds of a filter call with node objects."""
     item = pod(f"sample-{number}", f"00000000-0000-4000-b000-{number:012x}", REQUESTS[0][0])
@@ -386,9 +302,7 @@ def main() -> None:
     else:
         results += pods_per_second(100, 1000)
     print(f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    print(table(results))
-    for result in results:
-        print(result.json())
+    report(results)
 
 
 if __name__ == "__main__":

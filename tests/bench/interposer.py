@@ -20,7 +20,7 @@ from typing import Any
 import sim.clock
 import sim.cuda
 import sim.nvml
-from bench.measure import Result, table
+from bench.measure import Result, report
 from gpu.driver import PTX
 from kube_accel.enforce.policy import Limit
 from native.conftest import GIB, NATIVE, Container, Libraries, build_shim
@@ -110,9 +110,7 @@ def main() -> None:
     effort = Effort(200, 4, 1) if parser.parse_args().quick else Effort()
     with tempfile.TemporaryDirectory() as root:
         results = measure(Path(root), effort)
-    print(table(results))
-    for result in results:
-        print(result.json())
+    report(results)
 
 
 if __name__ == "__main__":

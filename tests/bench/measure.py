@@ -133,6 +133,13 @@ def readable(metric: str, value: float) -> str:
     return f"{value * 1000:.2f} ms" if abs(value) >= 1e-5 else f"{value * 1e9:.0f} ns"
 
 
+def report(results: Sequence[Result]) -> None:
+    """Print them, for people and then a line of JSON each."""
+    print(table(results))
+    for result in results:
+        print(result.json())
+
+
 def table(results: Sequence[Result]) -> str:
     head = ("who", "params", "metric", "value", "")
     rows = [

@@ -11,15 +11,17 @@ import argparse
 import http.client
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
+from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, report, series
 from bench.node import NAMESPACE, Node, simulated_node
 from bench.plugin import Shares, ours, say, wait
+from kube_accel.enforce.policy import STATE_DEVICE, STATE_HEADER, record
 from kube_accel.model import Mode
 from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE
 from sim.kubelet import Container, PodSpec
@@ -30,6 +32,8 @@ TENANTS = 8
 """Containers on a GPU, in modes that share them."""
 MIB = 1 << 20
 _DURATION = "accel_collector_duration_seconds"
+_LAUNCH_SECONDS = 0.4
+"""From one launch of a container to the next; looks are a second apart."""
 _SCRAPE_SECONDS = 10.0
 """From one scrape to the next while processor time is counted."""
 
@@ -114,6 +118,30 @@ def _shares(node: Node) -> Iterator[tuple[str, PodSpec]]:
         yield uuid, pod
 
 
+def launch(node: Node, stop: threading.Event) -> None:
+    """Have every container's account tell of one launch more, again and again until ``stop``."""
+    before = STATE_HEADER + STATE_DEVICE[: [name for name, _ in STATE_DEVICE].index("launches")]
+    place, count = record(before).size, 0
+    while not stop.wait(_LAUNCH_SECONDS):
+        count += 1
+        for path in (node.root / "state/containers").glob("*/state"):
+            with path.open("r+b") as file:
+                os.pwrite(file.fileno(), count.to_bytes(8, "little"), place)
+
+
+@contextmanager
+def launching(node: Node) -> Iterator[None]:
+    """Containers that share a GPU are at work: no look at an account finds what the one before found."""
+    stop = threading.Event()
+    thread = threading.Thread(target=launch, args=(node, stop))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 @contextmanager
 def running(node: Node, interval: float) -> Iterator[tuple[int, Scraper]]:
     """The shipped command on a full node, once it tells of every container at work; its process id."""
@@ -121,7 +149,7 @@ def running(node: Node, interval: float) -> Iterator[tuple[int, Scraper]]:
         port = free.getsockname()[1]
     command = [word for word in ours(node) if not word.startswith("--listen")]
     command += [f"--listen=127.0.0.1:{port}", f"--metrics-interval={interval:g}"]
-    with node.plugin(command) as process:
+    with node.plugin(command) as process, launching(node):
         scraper = Scraper(port)
         yield process.pid, scraper
 
@@ -204,9 +232,7 @@ def main() -> None:
     load = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before"
     results = [result for mode in modes for result in measure(mode, Effort())]
     print(f"{load} and {os.getloadavg()[0]:.1f} after")
-    print(table(results))
-    for result in results:
-        print(result.json())
+    report(results)
 
 
 if __name__ == "__main__":

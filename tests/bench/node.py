@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.model import Mode
+from kube_accel.plugin.condition import TYPE as CONDITION
 from kube_accel.sharing.inventory_annotation import ANNOTATION
 from kube_accel.sharing.profile import PROFILES as SHARED
 from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE
@@ -47,9 +48,11 @@ class Node:
         """A socket of the plugin that runs."""
         return next(path for path in sorted(self.plugin_dir.glob("*.sock")) if path.name != "kubelet.sock")
 
-    def annotated(self) -> bool:
-        """Whether the plugin has told the API server of its GPUs."""
-        return ANNOTATION in self.store.get("nodes", "", NAME)["metadata"].get("annotations", {})
+    def told(self) -> bool:
+        """Whether the plugin has told the API server of its GPUs, and how they are."""
+        node = self.store.get("nodes", "", NAME)
+        conditions = {condition["type"] for condition in node["status"].get("conditions", [])}
+        return ANNOTATION in node["metadata"].get("annotations", {}) and CONDITION in conditions
 
     @contextmanager
     def plugin(self, command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:

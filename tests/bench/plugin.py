@@ -2,9 +2,10 @@
 """``make bench BENCH=plugin``: a device plugin, run and timed from outside, and NVIDIA's beside it when there is one.
 
 Each plugin runs as its users run it: the shipped command in a process of its own, its sockets, a kubelet that is
-simulated, GPUs that are simulated. Latencies are what a Python client in this process sees; those of an empty call to
-the same plugin say how much of that is the client and the socket. Modes that share GPUs are called as kubelet calls
-them, for pods that an API server has bound here with their GPUs assigned.
+simulated, GPUs that are simulated. Calls for whole GPUs are timed over the bare socket (``bench.wire``), because gRPC
+for Python takes longer as a client than what is to be measured. Modes that share GPUs are called as kubelet calls them,
+with gRPC for Python, for pods that an API server has bound here with their GPUs assigned. An empty call by the same
+client, Allocate for no container, says how much of a latency is the way there and back.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, series, table
+from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, report, series
 from bench.node import NAME, NAMESPACE, Node, simulated_node
+from bench.wire import Channel
 from kube_accel.kube.channel import open_channel
 from kube_accel.kube.deviceplugin import DevicePluginClient
+from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.sharing import assignment
 from kube_accel.sharing.profile import PROFILES as SHARED
@@ -86,22 +89,24 @@ def ours(node: Node) -> list[str]:
     ]
 
 
-def peer(binary: Path) -> Command:
-    """NVIDIA's plugin, which has kubelet's directory, /sys and /dev built in: in its namespace they are the node's."""
+def in_place(node: Node, command: Sequence[str]) -> list[str]:
+    """The command in a namespace where kubelet's directory, /sys and /dev, which NVIDIA's programs have built in, are
+    the node's."""
     mounts = (
         "mount -t tmpfs tmpfs /var/lib && mkdir -p /var/lib/kubelet/device-plugins && "
         'mount --bind "$1" /var/lib/kubelet/device-plugins && mount --bind "$2" /sys/bus/pci && '
         'mount --bind "$3" /dev && if [ -d "$4" ]; then mount --bind "$4" /proc/driver; fi && shift 4 && exec "$@"'
     )
     unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    places = [str(node.plugin_dir), *(str(node.root / name) for name in ("sys/bus/pci", "dev", "proc/driver"))]
+    return [*unshare, "sh", "-c", mounts, "sh", *places, *command]
+
+
+def peer(binary: Path) -> Command:
+    """NVIDIA's plugin."""
     flags = ["--pass-device-specs", "--device-discovery-strategy=nvml"]
-
-    def command(node: Node) -> list[str]:
-        socket = "--kubelet-socket=/var/lib/kubelet/device-plugins/kubelet.sock"
-        places = [str(node.plugin_dir), *(str(node.root / name) for name in ("sys/bus/pci", "dev", "proc/driver"))]
-        return [*unshare, "sh", "-c", mounts, "sh", *places, str(binary), *flags, socket]
-
-    return command
+    socket = "--kubelet-socket=/var/lib/kubelet/device-plugins/kubelet.sock"
+    return lambda node: in_place(node, [str(binary), *flags, socket])
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -151,7 +156,7 @@ def whole_calls(node: Node, effort: Effort, beside: str, add: Callable[[str, flo
         container = Container("main", {RESOURCE: 1})
         node.kubelet.admit(PodSpec(NAMESPACE, f"pod-{number}", f"uid-{number}", (container,)))
     devices = sorted(node.kubelet.devices(RESOURCE))
-    with open_channel(node.plugin_socket()) as channel:
+    with Channel(node.plugin_socket()) as channel:
         client = DevicePluginClient(channel)
         found = calls(lambda: allocate(client, devices, rng), effort.calls)
         add("allocate_p99_seconds", found.quantile(0.99), f"{quantiles(found)}; {beside}")
@@ -252,23 +257,36 @@ def measure(profile: str, mode: Mode, make: Command, who: str, effort: Effort) -
         step("starts")
         add_median("register_seconds", series(lambda: start(node, command), effort.starts, 1))
         with node.plugin(command) as process:
+            if not who:
+                wait(node.told, "the node's annotation and condition")
+            step(f"idle for {effort.idle_seconds:g} s")
+            length = f"over {effort.idle_seconds:g} s"
+            add("idle_cpu_ratio", spent(process.pid, effort.idle_seconds), f"of one core, {length}, nothing was asked")
             step("calls")
-            with open_channel(node.plugin_socket()) as channel:
-                client = DevicePluginClient(channel)
-                empty = calls(lambda: timed(client.get_options), effort.calls)
+            connect = Channel if mode is Mode.PGPU else open_channel
+            with connect(node.plugin_socket()) as channel:
+                nobody = channel.unary_unary(
+                    "/v1beta1.DevicePlugin/Allocate",
+                    pb.AllocateRequest.SerializeToString,
+                    pb.AllocateResponse.FromString,
+                )
+                empty = calls(lambda: timed(lambda: nobody(pb.AllocateRequest())), effort.calls)
             beside = f"an empty call {empty.quantile(0.99) * 1000:.2f}"
             (whole_calls if mode is Mode.PGPU else share_calls)(node, effort, beside, add)
-            if not who:
-                wait(node.annotated, "the node's annotation")
-            step(f"idle for {effort.idle_seconds:g} s")
-            before = cpu_seconds(process.pid)
-            waited = timed(lambda: time.sleep(effort.idle_seconds))
-            add("idle_cpu_ratio", (cpu_seconds(process.pid) - before) / waited, f"of one core, over {waited:.0f} s")
+            step(f"{effort.idle_seconds:g} s after the calls")
+            add("after_calls_cpu_ratio", spent(process.pid, effort.idle_seconds), f"of one core, {length}")
             step("kubelet restarts")
             add_median("reregister_seconds", series(lambda: restart(node), effort.restarts, 1))
             processes = len(process_tree(process.pid))
             add("pss_bytes", pss_bytes(process.pid), f"{processes} processes, after all of the above")
     return results
+
+
+def spent(pid: int, seconds: float) -> float:
+    """Part of a core that a process and its children take meanwhile."""
+    before = cpu_seconds(pid)
+    waited = timed(lambda: time.sleep(seconds))
+    return (cpu_seconds(pid) - before) / waited
 
 
 def wait(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
@@ -314,9 +332,7 @@ def main() -> None:
         for result in measure(profile, mode, command, who, Effort())
     ]
     print(f"{load} and {os.getloadavg()[0]:.1f} after")
-    print(table(results))
-    for result in results:
-        print(result.json())
+    report(results)
 
 
 if __name__ == "__main__":

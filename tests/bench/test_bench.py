@@ -14,6 +14,7 @@ from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, 
 from bench.metrics import Effort as MetricsEffort
 from bench.metrics import measure as measure_metrics
 from bench.plugin import Effort, measure, ours
+from bench.scheduler import read_steps
 from kube_accel.model import Mode
 
 MIB = 1 << 20
@@ -57,6 +58,27 @@ def test_memory_is_not_shared_out_to_processes_outside_the_tree(parent_and_child
     assert pss_bytes(parent_and_child) > kernel * 1024 + MIB
 
 
+def test_steps_are_the_sums_of_their_histograms():
+    text = """# HELP scheduler_framework_extension_point_duration_seconds [STABLE] Latency
+scheduler_framework_extension_point_duration_seconds_bucket{extension_point="Filter",status="Success",le="+Inf"} 3
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",status="Success"} 1.5
+scheduler_framework_extension_point_duration_seconds_count{extension_point="Filter",status="Success"} 2
+scheduler_framework_extension_point_duration_seconds_sum{extension_point="Filter",status="Unschedulable"} 0.5
+scheduler_framework_extension_point_duration_seconds_count{extension_point="Filter",status="Unschedulable"} 2
+scheduler_scheduling_algorithm_duration_seconds_sum 4
+scheduler_scheduling_algorithm_duration_seconds_count 8
+accel_extender_request_seconds_sum{verb="bind"} 0.25
+accel_extender_request_seconds_count{verb="bind"} 1
+accel_extender_request_seconds_sum{verb="preemption"} 7
+accel_extender_request_seconds_count{verb="preemption"} 0
+"""
+    assert read_steps(text) == {
+        "kube-scheduler chooses a node": (4, 8),
+        "its filter plugins": (2, 4),
+        "extender binds": (0.25, 1),
+    }
+
+
 @pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1, 100), (0, 1)])
 def test_quantile_is_a_sample(share, expected):
     assert Series(tuple(range(1, 101)), 0).quantile(share) == expected
@@ -92,15 +114,16 @@ def test_plugin_bench_measures_the_shipped_command(mode):
     results = measure("8xh100", mode, ours, "", Effort(starts=1, restarts=1, calls=20, idle_seconds=0.1))
     assert [result.metric for result in results] == [
         "register_seconds",
+        "idle_cpu_ratio",
         "allocate_p99_seconds",
         "preferred_p99_seconds",
         *(["prestart_p99_seconds"] if mode is not Mode.PGPU else []),
-        "idle_cpu_ratio",
+        "after_calls_cpu_ratio",
         "reregister_seconds",
         "pss_bytes",
     ]
     assert all(result.params == {"gpus": 8, "mode": mode.value} for result in results)
-    assert all(result.value > 0 for result in results if result.metric != "idle_cpu_ratio")
+    assert all(result.value > 0 for result in results if not result.metric.endswith("cpu_ratio"))
 
 
 @pytest.mark.parametrize(("mode", "containers"), [(Mode.PGPU, 8), (Mode.VGPU, 64)])
