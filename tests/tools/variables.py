@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/variables.md from the roles' argument specs: ``make docs``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs/variables.md"
+ROLES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "monitoring")
+"""In the order of the site playbook."""
+
+_HEAD = """\
+# Variables
+
+Made by `make docs` from `roles/*/meta/argument_specs.yml`, by which Ansible checks them before a role does anything.
+All entry points of a role take the same variables unless a table of its own follows. What each is for, with examples:
+the README of the role. `gpu_mode`, of hosts or groups, is the one variable without the name of a role: it sets
+`gpu_plugins_mode`.
+"""
+_MARKUP = re.compile(r"\b([CVOM])\(([^)]*)\)")
+_LONGEST = 60
+
+
+def document(root: Path = ROOT) -> str:
+    """The whole file."""
+    return "\n".join([_HEAD, *("\n".join(_role(root, role)) for role in ROLES)])
+
+
+def _role(root: Path, role: str) -> list[str]:
+    specs = yaml.safe_load((root / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
+    main = specs["main"]["options"]
+    lines = [f"## [{role}](../roles/{role}/README.md)", "", "| entry point | what it does |", "|---|---|"]
+    lines += [f"| `{entry}` | {_text(spec['short_description'])} |" for entry, spec in specs.items()]
+    lines += ["", *_table(main, role)]
+    for entry, spec in specs.items():
+        if spec.get("options", {}) != main:
+            lines += [f"### `{entry}`", "", *_table(spec.get("options", {}), role)]
+    return lines
+
+
+def _table(options: Mapping[str, Any], role: str) -> list[str]:
+    cells = [(f"`{name}`", _type(each), _default(each, role), _meaning(each)) for name, each in options.items()]
+    rows = [f"| {' | '.join(row)} |" for row in cells]
+    return ["| variable | type | default | what it is |", "|---|---|---|---|", *rows, ""]
+
+
+def _type(option: Mapping[str, Any]) -> str:
+    kind = option.get("type", "str")
+    return f"{kind} of {option['elements']}" if "elements" in option else str(kind)
+
+
+def _default(option: Mapping[str, Any], role: str) -> str:
+    if option.get("required", False):
+        return "**required**"
+    if "default" not in option:
+        return f"see [defaults](../roles/{role}/defaults/main.yml)"
+    value = option["default"]
+    text = value if isinstance(value, str) and value else json.dumps(value)
+    return f"see [defaults](../roles/{role}/defaults/main.yml)" if len(text) > _LONGEST else f"`{_cell(text)}`"
+
+
+def _meaning(option: Mapping[str, Any]) -> str:
+    said = option["description"]
+    text = _text(said if isinstance(said, str) else " ".join(said))
+    if "choices" in option:
+        text += " One of " + ", ".join(f"`{_cell(str(each))}`" for each in option["choices"]) + "."
+    return text + (" Never shown." if option.get("no_log", False) else "")
+
+
+def _text(text: str) -> str:
+    return _cell(_MARKUP.sub(r"`\2`", " ".join(text.split())))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_text(document())

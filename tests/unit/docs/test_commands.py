@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every command of the docs is run by a test, or checked as far as that goes without a cluster."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.cli.playbook import PlaybookCLI
+
+from kube_accel.cli.main import _parser
+
+ROOT = Path(__file__).parents[3]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("roles/*/README.md")])
+VERSION = yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"]
+DAEMONS = "roles/gpu_plugins/files/kube_accel"
+
+RUN_BY = {
+    r"make demo": "tests/demo/test_interrupt.py",
+    r"make test": ".ci/run",
+    r"make bundle|.*/install\.sh /opt/accel-kubernetes": "tests/bundle/test_bundle.py",
+    r"ansible-galaxy collection (build|install \S+)": "tests/playbooks/test_tarball.py",
+}
+"""What a test runs, word for word or as the same steps."""
+
+BY_HAND = {
+    r"nvidia-smi( -L| -q -i UUID( -d [A-Z_,]+)?)?": "reads, on a host with a GPU",
+    r"lspci -d 10de:": "reads, on a host with a GPU",
+    r"dmesg( \| grep -iE? (\S+|'[^']+'))?": "reads, on a host with a GPU",
+    r"cat /proc/PID/cgroup": "reads, on a host with a GPU",
+    r"sha256sum \S+": "reads",
+    r"ansible-builder build --tag \S+": "tests/awx reads what it would build from; an image takes a registry",
+    r"podman push \S+": "sends it there",
+    r"export CONTROLLER_HOST=\S+ CONTROLLER_OAUTH_TOKEN=\S+": "names an AWX",
+    r"tar -xf accel-kubernetes-[\d.]+-amd64\.tar -C /srv": "unpacks",
+}
+"""What nobody of ours answers."""
+
+KUBECTL_FLAGS = re.compile(r"-A|-L|-o|-n|-l|--field-selector|--tail=\d+|--previous|--show-labels|--overwrite")
+
+
+def commands() -> Iterator[tuple[Path, str]]:
+    """The commands in the console blocks, without comments; lines that a backslash ends go on."""
+    for page in PAGES:
+        for block in re.findall(r"^ *```console\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL):
+            for line in re.findall(r"^ *\$ (.*)$", block.replace("\\\n", " "), re.MULTILINE):
+                yield from ((page, part.strip()) for part in re.sub(r"\s+#\s.*", "", line).split(" && "))
+
+
+def playbook(words: list[str]) -> None:
+    """Its options are Ansible's, its playbooks and variables ours."""
+    cli = PlaybookCLI(words)
+    cli.init_parser()
+    cli.parser.parse_args(words[1:])
+    for name in (word for word in words if word.startswith("accel.kubernetes.")):
+        path = ROOT / f"playbooks/{name.removeprefix('accel.kubernetes.')}.yml"
+        assert path.exists(), f"no playbook {name}"
+        tests = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("molecule/*/*.yml")]
+        assert any(name in each.read_text() for each in tests), f"no test runs {name}"
+        known = set(re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", path.read_text())) | {"gpu_mode"}
+        for spec in ROOT.glob("roles/*/meta/argument_specs.yml"):
+            known |= set(yaml.safe_load(spec.read_text())["argument_specs"]["main"]["options"])
+        assert not set(_extra(words)) - known, f"{name} knows no {set(_extra(words)) - known}"
+
+
+def _extra(words: list[str]) -> Iterator[str]:
+    for flag, value in pairwise(words):
+        if flag in ("-e", "--extra-vars"):
+            yield from json.loads(value) if value.startswith("{") else [value.partition("=")[0]]
+
+
+def kube_accel(words: list[str]) -> None:
+    """The daemons' own parser takes it."""
+    _parser().parse_args(words[1:])
+
+
+def kubectl(words: list[str]) -> None:
+    """Its flags are of the few we use; the labels and objects it names are in what we roll out."""
+    if words[1:3] == ["inspect", "gpu"]:
+        return kube_accel(["kube-accel", "inspect", *words[3:]])
+    own, _, _ = " ".join(words).partition(" -- ")
+    flags = [word for word in own.split() if word.startswith("-")]
+    assert all(KUBECTL_FLAGS.fullmatch(flag) for flag in flags), flags
+    verbs = {"get", "describe", "logs", "label", "exec", "top"}
+    assert verbs & set(words), f"{words}: none of {verbs}"
+    rolled_out = "\n".join(
+        each.read_text() for each in ROOT.glob("roles/*/*/*") if each.suffix in (".j2", ".yml") and each.is_file()
+    )
+    for key, value in re.findall(r"-l (\S+?)=(\S+)", own):
+        assert f"{key}: " in rolled_out, f"nothing of ours has a label {key}"
+        assert re.search(rf": {re.escape(value)}$", rolled_out, re.MULTILINE), f"none of ours has {key}={value}"
+    for kind, name in re.findall(r"\b(lease|configmap|daemonset|deployment) ([a-z][\w-]+)", own):
+        assert name in rolled_out or name in _sources(), f"no {kind} {name} of ours"
+    return None
+
+
+def _sources() -> str:
+    return "\n".join(each.read_text() for each in (ROOT / DAEMONS / "src").rglob("*.py"))
+
+
+def pip(words: list[str]) -> None:
+    """What it installs is here."""
+    wanted = words[-1].replace("~/.ansible/collections/ansible_collections/accel/kubernetes/", "")
+    assert words[1] == "install"
+    assert (ROOT / wanted).exists(), wanted
+
+
+CHECKS: dict[str, Callable[[list[str]], None]] = {
+    "ansible-playbook": playbook,
+    "kubectl": kubectl,
+    "kube-accel": kube_accel,
+    "pip": pip,
+}
+
+
+def check(command: str) -> None:
+    """Fails where the command cannot be what it says."""
+    for version in re.findall(r"accel-kubernetes-(\d+(?:\.\d+)+)", command):
+        assert version == VERSION, f"the collection is {VERSION}"
+    for pattern, test in RUN_BY.items():
+        if re.fullmatch(pattern, command):
+            assert (ROOT / test).exists(), f"{test}, which runs it, is gone"
+            targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            assert command.split()[0] != "make" or command.split()[1] in targets
+            return
+    if any(re.fullmatch(pattern, command) for pattern in BY_HAND):
+        return
+    words = shlex.split(command)
+    found = CHECKS.get(words[0].rpartition("/")[2])
+    assert found is not None, "no test runs it, and nothing here checks it: add it to a table of this file"
+    try:
+        found(words)
+    except SystemExit as ended:
+        pytest.fail(f"its options are wrong ({ended})")
+
+
+@pytest.mark.parametrize("command", sorted({each for _, each in commands()}))
+def test_a_command_is_run_by_a_test_or_is_right_as_far_as_can_be_told(command: str) -> None:
+    check(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "make coffee",
+        "ansible-playbook accel.kubernetes.fly",
+        "ansible-playbook accel.kubernetes.site --chek",
+        "ansible-playbook accel.kubernetes.site -e gpu_plugin_image=x",
+        """ansible-playbook accel.kubernetes.report -e '{"report_prize": 1}'""",
+        "kubectl inspect gpu --detail-pods NODE",
+        "kubectl -n kube-system logs -l app.kubernetes.io/name=kube-accel-extnder",
+        "kubectl -n kube-system get configmap kube-accel-qouta",
+        "kubectl get pods --watch-closely",
+        "kubectl delete node gpu-1",
+        "pip install -r requirement.txt",
+        "kube-accel validat",
+        "rm -rf /var/lib/kube-accel",
+        "ansible-galaxy collection install accel-kubernetes-9.9.9.tar.gz",
+    ],
+)
+def test_a_wrong_command_is_seen(command: str) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check(command)
+
+
+def test_commands_are_found_in_every_kind_of_page() -> None:
+    found = {str(page.relative_to(ROOT)): command for page, command in commands()}
+    assert {"README.md", "docs/report.md", "docs/runbooks/GpuLost.md", "roles/driver/README.md"} <= set(found)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What docs and examples have pods ask for is what our nodes offer, and the extender takes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from kube_accel.model import Mode
+from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, mode_of
+from kube_accel.sharing.request import RequestRefused, pod_request
+
+ROOT = Path(__file__).parents[3]
+EXAMPLES = sorted(path for name in ("kserve", "kubeflow") for path in (ROOT / "examples" / name).glob("*.yml"))
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
+SHARED = {name for each in PROFILES.values() for name in (each.core_resource, each.memory_resource) if name}
+WHOLE = re.compile(rf"{re.escape(WHOLE_GPU_RESOURCE)}(\.shared)?|nvidia\.com/mig-[1-7]g\.[1-9]\d*gb(\.me)?")
+
+
+def limits_of(document: Any) -> Iterator[dict[str, Any]]:
+    """The limits anywhere in an object of any kind."""
+    if isinstance(document, dict):
+        for key, value in document.items():
+            if key in ("resources", "resourcesPerNode") and isinstance(value, dict):
+                yield value.get("limits", {})
+            yield from limits_of(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from limits_of(value)
+
+
+def modes_asked(document: Any) -> list[Mode]:
+    """The mode that each container of it asks for; fails where our nodes or our extender would not do it."""
+    asked = []
+    for limits in limits_of(document):
+        ours = {name: amount for name, amount in limits.items() if "/" in name}
+        unknown = {name for name in ours if name not in SHARED and not WHOLE.fullmatch(name)}
+        assert not unknown, f"no mode offers {unknown}"
+        assert all(type(amount) is int and amount > 0 for amount in ours.values()), ours
+        try:
+            pod_request({"spec": {"containers": [{"name": "it", "resources": {"limits": ours}}]}})
+        except RequestRefused as refused:
+            pytest.fail(str(refused))
+        modes = {mode_of(name) for name in ours}
+        assert len(modes) <= 1, ours
+        asked += [mode for mode in modes if mode is not None]
+    return asked
+
+
+def blocks(path: Path) -> Iterator[Any]:
+    """The objects in the YAML blocks of a page; parts of objects are not meant."""
+    for text in re.findall(r"^ *```yaml\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL):
+        yield from yaml.safe_load_all(text)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_an_example_asks_for_what_nodes_offer_and_says_what_it_needs(path: Path) -> None:
+    text = path.read_text()
+    documents = list(yaml.safe_load_all(text))
+    assert all({"apiVersion", "kind", "metadata", "spec"} <= set(each) for each in documents)
+    needed = re.search(r"^# Needs: .*?gpu_mode (\w+)", text, re.MULTILINE | re.DOTALL)
+    assert needed is not None
+    assert {mode.value for mode in modes_asked(documents)} == {needed[1]}
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
+def test_a_page_asks_for_what_nodes_offer(path: Path) -> None:
+    modes_asked(list(blocks(path)))
+
+
+def test_the_guide_to_modes_shows_a_pod_for_each() -> None:
+    pods = [each for each in blocks(ROOT / "docs/modes.md") if each.get("kind") == "Pod"]
+    assert set(modes_asked(pods)) == set(Mode)
+    names = {name for pod in pods for limits in limits_of(pod) for name in limits}
+    assert {WHOLE_GPU_RESOURCE, f"{WHOLE_GPU_RESOURCE}.shared"} | SHARED < names
+
+
+@pytest.mark.parametrize(
+    ("limits", "wrong"),
+    [
+        ({"tencent.com/vcuda-core": 30}, "needs some of its memory"),
+        ({"nvidia.com/mps-core": 130, "nvidia.com/mps-memory": 4}, "ask for 1 to 99"),
+        ({"nvidia.com/mps-core": 30, "tencent.com/vcuda-memory": 4}, "no one node offers"),
+        ({"nvidia.com/gpumem": 4000}, "no mode offers"),
+    ],
+)
+def test_a_wrong_amount_is_seen(limits: dict[str, int], wrong: str) -> None:
+    with pytest.raises((AssertionError, pytest.fail.Exception), match=wrong):
+        modes_asked({"spec": {"template": {"containers": [{"resources": {"limits": limits}}]}}})
