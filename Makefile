@@ -16,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo test test-full lint sanity molecule pytest test-cluster soak bench native image clean
+.PHONY: help setup demo pictures docs test test-full checks lint sanity importer molecule pytest test-cluster soak churn bench native image bundle clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -31,11 +31,22 @@ setup: .build/ready ## Create the Python environment and the tools the tests use
 demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no cluster, no root.
 	@python -m demo
 
-test: setup lint sanity molecule pytest ## What CI runs.
+pictures: setup ## Make docs/images anew, which a test compares; the report's needs a Chromium on PATH.
+	@python -m pictures
+
+docs: setup ## Make docs/variables.md and the table in docs/metrics.md anew, which tests compare.
+	@PYTHONPATH=$(PYTHONPATH):$(KUBE_ACCEL)/src python tests/tools/metrics_table.py
+	@python tests/tools/variables.py
+
+test: setup checks pytest ## What CI runs.
+
+# Each of them is busy with one thing at a time.
+checks: setup
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target SCENARIO="$(SCENARIO)" lint sanity molecule
 
 test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
 test-full: FULL = yes
-test-full: test ## What CI runs, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes.
+test-full: test importer ## What CI runs, galaxy-importer, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes.
 
 lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ruff check .
@@ -47,8 +58,11 @@ lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 sanity: setup ## ansible-test sanity on a copy of the collection.
 	@tests/tools/sanity.sh $(STAGE)
 
+importer: setup ## What Galaxy says of the collection: galaxy-importer on the archive.
+	@tests/tools/importer.sh
+
 molecule: setup ## The whole site on the simulated cluster: make molecule [SCENARIO="default sharing"].
-	@$(MAKE) --no-print-directory --jobs=2 $(if $(word 2,$(SCENARIO)),--output-sync=target) $(addprefix molecule-,$(SCENARIO))
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) $(if $(word 2,$(SCENARIO)),--output-sync=target) $(addprefix molecule-,$(SCENARIO))
 
 molecule-%: setup
 	@# Named, since molecule empties this directory: an inherited or empty value would name another.
@@ -60,13 +74,16 @@ pytest: setup ## Unit tests, simulator conformance, property tests.
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
 	  tests/tools/image.sh && python -m hosts containerd .cache/containerd-2 && \
-	  tests/tools/machine.sh pytest tests/cluster && \
+	  tests/tools/machine.sh pytest -m 'not soak' tests/cluster && \
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py); \
-	  else pytest tests/cluster; fi
+	  else pytest -m 'not soak' tests/cluster; fi
 
 soak: setup ## Ten thousand random steps of a plugin and what it lives with, damaged files and questions for the interposer; about an hour.
 	KUBE_ACCEL_EXAMPLES=250 pytest tests/unit/kube_accel/plugin/test_stateful.py
 	KUBE_ACCEL_FUZZ_SECONDS=600 KUBE_ACCEL_FUZZ_SEED=$$RANDOM pytest tests/native/test_fuzz.py
+
+churn: setup ## On a real one-node Kubernetes: 100 pods come and go for 10 minutes in each fractional mode, and what serves them is killed in turn; root.
+	@tests/tools/image.sh && tests/tools/machine.sh pytest -s tests/cluster/test_churn.py
 
 bench: setup ## Measure the shipped commands from outside: make bench BENCH=plugin.
 	@python -m bench.$(or $(BENCH),plugin) $(BENCH_ARGS)
@@ -76,6 +93,9 @@ native: ## The interposer, .build/native/<arch>: make native [ARCH=aarch64], by 
 
 image: setup ## The daemons' image archive: make image [BASE=root file system or archive] [ARCH=arm64].
 	@tests/tools/image.sh
+
+bundle: image ## What a network without a way out needs, in one archive: make bundle [BASE=...] [ARCH=arm64].
+	@python -m bundle
 
 clean: ## Remove what the other targets made.
 	rm -rf .build .cache .venv .hypothesis .*_cache

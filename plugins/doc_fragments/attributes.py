@@ -24,3 +24,18 @@ attributes:
     support: full
     membership: [accel.kubernetes.accel]
 """
+
+    INFO_MODULE = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+    details: Changes nothing in any case.
+  diff_mode:
+    support: none
+  idempotent:
+    support: full
+  platform:
+    support: full
+    platforms: posix
+"""

@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator, Tuple, Type
+from typing import Any, Dict, Iterator, Tuple, Type
 
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.exceptions import CoreException
 
 try:
@@ -18,8 +19,17 @@ else:
     _EXPECTED = (CoreException, DynamicApiError, HTTPError)
 
 
+_PAGE = 500
+_PATIENCE = 30
+"""Seconds without a byte from a pod or its log."""
+
+
 class ApiServerError(Exception):
-    """The API server was not reached, or refused; says so in one sentence."""
+    """The API server was not reached, or refused; says so in one sentence. ``status`` is its HTTP status, 0 without."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @contextlib.contextmanager
@@ -32,4 +42,33 @@ def explained() -> Iterator[None]:
         if status is None:
             raise ApiServerError(f"the API server was not reached: {error}") from error
         text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
-        raise ApiServerError(f"the API server refused with status {status}: {text.strip()}") from error
+        raise ApiServerError(f"the API server refused with status {status}: {text.strip()}", int(status)) from error
+
+
+def objects(client: K8SClient, kind: str, api_version: str = "v1", **selected: str) -> Iterator[Dict[str, Any]]:
+    """All objects of a kind, page by page; ``selected`` by ``namespace``, ``label_selector``, ``field_selector``.
+
+    To be used within ``explained``.
+    """
+    resource, following = client.resource(kind, api_version), None
+    while True:
+        more: Dict[str, str] = {"_continue": following} if following else {}
+        page = client.get(resource, limit=_PAGE, **selected, **more).to_dict()
+        yield from page["items"]
+        following = page["metadata"].get("continue")
+        if not following:
+            return
+
+
+def text_at(client: K8SClient, path: str, most: int) -> str:
+    """The beginning of what is at a path that is no object, as a log or a page of a pod: ``most`` bytes.
+
+    Raises ApiServerError.
+    """
+    with explained():
+        headers = {"Accept": "text/plain"}
+        answer = client.client.request("GET", path, header_params=headers, serialize=False, _request_timeout=_PATIENCE)
+        try:
+            return bytes(answer.read(most)).decode(errors="replace")
+        finally:
+            answer.close()

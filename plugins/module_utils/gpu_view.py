@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
 
 INVENTORY = "kube-accel.io/inventory"
+ASSIGNMENT = "kube-accel.io/assignment"
 MODE_LABEL = "nvidia-device-enable"
 CGPU_LABEL = "cgpu"
 _VERSION = 1
@@ -24,13 +25,36 @@ NAMESPACE = "kube-system"
 """Where plugins run unless somebody says otherwise."""
 
 _LISTEN = re.compile(r"--listen=.*:([0-9]+)")
-_RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-mem|nvidia\.com/.+)\Z")
-_ENDED = ("Succeeded", "Failed")
-_USED = re.compile(r'accel_container_gpu_memory_used_bytes\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\} (\S+)')
+RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-mem|nvidia\.com/.+)\Z")
+"""Names of what pods ask for."""
+PAGE_BYTES = 8 << 20
+"""Of a plugin's ``/metrics``: more than a full node says."""
+ENDED = ("Succeeded", "Failed")
+"""Phases of a pod that holds nothing any more."""
+_SERIES = re.compile(r'(accel_[a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)\Z')
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
+
+_UNSEEN = re.compile(r"[^ -~]+")
+_LONGEST_WHY = 200
+_Pods = Mapping[Tuple[str, str], Mapping[str, Any]]
+"""By namespace and name."""
 
 Place = Tuple[str, str, str, str]
 """UUID, namespace, pod, container."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A line of a plugin's ``/metrics``."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def place(self) -> Place:
+        """Whose it is. Raises KeyError where it is no container's."""
+        return self.labels["uuid"], self.labels["namespace"], self.labels["pod"], self.labels["container"]
 
 
 @dataclass(frozen=True)
@@ -44,6 +68,8 @@ class Tenant:
     memory_bytes: int
     used_bytes: Optional[int] = None
     """None where nothing tells."""
+    why: str = ""
+    """Why it has this GPU, as its pod tells; empty where nothing tells."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +145,15 @@ def view(
     problems: Sequence[str] = (),
 ) -> ClusterView:
     """The cluster by its objects. ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out."""
-    seen = [found for found in (_node(item, used or {}) for item in nodes) if found is not None]
+    pods = list(pods)
+    told = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in pods}
+    seen = [found for found in (_node(item, used or {}, told) for item in nodes) if found is not None]
     seen.sort(key=lambda node: node.name)
     holding = {(t.namespace, t.pod, node.name) for node in seen for gpu in node.gpus for t in gpu.tenants}
     waiting = [found for found in (_waiting(item, holding) for item in pods) if found is not None]
     waiting.sort(key=lambda pod: (pod.namespace, pod.pod))
-    told = [f"node {node.name}: {node.problem}" for node in seen if node.problem]
-    return ClusterView(tuple(seen), tuple(waiting), (*told, *problems))
+    unclear = [f"node {node.name}: {node.problem}" for node in seen if node.problem]
+    return ClusterView(tuple(seen), tuple(waiting), (*unclear, *problems))
 
 
 def narrowed(found: ClusterView, mode: str = "", names: Sequence[str] = ()) -> ClusterView:
@@ -162,17 +190,50 @@ def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE)
 def read_used(text: str) -> Dict[Place, int]:
     """Bytes in use by container, from what a plugin says on ``/metrics``."""
     found = {}
-    for line in text.splitlines():
-        match = _USED.match(line)
-        if match is None:
-            continue
-        labels = {name: _unescaped(value) for name, value in _LABEL.findall(match.group(1))}
-        try:
-            place = (labels["uuid"], labels["namespace"], labels["pod"], labels["container"])
-            found[place] = int(float(match.group(2)))
-        except (KeyError, ValueError, OverflowError):
-            continue
+    for sample in read_samples(text):
+        if sample.name == "accel_container_gpu_memory_used_bytes":
+            try:
+                found[sample.place] = int(sample.value)
+            except (KeyError, ValueError, OverflowError):
+                continue
     return found
+
+
+def read_pages(pages: Mapping[str, Callable[[], str]], failure: Type[Exception]) -> Tuple[Dict[Place, int], List[str]]:
+    """Bytes in use by container, from plugins' pages by node, and whose page was not had, and why.
+
+    A page is had by calling for it; ``failure`` is what that raises.
+    """
+    used, problems = {}, []
+    for name, page in pages.items():
+        try:
+            used.update(read_used(page()))
+        except failure as error:
+            problems.append(f"node {name}: what is used: {error}")
+    return used, problems
+
+
+def absent(found: ClusterView, names: Iterable[str]) -> List[str]:
+    """Those of the names that no node with GPUs has."""
+    return sorted(set(names) - {node.name for node in found.nodes})
+
+
+def read_samples(text: str) -> Iterator[Sample]:
+    """Everything a plugin says on ``/metrics`` that is a number."""
+    for name, labels, value in read_series(text):
+        try:
+            yield Sample(name, labels, float(value))
+        except ValueError:
+            continue
+
+
+def read_series(text: str) -> Iterator[Tuple[str, Dict[str, str], str]]:
+    """Name, labels and value as it is written, of all of ours in a page of Prometheus' text format."""
+    for line in text.splitlines():
+        match = _SERIES.match(line)
+        if match is not None:
+            labels = {name: _unescaped(value) for name, value in _LABEL.findall(match.group(2) or "")}
+            yield match.group(1), labels, match.group(3)
 
 
 def document(found: ClusterView) -> Dict[str, Any]:
@@ -237,13 +298,14 @@ def _gpu_document(gpu: GpuView) -> Dict[str, Any]:
                 "cores": tenant.cores,
                 "memory_bytes": tenant.memory_bytes,
                 "used_bytes": tenant.used_bytes,
+                "why": tenant.why,
             }
             for tenant in gpu.tenants
         ],
     }
 
 
-def _node(item: Mapping[str, Any], used: Mapping[Place, int]) -> Optional[NodeView]:
+def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Optional[NodeView]:
     """The node of an object; None for one that neither has our GPUs nor is to have some."""
     metadata = item["metadata"]
     labels = metadata.get("labels") or {}
@@ -260,11 +322,12 @@ def _node(item: Mapping[str, Any], used: Mapping[Place, int]) -> Optional[NodeVi
         said = json.loads(text)
         if said["version"] != _VERSION:
             raise ValueError(f"version {said['version']!r}")
-        gpus = tuple(sorted((_gpu(entry, used) for entry in said["gpus"]), key=lambda gpu: gpu.index))
+        mode = str(said.get("mode"))
+        gpus = tuple(sorted((_gpu(entry, used, pods, mode) for entry in said["gpus"]), key=lambda gpu: gpu.index))
         silent = any("held" not in entry for entry in said["gpus"])
         problem = "kubelet has not told who holds what" if silent else _readiness(item)
         return replace(node, mode=str(said["mode"]), gpus=gpus, problem=problem)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         problem = f"annotation {INVENTORY} is not what this version reads: {error!r}; is its plugin newer?"
         return replace(node, problem=problem)
 
@@ -277,14 +340,15 @@ def _readiness(item: Mapping[str, Any]) -> str:
     return f"it is not ready, and this was last heard: {ready.get('message') or ready.get('reason')}"
 
 
-def _gpu(entry: Mapping[str, Any], used: Mapping[Place, int]) -> GpuView:
+def _gpu(entry: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods, mode: str) -> GpuView:
     uuid, memory = str(entry["uuid"]), int(entry["memoryBytes"])
     tenants = []
     for holding in entry.get("held") or ():
         names = (str(holding["namespace"]), str(holding["pod"]), str(holding["container"]))
         whole = "cores" not in holding
         amounts = (WHOLE, memory) if whole else (int(holding["cores"]), int(holding["memoryBytes"]))
-        tenants.append(Tenant(*names, *amounts, used_bytes=used.get((uuid, *names))))
+        why = _why(pods.get(names[:2]), names[2], uuid, mode)
+        tenants.append(Tenant(*names, *amounts, used_bytes=used.get((uuid, *names)), why=why))
     return GpuView(
         uuid,
         int(entry["index"]),
@@ -296,11 +360,29 @@ def _gpu(entry: Mapping[str, Any], used: Mapping[Place, int]) -> GpuView:
     )
 
 
+def _why(pod: Optional[Mapping[str, Any]], container: str, uuid: str, mode: str) -> str:
+    """What the extender wrote into the pod, whose owner may have written over it, or that it did not choose."""
+    if pod is None:
+        return ""
+    text = (pod["metadata"].get("annotations") or {}).get(ASSIGNMENT)
+    if text is None:
+        return "chosen on the node: no extender assigned it" if mode != "pgpu" else ""
+    try:
+        said = json.loads(text)
+        assigned = {share["uuid"] for share in said["containers"][container]}
+        reason = said.get("why", {}).get(container, "")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return "its pod's assignment cannot be read"
+    if uuid not in assigned:
+        return "chosen on the node, instead of the one that the extender assigned"
+    return _UNSEEN.sub(" ", reason)[:_LONGEST_WHY] if isinstance(reason, str) else ""
+
+
 def _waiting(item: Mapping[str, Any], holding: Iterable[Tuple[str, str, str]]) -> Optional[Waiting]:
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     wants = _wants(spec)
     node = str(spec.get("nodeName") or "")
-    if not wants or status.get("phase") in _ENDED or (metadata["namespace"], metadata["name"], node) in holding:
+    if not wants or status.get("phase") in ENDED or (metadata["namespace"], metadata["name"], node) in holding:
         return None
     reason = _not_started(status) if node else _not_scheduled(status)
     return Waiting(metadata["namespace"], metadata["name"], node, wants, reason)
@@ -311,7 +393,7 @@ def _wants(spec: Mapping[str, Any]) -> Dict[str, str]:
     found: Dict[str, List[str]] = {}
     for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
         for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            if _RESOURCE.match(name):
+            if RESOURCE.match(name):
                 found.setdefault(name, []).append(str(amount))
     return {name: "+".join(amounts) for name, amounts in sorted(found.items())}
 

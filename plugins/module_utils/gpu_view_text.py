@@ -96,6 +96,12 @@ def _node(node: NodeView) -> str:
     allocated, total = sums["allocated_bytes"], sums["memory_bytes"]
     lines += [f"Allocated : {gib(allocated)} ({_percent(allocated, total)})", f"Total :     {gib(total)}"]
     lines += [f"GPU {gpu.index} is {gpu.health}: {gpu.reason}" for gpu in node.gpus if gpu.health != "healthy"]
+    lines += [
+        f"Why GPU {gpu.index} for {tenant.namespace}/{tenant.pod} {tenant.container}: {tenant.why}"
+        for gpu in node.gpus
+        for tenant in gpu.tenants
+        if tenant.why
+    ]
     return "\n".join(lines)
 
 

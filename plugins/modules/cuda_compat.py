@@ -124,19 +124,9 @@ options:
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.info_module
 requirements:
   - kubernetes, for O(node) and O(pod)
-attributes:
-  check_mode:
-    support: full
-    details: Changes nothing in any case.
-  diff_mode:
-    support: none
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: posix
 seealso:
   - module: accel.kubernetes.nvml_facts
 author:

@@ -39,20 +39,10 @@ options:
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.info_module
 requirements:
   - kubernetes
   - jmespath, with O(query)
-attributes:
-  check_mode:
-    support: full
-    details: Changes nothing in any case.
-  diff_mode:
-    support: none
-  idempotent:
-    support: full
-  platform:
-    support: full
-    platforms: posix
 author:
   - Accel Kubernetes contributors (@accel-kubernetes)
 """
@@ -132,13 +122,19 @@ csv:
 
 import copy
 import traceback
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from functools import partial
+from typing import Optional
 
 from ansible.module_utils.basic import missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view, gpu_view_text
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
+    ApiServerError,
+    explained,
+    objects,
+    text_at,
+)
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
-from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
 
 JMESPATH_MISSING = None
@@ -148,8 +144,6 @@ try:
 except ImportError:
     jmespath, JMESPathError = None, ValueError
     JMESPATH_MISSING = traceback.format_exc()
-
-_PAGE = 500
 
 
 def main() -> None:
@@ -166,13 +160,14 @@ def main() -> None:
     try:
         with explained():
             client = get_api_client(module=module)
-            nodes, pods = list(_objects(client, "Node")), list(_objects(client, "Pod"))
+            nodes, pods = list(objects(client, "Node")), list(objects(client, "Pod"))
         paths = gpu_view.metrics_paths(pods, module.params["plugins_namespace"]) if module.params["used"] else {}
-        used, problems = _used(client, paths)
+        pages = {name: partial(text_at, client, path, gpu_view.PAGE_BYTES) for name, path in paths.items()}
+        used, problems = gpu_view.read_pages(pages, ApiServerError)
     except ApiServerError as error:
         module.fail_json(msg=str(error))
     found = gpu_view.view(nodes, pods, used, problems)
-    missing = sorted(set(module.params["nodes"]) - {node.name for node in found.nodes})
+    missing = gpu_view.absent(found, module.params["nodes"])
     if missing:
         known = ", ".join(node.name for node in found.nodes) or "none"
         module.fail_json(msg=f"no node with GPUs is called {', '.join(missing)}; there are: {known}")
@@ -200,31 +195,6 @@ def _compiled(module: AnsibleK8SModule) -> Optional[object]:
         return jmespath.compile(query)
     except JMESPathError as error:
         module.fail_json(msg=f"query is not a JMESPath expression: {error}")
-
-
-def _objects(client: K8SClient, kind: str) -> Iterator[Dict[str, Any]]:
-    """All objects of a kind, page by page."""
-    resource, following = client.resource(kind, "v1"), None
-    while True:
-        page = client.get(resource, limit=_PAGE, **({"_continue": following} if following else {})).to_dict()
-        yield from page["items"]
-        following = page["metadata"].get("continue")
-        if not following:
-            return
-
-
-def _used(client: K8SClient, paths: Mapping[str, str]) -> Tuple[Dict[gpu_view.Place, int], List[str]]:
-    """What plugins say, and whose answer is missing, and why."""
-    used, problems = {}, []
-    for name, path in paths.items():
-        try:
-            with explained():
-                answer = client.client.request("GET", path, header_params={"Accept": "text/plain"}, serialize=False)
-        except ApiServerError as error:
-            problems.append(f"node {name}: what is used: {error}")
-        else:
-            used.update(gpu_view.read_used(answer.data.decode(errors="replace")))
-    return used, problems
 
 
 if __name__ == "__main__":

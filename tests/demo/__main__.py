@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from demo.cluster import Cluster, Wish, simulated_cluster
 from demo.picture import picture
 from demo.playbook import run_site
 from demo.story import DemoError, Story, until
+from demo.usage import report, scraped
 from kube_accel.plugin.ledger import refusals
 from sim.cluster import namespace
 from sim.inventory import write_inventory
@@ -69,6 +71,7 @@ def tell(root: Path, story: Story) -> None:
     """The story itself. Raises DemoError where it does not come out."""
     output = REPOSITORY / ".build" / "demo"
     output.mkdir(parents=True, exist_ok=True)
+    began = time.time()
 
     story.chapter("A bare cluster: one control plane, two nodes of 8 H100, two of a T4, nothing installed")
     with simulated_cluster(root, SPEC, story):
@@ -79,24 +82,28 @@ def tell(root: Path, story: Story) -> None:
         story.chapter("ansible-playbook accel.kubernetes.site")
         run_site(inventory, output / "site-1.log", story)
 
-        whole_gpus(cluster, story)
-        enforced(cluster, root, story)
-        shares(cluster, story)
+        with scraped(root, cluster.plugins(), story) as prometheus:
+            whole_gpus(cluster, story)
+            enforced(cluster, root, story)
+            shares(cluster, story)
 
-        story.chapter("Who has which slice")
-        gpus = cluster.gpus()
-        story.show(table(gpus))
-        image = output / "allocation.svg"
-        image.write_text(picture(gpus))
-        story.say(f"picture of it: {image}")
+            story.chapter("Who has which slice")
+            gpus = cluster.gpus()
+            story.show(table(gpus))
+            image = output / "allocation.svg"
+            image.write_text(picture(gpus))
+            story.say(f"picture of it: {image}")
 
-        broken_gpu(cluster, root, story)
+            broken_gpu(cluster, root, story)
 
-        story.chapter("ansible-playbook accel.kubernetes.site, again")
-        again = run_site(inventory, output / "site-2.log", story)
-        if any(counters["changed"] for counters in again.values()):
-            raise DemoError(f"the second run changed something; see {output / 'site-2.log'}")
-        story.say("the second run changed nothing")
+            story.chapter("ansible-playbook accel.kubernetes.site, again")
+            again = run_site(inventory, output / "site-2.log", story)
+            if any(counters["changed"] for counters in again.values()):
+                raise DemoError(f"the second run changed something; see {output / 'site-2.log'}")
+            story.say("the second run changed nothing")
+
+            story.chapter("ansible-playbook accel.kubernetes.report: who used how much of the GPUs, and who pays")
+            report(root, prometheus, began, output, story)
     story.chapter("Done: nothing is left running, nothing is left on disk but")
     for path in sorted(output.iterdir()):
         story.show(f"   {path}")

@@ -96,6 +96,16 @@ class Cluster:
         to_dict = self._api.api_client.sanitize_for_serialization
         return rows(to_dict(node) for node in self._api.list_node().items)
 
+    def plugins(self) -> list[str]:
+        """Where the nodes' plugins serve their metrics: address and port."""
+        return [
+            f"{pod.status.pod_ip}:{port.container_port}"
+            for pod in self._api.list_namespaced_pod("kube-system").items
+            for container in pod.spec.containers
+            for port in container.ports or ()
+            if container.name == "kube-accel" and port.name == "metrics"
+        ]
+
     def create_namespace(self, name: str) -> None:
         self._api.create_namespace({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 

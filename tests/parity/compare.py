@@ -12,17 +12,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
-from bench.node import Node, simulated_node
-from bench.plugin import PEER, Command, ours, peer
+from bench.node import NAME, Node, simulated_node
+from bench.plugin import PEER, Command, in_place, ours, peer, wait
 from kube_accel.kube.channel import open_channel
 from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.model import Mode
 
+LABELLER = "gpu-feature-discovery"
+PREFIX = "nvidia.com/"
+TIMESTAMP = "nvidia.com/gfd.timestamp"
 START_SECONDS = 60.0
 SHARED = """
 version: v1
@@ -105,22 +109,75 @@ class Difference:
 def offer(case: Case, command: Command) -> Offer:
     """What a plugin offers and answers. Raises RuntimeError when it does not come to offer what the case says."""
     with simulated_node(case.profile, Mode.PGPU) as node:
-        words = command(node)
-        if case.configuration:
-            file = node.root / "plugin.yaml"
-            file.write_text(case.configuration)
-            words = [*words, f"--config-file={file}"]
+        words = [*command(node), *_configured(case, node)]
         log = node.root / "plugin.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(words, env=node.environment, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            node.kubelet.wait(lambda: node.kubelet.allocatable() == dict(case.offered), START_SECONDS)
-            return _asked(node)
-        except TimeoutError as error:
-            raise RuntimeError(f"{case.name}: {words[0]}: {error}; its log: {log.read_text()[-2000:]}") from error
-        finally:
-            process.kill()
-            process.wait()
+        with _running(node, words, log):
+            try:
+                node.kubelet.wait(lambda: node.kubelet.allocatable() == dict(case.offered), START_SECONDS)
+                return _asked(node)
+            except TimeoutError as error:
+                raise RuntimeError(f"{case.name}: {words[0]}: {error}; its log: {log.read_text()[-2000:]}") from error
+
+
+@contextmanager
+def _running(node: Node, words: Sequence[str], log: Path) -> Iterator[None]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(words, env=node.environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _configured(case: Case, node: Node) -> list[str]:
+    if not case.configuration:
+        return []
+    file = node.root / "plugin.yaml"
+    file.write_text(case.configuration)
+    return [f"--config-file={file}"]
+
+
+def our_labels(case: Case) -> dict[str, str]:
+    """What our plugin labels the node with. Raises RuntimeError."""
+    with simulated_node(case.profile, Mode.PGPU) as node:
+        _machine(node)
+
+        def labels() -> dict[str, str]:
+            return dict(node.store.get("nodes", "", NAME)["metadata"].get("labels", {}))
+
+        words = [*ours(node), *_configured(case, node)]
+        with _running(node, words, node.root / "plugin.log"):
+            wait(lambda: f"{PREFIX}gpu.product" in labels(), f"{case.name}: labels of the node", START_SECONDS)
+            return {name: value for name, value in labels().items() if name.startswith(PREFIX)}
+
+
+def their_labels(case: Case, labeller: Path) -> dict[str, str]:
+    """What NVIDIA's feature discovery would label the node with. Raises CalledProcessError."""
+    with simulated_node(case.profile, Mode.PGPU) as node:
+        machine, output = _machine(node), node.root / "features"
+        flags = ["--oneshot", "--use-node-feature-api=false", "--device-discovery-strategy=nvml"]
+        files = [f"--output-file={output}", f"--machine-type-file={machine}", *_configured(case, node)]
+        words = in_place(node, [str(labeller), *flags, *files])
+        subprocess.run(words, env=node.environment, check=True, capture_output=True, timeout=START_SECONDS)
+        return dict(line.partition("=")[::2] for line in output.read_text().split())
+
+
+def _machine(node: Node) -> Path:
+    file = node.root / "sys/class/dmi/id/product_name"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("PowerEdge XE9680\n")
+    return file
+
+
+def label_differences(case: str, our: Mapping[str, str], their: Mapping[str, str]) -> Iterator[Difference]:
+    """Every label that is another, or is lacking; of the time of labelling only whether it is there. Pure."""
+    our, their = (
+        {name: "a time" if name == TIMESTAMP else value for name, value in each.items()} for each in (our, their)
+    )
+    for name in sorted(our.keys() | their.keys()):
+        if our.get(name) != their.get(name):
+            yield Difference(case, f"label {name}", "node", _shown(our.get(name)), _shown(their.get(name)))
 
 
 def _asked(node: Node) -> Offer:
@@ -200,9 +257,9 @@ def _shown(value: object) -> str:
     return str(value) if value not in (None, "", [], (), {}) else "none"
 
 
-def binary() -> Path:
-    """Where NVIDIA's plugin is looked for."""
-    return Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin")) / PEER
+def binary(name: str = PEER) -> Path:
+    """Where NVIDIA's program is looked for."""
+    return Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin")) / name
 
 
 def compare(case: Case, theirs: Path) -> list[Difference]:
@@ -210,15 +267,22 @@ def compare(case: Case, theirs: Path) -> list[Difference]:
     return list(differences(case.name, offer(case, ours), offer(case, peer(theirs))))
 
 
+def compare_labels(case: Case, theirs: Path) -> list[Difference]:
+    """The differences between the labels of one case. Raises RuntimeError, CalledProcessError."""
+    return list(label_differences(case.name, our_labels(case), their_labels(case, theirs)))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="parity.compare", description="Compare our device plugin with NVIDIA's.")
     parser.add_argument("--peer", type=Path, default=binary(), help="NVIDIA's binary (default: %(default)s)")
-    theirs = parser.parse_args().peer
-    if not theirs.is_file():
-        print(f"no {theirs}: --peer says where NVIDIA's plugin is", file=sys.stderr)
-        return 2
+    parser.add_argument("--labeller", type=Path, default=binary(LABELLER), help="and for labels (default: %(default)s)")
+    arguments = parser.parse_args()
+    for theirs in (arguments.peer, arguments.labeller):
+        if not theirs.is_file():
+            print(f"no {theirs}: --peer and --labeller say where NVIDIA's programs are", file=sys.stderr)
+            return 2
     for case in CASES:
-        found = compare(case, theirs)
+        found = compare(case, arguments.peer) + compare_labels(case, arguments.labeller)
         print(f"== {case.name}: {len(found)} differences")
         for each in found:
             print(f"{each.kind}: {each.subject}\n  ours   {each.ours}\n  theirs {each.theirs}")

@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from parity.compare import CASES, Answer, Case, Device, Difference, Offer, binary, compare, differences
+from parity.compare import (
+    CASES,
+    LABELLER,
+    Answer,
+    Case,
+    Device,
+    Difference,
+    Offer,
+    binary,
+    compare,
+    compare_labels,
+    differences,
+    label_differences,
+)
 
 DOCUMENT = Path(__file__).parents[2] / "docs/parity.md"
 
@@ -31,7 +44,24 @@ def test_every_difference_is_justified_and_none_is_made_up(case: Case) -> None:
     if not binary().is_file():
         pytest.skip(f"NVIDIA's plugin is not here: no {binary()}; KUBEBUILDER_ASSETS names another directory")
     found = compare(case, binary())
-    assert {each.kind for each in found} == justified()[case.name], found
+    expected = {kind for kind in justified()[case.name] if not kind.startswith("label ")}
+    assert {each.kind for each in found} == expected, found
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_label_that_differs_is_justified(case: Case) -> None:
+    if not binary(LABELLER).is_file():
+        pytest.skip(f"NVIDIA's feature discovery is not here: no {binary(LABELLER)}")
+    found = compare_labels(case, binary(LABELLER))
+    assert {each.kind for each in found} == {kind for kind in justified()[case.name] if kind.startswith("label ")}, (
+        found
+    )
+
+
+def test_a_label_that_differs_is_seen() -> None:
+    our, their = {"a": "1", "b": "1", "nvidia.com/gfd.timestamp": "5"}, {"b": "2", "nvidia.com/gfd.timestamp": "6"}
+    found = [(each.kind, each.ours, each.theirs) for each in label_differences("case", our, their)]
+    assert found == [("label a", "1", "none"), ("label b", "1", "2")]
 
 
 WHOLE = Answer(

@@ -5,6 +5,7 @@
 #   ARCH=amd64      or arm64; another than this machine's needs BASE
 #   IMAGE_PYTHON=3.11  Python of BASE
 #   IMAGE=kube-accel:<version>
+#   OUT=.build         where the archive goes, and what it was assembled from: image/wheels, image/native
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source=roles/gpu_plugins/files/kube_accel
@@ -30,23 +31,27 @@ if [ -z "${BASE:-}" ] && [ ! -e "$base/complete" ]; then
 fi
 [ -n "${BASE:-}" ] || base=$base/root
 
+mkdir -p "${OUT:-.build}"
+out=$(cd "${OUT:-.build}" && pwd)
+parts=$out/image
+rm -rf "$parts" && mkdir "$parts"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 say "building the wheel"
 cp -rL "$source" "$work/source" # a build leaves files behind; links lead out of it
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-315532800} # the first day that a zip archive can tell
 uv build --quiet --wheel "$work/source" --out-dir "$work/own"
 say "fetching its dependencies for Python $python on $arch"
-python -m pip download --quiet --disable-pip-version-check --dest "$work/wheels" --only-binary :all: \
+python -m pip download --quiet --disable-pip-version-check --dest "$parts/wheels" --only-binary :all: \
   --python-version "$python" --implementation cp --abi "cp${python/./}" --abi abi3 --abi none \
   --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine" "$work"/own/*.whl 2>"$work/log" ||
   stop "$(grep -v '^WARNING' "$work/log")"
 
 say "compiling the interposer"
-"$source/native/build.sh" "$work/native" "$machine" || stop "the interposer for $machine needs gcc: install gcc-${machine/_/-}-linux-gnu"
+"$source/native/build.sh" "$parts/native" "$machine" || stop "the interposer for $machine needs gcc: install gcc-${machine/_/-}-linux-gnu"
 
 say "assembling"
-mkdir -p .build
-python - "$PWD/.build/kube-accel.tar" "${IMAGE:-kube-accel:$version}" "$arch" "$base" "$work/native" "$work"/wheels/*.whl >"$work/options" <<'P'
+python - "$out/kube-accel.tar" "${IMAGE:-kube-accel:$version}" "$arch" "$base" "$parts/native" "$parts"/wheels/*.whl >"$work/options" <<'P'
 import json, os, sys
 path, reference, architecture, base, native, *wheels = sys.argv[1:]
 exclude = ["usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "var/cache/*", "var/lib/apt/lists/*", "var/log/*"]
@@ -58,4 +63,4 @@ P
 ANSIBLE_PYTHON_INTERPRETER=$(command -v python) ANSIBLE_LOCALHOST_WARNING=false ANSIBLE_INVENTORY_UNPARSED_WARNING=false \
   ansible localhost -m accel.kubernetes.oci_archive -a "$(<"$work/options")" >"$work/result" || stop "$(<"$work/result")"
 say "$(sed -n 's/^    "\(reference\|digest\)": "\(.*\)",\?$/\2/p' "$work/result" | tac | paste -sd @)"
-say "$(du -h .build/kube-accel.tar | cut -f1) in .build/kube-accel.tar; on a node: ctr -n k8s.io images import kube-accel.tar"
+say "$(du -h "$out/kube-accel.tar" | cut -f1) in $out/kube-accel.tar; on a node: ctr -n k8s.io images import kube-accel.tar"

@@ -14,7 +14,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +25,7 @@ import trustme
 
 from sim.cluster import patch
 from sim.cluster.kinds import (
+    CUSTOM,
     KINDS,
     ApiError,
     Kind,
@@ -45,6 +46,8 @@ _BOOKMARK = 60.0
 _SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
 _METHODS = ("do_GET", "do_POST", "do_PUT", "do_PATCH", "do_DELETE")
 _ADMIN = "kubernetes-admin"
+PREVIOUS = ".previous.log"
+"""What the log of the container's run before ends in."""
 
 
 class TlsServer(ThreadingHTTPServer):
@@ -119,10 +122,17 @@ class Authority:
 
 
 class ApiServer:
-    """The API server of one cluster. ``logs`` maps (namespace, pod, container) to a log file."""
+    """The API server of one cluster. ``logs`` maps (namespace, pod, container) to a log file.
 
-    def __init__(self, store: Store, authority: Authority, logs: Callable[[Object, str], Path]) -> None:
+    ``custom`` are the groups whose CustomResourceDefinitions are installed.
+    """
+
+    def __init__(
+        self, store: Store, authority: Authority, logs: Callable[[Object, str], Path], custom: Iterable[str] = ()
+    ) -> None:
         self.store, self.authority, self.logs = store, authority, logs
+        missing = CUSTOM.difference(custom)
+        self.kinds = {plural: kind for plural, kind in KINDS.items() if kind.group not in missing}
         self._tokens: dict[str, str] = {}
         self.admin_token = self.token(_ADMIN)
         handler = type("Handler", (_Handler,), {"api": self})
@@ -189,7 +199,7 @@ _PATH = re.compile(r"/(?:api|apis/(?P<group>[^/]+))/v1(?:/namespaces/(?P<namespa
                    r"(?:/(?P<name>[^/]+)(?:/(?P<sub>[a-z]+)(?:/(?P<rest>.*))?)?)?/?")  # fmt: skip
 
 
-def _route(target: str) -> _Request:
+def _route(target: str, kinds: Mapping[str, Kind]) -> _Request:
     url = urlsplit(target)
     query = {key: values[-1] for key, values in parse_qs(url.query, keep_blank_values=True).items()}
     path = url.path
@@ -197,7 +207,7 @@ def _route(target: str) -> _Request:
     if namespaced:
         return _Request(KINDS["namespaces"], "", namespaced[1] or "", query=query)
     match = _PATH.fullmatch(path)
-    kind = KINDS.get(match["plural"]) if match else None
+    kind = kinds.get(match["plural"]) if match else None
     if not match or not kind or kind.group != (match["group"] or "") or (match["namespace"] and not kind.namespaced):
         group = (re.match(r"/apis/([^/]+)", path) or ["", ""])[1]
         if "." in group and not group.endswith(".k8s.io"):
@@ -211,9 +221,9 @@ def _route(target: str) -> _Request:
     return _Request(kind, match["namespace"] or "", match["name"] or "", subresource, rest, query)
 
 
-def _discovery(path: str) -> Object | None:
+def _discovery(path: str, kinds: Collection[Kind]) -> Object | None:
     """The discovery document at a path, or None."""
-    groups = sorted({kind.group for kind in KINDS.values() if kind.group})
+    groups = sorted({kind.group for kind in kinds if kind.group})
 
     def group(name: str) -> Object:
         version = {"groupVersion": f"{name}/v1", "version": "v1"}
@@ -221,7 +231,7 @@ def _discovery(path: str) -> Object | None:
 
     def resources(name: str) -> Object:
         entries: list[Object] = []
-        for kind in (kind for kind in KINDS.values() if kind.group == name):
+        for kind in (kind for kind in kinds if kind.group == name):
             common = {"namespaced": kind.namespaced, "kind": kind.name}
             entry = {"name": kind.plural, "singularName": kind.name.lower(), **common, "verbs": _VERBS}
             entries.append(entry | ({"shortNames": list(kind.short)} if kind.short else {}))
@@ -270,11 +280,11 @@ class _Handler(BaseHTTPRequestHandler):
             if not self.api.user(self.headers.get("Authorization", ""), certificate):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             path = urlsplit(self.path).path
-            document = _discovery(path) if self.command == "GET" else None
+            document = _discovery(path, self.api.kinds.values()) if self.command == "GET" else None
             if document:
                 self._send(200, document)
                 return
-            request = _route(self.path)
+            request = _route(self.path, self.api.kinds)
             if request.subresource == "proxy":
                 self._proxy(request, body)
             else:
@@ -425,11 +435,16 @@ class _Handler(BaseHTTPRequestHandler):
         if request.query.get("follow") in ("true", "1"):
             raise not_simulated("log with follow")
         path = self.api.logs(pod, wanted)
+        if request.query.get("previous") in ("true", "1"):
+            path = path.with_suffix(PREVIOUS)
+            if not path.exists():
+                raise bad_request(f'previous terminated container "{wanted}" in pod "{request.name}" not found')
         if not path.exists():
             raise bad_request(f'container "{wanted}" in pod "{request.name}" is waiting to start: ContainerCreating')
         lines = path.read_bytes().splitlines(keepends=True)
         tail = int(request.query.get("tailLines", len(lines)))
-        self._send(200, b"".join(lines[-tail:] if tail else []), "text/plain")
+        text = b"".join(lines[-tail:] if tail else [])
+        self._send(200, text[: int(request.query.get("limitBytes", len(text)))], "text/plain")
 
     def _proxy(self, request: _Request, body: bytes) -> None:
         """Pass the request on to a pod, or a ready one of a service; ``name`` is [scheme:]name[:port]."""

@@ -39,6 +39,8 @@ class Spec:
     """Further control planes, whose schedulers elect a leader among them all."""
     driver_versions: tuple[str, ...] = ()
     """Driver installers to offer; those of the profiles when empty."""
+    custom: tuple[str, ...] = ()
+    """API groups whose CustomResourceDefinitions are installed."""
 
     def __post_init__(self) -> None:
         names = [self.control_plane, *self.standby, *(node.name for node in self.nodes)]
@@ -55,7 +57,7 @@ class Spec:
         document = yaml.safe_load(path.read_text())
         try:
             nodes = tuple(NodeSpec(**node) for node in document.pop("nodes"))
-            more = {key: tuple(document.pop(key, ())) for key in ("standby", "driver_versions")}
+            more = {key: tuple(document.pop(key, ())) for key in ("standby", "driver_versions", "custom")}
             return cls(nodes=nodes, **more, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(
@@ -90,7 +92,7 @@ class Cluster:
         self.root, self.spec, self._say = root, spec, say
         self.store = Store()
         self.authority = Authority()
-        self.api = ApiServer(self.store, self.authority, self._log_path)
+        self.api = ApiServer(self.store, self.authority, self._log_path, spec.custom)
         self.kubeconfig = root / "admin.conf"
         self.nodes: dict[str, NodeAgent] = {}
         self._controllers = Controllers(self.store)

@@ -70,11 +70,15 @@ class Controllers:
             if where in pods:
                 pods[where].append(pod)
         desired = [name for name, wanted in nodes.items() if wanted]
-        update = owner["spec"].get("updateStrategy", {}).get("rollingUpdate") or {}
+        strategy = owner["spec"].get("updateStrategy", {})
+        update = strategy.get("rollingUpdate") or {}
         surge = _share(update.get("maxSurge", 0), len(desired))
         live = {name: [pod for pod in pods[name] if not pod["metadata"].get("deletionTimestamp")] for name in desired}
         fresh = {name: [pod for pod in live[name] if _hash(pod) == revision] for name in desired}
         stale = {name: [pod for pod in live[name] if _hash(pod) != revision] for name in desired}
+        if strategy.get("type") == "OnDelete":
+            # Whoever deletes a pod has it made anew; until then it stays.
+            fresh, stale = live, {name: [] for name in desired}
         unavailable = sum(not any(map(is_ready, live[name])) for name in desired)
         allowed = _share(update.get("maxUnavailable", 0 if surge else 1), len(desired)) - unavailable
         surge -= sum(bool(stale[name] and fresh[name]) for name in desired)

@@ -36,6 +36,9 @@ class Kind:
 
 
 RBAC = "rbac.authorization.k8s.io"
+MONITORING = "monitoring.coreos.com"
+CUSTOM = frozenset({MONITORING})
+"""Groups that a server has where their CustomResourceDefinitions are installed."""
 KINDS: Mapping[str, Kind] = {
     kind.plural: kind
     for kind in (
@@ -59,6 +62,10 @@ KINDS: Mapping[str, Kind] = {
         Kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",)),
         Kind("", "resourcequotas", "ResourceQuota", True, ("quota",), ("status",)),
         Kind("resource.k8s.io", "deviceclasses", "DeviceClass", False),
+        Kind("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
+        Kind(MONITORING, "prometheuses", "Prometheus"),
+        Kind(MONITORING, "podmonitors", "PodMonitor"),
+        Kind(MONITORING, "prometheusrules", "PrometheusRule"),
     )
 }
 

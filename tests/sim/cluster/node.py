@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from sim import native
-from sim.cluster.apiserver import VERSION, ApiServer
+from sim.cluster.apiserver import PREVIOUS, VERSION, ApiServer
 from sim.cluster.containers import (
     IMAGE_LIBRARIES,
     PATH,
@@ -430,6 +430,8 @@ class _Pod:
         pod = self._pod | {"status": {"podIP": self._ip, "hostIP": agent.address}}
         log = agent.log_path(self._pod, item.spec["name"])
         item.restarts += 1
+        if item.restarts and log.exists():
+            log.replace(log.with_suffix(PREVIOUS))
         try:
             granted = self._granted[item.spec["name"]]
             mounts = Mounts(

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sim.cluster import Cluster
@@ -68,6 +69,7 @@ def info(**options: Any) -> dict[str, Any]:
     return {"kubernetes.core.k8s_info": options}
 
 
+@pytest.mark.full
 def test_kubernetes_core_creates_changes_and_deletes(cluster: Cluster, api: Api) -> None:
     """It tries a strategic merge first, is told 415, and copes with a merge patch. Check mode changes nothing."""
     changed = DEFINITION | {"data": {"a": "2"}}
@@ -100,6 +102,7 @@ def test_kubernetes_core_creates_changes_and_deletes(cluster: Cluster, api: Api)
     assert api.call("GET", "/api/v1/namespaces/default/configmaps/ansible")[0] == 404
 
 
+@pytest.mark.full
 def test_kubernetes_core_waits_for_a_daemon_set_and_finds_things(cluster: Cluster) -> None:
     ready, again, node, none, absent = play(
         cluster,

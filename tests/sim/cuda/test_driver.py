@@ -122,11 +122,11 @@ def go_on():
 threading.Thread(target=go_on).start()
 CDLL(None).pthread_exit(None)
 """
+    ask = "d.open()\nprint(d.mem_info()[0] >> 30)"
+    [whole] = map(int, node.run(ask))
     outliving = node.start(code)
     assert outliving.stdin is not None
     assert outliving.stdout is not None
-    ask = "d.open()\nprint(d.mem_info()[0] >> 30)"
-    [whole] = map(int, node.run(ask))
     try:
         for taken in (10, 20):
             assert outliving.stdout.readline() == "\n"

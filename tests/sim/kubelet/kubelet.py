@@ -105,6 +105,7 @@ class FakeKubelet:
         self._following: set[_Endpoint] = set()
         self._devices: dict[str, dict[str, Device]] = {}
         self._pods: dict[str, _Admitted] = {}
+        self._forgotten: set[str] = set()
         self._servers: list[grpc.Server] = []
         self._starts = 0
         self.seconds: defaultdict[str, list[float]] = defaultdict(list)
@@ -126,6 +127,7 @@ class FakeKubelet:
                     path.unlink()
         with self._changed:
             self._starts += 1
+            self._forgotten.clear()
             self._devices = {resource: {} for resource in self._devices}
             self._changed.notify_all()
         registration, pod_resources = _server(), _server(("grpc.max_send_message_length", MAX_MESSAGE))
@@ -261,6 +263,11 @@ class FakeKubelet:
 
         A pod admitted before keeps what it has, without a new Allocate.
         """
+        self.accept(pod)
+        return self.run(pod)
+
+    def accept(self, pod: PodSpec) -> None:
+        """Give every container its devices, as ``admit`` does; none is started yet. Raises AdmissionError."""
         with self._admission:
             with self._changed:
                 held = self._pods.setdefault(pod.uid, _Admitted(pod))
@@ -271,7 +278,6 @@ class FakeKubelet:
             except (AdmissionError, *RPC_ERRORS) as error:
                 self.remove(pod)
                 raise AdmissionError(f"Allocate failed due to {_cause(error)}, which is unexpected") from error
-        return self.run(pod)
 
     def run(self, pod: PodSpec) -> dict[str, ContainerAllocation]:
         """Start, or start again, the containers of an admitted pod. Raises ContainerStartError."""
@@ -291,7 +297,16 @@ class FakeKubelet:
         """The pod has ended: its devices are free."""
         with self._changed:
             self._pods.pop(pod.uid, None)
+            self._forgotten.clear()
             self._changed.notify_all()
+
+    def forget(self, pod: PodSpec) -> None:
+        """Take what an admitted pod has for free, until a pod ends or kubelet restarts.
+
+        So it is where PodResources was listed while the pod's Allocate was under way and another had just ended.
+        """
+        with self._changed:
+            self._forgotten.add(pod.uid)
 
     def _allocate(self, held: _Admitted, container: Container, reusable: dict[str, set[str]]) -> None:
         """``reusable``: devices of earlier init containers of the pod, by resource."""
@@ -322,7 +337,8 @@ class FakeKubelet:
             healthy = {name for name, device in self._devices[resource].items() if device.healthy}
             in_use = {
                 name
-                for pod in self._pods.values()
+                for uid, pod in self._pods.items()
+                if uid not in self._forgotten
                 for grants in pod.grants.values()
                 if resource in grants
                 for name in grants[resource].ids

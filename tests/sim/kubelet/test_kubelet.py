@@ -571,3 +571,16 @@ def test_rate_is_100_a_second_and_10_at_once():
 def test_root_too_long_for_a_socket_is_refused(tmp_path):
     with pytest.raises(ValueError, match="too long for a socket: use a shorter root"):
         FakeKubelet(tmp_path / ("x" * 80))
+
+
+def test_what_kubelet_forgot_is_given_again_until_a_pod_ends(kubelet, start_plugin, root):
+    start_plugin()
+    kubelet.admit(pod("ends", 2))
+    kubelet.admit(pod("forgotten", 2))
+    kubelet.forget(pod("forgotten"))
+    kubelet.accept(pod("also", 2))
+    (first,), (second,) = ([h.device_ids for h in held(root) if h.pod == name] for name in ("forgotten", "also"))
+    assert set(first) == set(second)
+    kubelet.remove(pod("ends"))
+    (freed,) = kubelet.admit(pod("next")).values()
+    assert not set(freed.device_ids[GPU]) & set(first)

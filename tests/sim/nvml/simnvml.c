@@ -29,7 +29,7 @@
 #define API __attribute__((visibility("default")))
 
 enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_GIS = 14, MAX_PROFILES = 64, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024 };
-enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, EVENT_POLL_MS = 100, ABSENT = -1, SAMPLE_NS = 100000000 };
+enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, EVENT_POLL_MS = 250, ABSENT = -1, SAMPLE_NS = 100000000 };
 
 typedef enum {
     SUCCESS = 0,
@@ -68,7 +68,7 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
     F(remap_uncorrected, NUMBER, OR_ZERO) F(remap_pending, NUMBER, OR_ZERO) F(remap_failed, NUMBER, OR_ZERO)      \
     F(recovery, NUMBER, OR_ABSENT) F(compute_mode, NUMBER, OR_ABSENT) F(persistence, NUMBER, OR_ABSENT)           \
     F(mem_temp, NUMBER, OR_ABSENT) F(energy, NUMBER, OR_ABSENT) F(power_throttle, NUMBER, OR_ABSENT)              \
-    F(thermal_throttle, NUMBER, OR_ABSENT)
+    F(thermal_throttle, NUMBER, OR_ABSENT) F(gpm, NUMBER, OR_ABSENT)
 #define MIG(F)                                                                                                    \
     F(gpu, GPU, POSITION) F(gi, NUMBER, REQUIRED) F(ci, NUMBER, REQUIRED) F(profile, WORD, REQUIRED)              \
     F(mem, NUMBER, REQUIRED) F(uuid, WORD, REQUIRED) F(sms, NUMBER, OR_ZERO) F(slot, NUMBER, OR_ABSENT)
@@ -1684,6 +1684,89 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFi
         values[i].timestamp = clock_us(CLOCK_REALTIME);
         values[i].value.ullVal = (unsigned long long)value;
         values[i].nvmlReturn = value == ABSENT ? NOT_SUPPORTED : SUCCESS;
+    }
+    return SUCCESS;
+}
+
+// ---------------------------------------------------------------- counters of a GPU's parts
+
+enum { GPM_METRIC_MAX = 476, GPM_VERSION = 1 };
+typedef struct {
+    unsigned version, isSupportedDevice;
+} nvmlGpmSupport_t;
+typedef struct {
+    unsigned metricId;
+    nvmlReturn_t nvmlReturn;
+    double value;
+    const char *shortName, *longName, *unit;
+} nvmlGpmMetric_t;
+_Static_assert(sizeof(nvmlGpmMetric_t) == 40, "nvmlGpmMetric_t as nvml.h has it");
+typedef struct gpm_sample {
+    int gpu, instance;  // ABSENT for the whole GPU
+    int64_t us, percent;
+} *nvmlGpmSample_t;
+typedef struct {
+    unsigned version, numMetrics;
+    nvmlGpmSample_t sample1, sample2;
+    nvmlGpmMetric_t metrics[];  // as many as the caller's header knows
+} nvmlGpmMetricsGet_t;
+
+API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t *support) {
+    CALL(enter_gpu, __func__, device);
+    NEED(support);
+    if (support->version != GPM_VERSION)
+        return ARGUMENT_VERSION_MISMATCH;
+    support->isSupportedDevice = call.gpu->gpm != ABSENT;
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t *sample) {
+    CALL(enter, __func__);
+    NEED(sample);
+    *sample = calloc(1, sizeof **sample);
+    return *sample != NULL ? SUCCESS : INSUFFICIENT_RESOURCES;
+}
+
+API nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
+    free(sample);
+    return SUCCESS;
+}
+
+static nvmlReturn_t take_sample(const struct call *call, int instance, nvmlGpmSample_t sample) {
+    NEED(sample);
+    if (call->gpu->gpm == ABSENT)
+        return NOT_SUPPORTED;
+    *sample = (struct gpm_sample){call->index, instance, clock_us(CLOCK_MONOTONIC), call->gpu->gpm};
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
+    CALL(enter_gpu, __func__, device);
+    return take_sample(&call, ABSENT, sample);
+}
+
+API nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned instance, nvmlGpmSample_t sample) {
+    CALL(enter_gpu, __func__, device);
+    if (call.gpu->mig != 1 || instance >= MAX_GIS || !call.gpu->gis[instance].present)
+        return INVALID_ARGUMENT;
+    return take_sample(&call, (int)instance, sample);
+}
+
+// Metric i is the mean of what the file said at both samples, and i hundredths; in a GPU instance its id besides.
+API nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
+    CALL(enter, __func__);
+    NEED(get);
+    if (get->version != GPM_VERSION)
+        return ARGUMENT_VERSION_MISMATCH;
+    const struct gpm_sample *a = get->sample1, *b = get->sample2;
+    if (a == NULL || b == NULL || a->us == 0 || b->us <= a->us || a->gpu != b->gpu || a->instance != b->instance)
+        return INVALID_ARGUMENT;
+    const double mean = (double)(a->percent + b->percent) / 2 + (a->instance == ABSENT ? 0 : a->instance);
+    for (unsigned i = 0; i < get->numMetrics; i++) {
+        nvmlGpmMetric_t *metric = &get->metrics[i];
+        const bool known = metric->metricId >= 1 && metric->metricId <= GPM_METRIC_MAX;
+        metric->nvmlReturn = known ? SUCCESS : INVALID_ARGUMENT;
+        metric->value = known ? mean + metric->metricId / 100.0 : 0;
     }
     return SUCCESS;
 }

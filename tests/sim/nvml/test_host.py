@@ -39,6 +39,7 @@ def test_no_compiler_warning(tmp_path: Path) -> None:
     sim.nvml.build(tmp_path, ["-Werror"])
 
 
+@pytest.mark.full
 def test_the_same_tests_under_sanitizers(tmp_path: Path) -> None:
     """Out-of-bounds, use after free and undefined behaviour would end the child with a report."""
     flags = ["-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

@@ -12,7 +12,7 @@ import pytest
 
 from sim.nvml.conftest import Node
 from sim.nvml.profiles import PROFILES
-from sim.nvml.topology import Topology
+from sim.nvml.topology import Topology, edit
 
 MIB = 1 << 20
 PIX, PXB, NODE, SYS = 10, 20, 40, 50
@@ -255,6 +255,55 @@ def test_fields_are_as_wide_as_their_values(node: Node) -> None:
     assert (energy.valueType, energy.value.ullVal) == (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, 1 << 40)
     assert (warm.valueType, warm.value.uiVal, power.value.uiVal) == (pynvml.NVML_VALUE_TYPE_UNSIGNED_INT, 61, 5)
     assert thermal.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
+
+
+def gpm(older: Any, newer: Any, *metrics: int) -> dict[int, tuple[int, float]]:
+    wanted = pynvml.c_nvmlGpmMetricsGet_t(version=1, numMetrics=len(metrics), sample1=older, sample2=newer)
+    for entry, metric in zip(wanted.metrics, metrics, strict=False):
+        entry.metricId = metric
+    pynvml.nvmlGpmMetricsGet(wanted)
+    return {entry.metricId: (entry.nvmlReturn, entry.value) for entry in wanted.metrics[: len(metrics)]}
+
+
+def test_two_samples_of_counters_make_a_figure(node: Node) -> None:
+    topology = PROFILES["8xh200"]("n")
+    topology.gpus[1].gpm = 20
+    plain, counting, *_ = node.load(topology)
+    assert not pynvml.nvmlGpmQueryDeviceSupport(plain).isSupportedDevice
+    assert pynvml.nvmlGpmQueryDeviceSupport(counting).isSupportedDevice
+    older, newer = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+    with pytest.raises(pynvml.NVMLError_NotSupported):
+        pynvml.nvmlGpmSampleGet(plain, older)
+    pynvml.nvmlGpmSampleGet(counting, older)
+    with edit(node.path) as changed:
+        changed.gpus[1].gpm = 40
+    pynvml.nvmlGpmSampleGet(counting, newer)
+    found = gpm(older, newer, pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, 999)
+    assert found[2] == (pynvml.NVML_SUCCESS, pytest.approx(30.02))
+    assert found[61] == (pynvml.NVML_SUCCESS, pytest.approx(30.61))
+    assert found[999][0] == pynvml.NVML_ERROR_INVALID_ARGUMENT
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        gpm(newer, older, 2)
+    for sample in (older, newer):
+        pynvml.nvmlGpmSampleFree(sample)
+
+
+def test_a_gpu_instance_has_samples_of_its_own(node: Node) -> None:
+    topology = PROFILES["4xa100-mig"]("n")
+    topology.gpus[0].gpm = 20
+    handle = node.load(topology)[0]
+    instance = next(part.gi for part in topology.migs if part.gpu == 0)
+    samples = [pynvml.nvmlGpmSampleAlloc() for _ in range(3)]
+    for sample in samples[:2]:
+        pynvml.nvmlGpmMigSampleGet(handle, instance, sample)
+    assert gpm(samples[0], samples[1], 2)[2][1] == pytest.approx(20.02 + instance)
+    pynvml.nvmlGpmSampleGet(handle, samples[2])
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        gpm(samples[0], samples[2], 2)
+    with pytest.raises(pynvml.NVMLError_InvalidArgument):
+        pynvml.nvmlGpmMigSampleGet(handle, 0, samples[2])
+    for sample in samples:
+        pynvml.nvmlGpmSampleFree(sample)
 
 
 def test_samples_come_since_the_last_one_seen(node: Node) -> None:

@@ -62,7 +62,7 @@ class System(Record):
 @dataclass(kw_only=True)
 class Gpu(Record):
     """Sizes in bytes, power in milliwatts, clocks in MHz, ``util`` in percent, ``energy`` in millijoules, throttling in
-    nanoseconds; None: the card does not report it.
+    nanoseconds, ``gpm`` in percent of everything that counters tell; None: the card does not report it.
     """
 
     kind: ClassVar[str] = "gpu"
@@ -105,6 +105,7 @@ class Gpu(Record):
     energy: int | None = None
     power_throttle: int | None = None
     thermal_throttle: int | None = None
+    gpm: int | None = None
 
 
 @dataclass(kw_only=True)

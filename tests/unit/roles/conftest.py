@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import init_plugin_loader
-from ansible.template import Templar
+from ansible.template import Templar, trust_as_template
 
 ROLES = Path(__file__).parents[3] / "roles"
 Evaluate = Callable[..., Any]
@@ -34,3 +35,18 @@ def evaluate() -> Evaluate:
         return Templar(loader, variables=scope).template(scope[name])
 
     return value
+
+
+def rendered(role: str, template: str, **variables: Any) -> list[dict[str, Any]]:
+    """The objects that a role's template makes with its defaults and these variables."""
+    directory = ROLES / role
+    loader = DataLoader()
+    loader.set_basedir(str(directory / "templates"))
+    scope: dict[str, Any] = {"ansible_facts": {}, "inventory_hostname": "node-1", "groups": {}}
+    scope |= loader.load_from_file(str(directory / "defaults/main.yml"), trusted_as_template=True)
+    scope |= loader.load_from_file(str(directory / "vars/main.yml"), trusted_as_template=True)
+    if "mode" in variables and role == "gpu_plugins":
+        scope["served"] = scope["__gpu_plugins_modes"][variables["mode"]]
+    text = trust_as_template((directory / "templates" / template).read_text())
+    made = Templar(loader, variables=scope | variables).template(text)
+    return [document for document in yaml.safe_load_all(made) if document]

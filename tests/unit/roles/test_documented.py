@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from tools import variables
+
 ROLES = Path(__file__).parents[3] / "roles"
-NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins")
+NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "monitoring")
 
 
 def _load(role: str, file: str) -> dict[str, Any]:
@@ -38,8 +40,10 @@ def test_every_entry_point_is_specified(role: str) -> None:
         "secondary",
         "image",
         "image_uninstall",
+        "drain",
         "verify",
         "validate",
+        "validate_pod",
         "uninstall",
     }
     files = {path.stem for path in (ROLES / role / "tasks").iterdir()}
@@ -59,3 +63,22 @@ def test_the_readme_lists_every_variable_with_its_default(role: str) -> None:
             assert shown == f"`{str(value).lower()}`", name
         elif isinstance(value, str) and value and "{{" not in value:
             assert shown == f"`{value}`", name
+
+
+def test_the_table_of_all_variables_is_that_of_the_specs() -> None:
+    assert variables.DOCUMENT.read_text() == variables.document(), "run make docs"
+
+
+def test_an_entry_point_with_variables_of_its_own_has_a_table_of_its_own(tmp_path: Path) -> None:
+    for role in variables.ROLES:
+        meta = tmp_path / "roles" / role / "meta"
+        meta.mkdir(parents=True)
+        option = {"type": "list", "elements": "str", "choices": ["a|b", "c"], "description": ["Takes V(c)", "or O(x)."]}
+        more = {"main": {"x": option}, "uninstall": {"x": {"required": True, "description": "It."}}}
+        specs = {entry: {"short_description": entry, "options": options} for entry, options in more.items()}
+        (meta / "argument_specs.yml").write_text(yaml.safe_dump({"argument_specs": specs}))
+    _, _, driver = variables.document(tmp_path).partition("## [driver]")
+    main, _, uninstall = driver.partition("## [")[0].partition("### `uninstall`")
+    assert "| `x` | list of str | see [defaults](../roles/driver/defaults/main.yml) | Takes `c` or `x`." in main
+    assert "One of `a\\|b`, `c`." in main
+    assert "| `x` | str | **required** | It. |" in uninstall

@@ -25,7 +25,8 @@ case "$1" in -r) [ "$2" != "$BUSY" ] || { echo "Module $2 is in use."; exit 1; }
 SYSTEMCTL = """\
 #!/bin/sh
 echo "systemctl $*" >>"$ROOT/calls"
-[ "$1" != is-active ] || [ "$3" = nvidia-persistenced ]
+case "$*" in list-units*nvidia-persistenced) echo "nvidia-persistenced.service loaded active running A daemon";;
+  list-units*'kube-accel-mps@*') echo "kube-accel-mps@GPU-1.service loaded active running MPS";; esac
 """
 
 
@@ -69,13 +70,14 @@ class Node:
         words = [str(self.root / name) for name in ("sys", "dev", "proc", "s")]
         path = f"{self.root / 'bin'}:{os.environ['PATH']}"
         environment = os.environ | {"PATH": path, "ROOT": str(self.root), "BUSY": busy}
-        command = [sys.executable, str(SCRIPT), *words, "nvidia-fabricmanager", "nvidia-persistenced"]
+        services = ["kube-accel-mps@*", "nvidia-fabricmanager", "nvidia-persistenced"]
+        command = [sys.executable, str(SCRIPT), *words, *services]
         return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
     @property
     def calls(self) -> list[str]:
         lines = (self.root / "calls").read_text().splitlines()
-        return [line for line in lines if "is-active" not in line]
+        return [line for line in lines if "list-units" not in line]
 
     @property
     def loaded(self) -> list[str]:
@@ -90,8 +92,9 @@ def node(tmp_path: Path) -> Iterator[Node]:
         made.end()
 
 
-QUIET = ["plugin quiesce", "systemctl stop nvidia-persistenced"]
-AGAIN = ["systemctl start nvidia-persistenced", "plugin resume"]
+SERVICES = ["kube-accel-mps@GPU-1.service", "nvidia-persistenced.service"]
+QUIET = ["plugin quiesce", *(f"systemctl stop {name}" for name in SERVICES)]
+AGAIN = [*(f"systemctl start {name}" for name in reversed(SERVICES)), "plugin resume"]
 
 
 def test_modules_are_replaced_while_plugin_and_services_are_quiet(node: Node) -> None:
@@ -115,7 +118,7 @@ def test_what_was_unloaded_is_back_when_the_rest_is_busy(node: Node) -> None:
     done = node.reload(busy="nvidia")
     assert "module nvidia cannot be unloaded (Module nvidia is in use.); reboot the host" in done.stderr
     assert node.loaded == ["nvidia", "nvidia_drm", "nvidia_uvm"]
-    assert node.calls[-2:] == AGAIN
+    assert node.calls[-len(AGAIN) :] == AGAIN
 
 
 def test_a_plugin_that_does_not_let_go_stops_it(node: Node) -> None:

@@ -45,6 +45,8 @@ def node(mode: str = "", gpus: str | None = None, cgpu: str = "") -> dict[str, A
 
 
 GPUS = {"gpus": [{}, {}]}
+MIGRATED = node("pgpu", "8")
+MIGRATED["metadata"]["annotations"] = {"kube-accel.io/migration": "{}"}
 EXTENDER = daemonset("kube-accel-extender", "registry.example/kube-accel:1", "extender")
 EXTENDER["metadata"]["labels"] = {"app.kubernetes.io/component": "extender"}
 OURS = daemonset("nvidia-device-plugin-ds", "registry.example/kube-accel:1", "kube-accel")
@@ -88,6 +90,8 @@ def problems(evaluate: Evaluate, **changed: Any) -> list[str]:
             "__gpu_plugins_picked": {"resources": [node("pgpu", "8")]},
         },
         {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "gpu_plugins_takeover": True},
+        {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "__gpu_plugins_migrating": True},
+        {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "__gpu_plugins_picked": {"resources": [MIGRATED]}},
         {"__gpu_plugins_picked": {"resources": [node(gpus="8")]}, "gpu_plugins_takeover": True},
         {"__gpu_plugins_picked": {"resources": [node(gpus="0")]}},
         {"__gpu_plugins_runtime_classes": {"resources": [{"metadata": {"name": "nvidia"}, "handler": "nvidia"}]}},
@@ -142,7 +146,7 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
         ({"__gpu_plugins_picked": {"resources": []}}, "set gpu_plugins_node_name"),
         (
             {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}},
-            "DaemonSet kube-system/anything; remove it, or set gpu_plugins_takeover",
+            "DaemonSet kube-system/anything; take its nodes over with migrate.yml, remove it, or set gpu_plugins_take",
         ),
         ({"__gpu_plugins_daemonsets": {"resources": [OURS, OPERATOR]}}, "gpu-operator/nvidia-device-plugin-daemonset"),
         ({"__gpu_plugins_daemonsets": {"resources": [SAME_NAME]}}, "set gpu_plugins_takeover=true"),

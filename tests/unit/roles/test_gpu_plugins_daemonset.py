@@ -6,11 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import yaml
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar, trust_as_template
 
-from .conftest import ROLES
+from .conftest import rendered
 
 
 @pytest.fixture
@@ -18,15 +15,8 @@ def container() -> Any:
     """``container(**variables)``: the daemon's container and the volumes of its pod."""
 
     def value(**variables: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        role = ROLES / "gpu_plugins"
-        loader = DataLoader()
-        scope: dict[str, Any] = {"inventory_hostname": "node-1", "mode": "pgpu", "ansible_facts": {}}
-        scope |= loader.load_from_file(str(role / "defaults/main.yml"), trusted_as_template=True)
-        scope |= loader.load_from_file(str(role / "vars/main.yml"), trusted_as_template=True)
-        scope["served"] = scope["__gpu_plugins_modes"]["pgpu"]
-        text = trust_as_template((role / "templates/daemonset.yml.j2").read_text())
-        rendered = yaml.safe_load(Templar(loader, variables=scope | variables).template(text))
-        spec = rendered["spec"]["template"]["spec"]
+        (found,) = rendered("gpu_plugins", "daemonset.yml.j2", **{"mode": "pgpu", **variables})
+        spec = found["spec"]["template"]["spec"]
         groups = spec.get("securityContext", {}).get("supplementalGroups")
         return spec["containers"][0] | {"groups": groups, "hostPID": spec.get("hostPID", False)}, spec["volumes"]
 
@@ -137,3 +127,13 @@ def test_metrics_are_collected_as_often_as_asked_for_or_not_at_all(container: An
 def test_other_exporters_names_are_served_where_asked_for(container: Any) -> None:
     assert "--metrics-aliases" not in container()[0]["command"]
     assert "--metrics-aliases" in container(gpu_plugins_metrics_aliases=True)[0]["command"]
+
+
+@pytest.mark.parametrize("mode", ["pgpu", "vgpu"])
+def test_counters_are_read_where_asked_for_by_who_may(container: Any, mode: str) -> None:
+    plain, _ = container(mode=mode)
+    found, _ = container(mode=mode, gpu_plugins_metrics_profiling=True)
+    assert "--metrics-profiling" not in plain["command"]
+    assert "SYS_ADMIN" not in plain["securityContext"]["capabilities"].get("add", [])
+    assert "--metrics-profiling" in found["command"]
+    assert found["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}

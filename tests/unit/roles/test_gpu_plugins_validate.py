@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from .conftest import Evaluate
+from .conftest import Evaluate, rendered
+from .test_security import rights
 
 GPU = {"index": 0, "health": "healthy", "reason": "", "mig": {"enabled": False}, "compute_capability": "9.0"}
 GPUS = {"available": True, "reason": "", "gpus": [GPU | {"index": index} for index in range(2)]}
@@ -146,3 +147,152 @@ def test_programs_that_do_not_run_there_are_told_and_only_the_blocked_ones_refus
         "Program c is blocked on node-1 (dtype): too old. Use half.",
     ]
     assert evaluate("gpu_plugins", "__gpu_plugins_cuda_findings", {}) == []
+
+
+def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) -> None:
+    facts = {"accel_nvml": GPUS | {"driver_version": "580.95.05", "cuda_version": "13.0"}}
+    found: dict[str, Any] = {"__gpu_plugins_picked": {"resources": [NODE]}, "ansible_play_hosts": ["node-1"]}
+    found |= {"__gpu_plugins_definitions_found": {"problems": {}}, "__gpu_plugins_definitions_planned": {}}
+    rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=[], **found)
+    assert {row["what"]: row["found"] for row in rows} == {
+        "driver": "580.95.05, CUDA 13.0",
+        "health": "All 2 GPUs are healthy.",
+        "node": "The node is ready.",
+        "mode": "pgpu",
+        "offer": "2 nvidia.com/gpu",
+        "quota": "None is used up.",
+        "cf-crl": "The definitions can be read.",
+    }
+    wrong = [{"verdict": "unstable", "what": "health", "found": "x", "remedy": ""}]
+    elsewhere = found | {"ansible_play_hosts": ["node-0", "node-1"]}
+    rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=wrong, **elsewhere)
+    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer"]
+
+
+PLUGIN = {"spec": {"template": {"spec": {"containers": [{"image": "registry.example/kube-accel:1"}]}}}}
+TOLD = '{"checks": [{"status": "ok", "name": "nvml", "detail": "answers, 1 GPUs", "remedy": ""}, %s]}'
+WELL = '{"status": "ok", "name": "cuda", "detail": "CUDA 13.0", "remedy": ""}'
+ILL = '{"status": "fail", "name": "limit", "detail": "not held", "remedy": "see there"}'
+
+
+def tried(evaluate: Evaluate, name: str, node: dict[str, Any] = NODE, **variables: Any) -> Any:
+    """A variable about the pod that is tried, on a node where nobody has a GPU."""
+    scope: dict[str, Any] = {
+        "__gpu_plugins_picked": {"resources": [node]},
+        "__gpu_plugins_pods": {"resources": []},
+        "__gpu_plugins_trial_daemonset": {"resources": [PLUGIN]},
+        "ansible_check_mode": False,
+    }
+    return evaluate("gpu_plugins", name, {"accel_nvml": GPUS}, **scope | variables)
+
+
+def holder(limits: dict[str, str], phase: str = "Running") -> dict[str, Any]:
+    container = {"name": "main", "resources": {"limits": limits}}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [container, {"name": "x"}]}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("node", "pods", "variables", "says"),
+    [
+        (NODE, [], {}, ""),
+        (NODE, [holder({"nvidia.com/gpu": "1"}), holder({"nvidia.com/gpu": "1"}, "Failed")], {}, ""),
+        (NODE, [holder({"nvidia.com/gpu": "2"})], {}, "The node is full, of nvidia.com/gpu too little is left"),
+        (NODE, [], {"ansible_check_mode": True}, "In check mode"),
+        (NODE, [], {"__gpu_plugins_trial_daemonset": {"resources": []}}, "does not serve mode pgpu"),
+        (NODE, [], {"gpu_mode": "mps"}, "The node does not serve mode mps"),
+        (changed(spec={"unschedulable": True}), [], {}, "The node is cordoned"),
+    ],
+)
+def test_what_keeps_a_pod_from_being_tried(
+    evaluate: Evaluate, node: dict[str, Any], pods: list[Any], variables: dict[str, Any], says: str
+) -> None:
+    variables = variables | {"__gpu_plugins_pods": {"resources": pods}}
+    found = tried(evaluate, "__gpu_plugins_trial_obstacle", node, **variables)
+    assert says in found
+    assert bool(says) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "allocatable", "enforcement", "asks", "memory"),
+    [
+        ("pgpu", {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "2"}, "", {"nvidia.com/mig-1g.10gb": 1}, 0),
+        ("vgpu", {}, "interposer", {"tencent.com/vcuda-core": 5, "tencent.com/vcuda-memory": 4}, 1 << 30),
+        ("mps", {}, "mps-interposer", {"nvidia.com/mps-core": 5, "nvidia.com/mps-memory": 1}, 1 << 30),
+        ("mps", {}, "mps", {"nvidia.com/mps-core": 5, "nvidia.com/mps-memory": 1}, 0),
+        ("cgpu", {}, "interposer", {"aliyun.com/gpu-mem": 1}, 1 << 30),
+    ],
+)
+def test_a_pod_asks_for_little_and_knows_what_is_to_hold(
+    evaluate: Evaluate,
+    mode: str,
+    allocatable: dict[str, str],
+    enforcement: str,
+    asks: dict[str, int],
+    memory: int,
+) -> None:
+    labels = {"nvidia-device-enable": mode, "kube-accel.io/enforcement": enforcement}
+    node = changed(
+        metadata={"labels": labels | {"cgpu": str(mode == "cgpu").lower()}}, status={"allocatable": allocatable}
+    )
+    assert tried(evaluate, "__gpu_plugins_trial_asks", node, gpu_mode=mode) == asks
+    assert int(tried(evaluate, "__gpu_plugins_trial_memory", node, gpu_mode=mode)) == memory
+
+
+def pod(phase: str, waits: str = "", **status: Any) -> dict[str, Any]:
+    conditions = [{"type": "PodScheduled", "status": "False", "message": waits}] if waits else []
+    return {"resources": [{"status": {"phase": phase, "conditions": conditions, **status}}]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "lines", "verdict", "says"),
+    [
+        (pod("Succeeded"), ["SIMULATOR: x", TOLD % WELL, ""], "ok", "answers, 1 GPUs; CUDA 13.0"),
+        (pod("Failed"), [TOLD % ILL], "blocked", "A pod with 1 nvidia.com/gpu is Failed: limit: not held."),
+        (
+            pod("Failed", reason="UnexpectedAdmissionError", message="no"),
+            [],
+            "blocked",
+            "UnexpectedAdmissionError: no.",
+        ),
+        (pod("Succeeded"), [], "blocked", "is Succeeded: no reason given."),
+        (pod("Failed"), ["Traceback", "KeyError"], "blocked", "is Failed: Traceback | KeyError."),
+        ({}, [], "blocked", "is gone: no reason given."),
+        (
+            pod("Pending", "0/2 nodes are available: 1 Insufficient nvidia.com/gpu."),
+            [],
+            "unknown",
+            "No room for a pod: 0/2",
+        ),
+        (pod("Pending", "needs 5 % of one GPU; best has 2 % free (GPU 1)"), [], "unknown", "No room for a pod: needs"),
+        (
+            pod("Pending", "Post https://127.0.0.1:9446: refused"),
+            [],
+            "blocked",
+            "is Pending: Post https://127.0.0.1:9446",
+        ),
+        (
+            pod("Pending", containerStatuses=[{"state": {"waiting": {"reason": "x", "message": "no handler"}}}]),
+            [],
+            "blocked",
+            "is Pending: no handler.",
+        ),
+    ],
+)
+def test_what_came_of_a_pod_is_one_row(
+    evaluate: Evaluate, seen: dict[str, Any], lines: list[str], verdict: str, says: str
+) -> None:
+    variables = {"__gpu_plugins_trial": seen, "__gpu_plugins_trial_log": {"log_lines": lines}}
+    row = tried(evaluate, "__gpu_plugins_trial_row", **variables)
+    assert (row["verdict"], row["what"]) == (verdict, "pod")
+    assert says in row["found"]
+
+
+def test_the_pod_has_no_more_rights_than_a_tenants() -> None:
+    seen = {"__gpu_plugins_picked": {"resources": [NODE]}, "__gpu_plugins_pods": {"resources": []}}
+    (made,) = rendered("gpu_plugins", "trial.yml.j2", __gpu_plugins_trial_daemonset={"resources": [PLUGIN]}, **seen)
+    assert list(rights(made["spec"])) == []
+    assert not made["spec"]["automountServiceAccountToken"]
+    (container,) = made["spec"]["containers"]
+    assert container["image"] == "registry.example/kube-accel:1"
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
+    assert "--memory=0" in container["command"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from typing import Any
 
 import pytest
@@ -64,6 +65,7 @@ def plugin(node: str, namespace: str = "kube-system", port: int = 9445) -> dict[
 USED = (
     'accel_container_gpu_memory_used_bytes{uuid="GPU-a-0",namespace="team",pod="train",container="main"} 3221225472\n'
 )
+ENDLESS = '{"version": 1, "mode": "vgpu", "gpus": [{"uuid": "GPU-1", "memoryBytes": Infinity}]}'
 SHARE = {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "32", "cpu": "1"}
 TRAIN = Holding("team", "train", "main", 30, 8 * GIB)
 
@@ -125,6 +127,34 @@ def test_what_is_used_is_told_when_all_of_it_is_known(cluster: ClusterView) -> N
     assert summary(found, wide=True).splitlines()[1].split("/200")[1].split()[0] == "6"
 
 
+ASSIGNED = {"version": 1, "node": "a", "containers": {"main": [{"uuid": "GPU-a-0", "cores": 30, "memoryBytes": 1}]}}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "mode", "why"),
+    [
+        (json.dumps({**ASSIGNED, "why": {"main": "the fullest of 2"}}), Mode.VGPU, "the fullest of 2"),
+        (json.dumps({**ASSIGNED, "why": {"main": "a\x1b[2J\n" + "b" * 500}}), Mode.VGPU, "a [2J " + "b" * 194),
+        (json.dumps(ASSIGNED), Mode.VGPU, ""),
+        (json.dumps(ASSIGNED).replace("GPU-a-0", "GPU-a-1"), Mode.VGPU, "chosen on the node, instead of"),
+        (None, Mode.VGPU, "chosen on the node: no extender assigned it"),
+        (None, Mode.PGPU, ""),
+        ("[" * 100_000, Mode.VGPU, "its pod's assignment cannot be read"),
+        ('{"containers": {"main": 1}, "why": 7}', Mode.VGPU, "its pod's assignment cannot be read"),
+    ],
+)
+def test_why_a_container_has_its_gpu_is_as_its_pod_tells(annotation: str | None, mode: Mode, why: str) -> None:
+    item = pod("train", SHARE, "a")
+    item["metadata"]["annotations"] = {} if annotation is None else {"kube-accel.io/assignment": annotation}
+    found = view([node("a", {0: (TRAIN,)}, mode=mode)], [item])
+    [tenant] = found.nodes[0].gpus[0].tenants
+    assert tenant.why.startswith(why)
+    assert bool(tenant.why) == bool(why)
+    assert (f"Why GPU 0 for team/train main: {why}" in details(found)) == bool(why)
+    assert document(found)["nodes"][0]["gpus"][0]["containers"][0]["why"] == tenant.why
+    assert len(tenant.why) <= 200
+
+
 def test_plugins_are_known_by_namespace_and_command() -> None:
     ending = plugin("d")
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -158,6 +188,8 @@ def test_used_bytes_are_read_from_what_a_plugin_says() -> None:
         ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":9,"gpus":[]}'}}}, "version 9"),
         ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":1,"gpus":[{}]}'}}}, "'uuid'"),
         ({"metadata": {"name": "a", "annotations": {ANNOTATION: "[]"}}}, "its plugin newer"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "[" * 100_000}}}, "RecursionError"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: ENDLESS}}}, "OverflowError"),
     ],
 )
 def test_what_is_not_known_is_said_and_never_zero(item: dict[str, Any], problem: str) -> None:
