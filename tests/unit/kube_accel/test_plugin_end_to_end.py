@@ -13,14 +13,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 import trustme
 import urllib3
 
+from kube_accel.kube.channel import open_channel
+from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.plugin.server import serve
 from sim.kubelet import AdmissionError, Container, ContainerAllocation, ContainerStartError, FakeKubelet, PodSpec
 from sim.nvml import build, sysfs
@@ -498,6 +502,26 @@ def test_an_upgrade_overlaps_without_withdrawing_the_gpus(host: Host) -> None:
     host.wait_healthy(set(host.uuids))
     assert host.admit("after", 8)
     assert host.run("quiesce", "--seconds", "1").returncode == 0, "the admin socket is the new one's"
+
+
+def test_a_plugin_that_ends_answers_first_and_then_hands_over(host: Host) -> None:
+    old = host.plugin()
+    host.wait_healthy(set(host.uuids))
+    (path,) = (host.kubelet_root / "device-plugins").glob("kube-accel-*.sock")
+    lists = host.kubelet_root / "pod-resources/kubelet.sock"
+    with open_channel(path) as channel, ThreadPoolExecutor(1) as caller:
+        client = DevicePluginClient(channel)
+        client.get_options(timeout=DEADLINE)
+        new = host.plugin()
+        new.wait_ready()
+        # Whose container starts is not known while kubelet does not list pods: it takes a while to give up.
+        lists.rename(lists.with_suffix(".away"))
+        start = caller.submit(client.pre_start_container, host.uuids[:1], timeout=DEADLINE)
+        assert old.terminate() == 0
+        with pytest.raises(grpc.RpcError, match="nobody knows who has"):
+            start.result(DEADLINE)
+        lists.with_suffix(".away").rename(lists)
+    host.admit("all", 8)
 
 
 def test_no_pod_is_refused_while_plugins_are_upgraded(host: Host) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,6 +49,11 @@ EXIT_OK, EXIT_FAILED, EXIT_FOREIGN = 0, 1, 3
 
 _CUT_TIMEOUT = 20.0
 """Seconds that a plugin which is to end goes on cutting GPUs."""
+_ANSWER_TIMEOUT = 20.0
+"""Seconds that a plugin with a successor goes on answering what kubelet asked it before: PreStartContainer may take so
+long, and the DaemonSet leaves a pod 30."""
+_CALM, _LOOK = 0.1, 0.01
+"""Seconds without a question after which none is on its way any more; from one look to the next."""
 _RESUME_TIMEOUT = 10.0
 """Seconds an administrator is kept waiting for the driver's first answer."""
 
@@ -184,13 +190,29 @@ class Daemon:
         """Leave kubelet's connections to a successor that serves all we do; False where there is none."""
         served = {name: part.registrar.socket for name, part in self._served.items()}
         sockets = {name: path for name, path in served.items() if path is not None}
-        if len(sockets) < len(served) or not all(part.registrar.idle(part.plugin) for part in self._served.values()):
-            return False
         try:
-            return self._keeper.hand_over(sockets)
+            return (
+                len(sockets) == len(served)
+                and self._keeper.has_successor
+                and self._has_answered()
+                and self._keeper.hand_over(sockets)
+            )
         except OSError as error:
             _log.warning("nothing was handed over", extra={"reason": str(error)})
             return False
+
+    def _has_answered(self) -> bool:
+        """Whether kubelet has what it asked us; waits for that. Once handed over, nobody would ever answer."""
+        now = calm_since = time.monotonic()
+        end = now + _ANSWER_TIMEOUT
+        while now < end:
+            if not all(part.registrar.idle(part.plugin) for part in self._served.values()):
+                calm_since = now
+            elif now - calm_since >= _CALM:
+                return True
+            time.sleep(_LOOK)
+            now = time.monotonic()
+        return False
 
     def _serve_whole(self, name: str) -> _Served:
         options = self._options

@@ -63,12 +63,17 @@ class Keeper:
                 client.settimeout(_SECONDS)
                 self._take(client)
 
+    @property
+    def has_successor(self) -> bool:
+        """Whether somebody else has come to listen in our place. Raises OSError."""
+        return self._path.stat().st_ino != self._inode
+
     def hand_over(self, served: Mapping[str, Path]) -> bool:
         """Give the successor our accepted connections, and those kept; whether it took them. Raises OSError.
 
         ``served``: our socket for each resource. False without a successor that is kubelet's plugin for all of these.
         """
-        if self._path.stat().st_ino == self._inode:
+        if not self.has_successor:
             return False
         connections = [*_accepted({str(path) for path in served.values()}), *self._alive()]
         with socket.socket(socket.AF_UNIX) as successor:
