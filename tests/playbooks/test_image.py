@@ -69,6 +69,11 @@ class Containerd:
     ctr: str
     socket: Path
 
+    @property
+    def variables(self) -> dict[str, Any]:
+        """How the role finds it."""
+        return {"gpu_plugins_image_command": [self.ctr], "gpu_plugins_image_socket": str(self.socket)}
+
     def call(self, *words: str) -> str:
         command = [self.ctr, "--address", str(self.socket), "--namespace", "k8s.io", *words]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -188,7 +193,7 @@ def run(
     """``run(text, *options)``: the image of what holds the text is brought into containerd."""
 
     def imported(text: str, *options: str) -> Run:
-        done = image("image", *options, **parts(text), gpu_plugins_image_socket=str(containerd.socket))
+        done = image("image", *options, **parts(text), **containerd.variables)
         assert done.code == 0, done.output
         return done
 
@@ -228,10 +233,10 @@ def test_what_was_imported_is_kept_pinned_replaced_and_taken_away(
     assert list(images.values()) == [True]
 
     containerd.call("images", "tag", first, "docker.io/library/other:1")
-    gone = image("image_uninstall", **parts("two"), gpu_plugins_image_socket=str(containerd.socket))
+    gone = image("image_uninstall", **parts("two"), **containerd.variables)
     assert gone.code == 0, gone.output
     assert list(containerd.images()) == ["docker.io/library/other:1"]
-    again = image("image_uninstall", **parts("two"), gpu_plugins_image_socket=str(containerd.socket))
+    again = image("image_uninstall", **parts("two"), **containerd.variables)
     assert (again.code, again.changed) == (0, 0)
 
 
