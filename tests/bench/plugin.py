@@ -149,8 +149,17 @@ def prefer(client: DevicePluginClient, devices: Sequence[str], size: int, rng: r
     return taken
 
 
-def whole_calls(node: Node, effort: Effort, beside: str, add: Callable[[str, float, str], None]) -> None:
-    """Calls for whole GPUs, any of them free."""
+def nothing(channel: Any, effort: Effort) -> str:
+    """What an empty call takes, as a note beside others."""
+    call = channel.unary_unary(
+        "/v1beta1.DevicePlugin/Allocate", pb.AllocateRequest.SerializeToString, pb.AllocateResponse.FromString
+    )
+    found = calls(lambda: timed(lambda: call(pb.AllocateRequest())), effort.calls)
+    return f"an empty call {found.quantile(0.99) * 1000:.2f}"
+
+
+def whole_calls(node: Node, effort: Effort, add: Callable[[str, float, str], None]) -> None:
+    """Calls for whole GPUs, any of them free; Allocate last, because it is written about when there is time."""
     rng = random.Random(0)
     for number in range(HELD):
         container = Container("main", {RESOURCE: 1})
@@ -158,13 +167,14 @@ def whole_calls(node: Node, effort: Effort, beside: str, add: Callable[[str, flo
     devices = sorted(node.kubelet.devices(RESOURCE))
     with Channel(node.plugin_socket()) as channel:
         client = DevicePluginClient(channel)
-        found = calls(lambda: allocate(client, devices, rng), effort.calls)
-        add("allocate_p99_seconds", found.quantile(0.99), f"{quantiles(found)}; {beside}")
         by_size = {size: calls(partial(prefer, client, devices, size, rng), effort.calls) for size in SIZES}
         worst = max(SIZES, key=lambda size: by_size[size].quantile(0.99))
         each = ", ".join(f"{size}: {by_size[size].quantile(0.99) * 1000:.2f}" for size in SIZES)
+        beside = nothing(channel, effort)
         note = f"of {worst} GPUs: {quantiles(by_size[worst])}; p99 by size {each}; {beside}"
         add("preferred_p99_seconds", by_size[worst].quantile(0.99), note)
+        found = calls(lambda: allocate(client, devices, rng), effort.calls)
+        add("allocate_p99_seconds", found.quantile(0.99), f"{quantiles(found)}; {beside}")
 
 
 class Shares:
@@ -216,8 +226,10 @@ class Shares:
             self._node.store.delete("pods", NAMESPACE, pod.name, {"gracePeriodSeconds": 0})
 
 
-def share_calls(node: Node, effort: Effort, beside: str, add: Callable[[str, float, str], None]) -> None:
+def share_calls(node: Node, effort: Effort, add: Callable[[str, float, str], None]) -> None:
     """Calls for shares, as kubelet makes them for pods the plugin has heard of."""
+    with open_channel(node.plugin_socket()) as channel:
+        beside = nothing(channel, effort)
     shares = Shares(node)
     for gpu in node.uuids * SHARES:
         shares.admit(shares.bind(gpu))
@@ -263,16 +275,7 @@ def measure(profile: str, mode: Mode, make: Command, who: str, effort: Effort) -
             length = f"over {effort.idle_seconds:g} s"
             add("idle_cpu_ratio", spent(process.pid, effort.idle_seconds), f"of one core, {length}, nothing was asked")
             step("calls")
-            connect = Channel if mode is Mode.PGPU else open_channel
-            with connect(node.plugin_socket()) as channel:
-                nobody = channel.unary_unary(
-                    "/v1beta1.DevicePlugin/Allocate",
-                    pb.AllocateRequest.SerializeToString,
-                    pb.AllocateResponse.FromString,
-                )
-                empty = calls(lambda: timed(lambda: nobody(pb.AllocateRequest())), effort.calls)
-            beside = f"an empty call {empty.quantile(0.99) * 1000:.2f}"
-            (whole_calls if mode is Mode.PGPU else share_calls)(node, effort, beside, add)
+            (whole_calls if mode is Mode.PGPU else share_calls)(node, effort, add)
             step(f"{effort.idle_seconds:g} s after the calls")
             add("after_calls_cpu_ratio", spent(process.pid, effort.idle_seconds), f"of one core, {length}")
             step("kubelet restarts")
