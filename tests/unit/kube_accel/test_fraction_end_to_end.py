@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import tempfile
@@ -210,6 +211,35 @@ def test_devices_of_two_gpus_do_not_start(make: Make) -> None:
     with pytest.raises(ContainerStartError, match="a share is of one GPU and has both"):
         node.kubelet.run(pod)
     wait(lambda: node.removed("torn"), "the removal")
+
+
+@pytest.mark.parametrize("mode", [Mode.VGPU, Mode.CGPU])
+def test_of_two_pods_that_kubelet_gave_the_same_devices_the_first_to_start_has_them(make: Make, mode: Mode) -> None:
+    node = make(mode)
+    amounts = (30, 8) if node.cores else (0, 8)
+    elder, younger = (node.pod(name, {"main": amounts}, assigned={"main": (1,)}) for name in ("elder", "younger"))
+    node.kubelet.accept(elder)
+    node.kubelet.accept(younger)
+    pods = node.kubelet._pods
+    for resource, grant in pods[elder.uid].grants["main"].items():
+        pods[younger.uid].grants["main"][resource].ids = grant.ids
+    node.kubelet.run(younger)
+    twice = (
+        f"kubelet gave 8 {node.memory} of {node.uuids[1]} to team/elder and team/younger, and a device is for one pod"
+    )
+    for _ in range(2):
+        with pytest.raises(ContainerStartError, match=re.escape(twice)):
+            node.kubelet.run(elder)
+
+    def told() -> bool:
+        return any(event["reason"] == "GpuGivenTwice" for event in node.store.all("events", "default"))
+
+    wait(told, "the event")
+    assert not node.removed("elder")
+    node.end(younger)
+    node.kubelet.run(elder)
+    wait(lambda: [row[0] for row in node.ledger() if not row[4]] == ["elder"], "the ledger")
+    wait(lambda: node.held().keys() == {("elder", "main")}, "the annotation")
 
 
 def test_validate_compares_the_ledger_with_kubelet(make: Make) -> None:

@@ -15,7 +15,7 @@ from kube_accel.nvml.memory import Xids
 from kube_accel.nvml.seen import Seen
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
-from kube_accel.plugin.wholestart import WholeStarts
+from kube_accel.plugin.starts import Starts
 from kube_accel.sharing.whole import RESOURCE, layout
 
 HEALTHY = GpuHealth(Health.HEALTHY)
@@ -71,7 +71,7 @@ class Listed:
 
 def plugin(dev_root: Path, on_stream_end: Callable[[], None] = lambda: None) -> WholeGpuPlugin:
     """One that nobody needs to hear of, with a kubelet that lists nothing."""
-    return WholeGpuPlugin(dev_root, lambda devices: None, on_stream_end, WholeStarts(Listed(), lambda reason: None))
+    return WholeGpuPlugin(dev_root, lambda devices: None, on_stream_end, Starts(Listed(), lambda reason: None))
 
 
 def offer(plugin: WholeGpuPlugin, snapshot: Snapshot) -> bool:

@@ -8,7 +8,8 @@ import pytest
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.model import Mode, Share
 from kube_accel.plugin.holdings import Holder
-from kube_accel.plugin.prestart import StartRefused, by_container, check_start, held_shares, identify
+from kube_accel.plugin.prestart import Started, by_container, check_start, held_shares
+from kube_accel.plugin.starts import StartRefused, listed_now
 from kube_accel.sharing.fraction import Kind
 from kube_accel.sharing.profile import PROFILES
 from unit.kube_accel.plugin.fakes import inventory, uuid
@@ -102,9 +103,30 @@ def test_what_kubelet_gave_to_two_pods_counts_twice() -> None:
         start(both(0, 61, 8, first=20), others)
 
 
-def test_nobody_starts_while_two_have_the_same_devices() -> None:
-    with pytest.raises(StartRefused, match="kubelet gave the same devices to team/one, team/two; delete one"):
-        start(both(0, 20, 8), {TWO: both(0, 20, 8)})
+def test_of_two_with_the_same_devices_neither_is_named_and_only_one_counts() -> None:
+    found = both(0, 60, 8)
+    assert check_start(Kind.MEMORY, found[Kind.MEMORY], {ONE: found, TWO: found}, GPUS, PROFILE) == Started(
+        None, (Share(uuid(0), 60, 8 * UNIT),)
+    )
+    three = {Holder("team", "three", "main"): both(0, 41, 8, first=59)}
+    with pytest.raises(StartRefused, match="of which others have 41 %"):
+        check_start(Kind.MEMORY, found[Kind.MEMORY], {ONE: found, TWO: found, **three}, GPUS, PROFILE)
+
+
+def test_of_two_with_the_same_memory_and_other_cores_nobody_knows_which_limits_are_whose() -> None:
+    listed = {ONE: both(0, 20, 8), TWO: both(0, 30, 8)}
+    with pytest.raises(StartRefused, match="vcuda-memory to team/one and team/two, whose shares differ; delete one"):
+        check_start(Kind.MEMORY, listed[ONE][Kind.MEMORY], listed, GPUS, PROFILE)
+    assert check_start(Kind.CORES, listed[ONE][Kind.CORES], listed, GPUS, PROFILE).holder == ONE
+
+
+def test_of_two_with_the_same_cores_the_memory_tells_which_it_is_and_both_count() -> None:
+    listed = {ONE: both(0, 50, 8), TWO: both(0, 50, 8) | {Kind.MEMORY: ids(0, Kind.MEMORY, 20, 9)}}
+    assert check_start(Kind.CORES, listed[ONE][Kind.CORES], listed, GPUS, PROFILE) == Started(None, ())
+    assert check_start(Kind.MEMORY, listed[TWO][Kind.MEMORY], listed, GPUS, PROFILE).holder == TWO
+    listed |= {holder: devices | {Kind.CORES: ids(0, Kind.CORES, 0, 51)} for holder, devices in listed.items()}
+    with pytest.raises(StartRefused, match=r"it has 51 % and 2\.25 GiB of GPU 0, of which others have 51 %"):
+        check_start(Kind.MEMORY, listed[TWO][Kind.MEMORY], listed, GPUS, PROFILE)
 
 
 def test_containers_of_a_pod_that_use_the_same_devices_in_turn_count_once() -> None:
@@ -140,11 +162,11 @@ class Lister:
 
 
 def test_a_kubelet_that_limits_the_rate_is_asked_again() -> None:
-    found = identify(Lister(3), Kind.MEMORY, [f"{uuid(0)}::m0"], PROFILE, pause=lambda seconds: None)
-    assert found == {ONE: {Kind.MEMORY: frozenset({f"{uuid(0)}::m0"})}} == by_container(Lister(0).list(1), PROFILE)
+    found = by_container(listed_now(Lister(3), "it", pause=lambda seconds: None), PROFILE)
+    assert found == {ONE: {Kind.MEMORY: frozenset({f"{uuid(0)}::m0"})}}
 
 
 def test_a_kubelet_that_does_not_answer_stops_the_start() -> None:
-    with pytest.raises(StartRefused, match="rejected by rate limit") as refused:
-        identify(Lister(1000), Kind.MEMORY, ["x"], PROFILE, pause=lambda seconds: None)
+    with pytest.raises(StartRefused, match="nobody knows who has it: rejected by rate limit") as refused:
+        listed_now(Lister(1000), "it", pause=lambda seconds: None)
     assert refused.value.holder is None

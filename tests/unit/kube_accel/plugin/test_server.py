@@ -19,7 +19,7 @@ from kube_accel.metrics.service import Outcome
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin, serve
-from kube_accel.plugin.wholestart import WholeStarts
+from kube_accel.plugin.starts import Starts
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Terms
 from kube_accel.sharing.timeslicing import Replication, replicated
@@ -36,7 +36,7 @@ class Host:
         self.allocated: list[tuple[str, ...]] = []
         self.kubelet = Listed()
         self.refused: list[str] = []
-        starts = WholeStarts(self.kubelet, self.refused.append)
+        starts = Starts(self.kubelet, self.refused.append)
         self.plugin = WholeGpuPlugin(self.dev, self.allocated.append, lambda: None, starts)
         self.socket = root / "plugin.sock"
         self.server = serve(self.plugin, self.socket)

@@ -379,3 +379,20 @@ def test_files_are_kept_by_memory_and_by_whole_gpus() -> None:
     assert keys_of({Kind.MEMORY: memory, Kind.CORES: frozenset({"c0"})}) == {key_of(memory)}
     assert keys_of({Kind.MEMORY: memory, Kind.CORES: cores}) == {key_of(memory), key_of(cores)}
     assert keys_of({Kind.CORES: cores}) == {key_of(cores)}
+
+
+@pytest.mark.parametrize("first", ["runs", "waits"])
+def test_of_two_that_kubelet_gave_the_same_devices_the_one_that_runs_is_looked_after(world: World, first: str) -> None:
+    for name in ("runs", "waits") if first == "runs" else ("waits", "runs"):
+        world.pod(name)
+    runs, waits = (Holder("team", name, "main") for name in ("runs", "waits"))
+    world.devices[waits] = world.devices[runs]
+    spec = {"nodeName": "node", "containers": [{"resources": {"limits": {PROFILE.memory_resource: "16"}}}]}
+    metadata = {"uid": world.uid("runs"), "namespace": "team", "name": "runs"}
+    world.pods.keep({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+    world.list()
+    world.write_state("runs", LIMIT, 2)
+    world.tenants.tick()
+    assert world.refusals() == {("runs", "limit"): 2}
+    assert {name for name, _, _ in world.reported} == {"runs"}
+    assert {holder.pod for holder, _ in world.tenants.accounts()} == {"runs"}

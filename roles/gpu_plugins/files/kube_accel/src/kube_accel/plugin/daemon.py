@@ -29,9 +29,9 @@ from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, 
 from kube_accel.plugin.probes import ProbeServer
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
 from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
+from kube_accel.plugin.starts import Starts
 from kube_accel.plugin.teller import Teller
 from kube_accel.plugin.wholepart import WholeGpus
-from kube_accel.plugin.wholestart import WholeStarts
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
 from kube_accel.sharing.node_labels import Machine, labels
@@ -219,17 +219,20 @@ class Daemon:
         # Two plugins of different resources must not take each other's sockets for their own.
         known_as = options.mode.value if name == whole.RESOURCE else f"{options.mode.value}.{name.partition('/')[2]}"
         registrar = Registrar(options.device_plugin_dir, known_as, name, options.takeover)
-        starts = WholeStarts(self._lister, lambda reason: self._teller.say("GpuGivenTwice", reason))
+        starts = Starts(self._lister, self._given_twice)
         plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake, starts)
         return _Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
 
     def _serve_kind(self, kind: Kind, name: str, fraction: Fraction) -> _Served:
         options = self._options
         registrar = Registrar(options.device_plugin_dir, name.partition("/")[2], name, options.takeover)
-        plugin = fraction.plugin(kind, self._holdings.allocated, registrar.wake)
+        plugin = fraction.plugin(kind, self._given_twice, self._holdings.allocated, registrar.wake)
         return _Served(
             plugin, registrar, lambda snapshot: plugin.publish(plugin.device_list(snapshot), snapshot.inventory)
         )
+
+    def _given_twice(self, reason: str) -> None:
+        self._teller.say("GpuGivenTwice", reason)
 
     def _register(self, name: str) -> None:
         served = self._served[name]

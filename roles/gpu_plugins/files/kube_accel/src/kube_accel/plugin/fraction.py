@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from itertools import groupby, repeat
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,8 @@ from typing import Protocol
 import grpc
 
 from kube_accel.enforce.backend import Ask, EnforceError
+from kube_accel.enforce.containers import key_of
+from kube_accel.kube.podresources import PodDevices
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Gpu, Inventory, Mode, Snapshot
 from kube_accel.placement.mps import client_limit
@@ -23,8 +26,9 @@ from kube_accel.plugin.devices import Device, healthy_gpus
 from kube_accel.plugin.holdings import Holder, Lister
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.pods import NodePod, NodePods, pending, staying
-from kube_accel.plugin.prestart import Devices, Started, StartRefused, check_start, identify
+from kube_accel.plugin.prestart import Devices, Started, by_container, check_start, identifies
 from kube_accel.plugin.server import ListedPlugin, refuse
+from kube_accel.plugin.starts import Claims, StartRefused, Starts
 from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering, amounts
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Grant, Terms
@@ -216,17 +220,21 @@ class FractionPlugin(ListedPlugin):
         ledger: Ledger,
         enforcer: Enforcer,
         on_refused: Callable[[StartRefused], None],
+        on_given_twice: Callable[[str], None],
         dev_root: Path,
         on_allocate: Callable[[tuple[str, ...]], None],
         on_stream_end: Callable[[], None],
     ) -> None:
-        """``on_refused`` gets every refused start; the callbacks run on request threads and must be quick."""
+        """``on_refused`` gets every refused start, ``on_given_twice`` why it was where others have the same devices.
+
+        The callbacks run on request threads and must be quick.
+        """
         super().__init__(dev_root, on_allocate, on_stream_end)
         self.resource = resources(allocator.profile)[kind]
         self._kind = kind
         self._allocator = allocator
         self._profile = allocator.profile
-        self._lister = lister
+        self._starts = Starts(lister, on_given_twice, self._claims)
         self._ledger = ledger
         self._enforcer = enforcer
         self._on_refused = on_refused
@@ -234,6 +242,11 @@ class FractionPlugin(ListedPlugin):
         """The devices of a GPU, healthy or not: thousands, the same each time."""
         self._ids: Mapping[str, frozenset[str]] = {}
         """The ids of every GPU's devices, by UUID."""
+
+    def get_options(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DevicePluginOptions:
+        """What kubelet shall call, which it asks each time it gets to know us."""
+        self._starts.forget()
+        return super().get_options(request, context)
 
     def device_list(self, snapshot: Snapshot) -> tuple[Device, ...]:
         """The devices of ``snapshot``, given those advertised last."""
@@ -310,6 +323,7 @@ class FractionPlugin(ListedPlugin):
                 refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {error}")
             reply.container_responses.append(self._response(given))
         for container in request.container_requests:
+            self._starts.allocated(container.devices_ids)
             self._allocator.granted(self._kind, container.devices_ids)
             self._on_allocate(tuple(container.devices_ids))
         return reply
@@ -319,10 +333,7 @@ class FractionPlugin(ListedPlugin):
     ) -> pb.PreStartContainerResponse:
         """Find out whose these devices are, check that they belong together, and write that down."""
         try:
-            containers = identify(self._lister, self._kind, request.devices_ids, self._profile)
-            started = check_start(
-                self._kind, request.devices_ids, containers, self._offer.gpus, self._profile, self._most_containers
-            )
+            started = self._starts.begin(request.devices_ids, partial(self._check, request.devices_ids))
         except StartRefused as error:
             _log.warning("a container is not started", extra={"resource": self.resource, "reason": str(error)})
             self._on_refused(error)
@@ -339,6 +350,16 @@ class FractionPlugin(ListedPlugin):
             pod = self._allocator.pods.find(holder.namespace, holder.pod)
             self._ledger.record(holder, pod.uid if pod is not None else "", started.shares)
         return pb.PreStartContainerResponse()
+
+    def _check(self, ids: Collection[str], listed: tuple[PodDevices, ...]) -> Started:
+        containers = by_container(listed, self._profile)
+        return check_start(self._kind, ids, containers, self._offer.gpus, self._profile, self._most_containers)
+
+    def _claims(self, ids: Collection[str]) -> Claims:
+        """What a container's files are kept by is for one pod at a time; other cores may add up."""
+        if not ids or not identifies(self._kind, ids):
+            return {}
+        return {key_of(ids): f"{len(ids)} {self.resource} of {', '.join(_gpus_of(ids))}"}
 
     @property
     def _most_containers(self) -> int | None:

@@ -26,7 +26,8 @@ from kube_accel.plugin.holdings import Holder, Lister
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.options import PluginOptions
 from kube_accel.plugin.pods import NodePod, NodePods
-from kube_accel.plugin.prestart import Devices, Started, StartRefused, by_container, held_shares
+from kube_accel.plugin.prestart import Devices, Started, by_container, held_shares
+from kube_accel.plugin.starts import StartRefused
 from kube_accel.plugin.tenants import Tenants, keys_of
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import WHOLE, Kind, gpu_of, resources
@@ -108,7 +109,11 @@ class Fraction:
         )
 
     def plugin(
-        self, kind: Kind, on_allocate: Callable[[tuple[str, ...]], None], on_stream_end: Callable[[], None]
+        self,
+        kind: Kind,
+        on_given_twice: Callable[[str], None],
+        on_allocate: Callable[[tuple[str, ...]], None],
+        on_stream_end: Callable[[], None],
     ) -> FractionPlugin:
         """The service for one of the resources."""
         return FractionPlugin(
@@ -118,6 +123,7 @@ class Fraction:
             self.ledger,
             self,
             self._start_refused,
+            on_given_twice,
             self._options.dev_root,
             on_allocate,
             on_stream_end,

@@ -1,37 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container that is about to start has, found out from kubelet, checked, and written down."""
+"""What a container that is about to start has, as kubelet lists it, checked. Pure."""
 
 from __future__ import annotations
 
-import logging
-import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
-from kube_accel.kube.podresources import PodDevices, PodResourcesError
+from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Gpu, Share
-from kube_accel.plugin.holdings import Holder, Lister
+from kube_accel.plugin.holdings import Holder
+from kube_accel.plugin.starts import StartRefused
 from kube_accel.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, gpu_of, resources, shares
 from kube_accel.sharing.profile import Profile
-
-_log = logging.getLogger(__name__)
-
-_PAUSE = 0.1
-_ATTEMPTS = 20
-"""Kubelet allows few questions a second, and all its clients share them."""
-_PATIENCE = 15.0
-"""Seconds after which no further question is asked: kubelet waits 30 s for an answer, and a worker no longer."""
-
-
-class StartRefused(Exception):  # noqa: N818 - an answer, not a failure
-    """The container must not start; the text says why. ``holder`` is whose it is, when that is known."""
-
-    def __init__(self, reason: str, holder: Holder | None = None) -> None:
-        super().__init__(reason)
-        self.holder = holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +22,9 @@ class Started:
     """A container that may start."""
 
     holder: Holder | None
-    """None for an init container, which kubelet does not list."""
+    """None for an init container, which kubelet does not list, and for one of several that have the same devices."""
     shares: tuple[Share, ...]
+    """Empty where that is not known."""
 
 
 Devices = Mapping[Kind, frozenset[str]]
@@ -89,62 +73,65 @@ def check_start(
     """
     wanted = frozenset(ids)
     holders = [holder for holder, devices in containers.items() if devices.get(kind) == wanted]
-    if len(holders) > 1:
-        names = ", ".join(f"{holder.namespace}/{holder.pod}" for holder in holders)
+    if not holders or (len(holders) > 1 and not identifies(kind, wanted)):
+        # Only this much is known; the other resource is asked about in a call of its own.
+        return _alone(kind, wanted, gpus, profile)
+    # Of several that have the same only one starts.
+    others = {other: devices for other, devices in containers.items() if other not in holders}
+    found = {_own(holder, containers[holder], others, gpus, profile, most_containers) for holder in holders}
+    if len(found) > 1:
+        names = " and ".join(sorted({f"{holder.namespace}/{holder.pod}" for holder in holders}))
         remedy = "delete one that does not run, so that it is placed anew"
-        raise StartRefused(f"kubelet gave the same devices to {names}; {remedy}")
-    holder = holders[0] if holders else None
-    devices = containers[holder] if holder is not None else {kind: wanted}
+        raise StartRefused(
+            f"kubelet gave the same {resources(profile)[kind]} to {names}, whose shares differ; {remedy}"
+        )
+    return Started(holders[0] if len(holders) == 1 else None, found.pop())
+
+
+def identifies(kind: Kind, ids: Collection[str]) -> bool:
+    """Whether a container's files are kept by these: by its memory, and by cores that are whole GPUs."""
+    return kind is Kind.MEMORY or len(ids) % WHOLE == 0
+
+
+def _alone(kind: Kind, ids: Collection[str], gpus: Mapping[str, Gpu], profile: Profile) -> Started:
     try:
-        amounts = {each: counts(found, each, gpus, profile) for each, found in devices.items()}
-        if holder is None:
-            # Of an init container only this much is known; its other resource is asked about in a call of its own.
-            _check_alone(kind, amounts[kind], profile)
-            return Started(None, ())
+        amounts = counts(ids, kind, gpus, profile)
+        whole = kind is Kind.CORES and set(amounts.values()) == {WHOLE}
+        if len(amounts) > 1 and not whole and (kind is Kind.CORES or profile.core_resource is None):
+            raise ValueError(f"its {resources(profile)[kind]} is of {len(amounts)} GPUs; a share is of one")
+    except ValueError as error:
+        raise _senseless(None, error) from error
+    return Started(None, ())
+
+
+def _own(
+    holder: Holder,
+    devices: Devices,
+    others: Mapping[Holder, Devices],
+    gpus: Mapping[str, Gpu],
+    profile: Profile,
+    most_containers: int | None,
+) -> tuple[Share, ...]:
+    """What a container has, if its GPUs have that beside what others have. Raises StartRefused."""
+    try:
+        amounts = {kind: counts(found, kind, gpus, profile) for kind, found in devices.items()}
         own = shares(amounts.get(Kind.CORES, {}), amounts.get(Kind.MEMORY, {}), gpus, profile)
     except ValueError as error:
-        remedy = "delete the pod, so that it is placed anew"
-        raise StartRefused(f"{_who(holder)} cannot start: {error}; {remedy}", holder) from error
-    others = {other: found for other, found in containers.items() if other != holder}
+        raise _senseless(holder, error) from error
     for share in own:
         _check_card(share, holder, devices, others, gpus[share.uuid], profile)
         if most_containers is not None:
             _check_count(share, holder, others, gpus[share.uuid], most_containers)
-    return Started(holder, tuple(own))
+    return tuple(own)
 
 
-def identify(
-    lister: Lister, kind: Kind, ids: Collection[str], profile: Profile, pause: Callable[[float], None] = time.sleep
-) -> dict[Holder, dict[Kind, frozenset[str]]]:
-    """Our devices of every container, as kubelet lists them now. Raises StartRefused when it does not."""
-    return by_container(listed_now(lister, f"these {len(ids)} {resources(profile)[kind]}", pause), profile)
-
-
-def listed_now(lister: Lister, what: str, pause: Callable[[float], None] = time.sleep) -> tuple[PodDevices, ...]:
-    """Kubelet's list. Raises StartRefused, about ``what`` is asked for, when there is none before kubelet gives up."""
-    reason = ""
-    begin = time.monotonic()
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            pause(_PAUSE)
-        try:
-            return lister.list(timeout=5)
-        except PodResourcesError as error:
-            reason = str(error)
-        if time.monotonic() - begin > _PATIENCE:
-            break
-    raise StartRefused(f"nobody knows who has {what}: {reason}")
+def _senseless(holder: Holder | None, error: ValueError) -> StartRefused:
+    return StartRefused(f"{_who(holder)} cannot start: {error}; delete the pod, so that it is placed anew", holder)
 
 
 def _known(ids: Iterable[str], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile) -> dict[str, int]:
     """Those of a GPU that was replaced are left out."""
     return counts([device for device in ids if gpu_of(device) in gpus], kind, gpus, profile)
-
-
-def _check_alone(kind: Kind, amounts: Mapping[str, int], profile: Profile) -> None:
-    whole = kind is Kind.CORES and set(amounts.values()) == {WHOLE}
-    if len(amounts) > 1 and not whole and (kind is Kind.CORES or profile.core_resource is None):
-        raise ValueError(f"its {resources(profile)[kind]} is of {len(amounts)} GPUs; a share is of one")
 
 
 def _check_card(
@@ -157,14 +144,13 @@ def _check_card(
 ) -> None:
     """Refuse a GPU that would be handed out more than once.
 
-    Amounts count, pod by pod, and not how many ids there are: kubelet may give an id to two pods. Its PodResources.List
-    forgets, when a pod has just ended, what it is allocating in that moment (UpdateAllocatedDevices, 1.36 at least).
+    Amounts count, pod by pod, and not how many ids there are: kubelet may give an id to two pods (see ``starts``).
     """
     taken: dict[Kind, dict[tuple[str, str], set[str]]] = {kind: defaultdict(set) for kind in Kind}
     for other, found in others.items():
         # Containers of one pod may use the same devices, one after the other.
         pod = (other.namespace, other.pod)
-        own_pod = holder is not None and pod == (holder.namespace, holder.pod)
+        own_pod = pod == (holder.namespace, holder.pod)
         for kind, ids in found.items():
             shared = devices.get(kind, frozenset()) if own_pod else frozenset()
             taken[kind][pod] |= {device for device in ids - shared if gpu_of(device) == gpu.uuid}

@@ -21,8 +21,7 @@ from kube_accel.model import Gpu, Inventory
 from kube_accel.placement.topology import Connectivity, choose_connected
 from kube_accel.plugin.calls import Calls, Counted
 from kube_accel.plugin.devices import Device, device_list
-from kube_accel.plugin.prestart import StartRefused
-from kube_accel.plugin.wholestart import WholeStarts
+from kube_accel.plugin.starts import StartRefused, Starts
 from kube_accel.sharing import timeslicing, whole
 from kube_accel.sharing.delivery import Grant, Terms
 
@@ -214,7 +213,7 @@ class WholeGpuPlugin(ListedPlugin):
         dev_root: Path,
         on_allocate: Callable[[tuple[str, ...]], None],
         on_stream_end: Callable[[], None],
-        starts: WholeStarts,
+        starts: Starts,
     ) -> None:
         """``starts`` is this resource's alone; else as ``ListedPlugin``."""
         super().__init__(dev_root, on_allocate, on_stream_end)
@@ -288,7 +287,7 @@ class WholeGpuPlugin(ListedPlugin):
     ) -> pb.PreStartContainerResponse:
         """Refuse a container whose device another pod has too."""
         try:
-            self._starts.begin(request.devices_ids)
+            self._starts.begin(request.devices_ids, lambda listed: None)
         except StartRefused as error:
             extra = {"devices": list(request.devices_ids), "reason": str(error)}
             _log.warning("a container is not started", extra=extra)

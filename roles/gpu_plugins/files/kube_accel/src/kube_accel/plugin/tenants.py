@@ -19,9 +19,9 @@ from kube_accel.model import Gpu, GpuUsage, Share
 from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.pods import NodePods
-from kube_accel.plugin.prestart import Devices
+from kube_accel.plugin.prestart import Devices, identifies
 from kube_accel.quantity import human_bytes
-from kube_accel.sharing.fraction import WHOLE, Kind
+from kube_accel.sharing.fraction import WHOLE
 
 _log = logging.getLogger(__name__)
 
@@ -58,11 +58,8 @@ class Running:
 
 
 def keys_of(devices: Devices) -> set[str]:
-    """Of the files that a container with these devices may have: by its memory, and by cores that are whole GPUs."""
-    sets = [devices.get(Kind.MEMORY, frozenset())]
-    if len(cores := devices.get(Kind.CORES, frozenset())) % WHOLE == 0:
-        sets.append(cores)
-    return {key_of(ids) for ids in sets if ids}
+    """Of the files that a container with these devices may have."""
+    return {key_of(ids) for kind, ids in devices.items() if ids and identifies(kind, ids)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +147,9 @@ class Tenants:
         self._limits_cores = limits_cores
         self._overhead = context_overhead_bytes
         self._lock = threading.Lock()
+        self._listed: tuple[Running, ...] = ()
         self._running: tuple[Running, ...] = ()
+        """The same, and of several that kubelet gave the same devices one."""
         self._gpus: Mapping[str, Gpu] = {}
         self._overrides: tuple[Override, ...] = ()
         self._uncounted: dict[tuple[str, str], int] = {}
@@ -211,11 +210,25 @@ class Tenants:
             running += [Running(key, holder, uid, shares, limits) for key in keys_of(devices)]
         with self._lock:
             self._count(self._running, *self._read(self._running))
-            self._running, self._gpus, self._look_at = tuple(running), gpus, -math.inf
+            self._listed, self._gpus, self._look_at = tuple(running), gpus, -math.inf
+            self._running = self._one_each(self._listed)
             keys = {entry.key for entry in running}
             self._counted = {key: found for key, found in self._counted.items() if key in keys}
             self._uncounted = {pair: found for pair, found in self._uncounted.items() if pair[0] in keys}
         self._wake.set()
+
+    def _one_each(self, listed: tuple[Running, ...]) -> tuple[Running, ...]:
+        """Of several with the same files the one whose pod runs: none of the others was let start."""
+        found: dict[str, Running] = {}
+        for entry in listed:
+            known = found.get(entry.key)
+            if known is None or self._waits(known.holder):
+                found[entry.key] = entry
+        return tuple(found.values()) if len(found) < len(listed) else listed
+
+    def _waits(self, holder: Holder) -> bool:
+        pod = self._pods.find(holder.namespace, holder.pod)
+        return pod is not None and pod.waiting
 
     def accounts(self) -> dict[tuple[Holder, str], int]:
         """Bytes that containers say to use, by GPU's UUID."""
@@ -249,11 +262,12 @@ class Tenants:
     def tick(self) -> bool:
         """Tell them what they have to know now, and count what they say; whether there was anything to tell."""
         with self._lock:
-            running, gpus = self._running, self._gpus
-            settled = self._settled(running)
             thorough = time.monotonic() >= self._look_at
             if thorough:
                 self._look_at = time.monotonic() + _LOOK_SECONDS
+                self._running = self._one_each(self._listed)
+            running, gpus = self._running, self._gpus
+            settled = self._settled(running)
         keys = [entry.key for entry in running]
         read = self._containers.read_all(keys) if thorough else self._containers.last_read(keys)
         policies = {key: policy for key, (policy, _) in read.items()}
