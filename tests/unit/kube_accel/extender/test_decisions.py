@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from kube_accel.extender.service import Layout
-from kube_accel.model import Ancestor, GpuHealth, GpuLink, Health, Inventory, Mode
+from kube_accel.model import Ancestor, GpuHealth, GpuLink, GpuUse, Health, Inventory, Mode
+from kube_accel.placement import quota
 from kube_accel.sharing import assignment
 from kube_accel.sharing.inventory_annotation import Holding
 from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken, uuid
@@ -126,6 +127,107 @@ def test_a_gpu_that_is_handed_out_in_parts_is_no_whole_one(api: Api) -> None:
     assert extender.schedule(api.create(pod_object("p", {"nvidia.com/gpu": "1"})), "a") == ""
     assignment = json.loads(api.pods["p"]["metadata"]["annotations"]["kube-accel.io/assignment"])
     assert [share["uuid"] for share in assignment["containers"]["main"]] == [uuid("a", 2)]
+
+
+def in_parts(name: str, gpus: int = 1, **more: Any) -> dict[str, Any]:
+    """A node of whose GPUs ``nvidia.com/gpu`` is a replica or a MIG device."""
+    cut = frozenset(uuid(name, index) for index in range(gpus))
+    return node_object(name, gpus=gpus, mode=Mode.PGPU, divided=cut, **more)
+
+
+PLAIN = {"nvidia.com/gpu": "2"}
+
+
+@pytest.fixture
+def mixed(api: Api) -> Extender:
+    """Of node ``a`` the GPUs are whole, of ``b`` they are not."""
+    extender = Extender(api, whole_gpus=True)
+    extender.cluster.keep_node(node_object("a", gpus=2, mode=Mode.PGPU))
+    extender.cluster.keep_node(in_parts("b"))
+    return extender
+
+
+def test_nodes_that_hand_out_parts_are_left_to_kubelet(mixed: Extender, api: Api) -> None:
+    first = api.create(pod_object("first", PLAIN))
+    assert mixed.filter(first, "a", "b")["NodeNames"] == ["a", "b"]
+    scores = mixed.call("priorities", {"Pod": first, "NodeNames": ["a", "b"]})
+    assert {entry["Host"]: entry["Score"] for entry in scores}["b"] == 0
+    assert mixed.schedule(first, "a", "b") == ""
+    assert api.pods["first"]["spec"]["nodeName"] == "a"
+    # However many there are: what is free there kube-scheduler and kubelet count.
+    for number in range(3):
+        assert mixed.schedule(api.create(pod_object(f"p{number}", PLAIN)), "a", "b") == ""
+        mixed.listen()
+        assert api.pods[f"p{number}"]["spec"]["nodeName"] == "b"
+        assert assignment.ANNOTATION not in api.pods[f"p{number}"]["metadata"]["annotations"]
+    assert mixed.cluster.reservations == 0
+    assert mixed.cluster.charges.used("team")[fakes.inventory(1).gpus[0].model].cards == 2
+    assert [use.cores for use in view_of(mixed, "b")] == [0]
+    assert mixed.filter(pod_object("share", share(30, 8)), "b")["NodeNames"] == []
+
+
+def view_of(extender: Extender, name: str) -> list[GpuUse]:
+    view = extender.cluster.node(name).view()
+    assert view is not None
+    return [gpu.used for gpu in view.gpus]
+
+
+def test_what_is_left_to_kubelet_counts_for_nobody_also_where_another_bound_it(mixed: Extender, api: Api) -> None:
+    api.create(pod_object("theirs", PLAIN, nodeName="b"))
+    mixed.listen()
+    assert [use.cores for use in view_of(mixed, "b")] == [0]
+    assert mixed.cluster.charges.used("team") == {}
+    holding = Holding("team", "theirs", "main", 100, fakes.inventory(1).gpus[0].memory_bytes)
+    mixed.cluster.keep_node(in_parts("b", held={uuid("b", 0): (holding,)}))
+    assert [use.cores for use in view_of(mixed, "b")] == [100], "as its plugin tells"
+    mixed.cluster.keep_node(node_object("b", mode=Mode.PGPU))
+    assert mixed.cluster.charges.used("team")[fakes.inventory(1).gpus[0].model].cards == 2
+
+
+def test_of_a_quota_only_the_pools_hold_where_there_are_no_whole_gpus(mixed: Extender, api: Api) -> None:
+    mixed.cluster.keep_node(in_parts("c", labels={"gpu-pool": "theirs"}))
+    mixed.cluster.keep_node(in_parts("b", labels={"gpu-pool": "ours"}))
+    pools = "pools: {ours: {gpu-pool: ours}}"
+    mixed.quotas.replace(
+        quota.parse(f"version: 1\n{pools}\nnamespaces: {{team: {{pools: [ours], limits: [{{cards: 1}}]}}}}")
+    )
+    pod = api.create(pod_object("p", PLAIN))
+    answer = mixed.filter(pod, "a", "b", "c")
+    assert answer["NodeNames"] == ["b"]
+    assert "may use pool ours" in answer["FailedAndUnresolvableNodes"]["c"]
+    mixed.listen()
+    assert "may use pool ours" in mixed.bind(pod, "c")
+    assert mixed.bind(pod, "b") == ""
+
+
+def test_of_the_models_it_wants_one_has_to_be_on_a_node_that_is_left_to_kubelet(mixed: Extender) -> None:
+    pod = pod_object("p", PLAIN)
+    pod["metadata"]["annotations"]["kube-accel.io/use-gpu-model"] = "L40"
+    refused = mixed.filter(pod, "b")["FailedAndUnresolvableNodes"]["b"]
+    assert refused.startswith("none of its GPUs is wanted: model ")
+
+
+def test_on_a_node_that_is_left_to_kubelet_the_victims_are_kube_schedulers(mixed: Extender, api: Api) -> None:
+    api.create(pod_object("low", PLAIN, nodeName="b"))
+    mixed.listen()
+    body = {"Pod": pod_object("p", PLAIN, priority=5), "NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-low"}]}}}
+    answer = mixed.call("preemption", body)["NodeNameToMetaVictims"]
+    assert answer == {"b": {"Pods": [{"UID": "uid-low"}], "NumPDBViolations": 0}}
+    waiting = api.create(pod_object("p", PLAIN, priority=5) | {"status": {"nominatedNodeName": "b"}})
+    mixed.listen()
+    assert mixed.filter(pod_object("q", PLAIN), "b")["NodeNames"] == ["b"]
+    assert mixed.schedule(waiting, "b") == ""
+
+
+def test_in_the_proxied_layout_nothing_is_kept_where_kubelet_chooses(api: Api) -> None:
+    extender = Extender(api, Clock(), Layout.PROXIED, whole_gpus=True)
+    extender.cluster.keep_node(node_object("a", gpus=2, mode=Mode.PGPU))
+    for name in ("b", "c"):
+        extender.cluster.keep_node(in_parts(name))
+    pods = [api.create(pod_object(name, PLAIN)) for name in ("p", "q")]
+    extender.listen()
+    assert [extender.filter(pod, "a", "b", "c")["NodeNames"] for pod in pods] == [["a"], ["b", "c"]]
+    assert extender.cluster.reservations == 1
 
 
 def test_binpack_fills_the_fuller_node_and_spread_the_emptier(extender: Extender, api: Api) -> None:

@@ -37,6 +37,11 @@ class NodeGpus:
     divided: frozenset[str]
     """UUIDs of GPUs that are not handed out as a whole where whole ones are."""
 
+    def leaves(self, request: PodRequest | None) -> bool:
+        """Whether such a pod is kubelet's to serve here: ``nvidia.com/gpu`` is the whole of no GPU."""
+        ours = request is None or request.mode is not Mode.PGPU or self.mode is not Mode.PGPU
+        return not ours and bool(self.gpus) and self.divided >= self.position.keys()
+
     @classmethod
     def of(cls, node: NodeInventory) -> NodeGpus:
         """The GPUs of a decoded annotation."""
@@ -134,7 +139,7 @@ def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[U
     for uses in reserved:
         take(uses)
     for pod in sorted(unknown, key=lambda pod: pod.uid):
-        if pod.request is not None:
+        if pod.request is not None and not node.leaves(pod.request):
             take(_guess(node, name, pod.request, taken))
     return [GpuUse(*amounts) for amounts in taken]
 

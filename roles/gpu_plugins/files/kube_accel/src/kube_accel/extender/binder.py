@@ -176,11 +176,15 @@ class Binder:
         if isinstance(found, Refusal):
             return f"{node.name}: {found.reason}"
         assignment, view = found
+        expires = self._clock() + RESERVED_SECONDS
+        if view.node.leaves(request):
+            reservation = Reservation(pod, (), {}, expires, assignment, view)
+            self._cluster.reserve(node, reservation)
+            return reservation
         indexes = {gpu.uuid: gpu.index for gpu in view.node.gpus}
         allowed = [gpu for gpu in view.gpus if gpu.gpu.model not in excluded]
         reasons = why(request, assignment, allowed, view.node.connectivity)
         annotations = pod_annotations(assignment, request.mode, pod.containers, indexes, time.time_ns(), reasons)
-        expires = self._clock() + RESERVED_SECONDS
         reservation = Reservation(pod, uses_of(request, assignment), annotations, expires, assignment, view)
         self._cluster.reserve(node, reservation)
         return reservation

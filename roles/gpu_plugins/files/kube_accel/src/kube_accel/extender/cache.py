@@ -236,7 +236,7 @@ class Cluster:
                 pod.uses, pod.ours = stated or reservation.uses, True
             pod.annotation = text
             node.pods[pod.uid] = pod
-            self.charges.charge(pod, pod.uses, node.gpus)
+            self._charge(pod, pod.uses, node)
             node.changed()
         self.release(pod.uid)
         if first:
@@ -284,11 +284,11 @@ class Cluster:
             labels = metadata.get("labels") or {}
             with node.lock:
                 node.labels = {sys.intern(key): sys.intern(str(value)) for key, value in labels.items()}
-                unknown = node.gpus is None
+                before = node.gpus
                 node.annotate(text if isinstance(text, str) else None)
-                if unknown and node.gpus is not None:
+                if node.gpus is not None and (before is None or before.divided != node.gpus.divided):
                     for pod in node.pods.values():
-                        self.charges.charge(pod, pod.uses, node.gpus)
+                        self._charge(pod, pod.uses, node)
         return name
 
     def drop_node(self, name: str) -> None:
@@ -305,8 +305,14 @@ class Cluster:
             pod.stale = node.gpus.held.get((pod.namespace, pod.name))
         node.reserved[uid] = reservation
         self._reserved_on[uid] = node.name
-        self.charges.charge(pod, reservation.uses, node.gpus)
+        self._charge(pod, reservation.uses, node)
         node.changed()
+
+    def _charge(self, pod: Pod, uses: Uses | None, node: Node) -> None:
+        if node.gpus is not None and node.gpus.leaves(pod.request):
+            self.charges.discharge(pod.uid)
+        else:
+            self.charges.charge(pod, uses, node.gpus)
 
     def release(self, uid: str) -> None:
         """Give back what is reserved for a pod, if anything is."""

@@ -226,7 +226,7 @@ class Extender:
 
     def _seen_bound(self, pod: Pod, reservation: Reservation | None) -> None:
         """Tell the node's plugin which GPUs were kept; without, it chooses itself."""
-        if reservation is not None:
+        if reservation is not None and reservation.annotations:
             metadata = {"uid": pod.uid, "annotations": dict(reservation.annotations)}
             self._errands.put(lambda: self._patch(pod, metadata))
 

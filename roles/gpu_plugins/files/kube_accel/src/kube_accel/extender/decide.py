@@ -14,7 +14,7 @@ from kube_accel.extender.cache import Cluster, Node
 from kube_accel.extender.pods import Pod
 from kube_accel.extender.wire import Filtered, Victims
 from kube_accel.model import Assignment, Mode, PodRequest
-from kube_accel.placement.choose import Refusal, place
+from kube_accel.placement.choose import Refusal, place, unwanted
 from kube_accel.placement.demand import demand
 from kube_accel.placement.score import score
 from kube_accel.quantity import human_bytes
@@ -126,17 +126,25 @@ class Decider:
             found[name] = verdict if isinstance(verdict, int) else 0
         return found
 
+    def left_to_kubelet(self, request: PodRequest, names: Iterable[str]) -> list[str]:
+        """Those nodes on which kubelet chooses for such a pod."""
+        nodes = ((name, self._cluster.nodes.get(name)) for name in names)
+        return [name for name, node in nodes if node and node.gpus and node.gpus.leaves(request)]
+
     def choose(
         self, pod: Pod, request: PodRequest, node: Node, excluded: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Assignment, NodeView] | Refusal:
         """The GPUs the pod gets on this node, and what was there to choose from. Hold the node's lock.
 
-        ``excluded`` are models the pod may have nothing of, and why.
+        No GPUs where kubelet chooses. ``excluded`` are models the pod may have nothing of, and why.
         """
         view = node.view_for(pod)
         refusal = _unfit(node, view, request)
         if refusal is not None or view is None:
             return refusal or Refusal(node.problem, False)
+        if view.node.leaves(request):
+            problem = next(iter(excluded.values()), "")
+            return Refusal(problem, False) if problem else (Assignment(node.name, {}), view)
         gpus = [
             replace(gpu, excluded=excluded[gpu.gpu.model]) if gpu.gpu.model in excluded else gpu for gpu in view.gpus
         ]
@@ -172,6 +180,8 @@ class Decider:
             refusal = _unfit(node, view, request)
             if refusal is not None or view is None:
                 verdict: Verdict = refusal or Refusal(node.problem, False)
+            elif view.node.leaves(request):
+                verdict = 0
             else:
                 verdict = _verdict(view, request, judged.kinds)
             judged.nodes[name] = verdict
@@ -206,6 +216,8 @@ def _unfit(node: Node, view: NodeView | None, request: PodRequest) -> Refusal | 
         return Refusal(node.problem, False)
     if view.node.mode is not request.mode:
         return Refusal(f"serves {view.node.mode.value}, not {request.mode.value}", False)
+    if view.node.leaves(request) and (reason := unwanted(request, view.gpus)):
+        return Refusal(f"none of its GPUs is wanted: {reason}", False)
     return None
 
 
@@ -272,6 +284,9 @@ def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[s
         view = node.view_without(uids, rivals)
         if _unfit(node, view, request) is not None or view is None:
             return False
+        if view.node.leaves(request):
+            # kube-scheduler's sums are all there is to it.
+            return True
         return not isinstance(place(request, view.gpus, node.name, view.node.connectivity), Refusal)
 
     if fits(set(given)):

@@ -44,6 +44,9 @@ def log_scores(pod: Pod, scores: Mapping[str, int]) -> None:
 def log_bind(kept: Reservation) -> None:
     """The chosen GPUs, and what was free of each before."""
     pod, assignment, view = kept.pod, kept.assignment, kept.view
+    if not assignment.containers:
+        _log.info("left to kubelet", extra={**_who(pod), "asks": _asks(pod), "node": assignment.node})
+        return
     index = {gpu.uuid: gpu.index for gpu in view.node.gpus}
     _log.info(
         "assigned",

@@ -48,6 +48,10 @@ class Quotas:
         quota, node_gpus = self.quota, node.gpus
         if node_gpus is None or quota.of(namespace) == NamespaceQuota():
             return {}
+        if node_gpus.leaves(request):
+            # No whole GPUs, which limits count.
+            outside = quota.outside(namespace, node.labels)
+            return {} if outside is None else dict.fromkeys([gpu.model for gpu in node_gpus.gpus], outside)
         used = self._cluster.charges.used(namespace)
         found = {}
         for model, memory in {(gpu.model, gpu.memory_bytes) for gpu in node_gpus.gpus}:
@@ -70,7 +74,7 @@ class Quotas:
             # Nodes with the same GPUs in the same pools are judged once.
             pools = tuple(name for name, labels in quota.pools.items() if labels.items() <= node.labels.items())
             gpus = frozenset((gpu.model, gpu.memory_bytes) for gpu in node_gpus.gpus)
-            key = (pools, gpus)
+            key = (pools, gpus, node_gpus.leaves(pod.request))
             if key not in known:
                 excluded = self.excluded(pod.namespace, pod.request, node)
                 all_of_them = len(excluded) == len({model for model, _ in gpus})

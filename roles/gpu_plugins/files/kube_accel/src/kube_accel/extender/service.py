@@ -149,17 +149,21 @@ class Service:
         self._cluster.release(pod.uid)
         answer = self._filtered(pod, arguments.names)
         kept: Reservation | None = None
-        if pod.request is not None and answer.passed:
-            scores = self._decider.scores(pod.request, answer.passed)
+        left = self._decider.left_to_kubelet(pod.request, answer.passed) if pod.request is not None else []
+        if pod.request is not None and (ours := [name for name in answer.passed if name not in left]):
+            scores = self._decider.scores(pod.request, ours)
             for chosen in heapq.nsmallest(_CANDIDATES, scores, key=lambda name: (-scores[name], name)):
                 found = self._binder.reserve(pod, pod.request, self._cluster.node(chosen))
                 if not isinstance(found, str):
                     kept = found
                     break
-            if kept is None:
+            if kept is None and not left:
                 return wire.write_filter_error("others took the room that was found; try again"), None
-            others = dict.fromkeys((name for name in answer.passed if name != chosen), f"GPUs are kept on {chosen}")
-            answer = Filtered([chosen], answer.failed | others, answer.unresolvable)
+            passed, reason = (
+                ([chosen], f"GPUs are kept on {chosen}") if kept is not None else (left, "its room is taken")
+            )
+            others = dict.fromkeys((name for name in answer.passed if name not in passed), reason)
+            answer = Filtered(passed, answer.failed | others, answer.unresolvable)
 
         def log() -> None:
             decisions.log_filter(pod, len(arguments.names), answer)

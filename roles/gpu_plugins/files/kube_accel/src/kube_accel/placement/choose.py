@@ -415,6 +415,12 @@ def _unwanted(wanted: GpuConstraints, view: GpuView) -> str:
     return ""
 
 
+def unwanted(request: PodRequest, gpus: Sequence[GpuView]) -> str:
+    """Why none of these GPUs is of those the pod wants; empty when one is."""
+    reasons = [_unwanted(request.constraints, view) for view in gpus]
+    return "" if not all(reasons) else reasons[0]
+
+
 def _left_out(request: PodRequest, gpus: Sequence[GpuView]) -> str:
     """The GPUs that were no candidates, by what is in the way."""
     if not gpus:

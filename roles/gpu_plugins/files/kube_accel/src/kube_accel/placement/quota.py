@@ -83,6 +83,14 @@ class Quota:
         """What holds for a namespace."""
         return self.namespaces.get(namespace) or self.namespaces.get(EVERY_OTHER_NAMESPACE) or NamespaceQuota()
 
+    def outside(self, namespace: str, node_labels: Mapping[str, str]) -> str | None:
+        """Why the namespace may have no pod on this node at all; None when it may."""
+        pools = self.of(namespace).pools
+        if pools is None or any(self.pools[pool].items() <= node_labels.items() for pool in pools):
+            return None
+        allowed = f"pool{'s' if len(pools) > 1 else ''} {', '.join(sorted(pools))}" if pools else "no pool"
+        return f"namespace {namespace} may use {allowed}; this node is not in it"
+
     def check(
         self,
         namespace: str,
@@ -97,11 +105,9 @@ class Quota:
         ``card_memory`` is that of one such GPU, ``used`` what the namespace has already, by model. No other pod's
         leaving the node would change the answer for the pools; for a limit, only that of a pod of the same namespace.
         """
-        quota = self.of(namespace)
-        if quota.pools is not None and not any(self.pools[pool].items() <= node_labels.items() for pool in quota.pools):
-            allowed = f"pool{'s' if len(quota.pools) > 1 else ''} {', '.join(sorted(quota.pools))}"
-            return f"namespace {namespace} may use {allowed if quota.pools else 'no pool'}; this node is not in it"
-        limits = [limit for limit in quota.limits if limit.matches(model)]
+        if reason := self.outside(namespace, node_labels):
+            return reason
+        limits = [limit for limit in self.of(namespace).limits if limit.matches(model)]
         if not limits:
             return None
         wanted = demand(request, card_memory)
