@@ -87,7 +87,7 @@ def measure(root: Path, effort: Effort) -> list[Result]:
     ):
         container = rig.container(percent)
         cost = rig.cost(container, call, effort.rounds)
-        throttled = container.account().throttled_ns
+        throttled = container.work().throttled_ns
         note = (
             f"mean without the outer tenths; median {cost['added_ns']:.0f} ns, quartiles {cost['low_ns']:.0f} to "
             f"{cost['high_ns']:.0f} ns, {effort.rounds} rounds of 32; a direct call {cost['direct_ns']:.0f} ns"

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -54,6 +55,14 @@ def build_shim(out: Path, **environment: str) -> Path:
     """The directory with both libraries."""
     subprocess.run([NATIVE / "build.sh", out], check=True, env={**os.environ, **environment})
     return out
+
+
+class Work(NamedTuple):
+    """What a container's processes did on one GPU."""
+
+    busy_ns: int
+    launches: int
+    throttled_ns: int
 
 
 @dataclass(frozen=True)
@@ -124,6 +133,13 @@ class Container:
 
     def account(self, device: int = 0) -> files.DeviceAccount:
         return self.whole_account().devices[device]
+
+    def work(self, device: int = 0) -> Work:
+        """Of one GPU, as the processes count it."""
+        names = [name for name, _ in files.STATE_DEVICE]
+        before = files.record(files.STATE_DEVICE[: names.index("busy_ns")]).size
+        place = files.record(files.STATE_HEADER).size + device * files.record(files.STATE_DEVICE).size + before
+        return Work(*struct.unpack_from("<3Q", self.state.read_bytes(), place))
 
     def whole_account(self) -> files.Account:
         return files.read_state(self.state.read_bytes(), files.MAX_DEVICES, files.NEWEST)

@@ -101,8 +101,7 @@ def test_without_a_limit_nothing_is_gated_or_measured(card: Card, percent: int) 
     container = card.container(percent)
     [answer] = card.run((container, "2 1000"))
     assert answer["share"] > 0.99
-    account = container.account()
-    assert (account.launches, account.busy_ns, account.throttled_ns) == (0, 0, 0)
+    assert container.work() == (0, 0, 0)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -110,7 +109,7 @@ def test_every_way_to_launch_is_gated(card: Card, entry: str) -> None:
     container = card.container(30)
     [answer] = card.run((container, f"10 1000 streams=1 by={entry}"))
     assert near(answer["share"], 30)
-    assert abs(container.account().busy_ns - answer["launched"] * 10**6) < 10**8
+    assert abs(container.work().busy_ns - answer["launched"] * 10**6) < 10**8
 
 
 @pytest.mark.parametrize(
@@ -125,7 +124,7 @@ def test_a_container_that_uses_less_than_its_share_never_waits(card: Card) -> No
     container = card.container(30)
     [answer] = card.run((container, "5 10 sync=20 think=1000"))
     assert near(answer["share"], 16.7)
-    assert container.account().throttled_ns == 0
+    assert container.work().throttled_ns == 0
 
 
 def test_processes_of_a_container_share_one_budget(card: Card) -> None:
@@ -191,7 +190,7 @@ def test_a_gpu_is_known_by_its_uuid_in_whatever_order_the_program_sees_them(card
     container = card.container(20, 0, other)
     [answer] = card.run((container, "10 2000 card=1"), CUDA_VISIBLE_DEVICES="1,0")
     assert near(answer["share"], 60)
-    assert (container.account(0).launches, container.account(1).launches > 0) == (0, True)
+    assert (container.work(0).launches, container.work(1).launches > 0) == (0, True)
 
 
 def test_a_child_forked_amid_gated_launches_ends_and_its_parent_goes_on(container: Container) -> None:
@@ -222,9 +221,9 @@ for number in (0, 1, 2**63, 2**64 - 1, time.monotonic_ns()):
     print(*{d.launch(kernel, 200) for _ in range(50)})
     d.synchronize()
 """
-    before = container.account().launches
+    before = container.work().launches
     assert container.words(code) == ["0"] * 5
-    assert container.account().launches != before
+    assert container.work().launches != before
 
 
 def test_processes_killed_or_stopped_amid_gated_launches_stop_nobody(container: Container) -> None:
@@ -255,7 +254,7 @@ if child == 0:
 print(os.waitpid(child, 0)[1], *codes)
 """
     assert container.words(code) == ["0", "0"]
-    assert container.account().launches > 0
+    assert container.work().launches > 0
 
 
 @pytest.mark.parametrize("end", ["cuCtxDestroy_v2", "cuCtxDetach"])

@@ -130,7 +130,7 @@ def test_a_state_that_was_cut_short_says_so() -> None:
 
 def test_a_fresh_state_has_counted_nothing() -> None:
     account = policy.read_state(policy.fresh_state(2).ljust(policy.state_size(1), b"\0"), 2, 1)
-    assert account == policy.Account((policy.DeviceAccount(0, 0, 0, 0, 0, 0),) * 2, 0)
+    assert account == policy.Account((policy.DeviceAccount(0, 0, 0),) * 2, 0)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,6 @@ class Containers:
         self._base = str(self._root)
         self._known: dict[str, tuple[bytes, tuple[Policy, bool]]] = {}
         """What was read last, so that what has not changed need not be understood again."""
-        self._accounts: dict[str, tuple[bytes, Account]] = {}
-        """The same of states."""
         self._lock = threading.Lock()
         self._policies = KeptOpen(f"{self._base}/{{}}/policy", os.O_RDWR, _MOST_OPEN)
         self._states = KeptOpen(f"{self._base}/{{}}/state", os.O_RDONLY, _MOST_OPEN)
@@ -187,10 +185,7 @@ class Containers:
         devices = len(policy.limits)
         try:
             head = os.pread(self._states.descriptor(key), layouts.state_head(policy.layout, devices), 0)
-            known = self._accounts.get(key)
-            if known is None or known[0] != head:
-                known = self._accounts[key] = head, layouts.read_state(head, devices, policy.layout)
-            return known[1]
+            return layouts.read_state(head, devices, policy.layout)
         except (OSError, ValueError):
             return None
 
@@ -235,7 +230,6 @@ class Containers:
         with self._lock:
             for key in keys:
                 self._known.pop(key, None)
-                self._accounts.pop(key, None)
             self._policies.forget(keys)
             self._states.forget(keys)
 

@@ -97,7 +97,8 @@ _TOLD_PLACE, _FEEDBACK = _place(
     POLICY_DEVICE, ["feedback_uncounted_bytes", "feedback_busy_permille", "feedback_others_permille"]
 )
 _STATE_HEADER, _STATE_DEVICE = record(STATE_HEADER), record(STATE_DEVICE)
-_TOLD = ("denied_policy", "used_bytes", "denied_limit", "denied_device", "busy_ns", "launches", "throttled_ns")
+_TOLD: Final = ("denied_policy", "used_bytes", "denied_limit", "denied_device")
+"""What is read of a state; the rest changes all the time, and is for the container's own processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +149,6 @@ class DeviceAccount(NamedTuple):
     """Allocations refused because of the limit."""
     denied_device: int
     """Allocations refused because the GPU itself is full."""
-    busy_ns: int
-    launches: int
-    throttled_ns: int
 
 
 class Account(NamedTuple):
@@ -187,6 +185,7 @@ def state_size(layout: int) -> int:
     return _LAYOUTS[layout].state_size
 
 
+@lru_cache(maxsize=MAX_DEVICES)
 def state_head(layout: int, devices: int) -> int:
     """How many bytes of a state file ``read_state`` wants for so many GPUs."""
     _known(layout)
@@ -287,12 +286,15 @@ def read_state(head: bytes, devices: int, layout: int) -> Account:
     wanted = _account(devices)
     if layout not in _LAYOUTS or len(head) < wanted.size:
         raise ValueError(f"a state of {len(head)} bytes was cut short, or its layout {layout} is not known")
-    told = wanted.unpack_from(head)
-    if max(told) > _MOST:
-        told = tuple([min(value, _MOST) for value in told])
+    return _understood(wanted.unpack_from(head))
+
+
+@lru_cache(maxsize=256)
+def _understood(told: tuple[int, ...]) -> Account:
+    first, *rest = [min(value, _MOST) for value in told]
     per_device = len(_TOLD) - 1
-    found = [DeviceAccount._make(told[begin : begin + per_device]) for begin in range(1, len(told), per_device)]
-    return Account(tuple(found), told[0])
+    found = [DeviceAccount(*rest[begin : begin + per_device]) for begin in range(0, len(rest), per_device)]
+    return Account(tuple(found), first)
 
 
 @lru_cache(maxsize=MAX_DEVICES)
