@@ -37,6 +37,8 @@ Emit = Callable[[Record], None]
 EVENT_SLICE_MS = 1000
 EVENT_RETRY_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_OF_PROCESSES = "c_nvmlProcessInfo_v3_t", "c_nvmlProcessUtilizationSample_t"
+"""Structures of numbers alone, of which there is one a process."""
 
 
 _MIG_ATTRIBUTES = {  # fields of nvmlDeviceAttributes_t
@@ -480,6 +482,9 @@ def load_nvml() -> ModuleType:
         del sys.modules[name]
         if known is not None:
             sys.modules[name] = known
+    for structure in _OF_PROCESSES:
+        # The binding looks for text to decode at every access, which takes a third of the time of a look at processes.
+        getattr(pynvml, structure).__getattribute__ = ctypes.Structure.__getattribute__
     return pynvml  # type: ignore[no-any-return]
 
 
