@@ -111,7 +111,8 @@ def _seen(
     owners: Mapping[int, Owner],
     accounts: Mapping[Account, int],
 ) -> Attributed:
-    matched = {pid: _matched(owner, held) for pid, owner in owners.items()}
+    told = {*(sample.processes or ()), *(pid for pid, _, _ in sample.process_time or ())}
+    matched = {pid: _matched(owners[pid], held) for pid in told & owners.keys()}
     outcomes: Counter[tuple[str, str]] = Counter()
     listed = sample.processes
     by_owner: defaultdict[Owner, list[int | None]] = defaultdict(list)

@@ -156,7 +156,8 @@ class Daemon:
         self._start("teller", self._teller.run)
         self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
-        self._start("probes", self._probes.serve_forever)
+        # Nobody asks it to end, which it would look for twice a second.
+        self._start("probes", partial(self._probes.serve_forever, poll_interval=3600))
         if self._metrics is not None:
             self._start("metrics", partial(self._metrics.run, self._stop))
         if self._fraction is not None:
