@@ -191,6 +191,15 @@ def test_a_killed_run_stands_still_and_is_gone_on_with(books: Playbooks, api: Ap
         process.communicate()
     assert first_serves(api)
     assert all(item["note"] for item in spec(api))
+    looked = books.run("accel.kubernetes.validate")
+    assert looked.code == 0, looked.output
+    for said in (
+        "gpu-a: unstable: rollout: Under way or stopped: DaemonSet ",
+        f"DaemonSet kube-system/{EXTENDER} (image ",
+        f"DaemonSet kube-system/{PLUGIN} (image ",
+        "; held, OnDelete; still as before on gpu-b)",
+    ):
+        assert said in looked.output, looked.output
 
     # It still knows what to put back.
     broken = rollout(books, gpu_plugins_runtime_class="none", gpu_plugins_ready_timeout=5)

@@ -70,6 +70,7 @@ def test_nothing_is_wrong_with_a_node_that_serves(serving: Playbooks) -> None:
             "node: ",
             "mode: pgpu",
             "offer: 1 nvidia.com/gpu",
+            "rollout: None",
             "quota: None",
         ):
             assert f"gpu-a: ok: {part}" in done.output

@@ -61,6 +61,12 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
         (
             GPUS,
             changed(spec={"unschedulable": True}, metadata={"annotations": {"kube-accel.io/cordoned": "vgpu"}}),
+            "unstable node The node is cordoned by us, to become vgpu. Run switch_mode.yml with gpu_mode=vgpu again, "
+            "which takes up where it stopped, or site.yml, which brings the node to pgpu.",
+        ),
+        (
+            GPUS,
+            changed(spec={"unschedulable": True}, metadata={"annotations": {"kube-accel.io/cordoned": "pgpu"}}),
             "unstable node The node is cordoned by us. Run site.yml again",
         ),
         (
@@ -88,6 +94,8 @@ def cluster(evaluate: Evaluate, **variables: Any) -> list[str]:
         "__gpu_plugins_resource_quotas": {"resources": []},
         "__gpu_plugins_definitions_found": {"problems": {}},
         "__gpu_plugins_definitions_planned": {"skipped": True},
+        "__gpu_plugins_workloads": {"results": [{"resources": []}, {"resources": []}]},
+        "__gpu_plugins_rollout_pods": {"skipped": True},
     }
     said = evaluate("gpu_plugins", "__gpu_plugins_cluster_validations", {"accel_nvml": GPUS}, **answers | variables)
     return [" ".join((one["verdict"], one["what"], one["found"], one["remedy"])) for one in said if one["found"]]
@@ -118,6 +126,66 @@ def test_quotas_of_our_resources_are_listed_and_those_that_are_spent_told(evalua
     assert said.startswith(
         "unstable quota Used up: team-a: requests.nvidia.com/gpu. Raise the namespace's ResourceQuota"
     )
+
+
+def workload(kind: str, name: str, image: str, note: str = "", strategy: str = "RollingUpdate") -> dict[str, Any]:
+    annotations = {"kube-accel.io/before": note} if note else {}
+    template = {
+        "metadata": {"annotations": {"kube-accel.io/template": "new"}},
+        "spec": {"containers": [{"image": image}]},
+    }
+    return {
+        "kind": kind,
+        "metadata": {"namespace": "kube-system", "name": name, "annotations": annotations},
+        "spec": {"template": template}
+        | ({"updateStrategy": {"type": strategy}} if kind == "DaemonSet" else {"strategy": {"type": strategy}}),
+    }
+
+
+def plugin_pod(node: str, template: str, name: str = "gpu-manager-daemonset") -> dict[str, Any]:
+    head = {"labels": {"app.kubernetes.io/name": name}, "annotations": {"kube-accel.io/template": template}}
+    return {"metadata": {"namespace": "kube-system"} | head, "spec": {"nodeName": node}}
+
+
+REMEDY = (
+    "Unless one runs, run rollout.yml again: with the same image and settings it goes on, "
+    "with those of before it goes back."
+)
+NOTED = '{"spec": {"template": {"spec": {"containers": [{"image": "accel:1"}]}}}}'
+
+
+@pytest.mark.parametrize(
+    ("workload", "says"),
+    [
+        (workload("DaemonSet", "gpu-manager-daemonset", "accel:2"), ""),
+        (
+            workload("DaemonSet", "gpu-manager-daemonset", "accel:2", NOTED, "OnDelete"),
+            "DaemonSet kube-system/gpu-manager-daemonset "
+            "(from image accel:1 to accel:2; held, OnDelete; still as before on node-2, node-3)",
+        ),
+        (
+            workload("DaemonSet", "gpu-manager-daemonset", "accel:1", strategy="OnDelete"),
+            "DaemonSet kube-system/gpu-manager-daemonset "
+            "(image accel:1; held, OnDelete; still as before on node-2, node-3)",
+        ),
+        (
+            workload("DaemonSet", "cgpu-device-plugin-ds", "accel:1", NOTED),
+            "DaemonSet kube-system/cgpu-device-plugin-ds (image accel:1)",
+        ),
+        (
+            workload("Deployment", "kube-accel-extender", "accel:2", "null"),
+            "Deployment kube-system/kube-accel-extender (image accel:2, not there before)",
+        ),
+    ],
+)
+def test_a_rollout_that_was_stopped_is_named(evaluate: Evaluate, workload: dict[str, Any], says: str) -> None:
+    pods = [plugin_pod("node-3", "old"), plugin_pod("node-2", "old"), plugin_pod("node-1", "new")]
+    said = cluster(
+        evaluate,
+        __gpu_plugins_workloads={"results": [{"resources": [workload]}, {"resources": []}]},
+        __gpu_plugins_rollout_pods={"resources": pods},
+    )
+    assert said == ([f"unstable rollout Under way or stopped: {says}. {REMEDY}"] if says else [])
 
 
 def test_definitions_that_differ_or_are_wrong_are_told(evaluate: Evaluate) -> None:
@@ -153,6 +221,7 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
     facts = {"accel_nvml": GPUS | {"driver_version": "580.95.05", "cuda_version": "13.0"}}
     found: dict[str, Any] = {"__gpu_plugins_picked": {"resources": [NODE]}, "ansible_play_hosts": ["node-1"]}
     found |= {"__gpu_plugins_definitions_found": {"problems": {}}, "__gpu_plugins_definitions_planned": {}}
+    found |= {"__gpu_plugins_workloads": {"results": []}}
     rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=[], **found)
     assert {row["what"]: row["found"] for row in rows} == {
         "driver": "580.95.05, CUDA 13.0",
@@ -160,6 +229,7 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
         "node": "The node is ready.",
         "mode": "pgpu",
         "offer": "2 nvidia.com/gpu",
+        "rollout": "None was left unfinished.",
         "quota": "None is used up.",
         "cf-crl": "The definitions can be read.",
     }
