@@ -31,6 +31,7 @@ CGPU_MEMORY = "aliyun.com/gpu-mem"
 SHARE = {CORES: "30", MEMORY: "32"}
 GIB = 1 << 30
 NEXT_IMAGE = "docker.io/library/kube-accel:next"
+NO_IMAGE = "localhost/kube-accel:none"
 MANAGED = (MANIFESTS / "kube-scheduler.yaml", Path("/etc/containerd/config.toml"))
 PLUGIN, EXTENDER = "gpu-manager-daemonset", "kube-accel-extender"
 KINDS = "daemonset,deployment,service,configmap,secret,serviceaccount,role,clusterrole,clusterrolebinding,runtimeclass"
@@ -82,6 +83,11 @@ def pods_of(rig: Rig, name: str) -> dict[str, dict[str, Any]]:
     """The pods of a workload of ours, by name."""
     path = f"/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3D{name}"
     return {item["metadata"]["name"]: item for item in rig.api.get(path)["items"]}
+
+
+def images_of(rig: Rig, name: str) -> set[str]:
+    """What the pods of a workload of ours run."""
+    return {entry["image"] for item in pods_of(rig, name).values() for entry in item["spec"]["containers"]}
 
 
 def is_held(node: GpuNode, *names: str) -> None:
@@ -202,6 +208,24 @@ def test_an_upgrade_and_a_downgrade_under_load(rig: Rig, node: GpuNode, site: Si
         uuid: pods["before"] for uuid, pods in held.items()
     }
     ran("vgpu", "local", "another image and back under load")
+
+
+def test_a_rollout_and_one_that_is_undone(rig: Rig, node: GpuNode, site: Site, ran: Ran) -> None:
+    submit(rig, "lasting", SHARE)
+    rig.wait_running("lasting")
+    # The extender's image is there each time: so it is the plugin that is undone.
+    for image, extender, ends in ((NEXT_IMAGE, NEXT_IMAGE, 0), (NO_IMAGE, NEXT_IMAGE, 2), (IMAGE, IMAGE, 0)):
+        variables = {"gpu_mode": "vgpu", "gpu_plugins_image": image, "scheduler_image": extender, "rollout_soak": 10}
+        with coming_and_going(rig):
+            code, said = site.attempt("rollout", **variables)
+        assert code == ends, said[-6000:]
+        assert "what there was before is put back" in said or not ends
+        until(lambda: images_of(rig, PLUGIN) == images_of(rig, EXTENDER) == {extender}, "its image", WAIT_SECONDS)  # noqa: B023
+        kept = rig.api.get(f"/apis/apps/v1/namespaces/kube-system/daemonsets/{PLUGIN}")
+        assert kept["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+        assert "kube-accel.io/before" not in kept["metadata"].get("annotations", {})
+    is_held(node, "lasting")
+    ran("vgpu", "local", "rolled out to another image, undone from one that is not there, and back, under load")
 
 
 def test_a_reboot(rig: Rig, node: GpuNode, site: Site, ran: Ran) -> None:
