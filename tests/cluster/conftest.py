@@ -53,3 +53,10 @@ def h100(bare_rig: Rig) -> Iterator[GpuNode]:
     """The node with eight H100."""
     with GpuNode(bare_rig, "8xh100") as node:
         yield node
+
+
+@pytest.fixture(scope="module")
+def node(rig: Rig) -> Iterator[GpuNode]:
+    """The same before a driver is installed."""
+    with GpuNode(rig, "8xh100", driver=False) as made:
+        yield made

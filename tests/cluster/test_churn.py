@@ -7,7 +7,6 @@ The daemons are the role's DaemonSets. ``make churn`` runs it as long as it take
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -27,12 +26,6 @@ WAIT_SECONDS = 120.0
 STAYING = {"stays-0": (20,), "stays-1": (30, 20), "stays-2": (50,)}
 """Pods that outlive everything, by percent of a GPU for each container."""
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("no_pods_left")]
-
-
-@pytest.fixture(scope="module")
-def node(rig: Rig) -> Iterator[GpuNode]:
-    with GpuNode(rig, "8xh100", driver=False) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -46,12 +46,6 @@ def rig(rig: Rig) -> Rig:
 
 
 @pytest.fixture(scope="module")
-def node(rig: Rig) -> Iterator[GpuNode]:
-    with GpuNode(rig, "8xh100", driver=False) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def before(rig: Rig) -> dict[Path, bytes]:
     """What is edited on the host, as it was."""
     return {path: path.read_bytes() for path in MANAGED}

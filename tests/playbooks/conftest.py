@@ -19,6 +19,7 @@ import pytest
 import yaml
 
 from sim.cluster import Cluster, Spec
+from sim.cluster.client import Api
 from sim.cluster.kinds import KINDS
 from sim.inventory import write_inventory
 
@@ -132,3 +133,9 @@ def start(collections: Path) -> Iterator[Start]:
         yield begin
         for cluster in running:
             cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def api(books: Playbooks) -> Api:
+    """The API server of the module's own ``books``."""
+    return Api(books.cluster.kubeconfig)

@@ -41,11 +41,6 @@ def books(bare: Playbooks) -> Playbooks:
     return bare
 
 
-@pytest.fixture(scope="module")
-def api(books: Playbooks) -> Api:
-    return Api(books.cluster.kubeconfig)
-
-
 def diagnosed(books: Playbooks, **asked: Any) -> Run:
     done = books.run("accel.kubernetes.diagnose", **asked)
     assert done.changed == 0, done.output

@@ -50,11 +50,6 @@ def books(start: Start) -> Playbooks:
     return books
 
 
-@pytest.fixture(scope="module")
-def api(books: Playbooks) -> Api:
-    return Api(books.cluster.kubeconfig)
-
-
 def cut(books: Playbooks, config: str, book: str = "accel.kubernetes.site", **variables: object) -> Run:
     return books.run(book, **VARIABLES | {"gpu_plugins_mig_config": config} | variables)
 

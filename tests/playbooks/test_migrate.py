@@ -98,11 +98,6 @@ def books(start: Start) -> Playbooks:
 
 
 @pytest.fixture(scope="module")
-def api(books: Playbooks) -> Api:
-    return Api(books.cluster.kubeconfig)
-
-
-@pytest.fixture(scope="module")
 def training(api: Api) -> Iterator[None]:
     with train(api):
         yield

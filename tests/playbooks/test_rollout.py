@@ -38,11 +38,6 @@ def books(start: Start) -> Playbooks:
     return books
 
 
-@pytest.fixture(scope="module")
-def api(books: Playbooks) -> Api:
-    return Api(books.cluster.kubeconfig)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def stats() -> Iterator[None]:
     """What set_stats keeps is printed."""

@@ -18,12 +18,11 @@ from sim.cluster.client import MERGE, Api, pod, until
 from sim.cluster.kinds import Object
 
 from .conftest import Playbooks, Run, Start
+from .train import GPU, spared
 
 pytestmark = pytest.mark.full
 PODS = "/api/v1/namespaces/default/pods"
 NODE = "/api/v1/nodes/gpu-a"
-BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
-GPU: Object = {"image": "none", "command": ["sleep", "1000"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
 THEIRS: Object = {"key": "example.com/theirs", "value": "x", "effect": "NoSchedule"}
 OURS: Object = {"key": "node-role.kubernetes.io/gpu", "value": "true", "effect": "NoSchedule"}
 # One GPU needs no extender.
@@ -46,11 +45,6 @@ def books(start: Start) -> Playbooks:
     return books
 
 
-@pytest.fixture(scope="module")
-def api(books: Playbooks) -> Api:
-    return Api(books.cluster.kubeconfig)
-
-
 @pytest.fixture
 def train(api: Api) -> Iterator[str]:
     """The name of a pod that holds the GPU and has a controller."""
@@ -69,12 +63,8 @@ def train(api: Api) -> Iterator[str]:
 
 @pytest.fixture
 def budget(api: Api) -> Iterator[str]:
-    """Spares no pod."""
-    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}}
-    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "train"}}
-    api.create(BUDGETS, head | {"spec": spec})
-    yield f"{BUDGETS}/train"
-    api.call("DELETE", f"{BUDGETS}/train")
+    with spared(api, least=1) as path:
+        yield path
 
 
 def listed(api: Api, app: str) -> list[Object]:

@@ -15,12 +15,11 @@ from sim.cluster.client import MERGE, Api, pod, until
 from sim.cluster.kinds import Object
 
 from .conftest import Playbooks, Run, Start, state
-from .train import running, train
+from .train import running, spared, train
 
 pytestmark = pytest.mark.full
 NODES = ("gpu-a", "gpu-b")
 CORDONED = "kube-accel.io/cordoned"
-BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 PODS = "/api/v1/namespaces/default/pods"
 # One GPU needs no extender.
 VARIABLES: Object = {"scheduler_layout": "none"}
@@ -35,11 +34,6 @@ def books(start: Start) -> Playbooks:
     return books
 
 
-@pytest.fixture(scope="module")
-def api(books: Playbooks) -> Api:
-    return Api(books.cluster.kubeconfig)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def training(api: Api) -> Iterator[None]:
     """A GPU of each node is held by a pod that has a controller; another pod of gpu-a holds none."""
@@ -52,12 +46,8 @@ def training(api: Api) -> Iterator[None]:
 
 @pytest.fixture
 def budget(api: Api) -> Iterator[str]:
-    """Spares no pod."""
-    spec = {"minAvailable": 2, "selector": {"matchLabels": {"app": "train"}}}
-    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "train"}}
-    api.create(BUDGETS, head | {"spec": spec})
-    yield f"{BUDGETS}/train"
-    api.call("DELETE", f"{BUDGETS}/train")
+    with spared(api, least=2) as path:
+        yield path
 
 
 def told(api: Api, name: str) -> str:

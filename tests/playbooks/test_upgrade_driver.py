@@ -31,11 +31,6 @@ def books(start: Start) -> Playbooks:
 
 
 @pytest.fixture(scope="module")
-def api(books: Playbooks) -> Api:
-    return Api(books.cluster.kubeconfig)
-
-
-@pytest.fixture(scope="module")
 def training(api: Api) -> Iterator[None]:
     with train(api):
         until(lambda: all("train" in told(api, name) for name in NODES), "the nodes tell who holds their GPUs")
