@@ -132,10 +132,17 @@ class Churn:
             self._turn(now, self._plan.pods)
             time.sleep(_PAUSE)
 
-    def drain(self, seconds: float) -> list[str]:
-        """Let every pod come to its end; those that have not, after so long."""
-        deadline = time.monotonic() + seconds
-        while (left := self._turn(time.monotonic(), 0)) is None or (left and time.monotonic() < deadline):
+    def drain(self, patience: float) -> list[str]:
+        """Let every pod come to its end; those that have not when none has for so many seconds.
+
+        Whoever asks for whole GPUs has waited for pods with less, and comes last.
+        """
+        ended, at = self.ends.total(), time.monotonic()
+        while (left := self._turn(time.monotonic(), 0)) is None or left:
+            if self.ends.total() > ended:
+                ended, at = self.ends.total(), time.monotonic()
+            elif left is not None and time.monotonic() > at + patience:
+                break
             time.sleep(_PAUSE)
         return accounts.unended(left)
 
