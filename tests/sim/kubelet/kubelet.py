@@ -8,7 +8,7 @@ import re
 import stat
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager, suppress
@@ -101,6 +101,8 @@ class FakeKubelet:
         self._changed = threading.Condition()
         self._admission = threading.Lock()
         self._endpoints: dict[str, _Endpoint] = {}
+        self.lists: Counter[str] = Counter()
+        """How many registrations of each socket were followed by a list."""
         self._followers: list[tuple[_Endpoint, threading.Thread]] = []
         self._following: set[_Endpoint] = set()
         self._devices: dict[str, dict[str, Device]] = {}
@@ -236,6 +238,7 @@ class FakeKubelet:
         return pb.Empty()
 
     def _follow(self, endpoint: _Endpoint) -> None:
+        heard = False
         with suppress(grpc.RpcError):
             for message in endpoint.stream:
                 devices = {
@@ -244,6 +247,8 @@ class FakeKubelet:
                 }
                 with self._changed:
                     self._devices[endpoint.resource] = devices
+                    self.lists[endpoint.socket] += not heard
+                    heard = True
                     self._changed.notify_all()
         with self._changed:
             self._following.discard(endpoint)

@@ -331,6 +331,12 @@ def test_plugins_of_two_modes_take_turns(make: Make) -> None:
     assert first.wait(20) == 0
     wait(lambda: node.healthy() == set(node.uuids), "healthy GPUs")
     assert "aliyun.com/gpu-mem" not in node.kubelet.allocatable()
+
+    def lists() -> list[int]:
+        return [count for name, count in node.kubelet.lists.items() if f"-{upgraded.pid}-" in name]
+
+    # It registers again when the first has ended. A list that kubelet reads later than the end of it stays.
+    wait(lambda: lists() == [2, 2], "the upgraded plugin's lists")
     upgraded.kill()
     wait(lambda: node.kubelet.allocatable().get("aliyun.com/gpu-mem", 0) > 0, "the second plugin's GPUs")
     wait(lambda: not any(node.kubelet.allocatable()[name] for name in node.resources), "kubelet to miss the first")
