@@ -106,12 +106,16 @@ def _description(gpu: Gpu) -> tuple[object, ...]:
 
 def view(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses], kinds: Kinds) -> NodeView:
     """The node with these pods bound to it and so much reserved for others."""
-    used = account(node, name, pods, reserved)
-    gpus = tuple(
+    gpus = _views(node, account(node, name, pods, reserved))
+    return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
+
+
+def _views(node: NodeGpus, used: Iterable[GpuUse]) -> tuple[GpuView, ...]:
+    """The node's GPUs with so much taken of each."""
+    return tuple(
         GpuView(gpu, health, node.cuda_version, use, _DIVIDED if gpu.uuid in node.divided else "")
         for gpu, health, use in zip(node.gpus, node.health, used, strict=True)
     )
-    return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
 
 
 def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses]) -> list[GpuUse]:
@@ -169,10 +173,7 @@ def _has_init(request: PodRequest) -> bool:
 
 
 def _guess(node: NodeGpus, name: str, request: PodRequest, taken: Sequence[tuple[int, int, int]]) -> Uses:
-    gpus = [
-        GpuView(gpu, health, node.cuda_version, GpuUse(*amounts), _DIVIDED if gpu.uuid in node.divided else "")
-        for gpu, health, amounts in zip(node.gpus, node.health, taken, strict=True)
-    ]
+    gpus = _views(node, [GpuUse(*amounts) for amounts in taken])
     found = place(request, gpus, name, node.connectivity)
     if not isinstance(found, Refusal):
         return uses_of(request, found)
