@@ -111,13 +111,13 @@ class Starts:
                 if self._counts(claims) != counts:
                     continue
                 holders, callers = self._holders(wanted, claims, listed)
-                refused = self._decide(claims, holders, callers, listed)
+                if refused := self._decide(claims, holders, callers, listed):
+                    self._on_refused(refused)
+                    raise StartRefused(refused)
                 try:
-                    if refused:
-                        raise StartRefused(refused)
                     found = check(listed)
                 except StartRefused as error:
-                    if refused or (claims and len(callers) > 1):
+                    if claims and len(callers) > 1:
                         self._on_refused(str(error))
                     raise
                 self._note(claims, holders, callers, listed)
