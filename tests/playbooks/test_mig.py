@@ -17,6 +17,8 @@ from .conftest import Playbooks, Run, Start
 pytestmark = pytest.mark.full
 PODS = "/api/v1/namespaces/default/pods"
 NODE = "/api/v1/nodes/gpu-a"
+DAEMON_SETS = "/apis/apps/v1/namespaces/default/daemonsets"
+DCGM = "nvidia.com/gpu.deploy.dcgm"
 
 
 def entry(devices: object, **profiles: int) -> Object:
@@ -79,6 +81,22 @@ def train(api: Api) -> Iterator[str]:
         api.call("DELETE", f"{PODS}/train")
 
 
+@pytest.fixture
+def dcgm(api: Api) -> Iterator[str]:
+    """What NVIDIA's operator runs where the node's label says so, and what holds GPUs open; the path of its pods."""
+    labels = {"app": "nvidia-dcgm"}
+    spec = pod("dcgm", "sleep", "1000")["spec"] | {"nodeSelector": {DCGM: "true"}}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    head = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "dcgm"}}
+    api.create(DAEMON_SETS, head | {"spec": {"selector": {"matchLabels": labels}, "template": template}})
+    api.call("PATCH", NODE, {"metadata": {"labels": {DCGM: "true"}}}, MERGE)
+    pods = f"{PODS}?labelSelector=app%3Dnvidia-dcgm"
+    until(lambda: api.get(pods)["items"], "DCGM is there")
+    yield pods
+    api.call("DELETE", f"{DAEMON_SETS}/dcgm")
+    api.call("PATCH", NODE, {"metadata": {"labels": {DCGM: None}}}, MERGE)
+
+
 def test_a_node_offers_its_devices_and_a_second_run_changes_nothing(books: Playbooks, api: Api) -> None:
     assert offered(api) == {"nvidia.com/gpu": "6", "nvidia.com/mig-1g.18gb": "14"}
     again = cut(books, "small")
@@ -107,19 +125,23 @@ def test_pods_that_hold_gpus_are_named_or_evicted(books: Playbooks, api: Api, tr
     assert not cordoned(api)
 
 
-def test_a_gpu_that_waits_for_a_reset_keeps_the_node_cordoned(books: Playbooks, api: Api) -> None:
+def test_a_gpu_that_waits_for_a_reset_keeps_the_node_cordoned_and_its_monitors_away(
+    books: Playbooks, api: Api, dcgm: str
+) -> None:
     with edit(books.cluster.root / "gpu-a/gpusim.conf") as node:
         node.add_process(0, 11, mem=0, type="-")
     done = cut(books, "whole")
     assert done.code != 0
     assert f"{gpus(books).gpus[0].uuid}: end what holds them open" in done.messages
     assert cordoned(api)
+    assert not api.get(dcgm)["items"]
     with edit(books.cluster.root / "gpu-a/gpusim.conf") as node:
         node.remove_process(11)
     done = cut(books, "whole")
     assert done.code == 0, done.output
     assert offered(api) == {"nvidia.com/gpu": "8"}
     assert not cordoned(api)
+    until(lambda: api.get(dcgm)["items"], "DCGM is back")
 
 
 def test_the_plugin_cuts_the_gpus_as_the_nodes_label_says(books: Playbooks, api: Api) -> None:

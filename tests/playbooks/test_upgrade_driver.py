@@ -24,7 +24,12 @@ CORDONED = "kube-accel.io/cordoned"
 def books(start: Start) -> Playbooks:
     """Two nodes that serve with the old driver."""
     books = start(Spec("control", tuple(NodeSpec(name, "t4") for name in NODES), driver_versions=(OLD, NEW)))
-    done = books.run("accel.kubernetes.site", scheduler_layout="none", driver_runfile=runfile(books, OLD))
+    done = books.run(
+        "accel.kubernetes.site",
+        scheduler_layout="none",
+        driver_runfile=runfile(books, OLD),
+        gpu_plugins_dcgm_exporter_enabled=True,
+    )
     assert done.code == 0, done.output
     assert versions(books) == [OLD, OLD]
     return books
@@ -55,6 +60,12 @@ def marks(api: Api) -> dict[str, tuple[bool, str]]:
         name: (node["spec"].get("unschedulable", False), node["metadata"]["annotations"].get(CORDONED, ""))
         for name, node in nodes.items()
     }
+
+
+def monitored(api: Api) -> set[str]:
+    """The nodes that dcgm-exporter is on, which holds GPUs open."""
+    pods = api.get("/api/v1/namespaces/kube-system/pods?labelSelector=app%3Dkube-accel-dcgm-exporter")["items"]
+    return {item["spec"]["nodeName"] for item in pods}
 
 
 def upgrade(books: Playbooks, *options: str, **variables: object) -> Run:
@@ -90,6 +101,7 @@ def test_pods_that_may_not_go_are_named_before_anything_is_done(books: Playbooks
 
 def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Playbooks, api: Api) -> None:
     before = running(api)
+    until(lambda: monitored(api) == set(NODES), "both nodes are monitored")
     with user(books, "gpu-a") as process:
         failed = upgrade(books)
     assert failed.code != 0
@@ -98,6 +110,7 @@ def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Play
     assert versions(books) == [OLD, OLD]
     assert marks(api) == {"gpu-a": (True, "pgpu"), "gpu-b": (False, "")}
     assert running(api)["gpu-b"] == before["gpu-b"]
+    assert monitored(api) == {"gpu-b"}
 
     # Somebody else's cordon stays.
     api.call("PATCH", "/api/v1/nodes/gpu-b", {"spec": {"unschedulable": True}}, MERGE)
@@ -107,6 +120,7 @@ def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Play
     assert marks(api) == {"gpu-a": (False, ""), "gpu-b": (True, "")}
     assert all(f"{node}: {OLD}, now {NEW}" in done.output for node in NODES)
     until(lambda: "gpu-a" in running(api), "the pods are back")
+    until(lambda: monitored(api) == set(NODES), "both nodes are monitored again")
 
     again = upgrade(books)
     assert (again.code, again.changed) == (0, 0), again.output
