@@ -7,7 +7,10 @@ import os
 import re
 import signal
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -135,9 +138,32 @@ def test_a_dry_run_says_what_would_change(books: Playbooks) -> None:
     assert state(books.cluster) == before
 
 
+@contextmanager
+def offering(api: Api) -> Iterator[None]:
+    """No node stops offering its GPUs meanwhile, for pods would be refused then."""
+    over = threading.Event()
+
+    def least() -> int:
+        found = 100
+        while not over.wait(0.05):
+            for item in api.get("/api/v1/nodes")["items"]:
+                if item["metadata"]["name"] in NODES:
+                    found = min(found, int(item["status"]["allocatable"].get("tencent.com/vcuda-core", 0)))
+        return found
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(least)
+        try:
+            yield
+        finally:
+            over.set()
+    assert found.result() == 100
+
+
 def test_a_plugin_that_does_not_start_is_undone(books: Playbooks, api: Api) -> None:
     before, nodes = spec(api), says(api, "--log-level=info")
-    done = rollout(books, gpu_plugins_runtime_class="none", scheduler_policy="spread", gpu_plugins_ready_timeout=5)
+    with offering(api):
+        done = rollout(books, gpu_plugins_runtime_class="none", scheduler_policy="spread", gpu_plugins_ready_timeout=5)
     assert done.code != 0
     assert "Failed to create pod sandbox" in done.messages
     assert "what there was before is put back, and every node serves with it" in done.messages
@@ -202,7 +228,8 @@ def test_a_killed_run_stands_still_and_is_gone_on_with(books: Playbooks, api: Ap
     assert "every node serves with it" in broken.messages
     assert says(api, "--log-level=info") == sorted(NODES)
 
-    done = rollout(books, **wanted)
+    with offering(api):
+        done = rollout(books, **wanted)
     assert done.code == 0, done.output
     assert says(api, "--log-level=debug") == sorted(NODES)
     assert not any(item["note"] for item in spec(api))

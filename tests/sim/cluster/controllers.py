@@ -131,12 +131,21 @@ class Controllers:
         self._status("deployments", owner, numbers, available=ready >= wanted)
 
     def _owned(self, owner: Object) -> list[Object]:
-        uid = owner["metadata"]["uid"]
-        return [
-            pod
-            for pod in self._store.all("pods", owner["metadata"]["namespace"])
-            if any(item["uid"] == uid for item in pod["metadata"].get("ownerReferences", ()))
-        ]
+        """Its pods; those that its selector does not select any more are let go."""
+        uid, namespace = owner["metadata"]["uid"], owner["metadata"]["namespace"]
+        wanted = dig(owner, "spec.selector.matchLabels").items()
+        owned = []
+
+        def release(pod: Object) -> None:
+            del pod["metadata"]["ownerReferences"]
+
+        for pod in self._store.all("pods", namespace):
+            if any(item["uid"] == uid for item in pod["metadata"].get("ownerReferences", ())):
+                if wanted <= pod["metadata"].get("labels", {}).items():
+                    owned.append(pod)
+                else:
+                    self._store.edit("pods", namespace, pod["metadata"]["name"], release)
+        return owned
 
     def _create(self, owner: Object, node: str, revision: str) -> None:
         template, name, namespace = owner["spec"]["template"], owner["metadata"]["name"], owner["metadata"]["namespace"]
