@@ -96,14 +96,12 @@ class Rig:
         runtime.kill()
         shims = {pid for pid, command, _ in processes() if Path(command[0]).name.startswith("containerd-shim")}
         contained = {pid for pid, _, parent in processes() if parent in shims}
-        for pid in {int(CONTAINERD_PID.read_text()), *shims, *contained}:
+        # containerd first, which would look after what its shims leave.
+        for pid in (int(CONTAINERD_PID.read_text()), *shims, *contained):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         until(lambda: not {pid for pid, *_ in processes()} & (shims | contained), "containers to end", START_SECONDS)
-        mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-        for path in reversed(mounted):
-            if path.startswith((f"{KUBELET_ROOT}/", "/run/containerd/", "/run/netns/")):
-                subprocess.run(["umount", "--lazy", path], check=True)
+        until(_unmounted, "nothing of theirs to be mounted", START_SECONDS)
         for directory in ("/run/containerd", "/run/netns"):
             shutil.rmtree(directory, ignore_errors=True)
         boot = self.plane.root / "boot_id"
@@ -236,3 +234,12 @@ def _ready(rig: Rig) -> bool:
     account = rig.api.call("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0]
     conditions = node.get("status", {}).get("conditions", ()) if code == 200 else ()
     return account == 200 and any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
+
+
+def _unmounted() -> bool:
+    """Whether nothing of containers is mounted; what is, is unmounted. Some go by themselves meanwhile."""
+    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+    theirs = [path for path in mounted if path.startswith((f"{KUBELET_ROOT}/", "/run/containerd/", "/run/netns/"))]
+    for path in reversed(theirs):
+        subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)
+    return not theirs
