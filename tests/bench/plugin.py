@@ -24,8 +24,6 @@ from typing import Any
 from bench.measure import Result, Series, cpu_seconds, process_tree, pss_bytes, report, series
 from bench.node import NAME, NAMESPACE, Node, simulated_node
 from bench.wire import Channel
-from kube_accel.kube.channel import open_channel
-from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.sharing import assignment
@@ -33,6 +31,8 @@ from kube_accel.sharing.profile import PROFILES as SHARED
 from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE as RESOURCE
 from sim import native
 from sim.kubelet import Container, PodSpec
+from sim.kubelet.channel import open_channel
+from sim.kubelet.client import DevicePluginClient
 
 RUNS = (
     ("8xh100", Mode.PGPU),

@@ -5,8 +5,8 @@ import grpc
 import pytest
 
 from bench.wire import Channel
-from kube_accel.kube.deviceplugin import DevicePluginClient, add_device_plugin
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
+from sim.kubelet.client import DevicePluginClient, add_device_plugin
 
 
 class Plugin:

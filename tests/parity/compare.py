@@ -20,9 +20,9 @@ import grpc
 
 from bench.node import NAME, Node, simulated_node
 from bench.plugin import PEER, Command, in_place, ours, peer, wait
-from kube_accel.kube.channel import open_channel
-from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.model import Mode
+from sim.kubelet.channel import open_channel
+from sim.kubelet.client import DevicePluginClient
 
 LABELLER = "gpu-feature-discovery"
 PREFIX = "nvidia.com/"

@@ -18,15 +18,14 @@ from types import TracebackType
 
 import grpc
 
-from kube_accel.kube.channel import open_channel
 from kube_accel.kube.deviceplugin import (
     KUBELET_SOCKET,
     UNHEALTHY,
     VERSION,
-    DevicePluginClient,
-    add_registration,
 )
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
+from sim.kubelet.channel import open_channel
+from sim.kubelet.client import DevicePluginClient, add_registration
 from sim.kubelet.model import Container, ContainerAllocation, Device, PodSpec, merge
 from sim.kubelet.podresources import MAX_MESSAGE, PodDevices, PodResourcesServer
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kube_accel.kube.channel import open_channel
-from kube_accel.kube.deviceplugin import HEALTHY, RegistrationError, add_device_plugin, register
+from kube_accel.kube.deviceplugin import HEALTHY, RegistrationError, register
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.kube.proto import podresources_pb2 as pr
 from sim.kubelet import AdmissionError, Container, ContainerStartError, Device, DeviceSpec, FakeKubelet, Mount, PodSpec
+from sim.kubelet.channel import open_channel
+from sim.kubelet.client import add_device_plugin
 from sim.kubelet.podresources import TokenBucket
 
 GPU = "example.com/gpu"

@@ -23,10 +23,10 @@ import pytest
 import trustme
 import urllib3
 
-from kube_accel.kube.channel import open_channel
-from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.plugin.server import serve
 from sim.kubelet import AdmissionError, Container, ContainerAllocation, ContainerStartError, FakeKubelet, PodSpec
+from sim.kubelet.channel import open_channel
+from sim.kubelet.client import DevicePluginClient
 from sim.nvml import build, sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology, edit
@@ -694,7 +694,7 @@ def test_another_plugin_is_left_in_charge(host: Host) -> None:
         host.plugin("--takeover")
         host.wait_healthy(set(host.uuids))
     finally:
-        foreign.stop(None).wait()
+        foreign.stop()
 
 
 def test_an_unknown_mode_is_refused_with_the_known_ones(host: Host) -> None:

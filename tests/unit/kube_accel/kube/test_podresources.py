@@ -11,9 +11,9 @@ import grpc
 import pytest
 
 from kube_accel.kube import podresources
-from kube_accel.kube.channel import open_channel
 from kube_accel.kube.podresources import SERVICE, PodResourcesClient, PodResourcesError
 from kube_accel.kube.proto import podresources_pb2 as pb
+from kube_accel.rpc.channel import Channel
 
 GRPC_DEFAULT = 4 << 20
 
@@ -46,11 +46,11 @@ def lists(pod: str) -> pb.ListPodResourcesResponse:
 def test_connections_are_kept_and_whoever_listens_now_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
 
-    def counted(socket: Path, receive_limit: int) -> grpc.Channel:
+    def counted(socket: Path, receive_limit: int) -> Channel:
         opened.append(socket)
-        return open_channel(socket, receive_limit)
+        return Channel(socket, receive_limit)
 
-    monkeypatch.setattr(podresources, "open_channel", counted)
+    monkeypatch.setattr(podresources, "Channel", counted)
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         directory = Path(name)
         with kubelet(directory, lambda context: lists("first")) as socket:

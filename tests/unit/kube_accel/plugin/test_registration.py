@@ -15,12 +15,13 @@ import grpc
 import pytest
 
 from kube_accel.kube import deviceplugin
-from kube_accel.kube.channel import open_channel
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.plugin import registration
 from kube_accel.plugin.registration import ForeignPluginError, Registrar
 from kube_accel.plugin.server import serve
 from sim.kubelet import FakeKubelet
+from sim.kubelet.channel import open_channel
+from sim.kubelet.client import DevicePluginClient, add_registration
 from unit.kube_accel.plugin import fakes
 from unit.kube_accel.plugin.fakes import offer, ready
 from waiting import wait
@@ -70,13 +71,13 @@ class KubeletOf136:
         self._lock = threading.RLock()
         self._latest: grpc.Channel | None = None
         self._server = grpc.server(ThreadPoolExecutor(4))
-        deviceplugin.add_registration(self._server, self)
+        add_registration(self._server, self)
         self._server.add_insecure_port(f"unix:{self.directory / deviceplugin.KUBELET_SOCKET}")
         self._server.start()
 
     def register(self, request: pb.RegisterRequest, context: grpc.ServicerContext) -> pb.Empty:
         channel = open_channel(self.directory / request.endpoint)
-        client = deviceplugin.DevicePluginClient(channel)
+        client = DevicePluginClient(channel)
         client.get_options(timeout=DEADLINE)
         with self._lock:
             self._latest = channel
@@ -84,7 +85,7 @@ class KubeletOf136:
         threading.Thread(target=self._follow, args=(client,), daemon=True).start()
         return pb.Empty()
 
-    def _follow(self, client: deviceplugin.DevicePluginClient) -> None:
+    def _follow(self, client: DevicePluginClient) -> None:
         with suppress(grpc.RpcError, ValueError):
             for message in client.list_and_watch():
                 with self._lock:
@@ -202,7 +203,7 @@ class KubeletThatRemovesSockets:
         self._calls = 0
         self.first_given_up: bool | None = None
         self._server = grpc.server(ThreadPoolExecutor(4))
-        deviceplugin.add_registration(self._server, self)
+        add_registration(self._server, self)
         self._server.add_insecure_port(f"unix:{self._directory / deviceplugin.KUBELET_SOCKET}")
         self._server.start()
 
@@ -290,7 +291,7 @@ def test_a_predecessor_that_registered_last_takes_nothing_with_it(
     deviceplugin.register(
         root / "device-plugins" / deviceplugin.KUBELET_SOCKET, path.name, RESOURCE, old.plugin.options
     )
-    kubelet.wait(lambda: kubelet.plugins()[RESOURCE] == path.name, DEADLINE)
+    kubelet.wait(lambda: kubelet.plugins()[RESOURCE] == path.name and healthy(kubelet) == 2, DEADLINE)
     old.stop()
     kubelet.wait(lambda: healthy(kubelet) == 3, DEADLINE)
     successor = new.registrar.socket
@@ -329,7 +330,7 @@ def foreign(kubelet: FakeKubelet, root: Path) -> Iterator[Path]:
     path = root / "device-plugins/nvidia-gpu.sock"
     server = serve(plugin, path)
     yield path
-    server.stop(None).wait()
+    server.stop()
 
 
 def test_another_plugin_is_left_in_charge(kubelet: FakeKubelet, foreign: Path, instances: Start) -> None:
@@ -356,7 +357,7 @@ def test_sockets_of_dead_plugins_and_of_other_vendors_do_not_matter(
         instances()
         kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
     finally:
-        other.stop(None).wait()
+        other.stop()
 
 
 def test_a_directory_too_deep_for_sockets_is_named(root: Path) -> None:

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.kube.channel import open_channel
-from kube_accel.kube.deviceplugin import DevicePluginClient
 from kube_accel.metrics.service import Outcome
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
@@ -24,6 +22,8 @@ from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Terms
 from kube_accel.sharing.timeslicing import Replication, replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout
+from sim.kubelet.channel import open_channel
+from sim.kubelet.client import DevicePluginClient
 from unit.kube_accel.plugin.fakes import LOST, Listed, inventory, offer, ready, uuid
 
 
@@ -50,7 +50,7 @@ class Host:
     def close(self) -> None:
         self.plugin.close()
         self.channel.close()
-        self.server.stop(None).wait()
+        self.server.stop()
 
 
 @pytest.fixture

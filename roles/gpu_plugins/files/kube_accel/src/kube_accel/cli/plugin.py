@@ -46,7 +46,6 @@ def run(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     logs.configure(arguments.log_level)
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
     options = PluginOptions(
         mode=arguments.mode,
@@ -95,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not _take_turns(options, stop):
             return EXIT_OK
         monitor.start()
-        # Loading gRPC takes as long as a worker takes to read the GPUs: both at once.
+        # Loading what serves takes as long as a worker takes to read the GPUs: both at once.
         from kube_accel.plugin.daemon import Daemon
 
         daemon = Daemon(options, monitor, stop)
@@ -104,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         code = daemon.run()
         if daemon.handed_over:
             monitor.stop()
-            os._exit(code)  # gRPC would close the connections
+            os._exit(code)  # the connections stay open, whoever is about to close them
         return code
     except NodeError as error:
         _log.error("cannot start", extra={"reason": str(error)})

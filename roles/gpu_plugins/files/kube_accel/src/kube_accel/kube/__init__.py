@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The room that talks to kubelet and to the API server. Light on purpose: importing it loads no gRPC."""
+"""The room that talks to kubelet and to the API server. Light on purpose: importing it loads nothing else."""

@@ -8,10 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
-from kube_accel.kube.channel import open_channel
 from kube_accel.kube.proto import podresources_pb2 as pb
+from kube_accel.rpc.channel import Channel
+from kube_accel.rpc.status import Code, RpcError
 
 SERVICE = "v1.PodResourcesLister"
 RECEIVE_LIMIT = 64 << 20
@@ -43,7 +42,7 @@ class PodResourcesClient:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._lock = threading.Lock()
-        self._kept: tuple[tuple[int, int], grpc.Channel] | None = None
+        self._kept: tuple[tuple[int, int], Channel] | None = None
         """The channel of the last call, and the socket that it was opened for, by device and inode."""
 
     def list(self, timeout: float) -> tuple[PodDevices, ...]:
@@ -53,8 +52,8 @@ class PodResourcesClient:
         """
         try:
             reply = self._ask(timeout)
-        except grpc.RpcError as error:
-            raise PodResourcesError(f"kubelet on {self._socket} did not list devices: {error.details()}") from error
+        except RpcError as error:
+            raise PodResourcesError(f"kubelet on {self._socket} did not list devices: {error.details}") from error
         held: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
         for pod in reply.pod_resources:
             for container in pod.containers:
@@ -69,17 +68,14 @@ class PodResourcesClient:
         if kept is not None:
             try:
                 return self._call(*kept, timeout)
-            except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            except RpcError as error:
+                if error.code is not Code.UNAVAILABLE:
                     raise
-        return self._call(self._listening(), open_channel(self._socket, RECEIVE_LIMIT), timeout)
+        return self._call(self._listening(), Channel(self._socket, RECEIVE_LIMIT), timeout)
 
-    def _call(self, socket: tuple[int, int], channel: grpc.Channel, timeout: float) -> pb.ListPodResourcesResponse:
-        call = channel.unary_unary(
-            f"/{SERVICE}/List", pb.ListPodResourcesRequest.SerializeToString, pb.ListPodResourcesResponse.FromString
-        )
+    def _call(self, socket: tuple[int, int], channel: Channel, timeout: float) -> pb.ListPodResourcesResponse:
         try:
-            reply: pb.ListPodResourcesResponse = call(pb.ListPodResourcesRequest(), timeout=timeout)
+            reply = channel.call(f"/{SERVICE}/List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse, timeout)
         except BaseException:
             channel.close()
             raise
@@ -89,7 +85,7 @@ class PodResourcesClient:
             other[1].close()
         return reply
 
-    def _take(self) -> tuple[tuple[int, int], grpc.Channel] | None:
+    def _take(self) -> tuple[tuple[int, int], Channel] | None:
         """The kept channel, for one caller at a time, unless somebody else listens by now."""
         with self._lock:
             kept, self._kept = self._kept, None

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-import grpc
-
 from kube_accel.kube import deviceplugin
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.metrics.service import Call, Outcome
+from kube_accel.rpc.server import Context
+from kube_accel.rpc.status import RpcError
 
 _Request = TypeVar("_Request")
 _Reply = TypeVar("_Reply")
@@ -48,26 +48,26 @@ class Counted:
         self._plugin = plugin
         self._calls = calls
 
-    def get_options(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DevicePluginOptions:
+    def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         """As the plugin has it."""
         return self._plugin.get_options(request, context)
 
-    def list_and_watch(self, request: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.ListAndWatchResponse]:
+    def list_and_watch(self, request: pb.Empty, context: Context) -> Iterator[pb.ListAndWatchResponse]:
         """As the plugin has it."""
         return self._plugin.list_and_watch(request, context)
 
     def get_preferred_allocation(
-        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+        self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
         """Counted."""
         return self._count(PREFERRED, self._plugin.get_preferred_allocation, request, context)
 
-    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+    def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         """Counted."""
         return self._count(ALLOCATE, self._plugin.allocate, request, context)
 
     def pre_start_container(
-        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+        self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         """Counted."""
         return self._count(PRESTART, self._plugin.pre_start_container, request, context)
@@ -75,16 +75,18 @@ class Counted:
     def _count(
         self,
         name: str,
-        method: Callable[[_Request, grpc.ServicerContext], _Reply],
+        method: Callable[[_Request, Context], _Reply],
         request: _Request,
-        context: grpc.ServicerContext,
+        context: Context,
     ) -> _Reply:
         begin, outcome = time.perf_counter(), Outcome.OK
         try:
             return method(request, context)
+        except RpcError:
+            outcome = Outcome.REFUSED
+            raise
         except Exception:
-            # Whoever refuses sets a code, and then ends the call by an exception that means nothing else.
-            outcome = Outcome.FAILED if context.code() is None else Outcome.REFUSED
+            outcome = Outcome.FAILED
             raise
         finally:
             self._calls.add(name, outcome, time.perf_counter() - begin)

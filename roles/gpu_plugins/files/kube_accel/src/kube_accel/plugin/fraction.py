@@ -13,8 +13,6 @@ from itertools import groupby, repeat
 from pathlib import Path
 from typing import Protocol
 
-import grpc
-
 from kube_accel.enforce.backend import Ask, EnforceError
 from kube_accel.enforce.containers import key_of
 from kube_accel.kube.podresources import PodDevices
@@ -27,9 +25,11 @@ from kube_accel.plugin.holdings import Holder, Lister
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.pods import NodePod, NodePods, pending, staying
 from kube_accel.plugin.prestart import Devices, Started, by_container, check_start, identifies
-from kube_accel.plugin.server import ListedPlugin, refuse
+from kube_accel.plugin.server import ListedPlugin
 from kube_accel.plugin.starts import Claims, StartRefused, Starts
 from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering, amounts
+from kube_accel.rpc.server import Context
+from kube_accel.rpc.status import Code, RpcError
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Grant, Terms
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, resources
@@ -243,7 +243,7 @@ class FractionPlugin(ListedPlugin):
         self._ids: Mapping[str, frozenset[str]] = {}
         """The ids of every GPU's devices, by UUID."""
 
-    def get_options(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DevicePluginOptions:
+    def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         """What kubelet shall call, which it asks each time it gets to know us."""
         self._starts.forget()
         return super().get_options(request, context)
@@ -277,7 +277,7 @@ class FractionPlugin(ListedPlugin):
         return super().publish(devices, inventory, parts, terms)
 
     def get_preferred_allocation(
-        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+        self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
         """Devices of the GPU the container was assigned. Whatever goes wrong leaves the choice to kubelet."""
         reply = pb.PreferredAllocationResponse()
@@ -295,7 +295,7 @@ class FractionPlugin(ListedPlugin):
             reply.container_responses.add(deviceIDs=ids)
         return reply
 
-    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+    def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         """What each container receives for its devices, which is all that is known of it."""
         offer = self._offer
         reply = pb.AllocateResponse()
@@ -303,24 +303,22 @@ class FractionPlugin(ListedPlugin):
             try:
                 chosen = counts(container.devices_ids, self._kind, offer.gpus, self._profile)
             except ValueError as error:
-                refuse(
-                    context,
-                    grpc.StatusCode.INVALID_ARGUMENT,
+                raise RpcError(
+                    Code.INVALID_ARGUMENT,
                     f"{self.resource}: {error}; kubelet's list is outdated, retry the pod",
-                )
+                ) from error
             for device in container.devices_ids:
                 if device in offer.unhealthy:
-                    refuse(
-                        context,
-                        grpc.StatusCode.FAILED_PRECONDITION,
+                    raise RpcError(
+                        Code.FAILED_PRECONDITION,
                         f"{self.resource}: GPU {gpu_of(device)} has become unhealthy; retry the pod",
                     )
             if problem := self._spread(chosen) or self._allocator.torn(self._kind, container.devices_ids):
-                refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{self.resource}: {problem}")
+                raise RpcError(Code.RESOURCE_EXHAUSTED, f"{self.resource}: {problem}")
             try:
                 given = self._enforcer.grant(Ask(self._kind, tuple(container.devices_ids), chosen, offer.gpus))
             except EnforceError as error:
-                refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {error}")
+                raise RpcError(Code.FAILED_PRECONDITION, f"{self.resource}: {error}") from error
             reply.container_responses.append(self._response(given))
         for container in request.container_requests:
             self._starts.allocated(container.devices_ids)
@@ -329,7 +327,7 @@ class FractionPlugin(ListedPlugin):
         return reply
 
     def pre_start_container(
-        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+        self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         """Find out whose these devices are, check that they belong together, and write that down."""
         try:
@@ -337,14 +335,14 @@ class FractionPlugin(ListedPlugin):
         except StartRefused as error:
             _log.warning("a container is not started", extra={"resource": self.resource, "reason": str(error)})
             self._on_refused(error)
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise RpcError(Code.FAILED_PRECONDITION, str(error)) from error
         try:
             gpus = self._offer.gpus
             chosen = counts(request.devices_ids, self._kind, gpus, self._profile)
             self._enforcer.begin(Ask(self._kind, tuple(request.devices_ids), chosen, gpus), started)
         except (EnforceError, ValueError) as error:
             _log.error("a container is not started", extra={"resource": self.resource, "reason": str(error)})
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {error}")
+            raise RpcError(Code.FAILED_PRECONDITION, f"{self.resource}: {error}") from error
         holder = started.holder
         if holder is not None:
             pod = self._allocator.pods.find(holder.namespace, holder.pod)

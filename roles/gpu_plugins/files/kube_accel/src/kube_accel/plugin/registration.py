@@ -19,12 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from kube_accel.kube import deviceplugin
-from kube_accel.kube.channel import open_channel
-from kube_accel.plugin.server import ListedPlugin, Workers, serve
+from kube_accel.plugin.server import ListedPlugin, serve
 from kube_accel.plugin.watch import DirectoryWatch
+from kube_accel.rpc.server import Server
 
 _log = logging.getLogger(__name__)
 
@@ -72,8 +70,7 @@ class Registrar:
         self._takeover = takeover
         self._watch = DirectoryWatch(directory)
         self._stopping = False
-        self._server: grpc.Server | None = None
-        self._workers = Workers()
+        self._server: Server | None = None
         self._quietly = False
         self._siblings: frozenset[str] = frozenset()
         self._socket: Path | None = None
@@ -121,7 +118,7 @@ class Registrar:
 
     def idle(self, plugin: ListedPlugin) -> bool:
         """Whether nobody waits for an answer."""
-        return self._workers.busy <= plugin.streams
+        return self._server is None or self._server.busy <= plugin.streams
 
     def stop(self, quietly: bool = False) -> None:
         """End ``run``: streams ended, socket removed, no registration any more.
@@ -190,7 +187,7 @@ class Registrar:
         self._pause = min(self._pause * 2, _BACK_OFF[1])
 
     def _listen(self, plugin: ListedPlugin) -> None:
-        # A name never used before: gRPC removes the path of a server it stops, and pods of one node share process ids.
+        # A name never used before: a server that stops removes its path, and pods of one node share process ids.
         path = self._directory / f"{self._prefix}{os.getpid()}-{os.urandom(3).hex()}.sock"
         if len(os.fsencode(path)) > UNIX_PATH_LIMIT:
             raise OSError(f"{path} is too long for a unix socket; choose a shorter --kubelet-device-plugin-dir")
@@ -198,9 +195,8 @@ class Registrar:
         # A kubelet that starts is what removes sockets: it is to be asked at once.
         self._registered_at, self._not_before, self._pause = None, 0.0, _BACK_OFF[0]
         if old is not None:
-            old.stop(grace=None)
-        self._workers = Workers()
-        self._server = serve(plugin, path, self._workers)
+            old.stop()
+        self._server = serve(plugin, path)
         self._socket = path
         self._listening_since = time.monotonic()
 
@@ -212,7 +208,7 @@ class Registrar:
             return
         plugin.close()
         if self._server is not None:
-            self._server.stop(grace=0.5).wait()
+            self._server.stop(grace=0.5)
 
     def _live_siblings(self, own: Path) -> dict[str, int]:
         """When each live socket of other instances of ours was made, in nanoseconds, by name; dead ones are removed."""
@@ -237,7 +233,7 @@ class Registrar:
         """
         for path in self._sockets():
             foreign = _FOREIGN.match(path.name)
-            if not foreign or not _accepts(path) or not _is_device_plugin(path):
+            if not foreign or not _accepts(path) or not deviceplugin.serves(path):
                 continue
             if not self._takeover:
                 raise ForeignPluginError(
@@ -266,14 +262,5 @@ def _accepts(path: Path) -> bool:
         try:
             probe.connect(str(path))
         except OSError:
-            return False
-    return True
-
-
-def _is_device_plugin(path: Path) -> bool:
-    with open_channel(path) as channel:
-        try:
-            deviceplugin.DevicePluginClient(channel).get_options(timeout=1)
-        except grpc.RpcError:
             return False
     return True

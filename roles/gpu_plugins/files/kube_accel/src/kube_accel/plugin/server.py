@@ -8,12 +8,8 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, ParamSpec, TypeVar
-
-import grpc
 
 from kube_accel.kube import deviceplugin
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
@@ -22,16 +18,12 @@ from kube_accel.placement.topology import Connectivity, choose_connected
 from kube_accel.plugin.calls import Calls, Counted
 from kube_accel.plugin.devices import Device, device_list
 from kube_accel.plugin.starts import StartRefused, Starts
+from kube_accel.rpc.server import Context, Server
+from kube_accel.rpc.status import Code, RpcError
 from kube_accel.sharing import timeslicing, whole
 from kube_accel.sharing.delivery import Grant, Terms
 
 _log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-# Each open ListAndWatch holds a worker: one a kubelet, and for moments that of a kubelet that went away.
-_WORKERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +125,11 @@ class ListedPlugin(ABC):
             self._closed = True
             self._changed.notify_all()
 
-    def get_options(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DevicePluginOptions:
+    def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         """What kubelet shall call."""
         return self.options
 
-    def list_and_watch(self, request: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.ListAndWatchResponse]:
+    def list_and_watch(self, request: pb.Empty, context: Context) -> Iterator[pb.ListAndWatchResponse]:
         """The list now, and again after each change, until kubelet or we go away."""
         if not context.add_callback(self._wake):
             return
@@ -164,16 +156,16 @@ class ListedPlugin(ABC):
 
     @abstractmethod
     def get_preferred_allocation(
-        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+        self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
         """Which devices to take. Never an error: that would fail the pod."""
 
     @abstractmethod
-    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+    def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         """What each container is given for its devices."""
 
     def pre_start_container(
-        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+        self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         """Nothing to do unless ``options`` ask for it."""
         return pb.PreStartContainerResponse()
@@ -219,7 +211,7 @@ class WholeGpuPlugin(ListedPlugin):
         super().__init__(dev_root, on_allocate, on_stream_end)
         self._starts = starts
 
-    def get_options(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DevicePluginOptions:
+    def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         """What kubelet shall call, which it asks each time it gets to know us."""
         self._starts.forget()
         return super().get_options(request, context)
@@ -235,7 +227,7 @@ class WholeGpuPlugin(ListedPlugin):
         return self.publish(device_list(parts, good), inventory, parts, terms)
 
     def get_preferred_allocation(
-        self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
+        self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
         """The best connected GPUs, or parts of those that are used least.
 
@@ -246,7 +238,7 @@ class WholeGpuPlugin(ListedPlugin):
             reply.container_responses.add(deviceIDs=self._preferred(container))
         return reply
 
-    def allocate(self, request: pb.AllocateRequest, context: grpc.ServicerContext) -> pb.AllocateResponse:
+    def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
         """What each container receives for its parts."""
         offer = self._offer
         reply = pb.AllocateResponse()
@@ -255,22 +247,19 @@ class WholeGpuPlugin(ListedPlugin):
             for device in container.devices_ids:
                 part = offer.parts.get(device)
                 if part is None:
-                    refuse(
-                        context,
-                        grpc.StatusCode.INVALID_ARGUMENT,
+                    raise RpcError(
+                        Code.INVALID_ARGUMENT,
                         f"device {device!r} is none of this node's GPUs; kubelet's list is outdated, retry the pod",
                     )
                 if device in offer.unhealthy:
-                    refuse(
-                        context,
-                        grpc.StatusCode.FAILED_PRECONDITION,
+                    raise RpcError(
+                        Code.FAILED_PRECONDITION,
                         f"GPU {part.gpu.uuid} has become unhealthy; retry the pod",
                     )
                 parts.append(part)
             if offer.terms.one_each and len(parts) > 1 and any(part.id != part.uuid for part in parts):
-                refuse(
-                    context,
-                    grpc.StatusCode.INVALID_ARGUMENT,
+                raise RpcError(
+                    Code.INVALID_ARGUMENT,
                     f"{len(parts)} replicas for one container: they are parts of shared GPUs, and "
                     "failRequestsGreaterThanOne allows one; ask for 1",
                 )
@@ -283,7 +272,7 @@ class WholeGpuPlugin(ListedPlugin):
         return reply
 
     def pre_start_container(
-        self, request: pb.PreStartContainerRequest, context: grpc.ServicerContext
+        self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
         """Refuse a container whose device another pod has too."""
         try:
@@ -291,7 +280,7 @@ class WholeGpuPlugin(ListedPlugin):
         except StartRefused as error:
             extra = {"devices": list(request.devices_ids), "reason": str(error)}
             _log.warning("a container is not started", extra=extra)
-            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, str(error))
+            raise RpcError(Code.FAILED_PRECONDITION, str(error)) from error
         return pb.PreStartContainerResponse()
 
     def _preferred(self, container: pb.ContainerPreferredAllocationRequest) -> tuple[str, ...]:
@@ -309,43 +298,9 @@ class WholeGpuPlugin(ListedPlugin):
             return ()
 
 
-class Workers(ThreadPoolExecutor):
-    """Answers calls, and knows how many are being answered."""
-
-    def __init__(self) -> None:
-        super().__init__(_WORKERS, "grpc")
-        self._counting = threading.Lock()
-        self.busy = 0
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As any executor."""
-        with self._counting:
-            self.busy += 1
-        future = super().submit(fn, *args, **kwargs)
-        future.add_done_callback(self._answered)
-        return future
-
-    def _answered(self, future: Future[T]) -> None:
-        with self._counting:
-            self.busy -= 1
-
-
-def serve(plugin: ListedPlugin, socket: Path, workers: ThreadPoolExecutor | None = None) -> grpc.Server:
+def serve(plugin: ListedPlugin, socket: Path) -> Server:
     """A running server of ``plugin`` on ``socket``. Raises OSError when it cannot listen there."""
-    server = grpc.server(workers or Workers(), options=(("grpc.so_reuseport", 0),))
-    deviceplugin.add_device_plugin(server, Counted(plugin, plugin.calls))
-    try:
-        server.add_insecure_port(f"unix:{socket}")
-    except RuntimeError as error:
-        raise OSError(f"cannot listen on {socket}: {error}") from error
-    server.start()
-    return server
-
-
-def refuse(context: grpc.ServicerContext, code: grpc.StatusCode, message: str) -> NoReturn:
-    """End the call with an error. Raises."""
-    context.abort(code, message)
-    raise AssertionError("abort raises")
+    return Server(socket, deviceplugin.methods(Counted(plugin, plugin.calls)))
 
 
 def _message(devices: tuple[Device, ...]) -> pb.ListAndWatchResponse:
