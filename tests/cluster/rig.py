@@ -104,12 +104,21 @@ class Rig:
         until(_unmounted, "nothing of theirs to be mounted", START_SECONDS)
         for directory in ("/run/containerd", "/run/netns"):
             shutil.rmtree(directory, ignore_errors=True)
-        boot = self.plane.root / "boot_id"
-        boot.write_text(f"{uuid4()}\n")
-        subprocess.run(["mount", "--bind", boot, "/proc/sys/kernel/random/boot_id"], check=True)
+        boot = str(uuid4())
+        path = self.plane.root / "boot_id"
+        path.write_text(f"{boot}\n")
+        subprocess.run(["mount", "--bind", path, "/proc/sys/kernel/random/boot_id"], check=True)
         CONTAINERD_PID.parent.mkdir()
         runtime.start()
         kubelet.start()
+
+        def told() -> bool:
+            # It ends where containerd does not answer yet, and systemd would start it again.
+            if kubelet.process.poll() is not None:
+                kubelet.start()
+            return self.node()["status"]["nodeInfo"]["bootID"] == boot
+
+        until(told, "kubelet to tell of this boot", START_SECONDS)
 
     @contextmanager
     def static_scheduler(self) -> Iterator[Path]:
