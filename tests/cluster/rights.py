@@ -12,7 +12,7 @@ from typing import Any
 from cluster.rig import Rig
 
 _API = "/apis/rbac.authorization.k8s.io/v1"
-_FORBIDDEN = 403
+_CREATED, _FORBIDDEN = 201, 403
 
 Right = tuple[str, str]
 """Resource, with its part if only that is meant, and verb."""
@@ -49,6 +49,9 @@ def deeds(lines: Iterable[str], account: str) -> Deeds:
             resource = "/".join(filter(None, (target["resource"], target.get("subresource"))))
             code = event.get("responseStatus", {}).get("code", 0)
             (refused if code == _FORBIDDEN else done).add((resource, event["verb"]))
+            if code == _CREATED:
+                # By PUT it takes two rights, and is told as one.
+                done.add((resource, "create"))
     return Deeds(frozenset(done), frozenset(refused))
 
 
