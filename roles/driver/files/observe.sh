@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Prints what this host says about its GPUs and their driver, as one JSON object. Reads only.
 # observe.sh SYSFS ETC RUN KERNEL
 # sysfs: Documentation/ABI/testing/sysfs-bus-pci; PCI class 0x0300 is VGA, 0x0302 is 3D, 0x0680 an NVSwitch.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # Prints what keeps packages from being installed, one "unreachable|missing|candidate|says VALUE" a line; nothing when they can be.
 # resolve.sh deb|rpm NAME...
 # Asks the package sources anew, with lists in a directory of its own: the host stays as it is.

@@ -1,3 +1,4 @@
+# shellcheck shell=sh
 # sh -s check|make DIRECTORY DAYS PORTION...
 # The certificates of the extender on this machine. PORTION is one of
 #   local            a CA of its own, for the extender's certificate (127.0.0.1) and that of kube-scheduler
