@@ -72,6 +72,8 @@ def run(host: Path, reboot: bool) -> subprocess.CompletedProcess[str]:
         "gpu_plugins_mig_reboot": reboot,
         "gpu_plugins_host_root": str(host),
         "__gpu_plugins_switching": True,
+        # Nobody monitors them.
+        "__gpu_plugins_daemonsets": {"resources": []},
         "ansible_python_interpreter": sys.executable,
     }
     rebooting = {
