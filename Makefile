@@ -34,7 +34,7 @@ demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no clus
 pictures: setup ## Make docs/images anew, which a test compares; the report's needs a Chromium on PATH.
 	@python -m pictures
 
-docs: setup ## Make docs/variables.md and the table in docs/metrics.md anew, which tests compare.
+docs: setup ## Make docs/variables.md and the tables in docs/metrics.md anew, which tests compare.
 	@PYTHONPATH=$(PYTHONPATH):$(KUBE_ACCEL)/src python tests/tools/metrics_table.py
 	@python tests/tools/variables.py
 
@@ -46,7 +46,7 @@ checks: setup
 
 test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
 test-full: FULL = yes
-test-full: test importer ## What CI runs, galaxy-importer, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes.
+test-full: test importer ## What CI runs, galaxy-importer, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes (one builds AWX's image: root, mmdebstrap, dockerd).
 
 lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ruff check .

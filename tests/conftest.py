@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import HealthCheck, settings
+
+# A shell that starts the tests in the background has it ignored, and so would be what they start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes is the machine's doing, and machines are shared.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

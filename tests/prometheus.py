@@ -7,7 +7,6 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from servers import server
 
 READY_SECONDS = 60.0
 _UNPACKED = Path(__file__).parents[1] / ".cache/prometheus/usr/bin"
@@ -77,23 +78,15 @@ def serve(configuration: Path, data: Path, *flags: str) -> Iterator[Prometheus]:
     log = data.with_name(f"{data.name}.log")
     retention = () if any("retention" in flag for flag in flags) else ("--storage.tsdb.retention.time=10y",)
     command = [program, f"--config.file={configuration}", f"--storage.tsdb.path={data}", *retention, *flags]
-    with log.open("wb") as output:
-        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stdout=output, stderr=output)
-    try:
-        _wait(process, f"http://127.0.0.1:{port}/-/ready", log)
-        yield Prometheus(f"http://127.0.0.1:{port}")
-    finally:
-        process.terminate()
-        process.wait()
+    url = f"http://127.0.0.1:{port}"
 
+    def answers() -> bool:
+        with suppress(OSError), urllib.request.urlopen(f"{url}/-/ready", timeout=1):
+            return True
+        return False
 
-def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        with suppress(OSError), urllib.request.urlopen(url, timeout=1):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"Prometheus is not ready:\n{log.read_text()[-2000:]}")
+    with server([*command, f"--web.listen-address=127.0.0.1:{port}"], log, answers):
+        yield Prometheus(url)
 
 
 def backfill(samples: Path, data: Path) -> None:

@@ -5,17 +5,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any, Dict, Iterator, Tuple, Type
 
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.exceptions import CoreException
 
 try:
+    from ansible_collections.kubernetes.core.plugins.module_utils.k8sdynamicclient import K8SDynamicClient
+    from kubernetes.client.rest import RESTClientObject
     from kubernetes.dynamic.exceptions import DynamicApiError
-    from urllib3.exceptions import HTTPError
+    from urllib3.exceptions import HTTPError, ReadTimeoutError
 except ImportError:  # AnsibleK8SModule says what is missing.
     _EXPECTED: Tuple[Type[Exception], ...] = (CoreException,)
+    _SILENCE: Tuple[Type[Exception], ...] = ()
 else:
+    _SILENCE = (ReadTimeoutError,)
     _EXPECTED = (CoreException, DynamicApiError, HTTPError)
 
 
@@ -65,10 +70,24 @@ def text_at(client: K8SClient, path: str, most: int) -> str:
 
     Raises ApiServerError.
     """
+    asker = _asking_once(client)
+    headers = {"Accept": "text/plain"}
     with explained():
-        headers = {"Accept": "text/plain"}
-        answer = client.client.request("GET", path, header_params=headers, serialize=False, _request_timeout=_PATIENCE)
         try:
-            return bytes(answer.read(most)).decode(errors="replace")
-        finally:
-            answer.close()
+            answer = asker.request("GET", path, header_params=headers, serialize=False, _request_timeout=_PATIENCE)
+            try:
+                return bytes(answer.read(most)).decode(errors="replace")
+            finally:
+                answer.close()
+        except _SILENCE as error:
+            raise ApiServerError(f"no answer in {_PATIENCE} s") from error
+
+
+def _asking_once(client: K8SClient) -> K8SDynamicClient:
+    """The dynamic client with the same login. As it is, it asks a pod that does not answer four times."""
+    asker = copy.copy(client.client)
+    asker.client = copy.copy(client.client.client)
+    asker.client.configuration = copy.copy(client.client.client.configuration)
+    asker.client.configuration.retries = False
+    asker.client.rest_client = RESTClientObject(asker.client.configuration)
+    return asker

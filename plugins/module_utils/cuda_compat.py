@@ -67,7 +67,12 @@ class Needs:
     @property
     def shares(self) -> bool:
         """Whether it has part of a GPU. Whole cards are exempt from what virtualization demands."""
-        return self.mode in MODES[1:] and not (self.cores > 0 and self.cores % 100 == 0)
+        return self.interposed and not (self.cores > 0 and self.cores % 100 == 0)
+
+    @property
+    def interposed(self) -> bool:
+        """Whether the interposer is in the driver's place, for whole cards too: NVIDIA's runtime then does nothing."""
+        return self.mode in MODES[1:]
 
 
 @dataclass(frozen=True)
@@ -130,29 +135,36 @@ def _version(machine: Machine, needs: Needs) -> List[Finding]:
             remedy = f"Rebuild it with CUDA {have[0]} or {have[0] - 1}, which are tested with this driver."
             return [Finding(UNSTABLE, "major_distance", f"{words}, more than one major version apart", remedy)]
         return [Finding(OK, "driver_is_newer", words)]
-    if needs.compat[:2] >= want:
+    brings = needs.compat[:2] >= want
+    if brings and not needs.interposed:
         return [_forward(machine, needs, words)]
     floor = tables.MINOR_FLOORS.get(want[0], ())
     # A driver whose own version is not known is one of its CUDA's branch at least.
     if floor and have[0] == want[0] and (machine.driver or floor) >= floor:
-        return [_minor(needs, words)]
-    return [
-        Finding(BLOCKED, "driver_is_older", f"{words}: CUDA_ERROR_UNKNOWN (999) or error 35", _upgrade(machine, want))
-    ]
+        return [_minor(needs, words), *([_past_limits(needs, words)] if brings and needs.shares else ())]
+    if brings:
+        return [_not_put_in_place(needs, words)]
+    reason = f"{words}: CUDA_ERROR_UNKNOWN (999) or error 35"
+    return [Finding(BLOCKED, "driver_is_older", reason, _upgrade(machine, needs))]
 
 
-def _upgrade(machine: Machine, want: Version) -> str:
-    branch = tables.branch_for(want)
-    newer = f"Upgrade the driver to branch {branch} or newer" if branch else "Upgrade the driver"
+def _newer(needs: Needs) -> str:
+    branch = tables.branch_for(needs.cuda)
+    return f"Upgrade the driver to branch {branch} or newer" if branch else "Upgrade the driver"
+
+
+def _upgrade(machine: Machine, needs: Needs) -> str:
+    want = needs.cuda[:2]
     forward = ""
     branches = machine.driver[:1]
     if (
-        machine.gpus
+        not needs.interposed
+        and machine.gpus
         and all(_forward_brand(gpu) for gpu in machine.gpus)
         and set(branches) <= set(tables.forward_bases(want))
     ):
         forward = f", add cuda-compat-{want[0]}-{want[1] if len(want) > 1 else 0} to the image" if branches else ""
-    return f"{newer}{forward}, or use an image of CUDA {dotted(machine.cuda[:2])}."
+    return f"{_newer(needs)}{forward}, or use an image of CUDA {dotted(machine.cuda[:2])}."
 
 
 def _forward_brand(gpu: Gpu) -> bool:
@@ -163,7 +175,7 @@ def _forward(machine: Machine, needs: Needs, words: str) -> Finding:
     rule, bases = "forward_compatibility", tables.forward_bases(needs.compat)
     words += f"; its image brings cuda-compat {dotted(needs.compat[:2])}"
     refused = [gpu.model for gpu in machine.gpus if not _forward_brand(gpu)]
-    remedy = f"Upgrade the driver to branch {tables.branch_for(needs.cuda)} or newer."
+    remedy = f"{_newer(needs)}."
     if refused:
         reason = f"{words}, which {refused[0]} may not use: CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE (804)"
         return Finding(BLOCKED, rule, reason, remedy)
@@ -175,6 +187,25 @@ def _forward(machine: Machine, needs: Needs, words: str) -> Finding:
         reason = f"{words}, which runs on driver branches {known} and not on {machine.driver[0]}"
         return Finding(BLOCKED, rule, reason, remedy)
     return Finding(OK, rule, f"{words}, which branch {machine.driver[0]} and these GPUs may use")
+
+
+def _not_put_in_place(needs: Needs, words: str) -> Finding:
+    itself = "escapes its share's limits" if needs.shares else "may run on whole GPUs, which have no limits"
+    reason = (
+        f"{words}; its image brings cuda-compat {dotted(needs.compat[:2])}, which nothing puts in place in mode "
+        f"{needs.mode}, where the interposer is the driver's library: error 35. An image that loads it itself {itself}"
+    )
+    remedy = f"{_newer(needs)}, or use a node of mode pgpu."
+    return Finding(BLOCKED, "forward_compatibility", reason, remedy)
+
+
+def _past_limits(needs: Needs, words: str) -> Finding:
+    reason = (
+        f"{words}; its image brings cuda-compat {dotted(needs.compat[:2])}. Mode {needs.mode} does not use it, but an "
+        "image that loads it itself escapes its share's limits"
+    )
+    remedy = f"{_newer(needs)}, or leave cuda-compat out."
+    return Finding(UNSTABLE, "forward_compatibility", reason, remedy)
 
 
 def _minor(needs: Needs, words: str) -> Finding:
@@ -191,7 +222,7 @@ def _minor(needs: Needs, words: str) -> Finding:
 
 
 def _image(machine: Machine, needs: Needs) -> List[Finding]:
-    """What the container toolkit checks before it starts the container."""
+    """What the container toolkit checks before it starts the container, unless the interposer stands in for it."""
     if not machine.available:
         return []
     gpus: Sequence[Gpu | None] = machine.gpus or (None,)
@@ -199,7 +230,13 @@ def _image(machine: Machine, needs: Needs) -> List[Finding]:
     for expression in needs.requires:
         said = {_holds(expression, machine, gpu) for gpu in gpus}
         short = expression if len(expression) <= 80 else f"{expression[:77]}..."
-        if False in said:
+        if False in said and needs.interposed:
+            reason = (
+                f"the image requires '{short}', which does not hold here and which nothing checks in mode {needs.mode}"
+            )
+            remedy = "See that its CUDA is known to run here, or upgrade the driver."
+            found.append(Finding(UNSTABLE, "image_requirement", reason, remedy))
+        elif False in said:
             reason = f"the image requires '{short}', which does not hold here, so the container does not start"
             remedy = "Upgrade the driver, or set NVIDIA_DISABLE_REQUIRE=1 in the pod where its CUDA is known to run."
             found.append(Finding(BLOCKED, "image_requirement", reason, remedy))
@@ -249,7 +286,7 @@ _COMPARED: Dict[str, Callable[[Version, Version], bool]] = {
 
 def _virtualization(machine: Machine, needs: Needs) -> List[Finding]:
     """A virtualization's library stands between program and driver, and knows the CUDA it was built for."""
-    if not needs.virtualization or needs.mode not in MODES[1:]:
+    if not needs.virtualization or not needs.interposed:
         return []
     if not needs.shares:
         return [Finding(OK, "whole_card", f"{needs.cores} % are whole cards, which virtualization leaves alone")]

@@ -10,12 +10,13 @@ from typing import Any, Dict, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import cuda_tables as tables
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Gpu, Machine, Needs, version_of
+from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
 
 MODE_OF: Tuple[Tuple[str, str], ...] = (
     (r"tencent\.com/vcuda-", "vgpu"),
     (r"nvidia\.com/mps-", "mps"),
     (r"aliyun\.com/gpu-mem$", "cgpu"),
-    (r"nvidia\.com/(gpu|mig-)", "pgpu"),
+    (r"nvidia\.com/(?!mps-)", "pgpu"),
 )
 """Names of resources and the mode that serves them."""
 
@@ -92,7 +93,7 @@ def needs_of_container(needs: Needs, container: Mapping[str, Any]) -> Needs | No
     modes = [mode for pattern, mode in MODE_OF if any(re.match(pattern, name) for name in asked)]
     if not modes:
         return None
-    cores = next((int(asked[name]) for name in _CORES if str(asked.get(name, "")).isdigit()), 0)
+    cores = next(filter(None, (whole_units(asked.get(name)) for name in _CORES)), 0)
     return replace(needs, mode=modes[0], cores=cores)
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Dict, Iterator, Optional, Tuple
 
@@ -168,8 +167,7 @@ def _cuda_codes(container: Container) -> Dict[int, Said]:
 def compatibility(evidence: Evidence) -> Iterator[Finding]:
     """Whether what a container that failed says of itself runs on its node, by the rules of ``cuda_compat``."""
     for pod, container, node in _containers(evidence):
-        limits = {name: amount for name, amount in container.limits.items() if re.fullmatch("[0-9]{1,6}", amount)}
-        asks = cuda_needs.needs_of_container(cuda_compat.Needs(), {"resources": {"limits": limits}})
+        asks = cuda_needs.needs_of_container(cuda_compat.Needs(), {"resources": {"limits": container.limits}})
         if node is None or asks is None or not container.failed:
             continue
         settings = {name: value[:256] for name, value in container.environment.items()}

@@ -14,6 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NodeView, Sample
+from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
 
 LOG_BYTES = 64 << 10
 """Of a container's log, the end."""
@@ -192,7 +193,7 @@ def node_of(item: object, events: object = (), page: Optional[str] = None) -> No
         "status": {"addresses": addresses},
     }
     healthy = conditions.get("GpusHealthy") or {}
-    views = gpu_view.view([clean], []).nodes
+    views = gpu_view.view([clean], None).nodes
     return Node(
         name=name,
         labels=labels,
@@ -201,9 +202,9 @@ def node_of(item: object, events: object = (), page: Optional[str] = None) -> No
         cordoned=spec.get("unschedulable") is True,
         condition=(_text(healthy.get("status")), _text(healthy.get("message"))),
         offers={
-            resource: int(amount)
+            resource: units
             for resource, amount in _texts(status.get("allocatable")).items()
-            if gpu_view.RESOURCE.match(resource) and re.fullmatch("[0-9]{1,12}", amount)
+            if gpu_view.RESOURCE.match(resource) and (units := whole_units(amount)) is not None
         },
         events=events_of(events),
         samples=None if page is None else tuple(gpu_view.read_samples(page)),
@@ -242,8 +243,9 @@ def quotas_of(items: object) -> Tuple[Quota, ...]:
         for resource, hard in sorted(_texts(status.get("hard")).items()):
             if gpu_view.RESOURCE.match(resource.rpartition("requests.")[2]):
                 have = used.get(resource, "0")
-                numbers = re.fullmatch("[0-9]{1,12}", have), re.fullmatch("[0-9]{1,12}", hard)
-                found.append(Quota(name, resource, have, hard, all(numbers) and int(have) >= int(hard)))
+                amount, most = whole_units(have), whole_units(hard)
+                full = amount is not None and most is not None and amount >= most
+                found.append(Quota(name, resource, have, hard, full))
     return tuple(found)
 
 

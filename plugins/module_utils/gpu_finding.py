@@ -12,6 +12,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_needs import
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Container, Node, Pod
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import Symptom
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import WHOLE, GpuView, Sample
+from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
 
 FRACTIONS = ("vgpu", "mps", "cgpu")
 """Modes that share GPUs."""
@@ -67,8 +68,8 @@ def modes_of(limits: Iterable[str]) -> Set[str]:
 
 def has_share(container: Container) -> bool:
     """Whether it has part of a GPU, with a limit that is enforced: a multiple of 100 cores is whole ones."""
-    cores = next((amount for name, amount in container.limits.items() if name.endswith("-core")), "")
-    whole = re.fullmatch("[0-9]{1,6}", cores) is not None and int(cores) % WHOLE == 0
+    cores = next((whole_units(amount) for name, amount in container.limits.items() if name.endswith("-core")), None)
+    whole = cores is not None and cores % WHOLE == 0
     return bool(modes_of(container.limits) & set(FRACTIONS)) and not whole
 
 

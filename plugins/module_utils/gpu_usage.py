@@ -15,13 +15,16 @@ import operator
 import time
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 GAP_SECONDS = 300
 """A node is silent when nothing was told for longer."""
 
 _LAG_SECONDS = 60
 """Two plugins of an upgrade tell of one node, one behind the other by no more than this."""
+
+_FORGETS_SECONDS = 90 * 86400
+"""For how long a ledger keeps what a namespace had that has nothing; who comes back begins at nothing."""
 
 _ROUNDED = 1
 """GPU-seconds by which sums of counters may be apart."""
@@ -86,15 +89,20 @@ class Page:
         return sum(self.capacity.values(), Fraction(0))
 
     @property
+    def number(self) -> int:
+        """Of GPUs that the node has."""
+        return sum(gpus.number for gpus in self.gpus.values())
+
+    @property
     def age(self) -> float:
-        """For how many seconds at least a ledger has counted."""
+        """For how many seconds a ledger has counted, by the GPUs that there are now; those before may be others."""
         ages = (self.capacity.get(model, Fraction(0)) / gpus.number for model, gpus in self.gpus.items())
-        return float(max(ages, default=self.counted))
+        return float(max([self.counted / max(1, self.number), *ages]))
 
     @property
     def lag(self) -> int:
         """GPU-seconds by which another page of the same time may differ."""
-        return _LAG_SECONDS * max(1, sum(gpus.number for gpus in self.gpus.values()))
+        return _LAG_SECONDS * max(1, self.number)
 
 
 @dataclass(frozen=True)
@@ -183,11 +191,16 @@ class Row:
         return not self.account.namespace
 
 
-def usage(pages: Mapping[str, Sequence[Page]], window: Window, come_and_go: bool = False) -> Usage:
+def usage(
+    pages: Mapping[str, Sequence[Page]],
+    window: Window,
+    come_and_go: bool = False,
+    older: Collection[str] = frozenset(),
+) -> Usage:
     """The amounts of a period, from pages by node, which may begin before it.
 
-    With ``come_and_go`` a node that is silent at an end of the period was not there then. Raises UsageError where two
-    clusters tell of nodes of the same name.
+    With ``come_and_go`` a node that is silent at an end of the period was not there then. ``older`` are nodes whose
+    ledgers are known to be older than the period. Raises UsageError where two clusters tell of nodes of the same name.
     """
     capacity: Dict[Tuple[int, str], Fraction] = collections.defaultdict(Fraction)
     charges: Dict[Tuple[int, Account], Charge] = collections.defaultdict(Charge)
@@ -198,7 +211,7 @@ def usage(pages: Mapping[str, Sequence[Page]], window: Window, come_and_go: bool
         ordered = _believed(name, sorted((page for page in told if page.at <= window.end), key=lambda page: page.at))
         if not ordered or ordered[-1].at <= window.start - GAP_SECONDS:
             continue
-        found = _Node(name, window, come_and_go)
+        found = _Node(name, window, come_and_go, name in older)
         for step in found.steps(ordered):
             part = window.part(step.at)
             for model, seconds in step.capacity.items():
@@ -284,7 +297,7 @@ class _Step(NamedTuple):
 class _Node:
     """Goes through a node's pages."""
 
-    def __init__(self, name: str, window: Window, come_and_go: bool) -> None:
+    def __init__(self, name: str, window: Window, come_and_go: bool, older: bool) -> None:
         self.name = name
         self.since: float = window.start
         self.until: float = window.end
@@ -292,13 +305,14 @@ class _Node:
         self.unknown: Dict[str, Fraction] = collections.defaultdict(Fraction)
         self._window = window
         self._come_and_go = come_and_go
+        self._older = older
 
     def steps(self, pages: Sequence[Page]) -> Iterator[_Step]:
         """From page to page, in order of time; then the rest is known."""
         before = pages[0]
         if before.at > self._window.start:
             # Nobody told of it in the gap before the period, so that no other period has what it counted there.
-            if before.age <= before.at - self._window.start + GAP_SECONDS:
+            if not self._older and began_in(before, self._window):
                 yield _begun(before)
             else:
                 self._late(before)
@@ -308,9 +322,11 @@ class _Node:
                 continue
             if _follows(before, page):
                 yield _reconciled(_between(before, page), _slack(before, page))
-            else:
+            elif _begun_between(before, page):
                 yield _begun(page)
-                self._reset(before, page)
+                self._reset(before, page, page.capacity)
+            else:
+                self._reset(before, page, {})
             before = page
         if before.at < self._window.end - GAP_SECONDS:
             self._early(before)
@@ -327,12 +343,12 @@ class _Node:
             self.remarks.append(f"nothing is known after {moment(page.at)}")
             self._lost(page, self._window.end - page.at)
 
-    def _reset(self, before: Page, page: Page) -> None:
-        """Its ledger began anew; what it counted since the page before is gone."""
+    def _reset(self, before: Page, page: Page, counted: Mapping[str, Fraction]) -> None:
+        """Its ledger began anew; of what was since the page before, no more is known."""
         self.remarks.append(
             f"its counters began anew between {moment(before.at)} and {moment(page.at)}, and part of that is lost"
         )
-        self._lost(page, page.at - before.at, page.capacity)
+        self._lost(page, page.at - before.at, counted)
 
     def _lost(self, page: Page, seconds: float, counted: Optional[Mapping[str, Fraction]] = None) -> None:
         for model, gpus in page.gpus.items():
@@ -340,21 +356,41 @@ class _Node:
             self.unknown[model] += max(lost, Fraction(0))
 
 
+def began_in(page: Page, window: Window) -> bool:
+    """Whether the page's ledger can have counted all of it in the period so far, by the GPUs that there are now."""
+    return page.age <= page.at - window.start + GAP_SECONDS
+
+
 def _follows(before: Page, page: Page) -> bool:
-    """Whether both are of one ledger: nothing fell, and no more was charged than there was in between."""
+    """Whether both are of one ledger: nothing there was fell, and no more was charged than there was in between."""
     slack = _slack(before, page)
+    if any(page.capacity.get(model, 0) + slack < seconds for model, seconds in before.capacity.items()):
+        return False
     if page.counted < before.counted:
         return False
     step = _between(before, page)
     free = collections.defaultdict(Fraction, step.capacity)
     for account, charge in step.charges.items():
         free[account.model] -= charge.gpu_seconds
-    fell = any(
-        page.charges[account].gpu_seconds + slack < charge.gpu_seconds
-        for account, charge in before.charges.items()
-        if account in page.charges
-    )
-    return not fell and all(seconds > -slack for model, seconds in free.items() if model in page.capacity)
+    if any(seconds <= -slack for model, seconds in free.items() if model in page.capacity):
+        return False
+    return not _fallen(before, page) or page.age >= _FORGETS_SECONDS or not _begun_between(before, page)
+
+
+def _fallen(before: Page, page: Page) -> Set[Account]:
+    """Who has less than before, and so began at nothing in between."""
+    slack = _slack(before, page)
+    return {
+        account
+        for account, charge in page.charges.items()
+        if charge.gpu_seconds + slack < before.charges.get(account, Charge()).gpu_seconds
+    }
+
+
+def _begun_between(before: Page, page: Page) -> bool:
+    """Whether all that the later one counted can have been counted since the other."""
+    number = max(before.number, page.number)
+    return not number or page.counted <= number * Fraction(page.at - before.at) + page.lag
 
 
 def _slack(before: Page, page: Page) -> int:
@@ -387,7 +423,9 @@ def _between(before: Page, page: Page) -> _Step:
     capacity = {
         model: max(seconds - before.capacity.get(model, 0), Fraction(0)) for model, seconds in page.capacity.items()
     }
-    charges = {account: charge.since(before.charges.get(account, Charge())) for account, charge in page.charges.items()}
+    fallen = _fallen(before, page)
+    known = {account: charge for account, charge in before.charges.items() if account not in fallen}
+    charges = {account: charge.since(known.get(account, Charge())) for account, charge in page.charges.items()}
     return _Step(page.at, capacity, charges)
 
 

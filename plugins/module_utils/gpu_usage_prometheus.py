@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import collections
 import json
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set
 
-from .gpu_usage import GAP_SECONDS, Account, Page, Window
+from .gpu_usage import GAP_SECONDS, Account, Page, Window, began_in
 from .gpu_usage_pages import (
     ALLOCATED_GPUS,
     CAPACITY,
@@ -37,6 +37,8 @@ Ask = Callable[[str, float], Sequence[Mapping[str, Any]]]
 _PLACE = (
     "node, exported_node, uuid, namespace, exported_namespace, pod, exported_pod, container, exported_container, mode"
 )
+_BEFORE = "30d"
+"""Before a period, in looking for who told of a node then."""
 _STEPS = 2000
 """Of a period, in looking for how long a container was there."""
 
@@ -67,6 +69,22 @@ def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
             told = pages(_samples(ask(f"{{{of_node}}}[{span}s]", end)))
             found.setdefault(node, []).extend(told.get(node, ()))
     return found
+
+
+def older(ask: Ask, found: Mapping[str, Sequence[Page]], window: Window, selector: str) -> Set[str]:
+    """Nodes that were silent at the begin of the period, whose counters are those that were told of before."""
+    nodes = set()
+    for node, told in found.items():
+        first = min(told, key=lambda page: page.at, default=None)
+        if first is None or first.at <= window.start or not began_in(first, window):
+            continue
+        names = (f"{label}={json.dumps(node, ensure_ascii=False)}" for label in ("node", "exported_node"))
+        series = " or ".join(f"{CAPACITY}{{{_matchers(name, selector)}}}" for name in names)
+        answer = ask(f"({series})[{_BEFORE}:{GAP_SECONDS}s]", window.start)
+        before = pages(_samples(answer)).get(node)
+        if before and first.counted >= before[-1].counted:
+            nodes.add(node)
+    return nodes
 
 
 def used_known(ask: Ask, window: Window, selector: str) -> Dict[Account, float]:
@@ -112,6 +130,7 @@ def holdings(ask: Ask, window: Window, selector: str) -> List[Holding]:
             peak.get(where),
             seen["max"].get(where, 0.0) - seen["min"].get(where, 0.0),
             whole=where not in asked,
+            until=seen["max"].get(where, 0.0),
         )
         for where in sorted(shares)
     ]

@@ -27,6 +27,8 @@ class Holding(NamedTuple):
     """For how long it was seen; None where nothing tells."""
     whole: bool
     """It did not ask for memory, but for a GPU or a part of it as such."""
+    until: float = 0.0
+    """When it was seen last, in seconds since 1970; 0 where nothing tells."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +57,28 @@ def oversized(holdings: Iterable[Holding], ratio: float, seconds: float) -> Tupl
         seen = max(times, default=None)
         if seen is not None and seen < seconds:
             continue
-        peaks = [holding.peak_bytes for holding in held if holding.peak_bytes is not None]
-        asked = int(sum(holding.asked_bytes for holding in held))
-        if len(peaks) < len(held) or not asked:
+        parts = _at_the_end(held)
+        asked = int(sum(holding.asked_bytes for holding, peak in parts))
+        used = sum(peak for holding, peak in parts)
+        if not asked or any(holding.peak_bytes is None for holding, peak in parts):
             unknown += 1
-        elif sum(peaks) < ratio * asked:
-            parts = [(holding, int(holding.peak_bytes or 0)) for holding in held]
-            found.append(Oversized(namespace, pod, mode, asked, int(sum(peaks)), seen, _advice(mode, parts)))
+        elif used < ratio * asked:
+            found.append(Oversized(namespace, pod, mode, asked, used, seen, _advice(mode, parts)))
     found.sort(key=lambda pod: (pod.peak_bytes - pod.asked_bytes, pod.namespace, pod.pod))
     return found, unknown
+
+
+def _at_the_end(held: List[Holding]) -> List[Tuple[Holding, int]]:
+    """What a pod had last, each with a peak. A container's are the largest that it had on any GPU: a pod that restarts
+    elsewhere asks for no more, and what it needs may be what it used before.
+    """
+    last = max(holding.until for holding in held)
+    peaks: Dict[str, List[float]] = collections.defaultdict(list)
+    for holding in held:
+        peaks[holding.place.container].append(holding.peak_bytes or 0)
+    for of_container in peaks.values():
+        of_container.sort()
+    return [(holding, int(peaks[holding.place.container].pop())) for holding in held if holding.until == last]
 
 
 def _advice(mode: str, parts: List[Tuple[Holding, int]]) -> str:

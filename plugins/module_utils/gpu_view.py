@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
 
 INVENTORY = "kube-accel.io/inventory"
 ASSIGNMENT = "kube-accel.io/assignment"
@@ -36,8 +37,10 @@ _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
 _UNSEEN = re.compile(r"[^ -~]+")
 _LONGEST_WHY = 200
-_Pods = Mapping[Tuple[str, str], Mapping[str, Any]]
-"""By namespace and name."""
+_AT_ONCE = 8
+"""Pods asked at a time."""
+
+Answer = TypeVar("Answer")
 
 Place = Tuple[str, str, str, str]
 """UUID, namespace, pod, container."""
@@ -113,6 +116,8 @@ class NodeView:
     gpus: Tuple[GpuView, ...]
     problem: str = ""
     """Why this is not, or not all of, what the node has."""
+    told: bool = True
+    """Whether it is known who holds what, as far as the problem lets it."""
 
 
 @dataclass(frozen=True)
@@ -138,22 +143,73 @@ class ClusterView:
     """What is not known, one sentence each; then totals count what is."""
 
 
+class _Pods:
+    """The pods that one is shown, and how the plugins among them are."""
+
+    def __init__(self, items: Optional[Sequence[Mapping[str, Any]]], namespace: str) -> None:
+        """``items`` None where nobody looked; ``namespace`` is where plugins run."""
+        self._namespace = namespace
+        self._named = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in items or ()}
+        everywhere = [pod for pod in items or () if _plugin_port(pod) is not None]
+        plugins = [pod for pod in everywhere if pod["metadata"]["namespace"] == namespace]
+        self._plugins: Dict[str, List[Mapping[str, Any]]] = {}
+        for pod in plugins:
+            self._plugins.setdefault(pod["spec"]["nodeName"], []).append(pod)
+        self.doubt = ""
+        """Why nothing can be said of any plugin; empty where something can."""
+        if items is not None and not plugins and everywhere:
+            others = ", ".join(sorted({pod["metadata"]["namespace"] for pod in everywhere}))
+            self.doubt = f"no plugin is in namespace {namespace}, but in {others}; say where plugins run"
+        # Some accounts are shown the pods of their own namespaces alone.
+        elif items is not None and not any(place == namespace for place, _name in self._named):
+            self.doubt = (
+                f"no pod of namespace {namespace} is seen: whether plugins run, and what nodes told still holds, is "
+                "not known; say where plugins run, and use an account that may list the pods of all namespaces"
+            )
+        self.judged = items is not None and not self.doubt
+        """Whether it is known which plugins run."""
+
+    def get(self, name: Tuple[str, str]) -> Optional[Mapping[str, Any]]:
+        """A pod by namespace and name."""
+        return self._named.get(name)
+
+    def plugin_problem(self, node: str) -> str:
+        """Why what the node's plugin told may be old; empty where it runs, or nobody knows."""
+        mine = self._plugins.get(node, [])
+        if not self.judged or any(_condition(pod, "Ready").get("status") == "True" for pod in mine):
+            return ""
+        if not mine:
+            return f"no plugin of it runs in {self._namespace}, and this was last told; look at the DaemonSets there"
+        return (
+            f"its plugin {self._namespace}/{mine[0]['metadata']['name']} is not ready, and this was last told; look at "
+            "that pod and its log"
+        )
+
+
 def view(
     nodes: Iterable[Mapping[str, Any]],
-    pods: Iterable[Mapping[str, Any]],
+    pods: Optional[Iterable[Mapping[str, Any]]],
     used: Optional[Mapping[Place, int]] = None,
     problems: Sequence[str] = (),
+    namespace: str = NAMESPACE,
 ) -> ClusterView:
-    """The cluster by its objects. ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out."""
-    pods = list(pods)
-    told = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in pods}
+    """The cluster by its objects; ``pods`` None where nobody looked, ``namespace`` where plugins run.
+
+    ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out.
+    """
+    items = None if pods is None else list(pods)
+    told = _Pods(items, namespace)
     seen = [found for found in (_node(item, used or {}, told) for item in nodes) if found is not None]
     seen.sort(key=lambda node: node.name)
     holding = {(t.namespace, t.pod, node.name) for node in seen for gpu in node.gpus for t in gpu.tenants}
-    waiting = [found for found in (_waiting(item, holding) for item in pods) if found is not None]
+    untold = {node.name for node in seen if not node.told}
+    sure = {node.name for node in seen if not node.problem} if told.judged else set()
+    asking = [item for item in items or () if _place(item) not in untold]
+    waiting = [found for found in (_waiting(item, holding, sure) for item in asking) if found is not None]
     waiting.sort(key=lambda pod: (pod.namespace, pod.pod))
     unclear = [f"node {node.name}: {node.problem}" for node in seen if node.problem]
-    return ClusterView(tuple(seen), tuple(waiting), (*unclear, *problems))
+    doubts = [told.doubt] if told.doubt and any(node.gpus for node in seen) else []
+    return ClusterView(tuple(seen), tuple(waiting), (*unclear, *doubts, *problems))
 
 
 def narrowed(found: ClusterView, mode: str = "", names: Sequence[str] = ()) -> ClusterView:
@@ -175,16 +231,17 @@ def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE)
     """
     found = {}
     for pod in pods:
-        metadata, spec = pod["metadata"], pod.get("spec") or {}
-        if metadata["namespace"] != namespace or not spec.get("nodeName") or metadata.get("deletionTimestamp"):
-            continue
-        for container in spec.get("containers") or ():
-            command = container.get("command") or []
-            ports = [match.group(1) for match in map(_LISTEN.match, command) if match is not None]
-            if command[:2] == ["kube-accel", "plugin"] and ports:
-                pod_path = f"/api/v1/namespaces/{namespace}/pods/{metadata['name']}:{ports[0]}"
-                found[spec["nodeName"]] = f"{pod_path}/proxy/metrics"
+        metadata, port = pod["metadata"], _plugin_port(pod)
+        if metadata["namespace"] == namespace and port is not None:
+            path = f"/api/v1/namespaces/{namespace}/pods/{metadata['name']}:{port}/proxy/metrics"
+            found[pod["spec"]["nodeName"]] = path
     return found
+
+
+def not_ready(nodes: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
+    """By node that is not ready, and whose plugin is not worth waiting for, what was last heard of it."""
+    found = {item["metadata"]["name"]: _readiness(item) for item in nodes}
+    return {name: text for name, text in found.items() if text}
 
 
 def read_used(text: str) -> Dict[Place, int]:
@@ -197,6 +254,12 @@ def read_used(text: str) -> Dict[Place, int]:
             except (KeyError, ValueError, OverflowError):
                 continue
     return found
+
+
+def at_once(ask: Callable[[str], Answer], paths: Mapping[str, str]) -> Dict[str, Callable[[], Answer]]:
+    """By name, what returns or raises what ``ask`` does for the path; all have been asked then, a few at a time."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return {name: pool.submit(ask, path).result for name, path in paths.items()}
 
 
 def read_pages(pages: Mapping[str, Callable[[], str]], failure: Type[Exception]) -> Tuple[Dict[Place, int], List[str]]:
@@ -305,6 +368,24 @@ def _gpu_document(gpu: GpuView) -> Dict[str, Any]:
     }
 
 
+def _plugin_port(pod: Mapping[str, Any]) -> Optional[str]:
+    """Where a plugin listens that is on a node and stays; None for any other pod."""
+    spec = pod.get("spec") or {}
+    if not spec.get("nodeName") or pod["metadata"].get("deletionTimestamp"):
+        return None
+    for container in spec.get("containers") or ():
+        command = container.get("command") or []
+        ports = [match.group(1) for match in map(_LISTEN.match, command) if match is not None]
+        if command[:2] == ["kube-accel", "plugin"] and ports:
+            return ports[0]
+    return None
+
+
+def _place(pod: Mapping[str, Any]) -> str:
+    """The node of a pod; empty without."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
 def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Optional[NodeView]:
     """The node of an object; None for one that neither has our GPUs nor is to have some."""
     metadata = item["metadata"]
@@ -314,7 +395,7 @@ def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Op
     if text is None and not wanted:
         return None
     addresses = {entry["type"]: entry["address"] for entry in (item.get("status") or {}).get("addresses") or ()}
-    node = NodeView(metadata["name"], addresses.get("InternalIP", ""), wanted, ())
+    node = NodeView(metadata["name"], addresses.get("InternalIP", ""), wanted, (), told=False)
     if text is None:
         problem = f"its plugin for mode {wanted} has reported nothing; look at its pod in kube-system"
         return replace(node, problem=problem)
@@ -325,19 +406,25 @@ def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Op
         mode = str(said.get("mode"))
         gpus = tuple(sorted((_gpu(entry, used, pods, mode) for entry in said["gpus"]), key=lambda gpu: gpu.index))
         silent = any("held" not in entry for entry in said["gpus"])
-        problem = "kubelet has not told who holds what" if silent else _readiness(item)
-        return replace(node, mode=str(said["mode"]), gpus=gpus, problem=problem)
+        problem = _readiness(item) or pods.plugin_problem(node.name)
+        if silent:
+            problem = problem or "kubelet has not told who holds what"
+        return replace(node, mode=str(said["mode"]), gpus=gpus, problem=problem, told=not silent)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         problem = f"annotation {INVENTORY} is not what this version reads: {error!r}; is its plugin newer?"
         return replace(node, problem=problem)
 
 
 def _readiness(item: Mapping[str, Any]) -> str:
-    conditions = {entry["type"]: entry for entry in (item.get("status") or {}).get("conditions") or ()}
-    ready = conditions.get("Ready")
-    if ready is None or ready["status"] == "True":
+    ready = _condition(item, "Ready")
+    if not ready or ready["status"] == "True":
         return ""
     return f"it is not ready, and this was last heard: {ready.get('message') or ready.get('reason')}"
+
+
+def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions = (item.get("status") or {}).get("conditions") or ()
+    return next((entry for entry in conditions if entry["type"] == kind), {})
 
 
 def _gpu(entry: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods, mode: str) -> GpuView:
@@ -378,24 +465,52 @@ def _why(pod: Optional[Mapping[str, Any]], container: str, uuid: str, mode: str)
     return _UNSEEN.sub(" ", reason)[:_LONGEST_WHY] if isinstance(reason, str) else ""
 
 
-def _waiting(item: Mapping[str, Any], holding: Iterable[Tuple[str, str, str]]) -> Optional[Waiting]:
+def _waiting(
+    item: Mapping[str, Any], holding: Iterable[Tuple[str, str, str]], sure: Iterable[str]
+) -> Optional[Waiting]:
+    """A pod without GPUs; of the nodes that are ``sure`` it is known that what does not hold any has none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
-    wants = _wants(spec)
-    node = str(spec.get("nodeName") or "")
-    if not wants or status.get("phase") in ENDED or (metadata["namespace"], metadata["name"], node) in holding:
+    wants, node = _wants(spec), _place(item)
+    if not wants or (metadata["namespace"], metadata["name"], node) in holding or _started(spec, status):
         return None
-    reason = _not_started(status) if node else _not_scheduled(status)
+    if node:
+        allocated = (
+            "kubelet has not allocated its GPUs yet" if node in sure else "whether it has its GPUs yet is not known"
+        )
+        reason = next(_hurdles(status), f"scheduled, and {allocated}")
+    else:
+        reason = _not_scheduled(status)
     return Waiting(metadata["namespace"], metadata["name"], node, wants, reason)
+
+
+def _started(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether kubelet has allocated: it starts nothing before, and does not tell what init containers have."""
+    if status.get("phase") in (*ENDED, "Running"):
+        return True
+    asking = {container["name"] for container in _containers(spec) if _limits(container)}
+    return any(
+        entry["name"] in asking and {"running", "terminated"} & set(entry.get("state") or {})
+        for entry in _statuses(status)
+    )
 
 
 def _wants(spec: Mapping[str, Any]) -> Dict[str, str]:
     """Amounts as the containers name them, several joined by ``+``."""
     found: Dict[str, List[str]] = {}
-    for container in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]:
-        for name, amount in ((container.get("resources") or {}).get("limits") or {}).items():
-            if RESOURCE.match(name):
-                found.setdefault(name, []).append(str(amount))
+    for container in _containers(spec):
+        for name, amount in _limits(container).items():
+            found.setdefault(name, []).append(amount)
     return {name: "+".join(amounts) for name, amounts in sorted(found.items())}
+
+
+def _containers(spec: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def _limits(container: Mapping[str, Any]) -> Dict[str, str]:
+    """Of a container, on GPUs."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return {name: str(amount) for name, amount in limits.items() if RESOURCE.match(name)}
 
 
 def _not_scheduled(status: Mapping[str, Any]) -> str:
@@ -405,12 +520,12 @@ def _not_scheduled(status: Mapping[str, Any]) -> str:
     return "no scheduler has tried it"
 
 
-def _not_started(status: Mapping[str, Any]) -> str:
-    return next(_hurdles(status), "scheduled, and kubelet has not allocated its GPUs yet")
+def _statuses(status: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _hurdles(status: Mapping[str, Any]) -> Iterator[str]:
-    for entry in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+    for entry in _statuses(status):
         state = (entry.get("state") or {}).get("waiting") or {}
         if state.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
             message = state.get("message")

@@ -27,6 +27,7 @@ from .mig_geometry import (
 )
 from .nvml_library import Nvml, NvmlError, opened
 
+_INVALID_ARGUMENT = 2
 _NOT_SUPPORTED = 3
 _NOT_FOUND = 6
 _INSUFFICIENT_SIZE = 7
@@ -34,6 +35,8 @@ _FUNCTION_NOT_FOUND = 13
 _RESET_REQUIRED = 16
 _IN_USE = 19
 _ABSENT = frozenset({_NOT_SUPPORTED, _FUNCTION_NOT_FOUND})
+_EMPTY_SLOT = frozenset({_NOT_FOUND, _INVALID_ARGUMENT})
+"""What drivers answer where no MIG device is."""
 
 _GPU_PROFILES = 18
 """NVML_GPU_INSTANCE_PROFILE_COUNT."""
@@ -335,7 +338,8 @@ def _supported(nvml: Nvml, name: str, *arguments: Any) -> bool:  # noqa: ANN401
     try:
         nvml.call(name, *arguments)
     except NvmlError as error:
-        if error.code != _NOT_SUPPORTED:
+        # A kind of profile that is younger than the driver is no argument to it.
+        if error.code not in (_NOT_SUPPORTED, _INVALID_ARGUMENT):
             raise
         return False
     return True
@@ -386,7 +390,7 @@ def _devices(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[int, Tuple[str, ...]]:
         try:
             nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(slot), ctypes.byref(device))
         except NvmlError as error:
-            if error.code != _NOT_FOUND:  # nothing in this slot
+            if error.code not in _EMPTY_SLOT:
                 raise
             continue
         instance = nvml.number("nvmlDeviceGetGpuInstanceId", device)

@@ -58,8 +58,27 @@ def configuration_map(peer: Peer) -> str:
     return f"{plugin['metadata']['namespace']}/{name}" if name else ""
 
 
+def read(files: Mapping[str, object], parse: Callable[[str], Any]) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """Configurations by name, as text or as documents, and why the others are none."""
+    configurations: Dict[str, Any] = {}
+    wrong: Dict[str, str] = {}
+    for name, text in sorted(files.items()):
+        try:
+            document: Any = parse(text) if isinstance(text, str) else text
+        except ValueError as error:
+            wrong[name] = f"it is not YAML: {error}"
+            continue
+        if not isinstance(document or {}, dict):
+            wrong[name] = "it is no mapping"
+        elif not isinstance((document or {}).get("sharing") or {}, dict):
+            wrong[name] = "its sharing is no mapping"
+        else:
+            configurations[name] = document
+    return configurations, wrong
+
+
 def carried(peer: Peer, node: Object, mode: str, files: Mapping[str, str], parse: Callable[[str], Any]) -> Carried:
-    """What has to be set for the node. ``files`` are those of its ConfigMap, ``parse`` reads YAML."""
+    """What has to be set for the node. ``files`` are those of its ConfigMap, ``parse`` raises ValueError."""
     if peer.kind.name not in _NVIDIA:
         return Carried({})
     told = _told(peer.daemonsets[0])
@@ -71,10 +90,15 @@ def carried(peer: Peer, node: Object, mode: str, files: Mapping[str, str], parse
     for name, variable, default in _VARIABLES:
         if told.get(name, default) != default:
             variables[variable] = told[name]
-    configurations = {name: parse(text) for name, text in sorted(files.items())}
-    default = _default(told, configurations)
+    configurations, wrong = read(files, parse)
+    default = _default(told, files)
     name = labels_of(node).get(CONFIG_LABEL, default)
     problems = []
+    if name in wrong:
+        problems.append(
+            f"its configuration {name} in ConfigMap {configuration_map(peer)} cannot be used: {wrong[name]}; "
+            f"mend it there, or have the node name another by its label {CONFIG_LABEL}"
+        )
     if (((configurations.get(name) or {}) if name else {}).get("sharing") or {}).get("mps"):
         problems.append(f"its configuration {name} shares GPUs by MPS, which mode mps does; set gpu_mode=mps for it")
     usable = {name: text for name, text in configurations.items() if not ((text or {}).get("sharing") or {}).get("mps")}
@@ -115,7 +139,7 @@ def unset(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callable
     missing: Dict[str, Any] = {}
     for name, value in wanted.items():
         if name == "gpu_plugins_configs":
-            there = {key: _parsed(text, parse) for key, text in (present.get(name) or {}).items()}
+            there, _wrong = read(present.get(name) or {}, parse)
             if any(there.get(key) != text for key, text in value.items()):
                 missing[name] = value
         elif str(present.get(name, "")) != str(value):
@@ -123,8 +147,11 @@ def unset(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callable
     return missing
 
 
-def _parsed(text: object, parse: Callable[[str], Any]) -> object:
-    return parse(text) if isinstance(text, str) else text
+def unread(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callable[[str], Any]) -> List[str]:
+    """What the inventory has in place of configurations, where some are wanted."""
+    name = "gpu_plugins_configs"
+    _there, wrong = read(present.get(name) or {}, parse) if name in wanted else ({}, {})
+    return [f"{name} of the inventory has {key}, which cannot be used: {why}; mend it" for key, why in wrong.items()]
 
 
 def lines(variables: Mapping[str, Any]) -> List[str]:

@@ -87,13 +87,24 @@ class Terms:
 
 
 def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callable[[str], Any]) -> Dict[str, Any]:
-    """The whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` reads YAML."""
+    """The whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` raises ValueError."""
     found = peers.peers(cluster.daemonsets)
     return {
         "nodes": {each.node: _node(cluster, each, found, terms, parse) for each in wanted},
         "peers": [_peer(peer, cluster) for peer in found],
-        "notes": _notes(cluster, found),
+        "notes": [*_notes(cluster, found), *_left_out(cluster, found, parse)],
     }
+
+
+def _left_out(cluster: Cluster, found: Sequence[Peer], parse: Callable[[str], Any]) -> List[str]:
+    notes = []
+    for name in sorted({carry.configuration_map(peer) for peer in found}):
+        _configurations, wrong = carry.read(cluster.files.get(name) or {}, parse)
+        notes += [
+            f"ConfigMap {name} has {key}, which is no configuration and is left out: {why}"
+            for key, why in wrong.items()
+        ]
+    return notes
 
 
 def _peer(peer: Peer, cluster: Cluster) -> Dict[str, Any]:
@@ -158,7 +169,8 @@ def _node(
     told = carry.carried(peer, node, each.mode, cluster.files.get(carry.configuration_map(peer)) or {}, parse)
     if entry["state"] in (DUE, BEGUN):
         entry["variables"] = carry.unset(told.variables, each.variables, parse)
-        entry["problems"] = [*told.problems, *_problems(cluster, peer, node, each, entry, terms)]
+        unread = carry.unread(told.variables, each.variables, parse)
+        entry["problems"] = [*told.problems, *unread, *_problems(cluster, peer, node, each, entry, terms)]
     return entry
 
 

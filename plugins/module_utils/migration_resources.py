@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, Mapping, Tuple
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import BY_MODE, GIB, MIB
 
 WHOLE = 100
@@ -76,14 +77,8 @@ class Answer:
 
 def offered_by(kind: str, resources: Mapping[str, object]) -> Dict[str, int]:
     """Those of a node or container that are of a kind of plugin, without those of which there is none."""
-    found = {name: _number(amount) for name, amount in resources.items() if re.match(OFFERS[kind], name)}
+    found = {name: whole_units(amount) for name, amount in resources.items() if re.match(OFFERS[kind], name)}
     return {name: amount for name, amount in found.items() if amount}
-
-
-def _number(amount: object) -> int:
-    """A quantity of devices: a whole number, which may have the suffix of thousands that the API server writes."""
-    match = re.fullmatch(r"([0-9]{1,15})(k?)", str(amount))
-    return int(match[1]) * (1000 if match[2] else 1) if match else 0
 
 
 def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
@@ -148,6 +143,8 @@ def _whole(ask: Ask, mode: str, card: Card) -> Answer:
     if mode == "pgpu":
         return Answer({"nvidia.com/gpu": ask.gpus})
     cores, memory, unit = BY_MODE[mode]
+    if mode == "mps" and ask.gpus > 1:
+        raise Unmatched("mode mps gives a container one GPU at most; ask for nvidia.com/gpu on nodes of mode pgpu")
     if cores is not None:
         return Answer({cores: ask.gpus * WHOLE})
     if ask.gpus > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
 NAMESPACE = "kube-public"
 DOMAIN = "features.alauda.io"
@@ -35,6 +35,7 @@ _WHOLE = re.compile(r"0|[1-9][0-9]*")
 _NAME_PREFIX = "cf-crl-"
 _NAME_LIMIT = 253
 _PREFIX_LIMIT = 253
+_QUOTA_PREFIX = "requests."
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,18 @@ def ours(item: Mapping[str, Any]) -> bool:
     return ((item.get("metadata") or {}).get("labels") or {}).get(TYPE) == KIND
 
 
+def duplicates(definitions: Sequence[Definition], items: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
+    """ConfigMaps beside those of ``definitions`` that are offered for the same resource, with its name."""
+    names = {definition.name for definition in definitions}
+    keys = {definition.key for definition in definitions if definition.enabled}
+    found = {}
+    for item in items:
+        name, other = str(item["metadata"]["name"]), definition_of(item)
+        if other.enabled and other.key in keys and name not in names:
+            found[name] = other.key
+    return dict(sorted(found.items()))
+
+
 def merged(existing: Mapping[str, Any], definition: Definition) -> Dict[str, Any]:
     """An existing ConfigMap as it is to be: what others wrote beside our labels and data stays."""
     wanted = configmap(definition)
@@ -162,7 +175,7 @@ def _naming(definition: Definition) -> List[str]:
     match = _KEY.fullmatch(definition.key)
     if match is None or len(match["prefix"]) > _PREFIX_LIMIT:
         found.append("key is no name of an extended resource, such as nvidia.com/gpu")
-    elif match["prefix"] == "kubernetes.io" or match["prefix"].endswith(".kubernetes.io"):
+    elif match["prefix"].endswith("kubernetes.io"):
         found.append("key is of Kubernetes itself; an extended resource has a domain of its own")
     if not _dashed(definition.custom_name):
         found.append("custom_name has no letter and no digit")
@@ -173,6 +186,8 @@ def _naming(definition: Definition) -> List[str]:
 
 def _content(definition: Definition) -> List[str]:
     found = []
+    if definition.key.startswith(_QUOTA_PREFIX):
+        found.append(f"key begins with {_QUOTA_PREFIX}, as names in quotas do; Kubernetes takes no such resource")
     if not _GROUP.fullmatch(definition.group):
         found.append("group is to be 1 to 63 letters, digits, '-', '_' or '.', as a label's value is")
     if not _TYPE_NAME.fullmatch(definition.data_type):
@@ -187,6 +202,9 @@ def _content(definition: Definition) -> List[str]:
     ):
         if value not in known:
             found.append(f"{option} is to be one of {', '.join(known)}")
-    if definition.requests == "fromLimits" and definition.limits == "disabled":
-        found.append("requests is fromLimits and limits is disabled; set limits to required or optional")
+    if definition.requests in ("required", "fromLimits") and definition.limits == "disabled":
+        found.append(
+            f"requests is {definition.requests} and limits is disabled, and Kubernetes takes no request of it without "
+            "a limit; set limits to required or optional"
+        )
     return found

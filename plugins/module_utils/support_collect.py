@@ -48,8 +48,8 @@ def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ans
     )
     bundle.add_json("diagnosis.json", redaction.document(told))
     bundle.add_text("diagnosis.txt", "\n".join(gpu_diagnosis.lines(redaction.document(told))) + "\n")
-    pods = collector.all("Pod") or []
-    bundle.add_json("inspection.json", redaction.document(gpu_view.document(gpu_view.view(nodes, pods))))
+    seen = gpu_view.view(nodes, collector.all("Pod"), namespace=collector.namespace)
+    bundle.add_json("inspection.json", redaction.document(gpu_view.document(seen)))
     bundle.add_json("versions.json", {"ansible": ansible, **_versions(collector, nodes, daemons)})
     kept = [item for item in nodes if _name(item) == name or (not name and has_gpus(item))]
     for item in kept:

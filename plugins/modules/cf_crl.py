@@ -13,6 +13,8 @@ description:
     platform's forms offer what they define, such as the share of a GPU.
   - All definitions are looked at before anything is sent. When one is wrong nothing is changed, and every mistake is
     named. A resource that is defined twice in one call is one.
+  - Another ConfigMap that offers the same resource, as one under an earlier O(definitions[].custom_name), is left alone
+    and told in a warning.
   - A ConfigMap of the same name that is no definition is left alone, and the run fails. So are labels, annotations and
     data that others added to a definition, which stay.
 options:
@@ -135,6 +137,12 @@ configmaps:
   type: list
   elements: str
   sample: [cf-crl-gpu-manager-vcuda-core, cf-crl-gpu-manager-vcuda-memory]
+duplicates:
+  description: Names of other ConfigMaps that offer one of these resources, so that a form asks for it twice.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 written:
   description: Names of those that were created, changed or removed, or would be.
   returned: always
@@ -148,7 +156,7 @@ import copy
 from typing import Any, Dict, List, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
@@ -241,6 +249,11 @@ def main() -> None:
             client = get_api_client(module=module)
             configmaps = client.resource("ConfigMap", "v1")
             existing = {definition.name: get(client, configmaps, definition.name) for definition in definitions}
+            offered = {}
+            if state == "present":
+                selector = f"{resource_definitions.TYPE}={resource_definitions.KIND}"
+                found = objects(client, "ConfigMap", namespace=resource_definitions.NAMESPACE, label_selector=selector)
+                offered = resource_definitions.duplicates(definitions, found)
         foreign = [name for name, item in existing.items() if item and not resource_definitions.ours(item)]
         if foreign:
             module.fail_json(
@@ -258,8 +271,14 @@ def main() -> None:
     except ApiServerError as error:
         done = f"{', '.join(written)} had been written" if written else "nothing was changed"
         module.fail_json(msg=f"{error}; {done}", written=written)
+    for name, key in offered.items():
+        module.warn(
+            f"ConfigMap {resource_definitions.NAMESPACE}/{name} defines {key} too, so that a form asks for it twice; "
+            "remove it with state=absent and its custom_name, or with kubectl"
+        )
     module.exit_json(
         changed=bool(steps),
+        duplicates=list(offered),
         configmaps=[definition.name for definition in definitions],
         written=written,
         diff=[{"before": shown(before), "after": shown(after), "before_header": name} for name, before, after in steps],

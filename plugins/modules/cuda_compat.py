@@ -15,7 +15,8 @@ description:
     discovery, or the node of a O(pod). The program is described by options, or read from an O(image) or the O(pod).
   - What is said of it in an option wins over what the image says.
   - An image that brings NVIDIA's forward compatibility package is known by the driver branches in its
-    C(NVIDIA_REQUIRE_CUDA).
+    C(NVIDIA_REQUIRE_CUDA). It does not count in the modes that share GPUs, where the interposer is the driver's
+    library.
   - Explains CUDA's error codes, too. Changes nothing.
 options:
   facts:

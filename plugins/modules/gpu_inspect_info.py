@@ -161,12 +161,15 @@ def main() -> None:
         with explained():
             client = get_api_client(module=module)
             nodes, pods = list(objects(client, "Node")), list(objects(client, "Pod"))
-        paths = gpu_view.metrics_paths(pods, module.params["plugins_namespace"]) if module.params["used"] else {}
-        pages = {name: partial(text_at, client, path, gpu_view.PAGE_BYTES) for name, path in paths.items()}
+        namespace = module.params["plugins_namespace"]
+        paths = gpu_view.metrics_paths(pods, namespace) if module.params["used"] else {}
+        away = gpu_view.not_ready(nodes)
+        paths = {name: path for name, path in paths.items() if name not in away}
+        pages = gpu_view.at_once(partial(text_at, client, most=gpu_view.PAGE_BYTES), paths)
         used, problems = gpu_view.read_pages(pages, ApiServerError)
     except ApiServerError as error:
         module.fail_json(msg=str(error))
-    found = gpu_view.view(nodes, pods, used, problems)
+    found = gpu_view.view(nodes, pods, used, problems, namespace)
     missing = gpu_view.absent(found, module.params["nodes"])
     if missing:
         known = ", ".join(node.name for node in found.nodes) or "none"

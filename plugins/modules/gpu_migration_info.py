@@ -136,6 +136,14 @@ def cluster(client: K8SClient) -> migration_plan.Cluster:
     )
 
 
+def parsed(text: str) -> object:
+    """A document in YAML. Raises ValueError."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
 def main() -> None:
     """Run the module."""
     host = {
@@ -157,10 +165,7 @@ def main() -> None:
             found = cluster(get_api_client(module=module))
     except ApiServerError as error:
         module.fail_json(msg=str(error))
-    try:
-        document = migration_plan.plan(found, wanted, terms, yaml.safe_load)
-    except yaml.YAMLError as error:
-        module.fail_json(msg=f"a configuration of the other plugin is not YAML: {error}")
+    document = migration_plan.plan(found, wanted, terms, parsed)
     module.exit_json(changed=False, migration=document, table=migration_plan.table(document))
 
 

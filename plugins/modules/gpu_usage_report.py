@@ -370,7 +370,8 @@ def _from_prometheus(module: AnsibleK8SModule, window: gpu_usage.Window) -> _Fou
     ask, warnings = _Prometheus(module.params), []
     selector = module.params["prometheus_selector"].strip()
     pages = gpu_usage_prometheus.gather(ask, window, selector)
-    usage = gpu_usage.usage(pages, window, module.params["nodes_come_and_go"])
+    older = gpu_usage_prometheus.older(ask, pages, window, selector)
+    usage = gpu_usage.usage(pages, window, module.params["nodes_come_and_go"], older)
     known = gpu_usage_prometheus.used_known(ask, window, selector)
     holdings = gpu_usage_prometheus.holdings(ask, window, selector)
     warnings = [f"Prometheus warns: {warning}" for warning in dict.fromkeys(ask.warnings)]
@@ -394,15 +395,21 @@ def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:
         for node in gpu_view.view(nodes, pods).nodes
         if node.name not in paths
     ]
+    away = gpu_view.not_ready(nodes)
+    problems += [f"node {name}: {away[name]}; its plugin was not asked" for name in sorted(paths) if name in away]
     told: Dict[str, gpu_usage.Page] = {}
     samples: List[gpu_usage_pages.Sample] = []
-    for name, path in sorted(paths.items()):
+    answers = gpu_view.at_once(
+        lambda path: (text_at(client, path, gpu_view.PAGE_BYTES), time.time()),
+        {name: path for name, path in sorted(paths.items()) if name not in away},
+    )
+    for name, answer in answers.items():
         try:
-            text = text_at(client, path, gpu_view.PAGE_BYTES)
+            text, at = answer()
         except ApiServerError as error:
             problems.append(f"node {name}: {error}")
             continue
-        mine = list(gpu_usage_pages.samples_of(text, time.time()))
+        mine = list(gpu_usage_pages.samples_of(text, at))
         page = gpu_usage_pages.pages(mine).get(name)
         if page:
             told[name] = page[-1]

@@ -118,6 +118,12 @@ options:
       - Seconds for the restart, and again for the service to become ready.
       - By default 60, for k3s and rke2 300, because all of Kubernetes restarts with them.
     type: int
+  stop_containers:
+    description:
+      - Whether Docker is restarted though that stops containers, as it does when C(live-restore) is off and some run.
+      - When V(false) such a change is refused, in check mode too.
+    type: bool
+    default: false
   backup_dir:
     description: Directory for previous bytes and the state of the transaction. Keep it between runs.
     type: path
@@ -330,6 +336,8 @@ class NvidiaRuntime:
             self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
             self.transaction.check_room([FileChange(self.path, None, b"")])
             return Proposal(result={"config_path": self.path}, restart=True)
+        if changes:
+            self._require_calm()
         return Proposal(
             [*changes, *([toolkit] if toolkit else [])],
             record,
@@ -450,6 +458,22 @@ class NvidiaRuntime:
             raise Refused(
                 f"{self.wanted.binary} does not exist and CRI-O would not start with it, so nothing was changed: "
                 "install the container toolkit, or set runtime_binary"
+            )
+
+    def _require_calm(self) -> None:
+        """Raise Refused where the restart would stop containers."""
+        if self.name != "docker" or not self.transaction.service.apply or self.module.params["stop_containers"]:
+            return
+        command = ["docker", "info", "--format", "{{.LiveRestoreEnabled}} {{.ContainersRunning}}"]
+        try:
+            said = self.transaction.host.run(command, timeout=30).split()
+        except CommandError:
+            return  # a Docker that does not answer is not what keeps containers running
+        if len(said) == 2 and said[0] == "false" and said[1] != "0":
+            raise Refused(
+                f"Docker has to be restarted, which would stop the {said[1]} containers that run on this host because "
+                'live-restore is off, so nothing was changed: set "live-restore": true in its configuration and run '
+                "'systemctl reload docker', or drain the node and set stop_containers=true"
             )
 
     def _validate(self, changes: list[FileChange]) -> None:
@@ -618,6 +642,7 @@ def main() -> None:
             "service": {"type": "str"},
             "ready": {"type": "list", "elements": "str"},
             "timeout": {"type": "int"},
+            "stop_containers": {"type": "bool", "default": False},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
         },
         supports_check_mode=True,

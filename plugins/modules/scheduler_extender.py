@@ -153,7 +153,7 @@ options:
   health_url:
     description:
       - Address at which kube-scheduler answers with status 200 when it is well. By default C(/healthz) on the address
-        and port that its manifest names.
+        and port that its manifest names; it has to be given where the manifest names them by variables.
       - With an empty string nothing is waited for.
     type: str
   timeout:
@@ -247,6 +247,7 @@ import ipaddress
 import os
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
+from urllib.parse import urlsplit
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
@@ -337,7 +338,10 @@ class SchedulerExtender:
             else yaml_text.plain(yaml_text.load(after[0].decode(), config_path)),
             "binders": binders,
         }
-        return Proposal([change for change in changes if change.before != change.after], record, result=result)
+        changes = [change for change in changes if change.before != change.after]
+        if changes and self.params["health_url"] is None:
+            health_url(told)
+        return Proposal(changes, record, result=result)
 
     def _present(
         self, record: Record, told: Told, current: bytes | None, named: str, config: bytes | None
@@ -482,12 +486,28 @@ class SchedulerExtender:
 
 
 def health_url(told: Told) -> str:
-    """Where the scheduler of this command line says that it is well, seen from its machine."""
-    address = told.flag("bind-address")
-    if address is None or ipaddress.ip_address(address).is_unspecified:
-        address = "127.0.0.1"
-    host = f"[{address}]" if ":" in address else address
-    return f"https://{host}:{told.flag('secure-port') or PORT}/healthz"
+    """Where the scheduler of this command line says that it is well, seen from its machine. Raises Refused."""
+    given, port = told.flag("bind-address"), told.flag("secure-port") or PORT
+    try:
+        address = ipaddress.ip_address("0.0.0.0" if given is None else given)  # noqa: S104
+    except ValueError as error:
+        raise Refused(_unknown("bind-address", given, "address")) from error
+    if not port.isdecimal():
+        raise Refused(_unknown("secure-port", port, "number"))
+    host = "127.0.0.1" if address.is_unspecified else f"[{address}]" if address.version == 6 else str(address)
+    return f"https://{host}:{port}/healthz"
+
+
+def _unknown(flag: str, value: str | None, what: str) -> str:
+    return f"kube-scheduler's --{flag} is {value}, which is no {what}; name in health_url where it answers"
+
+
+def _reachable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def api_fields(options: Mapping[str, Any]) -> Dict[str, Any]:
@@ -591,6 +611,9 @@ def main() -> None:
     for extender in module.params["extenders"]:
         if not extender["managed_resources"]:
             module.fail_json(msg=f"managed_resources of {extender['url_prefix']} is empty: all pods would wait for it")
+    url = module.params["health_url"]
+    if url and not _reachable(url):
+        module.fail_json(msg=f"health_url is {url!r}; write one such as https://127.0.0.1:{PORT}/healthz")
     run = SchedulerExtender(module)
     carry_out(module, run.transaction, run.propose)
 

@@ -16,6 +16,27 @@ SECRET = "$encrypted$"
 TEMPLATES = ("job_templates", "workflow_job_templates")
 
 
+def suits(question: Object, value: Any) -> bool:
+    """Whether AWX takes that for an answer, be it a person's or the survey's default."""
+    if question["type"] == "multiplechoice":
+        return value in question["choices"]
+    if question["type"] == "integer":
+        return type(value) is int and value >= question.get("min", value)
+    return isinstance(value, str) and len(value) >= question.get("min", 0)
+
+
+def extra_vars(survey: list[Object], answers: Object) -> Object:
+    """What AWX tells a job by this survey: what was answered, and where it was not, defaults, even an empty one."""
+    for asked in survey:
+        if asked["variable"] in answers and not suits(asked, answers[asked["variable"]]):
+            raise ValueError(f"AWX refuses what {asked['variable']} is told")
+    return {
+        asked["variable"]: asked["default"]
+        for asked in survey
+        if asked.get("default") is not None and suits(asked, asked["default"])
+    } | answers
+
+
 class Controller:
     """What it was told."""
 
@@ -62,6 +83,8 @@ class Controller:
         if not rest:
             return 201, self.add(kind, given)
         if rest[1] == "survey_spec":
+            if not given["spec"]:
+                return 400, {"error": "'spec' doesn't contain any items."}
             self.surveys[path] = given
             return 200, {}
         if rest[1] == "create_approval_template":

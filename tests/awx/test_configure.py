@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example that configures AWX: what it makes by `awx.awx`, and that its surveys ask for what there is."""
+"""The example that configures AWX: what it makes by `awx.awx`. Its surveys ask for what there is and decide nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .controller import Controller, serving
+from .controller import Controller, extra_vars, serving
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples/awx"
@@ -22,7 +22,7 @@ TYPES = {"str": "text", "int": "integer", "float": "float"}
 QUESTIONS = [
     pytest.param(template["playbook"], question, id=f"{template['playbook']}-{question['variable']}")
     for template in TEMPLATES
-    for question in template.get("survey", [])
+    for question in template["survey"]
 ]
 
 
@@ -34,6 +34,17 @@ def specified(variable: str) -> dict[str, Any] | None:
             found: dict[str, Any] = options[variable]
             return found
     return None
+
+
+def assert_says_what_else(playbook: str, question: dict[str, Any], default: Any) -> None:
+    """The question tells what no answer comes to."""
+    text = (REPOSITORY / "playbooks" / playbook).read_text()
+    # Ansible asks no inventory how many hosts a play takes at once.
+    asks = not re.search(rf"^ +serial: .*\b{question['variable']}\b", text, re.MULTILINE)
+    told = question["question_description"]
+    start = "Unanswered: as in the inventory, else " if asks else "Unanswered: "
+    assert told.startswith(start)
+    assert default == "" or told == f"{start}{default}."
 
 
 def test_every_playbook_has_a_template() -> None:
@@ -50,7 +61,7 @@ def test_a_question_agrees_with_its_variable(playbook: str, question: dict[str, 
         else:
             assert question["type"] == ("multiplechoice" if "choices" in option else TYPES[option["type"]])
             assert question.get("choices") == option.get("choices")
-        assert question["default"] == option["default"]
+        assert_says_what_else(playbook, question, option["default"])
         return
     text = (REPOSITORY / "playbooks" / playbook).read_text()
     uses = re.findall(rf"\b{name} \| default\((.*?)(?:, true)?\)( \| bool)?", text)
@@ -59,10 +70,27 @@ def test_a_question_agrees_with_its_variable(playbook: str, question: dict[str, 
         if is_truth:
             # AWX sends words, which the playbook takes for truths.
             assert question["choices"] == ["true", "false"]
-            assert question["default"] == default
+            assert_says_what_else(playbook, question, default)
         else:
-            assert question["default"] == ("" if default == "omit" else yaml.safe_load(default))
-            assert question["type"] == ("integer" if isinstance(question["default"], int) else "text")
+            value = "" if default == "omit" else yaml.safe_load(default)
+            assert_says_what_else(playbook, question, value)
+            assert question["type"] == ("integer" if isinstance(value, int) else "text")
+
+
+@pytest.mark.parametrize(("playbook", "question"), QUESTIONS)
+def test_who_answers_nothing_leaves_the_inventory_as_it_is(playbook: str, question: dict[str, Any]) -> None:
+    assert "default" not in question
+    # As AWX's own editor of surveys writes a question without a default.
+    for saved in (question, question | {"default": ""}):
+        assert extra_vars([saved], {}) == {}, f"{playbook} is told something that nobody said"
+    # An empty answer is left out by AWX's forms, or refused by AWX.
+    with pytest.raises(ValueError, match=question["variable"]):
+        extra_vars([question], {question["variable"]: ""})
+
+
+def test_a_validation_can_be_told_of_the_driver_that_an_upgrade_brings() -> None:
+    asked = {template["playbook"]: {question["variable"] for question in template["survey"]} for template in TEMPLATES}
+    assert asked["validate.yml"] == {name for name in asked["upgrade_driver.yml"] if name.startswith("driver_")}
 
 
 @pytest.fixture
@@ -114,13 +142,15 @@ def test_it_makes_templates_with_surveys_and_a_workflow_with_an_approval(
         assert found["playbook"] == template["playbook"]
         assert found["project"] == controller.named("projects")["accel.kubernetes"]["id"]
         assert sorted(controller.lists[f"{found['url']}credentials/"]) == sorted(credentials)
-        assert found["survey_enabled"] is ("survey" in template)
-        asked = controller.surveys.get(f"{found['url']}survey_spec/", {"spec": []})["spec"]
-        assert [question["variable"] for question in asked] == [
-            question["variable"] for question in template.get("survey", [])
-        ]
+        assert found["survey_enabled"] is True
+        asked = controller.surveys[f"{found['url']}survey_spec/"]["spec"]
+        assert [question["variable"] for question in asked] == [question["variable"] for question in template["survey"]]
+        assert extra_vars(asked, {}) == {}
 
     (workflow,) = controller.objects["workflow_job_templates"].values()
+    asked = controller.surveys[f"{workflow['url']}survey_spec/"]["spec"]
+    assert extra_vars(asked, {}) == {}
+    assert extra_vars(asked, {"driver_branch": "590"}) == {"driver_branch": "590"}
     nodes = list(controller.objects["workflow_job_template_nodes"].values())
     runs = {found["id"]: name for name, found in made.items()}
     runs |= {found["id"]: name for name, found in controller.named("workflow_approval_templates").items()}
@@ -132,7 +162,7 @@ def test_it_makes_templates_with_surveys_and_a_workflow_with_an_approval(
         steps.append((runs[node["unified_job_template"]], node.get("limit")))
         numbers = controller.lists.get(f"{node['url']}success_nodes/", [])
         after = [found for found in nodes if found["id"] in numbers]
-    canary = "gpu_nodes[0]:localhost"
+    canary = "gpu_nodes[0]"
     assert steps == [
         ("GPU validate", None),
         ("GPU upgrade driver", canary),

@@ -270,12 +270,19 @@ class Stub:
             self.change("MODIFIED", lease, "leases")
         return 200
 
-    def annotate(self, name: str, annotations: dict[str, str], status: dict[str, Any] | None = None) -> int:
+    def annotate(
+        self,
+        name: str,
+        annotations: dict[str, str],
+        status: dict[str, Any] | None = None,
+        labels: dict[str, str] | None = None,
+    ) -> int:
         with self.lock:
             item = self.added.get(name)
             if item is None:
                 return 404
             item["metadata"]["annotations"] |= annotations
+            item["metadata"].setdefault("labels", {}).update(labels or {})
             item["status"] |= status or {}
             self.change("MODIFIED", item)
         return 200
@@ -401,7 +408,8 @@ class Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = self.path.rpartition("/")[2]
-        status = self.stub.annotate(name, body["metadata"]["annotations"])
+        metadata = body["metadata"]
+        status = self.stub.annotate(name, metadata.get("annotations", {}), labels=metadata.get("labels"))
         self.answer(status, json.dumps(self.stub.added.get(name, {})).encode())
 
     def do_PUT(self) -> None:

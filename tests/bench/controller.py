@@ -2,10 +2,10 @@
 """``make bench BENCH=controller``: the playbook site on many hosts, timed from outside.
 
 Every host is a directory tree with commands of its own, as in the tests; the API server, the control plane, its
-scheduler and the extender are the simulated cluster's. On the GPU nodes no pod runs: that a node offers what its mode
-makes of its GPUs is said by a thread of this process. Modules run on this machine too, over a local connection: wall
-time and processor time hold what real hosts would do themselves. Memory is that of ansible-playbook and its forks,
-without modules.
+scheduler and the extender are the simulated cluster's. On the GPU nodes no pod runs: that it does, and that a node
+offers what its mode makes of its GPUs, is said by a thread of this process. Modules run on this machine too, over a
+local connection: wall time and processor time hold what real hosts would do themselves. Memory is that of
+ansible-playbook and its forks, without modules.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from kube_accel.sharing.inventory_annotation import ANNOTATION
 from sim.cluster import Cluster, NodeSpec, Spec, host
 from sim.cluster.kinds import Object
 from sim.cluster.node import node_object
+from sim.cluster.store import set_condition
 from sim.inventory import write_inventory
 from sim.nvml import profiles
 
@@ -123,7 +124,7 @@ class Site:
         return name
 
     def _offer(self) -> None:
-        """What kubelets and device plugins do: a node offers what its mode makes of its GPU."""
+        """What kubelets and device plugins do: pods are ready, and a node offers what its mode makes of its GPU."""
         gpu = profiles.PROFILES[PROFILE]("any").gpus[0]
         offers = {
             "pgpu": {"nvidia.com/gpu": "1"},
@@ -136,7 +137,18 @@ class Site:
                 offered = offers.get(node["metadata"]["labels"].get(LABEL, ""), {})
                 if not offered.items() <= node["status"]["allocatable"].items():
                     store.edit("nodes", "", node["metadata"]["name"], lambda body, new=offered: _allocatable(body, new))
-            store.wait(("nodes",), version, 30)
+            for pod in store.all("pods"):
+                if pod["spec"].get("nodeName") in self.nodes and pod["status"]["phase"] == "Pending":
+                    store.edit("pods", pod["metadata"]["namespace"], pod["metadata"]["name"], _ready)
+            store.wait(("nodes", "pods"), version, 30)
+
+
+def _ready(pod: Object) -> None:
+    containers = [container["name"] for container in pod["spec"]["containers"]]
+    state = {"ready": True, "started": True, "restartCount": 0, "state": {"running": {}}}
+    pod["status"] |= {"phase": "Running", "containerStatuses": [{"name": name} | state for name in containers]}
+    for condition in ("Initialized", "ContainersReady", "Ready"):
+        set_condition(pod, condition, "True")
 
 
 def _allocatable(node: Object, offered: dict[str, str]) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from http2_bytes import PREFACE, frame, literal
+
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 ACK, END_STREAM, END_HEADERS = 1, 1, 4
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _INITIAL_WINDOW = 4
 _LARGE = 1 << 30
 """Bytes the server may send without being told of more room."""
@@ -33,8 +34,8 @@ class Channel:
         self._socket.connect(str(path))
         self._received = b""
         self._stream = -1
-        room = _frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, _LARGE))
-        self._socket.sendall(_PREFACE + room + _frame(WINDOW, 0, 0, struct.pack(">I", _LARGE)))
+        room = frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW, _LARGE))
+        self._socket.sendall(PREFACE + room + frame(WINDOW, 0, 0, struct.pack(">I", _LARGE)))
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +49,7 @@ class Channel:
         """A method of the server."""
         # :method POST and :scheme http of RFC 7541's static table.
         head = b"\x83\x86" + b"".join(
-            _literal(name, value)
+            literal(name, value)
             for name, value in (
                 (":path", path),
                 (":authority", "localhost"),
@@ -74,7 +75,7 @@ class Channel:
         self._stream += 2
         body = b"\0" + struct.pack(">I", len(message)) + message
         self._socket.sendall(
-            _frame(HEADERS, END_HEADERS, self._stream, head) + _frame(DATA, END_STREAM, self._stream, body)
+            frame(HEADERS, END_HEADERS, self._stream, head) + frame(DATA, END_STREAM, self._stream, body)
         )
         answer = b""
         while True:
@@ -82,7 +83,7 @@ class Channel:
             if kind == GOAWAY:
                 raise RuntimeError(f"the server ends the connection: {payload[8:].decode(errors='replace')}")
             if kind in (SETTINGS, PING) and not flags & ACK:
-                self._socket.sendall(_frame(kind, ACK, 0, payload if kind == PING else b""))
+                self._socket.sendall(frame(kind, ACK, 0, payload if kind == PING else b""))
             elif stream == self._stream:
                 answer += payload if kind == DATA else b""
                 if kind == RESET or (kind in (DATA, HEADERS) and flags & END_STREAM):
@@ -98,13 +99,5 @@ class Channel:
             if not received:
                 raise RuntimeError("the server has closed the connection")
             self._received += received
-        frame, self._received = self._received[:end], self._received[end:]
-        return frame[3], frame[4], int.from_bytes(frame[5:_HEAD]), frame[_HEAD:]
-
-
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
-
-
-def _literal(name: str, value: str) -> bytes:
-    return b"\0" + bytes((len(name),)) + name.encode() + bytes((len(value),)) + value.encode()
+        head, payload, self._received = self._received[:_HEAD], self._received[_HEAD:end], self._received[end:]
+        return head[3], head[4], int.from_bytes(head[5:]), payload

@@ -28,13 +28,14 @@ from kube_accel.sharing.profile import PROFILES
 
 COMPONENTS = ("plugin", "extender", "kubelet", "kube-scheduler", "kube-apiserver", "containerd")
 REFUSED = re.compile("UnexpectedAdmissionError|OutOf.*")
-"""Kubelet, up to 1.36 at least, refuses what it is to admit while the plugin is not registered. Who has a controller is
-made anew by that; of the others this is the end."""
+"""Kubelet, up to 1.36 at least, refuses what it is to admit while the plugin is not registered. The plugin removes such
+pods, for their controller to make others."""
 _COMMANDS = {
     "plugin": ["kube-accel", "plugin"],
     "extender": ["kube-accel", "extender"],
     "kube-scheduler": ["kube-scheduler"],
 }
+CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 _PAUSE = 1.0
 _CORES = {5: 3, 10: 4, 20: 4, 30: 3, 50: 2, 100: 1}
 """Percent of a GPU that a container asks for, each with its weight: some thirty pods run on eight GPUs."""
@@ -109,6 +110,10 @@ class Churn:
         self._number = 0
         self._doomed: dict[str, float] = {}
         """When a pod is deleted, whatever it does by then."""
+        self._seen: Set[str] = frozenset()
+        self._taken: set[str] = set()
+        """Pods that were deleted here."""
+        self._owner: Any = None
         self._running: Set[Container] = frozenset()
         """As far as the API server told last."""
         self.books = Books(mode, cards)
@@ -119,7 +124,11 @@ class Churn:
         """Pods that failed, other than by being refused."""
 
     def run(self) -> None:
-        """All of it, until every pod has ended or it is clear that one will not."""
+        """All of it, but for the pods that are left."""
+        # Pods of a controller: one that kubelet cannot start with what it gave it is removed by the plugin.
+        kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+        made = self._rig.api.create(CONFIG_MAPS, kind | {"metadata": {"generateName": "churn-"}})["metadata"]
+        self._owner = kind | {"name": made["name"], "uid": made["uid"], "controller": True}
         victims = cycle(COMPONENTS)
         begin = time.monotonic()
         kill_at = begin + self._plan.kill_seconds
@@ -157,6 +166,9 @@ class Churn:
         if found is None:
             return None
         left = []
+        names = {each["metadata"]["name"] for each in found}
+        self.ends["removed by the plugin"] += len(self._seen - names - self._taken)
+        self._seen = names
         with suppress(URLError, OSError, AssertionError):
             for each in found:
                 if not self._take_away(each, now):
@@ -172,6 +184,7 @@ class Churn:
         if found["metadata"].get("deletionTimestamp") or (not ended and now < self._doomed.get(name, now + 1)):
             return False
         self._rig.api.call("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0 if ended else 1})
+        self._taken.add(name)
         how = phase if ended else f"deleted, {phase}"
         if phase == "Failed":
             reason = found["status"].get("reason", "a container")
@@ -189,7 +202,7 @@ class Churn:
         made = pod(
             name, *(limits(self._mode, each) for each in cores), restartPolicy="OnFailure", runtimeClassName="nvidia"
         )
-        made["metadata"]["labels"] = {"churn": "yes"}
+        made["metadata"] |= {"labels": {"churn": "yes"}, "ownerReferences": [self._owner]}
         stay = self._random.uniform(self._plan.stay_seconds / 4, self._plan.stay_seconds)
         for container in made["spec"]["containers"]:
             container["command"] = ["/bin/sleep", f"{stay:.0f}"]

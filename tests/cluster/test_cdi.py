@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,13 +104,8 @@ def test_a_container_has_the_mig_device_it_was_given(rig: Rig, node: GpuNode, tm
     topology = Topology.load(ROOT / "gpusim.conf")
     sysfs.write_capabilities(topology, PROC.parent)
     (mig,) = (mig for mig in topology.migs if mig.profile == "3g.20gb")
-    directory = ROOT / "dev/nvidia-caps"
-    directory.mkdir(exist_ok=True)
-    minors = [int(path.read_text().split()[1]) for path in PROC.rglob("access")]
-    for minor in minors:
-        path = directory / f"nvidia-cap{minor}"
-        path.unlink(missing_ok=True)
-        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(NVIDIA_MAJOR + 1, minor))
+    shutil.rmtree(ROOT / "dev/nvidia-caps", ignore_errors=True)
+    (PROC / "devices").write_text(f"Character devices:\n{NVIDIA_MAJOR + 1} nvidia-caps\n")
     with node.plugin("pgpu", 9445, *flags(tmp_path), "--mig-strategy=mixed", f"--proc-root={PROC}"):
         node.wait_allocatable(1, "nvidia.com/mig-3g.20gb")
         rig.api.create(PODS, pod("slice", {"nvidia.com/mig-3g.20gb": "1"}))

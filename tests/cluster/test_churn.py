@@ -64,7 +64,10 @@ def test_pods_come_and_go_while_their_servants_are_killed(rig: Rig, node: GpuNod
 
     churn.run()
     stuck = churn.drain(STUCK_SECONDS)
-    print("", *churn.report(), *churn.failures, *books.wrong, sep="\n")
+    print("", *churn.report(), *churn.failures, *books.wrong, *stuck, sep="\n")
+    if stuck:
+        # What they wait for is held by these, as the node says, or by nobody.
+        print(*node.held().items(), *books.told(), rig.kubectl("get", "pods", "--output=wide"), sep="\n")
     assert stuck == []
     assert books.wrong == []
     assert churn.failures == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -130,6 +131,20 @@ class Container:
         out, err = process.communicate(timeout=120)
         assert process.returncode == 0, err
         return out, err
+
+    def stop(self, process: subprocess.Popen[str]) -> None:
+        """Stops a process outside the simulated driver's lock of GPU 0, as the real driver's are the kernel's.
+
+        No process stops inside the kernel; one that stops with the simulator's lock would keep all others waiting.
+        """
+        while True:
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            with self.gpus.with_name(f"{self.gpus.name}.cuda").open("rb") as cards:
+                _, _, owner = struct.unpack("<3I", cards.read(12))  # a robust mutex begins with its thread's id
+            if not Path(f"/proc/{process.pid}/task/{owner & 0x3FFFFFFF}").exists():
+                return
+            process.send_signal(signal.SIGCONT)
 
     def account(self, device: int = 0) -> files.DeviceAccount:
         return self.whole_account().devices[device]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -231,10 +230,10 @@ def test_processes_killed_or_stopped_amid_gated_launches_stop_nobody(container: 
     some = "d.open()\nkernel = d.spinner()\nprint(*{d.launch(kernel, 200) for _ in range(50)})\nd.synchronize()"
     others = [container.start(endless) for _ in range(3)]
     try:
-        for other, number in zip(others, (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL), strict=True):
+        for other, end in zip(others, (subprocess.Popen.kill, container.stop, subprocess.Popen.kill), strict=True):
             assert other.stdout is not None
             assert other.stdout.readline() == "\n"
-            other.send_signal(number)
+            end(other)
             assert container.words(some) == ["0"]
     finally:
         for other in others:

@@ -360,6 +360,18 @@ print(used())
 """
         assert container.words(code) == ["1536", "2", "1024", "0"]
 
+    def test_stay_charged_when_the_driver_does_not_answer_any_more(self, container: Container) -> None:
+        code = """
+import os
+d.open()
+get(c_uint64, 'cuMemAllocAsync', n(1024), None)
+os.environ['GPUSIM_FAULTED'] = '1'
+print(used(), refused("get(c_uint64, 'cuMemAlloc_v2', n(4000))"), used())
+del os.environ['GPUSIM_FAULTED']
+print(get(c_uint64, 'cuMemAllocAsync', n(64), None) > 0, used())
+"""
+        assert container.words(code) == ["1024", "2", "1024", "True", "1088"]
+
     def test_are_asked_for_after_a_reset_only_when_they_are_used(self, container: Container) -> None:
         code = """
 d.open()

@@ -221,7 +221,7 @@ while True:
 """
     with holding(container, 0, code) as busy:
         for _ in range(5):
-            busy.send_signal(signal.SIGSTOP)
+            container.stop(busy)
             assert container.words("d.open()\nprint(take(3 * GIB), d.mem_info()[1] // GIB)") == ["0", "4"]
             busy.send_signal(signal.SIGCONT)
 

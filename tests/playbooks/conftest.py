@@ -24,6 +24,8 @@ from sim.cluster.kinds import KINDS
 from sim.inventory import write_inventory
 
 REPOSITORY = Path(__file__).parents[2]
+INVENTORY = "kube-accel.io/inventory"
+"""Annotation in which a node's plugin tells of its GPUs and who holds them."""
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,18 @@ def state(cluster: Cluster) -> dict[str, str]:
         for path in tree.rglob("*"):
             if path.is_file() and not str(path.relative_to(tree)).startswith(written):
                 digests[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-    kept = ("labels", "annotations", "generation", "deletionTimestamp")
     return digests | {
-        f"{kind}/{item['metadata'].get('namespace', '')}/{item['metadata']['name']}": json.dumps(
-            [item.get("data"), item.get("spec"), *(item["metadata"].get(key) for key in kept)], sort_keys=True
-        )
+        f"{kind}/{item['metadata'].get('namespace', '')}/{item['metadata']['name']}": _kept(item)
         for kind in set(KINDS) - {"events", "leases"}
         for item in cluster.store.all(kind)
     }
+
+
+def _kept(item: dict[str, Any]) -> str:
+    metadata = item["metadata"]
+    annotations = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != INVENTORY}
+    others = (metadata.get(key) for key in ("labels", "generation", "deletionTimestamp"))
+    return json.dumps([item.get("data"), item.get("spec"), annotations, *others], sort_keys=True)
 
 
 @pytest.fixture(scope="session")

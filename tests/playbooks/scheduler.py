@@ -43,6 +43,7 @@ UNINSTALL = """
   tasks:
     - ansible.builtin.import_role: {name: accel.kubernetes.scheduler, tasks_from: uninstall}
 """
+SITE = "- ansible.builtin.import_playbook: accel.kubernetes.site\n"
 ON_LOCALHOST = """
 - hosts: localhost
   gather_facts: false
@@ -51,7 +52,7 @@ ON_LOCALHOST = """
 """
 
 
-def play(inventory: Path, book: str, fails: bool = False, **variables: Any) -> str:
+def play(inventory: Path, book: str, *options: str, fails: bool = False, **variables: Any) -> str:
     """Runs a playbook; what it printed."""
     file = inventory.with_name("play.yml")
     file.write_text(book)
@@ -59,7 +60,7 @@ def play(inventory: Path, book: str, fails: bool = False, **variables: Any) -> s
     if not collections.exists():
         collections.mkdir(parents=True)
         (collections / "kubernetes").symlink_to(REPOSITORY)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), str(file)]
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), str(file), *options]
     settings = {
         "ANSIBLE_COLLECTIONS_PATH": str(collections.parents[1]),
         "ANSIBLE_NOCOLOR": "1",

@@ -14,10 +14,9 @@ from sim.cluster.client import Api, pod, until
 from sim.inventory import write_inventory
 from sim.nvml.topology import edit
 
-from .conftest import REPOSITORY, Playbooks, Run, Start, state
+from .conftest import INVENTORY, REPOSITORY, Playbooks, Run, Start, state
 
 PODS = "/api/v1/namespaces/default/pods"
-INVENTORY = "kube-accel.io/inventory"
 DAEMONSET = "/apis/apps/v1/namespaces/kube-system/daemonsets/gpu-manager-daemonset"
 # One GPU needs no extender.
 VARIABLES = {"scheduler_layout": "none"}

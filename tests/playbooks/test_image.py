@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import os
 import platform
@@ -13,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +21,8 @@ from typing import Any
 import pytest
 import trustme
 import yaml
+
+from servers import server
 
 from .conftest import REPOSITORY, Run, play
 
@@ -45,23 +45,6 @@ def program(name: str, package: str) -> str:
     """The path of a program, installed or unpacked by `make setup`. Skips the test where there is none."""
     found = shutil.which(name) or shutil.which(name, path=str(REPOSITORY / f".cache/{package}/usr/bin"))
     return found or pytest.skip(f"no {name} on PATH and none could be unpacked")
-
-
-@contextlib.contextmanager
-def server(command: list[str], log: Path, answers: Callable[[], bool]) -> Iterator[None]:
-    """A process, once it answers."""
-    with log.open("w") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        deadline = time.monotonic() + 60
-        while not answers():
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 @dataclass(frozen=True)
@@ -176,7 +159,9 @@ def image(collections: Path, tmp_path: Path) -> Callable[..., Run]:
 
     def run(entry: str, *options: str, **variables: Any) -> Run:
         role = {"name": "accel.kubernetes.gpu_plugins", "tasks_from": entry}
-        tasks = [{"include_role": role}, {"debug": {"msg": "image={{ gpu_plugins_image | default('') }}"}}]
+        controller = "controller={{ hostvars.localhost.gpu_plugins_image | default('') }}"
+        said = "image={{ gpu_plugins_image | default('') }} " + controller
+        tasks = [{"include_role": role}, {"debug": {"msg": said}}]
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         (tmp_path / "play.yml").write_text(
             yaml.safe_dump([{"hosts": "all", "gather_facts": False, "vars": local, "tasks": tasks}])
@@ -206,14 +191,18 @@ def test_import_pins_the_image_and_does_nothing_twice(containerd: Containerd, ru
     assert pinned
     again = run("one")
     assert again.changed == 0
-    assert f"image={first}" in again.output
+    # A second scheduler is rolled out by the controller.
+    assert f"image={first} controller={first}" in again.output
     # Kubelet's side of containerd knows it, and what it starts is ours.
     assert '"Entrypoint":["kube-accel"]' in containerd.call("content", "get", config_of(containerd, first))
 
 
 @pytest.mark.full
 def test_what_was_imported_is_kept_pinned_replaced_and_taken_away(
-    containerd: Containerd, image: Callable[..., Run], run: Callable[..., Run]
+    containerd: Containerd,
+    parts: Callable[[str], dict[str, Any]],
+    image: Callable[..., Run],
+    run: Callable[..., Run],
 ) -> None:
     dry = run("one", "--check", "--diff")
     assert dry.changed == 1
@@ -284,7 +273,7 @@ def test_push_makes_one_name_for_all_architectures(
     elsewhere = run("one")
     assert (elsewhere.code, elsewhere.changed) == (0, 0), elsewhere.output
 
-    name = first.output.split("image=")[-1].split('"')[0]
+    name = first.output.split("image=")[-1].split()[0]
     assert name.startswith(f"{registry.name}/gpu/kube-accel@sha256:")
     hosts = tmp_path / "hosts" / registry.name
     hosts.mkdir(parents=True)

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -19,6 +21,7 @@ from sim.cluster.kinds import MONITORING, Object
 
 DASHBOARDS = REPOSITORY / "roles/monitoring/files/dashboards"
 JOBS = {"kube-accel", "kube-accel-extender", "kube-accel-dcgm-exporter"}
+NOTE = "kube-accel.io/retention-"
 COMPONENT = "app.kubernetes.io/component"
 BOOK = """
 - hosts: localhost
@@ -63,12 +66,29 @@ class Rig:
         found = [item for item in maps if item["metadata"].get("labels", {}).get("grafana_dashboard") == "1"]
         return {name: json.loads(text) for item in found for name, text in item["data"].items()}
 
-    def prometheus(self, **spec: Any) -> None:
+    def prometheus(self, name: str = "main", /, **spec: Any) -> None:
         """What an administrator has the operator run."""
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "observed"}}
-        self.cluster.store.create("namespaces", "", namespace)
-        body = {"apiVersion": f"{MONITORING}/v1", "kind": "Prometheus", "metadata": {"name": "main"}, "spec": spec}
+        if name == "main":
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "observed"}}
+            self.cluster.store.create("namespaces", "", namespace)
+        body = {"apiVersion": f"{MONITORING}/v1", "kind": "Prometheus", "metadata": {"name": name}, "spec": spec}
         self.cluster.store.create("prometheuses", "observed", body)
+
+    def retention(self, name: str = "main") -> tuple[str | None, dict[str, str]]:
+        """How long the operator's Prometheus keeps samples, and what is noted of it."""
+        item = self.cluster.store.get("prometheuses", "observed", name)
+        notes = item["metadata"].get("annotations") or {}
+        return item["spec"].get("retention"), {key.removeprefix(NOTE): text for key, text in notes.items()}
+
+    def retain(self, retention: str, name: str = "main", /, **notes: str) -> None:
+        """What an administrator sets, and what is noted besides."""
+
+        def change(item: Object) -> None:
+            item["spec"]["retention"] = retention
+            annotations = item["metadata"].setdefault("annotations", {})
+            annotations.update({f"{NOTE}{key}": text for key, text in notes.items()})
+
+        self.cluster.store.edit("prometheuses", "observed", name, change)
 
 
 @pytest.fixture
@@ -124,27 +144,64 @@ def test_the_operator_is_told_other_things_nothing_twice_and_its_retention_is_gi
     words = {"monitoring_alerts_disabled": ["GpuLost"], "monitoring_alert_labels": {"team": "ours"}}
     other = rig.run(monitoring_retention_manage=True, **words)
     assert (other.code, other.changed) == (0, 2), other.output
-    assert rig.cluster.store.get("prometheuses", "observed", "main")["spec"]["retention"] == "7d"
+    assert rig.retention() == ("7d", {"before": "", "set": "7d"})
     assert "GpuLost" not in rig.alerts()
     assert all(alert["labels"]["team"] == "ours" for alert in rig.alerts().values())
 
+    none = rig.run(monitoring_method="none")
+    assert none.code == 0, none.output
+    assert (rig.retention(), rig.objects()) == ((None, {}), {})
+
+    # What an administrator sets after us is theirs, whoever comes next.
+    rig.retain("30d", before="24h", set="7d")
+    assert rig.run(monitoring_retention_manage=True).code == 0
+    assert rig.retention() == ("30d", {})
+    rig.retain("90d", before="24h", set="7d")
+    rig.prometheus("second", retention="7d", podMonitorSelector=LABELS)
+    rig.retain("7d", "second", before="24h", set="7d")
     gone = rig.run(entry="uninstall")
     assert gone.code == 0, gone.output
-    left = rig.cluster.store.get("prometheuses", "observed", "main")
-    assert "retention" not in left["spec"]
-    assert not left["metadata"].get("annotations")
-    assert rig.objects() == {}
+    assert (rig.retention(), rig.retention("second"), rig.objects()) == (("90d", {}), ("24h", {}), {})
+
+
+class Reloaded(BaseHTTPRequestHandler):
+    """Where a Prometheus is told to read its configuration: ``answers`` are its next ones, the last for good."""
+
+    answers: ClassVar[list[int]] = []
+    told: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.told.append(self.path)
+        self.send_response(self.answers.pop(0) if len(self.answers) > 1 else self.answers[0])
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def reload_url() -> Iterator[str]:
+    """A Prometheus that is down at first."""
+    Reloaded.answers, Reloaded.told = [503, 200], []
+    with ThreadingHTTPServer(("127.0.0.1", 0), Reloaded) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}/-/reload"
+        server.shutdown()
 
 
 @pytest.mark.full
-def test_files_that_promtool_takes(rig: Rig, tmp_path: Path) -> None:
+def test_files_that_promtool_takes(rig: Rig, reload_url: str, tmp_path: Path) -> None:
     directory = tmp_path / "prometheus"
     promtool = find("promtool") or "promtool"
     words = {"monitoring_method": "file", "monitoring_directory": str(directory), "monitoring_promtool": promtool}
+    words["monitoring_reload_url"] = reload_url
     dry = rig.run("--check", "--diff", **words)
-    assert (dry.code, directory.exists()) == (0, False), dry.output
+    assert (dry.code, directory.exists(), Reloaded.told) == (0, False, []), dry.output
+    down = rig.run(**words)
+    assert (down.code != 0, len(Reloaded.told)) == (True, 1), down.output
+    assert f"{reload_url} did not have Prometheus read its configuration again: " in down.messages
     first = rig.run(**words)
-    assert first.code == 0, first.output
+    assert (first.code, len(Reloaded.told)) == (0, 2), first.output
     ours = directory / "kube-accel"
     config = yaml.safe_load((ours / "prometheus.yml").read_text())
     assert {job["job_name"] for job in config["scrape_configs"]} == JOBS
@@ -152,10 +209,36 @@ def test_files_that_promtool_takes(rig: Rig, tmp_path: Path) -> None:
     assert config["scrape_configs"] == yaml.safe_load((ours / "scrape.yml").read_text())["scrape_configs"]
     assert "do not answer" in (ours / "rules.yml").read_text()
     again = rig.run(**words)
-    assert (again.code, again.changed) == (0, 0), again.output
+    assert (again.code, again.changed, len(Reloaded.told)) == (0, 0, 2), again.output
     (directory / "theirs.yml").write_text("")
     assert rig.run(entry="uninstall", **words).code == 0
     assert [path.name for path in directory.iterdir()] == ["theirs.yml"]
+
+
+@pytest.mark.full
+def test_files_of_before_are_taken_back_and_prometheus_is_told(rig: Rig, reload_url: str, tmp_path: Path) -> None:
+    ours = tmp_path / "kube-accel"
+    words = {"monitoring_method": "none", "monitoring_directory": str(tmp_path), "monitoring_reload_url": reload_url}
+
+    def left() -> None:
+        (ours / "dashboards").mkdir(parents=True)
+        for name in ("prometheus.yml", "rules.yml", "scrape.yml", ".reloaded"):
+            (ours / name).write_text("old")
+
+    left()
+    files = [path for path in ours.iterdir() if path.is_file()]
+    down = rig.run(**words)
+    assert (down.code != 0, len(Reloaded.told)) == (True, 1), down.output
+    assert f"{reload_url} did not have Prometheus read its configuration again: " in down.messages
+    # One that was started with ours reads them once more.
+    assert {path.read_text() for path in files} == {""}
+    up = rig.run(**words)
+    assert (up.code, ours.exists(), len(Reloaded.told)) == (0, False, 2), up.output
+    left()
+    gone = rig.run(entry="uninstall", **words)
+    assert (gone.code, ours.exists(), len(Reloaded.told)) == (0, False, 3), gone.output
+    again = rig.run(**words)
+    assert (again.code, again.changed, len(Reloaded.told)) == (0, 0, 3), again.output
 
 
 @pytest.mark.full

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,6 +62,12 @@ def refusal(books: Playbooks, host: str, **variables: Any) -> str:
         ),
         pytest.param("gpu-b", {"gpu_plugins_node_name": "other"}, "no node 'other'", marks=pytest.mark.full),
         pytest.param(
+            "gpu-a",
+            {"gpu_plugins_mig_strategy": "mixed"},
+            "gpu_plugins_mig_strategy of gpu-b is not that of gpu-a",
+            marks=pytest.mark.full,
+        ),
+        pytest.param(
             "gpu-b",
             {"container_runtime_binary": "/usr/bin/none"},
             "/usr/bin/none does not exist",
@@ -68,14 +76,27 @@ def refusal(books: Playbooks, host: str, **variables: Any) -> str:
         pytest.param(
             "gpu-b",
             {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1},
-            "Connection refused",
+            "127.0.0.1",  # refused, or its pipe broken, whichever Ansible sees first
             marks=pytest.mark.full,
         ),
     ],
-    ids=["driver", "scheduler", "gpu_plugins", "container_runtime", "unreachable"],
+    ids=["driver", "scheduler", "gpu_plugins", "cluster", "container_runtime", "unreachable"],
 )
 def test_a_check_that_fails_on_one_host(books: Playbooks, host: str, variables: dict[str, Any], says: str) -> None:
     assert says in refusal(books, host, **variables)
+
+
+def test_of_nodes_that_are_left_out_nothing_is_told(books: Playbooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor of those looked at what could not be read: gpu-a has no driver yet."""
+    monkeypatch.setenv("ANSIBLE_SHOW_CUSTOM_STATS", "true")
+    inventory = write_inventory(books.cluster.root)
+    document = yaml.safe_load(inventory.read_text())
+    document["all"]["children"]["gpu_nodes"]["hosts"]["gpu-a"]["gpu_plugins_mode"] = "vgpu"
+    inventory.write_text(yaml.safe_dump(document))
+    done = books.run("accel.kubernetes.site", "--limit", "gpu-a", "--tags", "none")
+    assert done.code == 0, done.output
+    (told,) = re.findall(r"RUN: (\{.*\})", done.output)
+    assert json.loads(told) == {"gpu_site": {"check": False, "nodes": {"gpu-a": {"mode": "vgpu"}}}}
 
 
 def test_a_runtime_configuration_of_one_host_that_cannot_be_edited(books: Playbooks) -> None:

@@ -110,6 +110,7 @@ def first_serves(api: Api) -> bool:
         ((), {"rollout_first": 0}, "rollout_first is '0'; set it to a number of 1 or more"),
         ((), {"rollout_soak": "soon"}, "rollout_soak is 'soon'"),
         (("--limit=gpu-a,control,localhost",), {}, "--limit leaves out gpu-b"),
+        (("--limit=gpu_nodes",), {}, "--limit leaves out control, localhost"),
         (
             (),
             {"gpu_mode": "pgpu", "gpu_plugins_drain": True, "gpu_plugins_drain_force": True},

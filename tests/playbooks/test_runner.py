@@ -20,6 +20,7 @@ from sim.cluster import NodeSpec, Spec
 from .conftest import REPOSITORY, Playbooks, Start
 
 PROJECT = REPOSITORY / "examples/awx/project"
+CANARY = "gpu_nodes[0]"
 OLD, NEW = "570.195.03", "580.95.05"
 LIMIT = 64 * 1024
 """Bytes that the results of a playbook may have on a cluster of this size."""
@@ -70,7 +71,7 @@ class Ended:
         return data
 
 
-def run(books: Playbooks, directory: Path, book: str, variables: dict[str, Any]) -> Ended:
+def run(books: Playbooks, directory: Path, book: str, variables: dict[str, Any], *options: str) -> Ended:
     """Runs it as a process of a session of its own, which has no terminal to ask at."""
     given = {"scheduler_layout": "none", **variables}
     if version := given.get("driver_runfile"):
@@ -88,7 +89,7 @@ def run(books: Playbooks, directory: Path, book: str, variables: dict[str, Any])
         (directory / "env" / name).write_text(yaml.safe_dump(content))
     program = Path(sys.executable).with_name("ansible-runner")
     done = subprocess.run(
-        [program, "run", directory, "--playbook", f"{book}.yml", "--ident", "job"],
+        [program, "run", directory, "--playbook", f"{book}.yml", "--ident", "job", *options],
         env=os.environ | {"PATH": f"{program.parent}:{os.environ['PATH']}"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -124,8 +125,11 @@ def test_the_project_asks_for_this_version() -> None:
     assert asked == {"name": f"{galaxy['namespace']}.{galaxy['name']}", "version": galaxy["version"]}
 
 
-def test_a_job_that_fails_says_so_and_keeps_what_it_found(books: Playbooks, tmp_path: Path) -> None:
-    ended = run(books, tmp_path, "validate", {"driver_runfile": OLD})
+@pytest.mark.parametrize("options", [(), ("--limit", CANARY)], ids=["all", "canary"])
+def test_a_job_that_fails_says_so_and_keeps_what_it_found(
+    books: Playbooks, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    ended = run(books, tmp_path, "validate", {"driver_runfile": OLD}, *options)
     assert ended.code != 0
     assert any(event["event"] == "runner_on_failed" for event in ended.events)
     assert "blocked" in {row["verdict"] for row in ended.results["validation"]}

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from playbooks.scheduler import files, ours, play
+from playbooks.scheduler import SITE, files, ours, play
 from sim.cluster import Cluster, NodeSpec, Spec
 from sim.inventory import write_inventory
 
-SITE = "- ansible.builtin.import_playbook: accel.kubernetes.site\n"
 VERSION = "kubescheduler.config.k8s.io/v1"
 BINDER = {"urlPrefix": "http://127.0.0.1:9/theirs", "bindVerb": "bind", "managedResources": [{"name": "example.com/a"}]}
 

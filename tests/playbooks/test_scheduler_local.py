@@ -13,6 +13,7 @@ import pytest
 
 from playbooks.scheduler import (
     PLAY,
+    SITE,
     UNINSTALL,
     add_node,
     assignment,
@@ -104,6 +105,21 @@ def test_a_real_scheduler_reads_what_was_written(plane: Plane, tmp_path: Path) -
 
 def test_a_quota_stays_when_the_variable_is_emptied(plane: Plane) -> None:
     assert "configmaps kube-accel-quota" in ours(plane.cluster)
+
+
+def test_it_stays_until_no_scheduler_calls_it(plane: Plane) -> None:
+    """A second scheduler is to take its place, and the first cannot be configured."""
+    words: dict[str, Any] = {"scheduler_layout": "secondary"}
+    failing = {"scheduler_health_url": "http://127.0.0.1:9", "scheduler_timeout": 3}
+    play(plane.inventory, SITE, "--tags=scheduler", fails=True, **words, **failing)
+    assert {"daemonsets kube-accel-extender", "deployments accel-scheduler"} <= {*ours(plane.cluster)}
+    assert plane.placed("meanwhile") == "gpus"
+
+    play(plane.inventory, SITE, "--tags=scheduler", **words)
+
+    assert "extenders" not in configuration(plane.cluster, "control")
+    assert "daemonsets kube-accel-extender" not in ours(plane.cluster)
+    assert "deployments accel-scheduler" in ours(plane.cluster)
 
 
 def test_another_layout_takes_its_place(plane: Plane) -> None:

@@ -229,6 +229,13 @@ def test_an_upgrade_by_kubeadm_undoes_nothing(installed: Installed) -> None:
     assert changed(play(installed.inventory, PLAY)) == ["Add our part to kube-scheduler"]
 
 
+def test_uninstall_of_one_control_plane_leaves_the_others_their_extender(installed: Installed) -> None:
+    output = play(installed.inventory, UNINSTALL, "--limit=cp-a")
+    assert "kube-scheduler of cp-b, cp-c was not edited in this run" in output
+    assert "deployments kube-accel-extender" in ours(installed.cluster)
+    assert len(configuration(installed.cluster, "cp-c")["extenders"]) == 2
+
+
 def test_uninstall_leaves_what_was_there(installed: Installed) -> None:
     """Also on the control plane that kubeadm upgraded meanwhile: its new manifest, without our part."""
     cluster = installed.cluster

@@ -117,7 +117,10 @@ def test_certificates_near_their_end_are_renewed_with_a_new_pod(managed: Managed
     assert placed(managed, "second") == "gpus"
 
 
-def test_uninstall_leaves_what_was_there(managed: Managed) -> None:
-    assert changed(play(managed.inventory, UNINSTALL))
+def test_uninstall_leaves_what_was_there_and_shows_no_key(managed: Managed) -> None:
+    keys = managed.cluster.store.get("secrets", "kube-system", "kube-accel-extender-tls")["data"]
+    output = play(managed.inventory, UNINSTALL, "-v")
+    assert "Secret kube-accel-extender-tls" in output
+    assert [name for name, value in keys.items() if value in output] == []
     assert ours(managed.cluster) == []
     assert files(managed.cluster, "control") == managed.before

@@ -13,12 +13,11 @@ from sim.cluster.client import Api, pod, until
 from sim.cluster.kinds import Object
 from sim.inventory import write_inventory
 
-from .conftest import Playbooks, Run, Start, state
+from .conftest import INVENTORY, Playbooks, Run, Start, state
 
 pytestmark = pytest.mark.full
 MODES = {"gpu-a": "pgpu", "gpu-b": "mps"}
 OTHER_MODES = {"gpu-a": "vgpu", "gpu-b": "cgpu"}
-INVENTORY = "kube-accel.io/inventory"
 LIMITS = {"gpu-a": {"nvidia.com/gpu": "2"}, "gpu-b": {"nvidia.com/mps-core": "30", "nvidia.com/mps-memory": "4"}}
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 MOST_TASKS, MOST_WITH_SKIPPED = 60, 75

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 
 from sim.cluster import Cluster, NodeSpec, Spec
 from sim.cluster.client import MERGE, Api, pod, until
+from sim.cluster.hostcmd import MOUNTS
 from sim.cluster.kinds import KINDS, MONITORING, Object
 from sim.inventory import write_inventory
 
-from .conftest import Playbooks, Start
+from .conftest import Playbooks, Start, state
 
 pytestmark = pytest.mark.full
 MODES = {"gpu-a": "mps", "gpu-b": "cgpu"}
+PODS = "/api/v1/namespaces/default/pods"
 SHARES = {
     "mps": {"nvidia.com/mps-core": "30", "nvidia.com/mps-memory": "4"},
     "cgpu": {"aliyun.com/gpu-mem": "4"},
@@ -112,7 +115,12 @@ def left(before: set[str], after: set[str]) -> list[str]:
     return sorted(line for line in before ^ after if not any(re.fullmatch(remains, line) for remains in REMAINS))
 
 
-def test_everything_is_given_back(books: Playbooks) -> None:
+def remove(api: Api, name: str) -> None:
+    api.call("DELETE", f"{PODS}/{name}")
+    until(lambda: api.call("GET", f"{PODS}/{name}")[0] == 404, f"{name} has gone")
+
+
+def test_everything_is_given_back_once_no_pod_holds_a_gpu(books: Playbooks) -> None:
     cluster, api = books.cluster, Api(books.cluster.kubeconfig)
     before = hosts(cluster) | objects(cluster)
     done = books.run("accel.kubernetes.site", **SITE)
@@ -120,14 +128,22 @@ def test_everything_is_given_back(books: Playbooks) -> None:
     tolerations = [{"operator": "Exists"}]
     for name, mode in MODES.items():
         container = {"command": ["sleep", "1000"], "resources": {"limits": SHARES[mode]}}
-        api.create("/api/v1/namespaces/default/pods", pod(mode, container=container, tolerations=tolerations))
-        path = f"/api/v1/namespaces/default/pods/{mode}"
+        api.create(PODS, pod(mode, container=container, tolerations=tolerations))
+        path = f"{PODS}/{mode}"
         until(lambda path=path: api.get(path)["status"]["phase"] == "Running", f"a pod runs on {name}")
-        api.call("DELETE", path)
-        until(lambda path=path: api.call("GET", path)[0] == 404, "it has gone")
+    remove(api, "mps")
+    mounted = cluster.root / "gpu-a" / MOUNTS
+    assert [bool(re.search(r"/mps/GPU-[^/]+/shm$", path)) for path in json.loads(mounted.read_text())] == [True]
+    served = state(cluster)
+    done = books.run("accel.kubernetes.uninstall", driver_uninstall=True, **SITE)
+    assert (done.code, done.changed) == (2, 0), done.output
+    assert state(cluster) == served
+    assert "These pods hold GPUs of node 'gpu-b': default/cgpu;" in done.messages
+    remove(api, "cgpu")
 
     done = books.run("accel.kubernetes.uninstall", driver_uninstall=True, **SITE)
     assert done.code == 0, done.output
+    assert json.loads(mounted.read_text()) == {}
     rest = left(before, hosts(cluster) | objects(cluster))
     assert not rest, "\n".join(rest)
 

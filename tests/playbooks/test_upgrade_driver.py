@@ -18,17 +18,25 @@ from .train import running, train
 pytestmark = pytest.mark.full
 NODES = ("gpu-a", "gpu-b")
 CORDONED = "kube-accel.io/cordoned"
+SMALL = {"devices": [0, 1, 2], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}
+MIG = {
+    "gpu_plugins_mig_strategy": "mixed",
+    "gpu_plugins_mig_config": "{{ 'small' if inventory_hostname == 'gpu-b' else '' }}",
+    "gpu_plugins_mig_configs": {"version": "v1", "mig-configs": {"small": [SMALL]}},
+}
 
 
 @pytest.fixture(scope="module")
 def books(start: Start) -> Playbooks:
-    """Two nodes that serve with the old driver."""
-    books = start(Spec("control", tuple(NodeSpec(name, "t4") for name in NODES), driver_versions=(OLD, NEW)))
+    """Two nodes that serve with the old driver, the second with MIG devices too."""
+    nodes = (NodeSpec("gpu-a", "t4"), NodeSpec("gpu-b", "4xa100-mig"))
+    books = start(Spec("control", nodes, driver_versions=(OLD, NEW)))
     done = books.run(
         "accel.kubernetes.site",
         scheduler_layout="none",
         driver_runfile=runfile(books, OLD),
         gpu_plugins_dcgm_exporter_enabled=True,
+        **MIG,
     )
     assert done.code == 0, done.output
     assert versions(books) == [OLD, OLD]
@@ -76,6 +84,7 @@ def upgrade(books: Playbooks, *options: str, **variables: object) -> Run:
         scheduler_layout="none",
         driver_runfile=runfile(books, NEW),
         driver_reload_plugin_socket=str(books.cluster.root) + "/{{ inventory_hostname }}/var/lib/kube-accel/admin.sock",
+        **MIG,
         **variables,
     )
 
@@ -119,6 +128,7 @@ def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Play
     assert versions(books) == [NEW, NEW]
     assert marks(api) == {"gpu-a": (False, ""), "gpu-b": (True, "")}
     assert all(f"{node}: {OLD}, now {NEW}" in done.output for node in NODES)
+    assert api.get("/api/v1/nodes/gpu-b")["status"]["allocatable"]["nvidia.com/mig-1g.5gb"] == "21"
     until(lambda: "gpu-a" in running(api), "the pods are back")
     until(lambda: monitored(api) == set(NODES), "both nodes are monitored again")
 

@@ -11,12 +11,11 @@ from sim.cluster import NodeSpec, Spec
 from sim.cluster.client import MERGE, Api, pod, until
 from sim.nvml.topology import edit
 
-from .conftest import Playbooks, Run, Start, state
+from .conftest import INVENTORY, Playbooks, Run, Start, state
 
 BOOK = "accel.kubernetes.validate"
 # One GPU needs no extender.
 VARIABLES = {"scheduler_layout": "none"}
-INVENTORY = "kube-accel.io/inventory"
 PODS = "/api/v1/namespaces/default/pods"
 QUOTAS = "/api/v1/namespaces/default/resourcequotas"
 

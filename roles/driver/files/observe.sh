@@ -45,7 +45,8 @@ deb_packages() {
 rpm_packages() {
   rpm -qa --qf 'install %{NAME} %{VERSION} %{VENDOR}\n' 'nvidia-*' 'libnvidia-*' 'kmod-nvidia-*' 'akmod-nvidia*' 'cuda-drivers*' 2>/dev/null
 }
-packages=$( (deb_packages; rpm_packages) | awk '$3 ~ /^([0-9]+:)?[0-9][0-9][0-9][.][0-9]/ && $2 !~ /-pinning-/')
+found=$(deb_packages; rpm_packages)
+packages=$(printf '%s\n' "$found" | awk '$3 ~ /^([0-9]+:)?[0-9][0-9][0-9][.][0-9]/ && $2 !~ /-pinning-/')
 vendor() { # who built the packages
   [ -n "$packages" ] || return
   if printf %s "$packages" | grep -qiE 'nvidia corporation|@nvidia[.]com| nvidia$'; then printf nvidia; else printf distribution; fi
@@ -91,6 +92,7 @@ cat <<JSON
   "operator": $(yes_if test -e "$run/nvidia/driver/usr"),
   "runfile": $(yes_if runfile_installed),
   "packages": [$(printf '%s\n' "$packages" | awk 'NF { print $2 }' | as_list)],
+  "pinning": [$(printf '%s\n' "$found" | awk '$2 ~ /^nvidia-driver-pinning-/ { print $2 }' | as_list)],
   "vendor": "$(vendor)",
   "held": [$(held | as_list)],
   "fabric_manager": "$(fabric_manager)",

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from contextlib import suppress
 from pathlib import Path
 
+from kube_accel.stopping import stop_event
 from sim.cluster import Cluster, Spec
 
 
@@ -25,9 +24,7 @@ def main() -> int:
     up.add_argument("--spec", type=Path, required=True, help="YAML: control_plane, nodes [{name, profile}]")
     up.add_argument("--rm", action="store_true", help="delete the directory at the end")
     options = parser.parse_args()
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    ended = stop_event()
     try:
         cluster = Cluster(options.root.absolute(), Spec.load(options.spec), _say)
     except (OSError, ValueError) as error:

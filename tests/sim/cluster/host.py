@@ -82,6 +82,8 @@ def create(root: Path, spec: NodeSpec) -> Path:
     _script(binaries / "python3", f'export {exports}\nexec {shlex.quote(sys.executable)} "$@"')
     for name in ("systemctl", "systemd-run", "containerd", "ctr", "modprobe"):
         _stand_in(binaries / name, name, host=host)
+    for name in ("mount", "mountpoint", "umount"):
+        _stand_in(binaries / name, "mounts", name, host=host)
     for name in _TOOLKIT:
         _stand_in(binaries / name, "toolkit", name, host=host)
     module = host / hostcmd.MODULE

@@ -41,6 +41,7 @@ _DEFAULT = """version = {version}
 CONTAINERD_VERSION = "var/lib/sim-systemd/containerd.version"
 RUNNING_CONFIG = "var/lib/sim-systemd/containerd.toml"
 """What containerd read when it was last started."""
+MOUNTS = "var/lib/sim-systemd/mounts.json"
 MODULE = "var/lib/sim-systemd/nvidia.module"
 """What ``modinfo`` says of the installed kernel module."""
 
@@ -108,7 +109,7 @@ class _Unit:
         if "pid" not in self.state:
             return
         for line in self._lines("ExecStop"):
-            self._call(line.removeprefix("-"))
+            self._call(line)
         with suppress(ProcessLookupError):
             os.killpg(self.state.pop("pid"), signal.SIGKILL)
         for line in self._lines("ExecStopPost"):
@@ -117,14 +118,15 @@ class _Unit:
     def _lines(self, key: str) -> list[str]:
         lines = self.fragment.read_text().splitlines() if self.fragment else []
         found = [line.partition("=")[2] for line in lines if line.startswith(f"{key}=")]
-        return [line.replace("%i", self._instance) for line in found]
+        return [line.replace("%i", self._instance).replace("%%", "%") for line in found]
 
     def _environment(self) -> dict[str, str]:
         path = {"PATH": f"{self.host}/usr/bin:{os.environ['PATH']}"}
         return os.environ | path | dict(line.split("=", 1) for line in self._lines("Environment"))
 
     def _call(self, line: str) -> int:
-        return subprocess.run(shlex.split(line), env=self._environment(), stdin=subprocess.DEVNULL).returncode
+        words = shlex.split(line.lstrip("-+"))
+        return subprocess.run(words, env=self._environment(), stdin=subprocess.DEVNULL).returncode
 
 
 def systemctl(host: Path, arguments: list[str]) -> int:
@@ -198,6 +200,23 @@ def systemd_run(host: Path, arguments: list[str]) -> int:
         start_new_session=True,
     )
     file.write_text(str(process.pid))
+    return 0
+
+
+def mounts(host: Path, arguments: list[str]) -> int:
+    """``mount``, ``mountpoint`` and ``umount``: what is mounted where is a list in a file."""
+    name, *words, target = arguments
+    file = host / MOUNTS
+    known = json.loads(file.read_text()) if file.exists() else {}
+    if name == "mountpoint":
+        return 0 if target in known else 32
+    if name == "umount" and known.pop(target, None) is None:
+        _fail(f"umount: {target}: not mounted.", 32)
+    if name == "mount":
+        if not Path(target).is_dir():
+            _fail(f"mount: {target}: mount point does not exist.", 32)
+        known[target] = words[words.index("-o") + 1]
+    file.write_text(json.dumps(known))
     return 0
 
 
@@ -361,6 +380,9 @@ def modprobe(host: Path, arguments: list[str]) -> int:
     file = host / "gpusim.conf"
     if arguments == ["-r", "nvidia"]:
         sysfs.unload_driver(topology.Topology.load(file), host)
+        with topology.edit(file) as edited:  # MIG devices do not outlive it
+            edited.migs.clear()
+            edited.gpu_instances.clear()
         return 0
     if arguments != ["nvidia"]:
         _fail(f"modprobe {' '.join(arguments)} is not simulated")
@@ -381,5 +403,6 @@ if __name__ == "__main__":
         "toolkit": toolkit,
         "installer": installer,
         "modprobe": modprobe,
+        "mounts": mounts,
     }
     raise SystemExit(commands[sys.argv[1]](_host(), sys.argv[2:]))

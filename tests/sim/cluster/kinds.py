@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -257,6 +258,45 @@ def quantity(value: str | int | float) -> Decimal:
     if match[2] in _BINARY:
         return Decimal(match[1]) * Decimal(2) ** _BINARY[match[2]]
     return Decimal(match[1]).scaleb(_SCALE[match[2]])
+
+
+def canonical(value: str | int | float) -> str:
+    """The quantity as an API server writes those of resources: ``1k`` for 1000. Raises ValueError."""
+    number, text = quantity(value), str(value).strip()
+    binary = text.endswith("i") and number >= 1024
+    step, suffixes = (1024, ["", *_BINARY]) if binary else (1000, list(_SCALE)[2:])
+    if re.search("[eE][-+0-9]", text):
+        suffixes = [f"e{power}" if power else "" for power in list(_SCALE.values())[2:]]
+    # No finer than a thousandth.
+    amount = math.ceil(number if binary else number.scaleb(3))
+    while amount and amount % step == 0 and len(suffixes) > 1:
+        amount //= step
+        del suffixes[0]
+    return f"{amount}{suffixes[0]}" if amount else "0"
+
+
+def set_quantities(kind: Kind, body: Object) -> None:
+    """Write those of nodes, pods and quotas as an API server does. Raises ApiError 400."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    found: list[Object | None] = []
+    if kind.name == "Node":
+        found = [status.get("capacity"), status.get("allocatable")]
+    elif kind.name == "ResourceQuota":
+        found = [spec.get("hard"), status.get("hard"), status.get("used")]
+    for container in _containers(kind, body):
+        resources = container.get("resources") or {}
+        found += [resources.get("limits"), resources.get("requests")]
+    for amounts in filter(None, found):
+        for name, value in amounts.items():
+            try:
+                amounts[name] = canonical(value)
+            except ValueError as error:
+                raise bad_request(f'{kind.name} in version "v1" cannot be handled as a {kind.name}: {error}') from error
+
+
+def _containers(kind: Kind, body: Object) -> list[Object]:
+    spec, _ = pod_spec(kind, body) or ({}, "")
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
 def pod_requests(pod: Object) -> dict[str, Decimal]:

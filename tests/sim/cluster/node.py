@@ -38,7 +38,7 @@ from sim.cluster.containers import (
     runtimes,
 )
 from sim.cluster.hostcmd import RUNNING_CONFIG
-from sim.cluster.kinds import ApiError, Object, quantity
+from sim.cluster.kinds import ApiError, Object, canonical, quantity
 from sim.cluster.scheduler import Scheduler
 from sim.cluster.schedulerconfig import ConfigError
 from sim.cluster.store import Store, now, set_condition
@@ -162,7 +162,7 @@ class NodeAgent:
 
         def edit(node: Object) -> None:
             for key, counts in zip(("capacity", "allocatable"), shown, strict=True):
-                node["status"][key] |= {name: str(count) for name, count in counts.items()}
+                node["status"][key] |= {name: canonical(count) for name, count in counts.items()}
 
         while not self._stopped.is_set():
             with suppress(TimeoutError):

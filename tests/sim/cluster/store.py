@@ -33,6 +33,7 @@ from sim.cluster.kinds import (
     not_found,
     not_simulated,
     set_defaults,
+    set_quantities,
     validate,
 )
 
@@ -120,6 +121,7 @@ class Store:
         if plural != "nodes":
             body.pop("status", None)
         set_defaults(kind, body)
+        set_quantities(kind, body)
         validate(kind, body)
         with self._changed:
             if kind.namespaced and ("", namespace) not in self._objects["namespaces"]:
@@ -171,6 +173,7 @@ class Store:
             kept = ("uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
             new["metadata"] = new["metadata"] | {key: old["metadata"][key] for key in kept if key in old["metadata"]}
             set_defaults(kind, new)
+            set_quantities(kind, new)
             validate(kind, new, old)
             if "generation" in new["metadata"] and new.get("spec") != old.get("spec"):
                 new["metadata"]["generation"] += 1

@@ -383,7 +383,7 @@ class TestWorkloads:
         api.call("PATCH", "/api/v1/nodes/n1", {"metadata": {"labels": {"only": "here"}}}, MERGE)
         only = {"spec": {"template": {"spec": {"nodeSelector": {"only": "here"}}}}}
         api.call("PATCH", f"{APPS}/daemonsets/agents", only, MERGE)
-        until(lambda: [item["spec"]["nodeName"] for item in pods_of(api, "agents")] == ["n1"], "n2 to be left")
+        until(lambda: [item["spec"].get("nodeName") for item in pods_of(api, "agents")] == ["n1"], "n2 to be left")
         assert api.call("DELETE", f"{APPS}/daemonsets/agents")[0] == 200
         until(lambda: not pods_of(api, "agents"), "the pods to be collected")
 
@@ -633,10 +633,12 @@ class TestLife:
 
         kubelet = cluster.nodes["n2"].kubelet
         with kubelet._changed:
-            kubelet._devices["example.org/dev"] = {"a": Device(HEALTHY), "b": Device("Unhealthy")}
+            kubelet._devices["example.org/dev"] = {str(n): Device("Unhealthy") for n in range(999)} | {
+                "a": Device(HEALTHY)
+            }
             kubelet._changed.notify_all()
         until(lambda: api.get("/api/v1/nodes/n2")["status"]["allocatable"].get("example.org/dev") == "1", "the device")
-        assert api.get("/api/v1/nodes/n2")["status"]["capacity"]["example.org/dev"] == "2"
+        assert api.get("/api/v1/nodes/n2")["status"]["capacity"]["example.org/dev"] == "1k"
         wish = {"resources": {"limits": {"example.org/dev": "2"}}}
         api.create(PODS, pod("refused", "true", container=wish, nodeName="n2"))
         assert finished(api, "refused") == "Failed"

@@ -239,6 +239,64 @@ def anonymous(api: Api) -> Any:
     return shape(api.with_token("wrong").call("GET", f"{NS}/configmaps"))
 
 
+_AMOUNTS = (
+    *("0", "1", "64", "100", "999", "1000", "1840", "2000", "1500k", "1000000", "1.5k", "0.5", "100m", "1000m"),
+    *(
+        "0.0000000001",
+        "1e3",
+        "5e1",
+        "1Ki",
+        "1000Ki",
+        "1024Ki",
+        "64Mi",
+        "512Gi",
+        "0.5Gi",
+        "1.5Gi",
+        "0.5Ki",
+        "100E",
+        1000,
+        0.5,
+    ),
+)
+
+
+def quantities(api: Api) -> Any:
+    """As they stand in a container's limits, a workload's template, a node's status and a quota."""
+    resources = {"resources": {"limits": {"nvidia.com/gpu": "1000", "cpu": 2000, "memory": "2048Mi"}}}
+    api.create(f"{NS}/pods", pod("amounts", container=resources))
+    set_ = workload("DaemonSet", "amounts", {"app": "x"})
+    set_["spec"]["template"]["spec"]["initContainers"] = [
+        {"name": "i", "image": "i", "resources": {"requests": {"cpu": "0.10"}}}
+    ]
+    api.create(f"{APPS}/daemonsets", set_)
+    api.create("/api/v1/nodes", body("v1", "Node", "amounts"))
+    told = {"allocatable": {"example.org/a": "1000"}, "capacity": {"example.org/a": "2000"}}
+    api.call("PATCH", "/api/v1/nodes/amounts/status", {"status": told}, MERGE)
+    hard = {f"requests.example.org/a{number}": amount for number, amount in enumerate(_AMOUNTS)}
+    api.create(f"{NS}/resourcequotas", body("v1", "ResourceQuota", "amounts", spec={"hard": hard}))
+    api.call("PATCH", f"{NS}/resourcequotas/amounts", {"spec": {"hard": {"pods": "1e3"}}}, MERGE)
+    used = {"status": {"hard": {"pods": "1000"}, "used": {"pods": "3000"}}}
+    api.call("PATCH", f"{NS}/resourcequotas/amounts/status", used, MERGE)
+    quota = api.get(f"{NS}/resourcequotas/amounts")
+    paths = (
+        f"{NS}/pods/amounts",
+        f"{APPS}/daemonsets/amounts",
+        "/api/v1/nodes/amounts",
+        f"{NS}/resourcequotas/amounts",
+    )
+    limited, template, node = (api.get(path) for path in paths[:3])
+    for path in paths:
+        api.call("DELETE", path, {"gracePeriodSeconds": 0})
+    return [
+        limited["spec"]["containers"][0]["resources"]["limits"],
+        template["spec"]["template"]["spec"]["initContainers"][0]["resources"],
+        [node["status"][key]["example.org/a"] for key in ("allocatable", "capacity")],
+        [(str(amount), quota["spec"]["hard"][name]) for name, amount in hard.items()],
+        quota["spec"]["hard"]["pods"],
+        quota["status"],
+    ]
+
+
 ROLE_REF = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
 STEPS: dict[str, Step] = {
     "not authenticated": anonymous,
@@ -363,6 +421,10 @@ STEPS: dict[str, Step] = {
     "node": request("POST", "/api/v1/nodes", body("v1", "Node", "n", metadata={"labels": {"a": "b"}})),
     "node status": request("PATCH", "/api/v1/nodes/n/status", {"status": {"capacity": {"nvidia.com/gpu": "8"}}}, MERGE),
     "node annotation": request("PATCH", "/api/v1/nodes/n", {"metadata": {"annotations": {"k": "v"}}}, MERGE),
+    "quantities": quantities,
+    "what is no quantity": request(
+        "POST", f"{NS}/pods", pod("q", container={"resources": {"limits": {"cpu": "many"}}})
+    ),
     "lease": request(
         "POST",
         "/apis/coordination.k8s.io/v1/namespaces/conformance/leases",

@@ -438,6 +438,8 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value
     ENTER;
     NEED(pool_lives(pool));
     NEED(value);
+    if (getenv("GPUSIM_FAULTED") != NULL)
+        return ILLEGAL_ADDRESS;  // what every call answers after a kernel's fault
     switch (attribute) {
     case RELEASE_THRESHOLD: *(uint64_t *)value = pool->threshold; return SUCCESS;
     case RESERVED_CURRENT: *(uint64_t *)value = (uint64_t)pool->reserved; return SUCCESS;

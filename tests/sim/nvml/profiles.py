@@ -170,6 +170,11 @@ def t4(node: str = "node") -> Topology:
     return Topology(_system(), [_card(_T4, node, 0, "0000:00:1e.0", 0)])
 
 
+def t4s(node: str = "node") -> Topology:
+    """Ten cards: of what is counted in hundredths of a GPU there are a thousand."""
+    return Topology(_system(), [_card(_T4, node, i, f"0000:00:{0x10 + i:02x}.0", 0) for i in range(10)])
+
+
 def a100_mig(node: str = "node") -> Topology:
     """Four cards, four NVLinks between any two; the first two are cut by MIG, the second with a hole in slot 1."""
     addresses = ("0000:01:00.0", "0000:41:00.0", "0000:81:00.0", "0000:c1:00.0")
@@ -264,6 +269,7 @@ def mixed(node: str = "node") -> Topology:
 
 PROFILES: dict[str, Callable[[str], Topology]] = {
     "t4": t4,
+    "10xt4": t4s,
     "4xa100-mig": a100_mig,
     "4xa100-mig-alike": a100_mig_alike,
     "8xh100": h100,

@@ -1111,8 +1111,18 @@ typedef struct {
 } nvmlGpuInstanceProfileInfo_v2_t;
 _Static_assert(sizeof(nvmlGpuInstanceProfileInfo_v2_t) == 0x98, "nvmlGpuInstanceProfileInfo_v2_t as nvml.h has it");
 
+// A kind of profile that is younger than the driver is no argument to it, as real ones of each age have it: here, one
+// above all that the file names.
 static nvmlReturn_t give_profile(const struct gpu *gpu, unsigned kind, nvmlGpuInstanceProfileInfo_v2_t *info) {
-    for (int i = 0; i < state->migprofile_count && gpu->mig != ABSENT; i++) {
+    int64_t newest = 0;
+    if (gpu->mig == ABSENT)
+        return NOT_SUPPORTED;
+    for (int i = 0; i < state->migprofile_count; i++)
+        if (state->migprofiles[i].nvml > newest)
+            newest = state->migprofiles[i].nvml;
+    if (kind > newest)
+        return INVALID_ARGUMENT;
+    for (int i = 0; i < state->migprofile_count; i++) {
         const struct migprofile *profile = &state->migprofiles[i];
         if (profile->nvml != kind || strcmp(profile->model, gpu->model) != 0)
             continue;

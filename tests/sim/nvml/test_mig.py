@@ -24,7 +24,8 @@ def profiles(handle: Any) -> dict[str, Any]:
     for kind in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
             info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, kind)
-        except pynvml.NVMLError_NotSupported:
+        # The second of kinds that are younger than the driver.
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_InvalidArgument):
             continue
         found[info.name.removeprefix("MIG ")] = info
     return found

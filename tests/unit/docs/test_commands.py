@@ -24,7 +24,9 @@ DAEMONS = "roles/gpu_plugins/files/kube_accel"
 RUN_BY = {
     r"make demo": "tests/demo/test_interrupt.py",
     r"make test": ".ci/run",
+    r"make image": "tests/bundle/test_bundle.py",
     r"make bundle|.*/install\.sh /opt/accel-kubernetes": "tests/bundle/test_bundle.py",
+    r"ansible-builder build --tag \S+": "tests/awx/test_environment_image.py",
     r"ansible-galaxy collection (build|install \S+)": "tests/playbooks/test_tarball.py",
 }
 """What a test runs, word for word or as the same steps."""
@@ -35,7 +37,6 @@ BY_HAND = {
     r"dmesg( \| grep -iE? (\S+|'[^']+'))?": "reads, on a host with a GPU",
     r"cat /proc/PID/cgroup": "reads, on a host with a GPU",
     r"sha256sum \S+": "reads",
-    r"ansible-builder build --tag \S+": "tests/awx reads what it would build from; an image takes a registry",
     r"podman push \S+": "sends it there",
     r"export CONTROLLER_HOST=\S+ CONTROLLER_OAUTH_TOKEN=\S+": "names an AWX",
     r"tar -xf accel-kubernetes-[\d.]+-amd64\.tar -C /srv": "unpacks",
@@ -54,13 +55,14 @@ def commands() -> Iterator[tuple[Path, str]]:
 
 
 def playbook(words: list[str]) -> None:
-    """Its options are Ansible's, its playbooks and variables ours."""
+    """Its options are Ansible's, its playbooks and variables ours; ours are told the inventory."""
     cli = PlaybookCLI(words)
     cli.init_parser()
     cli.parser.parse_args(words[1:])
     for name in (word for word in words if word.startswith("accel.kubernetes.")):
         path = ROOT / f"playbooks/{name.removeprefix('accel.kubernetes.')}.yml"
         assert path.exists(), f"no playbook {name}"
+        assert "-i" in words, f"{name} without -i: localhost gets none of the inventory's variables"
         tests = [*ROOT.glob("tests/**/*.py"), *ROOT.glob("molecule/*/*.yml")]
         assert any(name in each.read_text() for each in tests), f"no test runs {name}"
         known = set(re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", path.read_text())) | {"gpu_mode"}
@@ -149,10 +151,11 @@ def test_a_command_is_run_by_a_test_or_is_right_as_far_as_can_be_told(command: s
     "command",
     [
         "make coffee",
-        "ansible-playbook accel.kubernetes.fly",
-        "ansible-playbook accel.kubernetes.site --chek",
-        "ansible-playbook accel.kubernetes.site -e gpu_plugin_image=x",
-        """ansible-playbook accel.kubernetes.report -e '{"report_prize": 1}'""",
+        "ansible-playbook -i inventory.yml accel.kubernetes.fly",
+        "ansible-playbook -i inventory.yml accel.kubernetes.site --chek",
+        "ansible-playbook -i inventory.yml accel.kubernetes.site -e gpu_plugin_image=x",
+        """ansible-playbook -i inventory.yml accel.kubernetes.report -e '{"report_prize": 1}'""",
+        "ansible-playbook accel.kubernetes.inspect",
         "kubectl inspect gpu --detail-pods NODE",
         "kubectl -n kube-system logs -l app.kubernetes.io/name=kube-accel-extnder",
         "kubectl -n kube-system get configmap kube-accel-qouta",
@@ -172,3 +175,42 @@ def test_a_wrong_command_is_seen(command: str) -> None:
 def test_commands_are_found_in_every_kind_of_page() -> None:
     found = {str(page.relative_to(ROOT)): command for page, command in commands()}
     assert {"README.md", "docs/report.md", "docs/runbooks/GpuLost.md", "roles/driver/README.md"} <= set(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_playbook_in_a_sentence_is_told_the_inventory_too(page: Path) -> None:
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    told = re.findall(r"`(ansible-playbook [^`]*accel\.kubernetes\.[^`]*)`", prose)
+    assert [command for command in told if " -i " not in command] == []
+
+
+def test_the_quickstart_makes_the_image_that_its_inventory_names() -> None:
+    (text,) = re.findall(r"^```yaml\n# inventory\.yml\n(.*?)^```", PAGES[0].read_text(), re.MULTILINE | re.DOTALL)
+    told = [command for page, command in commands() if page == PAGES[0]]
+    (site,) = [place for place, command in enumerate(told) if command.endswith("accel.kubernetes.site")]
+    assert "make image" in told[:site]
+    everywhere = yaml.safe_load(text)["all"]["vars"]
+    assert "gpu_plugins_image" not in everywhere, "nobody publishes one"
+    (parts,) = everywhere["gpu_plugins_image_assemble"].values()
+    left = {"base": "kube-accel.tar", "wheels": "image/wheels", "native": "image/native"}
+    assert parts.keys() == left.keys()
+    for key, path in left.items():
+        assert path in (ROOT / "tests/tools/image.sh").read_text().partition("set -e")[0]
+        assert f"/.build/{path}" in str(parts[key])
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("playbooks/*.yml")), ids=lambda path: path.name)
+def test_what_a_playbook_may_be_told_is_in_the_docs(path: Path) -> None:
+    text = path.read_text()
+    asked = set(re.findall(rf"\b({path.stem}_\w+) \| default\(", text))
+    own = set(re.findall(rf"^ +(?:register: )?({path.stem}_\w+)(?::|$)", text, re.MULTILINE))
+    docs = "\n".join(page.read_text() for page in PAGES)
+    assert [name for name in sorted(asked - own) if not re.search(rf"\b{name}\b", docs)] == []
+
+
+def test_a_page_that_takes_plugins_away_has_a_report_taken_first() -> None:
+    pages = [
+        page for page in (ROOT / "docs").glob("*.md") if re.search(r"`uninstall\.yml|by `uninstall`", page.read_text())
+    ]
+    assert len(pages) > 3
+    assert [page.name for page in pages if "ake a report first" not in page.read_text()] == []

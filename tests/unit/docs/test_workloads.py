@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from kube_accel.model import Mode
+from kube_accel.sharing import request
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, mode_of
 from kube_accel.sharing.request import RequestRefused, pod_request
 
@@ -52,6 +53,13 @@ def modes_asked(document: Any) -> list[Mode]:
     return asked
 
 
+def runtime_classes(document: Any) -> set[str]:
+    """Those that are named anywhere in an object of any kind."""
+    parts = document.values() if isinstance(document, dict) else document if isinstance(document, list) else []
+    named = {document["runtimeClassName"]} if isinstance(document, dict) and "runtimeClassName" in document else set()
+    return named.union(*map(runtime_classes, parts))
+
+
 def blocks(path: Path) -> Iterator[Any]:
     """The objects in the YAML blocks of a page; parts of objects are not meant."""
     for text in re.findall(r"^ *```yaml\n(.*?)^ *```", path.read_text(), re.MULTILINE | re.DOTALL):
@@ -66,6 +74,9 @@ def test_an_example_asks_for_what_nodes_offer_and_says_what_it_needs(path: Path)
     needed = re.search(r"^# Needs: .*?gpu_mode (\w+)", text, re.MULTILINE | re.DOTALL)
     assert needed is not None
     assert {mode.value for mode in modes_asked(documents)} == {needed[1]}
+    if needed[1] == Mode.PGPU.value:
+        # Nodes without CDI give GPUs to containers of NVIDIA's runtime alone.
+        assert "nvidia" in runtime_classes(documents) or "container_runtime_default: true" in text
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
@@ -76,8 +87,19 @@ def test_a_page_asks_for_what_nodes_offer(path: Path) -> None:
 def test_the_guide_to_modes_shows_a_pod_for_each() -> None:
     pods = [each for each in blocks(ROOT / "docs/modes.md") if each.get("kind") == "Pod"]
     assert set(modes_asked(pods)) == set(Mode)
+    assert all("nvidia" in runtime_classes(pod) for pod in pods if Mode.PGPU in modes_asked(pod))
     names = {name for pod in pods for limits in limits_of(pod) for name in limits}
     assert {WHOLE_GPU_RESOURCE, f"{WHOLE_GPU_RESOURCE}.shared"} | SHARED < names
+
+
+def test_the_guide_to_modes_names_every_annotation_that_chooses_gpus_with_an_example() -> None:
+    page = (ROOT / "docs/modes.md").read_text()
+    told = dict(re.findall(r"^\| `(kube-accel\.io/[\w-]+)` \| `([^`]+)` \| .+ \|$", page, re.MULTILINE))
+    known = {value for value in vars(request).values() if isinstance(value, str) and value.startswith("kube-accel.io/")}
+    assert set(told) == known
+    asks = {"spec": {"containers": [{"name": "it", "resources": {"limits": {"aliyun.com/gpu-mem": 4}}}]}}
+    for name, value in told.items():
+        assert pod_request({**asks, "metadata": {"annotations": {name: value}}}) != pod_request(asks), name
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,13 @@ class FractionNode:
             rows = file.execute("SELECT pod, container, gpu, cores, until FROM allocations ORDER BY id").fetchall()
         return [(pod, name, self.uuids.index(gpu), cores, until is not None) for pod, name, gpu, cores, until in rows]
 
+    def running(self) -> list[tuple[str, str, int, int, bool]]:
+        """Of the ledger, what has not ended.
+
+        A pod that kubelet listed between its container's two resources may have a row of that moment besides.
+        """
+        return [row for row in self.ledger() if not row[4]]
+
     def refusals(self) -> list[tuple[str, str, int]]:
         """Pod, reason, how many allocations."""
         statement = "SELECT pod, reason, count FROM refusals JOIN allocations ON allocation = id WHERE count > 0"

@@ -94,6 +94,18 @@ def test_the_label_picks_a_configuration_live(host: ConfiguredHost) -> None:
     assert host.events() == []
 
 
+def test_a_configuration_that_cannot_be_kept_is_applied_all_the_same(host: ConfiguredHost) -> None:
+    (host.root / "state/configuration.json").mkdir(parents=True)
+    host.start_api()
+    host.configs(four=sliced(4), three=sliced(3))
+    host.label("four")
+    plugin = host.configured()
+    host.wait_offered(SHARED, 32)
+    host.label("three")
+    host.wait_offered(SHARED, 24)
+    assert plugin.process.poll() is None
+
+
 def test_what_cannot_be_used_leaves_the_node_as_it_is_and_is_told(host: ConfiguredHost) -> None:
     host.start_api()
     host.configs(good=sliced(4), bad="version: v1\nsharing: {timeslicing: {}}")

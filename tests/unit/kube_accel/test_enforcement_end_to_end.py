@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kube_accel.enforce import policy as layouts
-from kube_accel.enforce.policy import Limit, Policy
+from kube_accel.enforce.policy import Feedback, Limit, Policy
 from kube_accel.model import Mode
 from sim.cluster.kinds import ApiError
 from sim.kubelet import ContainerAllocation, ContainerStartError
@@ -100,6 +100,19 @@ def test_an_init_container_has_the_limits_that_its_pod_asks_for(make: Make) -> N
     node.kubelet.run(pod)
     assert told(got["first"]).limits == (Limit(node.uuids[1], 4 * GIB, 20),)
     assert told(got["app"]).limits == (Limit(node.uuids[1], 2 * GIB, 30),)
+
+
+def test_an_init_container_is_not_limited_by_those_of_pods_that_run(make: Make) -> None:
+    node = make()
+    before = node.pod("before", {"app": (30, 8)}, init={"first": (1, 16)}, assigned={"first": (1,), "app": (1,)})
+    node.kubelet.admit(before)
+    node.kubelet.run(before)
+    node.store.edit("pods", NAMESPACE, "before", lambda pod: pod["status"].update(phase="Running"))
+    wait(lambda: ("before", "app", 1, 30, False) in node.running(), "a pod that runs")
+    pod = node.pod("p", {"app": (30, 8)}, init={"first": (20, 16)}, assigned={"first": (1,), "app": (1,)})
+    got = node.kubelet.admit(pod)
+    node.kubelet.run(pod)
+    assert told(got["first"]).limits == (Limit(node.uuids[1], 4 * GIB, 20),)
 
 
 def test_memory_alone_is_limited_in_mode_cgpu(make: Make) -> None:
@@ -200,6 +213,15 @@ def test_tenants_of_one_gpu_are_told_what_nvml_sees(make: Make) -> None:
     assert told(got["a"]).feedback[0].busy_permille in (0, 400)
     wait(lambda: told(got["b"]).feedback and told(got["b"]).feedback[0].uncounted_bytes == 0, "the neighbour's")
     assert told(got["b"]).feedback[0].others_permille in (0, 400)
+    node.kill()
+    before = told(got["a"]).feedback_at_ns
+    node.start()
+    # Memory that is used already when a container is looked at first counts from the second look on.
+    wait(
+        lambda: told(got["a"]).feedback_at_ns > before and told(got["a"]).feedback == (Feedback(with_process, 400, 0),),
+        "feedback of the plugin's successor",
+    )
+    wait(lambda: told(got["b"]).feedback == (Feedback(0, 0, 400),), "the neighbour's")
 
 
 def test_a_node_that_can_enforce_nothing_says_why_and_offers_nothing(make: Make) -> None:

@@ -58,7 +58,7 @@ def test_a_share_is_of_the_gpu_that_was_assigned_and_of_one_gpu(make: Make) -> N
     annotation = node.annotation()
     assert annotation is not None
     assert (annotation.mode, annotation.memory_unit) == (Mode.VGPU, 256 << 20)
-    assert sorted(node.ledger()) == [(f"p{n}", "main", g, 30, False) for n, g in enumerate((5, 2, 5, 7))]
+    assert sorted(node.running()) == [(f"p{n}", "main", g, 30, False) for n, g in enumerate((5, 2, 5, 7))]
     assert node.terminate() == 0
 
 
@@ -169,7 +169,7 @@ def test_without_an_api_server_a_container_still_gets_one_gpu(make: Make) -> Non
     for number in range(6):
         pod = node.pod(f"p{number}", {"main": (40, 100)})
         node.gpu_of(node.kubelet.admit(pod)["main"])
-    wait(lambda: len(node.ledger()) == 6, "the ledger")
+    wait(lambda: len(node.running()) == 6, "the ledger")
     assert node.annotation() is None
 
 
@@ -238,7 +238,7 @@ def test_of_two_pods_that_kubelet_gave_the_same_devices_the_first_to_start_has_t
     assert not node.removed("elder")
     node.end(younger)
     node.kubelet.run(elder)
-    wait(lambda: [row[0] for row in node.ledger() if not row[4]] == ["elder"], "the ledger")
+    wait(lambda: [row[0] for row in node.running()] == ["elder"], "the ledger")
     wait(lambda: node.held().keys() == {("elder", "main")}, "the annotation")
 
 
@@ -262,7 +262,7 @@ def test_a_killed_plugin_adopts_what_runs_and_a_lost_ledger_is_filled_again(make
     pods = [node.pod(f"p{n}", {"main": (60, 40)}, assigned={"main": (n,)}) for n in range(3)]
     for pod in pods:
         node.kubelet.admit(pod)
-    wait(lambda: len(node.ledger()) == 3, "the ledger")
+    wait(lambda: len(node.running()) == 3, "the ledger")
     node.kill()
     ledger = node.root / "state/ledger.db"
     for path in node.root.glob("state/ledger.db*"):
@@ -304,7 +304,7 @@ def test_an_upgrade_goes_on_where_the_old_plugin_was(make: Make) -> None:
     wait(lambda: node.healthy() == set(node.uuids), "healthy GPUs")
     after = node.pod("after", {"main": (60, 40)}, assigned={"main": (4,)})
     assert node.gpu_of(node.kubelet.admit(after)["main"]) != 4
-    wait(lambda: len([row for row in node.ledger() if not row[4]]) == 2, "one ledger for both")
+    wait(lambda: len(node.running()) == 2, "one ledger for both")
 
 
 def test_plugins_of_two_modes_take_turns(make: Make) -> None:
@@ -405,11 +405,11 @@ class Mps:
     def __init__(self, node: FractionNode, stack: ExitStack) -> None:
         self.node = node
         self.root = node.root / "mps"
-        (self.root / "shm").mkdir(parents=True)
         self.program = mps.install(node.root / "bin")
         node.validated = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
         node.extra = [*node.validated, "--mps-interval", "2"]
         for gpu in range(len(node.uuids)):
+            (self.root / node.uuids[gpu] / "shm").mkdir(parents=True)
             self.start(gpu)
             stack.callback(self.stop, gpu)
 
@@ -455,9 +455,15 @@ def test_mps_shares_get_their_control_daemon_and_their_limits(daemons: Mps) -> N
     }
     mounts = {mount.container_path: mount.host_path for mount in got.mounts}
     visible = f"/var/run/nvidia-container-devices/{node.uuids[3]}"
-    assert mounts == {visible: "/dev/null", pipe: pipe, "/dev/shm": str(daemons.root / "shm")}
-    pair = node.kubelet.admit(node.pod("pair", {"main": (200, 0)}, assigned={"main": (0, 1)}))["main"]
-    assert set(pair.envs) == {"NVIDIA_VISIBLE_DEVICES"}
+    assert mounts == {visible: "/dev/null", pipe: pipe, "/dev/shm": str(daemons.root / node.uuids[3] / "shm")}
+    whole = node.kubelet.admit(node.pod("whole", {"main": (100, 0)}, assigned={"main": (0,)}))["main"]
+    assert whole.envs["CUDA_MPS_PIPE_DIRECTORY"] == str(daemons.pipe(0))
+
+
+def test_mps_serves_no_container_from_several_gpus(daemons: Mps) -> None:
+    node = daemons.node
+    with pytest.raises(AdmissionError, match="these are of 2 GPUs, and a process uses one through MPS"):
+        node.kubelet.admit(node.pod("pair", {"main": (200, 0)}, assigned={"main": (0, 1)}))
 
 
 def test_a_gpu_whose_mps_daemon_is_gone_is_withdrawn_and_its_pods_are_told(daemons: Mps) -> None:
@@ -498,6 +504,15 @@ def test_validate_knows_the_control_daemons_and_their_compute_mode(daemons: Mps)
     failed = node.validate("Exclusive_Process")[-1]
     assert failed.startswith("fail  mps: GPU 3: no live MPS control daemon in ")
     assert f"systemctl status kube-accel-mps@{node.uuids[3]}" in failed
+
+
+def test_validate_looks_whether_selinux_lets_containers_use_mps(daemons: Mps) -> None:
+    node = daemons.node
+    (node.root / "sys/fs/selinux").mkdir(parents=True)
+    (node.root / "sys/fs/selinux/enforce").touch()
+    (warned,) = node.validate("Exclusive_Process")
+    assert warned.startswith(f"warn  mps: SELinux may keep containers from MPS: {daemons.root}/")
+    assert "chcon system_u:object_r:container_file_t:s0" in warned
 
 
 def test_a_server_that_dies_without_a_word_is_told_to_its_pods_and_the_gpu_comes_back(daemons: Mps) -> None:

@@ -32,7 +32,7 @@ def kubectl(tmp_path: Path) -> Path:
     command = tmp_path / "kubectl"
     command.write_text(KUBECTL)
     command.chmod(0o755)
-    tell(command, [node("a", {0: (TRAIN,)})], [pod("train", SHARE, "a"), pod("late", SHARE)])
+    tell(command, [node("a", {0: (TRAIN,)})], [pod("train", SHARE, "a"), pod("late", SHARE), plugin("a")])
     return command
 
 
@@ -65,14 +65,18 @@ def test_the_cluster_is_chosen_as_with_kubectl(kubectl: Path) -> None:
 
 
 def test_what_is_not_known_is_an_exit_code_of_its_own(kubectl: Path) -> None:
-    tell(kubectl, [node("a", None)], [])
+    tell(kubectl, [node("a", None)], [plugin("a")])
     done = run(kubectl)
     assert done.returncode == 3
     assert "NOT KNOWN: node a: kubelet has not told who holds what" in done.stdout
+    tell(kubectl, [node("a", {0: (TRAIN,)})], [plugin("b", "gpu"), pod("train", SHARE, "a")])
+    done = run(kubectl, "--plugins-namespace=gpu")
+    assert done.returncode == 3
+    assert "NOT KNOWN: node a: no plugin of it runs in gpu, and this was last told" in done.stdout
 
 
 def test_what_is_used_is_asked_of_the_plugins(kubectl: Path) -> None:
-    tell(kubectl, [node("a", {0: (TRAIN,)})], [plugin("a"), plugin("b", namespace="team")])
+    tell(kubectl, [node("a", {0: (TRAIN,)})], [plugin("a"), plugin("b", namespace="team"), pod("train", SHARE, "a")])
     done = run(kubectl, "-d", "--used")
     assert done.returncode == 3
     assert "NOT KNOWN: node a: what is used: " in done.stdout
@@ -120,11 +124,25 @@ def test_it_watches_until_it_is_interrupted(kubectl: Path) -> None:
     assert process.wait(60) == 0
 
 
+def test_it_watches_on_when_kubectl_fails_once(kubectl: Path) -> None:
+    nodes = kubectl.with_name("kubectl.nodes")
+    text = nodes.read_text()
+    nodes.write_text("{}")
+    process = subprocess.Popen(command(kubectl, "--watch=0.1"), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert any("kube-accel inspect: " in line and "get nodes: not a list" in line for line in process.stdout)
+    nodes.write_text(text)
+    assert any(line.startswith("NAME ") for line in process.stdout)
+    process.send_signal(signal.SIGINT)
+    process.stdout.read()
+    assert process.wait(60) == 0
+
+
 @pytest.mark.parametrize(("name", "shown"), [("gpu", ["a", "b"]), ("cgpu", ["b"])])
 def test_it_is_a_plugin_of_kubectl(kubectl: Path, name: str, shown: list[str]) -> None:
     from kube_accel.model import Mode
 
-    tell(kubectl, [node("a", {}), node("b", {}, mode=Mode.CGPU)], [])
+    tell(kubectl, [node("a", {}), node("b", {}, mode=Mode.CGPU)], [plugin("a"), plugin("b")])
     code = f"import sys; from kube_accel.cli.inspect import kubectl_inspect_{name} as run; sys.exit(run())"
     environment = {**os.environ, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
     done = subprocess.run(

@@ -234,6 +234,13 @@ def test_a_whole_gpu_is_its_containers(host: Host) -> None:
     assert page.value(families.ALLOCATE_REQUESTS, resource=RESOURCE, outcome="ok") == 1
     assert page.value(families.PLUGIN_HEALTHY_AT, resource=RESOURCE) > 0
     assert page.value(families.GPU_UNALLOCATED, uuid=uuid) == 0
+    with edit(host.conf) as topology:
+        topology.set_load(host.uuids.index(uuid), 50, used=1 << 30)
+    plugin.kill()
+    successor = serving(host)
+    page = until(lambda: scrape(successor), lambda page: page.of(families.CONTAINER_USED), "the pod")
+    assert page.value(families.CONTAINER_USED, pod="train") == 1 << 30
+    assert page.value(families.CONTAINER_PEAK, pod="train") == 3 << 30
 
 
 def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:

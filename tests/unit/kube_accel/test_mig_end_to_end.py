@@ -16,7 +16,7 @@ from sim.kubelet import Container, ContainerAllocation, PodSpec
 from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology
-from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, held, inventory
+from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, events, held, inventory
 from waiting import wait
 
 
@@ -102,13 +102,20 @@ def test_equal_devices_are_gpus(host: MigHost) -> None:
         alike = PROFILES["4xa100-mig-alike"]("node")
         topology.gpus, topology.gpu_instances, topology.migs = alike.gpus, alike.gpu_instances, alike.migs
 
+    server = host.api_server()
     plugin = host.plugin("--mig-strategy", "single", "--proc-root", str(host.root / "proc"))
-    wait(lambda: "not in MIG mode" in plugin.probe("/readyz")[1], "/readyz")
+    wait(lambda: "several profiles" in plugin.probe("/readyz")[1], "/readyz")
     assert host.offered() == {}
     host.edit(cut_alike)
     host.wait_offered(gpu=28)
     plugin.wait_ready()
     assert host.get("one", "gpu", 2).envs["NVIDIA_VISIBLE_DEVICES"].count("MIG-") == 2
+
+    empty(host, 2)
+    host.wait_offered(gpu=21)
+    said = f"Warning GpuNotOffered MIG strategy single: GPU 2 ({host.uuids[2]}) has no MIG devices"
+    wait(lambda: any(event.startswith(said) for event in events(server)), "the event")
+    plugin.wait_ready()
 
 
 def test_without_a_strategy_gpus_are_gpus(host: MigHost) -> None:

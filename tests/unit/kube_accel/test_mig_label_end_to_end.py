@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from kube_accel.plugin.mignode import CORDON, LABEL, STATE_LABEL
+from kube_accel.plugin.mignode import CORDON, LABEL, STATE_LABEL, TEXT, checksum
 from sim.cluster.kinds import Object
 from sim.kubelet import Container, PodSpec
 from sim.nvml.topology import Topology
 from unit.kube_accel.api_host import NODE, ApiHost
-from unit.kube_accel.test_mig_end_to_end import MigHost
+from unit.kube_accel.test_mig_end_to_end import MigHost, empty
 from unit.kube_accel.test_plugin_end_to_end import Plugin
 from waiting import wait
 
@@ -62,6 +62,10 @@ class LabelledHost(ApiHost, MigHost):
             node["metadata"]["labels"] |= {} if name is None else {LABEL: name}
 
         self.store.edit("nodes", "", NODE, edit)
+
+    def take_back(self) -> None:
+        """Say pending, as the role does."""
+        self.store.edit("nodes", "", NODE, lambda node: node["metadata"]["labels"].update({STATE_LABEL: "pending"}))
 
     @property
     def node(self) -> Object:
@@ -161,6 +165,20 @@ def test_a_plugin_that_starts_again_leaves_what_is_right(host: LabelledHost) -> 
     assert Topology.load(host.conf).migs == devices
 
 
+def test_devices_that_a_reset_took_are_made_anew(host: LabelledHost) -> None:
+    host.label("large")
+    host.cutting()
+    host.wait_state("success")
+    host.wait_offered(**LARGE)
+    assert host.run("quiesce").returncode == 0
+    empty(host, 2)
+    assert host.run("quiesce", "--resume").returncode == 0
+    wait(lambda: host.geometry()[2] == ["3g.20gb"] * 2, "the devices")
+    host.wait_offered(**LARGE)
+    wait(lambda: host.free, "the end of the cordon")
+    host.wait_state("success")
+
+
 def test_what_cannot_be_had_leaves_the_gpus_as_they_are(host: LabelledHost) -> None:
     before = host.geometry()
     host.label("gone")
@@ -175,6 +193,26 @@ def test_what_cannot_be_had_leaves_the_gpus_as_they_are(host: LabelledHost) -> N
     host.label("large")
     host.wait_event("MigConfigFailed", "mig-configs.yaml cannot be read")
     assert host.geometry() == before
+
+
+def test_the_state_is_told_anew_to_who_takes_it_back_and_of_which_configurations_it_is(host: LabelledHost) -> None:
+    def told() -> str:
+        found: str = host.node["metadata"]["annotations"][TEXT]
+        return found
+
+    host.label("large")
+    host.cutting()
+    host.wait_state("success")
+    assert told() == checksum(json.dumps(CONFIGS))
+    host.configs.write_text(json.dumps(CONFIGS | {"mig-configs": CONFIGS["mig-configs"] | {"large": []}}))
+    host.take_back()
+    host.wait_state("failed")
+    assert told() == checksum(host.configs.read_text())
+    host.take_back()
+    host.wait_state("failed")
+    host.label(None)
+    host.wait_state(None)
+    assert TEXT not in host.node["metadata"]["annotations"]
 
 
 def test_pods_that_hold_what_goes_are_waited_for(host: LabelledHost) -> None:
@@ -215,6 +253,57 @@ def test_pods_that_would_come_back_are_not_evicted(host: LabelledHost) -> None:
     host.wait_event("MigConfigWaiting", "would come back: team/exporter; keep them off the node")
     assert host.free
     assert host.geometry()[1] == ["1g.5gb", "2g.10gb", "3g.20gb"]
+
+
+def test_who_has_the_driver_let_go_of_is_not_disturbed(host: LabelledHost) -> None:
+    before = host.geometry()
+    plugin = host.cutting()
+    host.wait_offered(**FIRST)
+    assert host.run("quiesce").returncode == 0
+    host.label("large")
+    with pytest.raises(AssertionError):
+        wait(lambda: host.state or not host.free or host.geometry() != before, "news", seconds=3)
+    assert [line["state"] for line in plugin.logged() if "state" in line][-1] == "quiesced"
+    assert host.run("quiesce", "--resume").returncode == 0
+    host.wait_state("success")
+    host.wait_offered(**LARGE)
+
+
+def test_a_gpu_that_something_holds_open_is_not_tried_again_at_once(host: LabelledHost) -> None:
+    def told() -> list[str]:
+        lines = [line for line in plugin.logged() if line["message"] == "the node's condition is told"]
+        return [line["status"] for line in lines]
+
+    def let_go() -> int:
+        return sum(line.get("state") == "quiesced" for line in plugin.logged())
+
+    host.edit(lambda topology: topology.add_process(2, 11, mem=0, type="-"))
+    host.label("large")
+    plugin = host.cutting()
+    host.wait_event("MigConfigWaiting", f"{host.uuids[2]} cannot be reset, because something on the host holds it")
+    # The node was changed, and the plugin is woken by that: by its label's change too, which it would come to later.
+    wait(lambda: told()[-1] == "True" and "Unknown" in told(), "the GPUs")
+    before = let_go()
+    host.label("gone")
+    host.wait_state("failed")
+    put_back = let_go() - before
+    assert (before, put_back) == (1, 1)
+
+
+def test_a_disk_that_takes_nothing_is_waited_for_and_the_node_stays_as_it_is(host: LabelledHost) -> None:
+    before = host.geometry()
+    in_the_way = host.root / "state/mig.json"
+    in_the_way.mkdir(parents=True)
+    host.label("large")
+    host.cutting()
+    host.wait_event("MigConfigWaiting", "MIG configuration large waits: [Errno 21] Is a directory")
+    assert host.state == "pending"
+    assert host.free
+    assert host.geometry() == before
+    in_the_way.rmdir()
+    host.wait_state("success")
+    host.wait_offered(**LARGE)
+    assert host.free
 
 
 def half_cut(host: LabelledHost) -> None:
@@ -263,11 +352,41 @@ def test_a_gpu_that_something_holds_open_keeps_the_node_cordoned(host: LabelledH
     assert host.free
 
 
+def reset(topology: Topology) -> None:
+    """GPU 2, whose mode changes with it."""
+    topology.gpus[2].mig, topology.gpus[2].mig_pending = 1, None
+
+
+def test_a_reset_by_hand_does_for_the_reboot(host: LabelledHost) -> None:
+    host.edit(lambda topology: setattr(topology.gpus[2], "mig_reset", 1))
+    host.label("large")
+    host.cutting()
+    host.wait_state("rebooting")
+    assert host.run("quiesce").returncode == 0
+    host.edit(reset)
+    assert host.run("quiesce", "--resume").returncode == 0
+    host.wait_state("success")
+    host.wait_offered(**LARGE)
+    assert host.free
+
+
+def test_a_configuration_that_is_corrected_does_not_wait_for_the_reboot(host: LabelledHost) -> None:
+    host.edit(lambda topology: setattr(topology.gpus[2], "mig_reset", 1))
+    host.label("large")
+    host.cutting()
+    host.wait_state("rebooting")
+    large = [
+        {"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 1}},
+        {"devices": [2], "mig-enabled": False},
+    ]
+    host.configs.write_text(json.dumps(CONFIGS | {"mig-configs": {"large": large}}))
+    host.take_back()
+    host.wait_state("success")
+    assert host.free
+
+
 @pytest.mark.parametrize("takes_effect", [True, False])
 def test_a_mode_that_needs_a_reboot_waits_for_it(host: LabelledHost, takes_effect: bool) -> None:
-    def reset(topology: Topology) -> None:
-        topology.gpus[2].mig, topology.gpus[2].mig_pending = 1, None
-
     host.edit(lambda topology: setattr(topology.gpus[2], "mig_reset", 1))
     host.label("large")
     first = host.cutting()

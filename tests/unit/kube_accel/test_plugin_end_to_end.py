@@ -33,6 +33,7 @@ from sim.nvml.topology import Topology, edit
 from unit.kube_accel.api_server import ApiServer, service_account, serving
 from unit.kube_accel.fraction_node import smi
 from unit.kube_accel.plugin import fakes
+from unit.kube_accel.threads import signal_thread, threads
 from waiting import wait
 
 RESOURCE = "nvidia.com/gpu"
@@ -241,12 +242,19 @@ def test_a_node_hands_out_its_gpus_and_ends_cleanly(host: Host) -> None:
     wait(lambda: held(server) == expected, "the annotation")
     assert inventory(server)["mode"] == "pgpu"
     assert len(inventory(server)["gpus"]) == 8
-    assert [condition["status"] for condition in conditions(server)] == ["True"]
+    wait(lambda: [condition["status"] for condition in conditions(server)] == ["True"], "the condition")
 
     assert plugin.terminate() == 0
     assert [path.name for path in (host.kubelet_root / "device-plugins").iterdir()] == ["kubelet.sock"]
     host.wait_healthy(set())
     assert {"time", "level", "logger", "message"} <= plugin.logged()[0].keys()
+
+
+def test_it_ends_when_another_thread_takes_the_signal(host: Host) -> None:
+    plugin = host.plugin()
+    wait(lambda: plugin.probe("/healthz")[0] == 200, "/healthz")
+    signal_thread(plugin.process.pid, threads(plugin.process.pid)[-1], signal.SIGTERM)
+    assert plugin.exit_code() == 0
 
 
 def test_the_node_is_labelled_and_what_others_set_stays(host: Host) -> None:
@@ -380,7 +388,7 @@ def test_a_restart_repeats_no_event(host: Host) -> None:
     wait(lambda: len(events(server)) == 1, "the event")
     wait(lambda: conditions(server) and conditions(server)[-1]["status"] == "False", "the condition")
     since = conditions(server)[-1]["lastTransitionTime"]
-    wait(lambda: host.uuids[3] in (host.root / "state/told.json").read_text(), "a note of what was told")
+    wait(lambda: f'"bad": {{"{host.uuids[3]}"' in (host.root / "state/told.json").read_text(), "a note of the event")
     plugin.kill()
     host.plugin()
     host.wait_healthy(set(host.uuids) - {host.uuids[3]})

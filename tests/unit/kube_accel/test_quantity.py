@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.quantity import human_bytes, parse_quantity
+from kube_accel.quantity import human_bytes, parse_quantity, whole_units
 
 GIB = 1 << 30
 
@@ -37,6 +37,24 @@ def test_quantities_the_api_server_writes(text: object, value: int) -> None:
 def test_everything_else_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"is not a (quantity|whole number)"):
         parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("1k", 1000),
+        (1000, 1000),
+        ("2M", 2_000_000),
+        ("1500m", 1),
+        ("999m", 0),
+        ("100E", 10**20),
+        ("two", None),
+        ("-1", None),
+        (None, None),
+    ],
+)
+def test_of_what_an_api_server_takes_whole_units_are_counted(text: object, units: int | None) -> None:
+    assert whole_units(text) == units
 
 
 @given(st.text() | st.integers() | st.floats() | st.none() | st.lists(st.integers()))

@@ -44,6 +44,10 @@ class Node:
         """Its ledger is lost."""
         self._meter = Meter(self.mode, None, {})
 
+    def forgets(self, *namespaces: str) -> None:
+        """They had nothing for long enough."""
+        self._meter.forget([payer for payer in self._meter.charges if payer.namespace in namespaces])
+
     def at(self, moment: float, *held: Holding) -> None:
         """From then on these have GPUs, and nobody else."""
         self._meter.see(self._state(moment))

@@ -45,6 +45,7 @@ def test_every_entry_point_is_specified(role: str) -> None:
         "validate",
         "validate_pod",
         "uninstall",
+        "uninstall_preflight",
     }
     files = {path.stem for path in (ROLES / role / "tasks").iterdir()}
     assert set(specs) == public & files

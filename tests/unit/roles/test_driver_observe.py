@@ -122,6 +122,7 @@ def test_packages_are_told_apart_by_who_built_them(eight: Path) -> None:
     assert (seen["vendor"], seen["held"]) == ("distribution", ["nvidia-smi"])
     seen = _observe(eight, dpkg_query=f"echo '{NVIDIA}'")
     assert (seen["packages"], seen["vendor"], seen["held"]) == (["nvidia-open"], "nvidia", [])
+    assert seen["pinning"] == ["nvidia-driver-pinning-580"]
 
 
 def test_packages_of_an_rpm_system(eight: Path) -> None:
@@ -135,7 +136,7 @@ def test_packages_of_an_rpm_system(eight: Path) -> None:
 
 def test_a_host_without_packages(eight: Path) -> None:
     seen = _observe(eight)
-    assert (seen["packages"], seen["vendor"], seen["held"]) == ([], "", [])
+    assert (seen["packages"], seen["vendor"], seen["held"], seen["pinning"]) == ([], "", [], [])
 
 
 def test_a_module_of_debian_has_a_name_of_its_own(eight: Path) -> None:

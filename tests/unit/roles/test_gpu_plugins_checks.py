@@ -14,8 +14,9 @@ from ansible.template import trust_as_template
 
 from kube_accel.plugin.configfile import Configuration, parse
 from kube_accel.sharing.cdi import FILE
+from sim.cluster.kinds import canonical
 
-from .conftest import Evaluate
+from .conftest import ROLES, Evaluate
 
 
 def daemonset(name: str, image: str, container: str = "main", namespace: str = "kube-system") -> dict[str, Any]:
@@ -236,6 +237,7 @@ def test_all_problems_are_said_at_once(evaluate: Evaluate) -> None:
             [pod("share", {"tencent.com/vcuda-core": "30"}), pod("mem", {"aliyun.com/gpu-mem": "3"})],
             ["team/share", "team/mem"],
         ),
+        ([pod("renamed", {"nvidia.com/t4-shared": "1"}), pod("other", {"x-nvidia.com/gpu": "1"})], ["team/renamed"]),
     ],
 )
 def test_pods_that_hold_gpus_are_named(evaluate: Evaluate, pods: list[dict[str, Any]], holders: list[str]) -> None:
@@ -286,6 +288,9 @@ def gpu(memory: int = 80 * GIB, health: str = "healthy", mig: bool = False, capa
         ("vgpu", [gpu(mig=True)], {"tencent.com/vcuda-core": 0, "tencent.com/vcuda-memory": 0}),
         ("mps", [gpu(), gpu(capability="6.1")], {"nvidia.com/mps-core": 100, "nvidia.com/mps-memory": 80}),
         ("cgpu", [gpu(15 * GIB + 1), gpu(health="unknown")], {"aliyun.com/gpu-mem": 15}),
+        ("vgpu", [gpu(46 * GIB)] * 10, {"tencent.com/vcuda-core": 1000, "tencent.com/vcuda-memory": 1840}),
+        ("mps", [gpu(100 * GIB)] * 20, {"nvidia.com/mps-core": 2000, "nvidia.com/mps-memory": 2000}),
+        ("cgpu", [gpu(100 * GIB)] * 10, {"aliyun.com/gpu-mem": 1000}),
     ],
 )
 def test_a_node_must_offer_what_its_usable_gpus_make(
@@ -300,8 +305,8 @@ def test_a_node_must_offer_what_its_usable_gpus_make(
         return done
 
     facts = {"accel_nvml": {"gpus": gpus}}
-    assert complete({name: str(amount) for name, amount in expected.items()}) == all(expected.values())
-    assert not complete({name: str(amount - 1) for name, amount in expected.items()})
+    assert complete({name: canonical(amount) for name, amount in expected.items()}) == all(expected.values())
+    assert not complete({name: canonical(max(amount - 1, 0)) for name, amount in expected.items()})
 
 
 def slicing(replicas: int = 4, default_name: bool = False, **entry: Any) -> dict[str, Any]:
@@ -571,3 +576,60 @@ def test_the_assembled_image_bears_the_version_of_the_daemons() -> None:
     version = tomllib.loads((role / "files/kube_accel/pyproject.toml").read_text())["project"]["version"]
     named = yaml.safe_load((role / "defaults/main.yml").read_text())["gpu_plugins_image_reference"]
     assert named == f"localhost/kube-accel:{version}"
+
+
+def disagreements(evaluate: Evaluate, hosts: dict[str, dict[str, Any]], **variables: Any) -> list[str]:
+    """What is said of these variables of hosts, from the first of them."""
+    given = answers(hostvars=hosts, groups={"gpu_nodes": list(hosts)}, role_path=str(ROLES / "gpu_plugins"))
+    given |= {"inventory_hostname": next(iter(hosts)), **variables}
+    said: list[str] = evaluate("gpu_plugins", "__gpu_plugins_disagreements", {}, **given)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ({"a": {}, "b": {}}, ""),
+        ({"a": {}, "b": {"gpu_plugins_mig_strategy": "mixed"}}, "gpu_plugins_mig_strategy of b is not that of a"),
+        ({"a": {"gpu_plugins_mig_strategy": "mixed"}, "b": {}}, "gpu_plugins_mig_strategy of b is not that of a"),
+        (
+            {"a": {}} | {name: {"gpu_plugins_driver_root": "/run/nvidia/driver"} for name in "bcdef"},
+            "gpu_plugins_driver_root of b, c, d and 2 more is not that of a",
+        ),
+        ({"a": {}, "b": {"gpu_plugins_tolerations": []}}, "gpu_plugins_tolerations of b is not that of a"),
+        # As the default has it, and as another file format writes it.
+        ({"a": {"gpu_plugins_mig_strategy": "none"}, "b": {}}, ""),
+        ({"a": {"gpu_plugins_takeover": "true"}, "b": {"gpu_plugins_takeover": True}}, ""),
+        ({"a": {"gpu_plugins_resources": {"x": 1, "y": 2}}, "b": {"gpu_plugins_resources": {"y": 2, "x": 1}}}, ""),
+        # What is a node's own.
+        (
+            {
+                "a": {"gpu_mode": "vgpu", "gpu_plugins_drain": True, "gpu_plugins_host_root": "/a"},
+                "b": {"gpu_plugins_mig_config": "x", "gpu_plugins_mig_configs": {}, "gpu_plugins_config": "y"},
+                "c": {"gpu_plugins_node_name": "z", "gpu_plugins_taint": {"key": "k"}, "gpu_plugins_mps_multiuser": 0},
+            },
+            "",
+        ),
+        ({"a": {}, "b": {"gpu_plugins_kubeconfig": "/other", "gpu_plugins_mig_strategy": "mixed"}}, ""),
+    ],
+)
+def test_what_the_whole_cluster_has_one_of_is_not_set_for_some_hosts(
+    evaluate: Evaluate, hosts: dict[str, dict[str, Any]], said: str
+) -> None:
+    assert disagreements(evaluate, hosts) == ([said] if said else [])
+
+
+def test_the_image_and_how_the_plugin_cuts_gpus_are_common_where_the_cluster_has_them(evaluate: Evaluate) -> None:
+    images = {"a": {"gpu_plugins_image": "x:1"}, "b": {}}
+    assert disagreements(evaluate, images) == ["gpu_plugins_image of b is not that of a"]
+    assert disagreements(evaluate, images, gpu_plugins_image_assemble={"x86_64": {}}) == []
+    drained = {"a": {}, "b": {"gpu_plugins_drain": True}}
+    assert disagreements(evaluate, drained, gpu_plugins_mig_label=True) == ["gpu_plugins_drain of b is not that of a"]
+
+
+def test_all_that_the_clusters_objects_are_made_of_is_common(evaluate: Evaluate) -> None:
+    given = answers(gpu_plugins_mig_label=True)
+    common = {f"gpu_plugins_{name}" for name in evaluate("gpu_plugins", "__gpu_plugins_common", {}, **given)}
+    templates = ("configs", "daemonset", "dcgm_exporter", "mig_configs", "objects", "rbac", "runtimeclass")
+    text = " ".join((ROLES / f"gpu_plugins/templates/{name}.yml.j2").read_text() for name in templates)
+    assert set(re.findall(r"(?<!_)gpu_plugins_[a-z_]+", text)) - common == set()

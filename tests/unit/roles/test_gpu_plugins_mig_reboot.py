@@ -62,8 +62,8 @@ def host(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(host: Path, reboot: bool) -> subprocess.CompletedProcess[str]:
-    """The role's part that cuts the GPUs, on a node that has been emptied."""
+def run(host: Path, reboot: bool, emptied: bool = False) -> subprocess.CompletedProcess[str]:
+    """The role's part that cuts the GPUs, on a node that has been emptied, or was by who calls it."""
     wanted = {"devices": [0], "mig-enabled": True, "mig-devices": {"1g.18gb": 7}}
     variables: dict[str, Any] = {
         "gpu_plugins_mig_config": "small",
@@ -71,7 +71,7 @@ def run(host: Path, reboot: bool) -> subprocess.CompletedProcess[str]:
         "gpu_plugins_mig_services": [],
         "gpu_plugins_mig_reboot": reboot,
         "gpu_plugins_host_root": str(host),
-        "__gpu_plugins_switching": True,
+        "__gpu_plugins_switching": not emptied,
         # Nobody monitors them.
         "__gpu_plugins_daemonsets": {"resources": []},
         "ansible_python_interpreter": sys.executable,
@@ -87,7 +87,12 @@ def run(host: Path, reboot: bool) -> subprocess.CompletedProcess[str]:
         "gather_facts": False,
         "environment": environment,
         "module_defaults": {"ansible.builtin.reboot": rebooting},
-        "tasks": [{"ansible.builtin.import_role": {"name": "accel.kubernetes.gpu_plugins", "tasks_from": "mig"}}],
+        "tasks": [
+            {
+                "ansible.builtin.include_role": {"name": "accel.kubernetes.gpu_plugins", "tasks_from": "mig"},
+                "vars": {"__gpu_plugins_emptied": emptied},
+            }
+        ],
     }
     (host / "play.json").write_text(json.dumps([play]))
     command = [
@@ -125,3 +130,12 @@ def test_nothing_is_rebooted_unasked(host: Path) -> None:
     assert (host / "boot").read_text() == "first"
     with edit(host / "gpusim.conf") as node:
         assert (node.gpus[0].mig, node.gpus[0].mig_pending) == (0, 1)
+
+
+def test_a_node_that_was_emptied_for_more_is_not_given_back_when_a_cut_fails(host: Path) -> None:
+    with edit(host / "gpusim.conf") as node:
+        node.add_process(0, 11, mem=0)
+    # There is no cluster to ask.
+    done = run(host, reboot=False, emptied=True)
+    assert done.returncode != 0
+    assert "were not cut by the MIG configuration small: in use: GPU 0" in done.stdout

@@ -79,6 +79,11 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
             changed(status={"allocatable": {"nvidia.com/gpu": "1"}}),
             "blocked offer The node offers 1 of 2 nvidia.com/gpu. See the pod of DaemonSet kube-system/nvidia-dev",
         ),
+        (
+            GPUS | {"gpus": [GPU] * 1001},
+            changed(status={"allocatable": {"nvidia.com/gpu": "1k"}}),
+            "blocked offer The node offers 1000 of 1001 nvidia.com/gpu. See the pod",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_node_comes_with_a_remedy(
@@ -113,6 +118,9 @@ def test_quotas_of_our_resources_are_listed_and_those_that_are_spent_told(evalua
             ),
             quota("team-b", {"requests.tencent.com/vcuda-core": "50"}, {"requests.tencent.com/vcuda-core": "30"}),
             quota("team-c", {"requests.nvidia.com/gpu": "0"}, {}),
+            quota("team-r", {"requests.nvidia.com/t4-shared": "4"}, {"requests.nvidia.com/t4-shared": "1"}),
+            quota("team-k", {"requests.nvidia.com/mps-core": "1k"}, {"requests.nvidia.com/mps-core": "1k"}),
+            quota("team-m", {"requests.nvidia.com/gpu": "1500m"}, {"requests.nvidia.com/gpu": "1"}),
             {"metadata": {"name": "new", "namespace": "team-d"}},
         ]
     }
@@ -121,10 +129,14 @@ def test_quotas_of_our_resources_are_listed_and_those_that_are_spent_told(evalua
         ("team-a", "requests.nvidia.com/gpu", 2, 2),
         ("team-b", "requests.tencent.com/vcuda-core", 30, 50),
         ("team-c", "requests.nvidia.com/gpu", 0, 0),
+        ("team-r", "requests.nvidia.com/t4-shared", 1, 4),
+        ("team-k", "requests.nvidia.com/mps-core", 1000, 1000),
+        ("team-m", "requests.nvidia.com/gpu", 1, 1),
     ]
     (said,) = cluster(evaluate, __gpu_plugins_resource_quotas=quotas)
     assert said.startswith(
-        "unstable quota Used up: team-a: requests.nvidia.com/gpu. Raise the namespace's ResourceQuota"
+        "unstable quota Used up: team-a: requests.nvidia.com/gpu, team-k: requests.nvidia.com/mps-core, "
+        "team-m: requests.nvidia.com/gpu. Raise the namespace's ResourceQuota"
     )
 
 
@@ -256,6 +268,10 @@ def tried(evaluate: Evaluate, name: str, node: dict[str, Any] = NODE, **variable
     return evaluate("gpu_plugins", name, {"accel_nvml": GPUS}, **scope | variables)
 
 
+# As an API server writes 1000.
+THOUSAND = changed(status={"allocatable": {"nvidia.com/gpu": "1k"}})
+
+
 def holder(limits: dict[str, str], phase: str = "Running") -> dict[str, Any]:
     container = {"name": "main", "resources": {"limits": limits}}
     return {"metadata": {"name": "p"}, "spec": {"containers": [container, {"name": "x"}]}, "status": {"phase": phase}}
@@ -267,6 +283,8 @@ def holder(limits: dict[str, str], phase: str = "Running") -> dict[str, Any]:
         (NODE, [], {}, ""),
         (NODE, [holder({"nvidia.com/gpu": "1"}), holder({"nvidia.com/gpu": "1"}, "Failed")], {}, ""),
         (NODE, [holder({"nvidia.com/gpu": "2"})], {}, "The node is full, of nvidia.com/gpu too little is left"),
+        (THOUSAND, [holder({"nvidia.com/gpu": "999"})], {}, ""),
+        (THOUSAND, [holder({"nvidia.com/gpu": "1k"})], {}, "The node is full, of nvidia.com/gpu too little is left"),
         (NODE, [], {"ansible_check_mode": True}, "In check mode"),
         (NODE, [], {"__gpu_plugins_trial_daemonset": {"resources": []}}, "does not serve mode pgpu"),
         (NODE, [], {"gpu_mode": "mps"}, "The node does not serve mode mps"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import ROLES, Evaluate
+from .conftest import ROLES, Evaluate, rendered
 
 KINDS = ("Prometheus", "Service", "PodMonitor", "PrometheusRule", "Service", "ConfigMap")
 SELECTOR = {"matchLabels": {"release": "stack"}}
@@ -26,6 +26,7 @@ def looked(*known: str, prometheus: dict[str, Any] | None = None, service: bool 
     return {"results": results}
 
 
+RULE = {"labels": {}, "annotations": {}}
 OPERATED = ("Prometheus", "PodMonitor", "PrometheusRule")
 
 
@@ -77,6 +78,46 @@ def test_retention_is_compared_in_seconds(ask: Any, spec: dict[str, Any], second
 
 
 @pytest.mark.parametrize(
+    ("spec", "short"),
+    [
+        ({}, True),
+        ({"retention": "1d12h"}, True),
+        ({"retention": "1w"}, False),
+        ({"retention": "30d"}, False),
+        ({"retentionSize": "50GB"}, False),
+        ({"retention": "1d", "retentionSize": "50GB"}, True),
+    ],
+)
+def test_samples_are_never_to_be_kept_for_less_than_they_are(ask: Any, spec: dict[str, Any], short: bool) -> None:
+    assert ask("__monitoring_kept_for_less", looked(*OPERATED, prometheus=spec)) is short
+
+
+@pytest.mark.parametrize(
+    ("notes", "retention", "before", "ours"),
+    [
+        ({"before": "24h", "set": "7d"}, "7d", "24h", True),
+        ({"before": "", "set": "7d"}, "7d", "", True),
+        ({"before": "24h", "set": "7d"}, "90d", "90d", False),
+        ({"before": "24h", "set": "7d"}, None, "", False),
+        # A variable that changed since says nothing of what we set.
+        ({"before": "24h", "set": "14d"}, "14d", "24h", True),
+        ({"before": "24h"}, "7d", "24h", True),
+        ({"before": "24h"}, "90d", "90d", False),
+    ],
+)
+def test_retention_that_somebody_set_since_is_theirs(
+    ask: Any, notes: dict[str, str], retention: str | None, before: str, ours: bool
+) -> None:
+    seen = looked(*OPERATED, prometheus={"retention": retention} if retention else {})
+    (prometheus,) = seen["results"][0]["resources"]
+    assert ask("__monitoring_noted", seen) == []
+    prometheus["metadata"]["annotations"] = {f"kube-accel.io/retention-{note}": text for note, text in notes.items()}
+    (noted,) = ask("__monitoring_noted", seen)
+    assert (noted["name"], noted["namespace"], noted["before"], noted["ours"]) == ("main", "observed", before, ours)
+    assert ask("__monitoring_retention_before", seen) == before
+
+
+@pytest.mark.parametrize(
     ("spec", "words"),
     [
         ({"podMonitorSelector": {}}, "Prometheus observed/main has no ruleSelector"),
@@ -121,3 +162,41 @@ def test_the_kubeconfig_is_that_of_the_gpu_nodes(ask: Any) -> None:
     assert ask("monitoring_kubeconfig", looked(), **words) == "/theirs"
     assert ask("monitoring_kubeconfig", looked(), **words, gpu_plugins_kubeconfig="/all") == "/all"
     assert ask("monitoring_kubeconfig", looked()) == ""
+
+
+def test_the_plugins_are_looked_for_in_the_namespace_of_the_gpu_nodes(ask: Any) -> None:
+    words = {"groups": {"gpu_nodes": ["a"]}, "hostvars": {"a": {"gpu_plugins_namespace": "theirs"}}}
+
+    def namespaces(**more: Any) -> list[str]:
+        return [item["namespace"] for item in ask("__monitoring_jobs", looked(), **(words | more))]
+
+    assert namespaces() == ["theirs", "kube-system", "theirs"]
+    assert namespaces(gpu_plugins_namespace="all") == ["all", "kube-system", "all"]
+    assert namespaces(groups={}) == ["kube-system"] * 3
+    assert ask("__monitoring_namespace", looked(service=True), **words) == "theirs"
+
+
+OFF = {"groups": {"gpu_nodes": ["a"]}, "hostvars": {"a": {"gpu_plugins_metrics_enabled": "no"}}}
+
+
+def test_plugins_that_serve_no_metrics_are_not_asked_for_any(ask: Any) -> None:
+    rules = [{"name": "all", "rules": [{"alert": "GpuPluginDown"} | RULE, {"alert": "GpuLost"} | RULE]}]
+
+    def jobs(**words: Any) -> list[str]:
+        return [item["job"] for item in ask("__monitoring_jobs", looked(), **words)]
+
+    def alerts(**words: Any) -> list[str]:
+        (group,) = ask("__monitoring_rules", looked(), __monitoring_rule_groups=rules, **words)["groups"]
+        return [rule["alert"] for rule in group["rules"]]
+
+    others = ["kube-accel-extender", "kube-accel-dcgm-exporter"]
+    assert (jobs(), alerts()) == (["kube-accel", *others], ["GpuPluginDown", "GpuLost"])
+    assert (jobs(**OFF), alerts(**OFF)) == (others, ["GpuLost"])
+    assert jobs(**OFF, gpu_plugins_metrics_enabled=True) == ["kube-accel", *others]
+
+
+def test_the_service_of_the_extender_alone_does_not_choose_plugins() -> None:
+    words = {"__monitoring_looked": looked(service=True), "__monitoring_rules": {}, "__monitoring_dashboards": []}
+    made = rendered("monitoring", "objects.yml.j2", **words, **OFF)
+    selectors = [item["spec"]["selector"] for item in made if item["kind"] == "Service"]
+    assert selectors[0].get("app.kubernetes.io/component") == "extender"

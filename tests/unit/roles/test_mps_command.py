@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sim import mps
+from sim.cluster import namespace
 
 from .conftest import ROLES
 
@@ -31,6 +32,11 @@ class Gpu:
         act = f'case $3 in -c) echo "$4" >{self.mode} ;; *) cat {self.mode} ;; esac'
         smi.write_text(f'#!/bin/sh\n[ "$2" = {UUID} ] || exit 2\n{act}\n')
         smi.chmod(0o755)
+        self.mounted = root / "mounted"
+        for name, does in {"mount": f'echo "$*" >>{self.mounted}', "mountpoint": f"[ -e {self.mounted} ]"}.items():
+            (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+            (programs / name).chmod(0o755)
+        self.programs = programs
         self.pipe, self.shm, self.state = root / "pipe", root / "shm", root / "state"
         self.environment = os.environ | {
             "PATH": f"{programs}:{os.environ['PATH']}",
@@ -38,6 +44,7 @@ class Gpu:
             "CUDA_MPS_LOG_DIRECTORY": str(root / "log"),
             "KUBE_ACCEL_MPS_STATE": str(self.state),
             "KUBE_ACCEL_MPS_SHM": str(self.shm),
+            "KUBE_ACCEL_MPS_SHM_SIZE": "1m",
             "KUBE_ACCEL_MPS_MULTIUSER": "true",
         }
 
@@ -76,7 +83,52 @@ def test_the_daemon_serves_with_its_defaults_until_told_to_quit(gpu: Gpu, daemon
 def test_clients_of_any_user_can_reach_it(gpu: Gpu) -> None:
     gpu.call("prepare")
     assert gpu.pipe.stat().st_mode & 0o777 == 0o755
-    assert gpu.shm.stat().st_mode & 0o7777 == 0o1777
+
+
+def test_what_containers_leave_in_shm_is_bounded_and_stays_over_a_restart(gpu: Gpu) -> None:
+    if reason := namespace.forbidden():
+        pytest.skip(f"no namespaces here: {reason}")
+    for name in ("mount", "mountpoint"):
+        (gpu.programs / name).unlink()
+    prepare = f"sh {SCRIPT} prepare {UUID} >&2"
+    fill = f"head -c 2m /dev/zero >{gpu.shm}/full 2>/dev/null"
+    look = f"cat {gpu.shm}/file; stat -c %a {gpu.shm}; ! {fill}"
+    script = f"set -e; {prepare}; echo kept >{gpu.shm}/file; {prepare}; {look}"
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
+        env=gpu.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout) == (0, "kept\n1777\n"), done.stderr
+
+
+def test_the_size_of_shm_follows_its_variable(gpu: Gpu) -> None:
+    gpu.call("prepare")
+    gpu.environment["KUBE_ACCEL_MPS_SHM_SIZE"] = "5%"
+    gpu.call("prepare")
+    first, second = gpu.mounted.read_text().splitlines()
+    assert first.startswith("-t tmpfs -o nosuid,nodev,noexec,size=1m,")
+    assert second.startswith("-o remount,size=5%,")
+
+
+def test_with_selinux_containers_may_use_what_it_makes(gpu: Gpu, tmp_path: Path) -> None:
+    said = tmp_path / "chcon"
+    chcon = gpu.programs / "chcon"
+    chcon.write_text(f'#!/bin/sh\necho "$*" >>{said}\n[ ! -e {tmp_path}/refuses ]\n')
+    chcon.chmod(0o755)
+    gpu.environment["KUBE_ACCEL_MPS_SYSFS"] = str(tmp_path / "sys")
+    gpu.call("prepare")
+    assert not said.exists()
+    (tmp_path / "sys/fs/selinux").mkdir(parents=True)
+    (tmp_path / "sys/fs/selinux/enforce").touch()
+    gpu.call("prepare")
+    with mps.daemon(gpu.programs / "nvidia-cuda-mps-control", gpu.pipe):
+        gpu.call("defaults")
+    label = "system_u:object_r:container_file_t:s0"
+    assert said.read_text().splitlines() == [f"-R {label} {gpu.pipe}", f"{label} {gpu.shm}", f"-R {label} {gpu.pipe}"]
+    (tmp_path / "refuses").touch()
+    gpu.call("prepare")
 
 
 @pytest.mark.parametrize(("before", "after"), [("Default", "DEFAULT"), ("Prohibited", "PROHIBITED")])

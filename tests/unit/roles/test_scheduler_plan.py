@@ -13,7 +13,8 @@ import pytest
 import yaml
 from ansible.template import trust_as_template
 
-from .conftest import ROLES, Evaluate
+from .conftest import ROLES, Evaluate, rendered
+from .test_security import SECONDARY
 
 PLACES = ("microk8s", "k3s", "rke2", "manifest")
 SHARED = {
@@ -97,14 +98,36 @@ def test_what_another_layout_needed_goes_and_a_quota_stays(evaluate: Evaluate, l
 
     there = [item("DaemonSet"), item("Deployment"), item("ConfigMap", "kube-accel-quota")]
     there.append(item("Secret", "kube-accel-extender-tls"))
+    made = {"__scheduler_objects": [item("Deployment")]}
+    # A second scheduler is made by localhost.
     unwanted = ask(
         evaluate,
         "__scheduler_unwanted",
         scheduler_layout=layout,
-        __scheduler_objects=[item("Deployment")],
+        hostvars={"a": {}, "b": {}, "localhost": made if layout == "secondary" else {}},
+        **({} if layout == "secondary" else made),
         __scheduler_swept={"results": [{"resources": there}, {"skipped": True}]},
     )
     assert [found["kind"] for found in unwanted] == ["DaemonSet", *(["Secret"] if secret else [])]
+
+
+@pytest.mark.parametrize(
+    ("planes", "expected"),
+    [
+        ([{"changed": True}, {"changed": False}], []),
+        ([{"changed": True}, None], ["cp-1"]),
+        ([{"changed": True}, {"failed": True, "msg": "no"}], ["cp-1"]),
+        # A dry run on a bare host.
+        ([{"skipped": True}], []),
+        ([], []),
+    ],
+)
+def test_an_extender_stays_for_control_planes_that_this_run_did_not_edit(
+    evaluate: Evaluate, planes: list[dict[str, Any] | None], expected: list[str]
+) -> None:
+    hosts = {f"cp-{number}": {"__scheduler_configured": done} if done else {} for number, done in enumerate(planes)}
+    words = {"hostvars": hosts, "groups": {"kube_control_plane": list(hosts)}}
+    assert ask(evaluate, "__scheduler_unedited", **words) == expected
 
 
 def test_the_local_extender_has_every_verb_and_shared_resource(evaluate: Evaluate) -> None:
@@ -385,3 +408,35 @@ def test_the_extender_is_scraped_where_prometheus_reaches_it(
     container = yaml.safe_load(ask(evaluate, "template", **words))
     assert [word for word in container["command"] if "metrics" in word] == listens
     assert container.get("ports", []) == scraped
+
+
+@pytest.mark.parametrize("layout", ["proxied", "secondary"])
+def test_an_imported_image_is_run_where_it_was_imported(layout: str) -> None:
+    made = {"__gpu_plugins_image_made": "localhost/kube-accel:1-abc"}
+    words: dict[str, Any] = {
+        "groups": {"gpu_nodes": ["a", "b", "absent"], "kube_control_plane": ["cp"]},
+        "hostvars": {"a": made, "b": made | {"gpu_plugins_node_name": "b.example"}, "absent": {}, "cp": made},
+        "gpu_plugins_image_assemble": {"amd64": {}},
+        "gpu_plugins_image": "localhost/kube-accel:1-abc",
+        "scheduler_layout": layout,
+        **SECONDARY,
+    }
+
+    def pod(**changed: Any) -> dict[str, Any]:
+        template = "secondary.yml.j2" if layout == "secondary" else "extender.yml.j2"
+        objects = rendered("scheduler", template, **(words | changed))
+        (found,) = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "Deployment"]
+        spec: dict[str, Any] = found
+        return spec
+
+    required = pod()["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    fields = [field for term in required["nodeSelectorTerms"] for field in term["matchFields"]]
+    assert [field["values"] for field in fields] == [["a"], ["b.example"], ["cp"]]
+    assert {field["key"] for field in fields} == {"metadata.name"}
+    assert "node-role.kubernetes.io/gpu" in {item["key"] for item in pod()["tolerations"]}
+    for elsewhere in (
+        {"gpu_plugins_image_delivery": "push"},
+        {"gpu_plugins_image_assemble": {}},
+        {"scheduler_image": "registry.example/own:1"},
+    ):
+        assert not {"affinity", "tolerations"} & pod(**elsewhere).keys()

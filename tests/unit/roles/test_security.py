@@ -146,3 +146,16 @@ def test_what_is_said_to_be_shown_by_a_test_is() -> None:
     assert named
     for name, suffix in named:
         assert name in ({path.stem for path in files} if suffix else functions)
+
+
+@pytest.mark.parametrize(
+    "page", ["docs/security.md", "roles/gpu_plugins/README.md", "roles/container_runtime/README.md"]
+)
+def test_a_page_says_where_images_get_gpus_by_the_environment(page: str) -> None:
+    text = (DOCUMENT.parents[1] / page).read_text()
+    (told,) = (
+        part
+        for part in re.split(r"\n\n|\n\| ", text)
+        if "`container_runtime_ignore_visible_devices" in part and "mode `pgpu`" in part
+    )
+    assert all(each in told for each in ("Docker", "envvar"))

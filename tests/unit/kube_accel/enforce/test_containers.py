@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kube_accel.enforce import policy as layouts
+from kube_accel.enforce import selinux
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.keptopen import KeptOpen
 from kube_accel.enforce.policy import Feedback, Limit, Policy
@@ -145,6 +146,14 @@ def test_on_a_node_with_selinux_files_are_labelled_for_containers(
     made.start(KEY, POLICY)
     assert {name.split(".")[1] for name in labels} == {"policy", "state"}
     assert set(labels.values()) == {b"system_u:object_r:container_file_t:s0\0"}
+
+
+@pytest.mark.parametrize(("kind", "said"), [("container_file_t", ""), ("var_run_t", "system_u:object_r:var_run_t:s0")])
+def test_a_label_that_is_not_for_containers_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, said: str
+) -> None:
+    monkeypatch.setattr(os, "getxattr", lambda path, name: f"system_u:object_r:{kind}:s0\0".encode())
+    assert selinux.unshared(tmp_path) == said
 
 
 def test_a_policy_is_read_again_when_somebody_has_written_it(containers: Containers, tmp_path: Path) -> None:

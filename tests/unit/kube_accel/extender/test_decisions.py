@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from kube_accel.extender import quota as extender_quota
 from kube_accel.extender.service import Layout
 from kube_accel.model import Ancestor, GpuHealth, GpuLink, GpuUse, Health, Inventory, Mode
 from kube_accel.placement import quota
@@ -167,7 +168,7 @@ def test_nodes_that_hand_out_parts_are_left_to_kubelet(mixed: Extender, api: Api
 
 
 def view_of(extender: Extender, name: str) -> list[GpuUse]:
-    view = extender.cluster.node(name).view()
+    view = extender.cluster.nodes[name].view()
     assert view is not None
     return [gpu.used for gpu in view.gpus]
 
@@ -182,6 +183,78 @@ def test_what_is_left_to_kubelet_counts_for_nobody_also_where_another_bound_it(m
     assert [use.cores for use in view_of(mixed, "b")] == [100], "as its plugin tells"
     mixed.cluster.keep_node(node_object("b", mode=Mode.PGPU))
     assert mixed.cluster.charges.used("team")[fakes.inventory(1).gpus[0].model].cards == 2
+
+
+def test_a_quota_wakes_whoever_waits_for_it_however_many_have_come_and_gone(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extender_quota, "_WAITING", 10)
+    extender = Extender(api)
+    extender.cluster.keep_node(node_object("a"))
+    extender.quotas.replace(quota.parse("{version: 1, namespaces: {team: {limits: [{cores: 5}]}}}"))
+    for number in range(30):
+        pod = _seen(extender, api, f"gone{number}", 10)
+        assert extender.filter(pod, "a")["NodeNames"] == []
+        if number % 2:
+            api.delete(pod["metadata"]["name"])
+        else:
+            pod["spec"]["nodeName"] = "elsewhere"
+            api.annotate(pod["metadata"]["name"], {})
+        extender.listen()
+    waiting = [f"p{number}" for number in range(20)]
+    for name in waiting:
+        extender.filter(_seen(extender, api, name, 10), "a")
+    assert len(extender.quotas._waiting) <= 2 * len(waiting), "nor are they kept"
+    assert sorted(pod.name for pod in extender.quotas.replace(quota.Quota())) == sorted(waiting)
+
+
+def test_a_node_that_is_gone_is_forgotten_with_its_last_pod(extender: Extender, api: Api) -> None:
+    cluster = extender.cluster
+    for number in range(50):
+        name = f"n{number}"
+        cluster.keep_node(node_object(name))
+        assert extender.filter(pod_object("asks", share(10, 8)), name)["NodeNames"] == [name]
+        cluster.drop_node(name)
+        assert (
+            "has not reported GPUs"
+            in extender.filter(pod_object("asks", share(10, 8)), name)["FailedAndUnresolvableNodes"][name]
+        )
+    assert cluster.nodes.keys() == {"a"}
+    assert not any(name != "a" for judged in extender.decider._verdicts._found.values() for name in judged.nodes)
+    pod = _seen(extender, api, "p", 60)
+    assert extender.schedule(pod, "a") == ""
+    extender.listen()
+    cluster.drop_node("a")
+    cluster.keep_node(node_object("a", gpus=1))
+    assert extender.filter(pod_object("q", share(60, 8)), "a")["NodeNames"] == [], "its pod is still there"
+    cluster.drop_node("a")
+    api.delete("p")
+    extender.listen()
+    assert not cluster.nodes
+    assert "has not reported GPUs" in extender.bind(_seen(extender, api, "r", 60), "a")
+    assert not cluster.nodes
+
+
+def test_what_comes_to_a_node_while_it_is_forgotten_and_is_back_is_not_lost(extender: Extender) -> None:
+    cluster, stop = extender.cluster, threading.Event()
+
+    def flap() -> None:
+        while not stop.is_set():
+            cluster.drop_node("n")
+            cluster.keep_node(node_object("n"))
+
+    with ThreadPoolExecutor(4) as pool:
+        flapping = pool.submit(flap)
+        try:
+            for number in range(200):
+                pods = [pod_object(f"p{number}-{other}", share(20, 8), nodeName="n") for other in range(3)]
+                list(pool.map(cluster.keep_pod, pods))
+                assert cluster.nodes["n"].pods.keys() == {pod["metadata"]["uid"] for pod in pods}
+                list(pool.map(cluster.drop_pod, [pod["metadata"]["uid"] for pod in pods]))
+        finally:
+            stop.set()
+        flapping.result()
+    assert not cluster.nodes["n"].pods
 
 
 def test_of_a_quota_only_the_pools_hold_where_there_are_no_whole_gpus(mixed: Extender, api: Api) -> None:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kube_accel.extender import cache
 from kube_accel.extender.binder import RESERVED_SECONDS
 from kube_accel.extender.tenure import HOLD
-from kube_accel.kube.api import ApiUnreachableError
+from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.placement import quota
 from kube_accel.sharing import inventory_annotation
 from kube_accel.sharing.inventory_annotation import Holding
@@ -85,7 +85,7 @@ def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time
     assert extender.cluster.reservations == 1
     assert extender.filter(pod_object("q", share(30, 8)), "a")["NodeNames"] == ["a"]
     clock.now += RESERVED_SECONDS
-    with pytest.raises(ApiUnreachableError):
+    with pytest.raises(ApiError, match="team/p"):
         extender.binder.expire()
     assert extender.cluster.reservations == 1, "nobody can say whether the pod is bound"
     api.gone = False
@@ -263,7 +263,7 @@ class Frozen(BaseException):
 class Rivals(RuleBasedStateMachine):
     """Two extenders that are called whenever anybody likes, each for a kube-scheduler that takes itself for the leader.
 
-    Extenders freeze over a bind, answers are lost, binds arrive late, and news later still.
+    Extenders freeze over a bind, answers are lost, binds arrive late, and news later still. Pods refuse to be changed.
     """
 
     which = st.sampled_from([0, 1])
@@ -307,6 +307,14 @@ class Rivals(RuleBasedStateMachine):
                 extender.bind(pod, node)
             extender.tenure.asks, self.api.holds = True, None
 
+    @rule(data=st.data())
+    def refuse(self, data: st.DataObject) -> None:
+        """A pod cannot be changed from now on, or can be again."""
+        if self.api.pods:
+            name = data.draw(st.sampled_from(sorted(self.api.pods)))
+            if self.api.stubborn.pop(name, None) is None:
+                self.api.stubborn[name] = ApiRefusedError(403, "denied")
+
     @rule()
     def deliver(self) -> None:
         self.api.deliver()
@@ -318,8 +326,11 @@ class Rivals(RuleBasedStateMachine):
     @rule(which=which, seconds=st.sampled_from([1.0, HOLD, RESERVED_SECONDS]))
     def wait(self, which: int, seconds: float) -> None:
         self.clock.now += seconds
-        self.extenders[which].binder.expire()
-        self.extenders[1 - which].tenure.step()
+        with suppress(ApiError):
+            self.extenders[which].binder.expire()
+        self.extenders[which].tenure.chase()
+        with suppress(ApiError):
+            self.extenders[1 - which].tenure.step()
 
     @rule(which=which, ends=st.booleans())
     def restart(self, which: int, ends: bool) -> None:
@@ -336,8 +347,10 @@ class Rivals(RuleBasedStateMachine):
         """Whoever is called in the end binds as much as there is room for."""
         self.api.deliver()
         self.create()
+        self.api.stubborn.clear()
         for extender in self.extenders:
             extender.listen()
+            extender.tenure.chase()
             self.clock.now += HOLD
             for pod in [pod for name, pod in self.api.pods.items() if name not in bound(self.api)]:
                 extender.schedule(pod, "a", "b")
@@ -373,6 +386,114 @@ def test_a_bind_of_a_pod_the_next_holder_has_not_heard_of_counts_all_the_same() 
     api.deliver()
     never_twice(api)
     assert bound(api) == ["seen"]
+
+
+REFUSALS = [
+    pytest.param(ApiRefusedError(403, "admission webhook denied the request"), id="refused"),
+    pytest.param(ApiRefusedError(429, "too many requests"), id="busy"),
+    pytest.param(ApiRefusedError(500, "failed calling webhook"), id="broken"),
+    pytest.param(ApiUnreachableError("timed out"), id="silent"),
+]
+
+
+def frozen_leader(api: Api, clock: Clock, *stubborn: str) -> tuple[Extender, Extender]:
+    """An extender that froze over the bind of a pod of 60 %, and the one that takes over. No pod named is changed."""
+    first, second = fresh(api, clock), fresh(api, clock)
+    for name in ("late", *(f"p{number}" for number in range(20))):
+        api.create(pod_object(name, share(60, 20)))
+    for extender in (first, second):
+        extender.listen()
+    api.holds = Frozen()
+    with suppress(Frozen):
+        first.bind(api.pods["late"], "a")
+    api.holds = None
+    api.stubborn = dict.fromkeys(stubborn, REFUSALS[0].values[0])  # type: ignore[arg-type]
+    second.tenure.step()
+    clock.now += HOLD
+    return first, second
+
+
+@pytest.mark.parametrize("error", REFUSALS)
+def test_a_pod_that_cannot_be_changed_stops_no_other_and_gets_what_a_frozen_leader_chose(error: ApiError) -> None:
+    api, clock = Api(), Clock()
+    _, second = frozen_leader(api, clock, "late")
+    api.stubborn["late"] = error
+    small = api.create(pod_object("small", share(40, 20)))
+    second.listen()
+    assert second.bind(small, "a") == ""
+    assert "needs 60 percent" in second.bind(api.pods["p0"], "a")
+    assert str(error) in second.filter(api.pods["late"], *NODES)["Error"]
+    assert str(error) in second.bind(api.pods["late"], "a")
+    api.deliver()
+    assert bound(api) == ["late", "small"]
+    never_twice(api)
+    second.tenure.chase()
+    second.listen()
+    assert second.bind(api.pods["p0"], "b") == ""
+    never_twice(api)
+
+
+def test_room_is_left_for_a_pod_until_anybody_changes_it_or_it_is_gone() -> None:
+    api, clock = Api(), Clock()
+    _, second = frozen_leader(api, clock, "late", "p1")
+    assert second.bind(api.pods["p0"], "a") != ""
+    second.tenure.chase()
+    assert second.bind(api.pods["p0"], "a") != "", "nothing has changed"
+    api.annotate("late", {"status": "tried"})
+    api.delete("p1")
+    second.tenure.chase()
+    second.listen()
+    assert second.bind(api.pods["p0"], "a") == ""
+    assert second.bind(api.pods["late"], "b") == "", "though it cannot be changed still"
+    api.deliver()
+    never_twice(api)
+
+
+def test_pods_that_are_changed_are_not_changed_again_when_a_takeover_is_tried_again() -> None:
+    api, clock = Api(), Clock()
+    _, second = frozen_leader(api, clock)
+    before = api.changes
+    second.tenure._pause = lambda: setattr(clock, "now", clock.now + 1)
+    assert "behind" in second.bind(api.pods["p0"], "a")
+    assert api.changes == before + 21
+    second.tenure._pause = lambda: second.listen(1)
+    assert second.bind(api.pods["p0"], "a") == ""
+    assert api.changes == before + 22, "one carries the mark that is waited for"
+
+
+def test_an_annotation_full_of_its_authors_words_does_not_keep_a_pod_from_being_changed() -> None:
+    """The API server takes 256 KiB of annotations in all."""
+    api, clock = Api(), Clock()
+    _, second = frozen_leader(api, clock)
+    before = {name: dict(pod["metadata"]["annotations"]) for name, pod in api.pods.items()}
+    second.tenure.called()
+    second.tenure.step()
+    assert {name: pod["metadata"]["annotations"] for name, pod in api.pods.items()} == before
+
+
+def test_a_reservation_that_cannot_be_ended_holds_no_other_up() -> None:
+    api, clock = Api(), Clock()
+    extender = fresh(api, clock)
+    names = ["first", "second", "third"]
+    for name in names:
+        api.create(pod_object(name, share(60, 20)))
+    extender.listen()
+    extender.tenure.called()
+    extender.tenure.step()
+    extender.tenure.step()
+    extender.tenure.asks = False
+    api.holds = ApiUnreachableError("no answer")
+    api.stubborn = dict.fromkeys(names, ApiRefusedError(403, "denied"))
+    assert all("no answer" in extender.bind(api.pods[name], "a") for name in names[:2])
+    assert "no answer" in extender.bind(api.pods["third"], "b")
+    clock.now += RESERVED_SECONDS
+    del api.stubborn["second"], api.stubborn["third"]
+    with pytest.raises(ApiError, match=r"team/first.*denied"):
+        extender.binder.expire()
+    assert extender.cluster.reservations == 1
+    api.annotate("first", {"status": "tried"})
+    extender.binder.expire()
+    assert extender.cluster.reservations == 0, "a bind sent before that comes to nothing"
 
 
 def test_a_quota_holds_while_a_nodes_news_are_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,9 @@ class Api:
     """Binds are kept on their way and raise this to who sends them."""
     late: list[tuple[str, Any]] = field(default_factory=list)
     """Those that are."""
+    stubborn: dict[str, ApiError] = field(default_factory=dict)
+    """What a pod that cannot be changed is answered with, by name. It can be bound."""
+    changes: int = 0
 
     def create(self, item: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
@@ -151,7 +154,18 @@ class Api:
         return {}
 
     def patch(self, path: str, body: Any) -> dict[str, Any]:
-        self.annotate(path.rpartition("/")[2], body["metadata"]["annotations"])
+        if self.gone:
+            raise ApiUnreachableError("no API server")
+        name, metadata = path.rpartition("/")[2], body["metadata"]
+        with self.lock:
+            if (refusal := self.stubborn.get(name)) is not None:
+                raise refusal
+            if name not in self.pods:
+                raise ApiRefusedError(404, "not found")
+            self.changes += 1
+            for key in ("annotations", "labels"):
+                self.pods[name]["metadata"].setdefault(key, {}).update(metadata.get(key, {}))
+            self._tell("keep", self.pods[name])
         return self.get(path)
 
     def deliver(self) -> None:
@@ -223,7 +237,7 @@ class Extender:
         self.decider = Decider(self.cluster, verdicts)
         self.quotas = Quotas(self.cluster, self.decider.choose)
         self.sink = PodSink(self.cluster)
-        self.tenure = Stepped(api, self.cluster, pause=lambda: self.listen(1), clock=self.clock)
+        self.tenure = Stepped(api, self.cluster, pause=lambda: self.listen(1), clock=self.clock, writers=1)
         self.binder = Binder(api, self.cluster, self.decider, self.quotas, self.tenure, clock=self.clock)
         metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self.service = Service(

@@ -167,6 +167,24 @@ def test_mig_devices_tell_their_own_memory() -> None:
     assert found.unattributed == {"unknown": 3 * GIB}
 
 
+def test_a_container_with_several_mig_devices_of_a_gpu_has_their_sum() -> None:
+    held = [holds(A, "MIG-1"), holds(A, "MIG-2"), holds(B, "MIG-3"), holds(B, "MIG-4"), holds(SIDE, "MIG-4")]
+    parts = {"MIG-1": 20 * GIB, "MIG-2": 10 * GIB, "MIG-3": 2 * GIB, "MIG-4": GIB}
+    found = attribute(sample(33 * GIB, None, None, mig=parts), held, None, {})
+    assert found.containers == {A: Figures(30 * GIB), B: Figures(), SIDE: Figures()}
+    assert found.unattributed == {"unknown": 3 * GIB}
+    assert found.outcomes == {("mig", "container"): 1, ("mig", "unknown"): 2}
+    del parts["MIG-2"]
+    found = attribute(sample(33 * GIB, None, None, mig=parts), held, None, {})
+    assert found.containers[A] == Figures(), "of one nothing is told"
+
+
+def test_a_mig_device_of_which_a_container_has_two_replicas_counts_once() -> None:
+    held = [holds(A, "MIG-1"), holds(A, "MIG-1")]
+    found = attribute(sample(3 * GIB, None, None, mig={"MIG-1": 2 * GIB}), held, None, {})
+    assert found.containers == {A: Figures(2 * GIB)}
+
+
 OWNERS = [owned(A), owned(B), owned(A, ""), HOST, SERVER, GONE, Owner(Outcome.NO_POD)]
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,14 @@ import pytest
 from kube_accel.metrics import families
 from kube_accel.metrics.charge import Charge, Payer, State
 from kube_accel.metrics.collector import Collector
+from kube_accel.metrics.containers import Kept, Key
 from kube_accel.metrics.meterstate import decode, encode
 from kube_accel.metrics.service import Service
 from kube_accel.metrics.tenancy import Account, Container, Holding, Tenancy
-from kube_accel.model import DriverState, Mode
+from kube_accel.model import DriverState, Mode, Share
+from kube_accel.plugin.holdings import Holder
+from kube_accel.plugin.ledger import Ledger
+from kube_accel.plugin.metering import LedgerBooks
 from unit.kube_accel.metrics.page import Page
 from unit.kube_accel.metrics.proc import ID, UID, cgroup, run
 from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, ready, uuid
@@ -68,13 +72,21 @@ class Books:
     def __init__(self) -> None:
         self.text = ""
         self.charges: dict[Payer, Charge] = {}
+        self.forgotten: set[Payer] = set()
 
     def load(self) -> tuple[State | None, Mapping[Payer, Charge]]:
         return decode(self.text), {key: replace(charge) for key, charge in self.charges.items()}
 
-    def save(self, state: State, charges: Mapping[Payer, Charge]) -> None:
+    def save(self, state: State, charges: Mapping[Payer, Charge]) -> Collection[Payer]:
         self.text = encode(state)
-        self.charges = {key: replace(charge) for key, charge in charges.items()}
+        self.charges = {key: replace(charge) for key, charge in charges.items() if key not in self.forgotten}
+        return self.forgotten
+
+    def peaks(self) -> Mapping[Key, Kept]:
+        return {}
+
+    def peaked(self, peaks: Mapping[int, int]) -> None:
+        assert not peaks
 
 
 def collector(
@@ -82,7 +94,7 @@ def collector(
     interval: float = 10,
     tenancy: Tenancy = NOBODY,
     proc: Path = Path("/proc"),
-    books: Books | None = None,
+    books: Books | LedgerBooks | None = None,
 ) -> Collector:
     services = {"nvidia.com/gpu": Service(True, True)}
     return Collector("node", Mode.PGPU, gpus, tenancy, books or Books(), interval, proc, lambda: services)
@@ -128,6 +140,14 @@ def test_series_are_counted_and_many_are_said_once(
         monkeypatch.setattr("kube_accel.metrics.collector._MANY_SERIES", most)
         made.collect()
         assert len(said()) == times
+
+
+def test_who_the_books_forget_is_told_of_no_more(gpus: Gpus) -> None:
+    books = Books()
+    books.charges = {Payer(name, "pgpu", "H100"): Charge(1.0) for name in ("left", "stays")}
+    made = collector(gpus, books=books)
+    books.forgotten = {Payer("left", "pgpu", "H100")}
+    assert [labels["namespace"] for labels in collected(made).of(families.NAMESPACE_GPU)] == ["stays"]
 
 
 def test_seconds_busy_add_up(gpus: Gpus) -> None:
@@ -325,3 +345,21 @@ def test_a_daemon_that_is_killed_takes_nothing_back(gpus: Gpus, monkeypatch: pyt
         shown = sum(collected(made).values(families.NAMESPACE_GPU))
     successor = collector(gpus, tenancy=Tenancy(lambda: {}), books=books)
     assert sum(Page(successor.page()).values(families.NAMESPACE_GPU)) == shown == 28
+
+
+def test_a_peak_outlives_the_daemon_that_saw_it_and_not_the_pod(gpus: Gpus, tmp_path: Path) -> None:
+    used = 39 << 30
+    gpus.answer = lambda slow: {"gpus": [entry(0, memory=entry(0)["memory"] | {"used": used})]}
+
+    def peak() -> float:
+        held = {uuid(0): (Holding(A, uuid(0), 1.0),)}
+        books = LedgerBooks(Ledger(tmp_path, Mode.PGPU))
+        return collected(collector(gpus, tenancy=Tenancy(lambda: held), books=books)).value(families.CONTAINER_PEAK)
+
+    ledger, whole = Ledger(tmp_path, Mode.PGPU), Share(uuid(0), 100, 80 << 30)
+    ledger.record(Holder(*A), "first", [whole])
+    assert peak() == used
+    used = 2 << 30
+    assert peak() == 39 << 30
+    ledger.record(Holder(*A), "second", [whole])
+    assert peak() == used

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kube_accel.metrics import families
 from kube_accel.metrics.attribute import Attributed, Figures
 from kube_accel.metrics.charge import charged
-from kube_accel.metrics.containers import Containers
+from kube_accel.metrics.containers import Containers, Kept
 from kube_accel.metrics.exposition import Writer
 from kube_accel.metrics.sample import Busy, GpuSample
 from kube_accel.metrics.tenancy import Container, Holding, Refused
@@ -31,10 +31,17 @@ def page(found: Containers, refusals: Mapping[Refused, int] | None = None) -> Pa
     return made
 
 
-def see(found: Containers, *holdings: Holding, now: float = 5.0, **figures: Figures) -> None:
+def see(
+    found: Containers,
+    *holdings: Holding,
+    now: float = 5.0,
+    kept: Mapping[Container, Kept] | None = None,
+    **figures: Figures,
+) -> Mapping[int, int]:
     told = {{"a": A, "b": B}[name]: each for name, each in figures.items()}
     samples = {CARD: GpuSample(CARD, 80 * GIB, 0, 0, Busy(5.0, 10.0), None)} if told else {}
-    found.see({CARD: holdings}, samples, {CARD: Attributed(told, {})} if told else {}, now)
+    by_key = {(CARD, container): each for container, each in (kept or {}).items()}
+    return found.see({CARD: holdings}, samples, {CARD: Attributed(told, {})} if told else {}, by_key, now)
 
 
 @pytest.fixture
@@ -74,6 +81,41 @@ def test_peak_and_time_add_up_over_collections(containers: Containers) -> None:
     assert found.value(families.CONTAINER_BUSY, pod="b") == 0
     for family in (families.CONTAINER_USED, families.CONTAINER_UTILIZATION, families.CONTAINER_ACTIVE):
         assert not found.values(family, pod="b")
+
+
+def test_a_peak_that_was_kept_goes_on_and_is_written_again_only_when_it_grows(containers: Containers) -> None:
+    kept = {A: Kept(7, "u", 39 * GIB)}
+    assert see(containers, half(A), kept=kept, a=Figures(2 * GIB, 1.0, 1)) == {}
+    assert page(containers).value(families.CONTAINER_PEAK, pod="a") == 39 * GIB
+    assert see(containers, half(A), kept=kept, a=Figures(40 * GIB, 1.0, 1)) == {7: 40 * GIB}
+    # Not written, or not by all who write it.
+    assert see(containers, half(A), kept=kept, a=Figures(GIB, 1.0, 1)) == {7: 40 * GIB}
+    assert see(containers, half(A), kept={A: Kept(7, "u", 41 * GIB)}, a=Figures(GIB, 1.0, 1)) == {}
+    assert page(containers).value(families.CONTAINER_PEAK, pod="a") == 41 * GIB
+
+
+def test_what_nobody_keeps_is_remembered(containers: Containers) -> None:
+    assert see(containers, half(A), kept={A: Kept(7, "u", 3 * GIB)}, a=Figures(GIB, 1.0, 1)) == {}
+    assert see(containers, half(A), kept={}, a=Figures(4 * GIB, 1.0, 1)) == {}
+    assert see(containers, half(A), kept={A: Kept(7, "u", 3 * GIB)}, a=Figures(GIB, 1.0, 1)) == {7: 4 * GIB}
+    assert page(containers).value(families.CONTAINER_PEAK, pod="a") == 4 * GIB
+
+
+def test_a_pod_that_follows_one_of_its_name_begins_anew(containers: Containers) -> None:
+    see(containers, half(A), kept={A: Kept(7, "first", None)}, a=Figures(39 * GIB, 2.0, 1))
+    assert see(containers, half(A), kept={A: Kept(8, "second", None)}, a=Figures(GIB, 1.0, 1)) == {8: GIB}
+    assert page(containers).value(families.CONTAINER_PEAK, pod="a") == GIB
+    assert page(containers).value(families.CONTAINER_BUSY, pod="a") == 1.0
+    # Where nobody knows UIDs what is kept says that it got the GPU anew.
+    see(containers, half(A), kept={A: Kept(9, "", None)}, a=Figures(0, 0.0, 0))
+    assert page(containers).value(families.CONTAINER_PEAK, pod="a") == 0
+
+
+def test_a_pod_that_kubelet_forgot_for_a_moment_goes_on(containers: Containers) -> None:
+    see(containers, half(A), kept={A: Kept(7, "", None)}, a=Figures(39 * GIB, 2.0, 1))
+    see(containers, half(A), kept={A: Kept(7, "u", 39 * GIB)}, a=Figures(GIB, 2.0, 1))
+    assert see(containers, half(A), kept={A: Kept(8, "u", None)}, a=Figures(GIB, 1.0, 1)) == {8: 39 * GIB}
+    assert page(containers).value(families.CONTAINER_PEAK, pod="a") == 39 * GIB
 
 
 def test_a_gpu_that_does_not_answer_leaves_what_was_counted(containers: Containers) -> None:
@@ -153,7 +195,7 @@ def test_what_is_held_of_a_gpu_and_what_is_free_come_to_all_of_it(holdings: list
     """Whoever allocated what, be it more than there is."""
     containers = Containers("n", "vgpu")
     by_gpu = {uuid: tuple(each for each in holdings if each.uuid == uuid) for uuid in (CARD, "GPU-1")}
-    containers.see(by_gpu, {}, {}, 5.0)
+    containers.see(by_gpu, {}, {}, {}, 5.0)
     found = page(containers)
     for uuid in by_gpu:
         shares = found.values(families.CONTAINER_ALLOCATED, uuid=uuid)

@@ -521,6 +521,20 @@ def test_quiesce_lets_go_and_resumes(host: Host, watch: Start) -> None:
     node.until(all_healthy)  # the GPU with the XID too: it could have been reset meanwhile
 
 
+def test_quiesce_lasts_until_all_who_asked_for_it_resume(host: Host, watch: Start) -> None:
+    node = watch(host)
+    node.until(all_healthy)
+    node.monitor.quiesce(PATIENCE * 10, "one")
+    node.monitor.quiesce(PATIENCE * 10, "other")
+    node.monitor.resume("one")
+    node.monitor.resume("nobody")
+    version = node.monitor.snapshot().version
+    assert node.monitor.wait(version, 0.3).driver_state is DriverState.QUIESCED
+    assert node.workers[-1].gone()
+    node.monitor.resume("other")
+    node.until(all_healthy)
+
+
 def test_quiesce_ends_by_itself(host: Host, watch: Start) -> None:
     node = watch(host, replace(QUICK, deadline=1.0))
     node.until(all_healthy)

@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kube_accel.metrics.sample import Busy, GpuSample, samples
-from kube_accel.nvml.sampling import LONGEST_SAMPLE, integral
+from kube_accel.nvml.sampling import LONGEST_SAMPLE, each_mig_device, integral
 from kube_accel.nvml.worker import Device, Driver
 from unit.kube_accel.nvml.conftest import PATIENCE, Host, Watch
 from unit.kube_accel.nvml.test_usage import FakeNvml, fails, ready
@@ -128,6 +128,17 @@ def test_a_gpu_that_fails_says_why() -> None:
     assert samples(answer) == {}
 
 
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
+def test_a_slot_without_a_mig_device_is_empty_whatever_the_driver_calls_it(code: int) -> None:
+    def at(_: object, slot: int) -> str:
+        if slot != 2:
+            raise pynvml.NVMLError(code)
+        return "device"
+
+    fake: Any = FakeNvml(nvmlDeviceGetMaxMigDeviceCount=lambda _: 7, nvmlDeviceGetMigDeviceHandleByIndex=at)
+    assert each_mig_device(fake, "gpu", lambda device, slot: (device, slot)) == [("device", 2)]
+
+
 def test_mig_devices_tell_their_memory_and_their_gpu_no_time(
     make_host: Callable[[str], Host], watch: Callable[..., Watch]
 ) -> None:
@@ -214,3 +225,37 @@ def test_samples_of_dead_processes_and_nonsense_are_dropped() -> None:
     rows.append(SimpleNamespace(pid=3, timeStamp=10 * SECOND, smUtil=9))
     rows.append(SimpleNamespace(pid=4, timeStamp=10 * SECOND, smUtil=101))
     assert (first, made._sampler._process_time("handle", "GPU-0")) == ([], [(3, 10 * SECOND, 9)])
+
+
+def test_a_clock_that_is_set_back_stops_no_count_and_adds_nothing_to_it() -> None:
+    now = 10_000.0
+    stamps: list[int] = []
+
+    def told(since: int, make: Callable[[int], SimpleNamespace]) -> list[SimpleNamespace]:
+        if not (found := [make(stamp) for stamp in stamps if stamp > since]):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return found
+
+    def busy(handle: object, kind: int, since: int) -> tuple[int, list[SimpleNamespace]]:
+        return 0, told(since, lambda stamp: SimpleNamespace(timeStamp=stamp, sampleValue=SimpleNamespace(uiVal=50)))
+
+    def processes(handle: object, since: int) -> list[SimpleNamespace]:
+        return told(since, lambda stamp: SimpleNamespace(pid=1, timeStamp=stamp, smUtil=40))
+
+    fake = FakeNvml(nvmlDeviceGetSamples=busy, nvmlDeviceGetProcessUtilization=processes)
+    sampler = Driver(fake, "/nowhere", clock=lambda: now)._sampler
+
+    def read() -> tuple[list[float] | None, int]:
+        time = sampler._process_time("handle", "GPU-0")
+        return sampler._busy("handle", "GPU-0", 0), len(time or ())
+
+    found = []
+    for step in (0, 0, -3600, 0, 0):
+        now += step
+        for _ in range(4):
+            now += 0.5
+            stamps.append(int(now * SECOND))
+        found.append(read())
+    two_seconds = [1.0, 2.0], 4
+    assert [found[1], *found[3:]] == [two_seconds] * 3
+    assert read() == ([0.0, 0.0], 0)

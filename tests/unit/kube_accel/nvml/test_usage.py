@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
@@ -68,14 +69,14 @@ def fails(code: int) -> Callable[..., Any]:
     return call
 
 
-def driver(**functions: Any) -> Driver:
+def driver(clock: Callable[[], float] = time.time, **functions: Any) -> Driver:
     processes = [SimpleNamespace(pid=1, usedGpuMemory=None), SimpleNamespace(pid=2, usedGpuMemory=GIB)]
     defaults = {
         "nvmlDeviceGetComputeRunningProcesses_v3": lambda handle: processes,
         "nvmlDeviceGetMPSComputeRunningProcesses_v3": fails(pynvml.NVML_ERROR_NOT_SUPPORTED),
         "nvmlDeviceGetProcessUtilization": lambda handle, since: [],
     }
-    made = Driver(FakeNvml(**(defaults | functions)), "/nowhere")
+    made = Driver(FakeNvml(**(defaults | functions)), "/nowhere", clock=clock)
     made.devices = [Device("handle", {"uuid": "GPU-0", "index": 0})]
     return made
 
@@ -101,9 +102,41 @@ def test_a_gpu_that_does_not_answer_is_left_out() -> None:
 
 
 def test_old_samples_count_once_and_nonsense_is_cut_off() -> None:
-    samples = [SimpleNamespace(pid=1, timeStamp=2**60, smUtil=100000), SimpleNamespace(pid=2, timeStamp=5, smUtil=3)]
+    now = int(time.time() * 1e6)
+    samples = [SimpleNamespace(pid=1, timeStamp=now, smUtil=100000), SimpleNamespace(pid=2, timeStamp=5, smUtil=3)]
     made = driver(nvmlDeviceGetProcessUtilization=lambda handle, since: samples)
     assert ask(made)["GPU-0"].time == {1: 100}
+    assert ask(made)["GPU-0"].time == {}
+
+
+class Processes:
+    """A GPU on which a process is 40 % busy, by NVML's samples: one a second, all of them kept."""
+
+    def __init__(self) -> None:
+        self.now = 10_000.0
+        self.rows: list[SimpleNamespace] = []
+
+    def sample(self) -> None:
+        self.now += 1
+        self.rows.append(SimpleNamespace(pid=1, timeStamp=int(self.now * 1e6), smUtil=40))
+
+    def utilization(self, handle: object, since: int) -> list[SimpleNamespace]:
+        if not (found := [row for row in self.rows if row.timeStamp > since]):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return found
+
+
+def test_a_clock_that_is_set_back_hides_no_process_and_counts_none_twice() -> None:
+    gpu = Processes()
+    made = driver(lambda: gpu.now, nvmlDeviceGetProcessUtilization=gpu.utilization)
+    for _ in range(2):
+        gpu.sample()
+        assert ask(made)["GPU-0"].time == {1: 40}
+    gpu.now -= 3600
+    assert ask(made)["GPU-0"].time == {}
+    for _ in range(2):
+        gpu.sample()
+        assert ask(made)["GPU-0"].time == {1: 40}
     assert ask(made)["GPU-0"].time == {}
 
 

@@ -119,8 +119,8 @@ class FakeMonitor:
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
         return "no NVML"
 
-    def quiesce(self, seconds: float) -> None:
+    def quiesce(self, seconds: float, holder: str = "admin") -> None:
         self.set(replace(self._snapshot, driver_state=DriverState.QUIESCED, detail=f"for {seconds:g} s"))
 
-    def resume(self) -> None:
+    def resume(self, holder: str = "admin") -> None:
         self.set(replace(self._snapshot, driver_state=DriverState.READY, detail=""))

@@ -2,6 +2,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,15 @@ class Node:
         for name in ("nvidia0", "nvidia1", "nvidiactl"):
             (self.dev / name).touch()
         self.file = root / "cdi/kube-accel.io-gpu.json"
-        self.writer = CdiWriter(CdiOptions(root / "cdi"), self.dev)
+        self.proc = root / "proc"
+        self.proc.mkdir()
+        self.writer = CdiWriter(CdiOptions(root / "cdi"), self.dev, self.proc)
 
     def update(self, gpus: int = 2, version: str = VERSION, strategy: Strategy = Strategy.CDI_CRI) -> None:
-        delivery = Delivery((strategy,), driver_root_here=str(self.root))
-        self.writer.update(self.parts(gpus), version, delivery)
+        self.write(self.parts(gpus), version, strategy)
+
+    def write(self, parts: Iterable[Part], version: str = VERSION, strategy: Strategy = Strategy.CDI_CRI) -> None:
+        self.writer.update(parts, version, Delivery((strategy,), driver_root_here=str(self.root)))
 
     @staticmethod
     def parts(gpus: int) -> tuple[Part, ...]:
@@ -58,6 +64,19 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
+
+
+def test_a_mig_device_has_its_capabilities_also_where_the_host_has_no_nodes_of_them(node: Node) -> None:
+    """The plugin may have cut it in its container, where the driver's library made the nodes."""
+    gpu = whole(inventory(1).gpus[0])
+    part = replace(gpu, id="MIG-1", uuid="MIG-1", device_nodes=("nvidia1", "nvidia-caps/nvidia-cap12"))
+    node.write([part, gpu])
+    assert node.names() == [uuid(0)], "it would be a container without a GPU"
+    (node.proc / "devices").write_text("Character devices:\n  1 mem\n195 nvidia\n235 nvidia-caps\n\nBlock devices:\n")
+    node.write([part])
+    (device,) = node.document()["devices"]
+    made = {"path": "/dev/nvidia-caps/nvidia-cap12", "type": "c", "major": 235, "minor": 12}
+    assert device["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidia1"}, made]
 
 
 def test_it_is_written_and_follows_gpus_driver_and_nodes(node: Node) -> None:

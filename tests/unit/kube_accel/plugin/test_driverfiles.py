@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from kube_accel.plugin.driverfiles import DriverFinder
+from kube_accel.sharing.cdi import specification
+from kube_accel.sharing.interposition import missing
+from kube_accel.sharing.whole import whole
+from unit.kube_accel.plugin.fakes import inventory
 from unit.kube_accel.plugin.test_cdiwriter import VERSION, install
 
 WHERE = "usr/lib/x86_64-linux-gnu"
@@ -43,6 +47,34 @@ def test_libraries_links_and_programs_are_found(tmp_path: Path) -> None:
         f"{where}/libcuda.so.1": f"{where}/libcuda.so.{VERSION}",
         f"{where}/libnvidia-ml.so.1": f"{where}/libnvidia-ml.so.{VERSION}",
     }
+
+
+def test_what_debian_keeps_aside_is_where_a_container_looks(tmp_path: Path) -> None:
+    """As libcuda1, libnvidia-ml1 and nvidia-smi of Debian lay it out: links by way of /etc/alternatives."""
+    install(tmp_path, directory=f"{WHERE}/nvidia/current")
+    (tmp_path / WHERE / "libcuda.so.1").symlink_to("/etc/alternatives/nvidia--libcuda.so.1-x86_64-linux-gnu")
+    (tmp_path / "usr/lib/nvidia/current").mkdir(parents=True)
+    (tmp_path / "usr/lib/nvidia/current/nvidia-smi").touch()
+    (tmp_path / "usr/bin").mkdir()
+    (tmp_path / "usr/bin/nvidia-smi").symlink_to("/etc/alternatives/nvidia--nvidia-smi")
+    found = DriverFinder().find(tmp_path, VERSION)
+    assert missing(found, VERSION) == ""
+    document = specification([whole(inventory(1).gpus[0])], found, "/driver", lambda name: True)
+    assert document is not None
+    aside = f"/driver/{WHERE}/nvidia/current"
+    assert {mount["containerPath"]: mount["hostPath"] for mount in document["containerEdits"]["mounts"]} == {
+        f"/{WHERE}/libcuda.so": f"{aside}/libcuda.so.{VERSION}",
+        f"/{WHERE}/libcuda.so.1": f"{aside}/libcuda.so.{VERSION}",
+        f"/{WHERE}/libcuda.so.{VERSION}": f"{aside}/libcuda.so.{VERSION}",
+        f"/{WHERE}/libnvidia-ml.so.1": f"{aside}/libnvidia-ml.so.{VERSION}",
+        f"/{WHERE}/libnvidia-ml.so.{VERSION}": f"{aside}/libnvidia-ml.so.{VERSION}",
+        "/usr/bin/nvidia-smi": "/driver/usr/lib/nvidia/current/nvidia-smi",
+    }
+    document = specification([whole(inventory(1).gpus[0])], found, "/", lambda name: True, hook="/usr/bin/nvidia-ctk")
+    assert document is not None
+    links, cache = (hook["args"] for hook in document["containerEdits"]["hooks"])
+    assert f"libcuda.so.{VERSION}::/{WHERE}/libcuda.so.1" in links
+    assert cache[-1] == f"/{WHERE}"
 
 
 def test_a_directory_that_did_not_change_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

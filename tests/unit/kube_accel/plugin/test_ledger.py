@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import sqlite3
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kube_accel.model import Mode, Share
 from kube_accel.plugin.holdings import Holder
-from kube_accel.plugin.ledger import FILE, Ledger
+from kube_accel.plugin.ledger import FILE, ChargeRow, Ledger
 
 GIB = 1 << 30
 ONE, TWO = Holder("team", "one", "main"), Holder("team", "two", "main")
 HALF = Share("GPU-1", 50, 40 * GIB)
+DAY = 86400
 
 
 class Clock:
@@ -96,6 +100,13 @@ def test_old_entries_are_forgotten(tmp_path: Path, ledger: Ledger, clock: Clock)
     assert [row[0] for row in rows(Ledger(tmp_path, Mode.VGPU, clock))] == ["two"]
 
 
+def test_old_entries_are_forgotten_by_a_daemon_that_runs_on(ledger: Ledger, clock: Clock) -> None:
+    for day in range(0, 200, 10):
+        clock.now = 1000 + day * DAY
+        ledger.reconcile({Holder("team", f"day-{day}", "main"): [HALF]}, uid)
+    assert [row[0] for row in rows(ledger)] == [f"day-{day}" for day in range(90, 200, 10)]
+
+
 @pytest.mark.parametrize("content", [b"no database" * 1000, b""])
 def test_a_damaged_file_is_kept_aside_and_a_new_one_filled(tmp_path: Path, clock: Clock, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
@@ -160,9 +171,136 @@ def test_refusals_of_what_ended_are_remembered_as_long_as_it_is(tmp_path: Path, 
     assert counted(ledger, running=False) == {}
 
 
+def peaks(ledger: Ledger) -> dict[tuple[str, str], int | None]:
+    return {(pod, uid): peak for _, _, pod, _, uid, _, peak in ledger.peaks()}
+
+
+def peaked(ledger: Ledger, pod: str, peak: int) -> None:
+    ledger.peaked({row[0]: peak for row in ledger.peaks() if row[2] == pod})
+
+
+def test_a_peak_is_an_allocations_and_only_grows(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
+    ledger.record(ONE, "first", [HALF])
+    ledger.record(TWO, "u", [HALF])
+    peaked(ledger, "one", 39 * GIB)
+    peaked(Ledger(tmp_path, Mode.VGPU, clock), "one", 2 * GIB)
+    ledger.record(ONE, "first", [HALF])
+    assert peaks(ledger) == {("one", "first"): 39 * GIB, ("two", "u"): None}
+    ledger.record(ONE, "second", [HALF])
+    assert peaks(ledger) == {("one", "second"): None, ("two", "u"): None}
+
+
+AS_BEFORE_PEAKS = """
+CREATE TABLE allocations (id INTEGER PRIMARY KEY, mode TEXT NOT NULL, namespace TEXT NOT NULL, pod TEXT NOT NULL,
+    uid TEXT NOT NULL, container TEXT NOT NULL, gpu TEXT NOT NULL, cores INTEGER NOT NULL,
+    memory_bytes INTEGER NOT NULL, since REAL NOT NULL, until REAL);
+CREATE UNIQUE INDEX running ON allocations (namespace, pod, container, gpu) WHERE until IS NULL;
+"""
+
+
+def test_a_plugin_that_knows_no_peaks_goes_on_with_the_file_and_leaves_none_to_others(
+    tmp_path: Path, clock: Clock
+) -> None:
+    """In an upgrade both have it open, after a downgrade the older one alone."""
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as older:
+        older.execute("PRAGMA journal_mode = WAL")
+        older.executescript(AS_BEFORE_PEAKS)
+        insert = (
+            "INSERT OR IGNORE INTO allocations (mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since) "
+            "VALUES ('vgpu', 'team', ?, 'main', 'u', 'GPU-1', 50, ?, 1000)"
+        )
+        older.execute(insert, ("one", HALF.memory_bytes))
+        ledger = Ledger(tmp_path, Mode.VGPU, clock)
+        peaked(ledger, "one", GIB)
+        assert peaks(ledger) == {("one", "u"): GIB}
+        older.execute("UPDATE allocations SET until = 1010")
+        older.execute("DELETE FROM allocations WHERE until < 2000")
+        # SQLite gives the row's number to the next one.
+        older.execute(insert, ("two", HALF.memory_bytes))
+        assert peaks(ledger) == {("two", "u"): None}
+
+
+def test_a_peak_that_cannot_be_written_stops_nobody(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "none", Mode.VGPU)
+    ledger.peaked({1: GIB})
+    assert ledger.peaks() == []
+
+
 def test_a_meter_is_kept_and_counts_only_up(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
     assert ledger.charges() == ("", [])
     ledger.charge("first", [("team", "vgpu", "H100", 10.0, 2.0, 3.0), ("", "", "H100", 20.0, 0.0, 0.0)])
     successor = Ledger(tmp_path, Mode.VGPU, clock)
     successor.charge("second", [("team", "vgpu", "H100", 9.0, 4.0, 3.0)])
     assert ledger.charges() == ("second", [("", "", "H100", 20.0, 0.0, 0.0), ("team", "vgpu", "H100", 10.0, 4.0, 3.0)])
+
+
+def charge(payer: str, seconds: float) -> ChargeRow:
+    return (payer, "vgpu" if payer else "", "H100", seconds, 0.0, 0.0)
+
+
+def payers(ledger: Ledger) -> list[str]:
+    return [row[0] for row in ledger.charges()[1]]
+
+
+def charge_daily(ledger: Ledger, clock: Clock, days: int, rows: Callable[[int], list[ChargeRow]]) -> set[str]:
+    """Who was forgotten, which a meter then tells no more."""
+    found = set[str]()
+    for day in range(days):
+        told = [row for row in rows(day) if row[0] not in found]
+        found |= {key[0] for key in ledger.charge("state", told)}
+        clock.now += DAY
+    return found
+
+
+def test_a_payer_without_a_gpu_for_90_days_is_forgotten_and_the_nodes_total_is_not(
+    tmp_path: Path, ledger: Ledger, clock: Clock
+) -> None:
+    rows = [charge("", 10.0), charge("left", 3.0)]
+    assert charge_daily(ledger, clock, 90, lambda day: [*rows, charge("stays", day)]) == set()
+    assert payers(ledger) == ["", "left", "stays"]
+    successor = Ledger(tmp_path, Mode.VGPU, clock)
+    assert charge_daily(successor, clock, 2, lambda day: [*rows, charge("stays", 100.0)]) == {"left"}
+    assert payers(ledger) == ["", "stays"]
+    # What comes back begins at nothing.
+    ledger.charge("state", [charge("left", 1.0)])
+    assert ("left", "vgpu", "H100", 1.0, 0.0, 0.0) in ledger.charges()[1]
+
+
+def test_what_the_release_before_counted_is_not_old(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
+    ledger.charge("state", [charge("team", 1.0)])
+    clock.now += 200 * DAY
+    with sqlite3.connect(tmp_path / FILE) as file:
+        file.execute("UPDATE charges SET gpu_seconds = 7")
+    assert charge_daily(Ledger(tmp_path, Mode.VGPU, clock), clock, 2, lambda day: [charge("team", 7.0)]) == set()
+
+
+def test_a_clock_that_is_wrong_for_a_moment_makes_nobody_forgotten(ledger: Ledger, clock: Clock) -> None:
+    rows = [charge("team", 1.0)]
+    assert not ledger.charge("state", rows)
+    for wrong in (500, -500, -500, 500):
+        clock.now += wrong * DAY
+        assert not ledger.charge("state", rows)
+    assert charge_daily(ledger, clock, 91, lambda day: rows) == {"team"}
+
+
+def test_only_what_has_changed_is_written(tmp_path: Path, ledger: Ledger) -> None:
+    rows = [charge("one", 1.0), charge("two", 1.0)]
+    ledger.charge("state", rows)
+    with sqlite3.connect(tmp_path / FILE) as file:
+        file.executescript(
+            "CREATE TABLE written (namespace); CREATE TRIGGER seen AFTER UPDATE ON charges "
+            "BEGIN INSERT INTO written VALUES (new.namespace); END"
+        )
+    ledger.charge("state", rows)
+    ledger.charge("state", [rows[0], charge("two", 2.0)])
+    with sqlite3.connect(tmp_path / FILE) as file:
+        assert file.execute("SELECT namespace FROM written").fetchall() == [("two",)]
+
+
+def test_all_is_written_to_the_file_that_takes_a_damaged_ones_place(tmp_path: Path, ledger: Ledger) -> None:
+    rows = [charge("one", 1.0), charge("two", 1.0)]
+    ledger.charge("state", rows)
+    ledger.close()
+    (tmp_path / FILE).write_bytes(b"\0" * 8192)
+    ledger.charge("state", rows)
+    assert ledger.charges()[1] == rows

@@ -10,6 +10,7 @@ import pytest
 
 from kube_accel.kube.cgroups import Place
 from kube_accel.metrics.charge import Charge, Model, Payer, State
+from kube_accel.metrics.containers import Kept
 from kube_accel.metrics.tenancy import Container, Holding, Refused
 from kube_accel.model import MigDevice, Mode, Share
 from kube_accel.plugin.holdings import Holder
@@ -169,5 +170,13 @@ def test_a_meter_is_kept_in_the_ledger(world: World) -> None:
     assert books.load() == (None, {})
     state = State("boot", 5.0, {CARD: Model("H100", 80 * GIB)}, {CARD: (Holding(named(A), CARD, 0.5),)})
     charges = {Payer("team", "vgpu", "H100"): Charge(1.0, 2.0, 3.0)}
-    books.save(state, charges)
+    assert not books.save(state, charges)
     assert books.load() == (state, charges)
+
+
+def test_peaks_are_kept_in_the_ledger(world: World) -> None:
+    world.ledger.record(A, "uid-a", [Share(CARD, 30, GIB)])
+    books = LedgerBooks(world.ledger)
+    (row,) = (kept.allocation for kept in books.peaks().values())
+    books.peaked({row: GIB})
+    assert books.peaks() == {(CARD, named(A)): Kept(row, "uid-a", GIB)}

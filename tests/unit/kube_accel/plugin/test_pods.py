@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import json
+import threading
 from typing import Any
 
 import pytest
 
 from kube_accel.model import Mode
 from kube_accel.plugin.pods import NodePods, pending
+from kube_accel.plugin.podwatch import PodsWatch
 from kube_accel.plugin.reporter import Reporter, TokenBucket
 from kube_accel.sharing.profile import PROFILES
 
@@ -66,6 +69,47 @@ def test_a_pod_that_is_gone_does_not_come_back_with_old_news(pods: NodePods) -> 
     assert pods.all() == []
 
 
+class Overtaken:
+    """An API server whose list is older than what the watch tells while it is on its way."""
+
+    def __init__(self, pods: NodePods, listed: list[dict[str, Any]], news: list[dict[str, Any]]) -> None:
+        self.pods, self.listed, self.news = pods, listed, news
+
+    def send(self, method: str, path: str, query: Any) -> bytes:
+        for each in self.news:
+            self.pods.keep(each)
+        return json.dumps({"metadata": {"resourceVersion": "9"}, "items": self.listed}).encode()
+
+
+def test_a_list_for_an_allocation_tells_of_new_pods_and_takes_no_news_back(pods: NodePods) -> None:
+    running = {"phase": "Running"}
+    client = Overtaken(
+        pods,
+        [
+            item("new", resourceVersion="8"),
+            item("overtaken", resourceVersion="9"),
+            item("changed", resourceVersion="9"),
+        ],
+        [item("overtaken", status=running, resourceVersion="10"), item("changed", resourceVersion="7")],
+    )
+    client.listed[2]["status"] = running
+    stop = threading.Event()
+    watch = PodsWatch(client, pods, "node", stop)  # type: ignore[arg-type]
+    thread = threading.Thread(target=watch.run_lists)
+    thread.start()
+    watch.list_now(10)
+    stop.set()
+    thread.join()
+    assert names(pods) == ["new"]
+
+
+def test_the_watch_is_believed_whatever_it_says(pods: NodePods) -> None:
+    """Versions begin anew where the API server's data were put back."""
+    pods.keep(item("a", status={"phase": "Running"}, resourceVersion="1000"))
+    pods.keep(item("a", resourceVersion="20"))
+    assert names(pods) == ["a"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -80,6 +124,10 @@ def test_an_assignment_that_is_not_for_here_is_none(pods: NodePods, text: str) -
     assert [pod.assigned for pod in pods.all()] == [None]
 
 
+class DoneError(Exception):
+    """Everything before it was sent."""
+
+
 class Client:
     """Keeps what it is sent."""
 
@@ -87,6 +135,8 @@ class Client:
         self.sent: list[str] = []
 
     def post(self, path: str, body: Any) -> None:
+        if body["reason"] == "Done":
+            raise DoneError
         self.sent.append(f"{body['reason']} {body['involvedObject']['name']}")
 
     def send(self, method: str, path: str, body: Any) -> None:
@@ -99,7 +149,9 @@ def reported(*items: dict[str, Any]) -> list[str]:
     pods = NodePods(PROFILES[Mode.VGPU], "node", reporter.failed)
     for each in items:
         pods.keep(each)
-    reporter.run_once()
+    NodePods(PROFILES[Mode.VGPU], "node", lambda pod: reporter.event(pod, "Done", "")).keep(item("last"))
+    with pytest.raises(DoneError):
+        reporter.run()
     return client.sent
 
 

@@ -2,13 +2,14 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -138,6 +139,14 @@ def sockets(root: Path) -> set[str]:
     return {path.name for path in (root / "device-plugins").glob("kube-accel-*")}
 
 
+def watches() -> int:
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += str(entry.readlink()) == "anon_inode:inotify"
+    return found
+
+
 def test_it_registers_and_ends_without_a_trace(kubelet: FakeKubelet, root: Path, instances: Start) -> None:
     instance = instances()
     kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
@@ -145,6 +154,17 @@ def test_it_registers_and_ends_without_a_trace(kubelet: FakeKubelet, root: Path,
     instance.stop()
     kubelet.wait(lambda: healthy(kubelet) == 0, DEADLINE)
     assert sockets(root) == set()
+
+
+def test_a_resource_that_is_offered_no_more_leaves_no_watch_behind(kubelet: FakeKubelet, instances: Start) -> None:
+    """A user has 128, which kubelet and the container runtime are in need of too."""
+    before = watches()
+    instance = instances()
+    wait(instance.registered)
+    assert watches() == before + 1
+    instance.stop()
+    assert watches() == before
+    instance.registrar.wake()
 
 
 def test_it_waits_for_the_gpus_so_that_kubelet_never_sees_an_empty_list(kubelet: FakeKubelet, instances: Start) -> None:
@@ -242,6 +262,51 @@ def test_a_successor_takes_over_and_its_predecessor_leaves_quietly(kubelet: Fake
     kubelet.wait(lambda: healthy(kubelet) == 3, DEADLINE)
 
 
+def test_a_clock_that_was_ahead_when_the_predecessor_came_keeps_no_successor_waiting(
+    kubelet: FakeKubelet, instances: Start
+) -> None:
+    old = instances(gpus=2)
+    wait(old.registered)
+    path = old.registrar.socket
+    assert path is not None
+    later = time.time() + 3600
+    os.utime(path, (later, later))
+    new = instances(gpus=3)
+    wait(new.registered)
+    kubelet.wait(lambda: healthy(kubelet) == 3, DEADLINE)
+    wait(lambda: "a newer instance serves" in old.registrar.state.detail)
+
+
+@contextmanager
+def newer_instance(path: Path) -> Iterator[None]:
+    """Somebody listens on a socket that its file says is younger than any."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        later = time.time() + 3600
+        os.utime(path, (later, later))
+        yield
+
+
+def test_with_an_instance_of_the_release_before_the_sockets_age_decides(
+    kubelet: FakeKubelet, root: Path, instances: Start
+) -> None:
+    """It knows no other way, and would take the resource back."""
+    path = root / "device-plugins/kube-accel-pgpu-1-abcdef.sock"
+    with newer_instance(path):
+        one = instances()
+        wait(lambda: path.name in one.registrar.state.detail)
+        os.utime(path, (0, 0))
+        wait(one.registered)
+
+
+def test_its_socket_is_known_to_the_release_before(root: Path, instances: Start) -> None:
+    (root / "device-plugins").mkdir()
+    instances()
+    wait(lambda: sockets(root))
+    assert re.fullmatch(r"kube-accel-pgpu-\d+-[0-9a-f]+\.sock", *sockets(root))
+
+
 def test_the_predecessor_serves_on_when_the_successor_ends(kubelet: FakeKubelet, instances: Start) -> None:
     old = instances(gpus=2)
     kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
@@ -312,11 +377,7 @@ def test_a_resource_whose_name_goes_on_is_not_taken_for_a_newer_instance(
     kubelet: FakeKubelet, root: Path, instances: Start
 ) -> None:
     other = root / "device-plugins/kube-accel-pgpu-b-1-abcdef.sock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(other))
-        listener.listen()
-        later = time.time() + 3600
-        os.utime(other, (later, later))
+    with newer_instance(other):
         one = instances()
         wait(one.registered)
         kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import socket
-import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http2_bytes import PREFACE, frame, literal
 from kube_accel.metrics.service import Outcome
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
@@ -220,32 +220,21 @@ def test_a_preference_is_never_an_error_and_never_more_than_asked(
     assert set(preferred) <= {*available, *required}
 
 
-def literal(name: bytes, value: bytes) -> bytes:
-    """A header field without compression (RFC 7541, 6.2.2)."""
-    return b"\0" + bytes([len(name)]) + name + bytes([len(value)]) + value
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """An HTTP/2 frame (RFC 9113, 4.1)."""
-    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
-
-
 def test_a_kubelet_of_1_25_that_takes_the_socket_for_the_authority_is_answered(host: Host) -> None:
     fields = {
-        b":method": b"POST",
-        b":scheme": b"http",
-        b":path": b"/v1beta1.DevicePlugin/GetDevicePluginOptions",
-        b":authority": b"/var/lib/kubelet/device-plugins/plugin.sock",
-        b"content-type": b"application/grpc",
-        b"te": b"trailers",
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+        ":authority": "/var/lib/kubelet/device-plugins/plugin.sock",
+        "content-type": "application/grpc",
+        "te": "trailers",
     }
     headers = b"".join(literal(name, value) for name, value in fields.items())
     empty_message = frame(0, 1, 1, bytes(5))
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.settimeout(10)
         kubelet.connect(str(host.socket))
-        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"")
-        kubelet.sendall(preface + frame(1, 4, 1, headers) + empty_message)
+        kubelet.sendall(PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, headers) + empty_message)
         answer = b""
         while b"grpc-status" not in answer:
             received = kubelet.recv(4096)

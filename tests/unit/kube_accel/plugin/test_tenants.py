@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -44,6 +44,7 @@ class World:
         self.gpus = {gpu.uuid: gpu for gpu in inventory(2).gpus}
         self.held: dict[Holder, tuple[Share, ...]] = {}
         self.devices: dict[Holder, dict[Kind, frozenset[str]]] = {}
+        self.specs: dict[str, dict[str, Any]] = {}
         self.tenants = self.successor()
 
     def successor(self, cores: bool = True) -> Tenants:
@@ -60,13 +61,11 @@ class World:
         self, name: str, gib: int = 4, cores: int = 30, card: str = CARD, containers: tuple[str, ...] = ("main",)
     ) -> None:
         limits = {PROFILE.core_resource: str(cores), PROFILE.memory_resource: str(gib * 4)}
-        spec = {
+        self.specs[name] = {
             "nodeName": "node",
             "containers": [{"name": each, "resources": {"limits": limits}} for each in containers],
         }
-        statuses = [{"name": each, "containerID": f"containerd://{self.id(name, each)}"} for each in containers]
-        metadata = {"uid": self.uid(name), "namespace": "team", "name": name}
-        self.pods.keep({"metadata": metadata, "spec": spec, "status": {"containerStatuses": statuses}})
+        self.hear(name)
         for each in containers:
             holder = Holder("team", name, each)
             self.held[holder] = (Share(card, cores, gib * GIB),)
@@ -76,6 +75,15 @@ class World:
             }
             self.start(holder)
         self.list()
+
+    def hear(self, name: str, static: str = "") -> None:
+        """The API server tells of a pod; of a static one with what kubelet calls it."""
+        ids = {entry["name"]: self.id(name, entry["name"]) for entry in self.specs[name]["containers"]}
+        statuses = [{"name": each, "containerID": f"containerd://{found}"} for each, found in ids.items()]
+        metadata = {"uid": self.uid(name), "namespace": "team", "name": name}
+        if static:
+            metadata |= {"annotations": {"kubernetes.io/config.hash": static}}
+        self.pods.keep({"metadata": metadata, "spec": self.specs[name], "status": {"containerStatuses": statuses}})
 
     @staticmethod
     def uid(name: str) -> str:
@@ -165,6 +173,52 @@ def test_containers_are_told_what_nvml_sees_of_them_and_of_others(world: World) 
     assert world.policy("b", "x").feedback == (Feedback(2 * GIB, 400, 220),)
     assert world.policy("b", "y").feedback == (Feedback(GIB, 0, 620),)
     assert world.policy("a").feedback_at_ns > 0
+
+
+def test_a_successor_tells_of_containers_once_it_knows_their_pods_and_nothing_false_before(world: World) -> None:
+    for name in ("a", "b"):
+        world.pod(name)
+    world.process(1, "a")
+    world.usage = {CARD: GpuUsage({1: 2 * GIB}, {1: 40})}
+    for _ in range(2):
+        world.tenants.tick()
+    before = world.policy("a")
+    assert before.feedback == (Feedback(2 * GIB, 400, 0),)
+    world.pods = NodePods(PROFILE, "node")
+    world.tenants = world.successor()
+    world.list()
+    world.tenants.tick()
+    assert world.policy("a") == before
+    for name in ("a", "b"):
+        world.hear(name)
+    for _ in range(2):
+        world.tenants.tick()
+    assert world.policy("a").feedback == (Feedback(2 * GIB, 400, 0),)
+    assert world.policy("b").feedback == (Feedback(0, 0, 400),)
+
+
+def test_a_pod_that_is_made_anew_and_gets_the_same_devices_is_told_of_its_own(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        world.pod(name)
+    world.tenants.tick()
+    monkeypatch.setattr(World, "uid", staticmethod(lambda name: f"uid-{name}-anew"))
+    world.hear("a")
+    world.process(1, "a")
+    world.usage = {CARD: GpuUsage({1: GIB}, {1: 40})}
+    world.tenants.tick()
+    assert world.policy("a").feedback == (Feedback(0, 400, 0),)
+
+
+def test_static_pods_are_known_by_what_kubelet_calls_them(world: World) -> None:
+    for name in ("a", "b"):
+        world.pod(name)
+    world.hear("a", static="5f" * 16)
+    world.places[1] = Place("-".join("5f" * n for n in (4, 2, 2, 2, 6)), world.id("a", "main"))
+    world.usage = {CARD: GpuUsage({1: GIB}, {1: 40})}
+    world.tenants.tick()
+    assert world.policy("a").feedback == (Feedback(0, 400, 0),)
 
 
 def test_nothing_is_written_while_nothing_runs_and_all_is_told_when_something_does(world: World) -> None:

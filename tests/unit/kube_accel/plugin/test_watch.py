@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,10 @@ import pytest
 from kube_accel.plugin.watch import DirectoryWatch
 
 LONG = 60.0
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def waits(watch: DirectoryWatch, change: Callable[[], object]) -> float:
@@ -50,6 +55,21 @@ def test_a_wake_ends_the_wait_and_is_not_lost(tmp_path: Path) -> None:
     watch.wait(LONG)
     watch.wait(0)
     assert time.monotonic() - begin < LONG / 2
+
+
+def test_a_closed_watch_holds_nothing_and_a_wake_reaches_nobody_else(tmp_path: Path) -> None:
+    before = descriptors()
+    watch = DirectoryWatch(tmp_path)
+    watch.close()
+    assert descriptors() == before
+    # It gets the number that the watch was woken by.
+    others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]
+    watch.wake()
+    watch.close()
+    for other in others:
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(other)
+        os.close(other)
 
 
 def test_without_inotify_waits_are_short(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_the_strategy_of_the_flag_goes_before_that_of_the_file() -> None:
     cut_node = replace(snapshot, inventory=replace(snapshot.inventory, gpus=(cut,)))
     of_the_file = WholeGpus(Configuration(mig_strategy="single"))
     of_the_file.see(cut_node)
-    assert "no MIG devices" in of_the_file.problem
+    assert "no GPU has MIG devices" in of_the_file.problem
     of_the_flag = WholeGpus(Configuration(mig_strategy="single"), Strategy.NONE)
     of_the_flag.see(cut_node)
     assert (of_the_flag.problem, [part.id for part in of_the_flag.parts]) == ("", [uuid(0)])

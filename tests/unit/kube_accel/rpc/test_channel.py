@@ -18,6 +18,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http2_bytes import frame, read_out
 from kube_accel.rpc.channel import Channel
 from kube_accel.rpc.status import Code, RpcError
 
@@ -141,7 +142,7 @@ def test_who_is_not_there_is_named_and_who_comes_back_is_asked(path: Path) -> No
 
 
 FRAMES = st.builds(
-    lambda kind, flags, stream, payload: len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload,
+    frame,
     st.integers(0, 10),
     st.integers(0, 255),
     st.sampled_from((0, 1, 3)),
@@ -161,8 +162,7 @@ def test_nonsense_is_an_error(said: bytes) -> None:
             with accepted:
                 accepted.sendall(said)
                 accepted.shutdown(socket.SHUT_WR)
-                while _received(accepted):
-                    pass
+                read_out(accepted)
 
         with ThreadPoolExecutor(1) as pool, Channel(path) as channel:
             answered = pool.submit(answer)
@@ -170,10 +170,3 @@ def test_nonsense_is_an_error(said: bytes) -> None:
                 ask(channel)
             channel.close()
             answered.result(SECONDS)
-
-
-def _received(accepted: socket.socket) -> bytes:
-    try:
-        return accepted.recv(4096)
-    except ConnectionError:
-        return b""

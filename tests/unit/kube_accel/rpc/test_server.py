@@ -17,6 +17,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 from hypothesis import given
 from hypothesis import strategies as st
 
+from http2_bytes import PREFACE, frame, read_out
 from kube_accel.rpc.server import Context, Method, Server
 from kube_accel.rpc.status import Code, RpcError
 from sim.kubelet.channel import open_channel
@@ -24,12 +25,6 @@ from waiting import wait
 
 LIMIT = 4 << 20
 SECONDS = 30
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """An HTTP/2 frame (RFC 9113, 4.1)."""
-    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
 
 class Service:
@@ -244,9 +239,8 @@ def lasting() -> Iterator[Host]:
         host.close()
 
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAMES = st.builds(
-    lambda kind, flags, stream, payload: len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload,
+    frame,
     st.integers(0, 10),
     st.integers(0, 255),
     st.integers(0, 5),
@@ -261,14 +255,6 @@ def test_nonsense_ends_its_connection_at_most(lasting: Host, sent: bytes) -> Non
         stranger.connect(str(lasting.path))
         stranger.sendall(sent)
         stranger.shutdown(socket.SHUT_WR)
-        while _received(stranger):
-            pass
+        read_out(stranger)
     assert lasting.call("Echo", b"a") == b"a"
     wait(lambda: lasting.server.busy == 0)
-
-
-def _received(stranger: socket.socket) -> bytes:
-    try:
-        return stranger.recv(4096)
-    except ConnectionError:
-        return b""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kube_accel.model import Inventory, MigDevice
-from kube_accel.sharing.mig import Strategy, layout, problem
+from kube_accel.sharing.mig import Strategy, layout, left_out, problem
 from kube_accel.sharing.whole import Part, grant
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
@@ -65,8 +65,8 @@ def test_single_without_mig_mode_offers_gpus() -> None:
 @pytest.mark.parametrize(
     ("known", "words"),
     [
-        (cut(["1g.10gb"], None), ["GPU 1", "not in MIG mode"]),
-        (cut(["1g.10gb"], []), ["GPU 1", "no MIG devices"]),
+        (cut([], []), ["no GPU has MIG devices"]),
+        (cut([], None), ["no GPU has MIG devices"]),
         (cut(["1g.10gb"], ["2g.20gb"]), ["1g.10gb, 2g.20gb"]),
     ],
 )
@@ -74,6 +74,17 @@ def test_single_offers_nothing_of_a_node_cut_in_several_ways(known: Inventory, w
     assert ids(Strategy.SINGLE, known) == {}
     assert all(word in problem(Strategy.SINGLE, known) for word in [*words, "mixed"])
     assert problem(Strategy.MIXED, known) == problem(Strategy.NONE, known) == ""
+
+
+@pytest.mark.parametrize(("odd", "words"), [(None, "not in MIG mode"), ([], "no MIG devices")])
+def test_single_leaves_out_a_gpu_that_a_reset_took_its_devices_from(odd: list[str] | None, words: str) -> None:
+    known = cut(["1g.10gb", "1g.10gb"], odd, ["1g.10gb"])
+    assert ids(Strategy.SINGLE, known) == {"nvidia.com/gpu": ["MIG-0-0", "MIG-0-1", "MIG-2-0"]}
+    assert problem(Strategy.SINGLE, known) == ""
+    ((gpu, reason),) = left_out(Strategy.SINGLE, known).items()
+    assert gpu == uuid(1)
+    assert all(word in reason for word in ("GPU 1", words, "mixed"))
+    assert left_out(Strategy.MIXED, known) == left_out(Strategy.NONE, known) == {}
 
 
 def test_a_container_gets_its_devices_and_no_more() -> None:

@@ -46,6 +46,7 @@ def app(**amounts: int) -> ContainerRequest:
         ({CORE: "1k", MEMORY: "0"}, Mode.VGPU, app(whole=10)),
         ({CORE: "200", MEMORY: "8"}, Mode.VGPU, app(whole=2, memory_bytes=2 * GIB)),
         ({MPS_CORE: "50", MPS_MEMORY: "8"}, Mode.MPS, app(cores=50, memory_bytes=8 * GIB)),
+        ({MPS_CORE: "100"}, Mode.MPS, app(whole=1)),
         ({CGPU: 6}, Mode.CGPU, app(memory_bytes=6 * GIB)),
         ({"nvidia.com/gpu": "4"}, Mode.PGPU, app(whole=4)),
     ],
@@ -64,6 +65,7 @@ def test_what_a_container_may_ask_for(limits: dict[str, object], mode: Mode, req
         ({CORE: "30"}, "asks for 30 tencent.com/vcuda-core and no tencent.com/vcuda-memory; a share .* needs"),
         ({CORE: "30", MEMORY: "0"}, "and no tencent.com/vcuda-memory"),
         ({MEMORY: "8"}, "asks for tencent.com/vcuda-memory without tencent.com/vcuda-core"),
+        ({MPS_CORE: "200"}, "asks for 200 .*; MPS serves a container from one GPU: .* use nvidia.com/gpu"),
         ({MPS_CORE: "0", MPS_MEMORY: "8"}, "nvidia.com/mps-memory without nvidia.com/mps-core"),
         ({CORE: "30", MEMORY: "8", CGPU: "1"}, "aliyun.com/gpu-mem and tencent.com/vcuda-core and .*; use .* one mode"),
         ({CORE: "30", MPS_MEMORY: "8"}, "use the resources of one mode"),
@@ -76,6 +78,25 @@ def test_what_a_container_may_ask_for(limits: dict[str, object], mode: Mode, req
 def test_what_it_may_not_and_what_to_do_instead(limits: dict[str, object], reason: str) -> None:
     with pytest.raises(RequestRefused, match=reason):
         pod_request(pod(container(limits)))
+
+
+SHARE = {MPS_CORE: "30", MPS_MEMORY: "8"}
+SHM = {"volumeMounts": [{"name": "shm", "mountPath": "/dev/shm/"}]}
+
+
+def test_a_volume_over_what_mps_needs_is_refused() -> None:
+    with pytest.raises(RequestRefused, match='container "main" mounts a volume at /dev/shm, which hides the one'):
+        pod_request(pod(container(SHARE) | SHM))
+    assert pod_request(pod(container(SHARE), container({}, "plain") | SHM)) is not None
+    assert pod_request(pod(container({CORE: "30", MEMORY: "8"}) | SHM)) is not None
+
+
+def test_what_mps_serves_no_more_still_counts_where_it_runs() -> None:
+    running = pod(container({MPS_CORE: "200"}) | SHM)
+    running["spec"]["nodeName"] = "n"
+    found = pod_request(running)
+    assert found is not None
+    assert found.containers == (app(whole=2),)
 
 
 def test_two_containers_of_different_modes_are_refused() -> None:

@@ -124,6 +124,11 @@ def unscheduled(message: str) -> dict[str, Any]:
     return {"conditions": [{"type": "PodScheduled", "status": "False", "message": message}]}
 
 
+def quota(hard: str, used: str) -> dict[str, Any]:
+    status = {"hard": {"requests.tencent.com/vcuda-core": hard}, "used": {"requests.tencent.com/vcuda-core": used}}
+    return {"metadata": {"name": "gpus"}, "status": status}
+
+
 COMPLAINT = {"level": "error", "message": "no driver", "reason": "12"}
 WHOLE = {"nvidia.com/gpu": "1"}
 PGPU: dict[str, Any] = {"mode": Mode.PGPU, "limits": WHOLE, "offers": {"allocatable": {"nvidia.com/gpu": "2"}}}
@@ -152,6 +157,10 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
     ),
     "device OOM on a whole GPU": (
         made(log="CUDA error 2", **PGPU, held=ALONE, page=""),
+        *("device_oom", "likely", "CUDA error 2", "larger GPU"),
+    ),
+    "device OOM on ten whole GPUs": (
+        made(limits={"tencent.com/vcuda-core": "1k"}, log="CUDA error 2", held=ALONE, page=""),
         *("device_oom", "likely", "CUDA error 2", "larger GPU"),
     ),
     "device OOM with a stranger": (
@@ -256,6 +265,10 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         made(**{**PGPU, "limits": {"nvidia.com/gpu.shared": "1"}}, where="", **unscheduled("0/1 nodes are available")),
         *("not_offered", "likely", "pgpu: a", "time-slicing"),
     ),
+    "a renamed resource that is not configured": (
+        made(**{**PGPU, "limits": {"nvidia.com/t4-shared": "1"}}, where="", **unscheduled("0/1 nodes are available")),
+        *("not_offered", "likely", "pgpu: a", "time-slicing"),
+    ),
     "no room": (
         made(where="", **unscheduled("0/1 nodes: a: needs 30 % and 8 GiB on one GPU; best has 20 % and 4 GiB free")),
         *("no_room", "likely", "best has 20 %", "inspect.yml"),
@@ -263,6 +276,14 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
     "a quota of the extender": (
         made(where="", **unscheduled("0/1 nodes: quota of namespace team for GPUs: 50 of 50 % are used")),
         *("namespace_quota", "certain", "50 of 50", "scheduler_quota"),
+    ),
+    "a ResourceQuota of whole thousands that is used up": (
+        made(
+            where="",
+            quotas=[quota("1k", "1k"), quota("2k", "1500")],
+            **unscheduled("0/1 nodes: exceeded what there is"),
+        ),
+        *("namespace_quota", "possible", "tencent.com/vcuda-core: 1k of 1k", "ResourceQuota"),
     ),
     "a ResourceQuota that is used up": (
         Evidence(
@@ -434,6 +455,7 @@ def test_an_allocator_set_as_it_should_be_is_no_conflict() -> None:
 def test_a_page_from_before_the_registration_is_no_reason_to_worry() -> None:
     page = 'accel_device_plugin_registered{node="a",resource="tencent.com/vcuda-core"} 0\n'
     assert diagnose(of_node(page=page)) == []
+    assert diagnose(of_node(page=page, offers={"allocatable": {"tencent.com/vcuda-core": "1k"}})) == []
 
 
 def test_what_follows_from_a_mode_that_no_node_serves_is_not_told_beside_it() -> None:

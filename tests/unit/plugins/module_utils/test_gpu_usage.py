@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_usage_prometheus
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import (
     ALLOCATED,
     MEMORY,
@@ -14,6 +16,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import 
     USED,
     Account,
     Charge,
+    Gpus,
     Page,
     Usage,
     UsageError,
@@ -103,6 +106,86 @@ def test_a_node_whose_ledger_began_in_the_period_is_counted_from_its_begin() -> 
     found = usage(scrapes.pages(), window(START, START + 3 * HOUR))
     assert had(found) == {"team": 2.0, "": 0.0}
     assert not found.problems
+
+
+YEAR = 365 * 24 * HOUR
+A100 = Model("NVIDIA A100-SXM4-80GB", 80 * GIB)
+
+
+def gpus(model: Model, number: int) -> dict[str, Model]:
+    return {f"{model.name}-{index}": model for index in range(number)}
+
+
+@pytest.mark.parametrize("now", [gpus(A100, 8), gpus(T4, 4) | gpus(A100, 4), {}], ids=["all", "half", "none"])
+def test_a_ledger_is_as_old_with_other_gpus(now: dict[str, Model]) -> None:
+    node, scrapes = Node("old", gpus(T4, 8)), Scrapes()
+    node.at(START - YEAR, *(share(uuid, "team", uuid, 1.0) for uuid in node.gpus))
+    node.at(START - HOUR)
+    node.gpus = now
+    for hour in (1, 2, 47, 48):
+        scrapes.take(START + hour * HOUR, [node])
+    found = usage(scrapes.pages(), window(START, START + 48 * HOUR))
+    assert had(found) == {"": 47.0 * len(now)}
+    assert found.problems == ("node old: nothing is known before 2025-11-22T01:00:00Z",)
+    (page, *_) = scrapes.pages()["old"]
+    assert page.age >= YEAR
+
+
+def test_a_ledger_that_told_of_its_node_before_is_old_though_gpus_were_added() -> None:
+    node, scrapes = Node("grown", gpus(T4, 1)), Scrapes()
+    node.at(START - 10 * 24 * HOUR, share(f"{T4.name}-0", "team", "p", 1.0))
+    node.at(START - HOUR)
+    node.gpus = gpus(T4, 8)
+    for hour in (1, 48):
+        scrapes.take(START + hour * HOUR, [node])
+    found = usage(scrapes.pages(), window(START, START + 48 * HOUR), older={"grown"})
+    assert had(found) == {"": 8 * 47.0}
+    assert found.problems == ("node grown: nothing is known before 2025-11-22T01:00:00Z",)
+
+
+def test_a_namespace_that_a_plugin_forgets_and_meets_again_has_all_it_had() -> None:
+    day = 24 * HOUR
+    whole = {0: 0, 1: 5, 2: 5, 3: None, 4: None, 5: 2}
+    pages = []
+    for number, hours in whole.items():
+        charges = {} if hours is None else {Account("team", "vgpu", T4.name): Charge(*[Fraction(hours * HOUR)] * 3)}
+        capacity = {T4.name: Fraction((100 + number) * day)}
+        pages.append(Page(START + number * day, "plugin", capacity, charges, {T4.name: Gpus(1, 16 * GIB)}))
+    found = usage({"a": pages}, window(START, START + 5 * day))
+    assert had(found) == {"team": 7.0, "": 5 * 24 - 7.0}
+    assert not found.problems
+
+
+@pytest.mark.parametrize("days", [1, 30, 200])
+def test_who_is_forgotten_and_comes_back_costs_nobody_what_was_before(days: int) -> None:
+    """Page by page of a Prometheus, and since a report that was kept long ago."""
+    end = START + days * 24 * HOUR
+    node, scrapes = Node("a", {"g": T4}), Scrapes()
+    node.at(START - YEAR, share("g", "gone", "p", 0.5, GIB), share("g", "stays", "p", 0.5, GIB))
+    node.at(START - HOUR, share("g", "stays", "p", 0.5, GIB))
+    scrapes.take(START, [node])
+    node.forgets("gone")
+    node.at(end - 2 * HOUR, share("g", "stays", "p", 0.5, GIB), share("g", "gone", "p", 0.5, GIB))
+    scrapes.take(end, [node])
+    found = usage(scrapes.pages(), Window((START, end)))
+    assert had(found) == {"gone": 1.0, "stays": days * 12.0, "": days * 12.0 - 1.0}
+    assert {account.namespace: charge.memory_byte_seconds for (_, account), charge in found.charges.items()} == {
+        "gone": 2 * HOUR * GIB,
+        "stays": days * 24 * HOUR * GIB,
+    }
+    assert not found.problems
+
+
+def test_a_ledger_that_was_put_back_to_an_older_one_is_not_billed_whole() -> None:
+    account = Account("team", "vgpu", T4.name)
+    pages = [
+        Page(START + at * HOUR, "", {T4.name: counted}, {account: Charge(counted / 2)}, {T4.name: Gpus(1, 16 * GIB)})
+        for at, counted in [(0, Fraction(YEAR)), (1, Fraction(YEAR - 48 * HOUR)), (2, Fraction(YEAR - 47 * HOUR))]
+    ]
+    found = usage({"a": pages}, window(START, START + 2 * HOUR))
+    assert had(found) == {"team": 0.5, "": 0.5}
+    assert found.unknown == {T4.name: HOUR}
+    assert "node a: its counters began anew between 2025-11-22T00:00:00Z and" in found.problems[0]
 
 
 def test_counters_that_begin_anew_take_nothing_back() -> None:
@@ -229,45 +312,84 @@ def test_rounded_amounts_come_to_the_rounded_sum(values: list[Fraction], places:
 
 
 NAMESPACES = st.sampled_from(["a", "b", "c"])
+A30 = Model("A30", 24 * GIB)
 SHARES = st.builds(
     lambda uuid, namespace, pod, part, memory: share(uuid, namespace, pod, part, round(memory * GIB)),
-    st.sampled_from(["g0", "g1"]),
+    st.sampled_from(["g0", "g1", "g2"]),
     NAMESPACES,
     st.sampled_from(["p", "q"]),
     st.floats(0.01, 1.0),
     st.floats(0, 16),
 )
+GPUS = st.sampled_from([{"g0": T4, "g1": A30}, {"g0": A30, "g1": A30}, {"g0": T4}, {"g0": T4, "g1": A30, "g2": T4}])
+"""Some are taken away, added, or swapped for others."""
+DAY = 24 * HOUR
+FORGOTTEN = 90 * DAY
 EVENTS = st.lists(
-    st.tuples(st.sampled_from(["hold", "scrape", "lost"]), st.floats(1, 4000), st.lists(SHARES, max_size=4)),
+    st.tuples(
+        st.sampled_from(["hold", "hold", "scrape", "scrape", "lost", "gpus"]),
+        st.floats(1, 4000) | st.floats(DAY, 100 * DAY),
+        st.lists(SHARES, max_size=4),
+        GPUS,
+    ),
     min_size=1,
     max_size=25,
 )
 
 
+class Lives:
+    """What nodes told that lost their ledgers, had other GPUs and forgot namespaces, and what all of it was."""
+
+    def __init__(self, nodes: list[list]) -> None:
+        self.told, self.true = Scrapes(), Scrapes()
+        self.lost: dict[str, int] = {}
+        self.forgot: set[str] = set()
+        self.end = START + 60
+        for index, events in enumerate(nodes):
+            self._live(f"n{index}", events)
+
+    def _live(self, name: str, events: list) -> None:
+        node, twin = (Node(name, {"g0": T4, "g1": A30}) for _ in range(2))
+        now = float(START - 600)
+        begun, seen, held = now, dict.fromkeys("abc", now), []
+        node.at(now)
+        twin.at(now)
+        self._scrape(now + 1, node, twin)
+        for what, seconds, wanted, gpus in events:
+            now += seconds
+            seen.update(dict.fromkeys((holding.container.namespace for holding in held), now))
+            quiet = [namespace for namespace, last in seen.items() if now - max(last, begun) >= FORGOTTEN]
+            node.forgets(*quiet)
+            self.forgot |= {name for _ in quiet}
+            if what == "scrape":
+                self._scrape(now, node, twin)
+                continue
+            if what == "lost":
+                node.begins_anew()
+                begun, self.lost[name] = now, self.lost.get(name, 0) + 1
+            else:
+                there = node.gpus if what == "hold" else gpus
+                held = [holding for holding in (wanted if what == "hold" else held) if holding.uuid in there]
+            for each in (node, twin):
+                each.at(now, *held)
+                if what == "gpus":
+                    each.gpus = gpus
+                    each.at(now, *held)
+        self._scrape(now + 1, node, twin)
+        self.end = max(self.end, int(now + 1) + 1)
+
+    def _scrape(self, now: float, node: Node, twin: Node) -> None:
+        self.told.take(now, [node])
+        self.true.take(now, [twin])
+
+
 @given(st.lists(EVENTS, min_size=1, max_size=3), st.sampled_from(POLICIES), st.data())
 def test_charged_and_not_charged_come_to_what_there_was(nodes: list[list], policy: str, data: st.DataObject) -> None:
     """Whatever the tenants did, and wherever scrapes are missing and ledgers lost; and periods add up."""
-    scrapes, ends = Scrapes(), []
-    for index, events in enumerate(nodes):
-        node = Node(f"n{index}", {"g0": T4, "g1": Model("A30", 24 * GIB)})
-        now = float(START - 600)
-        node.at(now)
-        scrapes.take(now + 1, [node])
-        for what, seconds, held in events:
-            now += seconds
-            if what == "hold":
-                node.at(now, *held)
-            elif what == "lost":
-                node.begins_anew()
-                node.at(now, *(holding for held in node.held.values() for holding in held))
-            else:
-                scrapes.take(now, [node])
-        scrapes.take(now + 1, [node])
-        ends.append(now + 1)
-    end = max(START + 60, int(max(ends)) + 1)
+    lives = Lives(nodes)
+    pages, end = lives.told.pages(), lives.end
     middle = data.draw(st.integers(START + 1, end - 1))
-    pages = scrapes.pages()
-    found = usage(pages, window(START, end))
+    found = usage(pages, Window((START, middle, end)))
     models = ("A30", "Tesla T4")
     known = {Account(n, "vgpu", model): data.draw(st.sampled_from([0.0, 1.0])) for n in "abc" for model in models}
     shown = rows(found, policy, known, range(len(found.window.edges) - 1))
@@ -282,3 +404,37 @@ def test_charged_and_not_charged_come_to_what_there_was(nodes: list[list], polic
     for name in ("A30", "Tesla T4"):
         amounts = [sum(s for (_, model), s in part.capacity.items() if model == name) for part in (*halves, both)]
         assert amounts[0] + amounts[1] == amounts[2]
+
+
+@given(EVENTS, st.booleans(), st.data())
+def test_nobody_is_charged_more_than_it_had(events: list, prometheus: bool, data: st.DataObject) -> None:
+    """Whatever became of the node; and all of it, where no ledger was lost and nobody forgotten."""
+    lives = Lives([events])
+    (told,), (true,) = lives.told.pages().values(), lives.true.pages().values()
+    start = data.draw(st.integers(START, lives.end - 1))
+    seen = [page for page in told if not prometheus or page.at > start - 300]
+    older = gpu_usage_prometheus.older(asked(lives.told), {"n0": seen}, Window((start, lives.end)), "")
+    found = usage({"n0": seen}, Window((start, lives.end)), True, older)
+    before = [page for page in true if page.at <= start][-1]
+    lag = 60 * 3 * (1 + lives.lost.get("n0", 0))
+    there = {model: true[-1].capacity[model] - before.capacity.get(model, 0) for model in true[-1].capacity}
+    assert sum(found.capacity.values()) <= 3 * Fraction(lives.end - before.at) + lag
+    if "".join(found.problems).count("began anew") > lives.lost.get("n0", 0):
+        return
+    charged = {account: charge.gpu_seconds for (_, account), charge in found.charges.items()}
+    for model, seconds in found.capacity.items():
+        assert seconds <= there[model[1]] + lag
+    for account, charge in true[-1].charges.items():
+        had_then = charge.since(before.charges.get(account, Charge())).gpu_seconds
+        assert charged.get(account, 0) <= had_then + lag
+        if not lives.lost and not lives.forgot and before in true[-len(seen) :]:
+            assert charged.get(account, 0) == pytest.approx(float(had_then), abs=2)
+
+
+def asked(scrapes: Scrapes) -> Callable[[str, float], list[dict]]:
+    """A Prometheus that was there all the time."""
+    return lambda expression, at: [
+        {"metric": {"__name__": sample.name, **sample.labels}, "values": [(sample.at, sample.value)]}
+        for sample in scrapes.samples()
+        if sample.at <= at and sample.name == "accel_node_gpu_seconds_total"
+    ]

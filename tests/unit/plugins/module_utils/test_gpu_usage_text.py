@@ -8,6 +8,7 @@ import io
 from dataclasses import replace
 from fractions import Fraction
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import (
@@ -68,10 +69,10 @@ def report() -> Report:
     )
 
 
-def holding(pod: str, asked: float, peak: float | None, seconds: float | None = 2 * HOUR, **more: object) -> Holding:
+def holding(pod: str, asked: float, peak: float | None, seconds: float | None = 2 * HOUR, **more: Any) -> Holding:
     mode = str(more.get("mode", "vgpu"))
     place = Place("n", str(more.get("uuid", "g")), "team", pod, "main", mode)
-    return Holding(place, asked, peak, seconds, bool(more.get("whole", False)))
+    return Holding(place, asked, peak, seconds, bool(more.get("whole", False)), float(more.get("until", 0)))
 
 
 def test_the_table_comes_to_its_total(report: Report) -> None:
@@ -238,6 +239,30 @@ def test_pods_that_asked_for_too_much_are_told_what_would_do() -> None:
         ("mps", "nvidia.com/mps-memory: 2 would do (2 GiB)"),
     ]
     assert [pod.pod for pod in oversized(GIVEN, 0.6, 0)[0]] == ["whole", "idle", "young", "mps", "used"]
+
+
+@pytest.mark.parametrize(
+    ("held", "listed", "unknown"),
+    [
+        ([(0, "a", 0.5), (1, "b", 0.5), (2, "c", 0.5), (26, "d", 10)], [], 0),
+        ([(24, "a", 10), (26, "b", 0.5)], [], 0),
+        ([(1, "a", 0.5), (26, "b", 2)], [(16, 2)], 0),
+        ([(1, "a", None), (26, "b", 2)], [(16, 2)], 0),
+        ([(24, "a", 2), (26, "b", None)], [], 1),
+        ([(24, "a", 3), (24, "b", 1), (26, "b", 1), (26, "c", 1)], [(32, 4)], 0),
+    ],
+    ids=["restarts", "idle-now", "wasteful", "told-of-last", "untold-of-last", "two-at-once"],
+)
+def test_a_pod_that_had_gpus_one_after_the_other_asked_for_those_of_one_time(
+    held: list[tuple[int, str, float | None]], listed: list[tuple[int, int]], unknown: int
+) -> None:
+    held_since = [
+        holding("train-0", 16 * GIB, None if peak is None else peak * GIB, 2 * HOUR, uuid=uuid, until=until * HOUR)
+        for until, uuid, peak in held
+    ]
+    found, not_known = oversized(held_since, 0.3, HOUR)
+    assert [(pod.asked_bytes / GIB, pod.peak_bytes / GIB) for pod in found] == listed
+    assert not_known == unknown
 
 
 @pytest.mark.parametrize("text", ["NaN", "+Inf", "-1", "x", "1e999999999"])

@@ -53,12 +53,12 @@ def pod(name: str, limits: dict[str, str], node: str = "", **status: Any) -> dic
     }
 
 
-def plugin(node: str, namespace: str = "kube-system", port: int = 9445) -> dict[str, Any]:
+def plugin(node: str, namespace: str = "kube-system", port: int = 9445, ready: str = "True") -> dict[str, Any]:
     command = ["kube-accel", "plugin", f"--listen=$(POD_IP):{port}"]
     return {
         "metadata": {"name": f"plugin-{node}", "namespace": namespace},
         "spec": {"nodeName": node, "containers": [{"name": "main", "image": "i", "command": command}]},
-        "status": {"phase": "Running"},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
     }
 
 
@@ -83,6 +83,9 @@ def cluster() -> ClusterView:
         pod("train", SHARE, "b"),
         pod("over", SHARE, "b", phase="Failed"),
         pod("cpu", {"cpu": "1"}),
+        {**pod("all", {}, "a"), "metadata": {"name": "all", "namespace": "other"}},
+        plugin("a"),
+        plugin("b"),
     ]
     return view(nodes, pods, {("GPU-b-0", "team", "train", "main"): 3 * GIB})
 
@@ -193,7 +196,7 @@ def test_used_bytes_are_read_from_what_a_plugin_says() -> None:
     ],
 )
 def test_what_is_not_known_is_said_and_never_zero(item: dict[str, Any], problem: str) -> None:
-    found = view([item], [])
+    found = view([item], [plugin("a")])
     assert len(found.problems) == 1
     assert problem in found.problems[0]
     assert found.problems[0].startswith("node a: ")
@@ -202,6 +205,49 @@ def test_what_is_not_known_is_said_and_never_zero(item: dict[str, Any], problem:
     assert document(found)["problems"] == list(found.problems)
     if not found.nodes[0].gpus:
         assert summary(found).splitlines()[1].split()[-1] == "unknown"
+
+
+WELL = {"conditions": [{"type": "Ready", "status": "True"}]}
+AWAY = {"conditions": [{"type": "Ready", "status": "Unknown", "message": "stopped posting"}]}
+ENDING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    ("plugins", "status", "problem"),
+    [
+        ([plugin("b")], WELL, "no plugin of it runs in kube-system, and this was last told"),
+        ([plugin("a", ready="False")], WELL, "its plugin kube-system/plugin-a is not ready, and this was last told"),
+        ([{**plugin("a"), "metadata": {**plugin("a")["metadata"], **ENDING}}], WELL, "no plugin of it runs"),
+        ([plugin("a", ready="False")], AWAY, "it is not ready, and this was last heard: stopped posting"),
+        ([plugin("a", ready="False"), plugin("a")], WELL, ""),
+    ],
+)
+def test_what_a_plugin_that_does_not_run_told_is_not_taken_for_what_is(
+    plugins: list[dict[str, Any]], status: dict[str, Any], problem: str
+) -> None:
+    items = [pod("train", SHARE, "a"), *plugins]
+    found = view([node("a", {0: (TRAIN,)}, **status), node("b", {})], [*items, plugin("b")])
+    assert len(found.problems) == bool(problem)
+    if problem:
+        assert found.problems[0].startswith(f"node a: {problem}")
+        assert f"NOT KNOWN: node a: {problem}" in summary(found)
+
+
+def test_what_a_plugin_that_runs_tells_is_believed() -> None:
+    """It follows kubelet, which lets go of a pod some seconds after the API server did."""
+    assert view([node("a", {0: (TRAIN,)})], [plugin("a")]).problems == ()
+
+
+def test_whoever_does_not_see_the_plugins_is_told_that_and_nothing_of_nodes() -> None:
+    nodes = [node(name, {0: (TRAIN,)}) for name in ("a", "b")]
+    (problem,) = view(nodes, [pod("mine", SHARE)]).problems
+    assert problem.startswith("no pod of namespace kube-system is seen: whether plugins run, ")
+    assert problem.endswith(" an account that may list the pods of all namespaces")
+    items = [pod("train", SHARE, "a"), plugin("a", "gpu"), plugin("b", "gpu")]
+    (problem,) = view(nodes, items).problems
+    assert problem == "no plugin is in namespace kube-system, but in gpu; say where plugins run"
+    assert view(nodes, items, namespace="gpu").problems == ()
+    assert view([{"metadata": {"name": "plain"}, "status": {}}], []).problems == ()
 
 
 @pytest.mark.parametrize(
@@ -227,10 +273,50 @@ def test_what_is_not_known_is_said_and_never_zero(item: dict[str, Any], problem:
     ],
 )
 def test_a_pod_without_gpus_says_why(status: dict[str, Any], node_name: str, reason: str) -> None:
-    found = view([node("a", {})], [pod("p", SHARE, node_name, **status)])
+    found = view([node("a", {})], [pod("p", SHARE, node_name, **status), plugin("a")])
     [waiting] = found.waiting
     assert reason in waiting.reason
     assert " ".join(waiting.reason.split()) in summary(found)
+
+
+def asking_first(**state: Any) -> dict[str, Any]:
+    """A pod on node a whose init container alone asks for GPUs."""
+    item = pod("first", {}, "a", initContainerStatuses=[{"name": "load", "state": state}])
+    item["spec"]["initContainers"] = [{"name": "load", "image": "i", "resources": {"limits": SHARE}}]
+    return item
+
+
+OTHER_VERSION = {"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":9,"gpus":[]}'}}}
+SILENT = {"metadata": {"name": "a", "labels": {"nvidia-device-enable": "mps"}}}
+
+
+@pytest.mark.parametrize("where", [node("a", {}), node("a", None), OTHER_VERSION, SILENT])
+@pytest.mark.parametrize(
+    "item",
+    [
+        pod("p", SHARE, "a", phase="Running"),
+        pod("p", SHARE, "a", containerStatuses=[{"name": "main", "state": {"running": {}}}]),
+        asking_first(running={}),
+        asking_first(terminated={"exitCode": 0}),
+    ],
+)
+def test_a_pod_that_was_let_start_does_not_wait(where: dict[str, Any], item: dict[str, Any]) -> None:
+    assert view([where], [item, plugin("a")]).waiting == ()
+
+
+@pytest.mark.parametrize("where", [node("a", None), OTHER_VERSION, SILENT])
+def test_of_pods_on_a_node_that_does_not_tell_who_has_what_nothing_is_made_up(where: dict[str, Any]) -> None:
+    found = view([where], [pod("p", SHARE, "a"), asking_first(waiting={"reason": "PodInitializing"}), plugin("a")])
+    assert found.waiting == ()
+    assert len(found.problems) == 1
+
+
+@pytest.mark.parametrize("plugins", [[plugin("a", ready="False")], [plugin("elsewhere")], [plugin("a", "gpu")], []])
+def test_a_pod_may_have_got_gpus_since_its_node_told_last(plugins: list[dict[str, Any]]) -> None:
+    items = [pod("p", SHARE, "a"), pod("q", SHARE, "strange"), asking_first(waiting={"reason": "ErrImagePull"})]
+    first, new, strange = view([node("a", {})], [*items, *plugins]).waiting
+    assert first.reason == "container load: ErrImagePull"
+    assert {new.reason, strange.reason} == {"scheduled, and whether it has its GPUs yet is not known"}
 
 
 def test_an_unhealthy_gpu_is_named_with_its_reason() -> None:

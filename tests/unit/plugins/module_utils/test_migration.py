@@ -334,6 +334,13 @@ CARD = resources.Card(80 * GIB)
         ("nvidia", "pgpu", {"nvidia.com/gpu": "2", "cpu": "4"}, {"nvidia.com/gpu": 2}),
         ("nvidia", "pgpu", {"nvidia.com/gpu.shared": "1"}, {"nvidia.com/gpu.shared": 1}),
         ("nvidia", "vgpu", {"nvidia.com/gpu": "2"}, {"tencent.com/vcuda-core": 200}),
+        ("gpu-manager", "pgpu", {"tencent.com/vcuda-core": "1k"}, {"nvidia.com/gpu": 10}),
+        (
+            "hami",
+            "vgpu",
+            {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "16Ki", "nvidia.com/gpucores": 30},
+            {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 64},
+        ),
         ("gpu-operator", "pgpu", {"nvidia.com/mig-1g.10gb": "1"}, {"nvidia.com/mig-1g.10gb": 1}),
         ("gpu-operator", "cgpu", {"nvidia.com/gpu": "1"}, {"aliyun.com/gpu-mem": 80}),
         (
@@ -435,6 +442,8 @@ def test_units_and_replicas_of_the_node_count() -> None:
         ),
         ("nvidia", "vgpu", {"nvidia.com/mig-1g.10gb": "1"}, CARD, "MIG devices are offered by mode pgpu alone"),
         ("nvidia", "cgpu", {"nvidia.com/gpu": "2"}, CARD, "parts of one GPU"),
+        ("nvidia", "mps", {"nvidia.com/gpu": "2"}, CARD, "one GPU at most; ask for nvidia.com/gpu"),
+        ("gpu-manager", "mps", {"tencent.com/vcuda-core": "200"}, CARD, "one GPU at most"),
         ("gpushare", "vgpu", {"aliyun.com/gpu-count": "1"}, CARD, "nodes of mode pgpu"),
     ],
 )

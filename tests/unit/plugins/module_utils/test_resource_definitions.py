@@ -81,6 +81,9 @@ def test_the_configmap_is_the_platforms() -> None:
         ({"limits": "fromLimits"}, "limits is to be one of disabled, required, optional"),
         ({"requests": "optional"}, "requests is to be one of disabled, required, fromLimits"),
         ({"limits": "disabled", "requests": "fromLimits"}, "requests is fromLimits and limits is disabled"),
+        ({"limits": "disabled", "requests": "required"}, "requests is required and limits is disabled"),
+        ({"key": "requests.nvidia.com/gpu"}, "key begins with requests."),
+        ({"key": "mykubernetes.io/gpu"}, "of Kubernetes itself"),
     ],
 )
 def test_each_mistake_is_named_with_its_definition(change: dict[str, str], words: str) -> None:
@@ -107,6 +110,7 @@ def test_a_resource_is_defined_once_and_may_be_removed_under_any_name() -> None:
 def test_to_remove_a_definition_its_names_are_enough() -> None:
     assert problems([Definition(CORE.key, CORE.custom_name)], "absent") == []
     assert problems([Definition("gpu", CORE.custom_name)], "absent") != []
+    assert problems([Definition("requests.nvidia.com/gpu", CORE.custom_name)], "absent") == []
 
 
 @given(GOOD)

@@ -98,6 +98,20 @@ def test_a_configmap_of_others_is_left_alone(platform: Platform) -> None:
     assert platform.names() == NAMES[1:]
 
 
+def test_a_definition_of_the_same_resource_under_another_name_is_told(platform: Platform) -> None:
+    platform.crl(CORE)
+    renamed = {**CORE, "custom_name": "shares"}
+    for check in (True, False, False):
+        done = platform.crl(renamed, check=check)
+        assert done["duplicates"] == NAMES[:1]
+        assert f"ConfigMap kube-public/{NAMES[0]} defines tencent.com/vcuda-core too" in str(done["warnings"])
+    assert not done["changed"]
+    assert platform.crl({**renamed, "enabled": False})["duplicates"] == []
+    platform.crl(CORE, state="absent")
+    done = platform.crl(renamed)
+    assert (done["duplicates"], done.get("warnings", [])) == ([], [])
+
+
 def test_what_others_added_to_a_definition_stays(platform: Platform) -> None:
     platform.crl(CORE)
     platform.store.edit("configmaps", "kube-public", NAMES[0], lambda item: item["data"].update(theirs="x"))

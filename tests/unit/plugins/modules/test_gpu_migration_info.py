@@ -70,11 +70,40 @@ def test_a_plan_is_made_of_what_the_cluster_has(plan: Plan) -> None:
     assert plan(variables=set_so)["migration"]["nodes"]["gpu-1"]["problems"] == []
 
 
-def test_a_configuration_that_cannot_be_read_is_said(plan: Plan, store: Store) -> None:
-    store.edit("configmaps", "nvidia-device-plugin", "nvdp-configs", lambda item: item.update(data={"plain": "{"}))
-    done = plan()
-    assert done["failed"]
-    assert "a configuration of the other plugin is not YAML" in done["msg"]
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "it is not YAML"),
+        ("these are our configs", "it is no mapping"),
+        ("[1]", "it is no mapping"),
+        ("sharing: [1]", "its sharing is no mapping"),
+    ],
+)
+def test_a_configuration_that_is_none_keeps_back_the_nodes_that_name_it(
+    plan: Plan, store: Store, text: str, why: str
+) -> None:
+    good = yaml.safe_dump(CONFIGURATION)
+
+    def become(**data: str) -> None:
+        store.edit("configmaps", "nvidia-device-plugin", "nvdp-configs", lambda item: item.update(data=data))
+
+    become(plain=text)
+    (problem, *_rest) = plan()["migration"]["nodes"]["gpu-1"]["problems"]
+    assert problem.startswith(
+        f"its configuration plain in ConfigMap nvidia-device-plugin/nvdp-configs cannot be used: {why}"
+    )
+    become(plain=good, README=text)
+    migration = plan()["migration"]
+    assert migration["nodes"]["gpu-1"]["variables"]["gpu_plugins_configs"] == {"plain": CONFIGURATION}
+    assert "README" not in " ".join(migration["nodes"]["gpu-1"]["problems"])
+    note = "ConfigMap nvidia-device-plugin/nvdp-configs has README, which is no configuration and is left out: "
+    assert migration["notes"][-1].startswith(f"{note}{why}")
+
+
+def test_a_configuration_of_the_inventory_that_is_no_yaml_is_not_said_of_the_other_plugin(plan: Plan) -> None:
+    done = plan(variables={"gpu_plugins_configs": {"plain": "{"}})
+    problem = done["migration"]["nodes"]["gpu-1"]["problems"][0]
+    assert problem.startswith("gpu_plugins_configs of the inventory has plain, which cannot be used: it is not YAML")
 
 
 def test_a_server_that_is_not_reached_is_said(plan: Plan, tmp_path: Path) -> None:

@@ -52,6 +52,29 @@ def scraped(scrapes: Scrapes) -> None:
         scrapes.take(now, [a, b] if minute <= 120 else [a])
 
 
+def grown(scrapes: Scrapes) -> None:
+    """Two nodes with one GPU are off over midnight and come back at one with eight; new has a new ledger then.
+
+    There a pod is started on another GPU every 20 minutes.
+    """
+    same = Node("same", {"g0": T4}, instance="192.0.2.3:9445")
+    new = Node("new", {"g0": T4}, instance="192.0.2.4:9445")
+    same.at(START - 3 * HOUR, share("g0", "team", "p", 1.0))
+    new.at(START - 10 * HOUR, share("g0", "team", "p", 1.0))
+    scrapes.take(START - 2 * HOUR, [same, new])
+    new.begins_anew()
+    same.at(START + HOUR - 60, *same.held["g0"])
+    for node in (same, new):
+        node.gpus = {f"g{number}": T4 for number in range(8)}
+        node.at(START + HOUR - 60, *node.held["g0"])
+    for minute in range(60, 121):
+        if minute % 20 == 0:
+            mover = share(f"g{minute // 20}", "mover", "train", 0.5, 8 * GIB)
+            new.peaks = {mover.container: 2 * GIB}
+            new.at(START + 60 * minute, *new.held["g0"], mover)
+        scrapes.take(START + 60 * minute, [same, new])
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The same once more, in a job without honor_labels; and a tenant that makes himself large."""
@@ -59,12 +82,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     kept, renamed, tenant = Scrapes(), Scrapes(), Scrapes()
     scraped(kept)
     scraped(renamed)
+    bigger = Scrapes()
+    grown(bigger)
     liar = Node("a", {"g": H100}, instance="198.51.100.7:80")
     liar.at(START - 10**6, share("g", "victim", "p", 1.0))
     for minute in range(-5, 181):
         tenant.take(START + 60 * minute, [liar], job="tenant")
     names = {"namespace": "exported_namespace", "pod": "exported_pod", "container": "exported_container"}
-    for number, (scrapes, rename, job) in enumerate([(kept, {}, ""), (renamed, names, "renamed"), (tenant, {}, "")]):
+    all_names = {"node": "exported_node", **names}
+    jobs = [(kept, {}, ""), (renamed, names, "renamed"), (tenant, {}, ""), (bigger, all_names, "grown")]
+    for number, (scrapes, rename, job) in enumerate(jobs):
         file = scrapes.open_metrics(path / f"{number}.txt", rename)
         if job:
             file.write_text(file.read_text().replace(JOB, f'job="{job}",namespace="kube-system",pod="plugin"'))
@@ -122,6 +149,21 @@ def test_nodes_may_come_and_go(report: Report) -> None:
     done = report(end=f"{DAY}T03:00:00Z", start=f"{DAY}T02:20:00Z", nodes_come_and_go=True)
     assert done["complete"]
     assert hours(done) == {("team-0", "vgpu"): round(40 / 60 / 4, 6)}
+
+
+def test_a_node_that_comes_back_with_more_gpus_is_not_billed_for_what_was_before(report: Report) -> None:
+    done = report(end=f"{DAY}T02:00:00Z", prometheus_selector='job="grown"')
+    assert hours(done) == {
+        ("team", "vgpu"): pytest.approx(2.0 + 1 / 60, abs=1e-6),
+        ("mover", "vgpu"): 0.5,
+    }
+    assert done["report"]["problems"] == ["node same: nothing is known before 2025-11-22T01:00:00Z"]
+
+
+def test_a_pod_that_had_gpus_one_after_the_other_asked_for_one(report: Report) -> None:
+    done = report(end=f"{DAY}T02:10:00Z", prometheus_selector='job="grown"', right_size_after="0h")
+    (found,) = done["report"]["right_sizing"]
+    assert (found["pod"], found["asked_bytes"], found["peak_bytes"]) == ("train", 8 * GIB, 2 * GIB)
 
 
 def test_use_is_told_as_far_as_it_is_known(report: Report) -> None:
@@ -397,6 +439,14 @@ def test_a_plugin_that_does_not_answer_leaves_its_node_unknown(plugins: Plugins,
     assert problem.startswith("node a: the API server refused with status 503: ")
     assert done["report"]["totals"]["capacity_gpu_hours"] == 0
     assert not done["changed"]
+
+
+def test_the_plugin_of_a_node_that_is_not_ready_is_not_waited_for(plugins: Plugins) -> None:
+    plugins.node.at(START)
+    away = {"conditions": [{"type": "Ready", "status": "Unknown", "message": "stopped posting"}]}
+    plugins.store.edit("nodes", "", "a", lambda body: body.update(status=away))
+    (problem,) = plugins.report(HOUR)["report"]["problems"]
+    assert problem == "node a: it is not ready, and this was last heard: stopped posting; its plugin was not asked"
 
 
 def test_a_file_that_nobody_kept_is_refused(plugins: Plugins, tmp_path: Path) -> None:

@@ -347,6 +347,26 @@ def test_docker(node: Node, content: str | None) -> None:
     assert (config.read_text() if config.exists() else None) == content
 
 
+@pytest.mark.parametrize(
+    ("said", "allowed", "refused"),
+    [("false 3", False, True), ("false 3", True, False), ("false 0", False, False), ("true 3", False, False)],
+)
+def test_containers_that_a_restart_would_stop_keep_docker_as_it_is(
+    node: Node, said: str, allowed: bool, refused: bool
+) -> None:
+    config = node.root / "daemon.json"
+    node.command("dockerd", "exit 0")
+    node.command("docker", f'[ "$1" != info ] || echo {said}')
+    for check in (True, False):
+        result = node.run(check=check, runtime="docker", config_path=str(config), stop_containers=allowed)
+        assert result.get("failed", False) == refused
+        assert not refused or "would stop the 3 containers" in result["msg"]
+    assert config.exists() != refused
+    assert ("systemctl restart docker" in node.log()) != refused
+    nothing = node.run(runtime="docker", config_path=str(config), state="present" if config.exists() else "absent")
+    assert not nothing["changed"]
+
+
 def test_a_docker_that_cannot_validate_is_warned_about(node: Node) -> None:
     config = node.root / "daemon.json"
     node.command("dockerd", "echo 'Status: unknown flag: --validate' >&2; exit 125")

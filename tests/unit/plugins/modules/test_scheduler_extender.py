@@ -246,6 +246,7 @@ def test_absent_keeps_what_others_wrote_into_our_file(node: ControlPlane) -> Non
             {"extenders": [{**EXTENDER, "tls_config": {"ca_file": "/etc/ssl/x/ca.crt"}}]},
             ["/etc/ssl/x/ca.crt", "add /etc/ssl/x to mounts"],
         ),
+        ({"binpack_resources": BINPACK, "health_url": "https://127.0.0.1:port/"}, ["health_url", "127.0.0.1:port"]),
     ],
 )
 def test_what_cannot_work_is_refused(node: ControlPlane, options: dict[str, Any], words: list[str]) -> None:
@@ -256,3 +257,18 @@ def test_what_cannot_work_is_refused(node: ControlPlane, options: dict[str, Any]
     assert result["failed"]
     assert all(word in result["msg"] for word in words)
     assert node.files() == before
+
+
+@pytest.mark.parametrize("flag", ["--bind-address=$(HOST_IP)", "--secure-port=$(PORT)"])
+def test_where_the_scheduler_answers_is_asked_for_before_anything_is_written(node: ControlPlane, flag: str) -> None:
+    node.manifest.write_text(node.manifest.read_text().replace("--bind-address=127.0.0.1", flag))
+    before = node.files()
+    for check in (True, False, False):
+        refused = node.run(check=check, binpack_resources=BINPACK, health_url=None)
+        assert refused.get("failed"), refused
+        assert flag.replace("=", " is ") in refused["msg"]
+        assert "health_url" in refused["msg"]
+        assert node.files() == before
+    assert not node.run(state="absent", health_url=None)["changed"]
+    assert node.run(check=True, binpack_resources=BINPACK)["changed"]
+    assert node.run(check=True, binpack_resources=BINPACK, health_url="")["changed"]

@@ -63,14 +63,18 @@ def extender_page() -> str:
     return extender._metrics_page().body.decode()
 
 
+def rules() -> Mapping[str, str]:
+    """The expressions of the recording rules, by name."""
+    groups = yaml.safe_load((RULES / "recording.yml").read_text())["groups"]
+    return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
 @cache
 def recorded() -> Mapping[str, frozenset[str]]:
     """Labels by name of what the recording rules make."""
-    groups = yaml.safe_load((RULES / "recording.yml").read_text())["groups"]
     return {
-        rule["record"]: frozenset(re.findall(r"\w+", re.search(r"by \(([^)]*)\)", rule["expr"])[1]))  # type: ignore[index]
-        for group in groups
-        for rule in group["rules"]
+        name: frozenset(re.findall(r"\w+", re.search(r"by \(([^)]*)\)", expression)[1]))  # type: ignore[index]
+        for name, expression in rules().items()
     }
 
 

@@ -63,25 +63,26 @@ static struct pool *learn(uint32_t kind, uint64_t handle, CUdevice device) {
     return pool;
 }
 
-static uint64_t attribute(const struct pool *pool, int of_pool, int of_graphs) {
+// `unknown` where the driver does not tell, as after a fault of a kernel: the memory is held until the process ends.
+static uint64_t attribute(const struct pool *pool, int of_pool, int of_graphs, uint64_t unknown) {
     uint64_t bytes = 0;
     CUresult result = kind_of(pool) == GRAPHS
                           ? REAL(cuDeviceGetGraphMemAttribute)(pool->device, of_graphs, &bytes)
                           : REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool->handle, of_pool, &bytes);
-    return result ? 0 : bytes;
+    return result ? unknown : bytes;
 }
 
-static uint64_t reserved(const struct pool *pool) {
-    return attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+static uint64_t reserved(const struct pool *pool, uint64_t unknown) {
+    return attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, unknown);
 }
 
 static uint64_t taken(const struct pool *pool) {
-    return attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+    return attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, pool->charged);
 }
 
 // With the pool locked; `ahead` was charged for growth to come. True: it grew by more than that.
 static bool settle(struct pool *pool, uint64_t ahead) {
-    uint64_t now = pool->index < 0 ? 0 : reserved(pool), charge = pool->charged + ahead;
+    uint64_t charge = pool->charged + ahead, now = pool->index < 0 ? 0 : reserved(pool, charge);
     pool->charged = now;
     if (now > charge) account_add(pool->index, now - charge);
     if (now < charge) account_release(pool->index, charge - now);

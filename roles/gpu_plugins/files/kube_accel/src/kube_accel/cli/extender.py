@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
-import threading
 
 from kube_accel import logs
 from kube_accel.extender.daemon import Extender, ExtenderError, ExtenderOptions
 from kube_accel.extender.service import Layout
 from kube_accel.kube.kubeconfig import KubeconfigError, client_from_kubeconfig, client_in_cluster
 from kube_accel.model import PlacementPolicy
+from kube_accel.stopping import stop_event
 
 EXIT_USAGE = 2
 
@@ -21,9 +20,7 @@ _log = logging.getLogger(__name__)
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_event()
     logs.configure(arguments.log_level)
     options = ExtenderOptions(
         listen=arguments.listen,

@@ -8,7 +8,6 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TextIO
@@ -17,9 +16,11 @@ from kube_accel.inspect.gpu_view import (
     NAMESPACE,
     ClusterView,
     absent,
+    at_once,
     document,
     metrics_paths,
     narrowed,
+    not_ready,
     read_pages,
     view,
 )
@@ -29,8 +30,6 @@ from kube_accel.model import Mode
 
 EXIT_OK, EXIT_FAILED, EXIT_PARTIAL = 0, 1, 3
 
-_AT_ONCE = 8
-"""Plugins asked at a time."""
 _CLEAR = "\x1b[H\x1b[2J"
 _OUTPUTS: Mapping[str, Callable[[ClusterView], str]] = {
     "table": summary,
@@ -73,14 +72,16 @@ def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:
         while True:
             try:
                 found = _look(kubectl, arguments)
+                text, code = _OUTPUTS[arguments.output](found), EXIT_PARTIAL if found.problems else EXIT_OK
             except KubectlError as error:
-                print(f"kube-accel inspect: {error}", file=sys.stderr)
-                return EXIT_FAILED
-            text = _OUTPUTS[arguments.output](found)
+                text, code = f"kube-accel inspect: {error}\n", EXIT_FAILED
+                if arguments.watch is None:
+                    sys.stderr.write(text)
+                    return code
             out.write(text if arguments.watch is None else f"{_CLEAR}{time.strftime('%H:%M:%S')}\n{text}")
             out.flush()
             if arguments.watch is None:
-                return EXIT_PARTIAL if found.problems else EXIT_OK
+                return code
             time.sleep(max(0.1, arguments.watch))
     return EXIT_OK
 
@@ -88,9 +89,9 @@ def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:
 def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
     nodes, pods = kubectl.items("nodes"), kubectl.items("pods", "--all-namespaces")
     paths = metrics_paths(pods, arguments.plugins_namespace) if arguments.used else {}
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        pages = {name: pool.submit(kubectl.raw, path).result for name, path in paths.items()}
-    found = view(nodes, pods, *read_pages(pages, KubectlError))
+    away = not_ready(nodes)
+    pages = at_once(kubectl.raw, {name: path for name, path in paths.items() if name not in away})
+    found = view(nodes, pods, *read_pages(pages, KubectlError), arguments.plugins_namespace)
     if missing := absent(found, arguments.nodes):
         raise KubectlError(f"no node with GPUs is called {', '.join(missing)}")
     return narrowed(found, arguments.mode.value if arguments.mode is not None else "", arguments.nodes)

@@ -43,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     node.add_argument("--dev-root", type=Path, default=Path("/dev"), help="where the host's /dev is seen")
 
     node.add_argument(
-        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="mode mps: <root>/<uuid>/pipe and <root>/shm"
+        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="mode mps: <root>/<uuid>/pipe and shm"
     )
     node.add_argument("--mps-control-command", default="nvidia-cuda-mps-control", help="mode mps: asks the daemons")
 

@@ -8,7 +8,6 @@ import ctypes
 import gc
 import logging
 import os
-import signal
 import threading
 from contextlib import suppress
 
@@ -26,6 +25,7 @@ from kube_accel.plugin.options import (
     check_directories,
     listen_problem,
 )
+from kube_accel.stopping import stop_event
 
 EXIT_OK, EXIT_NODE = 0, 2
 
@@ -42,9 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     with suppress(AttributeError):
         # Many threads that each need little: one heap for all costs some MiB less than one for each.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_event()
     logs.configure(arguments.log_level)
 
     options = PluginOptions(

@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from kube_accel.enforce import selinux
 from kube_accel.enforce.mps import MpsPaths
 from kube_accel.kube.deviceplugin import KUBELET_SOCKET
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
@@ -92,7 +93,8 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
         yield check_enforcement(status)
         yield check_ledger(arguments.state_dir, PROFILES[mode], gpus, arguments.pod_resources_socket)
         if mode is Mode.MPS and inventory is not None:
-            yield check_mps(inventory, MpsPaths(arguments.mps_root, arguments.mps_control_command))
+            paths = MpsPaths(arguments.mps_root, arguments.mps_control_command)
+            yield check_mps(inventory, paths, selinux.wanted(arguments.sysfs_root))
 
 
 def look(sysfs_root: Path) -> Snapshot:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_accel.cli.validate import Check, Status
+from kube_accel.enforce import selinux
 from kube_accel.enforce.mps import UNSEEN, MpsPaths, probe, unfit
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import Gpu, Inventory, Share
@@ -56,8 +57,8 @@ def check_enforcement(status: Mapping[str, Any]) -> Check:
     return Check(Status.WARN, "enforcement", f"{name}: {problem}", "see How shares are enforced in the role's README")
 
 
-def check_mps(inventory: Inventory, paths: MpsPaths) -> Check:
-    """The control daemon of every GPU answers and takes clients."""
+def check_mps(inventory: Inventory, paths: MpsPaths, labelled: bool = False) -> Check:
+    """The control daemon of every GPU answers and takes clients; ``labelled`` where SELinux has to let them."""
     limit = client_limit(inventory.cuda_version)
     unshared = {gpu.index: reason for gpu in inventory.gpus if (reason := unfit(gpu, inventory.driver_version))}
     bad = {
@@ -67,6 +68,17 @@ def check_mps(inventory: Inventory, paths: MpsPaths) -> Check:
     }
     if bad:
         return Check(Status.FAIL, "mps", "; ".join(f"GPU {index}: {problem}" for index, problem in bad.items()))
+    made = [
+        path
+        for gpu in inventory.gpus
+        if labelled and gpu.index not in unshared
+        for path in (paths.pipe(gpu.uuid), *sorted(paths.pipe(gpu.uuid).iterdir()), paths.shm(gpu.uuid))
+    ]
+    wrong = {path: label for path in made if (label := selinux.unshared(path))}
+    if wrong:
+        detail = "; ".join(f"{path}: {label}" for path, label in list(wrong.items())[:_NAMED])
+        remedy = f"chcon {selinux.LABEL} on them, or restart the unit kube-accel-mps@<uuid> when no pod uses the GPU"
+        return Check(Status.WARN, "mps", f"SELinux may keep containers from MPS: {detail}", remedy)
     if unshared:
         detail = "; ".join(f"GPU {index}: {reason}" for index, reason in unshared.items())
         return Check(Status.WARN, "mps", detail, "serve these GPUs in another mode")

@@ -140,8 +140,10 @@ class WithMps:
         self._more = more
 
     def grant(self, ask: Ask) -> Grant:
-        """What both give."""
-        one, other = self._backend.grant(ask), self._more(ask.kind, ask.chosen, ask.gpus)
+        """What both give. Raises EnforceError."""
+        # First what makes no files.
+        other = self._more(ask.kind, ask.chosen, ask.gpus)
+        one = self._backend.grant(ask)
         return Grant(
             one.environment | other.environment,
             one.device_nodes + other.device_nodes,

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kube_accel.enforce.backend import EnforceError
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Snapshot
 from kube_accel.placement.mps import client_limit
 from kube_accel.sharing.delivery import Grant
@@ -51,24 +52,30 @@ class MpsPaths:
         """The pipe directory of a GPU's control daemon."""
         return self.root / uuid / "pipe"
 
-    @property
-    def shm(self) -> Path:
-        """What the daemons and their clients have as ``/dev/shm``."""
-        return self.root / "shm"
+    def shm(self, uuid: str) -> Path:
+        """What a GPU's control daemon and its clients have as ``/dev/shm``."""
+        own = self.root / uuid / "shm"
+        # A control daemon that runs since before it had one of its own uses the directory of all.
+        return own if own.is_dir() else self.root / "shm"
 
 
 def grant(kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profile: Profile, paths: MpsPaths) -> Grant:
     """What MPS adds for so many devices of each GPU. Pure.
 
-    Several whole GPUs are used without MPS: a process talks to one control daemon only.
+    Raises EnforceError for cores of several GPUs.
     """
     if len(chosen) != 1:
+        if kind is Kind.CORES:
+            raise EnforceError(
+                f"these are of {len(chosen)} GPUs, and a process uses one through MPS; ask for 100 at most, or for "
+                "several GPUs on a node of mode pgpu"
+            )
         return Grant({}, ())
     ((uuid, count),) = chosen.items()
     if kind is Kind.CORES:
         pipe = str(paths.pipe(uuid))
         environment = {PIPE_VARIABLE: pipe, THREADS_VARIABLE: str(count)}
-        return Grant(environment, (), {pipe: pipe, "/dev/shm": str(paths.shm)})  # noqa: S108
+        return Grant(environment, (), {pipe: pipe, "/dev/shm": str(paths.shm(uuid))})  # noqa: S108
     size = count * profile.memory_unit_bytes
     limit = f"{size >> 30}G" if size % (1 << 30) == 0 else f"{size >> 20}M"
     # The container sees one GPU, which to it is number 0.

@@ -27,3 +27,12 @@ def share(path: Path, label: bool) -> None:
         os.setxattr(path, _ATTRIBUTE, f"{LABEL}\0".encode())
     except OSError as error:
         _log.warning("a file is not labelled for containers", extra={"path": str(path), "reason": str(error)})
+
+
+def unshared(path: Path) -> str:
+    """The label of a file that containers may not use by it; empty for one that they may."""
+    try:
+        label = os.getxattr(path, _ATTRIBUTE).decode(errors="replace").rstrip("\0")
+    except OSError as error:
+        label = error.strerror or str(error)
+    return "" if ":container_file_t:" in label else label

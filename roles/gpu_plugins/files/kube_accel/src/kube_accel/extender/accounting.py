@@ -17,6 +17,9 @@ from kube_accel.sharing.inventory_annotation import NodeInventory
 
 _DIVIDED = "handed out in parts"
 _NOTHING = (0, 0, 0)
+NO_USE = GpuUse(*_NOTHING)
+_ANY_CARD = 1 << 50
+"""Bytes: more than any GPU has."""
 _KINDS = 10_000
 """Different nodes that are remembered."""
 
@@ -104,10 +107,43 @@ def _description(gpu: Gpu) -> tuple[object, ...]:
     return gpu.index, gpu.model, gpu.memory_bytes, gpu.compute_capability, gpu.mig_enabled
 
 
-def view(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses], kinds: Kinds) -> NodeView:
-    """The node with these pods bound to it and so much reserved for others."""
-    gpus = _views(node, account(node, name, pods, reserved))
+def view(
+    node: NodeGpus,
+    name: str,
+    pods: Iterable[Pod],
+    reserved: Iterable[Uses],
+    kinds: Kinds,
+    strays: GpuUse = NO_USE,
+) -> NodeView:
+    """The node with these pods bound to it and so much reserved for others; ``strays`` take so much of any GPU."""
+    used = zip(node.gpus, account(node, name, pods, reserved), strict=True)
+    gpus = _views(node, [_beside(gpu, use, strays) for gpu, use in used])
     return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
+
+
+def anywhere(pods: Iterable[Pod]) -> dict[Mode, GpuUse]:
+    """What pods take of a GPU at most, all on the same one, by the mode of the nodes they may go to."""
+    found: dict[Mode, GpuUse] = {}
+    for pod in pods:
+        if pod.request is None:
+            continue
+        before = found.get(pod.request.mode, NO_USE)
+        cores, memory = before.cores, before.memory_bytes
+        for container in pod.request.containers:
+            cores += WHOLE if container.whole else container.cores
+            memory += _ANY_CARD if container.whole else container.memory_bytes
+        found[pod.request.mode] = GpuUse(cores, memory, before.containers + len(pod.request.containers))
+    return found
+
+
+def _beside(gpu: Gpu, use: GpuUse, strays: GpuUse) -> GpuUse:
+    if strays == NO_USE:
+        return use
+    return GpuUse(
+        max(use.cores, min(WHOLE, use.cores + strays.cores)),
+        max(use.memory_bytes, min(gpu.memory_bytes, use.memory_bytes + strays.memory_bytes)),
+        use.containers + strays.containers,
+    )
 
 
 def _views(node: NodeGpus, used: Iterable[GpuUse]) -> tuple[GpuView, ...]:

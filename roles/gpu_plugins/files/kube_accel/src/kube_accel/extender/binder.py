@@ -35,9 +35,6 @@ _TRIES = 3
 class Api(Protocol):
     """What binding needs of ``kube_accel.kube.client.KubeClient``."""
 
-    def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The object at ``path``. Raises ApiError."""
-
     def post(self, path: str, body: object) -> dict[str, Any]:
         """Create an object. Raises ApiError."""
 
@@ -83,10 +80,10 @@ class Binder:
         self._tenure = tenure
         self._aside = aside
         self._clock = clock
-        self._sent: set[str] = set()
-        """UIDs of pods whose bind is about to be sent, on its way, or may still be."""
-        self._under_way: dict[str, BindArguments] = {}
-        """By UID of the pod."""
+        self._sent: dict[str, str] = {}
+        """By UID, pods whose bind is about to be sent, on its way, or may still be; the resourceVersion it names."""
+        self._under_way: dict[str, object] = {}
+        """By UID of the pod, who works on its bind."""
 
     def bind(self, asked: BindArguments) -> Bound:
         """Bind a pod to a node. Not bound: a reason; what was kept for the pod is given back."""
@@ -106,7 +103,7 @@ class Binder:
     def _bind(self, pod: Pod, request: PodRequest, asked: BindArguments) -> Bound:
         try:
             if pod.uid in self._sent:
-                self._tenure.change(pod)
+                self._recall(pod)
         except ApiError as error:
             return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} may be bound already: {error}")
         if pod.node:
@@ -122,50 +119,64 @@ class Binder:
         try:
             with self._aside():
                 version = self._tenure.wait(pod)
+            if problem := self._tenure.stray(pod):
+                raise NotOursError(problem)
         except NotOursError as error:
             return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}")
-        node = self._cluster.node(asked.node)
-        self._sent.add(pod.uid)  # first: what is kept ends otherwise if we are stopped before it is sent
-        chosen = self.reserve(pod, request, node)
+        self._sent[pod.uid] = version  # first: what is kept ends otherwise if we are stopped before it is sent
+        chosen = self.reserve(pod, request, asked.node)
         if isinstance(chosen, str):
-            self._sent.discard(pod.uid)
+            self._sent.pop(pod.uid, None)
             return Bound(Outcome.REFUSED, chosen)
-        bound = self._send(pod, asked, node, chosen, version)
+        bound = self._send(pod, asked, chosen, version)
         return None if bound is None else replace(bound, kept=chosen)
 
     def expire(self) -> None:
         """Give back what was kept too long for pods that are not bound.
 
         The API server is asked: however late the watch is, GPUs of a pod that is bound are not given away.
-        Raises ApiError; what is left stays until the next time.
+        Raises ApiError; what could not be settled stays until the next time, and holds nothing else up.
         """
+        problem = ""
         for reservation in self._cluster.overdue(self._clock()):
             pod = reservation.pod
-            item = self._item(pod)
-            if item is not None and not _node_of(item) and pod.uid in self._sent:
-                item = self._tenure.change(pod)
-            self._sent.discard(pod.uid)
-            if item is not None:
-                self._cluster.keep_pod(item)
-            if item is None or not _node_of(item):
-                _log.info("a reservation has expired", extra={"pod": f"{pod.namespace}/{pod.name}"})
-            self._cluster.end(reservation)
+            if self._under_way.setdefault(pod.uid, self) is not self:
+                continue
+            try:
+                self._expire(reservation)
+            except ApiError as error:
+                problem = problem or f"pod {pod.namespace}/{pod.name}: {error}"
+            finally:
+                del self._under_way[pod.uid]
+        if problem:
+            raise ApiError(problem)
 
-    def _item(self, pod: Pod) -> dict[str, Any] | None:
-        """The pod's object; None when it is gone. Raises ApiError."""
-        try:
-            item = self._api.get(pod_path(pod.namespace, pod.name))
-        except ApiRefusedError as error:
-            if error.status == 404:
-                return None
-            raise
-        return item if (item.get("metadata") or {}).get("uid") == pod.uid else None
+    def _expire(self, reservation: Reservation) -> None:
+        pod = reservation.pod
+        item = self._recall(pod)
+        self._sent.pop(pod.uid, None)
+        if item is None or not _node_of(item):
+            _log.info("a reservation has expired", extra={"pod": f"{pod.namespace}/{pod.name}"})
+        self._cluster.end(reservation)
 
-    def reserve(self, pod: Pod, request: PodRequest, node: Node) -> Reservation | str:
+    def _recall(self, pod: Pod) -> dict[str, Any] | None:
+        """The pod's object, which the cluster then knows, None when it is gone; nothing comes of a bind sent before.
+
+        Raises ApiError.
+        """
+        item = self._tenure.look(pod)
+        if item is None:
+            return None
+        if not _node_of(item) and item["metadata"].get("resourceVersion") == self._sent.get(pod.uid):
+            return self._tenure.change(pod)
+        self._cluster.keep_pod(item)
+        return item
+
+    def reserve(self, pod: Pod, request: PodRequest, name: str) -> Reservation | str:
         """Keep GPUs of a node for a pod, instead of what was kept for it before; or why there are none."""
         self._cluster.release(pod.uid)
         # What a namespace has and what it gets must not be decided for two of its pods at once.
-        with node.lock, self._quotas.deciding(pod.namespace):
+        with self._cluster.node(name) as node, self._quotas.deciding(pod.namespace):
             return self._choose(pod, request, node)
 
     def _choose(self, pod: Pod, request: PodRequest, node: Node) -> Reservation | str:
@@ -189,7 +200,7 @@ class Binder:
         self._cluster.reserve(node, reservation)
         return reservation
 
-    def _send(self, pod: Pod, asked: BindArguments, node: Node, kept: Reservation, version: str) -> Bound | None:
+    def _send(self, pod: Pod, asked: BindArguments, kept: Reservation, version: str) -> Bound | None:
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -200,14 +211,14 @@ class Binder:
                 "resourceVersion": version,
                 "annotations": dict(kept.annotations),
             },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node.name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": asked.node},
         }
         try:
             with self._aside():
                 self._api.post(f"{pod_path(pod.namespace, pod.name)}/binding", binding)
         except ApiError as error:
             return self._settle(pod, asked, version, error)
-        self._sent.discard(pod.uid)
+        self._sent.pop(pod.uid, None)
         return Bound(Outcome.BOUND)
 
     def _settle(self, pod: Pod, asked: BindArguments, version: str, error: ApiError) -> Bound | None:
@@ -216,7 +227,7 @@ class Binder:
         status = error.status if isinstance(error, ApiRefusedError) else 0
         try:
             if status == 409:
-                item = self._item(pod)
+                item = self._tenure.look(pod)
             elif status in (400, 401, 403, 404, 422):
                 item = None
             else:
@@ -226,7 +237,7 @@ class Binder:
             # It may be bound. What is kept for it stays until it is seen, tried again, or expires.
             _warn(pod, asked, reason)
             return Bound(Outcome.FAILED, reason)
-        self._sent.discard(pod.uid)
+        self._sent.pop(pod.uid, None)
         if item is not None:
             self._cluster.keep_pod(item)
             if is_on := _node_of(item):

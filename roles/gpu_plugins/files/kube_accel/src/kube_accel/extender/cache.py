@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cluster as the extender knows it: nodes with their GPUs, pods that ask for some, reservations of binds under way.
 
-Fed by watches, read by requests. A node's lock is the only one there is; it is never held during a call to anybody.
+Fed by watches, read by requests. Each node has a lock. Those for who is nominated and who has left are taken before a
+node's, never after; those of charges and quotas within it. None is held during a request to anybody.
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ import logging
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kube_accel.extender.accounting import Kinds, NodeGpus, NodeView, view
+from kube_accel.extender.accounting import NO_USE, Kinds, NodeGpus, NodeView, anywhere, view
 from kube_accel.extender.charges import Charges
 from kube_accel.extender.pods import TAKEN, Pod, PodReader, Uses, assignment_text, nominated_node, stated_uses
-from kube_accel.model import Assignment
+from kube_accel.model import Assignment, GpuUse, Mode
 from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 
 _log = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ class Node:
         "_annotation",
         "_changed",
         "_kinds",
+        "_strays",
         "_view",
         "gpus",
         "labels",
@@ -60,8 +63,17 @@ class Node:
         "reserved",
     )
 
-    def __init__(self, name: str, kinds: Kinds, changed: Callable[[str], None]) -> None:
-        """``changed`` is called under the lock whenever the node may have more or less room than before."""
+    def __init__(
+        self,
+        name: str,
+        kinds: Kinds,
+        changed: Callable[[str], None],
+        strays: Callable[[], Mapping[Mode, GpuUse]] = lambda: {},
+    ) -> None:
+        """``changed`` is called under the lock whenever the node may have more or less room than before.
+
+        ``strays``: what others may still bind to any GPU, by mode.
+        """
         self.name = name
         self.lock = threading.Lock()
         self.gpus: NodeGpus | None = None
@@ -77,6 +89,11 @@ class Node:
         self._view: NodeView | None = None
         self._kinds = kinds
         self._changed = changed
+        self._strays = strays
+
+    def empty(self) -> bool:
+        """Whether nothing is known of the node: a fresh one would be the same."""
+        return self._annotation is None and not (self.pods or self.reserved or self.nominated)
 
     def view(self) -> NodeView | None:
         """The node as it is now; None while its GPUs are not known."""
@@ -102,7 +119,8 @@ class Node:
         if self.gpus is None:
             return None
         pods = [*(pod for uid, pod in self.pods.items() if uid not in uids), *rivals]
-        return view(self.gpus, self.name, pods, [entry.uses for entry in self.reserved.values()], self._kinds)
+        reserved, strays = [entry.uses for entry in self.reserved.values()], self._strays()
+        return view(self.gpus, self.name, pods, reserved, self._kinds, strays.get(self.gpus.mode, NO_USE))
 
     def changed(self) -> None:
         """Forget what was concluded from pods, reservations and GPUs."""
@@ -150,13 +168,39 @@ class Cluster:
         """The names of nodes with nominated pods."""
         self._nominating = threading.Lock()
         self._departed = threading.Condition()
+        self._strays: Mapping[Mode, GpuUse] = {}
 
-    def node(self, name: str) -> Node:
-        """The node of this name, made when nobody has heard of it yet."""
-        found = self.nodes.get(name)
-        if found is None:
-            found = self.nodes.setdefault(sys.intern(name), Node(sys.intern(name), self._kinds, self._node_changed))
-        return found
+    @contextmanager
+    def node(self, name: str) -> Iterator[Node]:
+        """The node of this name under its lock, made when nobody has heard of it yet and forgotten when it is empty.
+
+        Nothing may be written to a node that was found in another way: it may be forgotten by now.
+        """
+        while True:
+            node = self.nodes.get(name)
+            if node is None:
+                fresh = Node(sys.intern(name), self._kinds, self._node_changed, lambda: self._strays)
+                node = self.nodes.setdefault(fresh.name, fresh)
+            with node.lock:
+                if self.nodes.get(name) is not node:
+                    continue
+                try:
+                    yield node
+                finally:
+                    if node.empty():
+                        node.changed()
+                        del self.nodes[node.name]
+            return
+
+    def leave_room(self, pods: Iterable[Pod]) -> None:
+        """From now on leave room for these waiting pods, and for no others, on each GPU: others may bind them."""
+        found = anywhere(pods)
+        if found == self._strays:
+            return
+        self._strays = found
+        for node in list(self.nodes.values()):
+            with node.lock:
+                node.changed()
 
     def moment(self) -> int:
         """A number greater than every one before."""
@@ -207,22 +251,19 @@ class Cluster:
         with self._nominating:
             before, pod.nominated = pod.nominated, name
             if before:
-                node = self.node(before)
-                with node.lock:
+                with self.node(before) as node:
                     node.nominated.pop(pod.uid, None)
                     if not node.nominated:
                         self.contested.discard(before)
             if name:
-                node = self.node(name)
-                with node.lock:
+                with self.node(name) as node:
                     node.nominated[pod.uid] = pod
                     self.contested.add(name)
 
     def _bound(self, pod: Pod, name: str, text: str | None) -> None:
         """The pod runs on this node, which its object says; the annotation's ``text`` is the tenant's word."""
-        node = self.node(name)
         reservation = None
-        with node.lock:
+        with self.node(name) as node:
             first = pod.uid not in node.pods
             if not first and (pod.ours or pod.annotation == text):
                 return
@@ -253,8 +294,7 @@ class Cluster:
             return
         self._nominate(pod, "")
         if pod.node:
-            node = self.node(pod.node)
-            with node.lock:
+            with self.node(pod.node) as node:
                 if node.pods.pop(uid, None) is not None:
                     node.changed()
             with self._departed:
@@ -263,10 +303,9 @@ class Cluster:
 
     def departed(self, name: str, uids: Collection[str], timeout: float) -> bool:
         """Whether these pods are no longer on the node, at the latest ``timeout`` seconds from now."""
-        node = self.node(name)
 
         def gone() -> bool:
-            with node.lock:
+            with self.node(name) as node:
                 return node.pods.keys().isdisjoint(uids)
 
         with self._departed:
@@ -280,9 +319,8 @@ class Cluster:
         if not isinstance(name, str):
             return None
         if isinstance(text, str) or name in self.nodes:
-            node = self.node(name)
             labels = metadata.get("labels") or {}
-            with node.lock:
+            with self.node(name) as node:
                 node.labels = {sys.intern(key): sys.intern(str(value)) for key, value in labels.items()}
                 before = node.gpus
                 node.annotate(text if isinstance(text, str) else None)
@@ -293,9 +331,8 @@ class Cluster:
 
     def drop_node(self, name: str) -> None:
         """This node is gone; its pods follow, or stay until it is back."""
-        node = self.nodes.get(name)
-        if node is not None:
-            with node.lock:
+        if name in self.nodes:
+            with self.node(name) as node:
                 node.annotate(None)
 
     def reserve(self, node: Node, reservation: Reservation) -> None:
@@ -319,8 +356,7 @@ class Cluster:
         name = self._reserved_on.get(uid)
         if name is None:
             return
-        node = self.node(name)
-        with node.lock:
+        with self.node(name) as node:
             self._take_back(node, uid)
 
     def _take_back(self, node: Node, uid: str) -> Reservation | None:
@@ -336,15 +372,15 @@ class Cluster:
         """The reservations whose time is over."""
         found = []
         for uid, name in list(self._reserved_on.items()):
-            entry = self.node(name).reserved.get(uid)
+            node = self.nodes.get(name)
+            entry = node.reserved.get(uid) if node is not None else None
             if entry is not None and entry.expires <= now:
                 found.append(entry)
         return found
 
     def end(self, reservation: Reservation) -> None:
         """Give back what this reservation keeps, unless another has taken its place."""
-        node = self.node(reservation.assignment.node)
-        with node.lock:
+        with self.node(reservation.assignment.node) as node:
             if node.reserved.get(reservation.pod.uid) is reservation:
                 self._take_back(node, reservation.pod.uid)
 
@@ -363,9 +399,9 @@ class PodSink:
     def keep(self, item: dict[str, Any]) -> str | None:
         """Take a pod."""
         uid = self._cluster.keep_pod(item)
-        annotations = (item.get("metadata") or {}).get("annotations") or {}
-        if uid is not None and TAKEN in annotations:
-            self._cluster.mark = annotations[TAKEN]
+        labels = (item.get("metadata") or {}).get("labels") or {}
+        if uid is not None and TAKEN in labels:
+            self._cluster.mark = labels[TAKEN]
         return uid
 
     def drop(self, item: dict[str, Any]) -> None:

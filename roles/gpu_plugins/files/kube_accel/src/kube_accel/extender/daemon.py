@@ -210,10 +210,11 @@ class Extender:
 
     def _expire(self) -> None:
         while not self._stop.wait(_TICK):
-            try:
-                self._binder.expire()
-            except ApiError as error:
-                _log.warning("reservations wait for the API server", extra={"reason": str(error)})
+            for settle in (self._binder.expire, self._tenure.chase):
+                try:
+                    settle()
+                except ApiError as error:
+                    _log.warning("GPUs stay kept for pods that may be bound", extra={"reason": str(error)})
 
     def _run_errands(self) -> None:
         """Tell the API server what no request waits for."""

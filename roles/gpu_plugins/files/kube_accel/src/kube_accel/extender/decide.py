@@ -184,12 +184,15 @@ class Decider:
                 verdict = 0
             else:
                 verdict = _verdict(view, request, judged.kinds)
-            judged.nodes[name] = verdict
+            if self._cluster.nodes.get(name) is node:
+                judged.nodes[name] = verdict
         return verdict
 
     def _explain(self, pod: Pod, request: PodRequest, name: str) -> Refusal | None:
         """Why exactly a node has no room for the pod; None when it has."""
-        node = self._cluster.node(name)
+        node = self._cluster.nodes.get(name)
+        if node is None:
+            return Refusal(_UNKNOWN, False)
         with node.lock:
             found = self.choose(pod, request, node)
         return found if isinstance(found, Refusal) else None

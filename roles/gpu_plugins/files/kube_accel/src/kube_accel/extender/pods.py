@@ -23,7 +23,8 @@ Version = tuple[str, int]
 """A waiting pod's resourceVersion, and the moment we knew it, as ``Cluster.moment`` counts them."""
 
 TAKEN: Final = "kube-accel.io/extender"
-"""Annotation by which an extender changes the waiting pods when its turn begins: a random word."""
+"""Label by which an extender changes the waiting pods when its turn begins: a random word. A label, since there is a
+limit to what a pod's annotations take, which its author may have reached."""
 
 _SHAPES = 4096
 """Different requests that are kept once for all pods that make them."""

@@ -21,6 +21,7 @@ KEY: Final = "quota.yaml"
 """Of the ConfigMap's data."""
 
 _WAITING = 10_000
+"""Pods that wait, after which those that do no longer are looked for among them."""
 
 Choose = Callable[[Pod, PodRequest, Node, Mapping[str, str]], object]
 """Answers a Refusal when there is no room."""
@@ -36,6 +37,7 @@ class Quotas:
         self._locks: dict[str, threading.RLock] = {}
         self.quota = Quota()
         self._waiting: dict[str, Pod] = {}
+        self._many = _WAITING
 
     def deciding(self, namespace: str) -> AbstractContextManager[object]:
         """Hold it from asking what a namespace may have until that is charged."""
@@ -87,15 +89,27 @@ class Quotas:
                 refusal = chosen if isinstance(chosen, Refusal) else None
             if refusal is not None:
                 found[name] = refusal
-        if found and len(self._waiting) < _WAITING:
+        if found:
             self._waiting[pod.uid] = pod
+            if len(self._waiting) > self._many:
+                self._forget_others()
         return found
+
+    def _forget_others(self) -> None:
+        """Than those that wait. As many as these come before the next time, so that a pod costs no more for it."""
+        for uid, pod in list(self._waiting.items()):
+            if not self._waits(pod):
+                self._waiting.pop(uid, None)
+        self._many = max(_WAITING, 2 * len(self._waiting))
+
+    def _waits(self, pod: Pod) -> bool:
+        return pod.uid in self._cluster.pods and not pod.node
 
     def replace(self, quota: Quota) -> list[Pod]:
         """From now on this one holds; the pods that the one before kept waiting."""
         self.quota = quota
         waiting, self._waiting = self._waiting, {}
-        return [pod for uid, pod in waiting.items() if uid in self._cluster.pods and not pod.node]
+        return [pod for pod in waiting.values() if self._waits(pod)]
 
 
 class QuotaSink:

@@ -112,6 +112,8 @@ class Service:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
         # Most pods that are filtered are bound next: what that waits for can begin.
         self._tenure.prepare(pod)
+        if problem := self._tenure.stray(pod):
+            return wire.write_filter_error(problem), None
         answer = self._filtered(pod, arguments.names)
         if pod.victims and self._has_room_now(pod, nominated_node(arguments.pod), answer):
             answer = self._filtered(pod, arguments.names)
@@ -153,7 +155,7 @@ class Service:
         if pod.request is not None and (ours := [name for name in answer.passed if name not in left]):
             scores = self._decider.scores(pod.request, ours)
             for chosen in heapq.nsmallest(_CANDIDATES, scores, key=lambda name: (-scores[name], name)):
-                found = self._binder.reserve(pod, pod.request, self._cluster.node(chosen))
+                found = self._binder.reserve(pod, pod.request, chosen)
                 if not isinstance(found, str):
                     kept = found
                     break

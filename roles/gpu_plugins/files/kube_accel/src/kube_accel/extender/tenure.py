@@ -9,6 +9,11 @@ leads no more, and requests of its time may still be on their way. Three rules d
 3. Whoever takes the Lease changes every waiting pod before it binds one. What a former holder has bound by then shows
    in the answers. What it sends later names a resourceVersion that is gone (1), or a pod made since, which (2) forbids.
 
+A pod that cannot be changed, since a webhook refuses it or for want of an answer, is a stray: a former holder may yet
+bind it, to GPUs that nobody else knows. It does not keep the others waiting. Until its resourceVersion is another than
+it was under our Lease, by whomever (1, 2), or it is seen bound, or gone, it is not bound by us and room for it is left
+on each GPU of its mode, so that whatever the former holder chose is still free.
+
 Time decides only when a Lease may be taken that another one holds.
 """
 
@@ -18,9 +23,12 @@ import logging
 import secrets
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from kube_accel.extender.cache import Cluster
@@ -43,6 +51,8 @@ HOLD = 3.0
 _DURATION = 15
 """Of the Lease, in seconds, as people read it; nothing depends on it."""
 _WRITERS = 8
+_UNANSWERED = 8
+"""Changes of a namespace's pods after which the others of it are left for later."""
 _BACK_OFF = 0.2
 """Seconds after which one asks again that got no answer, or no good one."""
 
@@ -64,6 +74,16 @@ class Api(Protocol):
         """Merge into the object at ``path``. Raises ApiError."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Stray:
+    """A pod that a former holder may bind."""
+
+    pod: Pod
+    version: str
+    """Its resourceVersion as it was read under our Lease; empty: not read yet."""
+    problem: str
+
+
 class Tenure:
     """Our time as the holder of the Lease. Threads may share it; one calls ``run``, or ``step``."""
 
@@ -74,13 +94,18 @@ class Tenure:
         following: Callable[[], bool] = lambda: True,
         pause: Callable[[], None] = lambda: time.sleep(0.005),
         clock: Callable[[], float] = time.monotonic,
+        writers: int = _WRITERS,
     ) -> None:
-        """``following``: whether the watch of pods is past its list. ``pause``: let it go on."""
+        """``following``: whether the watch of pods is past its list. ``pause``: let it go on.
+
+        ``writers``: so many pods are changed at once.
+        """
         self._api = api
         self._cluster = cluster
         self._following = following
         self._pause = pause
         self._clock = clock
+        self._writers = writers
         self.identity = f"extender-{secrets.token_hex(8)}"
         self._state = threading.Lock()
         # Two, so that those who wait for an answer do not wake each other when they ask for one.
@@ -95,6 +120,12 @@ class Tenure:
         """The Lease's resourceVersion, and since when."""
         self._seen_at = float("-inf")
         self._renewed = float("-inf")
+        self._begun = 0
+        """When we took the Lease, in moments of the cluster."""
+        self._changed: set[str] = set()
+        """UIDs of the pods changed since the Lease is ours."""
+        self._strays: dict[str, _Stray] = {}
+        """By UID, while we bind."""
 
     def called(self) -> None:
         """kube-scheduler has called, with whatever verb."""
@@ -110,6 +141,18 @@ class Tenure:
         """This pod may be bound soon."""
         if not self._proves(pod.version):
             self._ask()
+
+    def stray(self, pod: Pod) -> str:
+        """Why this pod cannot be bound by us, though others can; empty when it can."""
+        stray = self._strays.get(pod.uid)
+        if stray is None:
+            return ""
+        # kube-scheduler writes this into the pod's status: as it differs from takeover to takeover, that changes it.
+        return (
+            f"pod {pod.namespace}/{pod.name} could not be changed when {self.identity} took the Lease at moment "
+            f"{self._begun}, so the extender before it may still bind it: {stray.problem}; if an admission webhook "
+            "refuses it, have that admit changes of metadata.labels, or delete the pod"
+        )
 
     def wait(self, pod: Pod) -> str:
         """Wait until a pod may be bound, knowing of every other bind; the resourceVersion to name.
@@ -128,7 +171,7 @@ class Tenure:
 
     def change(self, pod: Pod, mark: str = "") -> dict[str, Any] | None:
         """Change a pod, so that no bind on its way binds it; its object, None when it is gone. Raises ApiError."""
-        body = {"metadata": {"uid": pod.uid, "annotations": {TAKEN: mark or secrets.token_hex(8)}}}
+        body = {"metadata": {"uid": pod.uid, "labels": {TAKEN: mark or secrets.token_hex(8)}}}
         try:
             item = self._api.patch(pod_path(pod.namespace, pod.name), body)
         except ApiRefusedError as error:
@@ -137,6 +180,26 @@ class Tenure:
             raise
         self._cluster.keep_pod(item)
         return item
+
+    def look(self, pod: Pod) -> dict[str, Any] | None:
+        """The pod's object; None when it is gone. Raises ApiError."""
+        try:
+            item = self._api.get(pod_path(pod.namespace, pod.name))
+        except ApiRefusedError as error:
+            if error.status == 404:
+                return None
+            raise
+        return item if (item.get("metadata") or {}).get("uid") == pod.uid else None
+
+    def chase(self) -> None:
+        """Try the strays again. Raises ApiError when the API server is not reached."""
+        strays = self._strays
+        if not strays or not self._serving:
+            return
+        left = self._change([stray.pod for stray in strays.values()], secrets.token_hex(8), set(), strays)[1]
+        with self._state:
+            if self._strays is strays:
+                self._strays_are(left)
 
     def run(self, stop: threading.Event) -> None:
         """Look at the Lease whenever somebody waits for that, and now and then, until ``stop`` is set."""
@@ -172,6 +235,8 @@ class Tenure:
         if holder not in ("", self.identity) and now < self._seen_at + HOLD:
             self._problem = f"{holder} holds the Lease {NAMESPACE}/{NAME} and binds; try again"
             return
+        if holder != self.identity:
+            self._changed, self._begun = set(), begun
         self._hold(lease)
         self._catch_up()
 
@@ -200,6 +265,7 @@ class Tenure:
             if self._serving:
                 _log.warning("binds no more", extra={"reason": problem})
             self._serving, self._proven, self._problem = False, -1, problem
+            self._strays_are({})
 
     def _read(self) -> dict[str, Any]:
         """The Lease; one that nobody holds when there is none."""
@@ -227,23 +293,81 @@ class Tenure:
 
     def _catch_up(self) -> None:
         """The Lease is ours: learn of every bind made under it before, and make sure that no other follows."""
-        mark = secrets.token_hex(8)
+        mark, waiting = secrets.token_hex(8), self._waiting()
         begin = self._clock()
-        # Once our watch tells of this change it has told of all pods that a former holder may bind.
-        first = next((pod for pod in self._waiting() if self.change(pod, mark) is not None), None)
-        if first is None:
+        # What an attempt before this one has changed stays changed; but one pod has to carry this one's mark.
+        again = [pod for pod in waiting if pod.uid in self._changed][:1]
+        rest = [pod for pod in waiting if pod.uid not in self._changed]
+        marked, strays = self._change(again + rest, mark, self._changed)
+        if not marked and strays:
+            raise ApiError(f"no pod that waits can be changed: {next(iter(strays.values())).problem}")
+        if not marked:
             return
+        changed = self._clock()
+        # Once our watch tells of one of these changes it has told of all pods that a former holder may bind.
         while self._cluster.mark != mark or not self._following():
-            if self._clock() > begin + PATIENCE:
+            if self._clock() > changed + PATIENCE:
                 raise ApiUnreachableError("the watch of pods is behind")
             self._pause()
-        waiting = [pod for pod in self._waiting() if pod is not first]
-        with ThreadPoolExecutor(_WRITERS) as pool:
-            for _ in pool.map(lambda pod: self.change(pod, mark), waiting):
-                pass
-        _log.info("binds from now on", extra={"waiting": len(waiting) + 1, "seconds": round(self._clock() - begin, 3)})
+        known = self._changed | strays.keys()
+        rest = [pod for pod in self._waiting() if pod.uid not in known]
+        strays |= self._change(rest, mark, self._changed)[1]
+        for stray in list(strays.values())[:1]:
+            name = f"{stray.pod.namespace}/{stray.pod.name}"
+            extra = {"pods": len(strays), "pod": name, "reason": stray.problem}
+            _log.warning("room is left everywhere for pods that could not be changed", extra=extra)
+        waited, self._changed = len(self._changed), set()
+        _log.info("binds from now on", extra={"waiting": waited, "seconds": round(self._clock() - begin, 3)})
         with self._state:
+            self._strays_are(strays)
             self._serving = self._asked = True
+
+    def _strays_are(self, strays: dict[str, _Stray]) -> None:
+        """Hold ``_state``."""
+        self._strays = strays
+        self._cluster.leave_room(stray.pod for stray in strays.values())
+
+    def _change(
+        self, pods: list[Pod], mark: str, changed: set[str], before: Mapping[str, _Stray] = MappingProxyType({})
+    ) -> tuple[bool, dict[str, _Stray]]:
+        """Change pods, and add their UIDs to ``changed``; whether one was, and those that others may still bind.
+
+        ``before``: what was known of these. Raises ApiError when the API server is not reached.
+        """
+        silent: Counter[str] = Counter()
+        """How many changes were not answered in a namespace. That takes long, and as a rule none of its pods' are."""
+
+        def change(pod: Pod) -> bool | _Stray:
+            problem = "it changes all the time"
+            try:
+                if silent[pod.namespace] >= _UNANSWERED and (changed or before):  # one at least has to carry the mark
+                    problem = f"changes of other pods of namespace {pod.namespace} were not answered"
+                elif self.change(pod, mark) is not None:
+                    changed.add(pod.uid)
+                    return True
+            except ApiError as error:
+                problem = str(error)
+                if isinstance(error, ApiUnreachableError):
+                    silent[pod.namespace] += 1
+            return self._strays_on(pod, before.get(pod.uid), problem)
+
+        with ThreadPoolExecutor(self._writers) as pool:
+            found = list(pool.map(change, pods))
+        return True in found, {one.pod.uid: one for one in found if isinstance(one, _Stray)}
+
+    def _strays_on(self, pod: Pod, before: _Stray | None, problem: str) -> bool | _Stray:
+        """What a pod is that could not be changed; False: nobody else can bind it any more."""
+        try:
+            item = self.look(pod)
+        except ApiRefusedError:
+            return before or _Stray(pod, "", problem)
+        if item is None:
+            return False
+        version = str(item["metadata"].get("resourceVersion", ""))
+        if (item.get("spec") or {}).get("nodeName") or (before is not None and before.version not in ("", version)):
+            self._cluster.keep_pod(item)
+            return False
+        return _Stray(pod, version, problem)
 
     def _waiting(self) -> list[Pod]:
         return [pod for pod in list(self._cluster.pods.values()) if not pod.node]

@@ -76,20 +76,24 @@ def attribute(
     accounts: Mapping[Account, int],
 ) -> Attributed:
     """``owners`` by process id, of every process in the sample; None where processes cannot be looked at."""
-    held = {holding.container: holding for holding in holdings}
+    holdings = tuple(holdings)
     if sample.mig_memory is not None:
-        return _mig(sample, held, sample.mig_memory)
+        return _mig(sample, holdings, sample.mig_memory)
+    held = {holding.container: holding for holding in holdings}
     if owners is None:
         return _unseen(sample, held)
     return _seen(sample, held, owners, accounts)
 
 
-def _mig(sample: GpuSample, held: Mapping[Container, Holding], parts: Mapping[str, int]) -> Attributed:
+def _mig(sample: GpuSample, holdings: Iterable[Holding], parts: Mapping[str, int]) -> Attributed:
     """NVML tells neither time nor processes of a GPU in MIG mode."""
-    tenants = Counter(holding.device for holding in held.values())
+    devices: defaultdict[Container, set[str]] = defaultdict(set)
+    for holding in holdings:
+        devices[holding.container].add(holding.device)
+    tenants = Counter(device for held in devices.values() for device in held)
     found = {
-        container: Figures(parts.get(holding.device) if tenants[holding.device] == 1 else None)
-        for container, holding in held.items()
+        container: Figures(_sum(parts.get(device) if tenants[device] == 1 else None for device in held))
+        for container, held in devices.items()
     }
     known = [figures.memory_bytes for figures in found.values() if figures.memory_bytes is not None]
     outcomes = {("mig", Outcome.CONTAINER.value): len(known), ("mig", Outcome.UNKNOWN.value): len(found) - len(known)}

@@ -106,6 +106,11 @@ class Meter:
         if model is not None:
             self._charge(container.namespace, self._mode, model.name).busy_seconds += seconds
 
+    def forget(self, payers: Iterable[Payer]) -> None:
+        """Of these nothing is told any more; who comes back begins at nothing."""
+        for payer in payers:
+            self.charges.pop(payer, None)
+
     def _accrue(self, state: State, seconds: float) -> None:
         for uuid, model in state.gpus.items():
             self._charge("", "", model.name).gpu_seconds += seconds

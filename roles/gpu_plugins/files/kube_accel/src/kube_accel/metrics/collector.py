@@ -18,7 +18,7 @@ from kube_accel.metrics import families
 from kube_accel.metrics.aliases import dcgm, gpu_manager
 from kube_accel.metrics.attribute import Attributed, Owner, attribute
 from kube_accel.metrics.charge import Charge, Meter, Model, Payer, State, charge_families
-from kube_accel.metrics.containers import Containers, unattributed
+from kube_accel.metrics.containers import Containers, Kept, Key, unattributed
 from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Family, Series, Writer
 from kube_accel.metrics.processes import Processes
@@ -49,13 +49,22 @@ class CollectError(Exception):
 
 
 class Books(Protocol):
-    """Where a meter is kept while nobody runs."""
+    """Where a meter and peaks are kept while nobody runs."""
 
     def load(self) -> tuple[State | None, Mapping[Payer, Charge]]:
         """What was kept last."""
 
-    def save(self, state: State, charges: Mapping[Payer, Charge]) -> None:
-        """Keep this. A failure is logged, and the meter goes on."""
+    def save(self, state: State, charges: Mapping[Payer, Charge]) -> Collection[Payer]:
+        """Keep this; those that were charged nothing for so long that they are forgotten.
+
+        A failure is logged, and the meter goes on.
+        """
+
+    def peaks(self) -> Mapping[Key, Kept]:
+        """Of those who have GPUs; none when that cannot be read, which is logged."""
+
+    def peaked(self, peaks: Mapping[int, int]) -> None:
+        """Keep these, by allocation, where they are higher than what is kept. A failure is logged."""
 
 
 class Parts:
@@ -173,7 +182,7 @@ class Collector:
 
     def _keep(self) -> None:
         if self._meter.state is not None:
-            self._books.save(self._meter.state, self._meter.charges)
+            self._meter.forget(self._books.save(self._meter.state, self._meter.charges))
 
     def run(self, stop: threading.Event) -> None:
         """Collect until ``stop`` is set."""
@@ -215,7 +224,10 @@ class Collector:
         for uuid, sample in found.items():
             told = attributed[uuid] = attribute(sample, holdings.get(uuid, ()), owners, accounts)
             self._outcomes.update(told.outcomes)
-        self._containers.see(holdings, found, attributed, time.time())
+        # Read each time: in an upgrade both plugins see peaks.
+        risen = self._containers.see(holdings, found, attributed, self._books.peaks(), time.time())
+        if risen:
+            self._books.peaked(risen)
         if self._processes is not None and owners is None:
             self._parts.failed("containers", "namespace")
         return attributed

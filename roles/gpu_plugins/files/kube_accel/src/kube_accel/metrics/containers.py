@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kube_accel.metrics import families
 from kube_accel.metrics.aliases import Use, Uses
@@ -20,10 +21,22 @@ Key = tuple[str, Container]
 """A GPU's UUID, and who has some of it."""
 
 
+class Kept(NamedTuple):
+    """What is known of a container on a GPU whoever collects."""
+
+    allocation: int
+    """Another one when it got the GPU anew."""
+    uid: str
+    """Of the pod; empty where nobody knows."""
+    peak_bytes: int | None
+
+
 @dataclass(slots=True)
 class _Memory:
     """Of a container on a GPU, since it got it."""
 
+    allocation: int | None = None
+    uid: str = ""
     busy_seconds: float | None = None
     """None until it is known once: nobody is called idle before."""
     peak_bytes: int | None = None
@@ -46,19 +59,28 @@ class Containers:
         holdings: Holdings,
         samples: Mapping[str, GpuSample],
         attributed: Mapping[str, Attributed],
+        kept: Mapping[Key, Kept],
         now: float,
-    ) -> None:
-        """A collection. GPUs may be missing in ``samples`` and ``attributed``."""
+    ) -> dict[int, int]:
+        """A collection. GPUs may be missing in ``samples`` and ``attributed``, anything in ``kept``.
+
+        The peaks to keep, by allocation: those that are higher than what is kept.
+        """
         self._holdings = holdings
         memories: dict[Key, _Memory] = {}
+        risen: dict[int, int] = {}
         for uuid, held in holdings.items():
             for container in {holding.container for holding in held}:
-                memory = memories[uuid, container] = self._memories.get((uuid, container)) or _Memory()
+                one = kept.get((uuid, container))
+                memory = memories[uuid, container] = _remembered(self._memories.get((uuid, container)), one)
                 told = attributed.get(uuid)
                 figures = memory.figures = told.containers.get(container, Figures()) if told else Figures()
                 memory.ratio = None
                 if figures.memory_bytes is not None:
                     memory.peak_bytes = max(memory.peak_bytes or 0, figures.memory_bytes)
+                peak = memory.peak_bytes
+                if one is not None and peak is not None and (one.peak_bytes is None or peak > one.peak_bytes):
+                    risen[one.allocation] = peak
                 busy = samples[uuid].busy if uuid in samples else None
                 if figures.busy_seconds is not None and busy is not None and busy.known > 0:
                     memory.busy_seconds = (memory.busy_seconds or 0.0) + figures.busy_seconds
@@ -66,6 +88,7 @@ class Containers:
                     if figures.busy_seconds > 0:
                         memory.active_at = now
         self._memories = memories
+        return risen
 
     @property
     def holdings(self) -> Holdings:
@@ -153,6 +176,18 @@ class Containers:
 
     def _labels(self, key: Key) -> tuple[str, ...]:
         return (self._node, key[0], *key[1], self._mode)
+
+
+def _remembered(memory: _Memory | None, kept: Kept | None) -> _Memory:
+    """What is remembered, or kept by somebody else, unless that is another pod's."""
+    if kept is None:
+        return memory or _Memory()
+    same = memory is None or memory.allocation in (None, kept.allocation) or (kept.uid and kept.uid == memory.uid)
+    memory = memory if memory is not None and same else _Memory()
+    memory.allocation, memory.uid = kept.allocation, kept.uid
+    if kept.peak_bytes is not None:
+        memory.peak_bytes = max(memory.peak_bytes or 0, kept.peak_bytes)
+    return memory
 
 
 def unattributed(node: str, attributed: Mapping[str, Attributed]) -> Series:

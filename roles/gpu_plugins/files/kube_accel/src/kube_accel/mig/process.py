@@ -24,6 +24,8 @@ class Cut:
     unavailable: str = ""
     """NVML cannot be used."""
     changed: bool = False
+    switched: bool = False
+    """Whether a GPU changes its MIG mode."""
     before: tuple[dict[str, Any], ...] = ()
     reset: tuple[str, ...] = ()
     reboot: tuple[str, ...] = ()
@@ -52,9 +54,14 @@ def cut(text: str, config: str, check: bool, timeout: float) -> Cut:
         refused=found.get("refused", ""),
         unavailable=found.get("unavailable", ""),
         changed=found.get("changed", False),
+        switched=_modes(found, "before") != _modes(found, "after"),
         before=tuple(found.get("before", ())),
         reset=tuple(found.get("reset", ())),
         reboot=tuple(found.get("reboot", ())),
         in_use=tuple(found.get("in_use", ())),
         going=frozenset(found.get("going", ())),
     )
+
+
+def _modes(found: dict[str, Any], when: str) -> list[bool]:
+    return [gpu["mig_enabled"] for gpu in found.get(when, ())]

@@ -24,11 +24,11 @@ class KnownGpus(Protocol):
 class HeldGpus(KnownGpus, Protocol):
     """GPUs that can be let go of for a while."""
 
-    def quiesce(self, seconds: float) -> None:
+    def quiesce(self, seconds: float, holder: str = ...) -> None:
         """Let go of NVML for so long. Raises TimeoutError when it does not let go."""
 
-    def resume(self) -> None:
-        """Take NVML up again."""
+    def resume(self, holder: str = ...) -> None:
+        """Take NVML up again, unless another holder has it let go of."""
 
 
 class SharedGpus(Protocol):

@@ -105,8 +105,8 @@ class GpuMonitor:
         self._snapshot = Snapshot(0, DriverState.STARTING, "NVML has not answered yet", None, MappingProxyType({}))
         self._stopping = False
         self._ended = False
-        self._hold_until: float | None = None
-        self._hold_detail = ""
+        self._holds: dict[str, tuple[float, str]] = {}
+        """Until when NVML is let go of and how that is said, by who asked for it."""
         self._released = False
         self._questions: deque[_Question] = deque()
         self._xids: Xids = {}
@@ -150,7 +150,7 @@ class GpuMonitor:
             self._changed.wait_for(lambda: self._snapshot.version > after_version, timeout)
             return self._snapshot
 
-    def quiesce(self, seconds: float) -> None:
+    def quiesce(self, seconds: float, holder: str = "admin") -> None:
         """Let go of NVML for so long, at least the deadline, or until ``resume``; returns when the worker has ended.
 
         Raises ``QuiesceError`` when it does not end within the deadline; it is let go of as soon as it does.
@@ -158,8 +158,8 @@ class GpuMonitor:
         seconds = max(seconds, self._options.deadline)
         until = datetime.now(UTC) + timedelta(seconds=seconds)
         with self._changed:
-            self._hold_until = time.monotonic() + seconds
-            self._hold_detail = f"NVML was let go of on request until {until:%Y-%m-%d %H:%M:%S} UTC"
+            detail = f"NVML was let go of on request until {until:%Y-%m-%d %H:%M:%S} UTC"
+            self._holds[holder] = (time.monotonic() + seconds, detail)
             self._released = False
             self._wake()
             if not self._changed.wait_for(lambda: self._released, self._options.deadline):
@@ -168,10 +168,10 @@ class GpuMonitor:
                     " if it stays so, the node has to be rebooted"
                 )
 
-    def resume(self) -> None:
-        """End ``quiesce`` early; without effect when nothing was quiesced."""
+    def resume(self, holder: str = "admin") -> None:
+        """End the holder's ``quiesce`` early; without effect when it has none."""
         with self._changed:
-            self._hold_until = None
+            self._holds.pop(holder, None)
         self._wake()
 
     def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
@@ -279,21 +279,20 @@ class GpuMonitor:
         if worker is not None:
             events.register(worker.process.fileno(), select.POLLIN)
             times.append(self._poll_at if worker.deadline is None else worker.deadline)
-        elif self._hold_until is None and len(self._dying) <= _MAX_DYING:
+        elif not self._holds and len(self._dying) <= _MAX_DYING:
             times.append(self._spawn_at)
         if self._dying:
             times.append(now + _DYING_CHECK_SECONDS)
-        if (hold_until := self._hold_until) is not None:
-            times.append(hold_until)
+        with self._changed:
+            times += [until for until, _ in self._holds.values()]
         events.poll(max(0.0, min(times) - now) * 1000 + 1 if times else None)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wakeup)
 
     def _holding(self, now: float) -> bool:
         with self._changed:
-            if self._hold_until is not None and now >= self._hold_until:
-                self._hold_until = None
-            return self._hold_until is not None
+            self._holds = {holder: hold for holder, hold in self._holds.items() if now < hold[0]}
+            return bool(self._holds)
 
     def _let_go(self, now: float) -> None:
         self._retire()
@@ -302,7 +301,7 @@ class GpuMonitor:
         self._spawn_at, self._failures = now, 0
         self._observe_all(Reset(), now)
         with self._changed:
-            detail = self._hold_detail
+            _, detail = max(self._holds.values(), default=(now, self._snapshot.detail))
             self._publish(DriverState.QUIESCED, detail, Health.UNHEALTHY)
             self._released = True
             self._changed.notify_all()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ _THROTTLING = ("power", "thermal", "sync_boost", "board_limit", "reliability")
 _CLOCKS = {"graphics": 0, "sm": 1, "memory": 2, "video": 3}  # nvmlClockType_t
 _UNION = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}  # nvmlValueType_t
 _PERCENT = 100
+_AHEAD = 1_000_000
+"""Microseconds that a sample may seem to be from the future: nobody promises that two clocks are read as one."""
 
 
 def integral(samples: Iterable[tuple[int, int]], since: int) -> tuple[float, float, int]:
@@ -53,7 +56,8 @@ def each_mig_device(nvml: ModuleType, handle: object, read: Callable[[object, in
         try:
             found.append(read(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot), slot))
         except nvml.NVMLError as error:
-            if error.value != nvml.NVML_ERROR_NOT_FOUND:  # nothing in this slot, or not any more
+            # Nothing in this slot, or not any more; drivers answer so or so.
+            if error.value not in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
                 raise
     return found
 
@@ -61,10 +65,11 @@ def each_mig_device(nvml: ModuleType, handle: object, read: Callable[[object, in
 class Sampler:
     """Reads GPUs, and remembers up to where their samples were read."""
 
-    def __init__(self, nvml: ModuleType, optional: Optional) -> None:
+    def __init__(self, nvml: ModuleType, optional: Optional, clock: Callable[[], float] = time.time) -> None:
         """``optional`` gives what a call returns, None where GPU or driver do not offer it."""
         self._nvml = nvml
         self._optional = optional
+        self._time = clock
         self._read_to: dict[tuple[str, int], int] = {}
         self._processes_to: dict[str, int] = {}
 
@@ -129,7 +134,7 @@ class Sampler:
 
     def _busy(self, handle: object, uuid: str, kind: int) -> list[float] | None:
         """Seconds busy and seconds known since the question before; nothing at the first."""
-        since = self._read_to.get((uuid, kind))
+        since = self._begin(self._read_to.get((uuid, kind)))
         samples = self.since(lambda: self._nvml.nvmlDeviceGetSamples(handle, kind, since or 0)[1])
         if samples is None:
             return None
@@ -137,6 +142,14 @@ class Sampler:
         newest = max((stamp for stamp, _ in told), default=since or 0)
         busy, known, self._read_to[uuid, kind] = integral(told, newest if since is None else since)
         return [busy, known]
+
+    def now(self) -> int:
+        """As NVML stamps its samples: microseconds since 1970."""
+        return int(self._time() * 1e6)
+
+    def _begin(self, since: int | None) -> int | None:
+        # NVML's stamps follow the machine's clock: after it was set back nothing is newer than what was read before.
+        return None if since is None else min(since, self.now())
 
     def since(self, ask: Callable[[], Any]) -> list[Any] | None:
         """Samples, none where there are no new ones; None where GPU or driver do not offer them."""
@@ -148,7 +161,11 @@ class Sampler:
             if error.value in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
                 return []
             raise
-        return None if found is None else list(found)
+        if found is None:
+            return None
+        # Younger ones are from before the clock was set back, and were read then.
+        latest = self.now() + _AHEAD
+        return [sample for sample in found if sample.timeStamp <= latest]
 
     def _clock(self, handle: object, kind: int) -> object:
         nvml = self._nvml
@@ -185,7 +202,7 @@ class Sampler:
 
     def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int, int]] | None:
         """(Process, microseconds, percent) since the question before; None where that is not told."""
-        since = self._processes_to.get(uuid)
+        since = self._begin(self._processes_to.get(uuid))
         samples = self.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since or 0))
         if samples is None:
             return None

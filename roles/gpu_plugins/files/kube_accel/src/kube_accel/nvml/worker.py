@@ -73,7 +73,13 @@ class Driver:
     part of that GPU's record.
     """
 
-    def __init__(self, nvml: ModuleType, sysfs_root: str, proc_root: str = "/proc") -> None:
+    def __init__(
+        self,
+        nvml: ModuleType,
+        sysfs_root: str,
+        proc_root: str = "/proc",
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._nvml = nvml
         self._pci = f"{sysfs_root}/bus/pci"
         self._capabilities = f"{proc_root}/driver/nvidia/capabilities"
@@ -83,7 +89,7 @@ class Driver:
         """Of GPUs, by UUID and address."""
         self._sampled: dict[str, int] = {}
         """The newest sample of utilization that was passed on, by UUID, in NVML's microseconds."""
-        self._sampler = Sampler(nvml, self._optional)
+        self._sampler = Sampler(nvml, self._optional, clock)
         self._profiler: Profiler | None = None
         self.devices: list[Device] = []
 
@@ -179,7 +185,8 @@ class Driver:
 
     def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int]] | None:
         """Percent by process; none where nothing ran, None where that is not told."""
-        since = self._sampled.get(uuid, int((time.time() - 1) * 1e6))
+        now = self._sampler.now()
+        since = min(self._sampled.get(uuid, now - 1_000_000), now)
         samples = self._sampler.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since))
         if samples is None:
             return None

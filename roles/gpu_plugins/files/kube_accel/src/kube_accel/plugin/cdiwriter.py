@@ -37,10 +37,11 @@ class CdiOptions:
 class CdiWriter:
     """Writes the specification when it is no longer what it was."""
 
-    def __init__(self, options: CdiOptions, dev_root: Path) -> None:
-        """``dev_root`` is where the host's ``/dev`` is seen."""
+    def __init__(self, options: CdiOptions, dev_root: Path, proc_root: Path) -> None:
+        """``dev_root`` and ``proc_root`` are where the host's ``/dev`` and ``/proc`` are seen."""
         self._options = options
         self._dev_root = dev_root
+        self._proc_root = proc_root
         self._finder = DriverFinder()
         self._lock = threading.Lock()
         self._parts: tuple[Part, ...] = ()
@@ -87,6 +88,7 @@ class CdiWriter:
             lambda name: (self._dev_root / name).exists(),
             extra_nodes(delivery, self._listed),
             self._hook(delivery),
+            self._capability_major(),
         )
         if document is None:
             return
@@ -103,6 +105,15 @@ class CdiWriter:
         with suppress(OSError):
             return [path.name for path in (self._dev_root / directory).iterdir()]
         return []
+
+    def _capability_major(self) -> int | None:
+        """Of the driver's capabilities, as the kernel has it; None while it has none."""
+        with suppress(OSError):
+            for line in (self._proc_root / "devices").read_text().splitlines():
+                number, _, name = line.strip().partition(" ")
+                if name == "nvidia-caps":
+                    return int(number)
+        return None
 
     def _hook(self, delivery: Delivery) -> str | None:
         """The hook program on the host. It need not be below the driver's root: then it is named, not looked for."""

@@ -114,7 +114,11 @@ class Configurator:
             return
         self._apply(chosen.configuration)
         self.current = chosen
-        write_whole(self._file, json.dumps({"name": chosen.name, "text": chosen.text}))
+        try:
+            write_whole(self._file, json.dumps({"name": chosen.name, "text": chosen.text}))
+        except OSError as error:
+            # It is read from the API server again by the next daemon.
+            _log.warning("the configuration is not kept", extra={"file": str(self._file), "reason": str(error)})
         for note in chosen.configuration.notes:
             _log.warning("part of the configuration is not used", extra={"reason": note})
         _log.info("configuration applied", extra={"configuration": chosen.name})

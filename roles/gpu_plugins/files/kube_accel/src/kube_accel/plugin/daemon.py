@@ -93,7 +93,7 @@ class Daemon:
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
         self._lister = lister
         self._whole = WholeGpus(read_configuration(options), options.mig_strategy, flags=options.delivery)
-        self._cdi = CdiWriter(options.cdi, options.dev_root)
+        self._cdi = CdiWriter(options.cdi, options.dev_root, options.proc_root)
         self._cdi_problem = ""
         self._configurator: Configurator | None = None
         if options.config_map is not None:
@@ -275,6 +275,8 @@ class Daemon:
         while True:
             self._publish()
             self._teller.wake()
+            if self._mig is not None:
+                self._mig.wake()
             version = snapshot.version
             while snapshot.version <= version:
                 snapshot = self._gpus.wait(version, timeout=60)
@@ -334,6 +336,8 @@ class Daemon:
                 if not self._specify(snapshot.inventory) and not any(s.plugin.has_list for s in self._served.values()):
                     return
                 self._whole.see(snapshot)
+                for reason in self._whole.left_out:
+                    self._teller.say("GpuNotOffered", reason)
                 self._match_resources()
                 self._record_whole(snapshot.inventory)
             for served in self._served.values():

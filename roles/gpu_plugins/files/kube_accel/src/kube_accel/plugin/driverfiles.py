@@ -13,6 +13,9 @@ from pathlib import Path
 from kube_accel.sharing.cdi import DriverFiles
 
 _LIBRARY_DIRECTORIES = (
+    # Debian's own packages; beside it there are links to /etc/alternatives.
+    "usr/lib/x86_64-linux-gnu/nvidia/current",
+    "usr/lib/aarch64-linux-gnu/nvidia/current",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
     "usr/lib64",
@@ -28,7 +31,7 @@ _PROGRAMS = (
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
 )
-_PROGRAM_DIRECTORIES = ("usr/bin", "usr/sbin", "opt/bin")
+_PROGRAM_DIRECTORIES = ("usr/lib/nvidia/current", "usr/bin", "usr/sbin", "opt/bin")
 _SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _SETTLED_NS = 2_000_000_000
 """A directory that changed less than this ago may change again without its time's saying so."""
@@ -75,7 +78,7 @@ class DriverFinder:
         self._read = read
         for program in _PROGRAMS:
             found = (f"{directory}/{program}" for directory in _PROGRAM_DIRECTORIES)
-            files |= dict.fromkeys(f"/{path}" for path in found if (root / path).is_file())
+            files |= dict.fromkeys([f"/{path}" for path in found if (root / path).is_file()][:1])
         firmware = root / f"lib/firmware/nvidia/{version}"
         files |= dict.fromkeys(
             f"/lib/firmware/nvidia/{version}/{path.name}" for path in sorted(firmware.glob("gsp*.bin"))

@@ -171,14 +171,16 @@ class Fraction:
             return tuple(Share(uuid, WHOLE, ask.gpus[uuid].memory_bytes) for uuid in ask.chosen)
         unit = self.profile.memory_unit_bytes
         size = sum(ask.chosen.values()) * unit
-        cores = [
-            WHOLE if container.whole else container.cores
+        candidates = [
+            (pod.phase == "Pending", WHOLE if container.whole else container.cores)
             for pod in self._pods.all()
             for container in (pod.request.containers if pod.request is not None else ())
             if container.kind is ContainerKind.INIT and container.memory_bytes == size
         ]
+        # A pod is Pending until its init containers have ended; that this one is again may not have been told yet.
+        pending = [cores for is_pending, cores in candidates if is_pending]
         # Of several that it may be the least is taken.
-        least = min(cores, default=0)
+        least = min(pending or [cores for _, cores in candidates], default=0)
         return tuple(Share(uuid, least, count * unit) for uuid, count in ask.chosen.items())
 
     def tenancy(self) -> Tenancy:

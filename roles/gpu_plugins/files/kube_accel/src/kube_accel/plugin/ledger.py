@@ -27,11 +27,21 @@ _T = TypeVar("_T")
 ChargeRow = tuple[str, str, str, float, float, float]
 """Namespace, mode, model; seconds of GPUs, seconds of bytes, seconds busy."""
 
+PeakRow = tuple[int, str, str, str, str, str, int | None]
+"""Of an open row its id, namespace, pod, container, pod's UID and GPU; the most memory seen in use, if any was seen."""
+
+PayerKey = tuple[str, str, str]
+"""Namespace, mode, model."""
+
+_Charged = tuple[dict[PayerKey, ChargeRow], dict[PayerKey, ChargeRow], set[PayerKey]]
+"""What had been written, what was written now, what was forgotten."""
+
 _log = logging.getLogger(__name__)
 
 FILE = "ledger.db"
-_KEPT = 90 * 86400.0
-"""Seconds that an ended allocation is remembered."""
+_DAY = 86400.0
+_KEPT_DAYS = 90
+"""For which an ended allocation is remembered, and a namespace that was charged nothing more."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS allocations (
     id INTEGER PRIMARY KEY,
@@ -55,6 +65,9 @@ CREATE TABLE IF NOT EXISTS refusals (
     seen INTEGER NOT NULL,
     PRIMARY KEY (allocation, reason)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS peaks (allocation INTEGER PRIMARY KEY, bytes INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS peaks_forgotten AFTER DELETE ON allocations
+    BEGIN DELETE FROM peaks WHERE allocation = old.id; END;
 CREATE TABLE IF NOT EXISTS charges (
     namespace TEXT NOT NULL,
     mode TEXT NOT NULL,
@@ -64,7 +77,20 @@ CREATE TABLE IF NOT EXISTS charges (
     busy_seconds REAL NOT NULL,
     PRIMARY KEY (namespace, mode, model)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS quiet (
+    namespace TEXT NOT NULL,
+    mode TEXT NOT NULL,
+    model TEXT NOT NULL,
+    gpu_seconds REAL NOT NULL,
+    days INTEGER NOT NULL,
+    day INTEGER NOT NULL,
+    PRIMARY KEY (namespace, mode, model)
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS meter (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
+"""
+"""A release only adds: the one before goes on with the file, also while both have it open.
+
+So it is a trigger that forgets peaks: a plugin that knows none deletes allocations too, and their ids come again.
 """
 _CHARGE = (
     "INSERT INTO charges (namespace, mode, model, gpu_seconds, memory_byte_seconds, busy_seconds) "
@@ -72,6 +98,18 @@ _CHARGE = (
     "gpu_seconds = MAX(gpu_seconds, excluded.gpu_seconds), "
     "memory_byte_seconds = MAX(memory_byte_seconds, excluded.memory_byte_seconds), "
     "busy_seconds = MAX(busy_seconds, excluded.busy_seconds)"
+)
+_COUNT_QUIET = (
+    "INSERT INTO quiet (namespace, mode, model, gpu_seconds, days, day) "
+    "SELECT namespace, mode, model, gpu_seconds, 0, ? FROM charges WHERE namespace != '' "
+    "ON CONFLICT (namespace, mode, model) DO UPDATE SET "
+    "days = CASE WHEN gpu_seconds = excluded.gpu_seconds THEN days + 1 ELSE 0 END, "
+    "gpu_seconds = excluded.gpu_seconds, day = excluded.day WHERE day != excluded.day"
+)
+"""Days are counted on which a plugin looked, not the time between two: a clock may be wrong for a while."""
+_FORGET_QUIET = (
+    "DELETE FROM charges WHERE (namespace, mode, model) IN (SELECT namespace, mode, model FROM quiet WHERE days >= ?)",
+    "DELETE FROM quiet WHERE days >= ?",
 )
 _SELECT = (
     "SELECT mode, namespace, pod, container, uid, gpu, cores, memory_bytes, since, until "
@@ -85,6 +123,14 @@ _REFUSALS = (
     "ORDER BY since, id, reason"
 )
 _MOST = 2**62
+_PEAKS = (
+    "SELECT id, namespace, pod, container, uid, gpu, bytes FROM allocations LEFT JOIN peaks ON allocation = id "
+    "WHERE until IS NULL"
+)
+_PEAKED = (
+    "INSERT INTO peaks (allocation, bytes) VALUES (?, ?) "
+    "ON CONFLICT (allocation) DO UPDATE SET bytes = MAX(bytes, excluded.bytes)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +190,23 @@ class Ledger:
         self._connection: sqlite3.Connection | None = None
         self._begun: dict[Holder, float] = {}
         """When containers started, by ``time.monotonic``, that kubelet need not list yet."""
-        old = clock() - _KEPT
+        self._written: dict[PayerKey, ChargeRow] = {}
+        """What the open file has of charges, as far as it was written here."""
+        self._forgot_on: int | None = None
+        self._counted_on: int | None = None
+        """The last days, since 1970, of what is done once a day."""
+        self._run(self._forget, None)
 
-        def forget(file: sqlite3.Connection) -> None:
-            file.execute("DELETE FROM allocations WHERE until < ?", (old,))
-            file.execute("DELETE FROM refusals WHERE allocation NOT IN (SELECT id FROM allocations)")
+    @property
+    def _today(self) -> int:
+        return int(self._clock() // _DAY)
 
-        self._run(forget, None)
+    def _forget(self, file: sqlite3.Connection) -> None:
+        if self._forgot_on == self._today:
+            return
+        self._forgot_on = self._today
+        file.execute("DELETE FROM allocations WHERE until < ?", (self._clock() - _KEPT_DAYS * _DAY,))
+        file.execute("DELETE FROM refusals WHERE allocation NOT IN (SELECT id FROM allocations)")
 
     def record(self, holder: Holder, uid: str, shares: Collection[Share]) -> None:
         """A container starts with these shares. Those it is known to have keep their ``since``."""
@@ -179,6 +235,7 @@ class Ledger:
             for holder, shares in held.items():
                 if holder not in self._begun:
                     self._follow(file, holder, uid_of(holder), shares)
+            self._forget(file)
 
         self._run(work, None)
 
@@ -228,6 +285,14 @@ class Ledger:
         rows: list[Any] = self._run(lambda file: file.execute(_REFUSALS, (not running,)).fetchall(), [])
         return [_refusals(row) for row in rows]
 
+    def peaks(self) -> list[PeakRow]:
+        """What ``peaked`` kept of the open rows, all of them; none when the file cannot be read."""
+        return self._run(lambda file: file.execute(_PEAKS).fetchall(), [])
+
+    def peaked(self, peaks: Mapping[int, int]) -> None:
+        """Keep bytes that were seen in use, by the row's id, where they are more than before."""
+        self._run(lambda file: file.executemany(_PEAKED, list(peaks.items())).rowcount, 0)
+
     def charges(self) -> tuple[str, list[ChargeRow]]:
         """What ``charge`` kept: a meter's state, empty for none, and what it counted."""
 
@@ -241,14 +306,36 @@ class Ledger:
         nothing: tuple[str, list[ChargeRow]] = ("", [])
         return self._run(work, nothing)
 
-    def charge(self, state: str, rows: Iterable[ChargeRow]) -> None:
-        """Keep a meter's state and what it counted. Nothing counts down: both plugins of an upgrade keep theirs."""
+    def charge(self, state: str, rows: Iterable[ChargeRow]) -> Collection[PayerKey]:
+        """Keep a meter's state and what it counted; those of them that are forgotten from now on.
 
-        def work(file: sqlite3.Connection) -> None:
-            file.executemany(_CHARGE, list(rows))
+        Nothing counts down: both plugins of an upgrade keep theirs.
+        """
+        counted = {row[:3]: row for row in rows}
+
+        def work(file: sqlite3.Connection) -> _Charged:
+            written = self._written
+            news = {key: row for key, row in counted.items() if written.get(key) != row}
+            file.executemany(_CHARGE, list(news.values()))
             file.execute("INSERT OR REPLACE INTO meter (id, state) VALUES (1, ?)", (state,))
+            return written, news, self._forget_quiet(file, counted)
 
-        self._run(work, None)
+        # What has to be written to another file, opened meanwhile, is not noted for it.
+        nothing: _Charged = ({}, {}, set())
+        written, news, forgotten = self._run(work, nothing)
+        written.update(news)
+        for key in forgotten:
+            written.pop(key, None)
+        return forgotten
+
+    def _forget_quiet(self, file: sqlite3.Connection, counted: Collection[PayerKey]) -> set[PayerKey]:
+        if self._counted_on == self._today:
+            return set()
+        self._counted_on = self._today
+        file.execute(_COUNT_QUIET, (self._counted_on,))
+        for statement in _FORGET_QUIET:
+            file.execute(statement, (_KEPT_DAYS,))
+        return set(counted) - set(file.execute("SELECT namespace, mode, model FROM charges"))
 
     def close(self) -> None:
         """Close the file; it is opened again when needed."""
@@ -313,7 +400,7 @@ class Ledger:
             except BaseException:
                 connection.close()
                 raise
-            self._connection = connection
+            self._connection, self._written = connection, {}
         return self._connection
 
     def _move_aside(self, error: Exception) -> None:

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from kube_accel.kube.cgroups import Place
 from kube_accel.metrics.charge import Charge, Payer, State, memory_of
+from kube_accel.metrics.containers import Kept, Key
 from kube_accel.metrics.meterstate import decode, encode
 from kube_accel.metrics.tenancy import Account, Container, Holding, Holdings, Refused, Tenancy
 from kube_accel.model import Gpu, Share
@@ -83,7 +84,7 @@ def whole_shares(held: Held, parts: Iterable[Part]) -> dict[Holder, tuple[Share,
 
 
 class LedgerBooks:
-    """Keeps a meter in the ledger."""
+    """Keeps a meter and peaks in the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -93,10 +94,21 @@ class LedgerBooks:
         text, rows = self._ledger.charges()
         return decode(text) if text else None, {Payer(*row[:3]): Charge(*row[3:]) for row in rows}
 
-    def save(self, state: State, charges: Mapping[Payer, Charge]) -> None:
-        """Keep this."""
+    def save(self, state: State, charges: Mapping[Payer, Charge]) -> Collection[Payer]:
+        """Keep this; those of them that are not kept any longer."""
         rows = ((*key, *(c.gpu_seconds, c.memory_byte_seconds, c.busy_seconds)) for key, c in charges.items())
-        self._ledger.charge(encode(state), rows)
+        return [Payer(*key) for key in self._ledger.charge(encode(state), rows)]
+
+    def peaks(self) -> dict[Key, Kept]:
+        """Of the allocations that last."""
+        return {
+            (gpu, Container(namespace, pod, container)): Kept(row, uid, peak)
+            for row, namespace, pod, container, uid, gpu, peak in self._ledger.peaks()
+        }
+
+    def peaked(self, peaks: Mapping[int, int]) -> None:
+        """Keep these, by allocation."""
+        self._ledger.peaked(peaks)
 
 
 def _slices(gpu: Gpu, part: Part) -> float:

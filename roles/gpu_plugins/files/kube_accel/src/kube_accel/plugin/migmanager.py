@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import json
 import logging
+import math
 import os
 import threading
 import time
@@ -46,6 +47,7 @@ _CUT = 120.0
 _EVICTING = 1.0
 _TOO_MANY, _NOT_FOUND = 429, 404
 _BEFORE = "before"
+_HOLDER = "mig"
 
 
 class _WaitingError(Exception):
@@ -65,10 +67,33 @@ class _Begun:
     """A configuration that GPUs are being cut by, on disk for whoever goes on after a kill."""
 
     config: str = ""
+    text: str = ""
+    """Checksum of the configurations."""
     before: tuple[dict[str, Any], ...] = field(default=())
     """The geometry to put back."""
     boot: str = ""
     """The boot in which it was found to need another."""
+
+
+_Asked = tuple[str, str | None]
+"""Name and text of what is to be applied."""
+_Geometry = frozenset[tuple[str, bool, tuple[str, ...]]]
+"""UUID of each GPU, whether it is in MIG mode, and the profiles of its devices."""
+
+
+@dataclass(slots=True)
+class _Dealt:
+    """What has been dealt with, and need not be again while it and the GPUs stay as they are."""
+
+    asked: _Asked
+    geometry: _Geometry | None = None
+    """None until the GPUs have been seen after it."""
+    until: float = math.inf
+
+    def stands(self, asked: _Asked, geometry: _Geometry | None) -> bool:
+        if self.geometry is None:
+            self.geometry = geometry
+        return self.asked == asked and geometry in (None, self.geometry) and time.monotonic() < self.until
 
 
 class MigManager:
@@ -84,13 +109,16 @@ class MigManager:
         self._file = state_dir / "mig.json"
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._settled: tuple[str, str | None] | None = None
-        """Name and text of what was applied, or failed."""
+        self._settled: _Dealt | None = None
+        """What was applied, or failed."""
+        self._resting: _Dealt | None = None
+        """What waits on a node that is cordoned for it."""
+        self._said: State | None = None
         self._told = ""
         self._again = _LOOK
 
     def wake(self) -> None:
-        """Pods may have let go of GPUs. Returns at once."""
+        """Pods may have let go of GPUs, or GPUs have changed. Returns at once."""
         self._wake.set()
 
     def run(self, client: KubeClient, stop: threading.Event) -> None:
@@ -111,7 +139,7 @@ class MigManager:
             self._again = _LOOK
             try:
                 self._settle(client, watched.item.get("metadata") or {})
-            except ApiError as error:
+            except (ApiError, OSError) as error:
                 _log.warning("the MIG configuration is not looked after", extra={"reason": str(error)})
                 self._again = _AGAIN
 
@@ -119,9 +147,20 @@ class MigManager:
         name = (metadata.get("labels") or {}).get(mignode.LABEL, "")
         if not name and self._settled is None and not self._unfinished(metadata):
             return
+        if self._quiesced():
+            return  # who resets GPUs or replaces the driver; its end wakes us
         text = self._text() if name else ""
-        if (name, text) == self._settled:
+        geometry = self._geometry()
+        if self._asked_anew(client, metadata):
+            self._settled = self._resting = None
+        # Neither a reset nor the driver's reload nor a reboot leaves a GPU its devices.
+        if self._settled is not None and self._settled.stands((name, text), geometry):
             return
+        # Letting go of the GPUs changes the node, which wakes us.
+        if self._resting is not None and self._resting.stands((name, text), geometry):
+            self._again = self._resting.until - time.monotonic()
+            return
+        self._settled = self._resting = None
         with self._alone() as alone:
             if not alone:
                 self._again = _AGAIN
@@ -137,6 +176,31 @@ class MigManager:
         except (OSError, ValueError):
             return None
 
+    def _asked_anew(self, client: KubeClient, metadata: dict[str, Any]) -> bool:
+        """Whether somebody has put what we said back to pending."""
+
+        def pending(metadata: dict[str, Any]) -> bool:
+            return (metadata.get("labels") or {}).get(mignode.STATE_LABEL) == State.PENDING
+
+        if self._said in (None, State.PENDING) or not pending(metadata):
+            return False
+        # What is watched may be older than what we said.
+        return pending(client.get(self._path).get("metadata") or {})
+
+    def _quiesced(self) -> bool:
+        """Whether somebody else has NVML let go of."""
+        return self._gpus.snapshot().driver_state is DriverState.QUIESCED
+
+    def _geometry(self) -> _Geometry | None:
+        """How the GPUs are cut; None where that is not known now."""
+        snapshot = self._gpus.snapshot()
+        if snapshot.driver_state is not DriverState.READY or snapshot.inventory is None:
+            return None
+        return frozenset(
+            (gpu.uuid, gpu.mig_enabled, tuple(sorted(device.profile for device in gpu.mig_devices)))
+            for gpu in snapshot.inventory.gpus
+        )
+
     def _unfinished(self, metadata: dict[str, Any]) -> bool:
         marks = mignode.CORDON in (metadata.get("annotations") or {}) or mignode.STATE_LABEL in (
             metadata.get("labels") or {}
@@ -145,29 +209,41 @@ class MigManager:
 
     def _apply(self, client: KubeClient, name: str, text: str | None) -> None:
         try:
+            self._bring(client, name, text)
+        except OSError as error:  # a full disk, no process to be had
+            self._wait(client, name, text, _WaitingError(str(error)))
+            self._again = _AGAIN
+
+    def _bring(self, client: KubeClient, name: str, text: str | None) -> None:
+        try:
             if text is None:
                 raise _FailedError(f"--mig-configs {self._options.configs} cannot be read")
             changed = self._attempt(client, name, text)
         except _WaitingError as why:
-            self._again = _AGAIN_RESET if why.cordoned else _LOOK
-            if not why.cordoned:
-                self._release(client)
-            self._say(client, why.state)
-            self._tell(client, "Warning", "MigConfigWaiting", f"MIG configuration {name} waits: {why}")
+            self._wait(client, name, text, why)
             return
         except _FailedError as why:
             back = self._put_back()
             self._release(client)
-            self._say(client, State.FAILED)
+            self._say(client, State.FAILED, text)
             self._tell(client, "Warning", "MigConfigFailed", f"MIG configuration {name} is not applied: {why}{back}")
-            self._settled = (name, text)
+            self._settled = _Dealt((name, text))
             return
         self._forget()
         self._release(client)
-        self._say(client, State.SUCCESS)
+        self._say(client, State.SUCCESS, text)
         if changed:
             self._tell(client, "Normal", "MigConfigApplied", f"the GPUs are cut by MIG configuration {name}")
-        self._settled, self._told = (name, text), ""
+        self._settled, self._told = _Dealt((name, text)), ""
+
+    def _wait(self, client: KubeClient, name: str, text: str | None, why: _WaitingError) -> None:
+        if why.cordoned:
+            self._again = _AGAIN_RESET
+            self._resting = _Dealt((name, text), until=time.monotonic() + _AGAIN_RESET)
+        else:
+            self._release(client)
+        self._say(client, why.state, text)
+        self._tell(client, "Warning", "MigConfigWaiting", f"MIG configuration {name} waits: {why}")
 
     def _leave(self, client: KubeClient) -> None:
         """Nothing is asked for: the GPUs stay as they are, and what was begun is undone."""
@@ -181,24 +257,23 @@ class MigManager:
         planned = self._planned(name, text)
         if not planned.changed:
             return False
-        begun = self._begun()
-        if begun is not None and begun.config == name and begun.boot and begun.boot == self._boot():
+        checksum = mignode.checksum(text)
+        known = self._begun()
+        begun = known or _Begun(name, checksum, planned.before)
+        if (begun.config, begun.text) != (name, checksum):
+            begun = replace(begun, config=name, text=checksum, boot="")
+        if planned.switched and begun.boot and begun.boot == self._boot():
             raise _WaitingError("a GPU changes its MIG mode with the next reboot of the node", State.REBOOTING, True)
-        self._say(client, State.PENDING)
+        self._say(client, State.PENDING, text)
         pods = mignode.in_the_way(self._pods(client), self._listed(), planned.going)
         self._must_go(pods)
-        self._hold(client, name)
-        self._stop.wait(_SCHEDULER)
-        self._empty(client, planned)
-        in_use = self._planned(name, text).in_use
-        if in_use:
-            raise _WaitingError(f"processes of no pod use GPUs: {'; '.join(in_use)}; end them")
-        if self._stop.is_set():
-            raise _WaitingError("the plugin is stopped", cordoned=True)
-        begun = begun or _Begun(name, planned.before)
-        if begun.config != name:
-            begun = replace(begun, config=name, boot="")
-        self._remember(begun)
+        self._remember(begun)  # before the node is cordoned: it is where a full disk shows
+        try:
+            self._clear(client, name, text, planned)
+        except _WaitingError as why:
+            if known is None and not why.cordoned:
+                self._forget()
+            raise
         done = self._cut(name, text)
         if done.reboot:
             self._await_reboot(done, begun)
@@ -209,6 +284,19 @@ class MigManager:
                 cordoned=True,
             )
         return True
+
+    def _clear(self, client: KubeClient, name: str, text: str, planned: Cut) -> None:
+        """Have nobody use what goes. Raises _WaitingError, _FailedError."""
+        self._hold(client, name)
+        self._stop.wait(_SCHEDULER)
+        self._empty(client, planned)
+        if self._quiesced():
+            raise _WaitingError(self._gpus.snapshot().detail, cordoned=True)
+        in_use = self._planned(name, text).in_use
+        if in_use:
+            raise _WaitingError(f"processes of no pod use GPUs: {'; '.join(in_use)}; end them")
+        if self._stop.is_set():
+            raise _WaitingError("the plugin is stopped", cordoned=True)
 
     def _await_reboot(self, done: Cut, begun: _Begun) -> None:
         gpus = ", ".join(done.reboot)
@@ -226,8 +314,9 @@ class MigManager:
     def _cut(self, name: str, text: str) -> Cut:
         """Do it while our own plugin does not hold the GPUs open."""
         try:
-            self._gpus.quiesce(_CUT + 60)
+            self._gpus.quiesce(_CUT + 60, _HOLDER)
         except TimeoutError as error:
+            self._gpus.resume(_HOLDER)
             raise _WaitingError(str(error), cordoned=True) from error
         try:
             return _usable(cut(text, name, check=False, timeout=_CUT))
@@ -235,7 +324,7 @@ class MigManager:
             raise _FailedError(str(error)) from error
         finally:
             quiesced = self._gpus.snapshot()
-            self._gpus.resume()
+            self._gpus.resume(_HOLDER)
             if quiesced.driver_state is DriverState.QUIESCED:
                 self._gpus.wait(quiesced.version, _AGAIN)
 
@@ -305,11 +394,15 @@ class MigManager:
         if patch:
             client.patch(self._path, patch)
 
-    def _say(self, client: KubeClient, state: State | None) -> None:
-        labels = (client.get(self._path).get("metadata") or {}).get("labels") or {}
-        if labels.get(mignode.STATE_LABEL) != state:
-            client.patch(self._path, {"metadata": {"labels": {mignode.STATE_LABEL: state}}})
-            _log.info("MIG configuration", extra={"label": labels.get(mignode.LABEL, ""), "state": state or "none"})
+    def _say(self, client: KubeClient, state: State | None, text: str | None = None) -> None:
+        """What became of these configurations."""
+        node = client.get(self._path)
+        patch = mignode.tell(node, state, text)
+        if patch:
+            client.patch(self._path, patch)
+            label = (node["metadata"].get("labels") or {}).get(mignode.LABEL, "")
+            _log.info("MIG configuration", extra={"label": label, "state": state or "none"})
+        self._said = state
 
     def _tell(self, client: KubeClient, kind: str, reason: str, message: str) -> None:
         from kube_accel.kube import events
@@ -336,7 +429,7 @@ class MigManager:
     def _begun(self) -> _Begun | None:
         try:
             found = json.loads(self._file.read_text())
-            return _Begun(found["config"], tuple(found["before"]), found["boot"])
+            return _Begun(found["config"], found.get("text", ""), tuple(found["before"]), found["boot"])
         except (OSError, ValueError, LookupError, TypeError):
             return None
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,6 +16,8 @@ from kube_accel.sharing.profile import mode_of
 LABEL: Final = "nvidia.com/mig.config"
 """The node label that names a configuration, as NVIDIA's MIG manager has it."""
 STATE_LABEL: Final = f"{LABEL}.state"
+TEXT: Final = "kube-accel.io/mig-configs"
+"""Annotation: the checksum of the configurations that the state is about."""
 CORDON: Final = "kube-accel.io/mig-cordoned"
 """Annotation of a node that was cordoned for a configuration, which it names."""
 
@@ -127,6 +130,22 @@ def hold(node: Mapping[str, Any], config: str) -> dict[str, Any]:
         patch.setdefault("metadata", {})["annotations"] = {CORDON: config}
         patch["spec"] = {"unschedulable": True}
     return patch
+
+
+def checksum(text: str) -> str:
+    """Of configurations."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def tell(node: Mapping[str, Any], state: State | None, text: str | None) -> dict[str, Any]:
+    """The patch that says what became of these configurations; empty when the node says so."""
+    metadata = node.get("metadata") or {}
+    told: dict[str, dict[str, str | None]] = {
+        "labels": {STATE_LABEL: state},
+        "annotations": {TEXT: None if text is None else checksum(text)},
+    }
+    same = all((metadata.get(part) or {}).get(key) == value for part in told for key, value in told[part].items())
+    return {} if same else {"metadata": told}
 
 
 def leaving(node: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> tuple[Pod, ...]:

@@ -51,6 +51,8 @@ class NodePod:
     """Names of running containers by the runtime's ids."""
     paddle: frozenset[str] = frozenset()
     """Names of containers that run PaddlePaddle, as far as the pod says so."""
+    version: int = field(default=0, compare=False)
+    """Of the object, at the API server: of two of one pod the younger has the greater."""
 
 
 class NodePods:
@@ -87,12 +89,6 @@ class NodePods:
         found = [pod for pod in self.all() if (pod.namespace, pod.name) == (namespace, name)]
         return found[-1] if found else None
 
-    def container(self, uid: str, container_id: str) -> str:
-        """The name of a pod's container by the runtime's id; empty when it is not known."""
-        with self._changed:
-            pod = self._pods.get(uid)
-        return pod.containers.get(container_id, "") if pod is not None else ""
-
     def at(self, place: Place) -> tuple[NodePod, str] | None:
         """The pod that a cgroup is of, and the name of the container, empty while it is not known."""
         with self._changed:
@@ -104,8 +100,11 @@ class NodePods:
         with self._changed:
             return self._changed.wait_for(lambda: self.version > after_version, timeout)
 
-    def keep(self, item: dict[str, Any]) -> str | None:
-        """Take a pod object; its UID if it asks for our resources."""
+    def keep(self, item: dict[str, Any], in_order: bool = True) -> str | None:
+        """Take a pod object; its UID if it asks for our resources.
+
+        One that does not come ``in_order`` is passed over where a younger one of the pod is known.
+        """
         metadata = item.get("metadata") or {}
         uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
         spec, status = item.get("spec") or {}, item.get("status") or {}
@@ -125,8 +124,11 @@ class NodePods:
             if uid in self._gone:
                 return None
             known = self._pods.get(uid)
+            version = _version(metadata)
             if known is None:
                 self._order += 1
+            elif not in_order and version < known.version:
+                return uid
             pod = NodePod(
                 uid=uid,
                 namespace=namespace,
@@ -140,6 +142,7 @@ class NodePods:
                 waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
                 containers=_containers(status),
                 paddle=_paddle(spec),
+                version=version,
             )
             self._pods[uid] = pod
             if static := str((metadata.get("annotations") or {}).get(_STATIC_HASH, "")):
@@ -205,6 +208,11 @@ def pending(pods: list[NodePod], admitted: set[str]) -> list[PendingPod]:
 def staying(request: PodRequest) -> list[ContainerRequest]:
     """The containers that keep what they have, which are the ones kubelet lists."""
     return [entry for entry in request.containers if entry.kind is not ContainerKind.INIT]
+
+
+def _version(metadata: Mapping[str, Any]) -> int:
+    text = str(metadata.get("resourceVersion", ""))
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def _admission_failure(status: Mapping[str, Any]) -> str:

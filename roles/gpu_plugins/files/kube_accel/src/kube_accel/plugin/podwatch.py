@@ -60,8 +60,8 @@ class PodsWatch:
     def _list(self) -> None:
         begin = time.monotonic()
         body = self._client.send("GET", _PATH, query=self._query)
-        # Only adds: what is gone is the watch's to say, which may be ahead of this list.
+        # The watch may be ahead of this list; what is gone is for it alone to say.
         _, items = page(body)
         for item in items:
-            self._pods.keep(item)
+            self._pods.keep(item, in_order=False)
         _log.info("pods listed for an allocation", extra={"seconds": round(time.monotonic() - begin, 3)})

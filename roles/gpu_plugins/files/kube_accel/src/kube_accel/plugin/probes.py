@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6, socket
+from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
 
 Probe = Callable[[], str]
 """Returns an empty string when all is well, else one sentence."""
@@ -24,6 +25,8 @@ class ProbeServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
+    """Connections that wait to be accepted: where there are more, a probe's has to come a second time."""
 
     def __init__(
         self, address: tuple[str, int], probes: Mapping[str, Probe], pages: Mapping[str, Page] | None = None
@@ -32,22 +35,26 @@ class ProbeServer(ThreadingHTTPServer):
         self.probes = probes
         self.pages = pages or {}
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
-        self._free = threading.BoundedSemaphore(_CLIENTS)
+        self._lock = threading.Lock()
+        self._clients: dict[object, socket] = {}
         super().__init__(address, _Handler)
 
     def process_request(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
-        """One thread a client, a few clients at a time; more are turned away."""
-        if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+        """One thread a client, a few at a time. A new one ends the oldest: those that are slow keep nobody out."""
+        assert isinstance(request, socket)
+        with self._lock:
+            if len(self._clients) >= _CLIENTS:
+                oldest = self._clients.pop(next(iter(self._clients)))
+                with suppress(OSError):  # it has gone by itself
+                    oldest.shutdown(SHUT_RDWR)
+            self._clients[request] = request
         super().process_request(request, client_address)
 
-    def process_request_thread(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
-        """Answer one client."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
+    def shutdown_request(self, request: socket | tuple[bytes, socket]) -> None:
+        """A client has its answer."""
+        with self._lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
 
     def handle_error(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         """A client that went away is no event."""

@@ -5,6 +5,9 @@ Kubelet deletes all sockets in its directory when it starts. When the stream of 
 up to 1.36 at least drop whichever plugin is registered for it, which during an upgrade is the newcomer. So three
 things are watched: kubelet's socket, our own, and our stream. Both sides of an upgrade run this code; the one with the
 newest socket registers, the other stands by, and hands its connections over when it ends (``handover``).
+
+A socket's name ends in the process's id and the time since the machine started, which no clock that is set changes.
+Releases that have six random digits in its place go by the files' times, and where one of them runs all do.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +38,8 @@ _BACK_OFF = (0.1, 1.0)
 _RELISTEN_GRACE = 10.0
 """Seconds without a socket before that counts as a failure of ours."""
 
+_MADE = re.compile(r"-([0-9a-f]{10})\.sock\Z")
+"""In a socket's name: milliseconds since the machine started, enough for 34 years."""
 _FOREIGN = re.compile(r"nvidia|(vcore|vmemory|aliyungpushare)\.sock", re.IGNORECASE)
 
 UNIX_PATH_LIMIT = 107
@@ -43,6 +48,17 @@ UNIX_PATH_LIMIT = 107
 
 class ForeignPluginError(Exception):
     """Another device plugin serves the resource; the message names its socket and the remedy."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Age:
+    """When a socket was made."""
+
+    since_boot: int
+    """Milliseconds; -1 where its name does not tell."""
+    file: int
+    """By the file, in nanoseconds."""
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +126,7 @@ class Registrar:
                 self._watch.wait(_SETTLED if self._state.registered and plugin.newest_stream[1] else _UNSETTLED)
         finally:
             self._close(plugin)
+            self._watch.close()
 
     @property
     def socket(self) -> Path | None:
@@ -148,7 +165,7 @@ class Registrar:
             # kubelet drops the resource, and leaves our stream as it is.
             self._registered_at = None
         self._siblings = frozenset(siblings)
-        newest = max([(own.stat().st_mtime_ns, own.name), *((age, name) for name, age in siblings.items())])[1]
+        newest = _newest([_age(own), *siblings.values()])
         if newest != own.name:
             self._registered_at = None
             self._say(f"a newer instance serves {self.resource} on {newest}")
@@ -188,7 +205,8 @@ class Registrar:
 
     def _listen(self, plugin: ListedPlugin) -> None:
         # A name never used before: a server that stops removes its path, and pods of one node share process ids.
-        path = self._directory / f"{self._prefix}{os.getpid()}-{os.urandom(3).hex()}.sock"
+        made = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        path = self._directory / f"{self._prefix}{os.getpid()}-{made:010x}.sock"
         if len(os.fsencode(path)) > UNIX_PATH_LIMIT:
             raise OSError(f"{path} is too long for a unix socket; choose a shorter --kubelet-device-plugin-dir")
         old, self._server, self._socket = self._server, None, None
@@ -210,16 +228,16 @@ class Registrar:
         if self._server is not None:
             self._server.stop(grace=0.5)
 
-    def _live_siblings(self, own: Path) -> dict[str, int]:
-        """When each live socket of other instances of ours was made, in nanoseconds, by name; dead ones are removed."""
+    def _live_siblings(self, own: Path) -> dict[str, _Age]:
+        """How old each live socket of other instances of ours is, by name; dead ones are removed."""
         siblings = {}
         for path in self._sockets():
             if not self._own.fullmatch(path.name) or path == own:
                 continue
             with suppress(FileNotFoundError):
-                made = path.stat().st_mtime_ns
+                age = _age(path)
                 if _accepts(path):
-                    siblings[path.name] = made
+                    siblings[path.name] = age
                 else:
                     path.unlink()
         return siblings
@@ -253,6 +271,19 @@ class Registrar:
         if state != self._state:
             self._state = state
             _log.warning("not registered with kubelet", extra={"resource": self.resource, "reason": reason})
+
+
+def _age(path: Path) -> _Age:
+    """Raises FileNotFoundError."""
+    made = _MADE.search(path.name)
+    return _Age(int(made[1], 16) if made else -1, path.stat().st_mtime_ns, path.name)
+
+
+def _newest(ages: Collection[_Age]) -> str:
+    """The name of the newest socket, the same one whoever asks. Pure."""
+    if any(age.since_boot < 0 for age in ages):
+        return max(ages, key=lambda age: (age.file, age.name)).name
+    return max(ages).name
 
 
 def _accepts(path: Path) -> bool:

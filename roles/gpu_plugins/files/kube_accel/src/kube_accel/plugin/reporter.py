@@ -62,11 +62,6 @@ class Reporter:
         while True:
             self._do(self._work.get())
 
-    def run_once(self) -> None:
-        """Do what there is to do now."""
-        while not self._work.empty():
-            self._do(self._work.get())
-
     def _do(self, work: Callable[[], None]) -> None:
         try:
             work()

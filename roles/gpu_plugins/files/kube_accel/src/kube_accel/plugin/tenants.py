@@ -151,6 +151,8 @@ class Tenants:
         self._running: tuple[Running, ...] = ()
         """The same, and of several that kubelet gave the same devices one."""
         self._gpus: Mapping[str, Gpu] = {}
+        self._pods_version = -1
+        """Of the pods, as they were looked at last."""
         self._overrides: tuple[Override, ...] = ()
         self._uncounted: dict[tuple[str, str], int] = {}
         self._resting: Set[str] = frozenset()
@@ -203,19 +205,28 @@ class Tenants:
         """Kubelet lists these; before the ledger closes what has ended."""
         running = []
         for holder, devices in containers.items():
-            pod = self._pods.find(holder.namespace, holder.pod)
-            uid = pod.uid if pod is not None else ""
             shares = held.get(holder, ())
             limits = self.limits(shares)
-            running += [Running(key, holder, uid, shares, limits) for key in keys_of(devices)]
+            running += [Running(key, holder, "", shares, limits) for key in keys_of(devices)]
         with self._lock:
             self._count(self._running, *self._read(self._running))
             self._listed, self._gpus, self._look_at = tuple(running), gpus, -math.inf
-            self._running = self._one_each(self._listed)
+            self._meet_pods()
             keys = {entry.key for entry in running}
             self._counted = {key: found for key, found in self._counted.items() if key in keys}
             self._uncounted = {pair: found for pair, found in self._uncounted.items() if pair[0] in keys}
         self._wake.set()
+
+    def _meet_pods(self) -> None:
+        """Take in what is known of their pods by now: kubelet may have listed them before the API server was heard."""
+        self._pods_version = self._pods.version
+        uids = {(pod.namespace, pod.name): pod.uid for pod in self._pods.all()}
+        self._listed = tuple(
+            entry if uid == entry.uid else replace(entry, uid=uid)
+            for entry in self._listed
+            for uid in [uids.get((entry.holder.namespace, entry.holder.pod), entry.uid)]
+        )
+        self._running = self._one_each(self._listed)
 
     def _one_each(self, listed: tuple[Running, ...]) -> tuple[Running, ...]:
         """Of several with the same files the one whose pod runs: none of the others was let start."""
@@ -265,7 +276,8 @@ class Tenants:
             thorough = time.monotonic() >= self._look_at
             if thorough:
                 self._look_at = time.monotonic() + _LOOK_SECONDS
-                self._running = self._one_each(self._listed)
+            if self._pods.version != self._pods_version:
+                self._meet_pods()
             running, gpus = self._running, self._gpus
             settled = self._settled(running)
         keys = [entry.key for entry in running]
@@ -391,6 +403,8 @@ class Tenants:
             resting = uuid in self._resting
             part = _Parts(told, {} if resting else self._owners(sharing.pods.get(uuid, {}), told))
             for entry in sharing.on[uuid]:
+                if not (entry.uid or resting):
+                    continue  # which processes are its own is not known, and that is not none
                 key, policy = entry.key, policies[entry.key]
                 used = 0 if resting else _used(policy, after.get(key), uuid)
                 if used is not None:
@@ -413,10 +427,11 @@ class Tenants:
         """The key of the container that each process on a GPU belongs to, of those of these pods."""
         found = {}
         for pid in {*told.memory, *(told.time or ())}:
-            place = self._place_of(pid)
-            candidates = pods.get(place.pod_uid, ()) if place is not None else ()
-            if len(candidates) > 1 and place is not None:
-                name = self._pods.container(place.pod_uid, place.container_id)
+            if (place := self._place_of(pid)) is None:
+                continue
+            pod, name = self._pods.at(place) or (None, "")
+            candidates = pods.get(pod.uid if pod is not None else place.pod_uid, ())
+            if len(candidates) > 1:
                 candidates = tuple(entry for entry in candidates if entry.holder.container == name)
             if len(candidates) == 1:
                 found[pid] = candidates[0].key

@@ -7,6 +7,7 @@ import ctypes
 import logging
 import os
 import select
+import threading
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ class DirectoryWatch:
     """Watches one directory. Where the kernel cannot (its limit of watches is used up), waiting is short instead."""
 
     def __init__(self, directory: Path) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(self._wakeup, select.POLLIN)
@@ -36,8 +39,20 @@ class DirectoryWatch:
                 os.close(descriptor)
 
     def wake(self) -> None:
-        """End ``wait`` now, or the next one. From any thread."""
-        os.eventfd_write(self._wakeup, 1)
+        """End ``wait`` now, or the next one. From any thread, after ``close`` too."""
+        with self._lock:
+            if not self._closed:
+                os.eventfd_write(self._wakeup, 1)
+
+    def close(self) -> None:
+        """Give back what the kernel has few of; there is no ``wait`` afterwards."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._wakeup)
+            if self._inotify is not None:
+                os.close(self._inotify)
 
     def wait(self, timeout: float) -> None:
         """Until something may have changed, or ``timeout`` seconds."""

@@ -42,6 +42,8 @@ class WholeGpus:
         self._layout = layout
         self.problem = ""
         """Why nothing is offered although there are GPUs; empty when there is no reason."""
+        self.left_out: tuple[str, ...] = ()
+        """Why single GPUs are not offered although others are."""
         self._inventory: Inventory | None = None
         self._parts: dict[str, tuple[whole.Part, ...]] = {whole.RESOURCE: ()}
         self._good: frozenset[str] = frozenset()
@@ -81,7 +83,9 @@ class WholeGpus:
         else:
             configuration = self.configuration or Configuration()
             self._parts = self._offered(snapshot.inventory, configuration)
-            self._tell(mig.problem(self._strategy_of(configuration), snapshot.inventory))
+            strategy = self._strategy_of(configuration)
+            self._tell(mig.problem(strategy, snapshot.inventory))
+            self.left_out = tuple(mig.left_out(strategy, snapshot.inventory).values())
 
     def terms(self, configuration: Configuration | None) -> Terms:
         """How parts are handed out by that configuration; None is one that says nothing."""

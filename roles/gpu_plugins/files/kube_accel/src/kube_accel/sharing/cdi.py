@@ -18,6 +18,10 @@ VERSION = "0.5.0"
 FILE = "kube-accel.io-gpu.json"
 """Its name in the runtime's directory."""
 
+_ASIDE = "/usr/lib/nvidia/current/"
+"""Programs of Debian's packages; its libraries are in the same directory below those of a machine's libraries."""
+_CAPABILITY = "nvidia-caps/nvidia-cap"
+
 _READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 
 
@@ -56,29 +60,40 @@ def specification(
     node_exists: Callable[[str], bool],
     more_nodes: Iterable[str] = (),
     hook: str | None = None,
+    capability_major: int | None = None,
 ) -> dict[str, Any] | None:
     """The document, in which every GPU or slice of one is a device by its UUID; None when there is none.
 
     ``driver_root`` is where the driver's files are on the host. ``hook`` is NVIDIA's program on the host that makes
     links and the loader's cache in a container; without it links are mounted like files, and the loader has to look
-    into the libraries' directory by itself. Nodes that do not exist are left out: they would keep a container from
-    starting.
+    into the libraries' directory by itself. ``capability_major`` is the major number of ``nvidia-caps`` in
+    ``/proc/devices``: by it the runtime makes the nodes of MIG devices, which the host may have none of. Other nodes
+    that do not exist are left out: they would keep a container from starting. So are MIG devices without theirs.
     """
     devices = {
-        part.uuid: {"name": part.uuid, "containerEdits": {"deviceNodes": _nodes(part.device_nodes, node_exists)}}
+        part.uuid: {
+            "name": part.uuid,
+            "containerEdits": {"deviceNodes": _nodes(part.device_nodes, node_exists, capability_major)},
+        }
         for part in parts
         if any(map(node_exists, part.device_nodes))
+        and (
+            capability_major is not None
+            or all(node_exists(name) for name in part.device_nodes if name.startswith(_CAPABILITY))
+        )
     }
     if not devices:
         return None
-    mounts = [_mount(_below(driver_root, path), path, _READ_ONLY) for path in files.files]
+    mounts = [_mount(_below(driver_root, path), in_container(path), _READ_ONLY) for path in files.files]
     mounts += [_mount(_below(driver_root, path), path, [*_READ_ONLY, "noexec"]) for path in files.sockets]
     # NVIDIA's runtime, where it is the default, would bring them a second time.
     edits: dict[str, Any] = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
     if nodes := _nodes((*CONTROL_NODES, *more_nodes), node_exists):
         edits["deviceNodes"] = nodes
     if hook is None:
-        mounts += [_mount(_below(driver_root, target), link, _READ_ONLY) for link, target in files.links.items()]
+        mounts += [
+            _mount(_below(driver_root, target), in_container(link), _READ_ONLY) for link, target in files.links.items()
+        ]
     else:
         edits["hooks"] = _hooks(hook, files)
     if mounts:
@@ -86,12 +101,28 @@ def specification(
     return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": list(devices.values()), "containerEdits": edits}
 
 
-def _nodes(names: Iterable[str], node_exists: Callable[[str], bool]) -> list[dict[str, str]]:
-    return [{"path": f"/dev/{name}"} for name in dict.fromkeys(names) if node_exists(name)]
+def _nodes(
+    names: Iterable[str], node_exists: Callable[[str], bool], capability_major: int | None = None
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for name in dict.fromkeys(names):
+        if capability_major is not None and name.startswith(_CAPABILITY):
+            number = int(name.removeprefix(_CAPABILITY))
+            found.append({"path": f"/dev/{name}", "type": "c", "major": capability_major, "minor": number})
+        elif node_exists(name):
+            found.append({"path": f"/dev/{name}"})
+    return found
 
 
 def _mount(source: str, target: str, options: list[str]) -> dict[str, Any]:
     return {"hostPath": source, "containerPath": target, "options": options}
+
+
+def in_container(path: str) -> str:
+    """Where it is in a container: what Debian keeps aside and links to is where its links are."""
+    if path.startswith(_ASIDE):
+        return f"/usr/bin/{path.removeprefix(_ASIDE)}"
+    return path.replace(_ASIDE.removeprefix("/usr/lib"), "/")
 
 
 def _below(root: str, path: str) -> str:
@@ -105,9 +136,9 @@ def _hooks(program: str, files: DriverFiles) -> list[dict[str, Any]]:
     links = [
         argument
         for link, target in files.links.items()
-        for argument in ("--link", f"{posixpath.basename(target)}::{link}")
+        for argument in ("--link", f"{posixpath.basename(target)}::{in_container(link)}")
     ]
-    folders = dict.fromkeys(posixpath.dirname(path) for path in files.files if ".so." in path)
+    folders = dict.fromkeys(posixpath.dirname(in_container(path)) for path in files.files if ".so." in path)
     commands = [["create-symlinks", *links]] if links else []
     if folders:
         commands.append(["update-ldcache", *(argument for folder in folders for argument in ("--folder", folder))])

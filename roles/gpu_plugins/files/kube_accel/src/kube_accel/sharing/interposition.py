@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kube_accel.sharing.cdi import VERSION, DriverFiles
+from kube_accel.sharing.cdi import VERSION, DriverFiles, in_container
 from kube_accel.sharing.delivery import Delivery, Grant, Strategy
 
 CDI_KIND = "kube-accel.io/share"
@@ -74,7 +74,7 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
     for path in sources.files.files:
         # Libraries of other directories are of another word size.
         if ".so." not in path:
-            read_only[path] = _below(sources.driver_root, path)
+            read_only[in_container(path)] = _below(sources.driver_root, path)
     for stem in SHIMMED:
         read_only[f"{DRIVER}/{stem}.so.1"] = _below(sources.driver_root, f"{primary}/{stem}.so.{sources.version}")
     writable = {STATE: state} | {path: _below(sources.driver_root, path) for path in sources.files.sockets}

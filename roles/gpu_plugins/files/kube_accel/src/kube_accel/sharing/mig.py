@@ -10,6 +10,8 @@ from enum import StrEnum
 from kube_accel.model import Gpu, Inventory, MigDevice
 from kube_accel.sharing import whole
 
+_REMEDY = "cut all GPUs alike, or use the strategy mixed"
+
 
 class Strategy(StrEnum):
     """What becomes of GPUs in MIG mode."""
@@ -35,13 +37,16 @@ def resource(profile: str) -> str:
 
 
 def layout(strategy: Strategy) -> whole.Layout:
-    """How this strategy lays out a node. It offers nothing of a node that has a ``problem``."""
+    """How this strategy lays out a node: nothing of one that has a ``problem``, and no GPU that is ``left_out``."""
 
     def parts(inventory: Inventory) -> Mapping[str, tuple[whole.Part, ...]]:
         if problem(strategy, inventory):
             return {}
+        odd = left_out(strategy, inventory)
         found: defaultdict[str, list[whole.Part]] = defaultdict(list)
         for gpu in inventory.gpus:
+            if gpu.uuid in odd:
+                continue
             if strategy is Strategy.NONE or not gpu.mig_enabled:
                 found[whole.RESOURCE].append(whole.whole(gpu))
             for device in gpu.mig_devices if strategy is not Strategy.NONE else ():
@@ -53,16 +58,24 @@ def layout(strategy: Strategy) -> whole.Layout:
 
 
 def problem(strategy: Strategy, inventory: Inventory) -> str:
-    """Why the node cannot be offered by this strategy, with the remedy; empty when it can."""
+    """Why nothing of the node can be offered by this strategy, with the remedy; empty when it can."""
     if strategy is not Strategy.SINGLE or not any(gpu.mig_enabled for gpu in inventory.gpus):
         return ""
-    remedy = "cut all GPUs alike, or use the strategy mixed"
-    for gpu in inventory.gpus:
-        if not gpu.mig_enabled:
-            return f"MIG strategy single: GPU {gpu.index} ({gpu.uuid}) is not in MIG mode and others are; {remedy}"
-        if not gpu.mig_devices:
-            return f"MIG strategy single: GPU {gpu.index} ({gpu.uuid}) has no MIG devices; {remedy}"
     profiles = sorted({device.profile for gpu in inventory.gpus for device in gpu.mig_devices})
-    if len(profiles) > 1:
-        return f"MIG strategy single: there are devices of several profiles, {', '.join(profiles)}; {remedy}"
-    return ""
+    if len(profiles) == 1:
+        return ""
+    if not profiles:
+        return f"MIG strategy single: no GPU has MIG devices, and some are in MIG mode; {_REMEDY}"
+    return f"MIG strategy single: there are devices of several profiles, {', '.join(profiles)}; {_REMEDY}"
+
+
+def left_out(strategy: Strategy, inventory: Inventory) -> Mapping[str, str]:
+    """Why a GPU is not offered although others of its node are, by UUID: one that a reset took its devices from."""
+    if strategy is not Strategy.SINGLE or not any(gpu.mig_devices for gpu in inventory.gpus):
+        return {}
+    return {
+        gpu.uuid: f"MIG strategy single: GPU {gpu.index} ({gpu.uuid}) "
+        f"{'has no MIG devices' if gpu.mig_enabled else 'is not in MIG mode'} and others have; {_REMEDY}"
+        for gpu in inventory.gpus
+        if not gpu.mig_devices
+    }

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 from kube_accel.model import (
@@ -31,6 +32,8 @@ _MAX_ENTRIES = 32
 _MAX_ENTRY = 128
 _VERSION = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
 
+_SHM = "/dev/shm"  # noqa: S108
+
 _T = TypeVar("_T")
 
 
@@ -54,14 +57,14 @@ def pod_request(
         if profile.core_resource is not None:
             offers[profile.core_resource] = profile.mode
     asked = [
-        (name, kind, amounts)
-        for name, kind, limits in _containers(pod)
+        (name, kind, amounts, mounts)
+        for name, kind, limits, mounts in _containers(pod)
         if not offers.keys().isdisjoint(limits)
         and (amounts := _amounts(name, {key: limits[key] for key in limits if key in offers}))
     ]
     if not asked:
         return None
-    used = sorted({resource for _, _, amounts in asked for resource in amounts})
+    used = sorted({resource for _, _, amounts, _ in asked for resource in amounts})
     modes = {offers[resource] for resource in used}
     if len(modes) > 1:
         raise RequestRefused(
@@ -71,17 +74,21 @@ def pod_request(
     annotations = _child(_child(pod, "metadata", dict, {}), "annotations", dict, {})
     if mode is Mode.PGPU:
         containers = tuple(
-            ContainerRequest(name, kind, whole=amounts[WHOLE_GPU_RESOURCE]) for name, kind, amounts in asked
+            ContainerRequest(name, kind, whole=amounts[WHOLE_GPU_RESOURCE]) for name, kind, amounts, _ in asked
         )
         unit = 1
     else:
-        containers = tuple(_share(name, kind, amounts, profiles[mode]) for name, kind, amounts in asked)
+        if mode is Mode.MPS and not _child(_child(pod, "spec", dict, {}), "nodeName", str, ""):
+            # One that has its node runs already, as it was let in.
+            for name, _, amounts, mounts in asked:
+                _check_mps(name, amounts, mounts, profiles[mode])
+        containers = tuple(_share(name, kind, amounts, profiles[mode]) for name, kind, amounts, _ in asked)
         unit = profiles[mode].memory_unit_bytes
     return PodRequest(mode, containers, _policy(annotations, policy), _constraints(annotations), unit)
 
 
-def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any]]]:
-    """Name, kind and limits of the containers, in the order kubelet admits them."""
+def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any], list[Any]]]:
+    """Name, kind, limits and mounts of the containers, in the order kubelet admits them."""
     spec = _child(pod, "spec", dict, {})
     for key in ("initContainers", "containers"):
         for container in _child(spec, key, list, []):
@@ -91,7 +98,7 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, Ma
             if key == "initContainers":
                 kind = ContainerKind.SIDECAR if container.get("restartPolicy") == "Always" else ContainerKind.INIT
             limits = _child(_child(container, "resources", dict, {}), "limits", dict, {})
-            yield _child(container, "name", str, ""), kind, limits
+            yield _child(container, "name", str, ""), kind, limits, _child(container, "volumeMounts", list, [])
 
 
 def _child(parent: Mapping[str, Any], key: str, kind: type[_T], absent: _T) -> _T:
@@ -115,21 +122,38 @@ def _amounts(container: str, limits: Mapping[str, Any]) -> dict[str, int]:
     return amounts
 
 
+def _check_mps(name: str, amounts: Mapping[str, int], mounts: Iterable[Any], profile: Profile) -> None:
+    """What only MPS cannot give."""
+    cores = amounts.get(profile.core_resource or "", 0)
+    if cores > 100:
+        raise RequestRefused(
+            f'container "{name}" asks for {cores} {profile.core_resource}; MPS serves a container from one GPU: '
+            f"ask for 1 to 99 (percent of it), or 100 for all of it, and for several GPUs use {WHOLE_GPU_RESOURCE}"
+        )
+    paths = (str(mount.get("mountPath")) for mount in mounts if isinstance(mount, dict))
+    if _SHM in map(posixpath.normpath, paths):
+        raise RequestRefused(
+            f'container "{name}" mounts a volume at {_SHM}, which hides the one that MPS needs there; leave the '
+            "volume out, or mount it elsewhere"
+        )
+
+
 def _share(name: str, kind: ContainerKind, amounts: Mapping[str, int], profile: Profile) -> ContainerRequest:
     memory = amounts.get(profile.memory_resource, 0) * profile.memory_unit_bytes
     if profile.core_resource is None:
         return ContainerRequest(name, kind, memory_bytes=memory)
     cores = amounts.get(profile.core_resource, 0)
     asks = f'container "{name}" asks for {cores} {profile.core_resource}'
+    whole = "100 for a whole GPU" if profile.mode is Mode.MPS else "a multiple of 100 for whole GPUs"
     if cores == 0:
         raise RequestRefused(
             f'container "{name}" asks for {profile.memory_resource} without {profile.core_resource}; '
-            f"add 1 to 99 (percent of one GPU), or a multiple of 100 for whole GPUs"
+            f"add 1 to 99 (percent of one GPU), or {whole}"
         )
     if cores % 100 == 0:
         return ContainerRequest(name, kind, whole=cores // 100, memory_bytes=memory)
     if cores > 100:
-        raise RequestRefused(f"{asks}; ask for 1 to 99 (percent of one GPU), or a multiple of 100 for whole GPUs")
+        raise RequestRefused(f"{asks}; ask for 1 to 99 (percent of one GPU), or {whole}")
     if memory == 0:
         raise RequestRefused(f"{asks} and no {profile.memory_resource}; a share of a GPU needs some of its memory")
     return ContainerRequest(name, kind, cores=cores, memory_bytes=memory)

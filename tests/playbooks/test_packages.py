@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Roles with the real apt, on a copy of this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hosts.packages import VERSIONS, repositories
+
+pytestmark = pytest.mark.full
+
+BOOK = """
+- hosts: localhost
+  connection: local
+  vars: {ansible_python_interpreter: /usr/bin/python3}
+  tasks:
+    - ansible.builtin.include_role:
+        name: accel.kubernetes.%s
+        tasks_from: %s
+"""
+COPY = """
+set -e
+mount -t tmpfs tmpfs "$1"
+for directory in etc usr var; do
+  own=$1/$directory
+  mkdir -p "$own/upper" "$own/work"
+  mount -t overlay -o "lowerdir=/$directory,upperdir=$own/upper,workdir=$own/work" overlay "/$directory"
+done
+rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/*
+echo 'APT::Sandbox::User "root";' >/etc/apt/apt.conf.d/99tests # another user cannot read this test's directory
+"""
+Host = Callable[..., list[str]]
+
+
+@pytest.fixture
+def host(tmp_path: Path, collections: Path) -> Host:
+    """``host(script)`` on a copy without package sources: the lines it wrote. ``play`` there is ansible-playbook."""
+    for program in ("apt-get", "dpkg-deb", "gpg", "unshare"):
+        if shutil.which(program) is None:
+            pytest.skip(f"no {program} on PATH")
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0:
+        pytest.skip("a copy of this machine needs root and mount namespaces")
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    program = shlex.quote(str(Path(sys.executable).with_name("ansible-playbook")))
+
+    def run(script: str) -> list[str]:
+        script = f'{COPY}play() {{ {program} "$@" >&2; }}\n{script}'
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script, "copy", str(copy)],
+            env=os.environ | {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_a_repository_that_one_run_could_not_read_is_read_by_the_next(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    repositories(tmp_path, tmp_path / "none")
+    nvidia, book = tmp_path / "nvidia", tmp_path / "book.yml"
+    book.write_text(BOOK % ("container_runtime", "install_deb"))
+    play = f"play {book} -e container_runtime_toolkit_version={VERSIONS[-1].partition('-')[0]}"
+    play += f" -e container_runtime_toolkit_repo_url=file://{nvidia}"
+    play += f" -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey"
+    (installed,) = host(f"""
+mv {nvidia}/deb {nvidia}/away
+if {play}; then exit 1; fi
+mv {nvidia}/away {nvidia}/deb
+{play}
+dpkg-query -W -f '${{Version}}\\n' nvidia-container-toolkit
+""")
+    assert installed == VERSIONS[-1]
+
+
+TOOLKIT = """
+- hosts: localhost
+  connection: local
+  vars:
+    ansible_python_interpreter: /usr/bin/python3
+    container_runtime_configure: false
+    container_runtime_python_packages: []
+  tasks:
+    - ansible.builtin.include_role: {name: accel.kubernetes.container_runtime, tasks_from: preflight}
+    - ansible.builtin.include_role: {name: accel.kubernetes.container_runtime, tasks_from: "{{ part }}"}
+"""
+
+
+def test_a_toolkit_goes_with_the_role_that_brought_it_and_with_no_other(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    repositories(tmp_path, tmp_path / "none")
+    nvidia, book = tmp_path / "nvidia", tmp_path / "book.yml"
+    book.write_text(TOOLKIT)
+    play = f"play {book} -e container_runtime_backup_dir=/var/tmp/backups"
+    play += f" -e container_runtime_toolkit_repo_url=file://{nvidia}"
+    play += f" -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey"
+    count = "dpkg-query -W -f '${db:Status-Status}\\n' '*nvidia-container*' | grep -c '^installed' || :"
+    counts = host(f"""
+for brought_by in us others; do
+  {play} -e part=install
+  [ $brought_by = us ] || rmdir /var/tmp/backups/container_runtime-toolkit
+  {play} -e part=install
+  {play} -e part=uninstall
+  {count}
+  ls /var/tmp/backups /etc/apt/sources.list.d
+done
+""")
+    empty = ["/etc/apt/sources.list.d:", "", "/var/tmp/backups:"]
+    assert counts == ["0", *empty, "4", *empty]
+
+
+DRIVER = """
+package() {
+  mkdir -p /var/tmp/$1/DEBIAN
+  printf 'Package: %s\\nVersion: %s\\nArchitecture: all\\n' $1 $2 >/var/tmp/$1/DEBIAN/control
+  printf 'Maintainer: NVIDIA CORPORATION <cudatools@nvidia.com>\\nDescription: -\\n' >>/var/tmp/$1/DEBIAN/control
+  dpkg-deb --root-owner-group --build /var/tmp/$1 >&2
+  dpkg -i /var/tmp/$1.deb >&2
+}
+"""
+
+
+def test_the_driver_goes_with_what_keeps_it_at_a_branch(host: Host, tmp_path: Path) -> None:
+    book = tmp_path / "book.yml"
+    book.write_text(BOOK % ("driver", "uninstall"))
+    left = host(f"""{DRIVER}
+package nvidia-open 580.95.05-1
+package nvidia-driver-pinning-580 580-1
+play {book}
+dpkg-query -W -f '${{Package}} ${{db:Status-Status}}\\n' 'nvidia-*' | grep ' installed' || :
+""")
+    assert left == []
+
+
+DNF = """
+mkdir -p /etc/yum.repos.d /etc/dnf/modules.d
+printf '[accel-nvidia-driver]\\nname=NVIDIA driver\\n' >/etc/yum.repos.d/accel-nvidia-driver.repo
+printf '[theirs]\\nname=theirs\\n' >/etc/yum.repos.d/theirs.repo
+printf '[nvidia-driver]\\nname=nvidia-driver\\nstream=580-open\\n' >/etc/dnf/modules.d/nvidia-driver.module
+cat >/usr/bin/dnf <<'EOF'
+#!/bin/sh
+grep -q accel-nvidia-driver /etc/yum.repos.d/*.repo || exit 1 # it does not know modules of a repository that is gone
+[ "$*" = "--assumeyes module reset nvidia-driver" ] || exit 2
+sed -i 's/^stream=.*/stream=/' /etc/dnf/modules.d/nvidia-driver.module
+EOF
+chmod 0755 /usr/bin/dnf
+"""
+
+
+def test_the_drivers_repository_and_stream_go_too(host: Host, tmp_path: Path) -> None:
+    book = tmp_path / "book.yml"
+    book.write_text(BOOK % ("driver", "uninstall"))
+    facts = "    - ansible.builtin.set_fact: {pkg_mgr: dnf, os_family: RedHat, distribution: Rocky, cacheable: true}\n"
+    text = book.read_text()
+    book.write_text(text.replace("  tasks:\n", f"  tasks:\n{facts}"))
+    left = host(f"""{DNF}
+play {book}
+ls /etc/yum.repos.d
+grep stream /etc/dnf/modules.d/nvidia-driver.module
+""")
+    assert left == ["theirs.repo", "stream="]

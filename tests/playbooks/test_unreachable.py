@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Playbooks on hosts that cannot be reached from some moment on, or that --limit leaves out. Roles do little here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sim.cluster.apiserver import ApiServer, Authority
+from sim.cluster.client import MERGE, Api
+from sim.cluster.store import Store
+
+from .conftest import REPOSITORY, Run, play
+from .test_migrate import DAEMONSET, daemonset
+
+TOUCH = {"name": "Touch the host", "ansible.builtin.ping": {}}
+NOTHING = {"name": "Touch nothing", "ansible.builtin.debug": {"msg": "done"}}
+
+
+def keep(**facts: Any) -> dict[str, Any]:
+    return {"name": "Keep facts", "ansible.builtin.set_fact": facts}
+
+
+def gone(what: str) -> list[dict[str, Any]]:
+    return [{"name": "Take it away", "ansible.builtin.debug": {"msg": f"{what} is gone"}}]
+
+
+SERVES = keep(
+    gpu_plugins_node_name="{{ inventory_hostname }}",
+    __gpu_plugins_ours=[PLUGIN := {"kind": "DaemonSet", "metadata": {"name": "plugin"}}],
+    __gpu_plugins_node_serves="pgpu",
+    __gpu_plugins_serves="pgpu",
+    __gpu_plugins_switching=False,
+    __gpu_plugins_mig_cutting=False,
+    __gpu_plugins_cordoned=True,
+    __gpu_plugins_daemonset="plugin",
+)
+OBSERVED = keep(
+    __driver_observed={"loaded": "1", "installed": "1"},
+    __driver_installs=False,
+    __driver_needs_reboot=False,
+    driver_reboot_required=False,
+)
+COMPARED = {"result": {"results": [{"changed": True, "result": PLUGIN}]}}
+APPLIED = keep(__gpu_plugins_objects=[PLUGIN], gpu_plugins_noted=[PLUGIN], __gpu_plugins_compared=COMPARED)
+EXTENDER = keep(__scheduler_compared=COMPARED)
+WAIT = yaml.safe_load((REPOSITORY / "roles/gpu_plugins/tasks/wait.yml").read_text())
+COUNT = [task for task in WAIT if not task.keys() & {"block", "ansible.builtin.include_tasks"}]
+TASKS = {
+    "gpu_plugins": {
+        "preflight": [SERVES],
+        "state": [keep(gpu_plugins_state={"nodes": {}, "pods": {}})],
+        "install": [APPLIED],
+        "renew": COUNT,
+        "go_on": [NOTHING],
+        "wait": COUNT,
+        "rollback": [NOTHING],
+        "validate": [TOUCH, keep(gpu_plugins_findings=[])],
+        **{
+            name: [NOTHING]
+            for name in ("drain", "configure", "mps", "verify", "main", "uninstall", "uninstall_preflight")
+        },
+    },
+    "scheduler": {
+        "preflight": [TOUCH],
+        "extender": [TOUCH, EXTENDER],
+        "rolled": [NOTHING],
+        "uninstall": gone("scheduler"),
+    },
+    "monitoring": {"uninstall": gone("monitoring")},
+    "driver": {"preflight": [TOUCH, OBSERVED], "main": [NOTHING]},
+    "container_runtime": {"validate": [TOUCH], "uninstall": [NOTHING]},
+}
+CANARY = pytest.mark.parametrize("limit", ["gpu_nodes[0]", "gpu_nodes[0]:localhost"])
+
+
+@pytest.fixture(scope="module")
+def roles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("collections")
+    collection = path / "ansible_collections/accel/kubernetes"
+    collection.mkdir(parents=True)
+    (collection / "plugins").symlink_to(REPOSITORY / "plugins")
+    (collection / "roles/gpu_plugins").mkdir(parents=True)
+    (collection / "roles/gpu_plugins/defaults").symlink_to(REPOSITORY / "roles/gpu_plugins/defaults")
+    for role, files in TASKS.items():
+        directory = collection / "roles" / role / "tasks"
+        directory.mkdir(parents=True)
+        for name, tasks in files.items():
+            (directory / f"{name}.yml").write_text(yaml.safe_dump(tasks))
+    return path
+
+
+def run(roles: Path, book: str, gone: dict[str, str], *options: str, **extra: Any) -> Run:
+    """Runs it with hosts that cannot be reached any more when something is so."""
+    members = {"gpu_nodes": ("gpu-a", "gpu-b"), "kube_control_plane": ("control",)}
+    groups = {
+        group: {
+            "hosts": {
+                name: {"ansible_connection": f"{{{{ 'ssh' if {gone.get(name, 'false')} else 'local' }}}}"}
+                for name in names
+            }
+        }
+        for group, names in members.items()
+    }
+    variables = {
+        "ansible_host": "127.0.0.1",
+        "ansible_port": 1,
+        "ansible_become": False,
+        "ansible_python_interpreter": sys.executable,
+        "gpu_plugins_host_root": str(roles),
+        "gpu_plugins_node_name": "{{ inventory_hostname }}",
+        "rollout_soak": 0,
+    }
+    inventory = roles / "inventory.yml"
+    inventory.write_text(yaml.safe_dump({"all": {"vars": variables, "hosts": {"web": {}}, "children": groups}}))
+    return play(roles, str(REPOSITORY / "playbooks" / f"{book}.yml"), "-i", str(inventory), *options, **extra)
+
+
+@pytest.fixture(autouse=True)
+def stats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What set_stats keeps is printed."""
+    monkeypatch.setenv("ANSIBLE_SHOW_CUSTOM_STATS", "true")
+
+
+@pytest.mark.parametrize(
+    ("host", "since"),
+    [
+        pytest.param("control", "hostvars['gpu-a'].rollout_state is defined", marks=pytest.mark.full),
+        ("gpu-a", "rollout_changes is defined"),
+        pytest.param("gpu-a", "rollout_renewed is defined", marks=pytest.mark.full),
+    ],
+    ids=["extender", "first", "rest"],
+)
+def test_a_rollout_that_cannot_reach_a_host_any_more_is_undone(roles: Path, host: str, since: str) -> None:
+    done = run(roles, "rollout", {host: since})
+    assert done.code != 0, done.output
+    assert "could not be reached" in done.messages, done.output
+    assert '"result": "undone"' in done.output
+    assert "what there was before is put back" in done.messages
+    assert ("every node serves with it" in done.messages) == (host == "control")
+    assert "every node serves as before" not in done.messages
+
+
+@pytest.mark.full
+def test_a_rollout_whose_extender_keeps_its_notes_is_not_called_kept(roles: Path) -> None:
+    done = run(roles, "rollout", {"control": "hostvars['gpu-a'].rollout_failure is defined"})
+    assert done.code != 0, done.output
+    assert "The rollout did not come to its end" in done.messages, done.output
+    assert '"result": "unfinished"' in done.output
+
+
+def test_validate_has_a_row_for_each_host_that_cannot_be_reached(roles: Path) -> None:
+    done = run(roles, "validate", {"control": "true", "gpu-b": "true"})
+    assert done.code != 0, done.output
+    for host in ("control", "gpu-b"):
+        assert f"{host}: blocked: host: It could not be looked at." in done.messages, done.output
+    assert "gpu-a: ok: container runtime: It is configured." in done.output
+    assert "gpu-a: blocked" not in done.output
+
+
+def test_validate_has_a_row_for_a_host_that_is_lost_on_the_way(roles: Path) -> None:
+    done = run(roles, "validate", {"gpu-b": "ansible_facts.distribution is defined"}, "--limit", "gpu_nodes")
+    assert done.code != 0, done.output
+    assert "gpu-b: blocked: host: It could not be looked at." in done.messages, done.output
+    assert "gpu-a: ok: container runtime: It is configured." in done.output
+
+
+@CANARY
+def test_validate_of_some_hosts_says_nothing_of_others(roles: Path, limit: str) -> None:
+    done = run(roles, "validate", {}, "--limit", limit)
+    assert done.code == 0, done.output
+    assert '"validation": [' in done.output
+    assert "nothing is wrong" in done.output
+    assert "gpu-a: ok: container runtime: It is configured." in done.output
+    assert not re.search('"(control|gpu-b): ', done.output)
+
+
+@CANARY
+def test_validate_of_some_hosts_fails_where_one_of_them_is_blocked(roles: Path, limit: str) -> None:
+    done = run(roles, "validate", {"gpu-a": "true"}, "--limit", limit)
+    assert done.code != 0, done.output
+    assert "gpu-a: blocked: host: It could not be looked at." in done.messages
+    assert '"validation": [' in done.output
+
+
+@CANARY
+@pytest.mark.parametrize(
+    ("book", "result", "said"),
+    [
+        ("upgrade_driver", "upgraded_drivers", "gpu-a: 1, now "),
+        ("switch_mode", "switched_modes", "gpu-a: pgpu, now pgpu"),
+    ],
+)
+def test_what_became_of_some_nodes_is_told(roles: Path, book: str, result: str, said: str, limit: str) -> None:
+    done = run(roles, book, {}, "--limit", limit)
+    assert done.code == 0, done.output
+    assert said in done.output
+    assert re.search(rf'"{result}": {{\s*"gpu-a": {{', done.output), done.output
+    assert "gpu-b" not in done.output
+
+
+@pytest.mark.parametrize("book", ["validate", "upgrade_driver", "switch_mode"])
+def test_a_run_that_is_left_no_host_is_refused(roles: Path, book: str) -> None:
+    done = run(roles, book, {}, "--limit", "web")
+    assert done.code != 0, done.output
+    assert "--limit web leaves out every host of" in done.messages
+    done = play(roles, str(REPOSITORY / "playbooks" / f"{book}.yml"), "-i", "gpu-a,", ansible_connection="local")
+    assert done.code != 0, done.output
+    assert "The inventory has no host in" in done.messages
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[Path]:
+    """Of an API server that knows the GPU nodes."""
+    server = ApiServer(Store(), Authority(), lambda pod, container: tmp_path / "none")
+    server.start()
+    try:
+        path = tmp_path / "admin.conf"
+        path.write_text(server.kubeconfig("kubernetes-admin", server.admin_token))
+        api = Api(path)
+        for name in ("default", "kube-system"):
+            api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for name in ("gpu-a", "gpu-b"):
+            head = {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}
+            api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": head})
+            status = {"status": {"allocatable": {"nvidia.com/gpu": "1"}}}
+            api.call("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
+        yield path
+    finally:
+        server.stop()
+
+
+def test_a_node_is_given_back_by_the_limit_that_a_failed_migration_names(roles: Path, kubeconfig: Path) -> None:
+    api = Api(kubeconfig)
+    api.create("/apis/apps/v1/namespaces/default/daemonsets", daemonset())
+    given = {"gpu_plugins_kubeconfig": str(kubeconfig)}
+    done = run(roles, "migrate", {}, "--limit", "gpu-a", **given)
+    assert done.code == 0, done.output
+    assert api.get(DAEMONSET)["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    back = run(roles, "migrate", {}, "--limit", "gpu-a", **given, migrate_back=True)
+    assert back.code == 0, back.output
+    assert api.get(DAEMONSET)["spec"] == daemonset()["spec"]
+    assert "gpu-a: served by another plugin" in back.output
+    assert '"migration": {' in back.output
+
+
+def test_nodes_that_serve_on_keep_what_is_the_clusters(roles: Path, kubeconfig: Path) -> None:
+    api = Api(kubeconfig)
+
+    def uninstall(*options: str) -> tuple[list[str], list[str]]:
+        """What the cluster lost, and the nodes that did."""
+        given = {"gpu_plugins_kubeconfig": str(kubeconfig), "scheduler_layout": "secondary"}
+        done = run(roles, "uninstall", {}, "--tags", "gpu_plugins,monitoring,scheduler", *options, **given)
+        assert done.code == 0, done.output
+        (nodes,) = re.findall(r'"nodes": \[(.*?)\]', done.output, re.DOTALL)
+        return re.findall(r"(\w+) is gone", done.output), re.findall(r'"(\S+)"', nodes)
+
+    def serves(name: str, mode: str | None) -> None:
+        path = f"/api/v1/nodes/{name}"
+        assert api.call("PATCH", path, {"metadata": {"labels": {"nvidia-device-enable": mode}}}, MERGE)[0] == 200
+
+    serves("gpu-a", "pgpu")
+    serves("gpu-b", "vgpu")
+    assert uninstall("--limit", "gpu-a,localhost") == ([], ["gpu-a"])
+    assert uninstall("--limit", "gpu-a") == ([], ["gpu-a"])
+    assert uninstall("--limit", "gpu_nodes,localhost") == (["monitoring", "scheduler"], ["gpu-a", "gpu-b"])
+    serves("gpu-a", None)
+    assert uninstall("--limit", "gpu-b,localhost") == (["monitoring", "scheduler"], ["gpu-b"])

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What hosts install from a mirror is in the list of what the bundle lacks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_list_of_packages_of_hosts_is_named() -> None:
+    table = (ROOT / "docs/air-gap.md").read_text().partition("| not in it |")[2]
+    lists = {
+        name
+        for path in ROOT.glob("roles/*/defaults/main.yml")
+        for name in yaml.safe_load(path.read_text())
+        if re.fullmatch(r"\w+_(python|pki|prerequisite|repository|toolkit)_packages", name)
+    }
+    assert len(lists) > 4
+    assert {name for name in lists if f"`{name}`" not in table} == set()

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which versions it runs with is what code and measurements say; releases are spoken of once there is one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[3]
+UPGRADE = (ROOT / "docs/upgrade.md").read_text()
+
+
+def test_the_changelog_is_looked_for_where_it_is() -> None:
+    releases = yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"]
+    assert ("changelogs/fragments" in UPGRADE) == (not releases), "the changelog is CHANGELOG.rst once a release is cut"
+    assert ("There has been one release" in UPGRADE) == (len(releases) == 1)
+
+
+def test_the_first_page_says_what_it_runs_with_and_where_that_is_told_in_full() -> None:
+    (line,) = re.findall(r"^Runs with .*(?:\n.+)*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert "(docs/upgrade.md#what-it-runs-with)" in line
+    section = UPGRADE.partition("\n## What it runs with\n")[2].partition("\n## ")[0]
+    written = (ROOT / "plugins/module_utils/scheduler_config.py").read_text()
+    assert re.findall(r'^API_VERSION = "(.*)"', written, re.MULTILINE)[0] in section
+    for page, versions in {
+        "cluster": r"Kubernetes (1\.\d+)\.\d+;",
+        "hosts": r"^\| (Debian \d+) \| (?:containerd|Docker)",
+    }.items():
+        measured = set(re.findall(versions, (ROOT / f"docs/measurements/{page}.md").read_text(), re.MULTILINE))
+        assert measured
+        assert all(each in section for each in measured), measured
+    minimum = re.findall(r"Kubernetes (1\.\d+)", line)[0]
+    assert f"{minimum} or newer" in section
+    ansible = yaml.safe_load((ROOT / "meta/runtime.yml").read_text())["requires_ansible"]
+    assert re.findall(r"\d+\.\d+", ansible)[0] in section

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The role has a plugin cut the GPUs, and waits for what becomes of that, not of what was asked for before."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim.nvml
+from kube_accel.plugin.mignode import LABEL, STATE_LABEL, State, tell
+from sim.cluster.apiserver import ApiServer, Authority
+from sim.cluster.kinds import Object
+from sim.cluster.store import Store
+from sim.nvml.profiles import PROFILES
+from waiting import wait
+
+from .conftest import ROLES
+
+NODE = "gpu-1"
+BEFORE, NOW = "what the plugin was given before", "what it is given now"
+
+
+class Cluster:
+    """A node that was cut by configuration small, which says something else by now, and whose GPUs are whole."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        PROFILES["8xh200"]("n").save(root / "gpusim.conf")
+        sim.nvml.build(root / "lib")
+        self.store = Store()
+        self.store.create(
+            "namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}
+        )
+        given = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "kube-accel-mig-configs"}}
+        self.store.create("configmaps", "kube-system", given | {"data": {"config.yaml": NOW}})
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {LABEL: "small"}}}
+        self.store.create("nodes", "", node)
+        self.server = ApiServer(self.store, Authority(), lambda pod, container: root / "none")
+        self.server.start()
+        (root / "kubeconfig").write_text(self.server.kubeconfig("admin", self.server.admin_token))
+
+    @property
+    def node(self) -> Object:
+        return self.store.get("nodes", "", NODE)
+
+    def say(self, state: State, text: str) -> None:
+        """As the plugin."""
+
+        def edit(node: Object) -> None:
+            for part, values in tell(node, state, text).get("metadata", {}).items():
+                node["metadata"].setdefault(part, {}).update(values)
+
+        self.store.edit("nodes", "", NODE, edit)
+
+    def label(self) -> subprocess.Popen[str]:
+        """The role's part that has a plugin cut the GPUs."""
+        wanted = {"devices": [0], "mig-enabled": True, "mig-devices": {"1g.18gb": 7}}
+        variables: dict[str, Any] = {
+            "gpu_plugins_mig_config": "small",
+            "gpu_plugins_mig_configs": {"version": "v1", "mig-configs": {"small": [wanted]}},
+            "gpu_plugins_mig_label": True,
+            "gpu_plugins_kubeconfig": str(self.root / "kubeconfig"),
+            "gpu_plugins_node_name": NODE,
+            "__gpu_plugins_picked": {"resources": [self.node]},
+            "ansible_python_interpreter": sys.executable,
+        }
+        simulated = {"LD_LIBRARY_PATH": str(self.root / "lib"), "GPUSIM_FILE": str(self.root / "gpusim.conf")}
+        role = {"name": "accel.kubernetes.gpu_plugins", "tasks_from": "mig_label"}
+        play = {
+            "hosts": "all",
+            "gather_facts": False,
+            "environment": simulated,
+            "tasks": [{"ansible.builtin.import_role": role}],
+        }
+        (self.root / "play.json").write_text(json.dumps([play]))
+        command = [str(Path(sys.executable).with_name("ansible-playbook")), "--inventory=node,", "--connection=local"]
+        command += [f"--extra-vars={json.dumps(variables)}", str(self.root / "play.json")]
+        known = {
+            "ANSIBLE_COLLECTIONS_PATH": str(ROLES.parent / ".build/link"),
+            "ANSIBLE_HOME": str(self.root / "ansible"),
+        }
+        return subprocess.Popen(
+            command, env=os.environ | known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    yield made
+    made.server.stop()
+
+
+@pytest.mark.parametrize("left", [State.SUCCESS, State.FAILED])
+def test_what_became_of_another_configuration_is_not_taken_for_this_ones(cluster: Cluster, left: State) -> None:
+    cluster.say(left, BEFORE)
+    role = cluster.label()
+    ended = threading.Event()
+    output: list[str] = []
+    threading.Thread(target=lambda: (output.append(role.communicate()[0]), ended.set()), daemon=True).start()
+    wait(lambda: ended.is_set() or cluster.node["metadata"]["labels"][STATE_LABEL] == "pending", "the role")
+    assert not ended.is_set(), output
+    # Its volume is not renewed yet.
+    cluster.say(left, BEFORE)
+    assert not ended.wait(3), output
+    cluster.say(State.SUCCESS, NOW)
+    assert ended.wait(60)
+    assert role.returncode == 0, output

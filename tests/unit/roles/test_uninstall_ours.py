@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What uninstall removes of a directory that a variable names and others may use as well."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import ROLES, Evaluate
+
+KEY = "0123456789abcdef" * 2
+STATE = (
+    *("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.damaged-1700000000", "admin.sock", "handover.sock"),
+    *("configuration.json", "health.json", "mig.json", "told.json", ".told.json.0a1b2c3d", ".admin.sock.0a1b2c"),
+    *("tellers", "mig.lock", "modes.lock", "mode-vgpu.lock", "containers/.lock", f"containers/{KEY}/policy"),
+    *(f"shim/{KEY}/libcuda.so.1", "shim/.0a1b2c3d/libcuda.so.1"),
+)
+
+
+def put(tree: Path, *names: str) -> None:
+    for name in names:
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("")
+
+
+def left(tree: Path, removed: list[str]) -> set[str]:
+    """The files that stay; what is removed is removed with all below it."""
+    gone = [Path(tree, name) for name in removed]
+    kept = [path for path in tree.rglob("*") if not {path, *path.parents} & {*gone}]
+    return {str(path.relative_to(tree)) for path in kept if not path.is_dir()}
+
+
+def listed(tree: Path, depth: int = 9) -> dict[str, Any]:
+    """As ``find`` says it."""
+    paths = [path for path in tree.rglob("*") if len(path.relative_to(tree).parts) <= depth]
+    return {"files": [{"path": str(path)} for path in paths]}
+
+
+def certificates(evaluate: Evaluate, tree: Path) -> list[str]:
+    registered = {"scheduler_pki_dir": str(tree), "__scheduler_pki_found": listed(tree)}
+    found: list[str] = evaluate("scheduler", "__scheduler_pki_removed", {}, **registered)
+    return found
+
+
+def test_of_a_directory_of_certificates_only_ours_go(evaluate: Evaluate, tmp_path: Path) -> None:
+    theirs = {"ca.crt", "ca.key", "etcd/ca.key", "scheduler/theirs.crt", "ca/ca.srl"}
+    put(tmp_path, *theirs)
+    assert certificates(evaluate, tmp_path) == []
+    script = (ROLES / "scheduler/files/certificates.sh").read_text()
+    subprocess.run(["sh", "-s", "make", str(tmp_path), "30", "local"], input=script, text=True, check=True)
+    removed = certificates(evaluate, tmp_path)
+    assert left(tmp_path, removed) == theirs
+    assert "extender" in removed
+
+
+def test_a_directory_of_certificates_goes_with_the_last(evaluate: Evaluate, tmp_path: Path) -> None:
+    script = (ROLES / "scheduler/files/certificates.sh").read_text()
+    subprocess.run(["sh", "-s", "make", str(tmp_path), "30", "local"], input=script, text=True, check=True)
+    assert certificates(evaluate, tmp_path)[-1] == ""
+    assert evaluate("scheduler", "__scheduler_pki_removed", {}, __scheduler_pki_found={"skipped": True}) == []
+
+
+def state(evaluate: Evaluate, tree: Path) -> list[str]:
+    registered = {"gpu_plugins_state_dir": str(tree), "__gpu_plugins_state_found": listed(tree, 2)}
+    found: list[str] = evaluate("gpu_plugins", "__gpu_plugins_state_removed", {}, **registered)
+    return found
+
+
+def test_of_a_directory_with_the_plugins_state_only_that_goes(evaluate: Evaluate, tmp_path: Path) -> None:
+    theirs = {"dpkg/status", "containers/storage/db.sql", "notes.json"}
+    put(tmp_path, *theirs)
+    assert state(evaluate, tmp_path) == []
+    put(tmp_path, *STATE)
+    removed = state(evaluate, tmp_path)
+    assert left(tmp_path, removed) == theirs
+    assert {"shim", "containers", ""} & {*removed} == {"shim"}
+
+
+def test_a_directory_of_the_plugins_own_goes_with_its_state(evaluate: Evaluate, tmp_path: Path) -> None:
+    put(tmp_path, *STATE)
+    assert state(evaluate, tmp_path)[-1] == ""
+
+
+@pytest.mark.parametrize(
+    ("there", "words", "expected"),
+    [
+        (["d.run", "thesis.tex"], {}, ["d.run"]),
+        (["d.run"], {}, [""]),
+        (["thesis.tex"], {}, []),
+        ([], {}, []),
+        # The operator's own, in its place.
+        (["d.run"], {"driver_runfile": "home/gpu/d.run"}, []),
+        (["d.run"], {"driver_runfile": "home/gpu/d.run", "driver_runfile_remote_src": True}, []),
+        (["d.run"], {"driver_runfile": ""}, []),
+    ],
+)
+def test_of_a_directory_with_the_installer_only_that_goes(
+    evaluate: Evaluate, there: list[str], words: dict[str, Any], expected: list[str]
+) -> None:
+    registered = {"__driver_runfile_found": {"files": [{"path": f"home/gpu/{name}"} for name in there]}}
+    words = {"driver_runfile": "https://example.com/d.run", "driver_runfile_dir": "home/gpu"} | words | registered
+    removed = evaluate("driver", "__driver_runfile_removed", {}, **words)
+    assert removed == [f"home/gpu/{name}".rstrip("/") for name in expected]
+
+
+def test_the_installers_own_directory_goes(evaluate: Evaluate) -> None:
+    removed = evaluate("driver", "__driver_runfile_removed", {}, __driver_runfile_found={"skipped": True})
+    assert removed == ["/var/lib/accel-kubernetes/driver"]
