@@ -69,6 +69,14 @@ def held(metric: str, selector: str, by: str = "namespace, pod") -> str:
     return f"sum by ({by}) (max by ({OWNER}) ({metric}{{{selector}}}))"
 
 
+def known_request(selector: str, by: str = "namespace, pod") -> str:
+    """The memory of containers whose use is known, since unknown is not zero."""
+    request, used = (
+        f"max by ({OWNER}) (accel_container_gpu_memory_{what}_bytes{{{selector}}})" for what in ("request", "used")
+    )
+    return f"sum by ({by}) ({request} and {used})"
+
+
 def grew(metric: str, by: str, selector: str = "") -> str:
     """Hours by which a counter of seconds grew in the time that is shown."""
     return f"sum by ({by}) (increase({metric}{{{selector}}}[$__range])) / 3600" if by else (
@@ -250,7 +258,7 @@ def pod_monitoring() -> Json:
             Target(held("accel_container_gpu_memory_peak_bytes", POD_SELECTOR), f"{AT_POD} peak"),
             Target(request, f"{AT_POD} has"),
         ], "Used, the most it ever used, and what it has.", "bytes", defaults={"min": 0}),
-        Panel("Used of what it has", "gauge", [Target(f"{used} / ({request} > 0)", AT_POD, True)],
+        Panel("Used of what it has", "gauge", [Target(f"{used} / ({known_request(POD_SELECTOR)} > 0)", AT_POD, True)],
               "Memory. Under 30 % for hours is waste, above 95 % an allocation may be refused.", "percentunit", 8,
               defaults=RATIO),
         Panel("Idle for", "bargauge", [
@@ -266,7 +274,7 @@ def pod_monitoring() -> Json:
               defaults={"min": 0}),
         Panel("Processes", "timeseries", [Target(held("accel_container_gpu_processes", POD_SELECTOR), AT_POD)],
               "That have memory of a GPU.", defaults={"min": 0}),
-        Panel("Unused memory", "bargauge", [Target(f"topk(10, {request} - {used})", AT_POD, True)],
+        Panel("Unused memory", "bargauge", [Target(f"topk(10, {known_request(POD_SELECTOR)} - {used})", AT_POD, True)],
               "The ten pods that use least of what they have, in bytes.", "bytes",
               options={"orientation": "horizontal", "displayMode": "basic"}),
         Panel("Where", "table", table(
@@ -337,7 +345,7 @@ def capacity() -> Json:
                    "(sum by (node) (max by (node, uuid) (accel_gpu_memory_unallocated_bytes)) > 0)", "{{node}}"),
         ], "How far the free memory of a node is from lying on one GPU.", "percentunit", defaults=RATIO),
         Panel("Could do with less", "table", table(
-            Target(f"max_over_time(({memory} / ({request} > 0))[$__range:1h]) < 0.3"),
+            Target(f"max_over_time(({memory} / ({known_request(of)} > 0))[$__range:1h]) < 0.3"),
             Target(request),
         ), "Pods that never used 30 % of their memory in the time that is shown.", "bytes",
               defaults=units(Used_at_most="percentunit"),
@@ -355,7 +363,7 @@ def cgpu_app() -> Json:
     used, request = (held(f"accel_container_gpu_memory_{what}_bytes", of) for what in ("used", "request"))
     panels = [
         Panel("Memory", "timeseries", [Target(used, AT_POD)], "That each app uses.", "bytes", defaults={"min": 0}),
-        Panel("Memory, of what it has", "timeseries", [Target(f"{used} / ({request} > 0)", AT_POD)],
+        Panel("Memory, of what it has", "timeseries", [Target(f"{used} / ({known_request(of)} > 0)", AT_POD)],
               "Part of its own.", "percentunit", defaults=RATIO),
         Panel("Utilization", "timeseries", [Target(held("accel_container_gpu_utilization_ratio", of), AT_POD)],
               "Part of the time in which the GPU ran its kernels.", "percentunit", defaults={"min": 0}),
@@ -363,7 +371,7 @@ def cgpu_app() -> Json:
             Target(f"sum by (namespace, pod, reason) (increase(accel_container_gpu_alloc_failures_total{{{of}}}"
                    "[$__rate_interval]))", f"{AT_POD} {{{{reason}}}}"),
         ], "An app that wants more than it has.", defaults={"min": 0}),
-        Panel("Apps", "table", table(Target(request), Target(used), Target(f"{used} / ({request} > 0)")),
+        Panel("Apps", "table", table(Target(request), Target(used), Target(f"{used} / ({known_request(of)} > 0)")),
               "What each has and uses now.", "bytes", WIDTH, defaults=units(Part="percentunit"),
               transformations=columns(["Has", "Uses", "Part"], namespace="Namespace", pod="App")),
     ]  # fmt: skip

@@ -16,7 +16,7 @@ import pytest
 
 from prometheus import Prometheus, backfill, serve
 from tools.dashboards import DIRECTORY, WIDTH, made
-from unit.roles.monitoring.history import DAYS, HOUR, STEP, samples
+from unit.roles.monitoring.history import DAYS, GIB, HELD, HOUR, STEP, samples
 from unit.roles.monitoring.served import unknown
 
 Json = dict[str, Any]
@@ -149,6 +149,18 @@ def test_the_chargeback_adds_up(grafana: Grafana) -> None:
     assert total("Chargeback") + total("Free") == pytest.approx(there)
     assert total("Chargeback", 1) + total("Chargeback", 2) == pytest.approx(total("Chargeback"))
     assert total("Chargeback", 4) == pytest.approx(total("Charged"))
+
+
+@pytest.mark.parametrize(
+    ("name", "title", "number"), [("pod-monitoring", "Used of what it has", 0), ("cgpu-app", "Apps", 2)]
+)
+def test_a_container_whose_use_is_unknown_lowers_no_ratio(grafana: Grafana, name: str, title: str, number: int) -> None:
+    (held,) = (held for held in HELD if held.pod == "cgpu-1" and held.known)
+    (panel,) = (panel for panel in DASHBOARDS[name]["panels"] if panel["title"] == title)
+    found = grafana.ask(panel["targets"][number], everything(DASHBOARDS[name]))
+    (value,) = (float(series["value"][1]) for series in found if series["metric"]["pod"] == held.pod)
+    (used,) = grafana.server.query(f'accel_container_gpu_memory_used_bytes{{pod="{held.pod}"}}', grafana.end)
+    assert value == pytest.approx(float(used["value"][1]) / (held.gib * GIB))
 
 
 def test_what_is_shipped_is_what_the_source_makes() -> None:

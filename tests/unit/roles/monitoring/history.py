@@ -43,6 +43,9 @@ class Held:
     uses: float
     begin: int = 0
     end: int = DAYS * 24
+    container: str = "main"
+    known: bool = True
+    """Whether what it uses is known."""
 
 
 H100, T4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
@@ -60,6 +63,7 @@ HELD = (
     Held(GPUS[2], "team-b", "serve-1", 0.5, 40, 0.4, 0.9, 0, 100),
     Held(GPUS[3], "team-b", "batch", 0.5, 7, 0.3, 0.5, 48),
     Held(GPUS[4], "default", "cgpu-1", 4 / 15, 4, 0.2, 0.7),
+    Held(GPUS[4], "default", "cgpu-1", 2 / 15, 2, 0, 0, container="static", known=False),
     Held(GPUS[4], "default", "cgpu-2", 8 / 15, 8, 0.1, 0.2, 12),
 )
 OTHERS: Mapping[str, tuple[str, ...]] = {
@@ -117,7 +121,8 @@ def _subjects(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:
 def _known(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:
     """Whom a family is about, by its labels."""
     if "container" in family.labels:
-        yield from ((held, _of(held.gpu) | _of_pod(held)) for held in HELD)
+        of_use = family.name.endswith(("memory_used_bytes", "memory_peak_bytes"))
+        yield from ((held, _of(held.gpu) | _of_pod(held)) for held in HELD if held.known or not of_use)
     elif "uuid" in family.labels:
         yield from ((gpu, _of(gpu)) for gpu in GPUS)
     elif "model" in family.labels and "namespace" in family.labels and "node" in family.labels:
@@ -149,7 +154,7 @@ def _of(gpu: Gpu) -> dict[str, str]:
 
 
 def _of_pod(held: Held) -> dict[str, str]:
-    return {"namespace": held.namespace, "pod": held.pod, "container": "main"}
+    return {"namespace": held.namespace, "pod": held.pod, "container": held.container}
 
 
 def _wave(at: int) -> float:
