@@ -109,10 +109,8 @@ class MigManager:
         self._file = state_dir / "mig.json"
         self._wake = threading.Event()
         self._stop = threading.Event()
-        self._settled: _Dealt | None = None
-        """What was applied, or failed."""
-        self._resting: _Dealt | None = None
-        """What waits on a node that is cordoned for it."""
+        self._dealt: _Dealt | None = None
+        """What was applied, or failed, or waits on a node that is cordoned for it."""
         self._said: State | None = None
         self._told = ""
         self._again = _LOOK
@@ -145,22 +143,20 @@ class MigManager:
 
     def _settle(self, client: KubeClient, metadata: dict[str, Any]) -> None:
         name = (metadata.get("labels") or {}).get(mignode.LABEL, "")
-        if not name and self._settled is None and not self._unfinished(metadata):
+        if not name and self._dealt is None and not self._unfinished(metadata):
             return
         if self._quiesced():
             return  # who resets GPUs or replaces the driver; its end wakes us
         text = self._text() if name else ""
         geometry = self._geometry()
         if self._asked_anew(client, metadata):
-            self._settled = self._resting = None
+            self._dealt = None
         # Neither a reset nor the driver's reload nor a reboot leaves a GPU its devices.
-        if self._settled is not None and self._settled.stands((name, text), geometry):
+        # And letting go of the GPUs changes the node, which wakes us.
+        if self._dealt is not None and self._dealt.stands((name, text), geometry):
+            self._again = min(_LOOK, self._dealt.until - time.monotonic())
             return
-        # Letting go of the GPUs changes the node, which wakes us.
-        if self._resting is not None and self._resting.stands((name, text), geometry):
-            self._again = self._resting.until - time.monotonic()
-            return
-        self._settled = self._resting = None
+        self._dealt = None
         with self._alone() as alone:
             if not alone:
                 self._again = _AGAIN
@@ -227,19 +223,19 @@ class MigManager:
             self._release(client)
             self._say(client, State.FAILED, text)
             self._tell(client, "Warning", "MigConfigFailed", f"MIG configuration {name} is not applied: {why}{back}")
-            self._settled = _Dealt((name, text))
+            self._dealt = _Dealt((name, text))
             return
         self._forget()
         self._release(client)
         self._say(client, State.SUCCESS, text)
         if changed:
             self._tell(client, "Normal", "MigConfigApplied", f"the GPUs are cut by MIG configuration {name}")
-        self._settled, self._told = _Dealt((name, text)), ""
+        self._dealt, self._told = _Dealt((name, text)), ""
 
     def _wait(self, client: KubeClient, name: str, text: str | None, why: _WaitingError) -> None:
         if why.cordoned:
             self._again = _AGAIN_RESET
-            self._resting = _Dealt((name, text), until=time.monotonic() + _AGAIN_RESET)
+            self._dealt = _Dealt((name, text), until=time.monotonic() + _AGAIN_RESET)
         else:
             self._release(client)
         self._say(client, why.state, text)
@@ -250,7 +246,7 @@ class MigManager:
         self._put_back()
         self._release(client)
         self._say(client, None)
-        self._settled, self._told = None, ""
+        self._dealt, self._told = None, ""
 
     def _attempt(self, client: KubeClient, name: str, text: str) -> bool:
         """Cut the GPUs; False when there was nothing to do. Raises _WaitingError, _FailedError."""
