@@ -201,9 +201,7 @@ def _describe(nvml: Nvml, handle: ctypes.c_void_p, gpu: Gpu, sysfs_root: str) ->
     major, minor = ctypes.c_int(), ctypes.c_int()
     nvml.call("nvmlDeviceGetCudaComputeCapability", handle, ctypes.byref(major), ctypes.byref(minor))
     gpu.compute_capability = f"{major.value}.{minor.value}"
-    memory = _Memory()
-    nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
-    gpu.memory_bytes = memory.total
+    gpu.memory_bytes = _memory_bytes(nvml, handle)
     gpu.mig = _mig(nvml, handle)
     gpu.reason = _complaint(nvml, handle)
     gpu.health = "unhealthy" if gpu.reason else "healthy"
@@ -216,6 +214,18 @@ def _failure_of(gpu: Gpu) -> Iterator[None]:
     except NvmlError as error:
         gpu.health = "unhealthy" if error.code in _LOST else "unknown"
         gpu.reason = f"NVML: {error}"
+
+
+def _memory_bytes(nvml: Nvml, handle: ctypes.c_void_p) -> int:
+    """NVML does not tell that of a GPU that has the host's memory (GB10): it has all of that."""
+    memory = _Memory()
+    try:
+        nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    except NvmlError as error:
+        if error.code != _NOT_SUPPORTED:
+            raise
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(memory.total)
 
 
 def _mig(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[str, Any]:

@@ -110,7 +110,7 @@ nvml:
           type: str
           sample: NVIDIA H100 80GB HBM3
         memory_bytes:
-          description: Its memory in bytes.
+          description: Its memory in bytes. That of the host where the GPU has no other (GB10).
           returned: always
           type: int
           sample: 85520809984

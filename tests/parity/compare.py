@@ -56,6 +56,7 @@ MIXED = {"nvidia.com/gpu": 2, "nvidia.com/mig-1g.5gb": 8, "nvidia.com/mig-2g.10g
 CASES = (
     Case("whole GPUs", "8xh100", {"nvidia.com/gpu": 8}),
     Case("GPUs on PCIe", "16xpcie", {"nvidia.com/gpu": 16}),
+    Case("memory of the host", "gb10", {"nvidia.com/gpu": 1}),
     Case("time-slicing", "8xh100", FOUR_EACH, SHARED.format(extra="renameByDefault: false")),
     Case("renamed", "8xh100", {"nvidia.com/gpu.shared": 32}, SHARED.format(extra="renameByDefault: true")),
     Case("one each", "8xh100", FOUR_EACH, SHARED.format(extra="failRequestsGreaterThanOne: true")),

@@ -6,6 +6,7 @@ Model names, memory, PCI ids and MIG sizes are those NVML reports for these card
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -88,6 +89,22 @@ _L40S = replace(
     subsys=0x185110DE,
     power_limit=350_000,
     remap_corrected=0,
+)
+_GB10 = replace(
+    _T4,
+    model="NVIDIA GB10",
+    mem=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+    unified=1,
+    reserved=0,
+    cc="12.1",
+    pciid=0x2E1210DE,
+    subsys=0,
+    temp=40,
+    power=4_000,
+    power_limit=None,
+    sm_clock=208,
+    mem_clock=None,
+    ecc=None,
 )
 
 
@@ -256,6 +273,11 @@ def pcie(node: str = "node") -> Topology:
     return Topology(_system(), gpus, topos=topos)
 
 
+def gb10(node: str = "node") -> Topology:
+    """One card that has the machine's memory and none of its own, as in DGX Spark."""
+    return Topology(_system(), [_card(_GB10, node, 0, "000f:01:00.0", None)])
+
+
 def mixed(node: str = "node") -> Topology:
     """Two unlike cards in a machine whose firmware tells no NUMA nodes."""
     a100 = replace(_A100, model="NVIDIA A100-PCIE-40GB", pciid=0x20F110DE, subsys=0x145F10DE, power_limit=250_000)
@@ -275,5 +297,6 @@ PROFILES: dict[str, Callable[[str], Topology]] = {
     "8xh100": h100,
     "8xh200": h200,
     "16xpcie": pcie,
+    "gb10": gb10,
     "mixed": mixed,
 }

@@ -68,7 +68,7 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
     F(remap_uncorrected, NUMBER, OR_ZERO) F(remap_pending, NUMBER, OR_ZERO) F(remap_failed, NUMBER, OR_ZERO)      \
     F(recovery, NUMBER, OR_ABSENT) F(compute_mode, NUMBER, OR_ABSENT) F(persistence, NUMBER, OR_ABSENT)           \
     F(mem_temp, NUMBER, OR_ABSENT) F(energy, NUMBER, OR_ABSENT) F(power_throttle, NUMBER, OR_ABSENT)              \
-    F(thermal_throttle, NUMBER, OR_ABSENT) F(gpm, NUMBER, OR_ABSENT)
+    F(thermal_throttle, NUMBER, OR_ABSENT) F(gpm, NUMBER, OR_ABSENT) F(unified, NUMBER, OR_ZERO)
 #define MIG(F)                                                                                                    \
     F(gpu, GPU, POSITION) F(gi, NUMBER, REQUIRED) F(ci, NUMBER, REQUIRED) F(profile, WORD, REQUIRED)              \
     F(mem, NUMBER, REQUIRED) F(uuid, WORD, REQUIRED) F(sms, NUMBER, OR_ZERO) F(slot, NUMBER, OR_ABSENT)
@@ -736,6 +736,25 @@ API nvmlReturn_t nvmlShutdown(void) {
     CALL(enter, __func__);
     users--;
     return SUCCESS;
+}
+
+API const char *nvmlErrorString(nvmlReturn_t result) {
+    switch (result) {
+    case SUCCESS: return "Success";
+    case UNINITIALIZED: return "Uninitialized";
+    case INVALID_ARGUMENT: return "Invalid Argument";
+    case NOT_SUPPORTED: return "Not Supported";
+    case NOT_FOUND: return "Not Found";
+    case INSUFFICIENT_SIZE: return "Insufficient Size";
+    case DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case TIMEOUT: return "Timeout";
+    case GPU_IS_LOST: return "GPU is lost";
+    case RESET_REQUIRED: return "GPU requires reset";
+    case IN_USE: return "In use by another client";
+    case INSUFFICIENT_RESOURCES: return "Insufficient Resources";
+    case ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+    default: return "Unknown Error";
+    }
 }
 
 API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length) {
@@ -1451,6 +1470,8 @@ static nvmlMemory_v2_t memory_of(const struct call *call) {
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out) {
     CALL(enter_device, __func__, device);
     NEED(out);
+    if (call.gpu->unified)
+        return NOT_SUPPORTED;
     nvmlMemory_v2_t memory = memory_of(&call);
     *out = (nvmlMemory_t){memory.total, memory.free, memory.used + memory.reserved};
     return SUCCESS;
@@ -1462,6 +1483,8 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
     nvmlMemory_v2_t memory = memory_of(&call);
     if (out->version != memory.version)
         return ARGUMENT_VERSION_MISMATCH;
+    if (call.gpu->unified)
+        return NOT_SUPPORTED;
     *out = memory;
     return SUCCESS;
 }

@@ -59,6 +59,14 @@ def test_a_struct_of_another_version_is_refused(node: Node) -> None:
     assert caught.value.value == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 
 
+def test_codes_have_their_words(node: Node) -> None:
+    node.load(PROFILES["t4"]("n"))
+    words = pynvml.nvmlLib.nvmlErrorString
+    words.restype = ctypes.c_char_p
+    told = {0: b"Success", 3: b"Not Supported", 15: b"GPU is lost", 4711: b"Unknown Error"}
+    assert {code: words(code) for code in told} == told
+
+
 def test_arguments_that_name_nothing(node: Node) -> None:
     topology = PROFILES["8xh100"]("n")
     handle = node.load(topology)[0]

@@ -40,7 +40,7 @@ def test_every_card_is_what_the_profile_says(node: Node, profile: Topology) -> N
     for gpu, handle in zip(profile.gpus, handles, strict=True):
         domain, rest = gpu.pci.split(":", 1)
         pci = pynvml.nvmlDeviceGetPciInfo(handle)
-        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+        memory = supported(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
         assert pynvml.nvmlDeviceGetName(handle) == gpu.model
         assert pynvml.nvmlDeviceGetUUID(handle) == gpu.uuid
         assert pynvml.nvmlDeviceGetSerial(handle) == gpu.serial
@@ -50,17 +50,20 @@ def test_every_card_is_what_the_profile_says(node: Node, profile: Topology) -> N
         assert pci.busIdLegacy == gpu.pci.upper()
         assert (pci.domain, pci.pciDeviceId, pci.pciSubSystemId) == (int(domain, 16), gpu.pciid, gpu.subsys)
         assert ".".join(map(str, pynvml.nvmlDeviceGetCudaComputeCapability(handle))) == gpu.cc
-        assert (memory.total, memory.reserved, memory.used) == (gpu.mem, gpu.reserved, 0)
-        assert memory.free == gpu.mem - gpu.reserved
+        if gpu.unified:
+            assert memory is supported(pynvml.nvmlDeviceGetMemoryInfo, handle) is None
+        else:
+            assert (memory.total, memory.reserved, memory.used) == (gpu.mem, gpu.reserved, 0)
+            assert memory.free == gpu.mem - gpu.reserved
         assert supported(pynvml.nvmlDeviceGetMigMode, handle) == (None if gpu.mig is None else [gpu.mig] * 2)
         assert pynvml.nvmlDeviceGetMaxMigDeviceCount(handle) == (0 if gpu.mig is None else 7)
         assert pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU) == gpu.temp
         assert pynvml.nvmlDeviceGetPowerUsage(handle) == gpu.power
-        assert pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) == gpu.power_limit
+        assert supported(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle) == gpu.power_limit
         assert pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM) == gpu.sm_clock
-        assert pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM) == gpu.mem_clock
-        assert pynvml.nvmlDeviceGetEccMode(handle) == [1, 1]
-        assert pynvml.nvmlDeviceGetTotalEccErrors(handle, 1, 0) == 0
+        assert supported(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM) == gpu.mem_clock
+        assert supported(pynvml.nvmlDeviceGetEccMode, handle) == (None if gpu.ecc is None else [1, 1])
+        assert supported(pynvml.nvmlDeviceGetTotalEccErrors, handle, 1, 0) == (None if gpu.ecc is None else 0)
         assert supported(pynvml.nvmlDeviceGetRemappedRows, handle) == (
             None if gpu.remap_corrected is None else (0, 0, 0, 0)
         )

@@ -62,7 +62,8 @@ class System(Record):
 @dataclass(kw_only=True)
 class Gpu(Record):
     """Sizes in bytes, power in milliwatts, clocks in MHz, ``util`` in percent, ``energy`` in millijoules, throttling in
-    nanoseconds, ``gpm`` in percent of everything that counters tell; None: the card does not report it.
+    nanoseconds, ``gpm`` in percent of everything that counters tell; None: the card does not report it. ``unified``:
+    the host's memory is its memory, of which NVML tells nothing.
     """
 
     kind: ClassVar[str] = "gpu"
@@ -106,6 +107,7 @@ class Gpu(Record):
     power_throttle: int | None = None
     thermal_throttle: int | None = None
     gpm: int | None = None
+    unified: int = 0
 
 
 @dataclass(kw_only=True)

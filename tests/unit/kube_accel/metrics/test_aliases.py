@@ -88,6 +88,13 @@ def test_a_gpu_is_told_of_as_dcgm_exporter_does() -> None:
     assert page.kinds["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"] == "counter"
 
 
+def test_use_that_is_not_told_is_no_free_memory() -> None:
+    sample = replace(SAMPLE, used_bytes=None, reserved_bytes=None)
+    page = Page(Writer().page(dcgm(replace(told(0), samples={uuid(0): sample}), HOLDINGS, USES, NOW)))
+    assert not {"DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_RESERVED"} & page.families.keys()
+    assert "DCGM_FI_DEV_GPU_TEMP" in page.families
+
+
 def test_counters_of_a_gpus_parts_have_their_names() -> None:
     ratios = {"sm": 0.1, "occupancy": 0.2, "tensor": 0.3, "fp64": 0.4, "fp32": 0.5, "fp16": 0.6, "dram": 0.7}
     rates = {"pcie_tx": 1.0, "pcie_rx": 2.0, "nvlink_tx": 3.0, "nvlink_rx": 4.0}

@@ -29,7 +29,7 @@ def owned(container: Container, name: str | None = None) -> Owner:
 
 
 def sample(
-    used: int = 0,
+    used: int | None = 0,
     processes: Mapping[int, int | None] | None = None,
     busy: Busy | None = Busy(5.0, 10.0),  # noqa: B008 - frozen
     time: Mapping[int, int] | None = None,
@@ -158,6 +158,13 @@ def test_time_without_samples_of_processes_is_the_only_ones() -> None:
 def test_a_gpu_that_tells_no_time_leaves_time_unknown() -> None:
     found = told(sample(GIB, {1: GIB}, busy=None, time={1: 50}), {1: owned(A)}, A)
     assert found.containers[A].busy_seconds is None
+
+
+def test_of_a_gpu_that_tells_no_use_nothing_is_left_over() -> None:
+    seen = told(sample(None, {1: GIB, 2: GIB}), {1: owned(A), 2: GONE}, A)
+    assert (seen.containers[A].memory_bytes, seen.unattributed) == (GIB, {"host": 0, "mps_server": 0, "unknown": GIB})
+    unseen = told(sample(None, None), None, A)
+    assert (unseen.containers[A].memory_bytes, unseen.unattributed) == (None, {})
 
 
 def test_mig_devices_tell_their_own_memory() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -183,6 +184,12 @@ def test_what_a_driver_does_not_tell_is_absent() -> None:
     assert (found.temperatures, found.clocks, found.throttled) == ({}, {}, {})
     assert found.rare is not None
     assert (found.rare.power_limit_watts, found.rare.ecc, found.rare.remap_failed) == (None, {}, None)
+
+
+def test_use_of_the_hosts_memory_is_not_told() -> None:
+    found = gpu(nvmlDeviceGetMemoryInfo=fails(pynvml.NVML_ERROR_NOT_SUPPORTED))
+    assert found.capacity_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert (found.used_bytes, found.reserved_bytes) == (None, None)
 
 
 def test_an_idle_gpu_is_known_to_be_idle() -> None:

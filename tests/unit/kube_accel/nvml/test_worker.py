@@ -48,7 +48,7 @@ def nvml() -> FakeNvml:
     fake.nvmlDeviceGetPciInfo = lambda handle: SimpleNamespace(busId=f"00000000:0{handle}:00.0")
     fake.nvmlDeviceGetMinorNumber = lambda handle: handle
     fake.nvmlDeviceGetName = lambda _: "Tesla T4"
-    fake.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(total=16 << 30)
+    fake.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(total=16 << 30, used=0)
     fake.nvmlDeviceGetCudaComputeCapability = lambda _: (7, 5)
     fake.nvmlDeviceGetTopologyCommonAncestor = lambda *_: 30
     return fake
@@ -125,12 +125,26 @@ def test_error_of_the_driver_as_a_whole_is_not_one_gpus(nvml: FakeNvml, tmp_path
 
 
 def test_gpu_that_cannot_be_described_is_not_news_every_time(nvml: FakeNvml, tmp_path: Path) -> None:
-    nvml.nvmlDeviceGetMemoryInfo = fails(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    nvml.nvmlDeviceGetMinorNumber = fails(pynvml.NVML_ERROR_NOT_SUPPORTED)
     driver = Driver(nvml, str(tmp_path))
     answer = driver.inventory()
     assert answer["gpus"][0]["uuid"] == "GPU-0"  # type: ignore[index]
     assert answer["gpus"][0]["error"] == {"code": 3, "text": "Not Supported"}  # type: ignore[index]
     assert driver.poll()["stale"] is False
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_hosts(nvml: FakeNvml, tmp_path: Path) -> None:
+    nvml.nvmlDeviceGetMemoryInfo = fails(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    gpus = Driver(nvml, str(tmp_path)).inventory()["gpus"]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert [(gpu["memory"], gpu.get("error")) for gpu in gpus] == [(memory, None)] * 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NO_PERMISSION, pynvml.NVML_ERROR_GPU_IS_LOST])
+def test_a_gpu_that_withholds_its_memory_cannot_be_described(nvml: FakeNvml, tmp_path: Path, code: int) -> None:
+    nvml.nvmlDeviceGetMemoryInfo = fails(code)
+    gpus = Driver(nvml, str(tmp_path)).inventory()["gpus"]
+    assert [gpu["error"]["code"] for gpu in gpus] == [code] * 2  # type: ignore[attr-defined]
 
 
 def test_what_stays_with_a_gpu_is_asked_once_and_of_another_in_its_place_anew(nvml: FakeNvml, tmp_path: Path) -> None:

@@ -200,9 +200,10 @@ def _of_gpu(gpu: Gpu, told: Devices, now: float) -> Iterator[tuple[Family, float
 def _values(sample: GpuSample, rare: Rare | None, xid: float) -> tuple[float | None, ...]:
     """In the order of ``_DEVICE``."""
     reserved, clocks, rows = sample.reserved_bytes, sample.clocks, rare.remapped_rows if rare is not None else None
+    used = sample.used_bytes
     return (
         _percent(sample.memory_busy.ratio if sample.memory_busy is not None else None),
-        _mebibytes(max(0, sample.capacity_bytes - sample.used_bytes - (reserved or 0))),
+        _mebibytes(None if used is None else max(0, sample.capacity_bytes - used - (reserved or 0))),
         _mebibytes(reserved),
         scaled(clocks.get("sm"), 1e-6),
         scaled(clocks.get("memory"), 1e-6),

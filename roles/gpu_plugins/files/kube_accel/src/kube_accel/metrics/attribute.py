@@ -97,7 +97,7 @@ def _mig(sample: GpuSample, holdings: Iterable[Holding], parts: Mapping[str, int
     }
     known = [figures.memory_bytes for figures in found.values() if figures.memory_bytes is not None]
     outcomes = {("mig", Outcome.CONTAINER.value): len(known), ("mig", Outcome.UNKNOWN.value): len(found) - len(known)}
-    return Attributed(found, {"unknown": max(0, sample.used_bytes - sum(known))}, _positive(outcomes))
+    return Attributed(found, _unknown(sample, sum(known)), _positive(outcomes))
 
 
 def _unseen(sample: GpuSample, held: Mapping[Container, Holding]) -> Attributed:
@@ -106,7 +106,7 @@ def _unseen(sample: GpuSample, held: Mapping[Container, Holding]) -> Attributed:
         figures = Figures(sample.used_bytes, busy)
         return Attributed(dict.fromkeys(held, figures), {}, {("sole", Outcome.CONTAINER.value): 1})
     outcomes = {("sole", Outcome.NOT_VISIBLE.value): len(held)}
-    return Attributed(dict.fromkeys(held, Figures()), {"unknown": sample.used_bytes}, _positive(outcomes))
+    return Attributed(dict.fromkeys(held, Figures()), _unknown(sample), _positive(outcomes))
 
 
 def _seen(
@@ -194,7 +194,7 @@ def _unattributed(sample: GpuSample, by_owner: Mapping[Owner, list[int | None]])
     if sample.processes is None:
         return {}
     found: dict[str, int] = {}
-    rest: int | None = sample.used_bytes
+    rest = sample.used_bytes
     reasons: defaultdict[str, list[int | None]] = defaultdict(list, host=[], mps_server=[], unknown=[])
     for owner, amounts in by_owner.items():
         used = _sum(amounts)
@@ -205,6 +205,11 @@ def _unattributed(sample: GpuSample, by_owner: Mapping[Owner, list[int | None]])
         if (used := _sum(amounts)) is not None:
             found[reason] = used
     return found if rest is None else found | {"driver": max(0, rest)}
+
+
+def _unknown(sample: GpuSample, known: int = 0) -> dict[str, int]:
+    """What is nobody's of the memory in use; nothing where that is not told."""
+    return {} if sample.used_bytes is None else {"unknown": max(0, sample.used_bytes - known)}
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:

@@ -58,7 +58,7 @@ class GpuSample:
 
     uuid: str
     capacity_bytes: int
-    used_bytes: int
+    used_bytes: int | None
     reserved_bytes: int | None
     busy: Busy | None
     memory_busy: Busy | None

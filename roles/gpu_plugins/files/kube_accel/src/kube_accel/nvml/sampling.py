@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from types import ModuleType
@@ -60,6 +61,20 @@ def each_mig_device(nvml: ModuleType, handle: object, read: Callable[[object, in
             if error.value not in (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT):
                 raise
     return found
+
+
+def memory(nvml: ModuleType, handle: object) -> tuple[int, int | None]:
+    """Bytes a GPU has, and in use. NVML tells neither of one that has the host's memory (GB10): it has all of that.
+
+    Raises ``pynvml.NVMLError`` for a GPU that does not answer.
+    """
+    try:
+        told = nvml.nvmlDeviceGetMemoryInfo(handle)
+    except nvml.NVMLError as error:
+        if error.value != nvml.NVML_ERROR_NOT_SUPPORTED:
+            raise
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
+    return told.total, told.used
 
 
 class Sampler:
@@ -120,8 +135,8 @@ class Sampler:
         found: Any = self._optional(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, nvml.nvmlMemory_v2))
         if found is not None:
             return {"total": found.total, "used": found.used, "reserved": found.reserved}
-        found = nvml.nvmlDeviceGetMemoryInfo(handle)
-        return {"total": found.total, "used": found.used, "reserved": None}
+        total, used = memory(nvml, handle)
+        return {"total": total, "used": used, "reserved": None}
 
     def _mig_memory(self, handle: object) -> dict[str, int]:
         """Bytes in use by MIG device."""

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kube_accel.nvml.sampling import Sampler, each_mig_device
+from kube_accel.nvml.sampling import Sampler, each_mig_device, memory
 
 if TYPE_CHECKING:
     from kube_accel.nvml.profiling import Profiler
@@ -206,7 +206,7 @@ class Driver:
             address = sysfs_address(nvml.nvmlDeviceGetPciInfo(handle).busId)
             facts["pci"] = address
             facts |= self._fixed_facts(handle, address, facts["uuid"])
-            facts["memory"] = nvml.nvmlDeviceGetMemoryInfo(handle).total  # asks the GPU, the others a cache
+            facts["memory"], _ = memory(nvml, handle)  # asks the GPU, the others a cache
             mode = self._mig_mode(handle)
             facts["mig_capable"] = mode is not None
             enabled = isinstance(mode, list) and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
