@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 
+from kube_accel.listening import listener
+
 _log = logging.getLogger(__name__)
 
 MAX_BODY = 128 << 20
@@ -122,8 +124,7 @@ class Server:
         traffic: Traffic,
     ) -> None:
         """Listens at once. ``tls`` is asked for each connection. Raises OSError."""
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.create_server(address, family=family, backlog=256)
+        self._socket = listener(address, backlog=256)
         self._handle = handle
         self._tls = tls
         self._traffic = traffic

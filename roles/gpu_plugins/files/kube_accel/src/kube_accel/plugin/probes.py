@@ -7,7 +7,9 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6, SHUT_RDWR, socket
+from socket import SHUT_RDWR, socket
+
+from kube_accel.listening import listener
 
 Probe = Callable[[], str]
 """Returns an empty string when all is well, else one sentence."""
@@ -34,10 +36,15 @@ class ProbeServer(ThreadingHTTPServer):
         """Listens at once. Raises OSError."""
         self.probes = probes
         self.pages = pages or {}
-        self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         self._lock = threading.Lock()
         self._clients: dict[object, socket] = {}
         super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Its parent's knows one family of addresses, and asks name servers for a name that nobody needs."""
+        self.socket.close()
+        self.socket = listener((str(self.server_address[0]), int(self.server_address[1])), self.request_queue_size)
+        self.server_name, self.server_port = self.socket.getsockname()[:2]
 
     def process_request(self, request: socket | tuple[bytes, socket], client_address: object) -> None:
         """One thread a client, a few at a time. A new one ends the oldest: those that are slow keep nobody out."""
