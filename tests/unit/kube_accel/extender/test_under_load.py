@@ -98,6 +98,52 @@ def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time
     assert extender.filter(pod_object("q", share(30, 8)), "a")["NodeNames"] == ["a"]
 
 
+def _unanswered(extender: Extender, name: str, node: str) -> None:
+    """A bind that nobody answers: what was chosen for the pod stays kept."""
+    extender.tenure.step()
+    extender.api.gone = True
+    assert "not bound" in extender.bind(extender.api.pods[name], node)
+    extender.api.gone = False
+    assert extender.cluster.reservations == 1
+
+
+def test_what_is_kept_for_a_pod_is_not_in_its_own_way() -> None:
+    api = Api()
+    extender = Extender(api)
+    extender.cluster.keep_node(node_object("a"))
+    low = api.create(pod_object("low", share(30, 8), priority=-1))
+    api.create(pod_object("first", share(5, 1)))
+    pod = api.create(pod_object("p", share(60, 20)))
+    extender.listen()
+    assert [extender.schedule(api.pods[name], "a") for name in ("low", "first")] == ["", ""]
+    extender.listen()
+    _unanswered(extender, "p", "a")
+    other = extender.filter(pod_object("other", share(60, 20)), "a")
+    assert "needs 60 percent" in other["FailedNodes"]["a"]
+    assert extender.filter(pod, "a")["NodeNames"] == ["a"]
+    # Evicting nobody is enough.
+    body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": []}}}
+    assert extender.call("preemption", body)["NodeNameToMetaVictims"]["a"]["Pods"] == []
+    assert extender.bind(pod, "a") == ""
+    extender.listen()
+    assert low["spec"]["nodeName"] == pod["spec"]["nodeName"] == "a"
+
+
+def test_what_is_kept_for_a_pod_does_not_count_against_its_own_quota() -> None:
+    api = Api()
+    extender = fresh(api)
+    limits = quota.Limit(cores=60)
+    extender.quotas.replace(quota.Quota(namespaces={"team": quota.NamespaceQuota(limits=(limits,))}))
+    for name in ("first", "p", "other"):
+        api.create(pod_object(name, share(5 if name == "first" else 50, 1)))
+    extender.listen()
+    assert extender.schedule(api.pods["first"], *NODES) == ""
+    extender.listen()
+    _unanswered(extender, "p", "b")
+    assert extender.filter(api.pods["other"], *NODES)["NodeNames"] == []
+    assert sorted(extender.filter(api.pods["p"], *NODES)["NodeNames"]) == list(NODES)
+
+
 def test_what_a_bound_pod_has_is_not_given_away_however_late_the_watch_is() -> None:
     api, clock = Api(), Clock()
     extender = fresh(api, clock)

@@ -182,7 +182,7 @@ class Binder:
     def _choose(self, pod: Pod, request: PodRequest, node: Node) -> Reservation | str:
         if pod.node:
             return f"pod {pod.namespace}/{pod.name} is bound to {pod.node} by now"
-        excluded = self._quotas.excluded(pod.namespace, request, node)
+        excluded = self._quotas.excluded(pod, request, node)
         found = self._decider.choose(pod, request, node, excluded)
         if isinstance(found, Refusal):
             return f"{node.name}: {found.reason}"

@@ -111,15 +111,17 @@ class Node:
         ]
 
     def view_for(self, pod: Pod) -> NodeView | None:
-        """The node as this pod may have it."""
-        return self.view_without((), rivals) if (rivals := self.rivals(pod)) else self.view()
+        """The node as this pod may have it. What is kept here for itself is free to it."""
+        rivals = self.rivals(pod)
+        return self.view_without({pod.uid}, rivals) if rivals or pod.uid in self.reserved else self.view()
 
     def view_without(self, uids: Collection[str], rivals: Iterable[Pod] = ()) -> NodeView | None:
-        """The node as it would be without some of its pods, and with others."""
+        """The node as it would be without some of its pods and what is kept for them, and with others."""
         if self.gpus is None:
             return None
         pods = [*(pod for uid, pod in self.pods.items() if uid not in uids), *rivals]
-        reserved, strays = [entry.uses for entry in self.reserved.values()], self._strays()
+        reserved = [entry.uses for uid, entry in self.reserved.items() if uid not in uids]
+        strays = self._strays()
         return view(self.gpus, self.name, pods, reserved, self._kinds, strays.get(self.gpus.mode, NO_USE))
 
     def changed(self) -> None:
@@ -334,6 +336,10 @@ class Cluster:
         if name in self.nodes:
             with self.node(name) as node:
                 node.annotate(None)
+
+    def kept_on(self, uid: str) -> str:
+        """The name of the node where GPUs are reserved for a pod; empty when none are."""
+        return self._reserved_on.get(uid, "")
 
     def reserve(self, node: Node, reservation: Reservation) -> None:
         """Keep GPUs of a node for a pod. Hold the node's lock, and have released what the pod had before."""

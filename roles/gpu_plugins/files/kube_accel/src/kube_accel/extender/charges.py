@@ -39,10 +39,14 @@ class Charges:
         with self._lock:
             self._take_off(uid)
 
-    def used(self, namespace: str) -> Mapping[str, Demand]:
-        """What a namespace has, by model."""
+    def used(self, namespace: str, besides: str = "") -> Mapping[str, Demand]:
+        """What a namespace has, by model; without what is charged for the pod with the UID ``besides``."""
         with self._lock:
-            return dict(self._totals.get(namespace, {}))
+            found = dict(self._totals.get(namespace, {}))
+            if entry := self._of.get(besides):
+                _, model, amount = entry
+                found[model] = _sum(found.get(model, _NOTHING), amount, -1)
+            return found
 
     def namespaces(self) -> list[str]:
         """Those that have something."""
@@ -56,15 +60,18 @@ class Charges:
 
     def _add(self, namespace: str, model: str, amount: Demand, sign: int) -> None:
         models = self._totals.setdefault(namespace, {})
-        before = models.get(model, _NOTHING)
-        after = Demand(
-            before.cores + sign * amount.cores,
-            before.memory_bytes + sign * amount.memory_bytes,
-            before.cards + sign * amount.cards,
-        )
+        after = _sum(models.get(model, _NOTHING), amount, sign)
         if after != _NOTHING:
             models[model] = after
             return
         models.pop(model, None)
         if not models:
             del self._totals[namespace]
+
+
+def _sum(before: Demand, amount: Demand, sign: int) -> Demand:
+    return Demand(
+        before.cores + sign * amount.cores,
+        before.memory_bytes + sign * amount.memory_bytes,
+        before.cards + sign * amount.cards,
+    )

@@ -85,7 +85,7 @@ class Decider:
     def filter(self, pod: Pod, request: PodRequest, names: Sequence[str]) -> Filtered:
         """The nodes that have room, and why the others have none."""
         judged = self._verdicts.of(request)
-        contested = self._cluster.contested
+        contested, kept_on = self._cluster.contested, self._cluster.kept_on(pod.uid)
         passed: list[str] = []
         answer = Filtered(passed)
         short: list[tuple[float, str]] = []
@@ -93,6 +93,9 @@ class Decider:
             verdict = judged.nodes.get(name)
             if verdict is None:
                 verdict = self._judge(name, request, judged)
+            if name == kept_on and not isinstance(verdict, Refusal):
+                # From a bind that nobody answered; what is kept is free to the pod itself, so this is looked at below.
+                verdict = Short(-1)
             if type(verdict) is int:
                 if name in contested and (refusal := self._explain(pod, request, name)) is not None:
                     answer.failed[name] = f"{name}: {refusal.reason}"
@@ -284,7 +287,7 @@ def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[s
     rivals = node.rivals(pod)
 
     def fits(uids: set[str]) -> bool:
-        view = node.view_without(uids, rivals)
+        view = node.view_without({*uids, pod.uid}, rivals)
         if _unfit(node, view, request) is not None or view is None:
             return False
         if view.node.leaves(request):

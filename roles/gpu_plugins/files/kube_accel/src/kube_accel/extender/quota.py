@@ -45,16 +45,16 @@ class Quotas:
             return nullcontext()
         return self._locks.setdefault(namespace, threading.RLock())
 
-    def excluded(self, namespace: str, request: PodRequest, node: Node) -> Mapping[str, str]:
+    def excluded(self, pod: Pod, request: PodRequest, node: Node) -> Mapping[str, str]:
         """The node's models that the pod may have nothing of, and why."""
-        quota, node_gpus = self.quota, node.gpus
+        quota, node_gpus, namespace = self.quota, node.gpus, pod.namespace
         if node_gpus is None or quota.of(namespace) == NamespaceQuota():
             return {}
         if node_gpus.leaves(request):
             # No whole GPUs, which limits count.
             outside = quota.outside(namespace, node.labels)
             return {} if outside is None else dict.fromkeys([gpu.model for gpu in node_gpus.gpus], outside)
-        used = self._cluster.charges.used(namespace)
+        used = self._cluster.charges.used(namespace, besides=pod.uid)
         found = {}
         for model, memory in {(gpu.model, gpu.memory_bytes) for gpu in node_gpus.gpus}:
             reason = quota.check(namespace, request, node.labels, model, memory, used)
@@ -78,7 +78,7 @@ class Quotas:
             gpus = frozenset((gpu.model, gpu.memory_bytes) for gpu in node_gpus.gpus)
             key = (pools, gpus, node_gpus.leaves(pod.request))
             if key not in known:
-                excluded = self.excluded(pod.namespace, pod.request, node)
+                excluded = self.excluded(pod, pod.request, node)
                 all_of_them = len(excluded) == len({model for model, _ in gpus})
                 reason = "; ".join(sorted(set(excluded.values())))
                 known[key] = excluded, Refusal(reason, False) if all_of_them else None
