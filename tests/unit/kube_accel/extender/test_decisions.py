@@ -663,5 +663,58 @@ def test_victims_that_have_gone_are_waited_for_before_others_are_evicted(extende
         assert answer.result()["NodeNames"] == ["a"]
 
 
+def _overtaken(extender: Extender) -> list[str]:
+    """Names of the pods that are woken now."""
+    return [pod.name for pod in extender.service.overtaken()]
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_a_pod_that_was_refused_before_the_news_came_is_woken_once(api: Api, layout: Layout) -> None:
+    extender = Extender(api, layout=layout)
+    extender.cluster.keep_node(node_object("a"))
+    runs = api.create(pod_object("runs", share(60, 20), nodeName="a"))
+    waits = api.create(pod_object("waits", share(60, 20)))
+    extender.listen()
+    # kube-scheduler has heard of the end of the one and tries the other; so far we have not.
+    api.delete(runs["metadata"]["name"])
+    assert extender.filter(waits, "a")["NodeNames"] == []
+    extender.listen()
+    assert _overtaken(extender) == [], "kube-scheduler may not be done with its answer"
+    extender.clock.now += 1
+    assert _overtaken(extender) == ["waits"]
+    assert _overtaken(extender) == []
+
+
+def test_pods_are_not_woken_for_nothing(api: Api) -> None:
+    extender = Extender(api)
+    extender.cluster.keep_node(node_object("a"))
+    for name in ("runs", "waits", "gone", "late"):
+        api.create(pod_object(name, share(60, 20), **({"nodeName": "a"} if name == "runs" else {})))
+    extender.listen()
+    for name in ("waits", "gone", "late"):
+        assert extender.filter(api.pods[name], "a")["NodeNames"] == []
+        extender.clock.now += 1
+        assert _overtaken(extender) == [], "there is no room"
+    api.delete("gone")
+    extender.clock.now += 3
+    api.delete("runs")
+    extender.listen()
+    assert extender.filter(api.pods["late"], "a")["NodeNames"] == ["a"], "kube-scheduler tries it anyway"
+    assert _overtaken(extender) == [], "whoever waits for longer has not been overtaken"
+
+
+def test_the_end_of_a_pod_that_its_quota_counted_wakes_another(extender: Extender, api: Api) -> None:
+    limits = (quota.Limit(cores=60),)
+    extender.quotas.replace(quota.Quota(namespaces={"team": quota.NamespaceQuota(limits=limits)}))
+    api.create(pod_object("runs", share(60, 20), nodeName="a"))
+    waits = api.create(pod_object("waits", share(30, 20)))
+    extender.listen()
+    api.delete("runs")
+    assert "quota" in extender.filter(waits, "a")["FailedAndUnresolvableNodes"]["a"]
+    extender.listen()
+    extender.clock.now += 1
+    assert _overtaken(extender) == ["waits"]
+
+
 def test_victims_that_take_their_time_are_not_waited_for(extender: Extender, api: Api) -> None:
     assert "needs 70 percent" in extender.schedule(_urgent(extender, api), "a")

@@ -162,6 +162,18 @@ def test_a_quota_with_a_typo_changes_nothing_and_an_event_says_so(outside: Outsi
         assert len(outside.stub.events) == 1
 
 
+def test_a_pod_that_kube_scheduler_tries_too_early_is_tried_again(outside: Outside) -> None:
+    with outside.extender() as extender:
+        first, second = (outside.create(name, shares(800, 0)) for name in ("first", "second"))
+        wait(lambda: extender.metric("accel_extender_pods") == 2, "both pods known")
+        scheduler = extender.scheduler()
+        assert scheduler.schedule(first, outside.names) == ""
+        assert scheduler.filter(second, outside.names)["NodeNames"] == []
+        outside.stub.delete("first")
+        wait(lambda: second["metadata"]["annotations"].get("kube-accel.io/room-found"), "the pod is woken")
+        assert scheduler.schedule(second, outside.names) == ""
+
+
 def test_the_api_server_goes_and_comes_back(outside: Outside) -> None:
     with outside.extender() as extender:
         scheduler = extender.scheduler()

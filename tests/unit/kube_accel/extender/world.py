@@ -241,7 +241,16 @@ class Extender:
         self.binder = Binder(api, self.cluster, self.decider, self.quotas, self.tenure, clock=self.clock)
         metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self.service = Service(
-            layout, pod_reader, self.cluster, self.decider, self.binder, self.tenure, self.quotas.limits, metrics, {}
+            layout,
+            pod_reader,
+            self.cluster,
+            self.decider,
+            self.binder,
+            self.tenure,
+            self.quotas.limits,
+            metrics,
+            {},
+            self.clock,
         )
         self._position = 0
         self.tenure.step()

@@ -38,6 +38,8 @@ EXIT_OK, EXIT_FAILED = 0, 1
 
 QUOTA_CHANGED: Final = "kube-accel.io/quota-changed"
 """Annotation of pods that a quota kept waiting, set when it changed: seconds since 1970."""
+ROOM_FOUND: Final = "kube-accel.io/room-found"
+"""Likewise of pods that were refused before the news came that made room for them."""
 
 _TICK = 1.0
 _UNREACHED_SECONDS = 15.0
@@ -107,7 +109,7 @@ class Extender:
             "/readyz": probe_page(self._readyz),
             "/metrics": self._metrics_page,
         }
-        service = Service(
+        self._service = Service(
             options.layout,
             reader,
             self._cluster,
@@ -119,7 +121,7 @@ class Extender:
             pages,
         )
         try:
-            self._server = Server(options.listen, service.handle, self._tls.context, traffic)
+            self._server = Server(options.listen, self._service.handle, self._tls.context, traffic)
         except OSError as error:
             host, port = options.listen
             raise ExtenderError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
@@ -207,6 +209,7 @@ class Extender:
         # So that the first request after a list need not sum up every node.
         self._sum_up()
         self._tls.renew()
+        self._wake(self._service.overtaken(), ROOM_FOUND)
 
     def _expire(self) -> None:
         while not self._stop.wait(_TICK):
@@ -231,13 +234,13 @@ class Extender:
             metadata = {"uid": pod.uid, "annotations": dict(reservation.annotations)}
             self._errands.put(lambda: self._patch(pod, metadata))
 
-    def _wake(self, pods: list[Pod]) -> None:
-        """Have kube-scheduler try these pods again.
+    def _wake(self, pods: list[Pod], why: str = QUOTA_CHANGED) -> None:
+        """Have kube-scheduler try these pods again; ``why`` is the annotation that they get.
 
         It does so when something changes that it watches. A quota is nothing it knows, so the pods themselves change.
         """
         for pod in pods:
-            metadata = {"uid": pod.uid, "annotations": {QUOTA_CHANGED: str(int(time.time()))}}
+            metadata = {"uid": pod.uid, "annotations": {why: str(int(time.time()))}}
             self._errands.put(lambda pod=pod, metadata=metadata: self._patch(pod, metadata))  # type: ignore[misc]
 
     def _patch(self, pod: Pod, metadata: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, Reservation
 from kube_accel.extender.decide import Decider
 from kube_accel.extender.metrics import Metrics
+from kube_accel.extender.overtaken import Overtaken
 from kube_accel.extender.pods import Pod, PodReader, nominated_node
 from kube_accel.extender.server import Request, Response
 from kube_accel.extender.tenure import Tenure
@@ -62,6 +63,7 @@ class Service:
         limits: Limits,
         metrics: Metrics,
         pages: Mapping[str, Callable[[], Response]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``pages`` are what anyone may GET."""
         self._layout = layout
@@ -74,6 +76,7 @@ class Service:
         self._metrics = metrics
         self._pages = pages
         self._page = serve_pages(pages)
+        self._overtaken = Overtaken(cluster, lambda pod, names: bool(self._filtered(pod, names).passed), clock)
         self._verbs = {
             "predicates": self._filter if layout is Layout.LOCAL else self._filter_to_one,
             **(
@@ -105,6 +108,10 @@ class Service:
         finally:
             self._metrics.request(verb, time.perf_counter() - begin)
 
+    def overtaken(self) -> list[Pod]:
+        """Pods that kube-scheduler is to try again: what made room for them came to us after it had asked."""
+        return self._overtaken.look()
+
     def _filter(self, body: bytes) -> Answer:
         arguments = wire.read_arguments(body)
         pod = self._pod(arguments.pod)
@@ -117,8 +124,13 @@ class Service:
         answer = self._filtered(pod, arguments.names)
         if pod.victims and self._has_room_now(pod, nominated_node(arguments.pod), answer):
             answer = self._filtered(pod, arguments.names)
+        self._answered(pod, arguments.names, answer)
         written = wire.write_filtered(answer, arguments.nodes)
         return written, partial(decisions.log_filter, pod, len(arguments.names), answer)
+
+    def _answered(self, pod: Pod, names: list[str], answer: Filtered) -> None:
+        if pod.request is not None:
+            self._overtaken.answered(pod, names, bool(answer.passed))
 
     def _has_room_now(self, pod: Pod, node: str, answer: Filtered) -> bool:
         """Whether those evicted for a pod have left since. kube-scheduler, which heard it first, would evict others."""
@@ -150,6 +162,7 @@ class Service:
             return wire.write_filter_error(reason), None
         self._cluster.release(pod.uid)
         answer = self._filtered(pod, arguments.names)
+        self._answered(pod, arguments.names, answer)
         kept: Reservation | None = None
         left = self._decider.left_to_kubelet(pod.request, answer.passed) if pod.request is not None else []
         if pod.request is not None and (ours := [name for name in answer.passed if name not in left]):
