@@ -632,6 +632,28 @@ def test_victims_make_room_beside_a_pod_that_was_there_before(extender: Extender
     assert {entry["UID"] for entry in victims} == {"uid-first", "uid-second"}
 
 
+def test_static_pods_are_no_victims(api: Api) -> None:
+    extender = Extender(api)
+    extender.cluster.keep_node(node_object("a"))
+    static = pod_object("static", share(60, 8), nodeName="a", priority=0)
+    static["metadata"]["annotations"]["kubernetes.io/config.mirror"] = "5f"
+    api.create(static)
+    api.create(pod_object("plain", share(20, 8), nodeName="a", priority=0))
+    extender.listen()
+
+    def victims(cores: int, *given: str) -> list[str] | None:
+        asks = pod_object("asks", share(cores, 8), priority=5)
+        body = {"Pod": asks, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": uid} for uid in given]}}}
+        found = extender.call("preemption", body)["NodeNameToMetaVictims"]
+        return [entry["UID"] for entry in found["a"]["Pods"]] if found else None
+
+    # kubelet goes on with a static pod whatever becomes of the API server's copy.
+    assert victims(40) == ["uid-plain"]
+    assert victims(40, "uid-static") == ["uid-plain"]
+    assert victims(60, "uid-static") is None
+    assert victims(20, "uid-static") is None, "kube-scheduler takes no answer without victims"
+
+
 def _urgent(extender: Extender, api: Api) -> dict[str, Any]:
     """A pod that others were evicted for, whose end the extender has not heard of."""
     for name in ("one", "other"):

@@ -121,9 +121,8 @@ def test_what_is_kept_for_a_pod_is_not_in_its_own_way() -> None:
     other = extender.filter(pod_object("other", share(60, 20)), "a")
     assert "needs 60 percent" in other["FailedNodes"]["a"]
     assert extender.filter(pod, "a")["NodeNames"] == ["a"]
-    # Evicting nobody is enough.
-    body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": []}}}
-    assert extender.call("preemption", body)["NodeNameToMetaVictims"]["a"]["Pods"] == []
+    body = {"Pod": pod, "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "uid-low"}]}}}
+    assert extender.call("preemption", body)["NodeNameToMetaVictims"]["a"]["Pods"] == [{"UID": "uid-low"}]
     assert extender.bind(pod, "a") == ""
     extender.listen()
     assert low["spec"]["nodeName"] == pod["spec"]["nodeName"] == "a"

@@ -174,6 +174,7 @@ def test_all_others_stay() -> None:
         item("other-resource", status=failed("devices unavailable for example.com/nic"), ownerReferences=owned),
         item("other-reason", status=failed(reason="Evicted"), ownerReferences=owned),
         item("not-a-controller", status=failed(), ownerReferences=[{"controller": False}]),
+        item("static", status=failed(), ownerReferences=[{"kind": "Node", "name": "node", "controller": True}]),
     )
 
 

@@ -285,6 +285,8 @@ def _shortage(view: NodeView, request: PodRequest) -> float:
 
 def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[str]) -> tuple[str, ...] | None:
     rivals = node.rivals(pod)
+    static = {uid for uid, other in node.pods.items() if other.static}
+    given = [uid for uid in given if uid not in static]
 
     def fits(uids: set[str]) -> bool:
         view = node.view_without({*uids, pod.uid}, rivals)
@@ -296,9 +298,13 @@ def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[s
         return not isinstance(place(request, view.gpus, node.name, view.node.connectivity), Refusal)
 
     if fits(set(given)):
-        return tuple(given)
+        return tuple(given) or None
     others: list[Pod] = sorted(
-        (other for uid, other in node.pods.items() if other.priority < pod.priority and uid not in given),
+        (
+            other
+            for uid, other in node.pods.items()
+            if other.priority < pod.priority and uid not in given and uid not in static
+        ),
         key=lambda other: (other.priority, other.uid),
     )
     added = [other.uid for other in others]

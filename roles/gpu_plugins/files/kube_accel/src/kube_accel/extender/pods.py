@@ -26,6 +26,7 @@ TAKEN: Final = "kube-accel.io/extender"
 """Label by which an extender changes the waiting pods when its turn begins: a random word. A label, since there is a
 limit to what a pod's annotations take, which its author may have reached."""
 
+_MIRROR = "kubernetes.io/config.mirror"
 _SHAPES = 4096
 """Different requests that are kept once for all pods that make them."""
 
@@ -65,6 +66,8 @@ class Pod:
     """The node where others were evicted for it, while it waits."""
     victims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """By node, the UIDs of those that kube-scheduler was told to evict for it."""
+    static: bool = False
+    """Kubelet's own: it runs whatever becomes of its copy at the API server."""
     stale: Held | None = None
     """What kubelet told of this name before the pod was bound: an earlier pod's."""
 
@@ -117,6 +120,7 @@ class PodReader:
             refused=refused,
             containers=tuple(sys.intern(str(entry.get("name"))) for entry in containers if isinstance(entry, dict)),
             node=sys.intern(str(spec.get("nodeName") or "")),
+            static=_MIRROR in (metadata.get("annotations") or {}),
         )
 
     def _asks(self, spec: Mapping[str, Any]) -> bool:

@@ -137,7 +137,7 @@ class NodePods:
                 request=request,
                 assigned=self._assigned(metadata.get("annotations") or {}),
                 failure=_admission_failure(status),
-                controlled=any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()),
+                controlled=_controlled(metadata),
                 order=self._order if known is None else known.order,
                 waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
                 containers=_containers(status),
@@ -208,6 +208,12 @@ def pending(pods: list[NodePod], admitted: set[str]) -> list[PendingPod]:
 def staying(request: PodRequest) -> list[ContainerRequest]:
     """The containers that keep what they have, which are the ones kubelet lists."""
     return [entry for entry in request.containers if entry.kind is not ContainerKind.INIT]
+
+
+def _controlled(metadata: Mapping[str, Any]) -> bool:
+    # A node owns the copy of its static pod: without it, kubelet makes another of the pod as it is.
+    owners = metadata.get("ownerReferences") or ()
+    return any(owner.get("controller") and owner.get("kind") != "Node" for owner in owners)
 
 
 def _version(metadata: Mapping[str, Any]) -> int:
