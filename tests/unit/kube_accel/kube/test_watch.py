@@ -4,13 +4,13 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 
-from kube_accel.kube.api import ApiUnreachableError
+from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched, page
 
@@ -43,12 +43,17 @@ def test_what_is_no_list_is_said(body: bytes) -> None:
 class Pages:
     """An API server with a list in pages; a watch of it ends the test."""
 
-    def __init__(self, *pages: bytes) -> None:
+    def __init__(self, *pages: bytes | ApiError) -> None:
         self.pages = iter(pages)
         self.stop = threading.Event()
+        self.asked: list[str] = []
 
-    def send(self, *_: object, **__: object) -> bytes:
-        return next(self.pages)
+    def send(self, *_: object, query: Mapping[str, str], **__: object) -> bytes:
+        self.asked.append(query.get("continue", ""))
+        found = next(self.pages)
+        if isinstance(found, ApiError):
+            raise found
+        return found
 
     @contextmanager
     def lines(self, *_: object) -> Iterator[Iterator[bytes]]:
@@ -76,11 +81,12 @@ class Kept:
         self.lost.append(key)
 
 
-def test_pages_without_anything_of_interest_are_not_read() -> None:
-    def written(metadata: dict[str, str], *names: str) -> bytes:
-        items = [{"metadata": {"name": name}} for name in names]
-        return json.dumps({"metadata": metadata, "items": items}, separators=(",", ":")).encode()
+def written(metadata: dict[str, str], *names: str) -> bytes:
+    items = [{"metadata": {"name": name}} for name in names]
+    return json.dumps({"metadata": metadata, "items": items}, separators=(",", ":")).encode()
 
+
+def test_pages_without_anything_of_interest_are_not_read() -> None:
     pages = Pages(
         written({"continue": "x"}, "wanted", "beside"), written({"continue": "y"}, "other"), written({}, "wanted too")
     )
@@ -90,3 +96,22 @@ def test_pages_without_anything_of_interest_are_not_read() -> None:
     assert sink.offered == ["wanted", "beside", "wanted too"]
     assert sink.lost == ["gone"]
     assert watch.synced.is_set()
+
+
+@pytest.mark.parametrize("error", [ApiRefusedError(429, "too many requests"), ApiUnreachableError("timed out")])
+def test_a_list_goes_on_with_the_page_that_a_busy_api_server_refused(error: ApiError) -> None:
+    pages = Pages(error, written({"continue": "x"}, "a"), error, error, written({"continue": "y"}, "b"), written({}))
+    sink = Kept()
+    watch = Watch(cast(KubeClient, pages), Watched("/"), sink)
+    watch.run(pages.stop)
+    assert pages.asked == ["", "", "x", "x", "x", "y"]
+    assert sink.offered == ["a", "b"]
+    assert watch.failing() is None
+
+
+@pytest.mark.parametrize("status", [403, 410])
+def test_a_list_that_cannot_go_on_begins_anew(status: int) -> None:
+    pages = Pages(written({"continue": "x"}, "a"), ApiRefusedError(status, "no"), written({}, "a"))
+    watch = Watch(cast(KubeClient, pages), Watched("/"), Kept())
+    watch.run(pages.stop)
+    assert pages.asked == ["", "x", ""]

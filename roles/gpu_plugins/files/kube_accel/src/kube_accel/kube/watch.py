@@ -27,6 +27,7 @@ _BACK_OFF = (0.2, 10.0)
 _BURST = 10
 """Objects of a list read at once."""
 _GONE = 410
+_BUSY = (429, 500, 502, 503, 504)
 _NOT_AN_OBJECT = re.compile(rb'"type"\s*:\s*"(?:BOOKMARK|ERROR)"')
 
 
@@ -139,8 +140,19 @@ class Watch:
         query = {**self._watched.query, "limit": str(PAGE)}
         # What is learned from elsewhere while the list is read may be younger than the list.
         before, keys = self._sink.keys(), set[str]()
+        pause = _BACK_OFF[0]
         while not stop.is_set():
-            body = self._get(query)
+            try:
+                body = self._get(query)
+            except ApiError as error:
+                if "continue" not in query or (isinstance(error, ApiRefusedError) and error.status not in _BUSY):
+                    raise
+                # Of hundreds of pages one is refused each time while the API server is busy: this list goes on.
+                self._failed(str(error))
+                stop.wait(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads clients
+                pause = min(pause * 2, _BACK_OFF[1])
+                continue
+            pause = _BACK_OFF[0]
             metadata, items = page(body)
             if self._watched.interesting and not self._watched.interesting.search(body):
                 items = iter(())
