@@ -2,12 +2,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import trustme
 
 from kube_accel.kube.api import ApiClient, ApiRefusedError, ApiUnreachableError, in_cluster
+from kube_accel.kube.client import Credentials, KubeClient
+from old_authority import OldAuthority, strict
 from unit.kube_accel.api_server import ApiServer, service_account, serving
 
 
@@ -67,6 +70,21 @@ def test_a_redirect_does_not_get_our_token(client: ApiClient, server: ApiServer)
     with pytest.raises(ApiRefusedError) as caught:
         client.annotate_node("n", {})
     assert caught.value.status == 307
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_an_authority_of_old_is_known_by_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: bool) -> None:
+    strict(monkeypatch)
+    authority = OldAuthority()
+    account = service_account(tmp_path, OldAuthority() if other else authority)
+    refused = pytest.raises(ApiUnreachableError, match="certificate verify failed") if other else nullcontext()
+    with serving(authority) as server:
+        url = f"https://127.0.0.1:{server.port}"
+        with refused:
+            ApiClient(url, account).annotate_node("n", {"a/b": "text"})
+        with refused:
+            KubeClient(url, Credentials(account / "ca.crt", account / "token")).get("/api/v1/nodes/n")
+        assert len(server.requests) == (0 if other else 2)
 
 
 def test_a_server_of_another_authority_is_not_told_the_token(server: ApiServer, account: Path) -> None:

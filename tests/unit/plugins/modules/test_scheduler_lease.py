@@ -11,12 +11,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trustme
 import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import Lease, renewed
 
+from old_authority import OldAuthority, strict
 from unit.plugins.modules.control_plane import BINPACK, CHECKSUM, ControlPlane
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
@@ -50,8 +53,8 @@ class Api:
 
 
 @pytest.fixture
-def api(node: ControlPlane) -> Iterator[Api]:
-    authority = trustme.CA()
+def api(node: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Api]:
+    authority = getattr(request, "param", trustme.CA)()
     found = Api(node.manifest, authority)
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -111,6 +114,17 @@ def test_a_lease_that_is_renewed_ends_the_wait(
     assert result["changed"]
     assert not about_leases(result)
     assert api.renewed >= 3
+
+
+@pytest.mark.parametrize("api", [OldAuthority], indirect=True)
+def test_an_api_server_of_an_old_authority_is_trusted(
+    api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    strict(monkeypatch)
+    kubeconfig = tmp_path / "scheduler.conf"
+    kubeconfig.write_text(api.kubeconfig({"token": "good"}))
+
+    assert renewed(Host(cast(Any, None)), Lease(str(kubeconfig), "kube-system", "kube-scheduler")).startswith("2026")
 
 
 def test_a_scheduler_that_is_healthy_and_never_leads_gets_its_old_files(node: ControlPlane, api: Api) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError, status_message
+from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError, status_message, trusting
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -145,7 +144,7 @@ class KubeClient:
         written = [file.stat().st_mtime_ns for file in files if file is not None]
         with self._lock:
             if self._pool is None or self._pool[0] != written:
-                context = ssl.create_default_context(cafile=self._credentials.ca_file)
+                context = trusting(self._credentials.ca_file)
                 if self._credentials.cert_file is not None:
                     context.load_cert_chain(self._credentials.cert_file, self._credentials.key_file)
                 pool = urllib3.PoolManager(num_pools=2, maxsize=_CONNECTIONS, ssl_context=context)
