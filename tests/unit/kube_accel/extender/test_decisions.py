@@ -432,6 +432,28 @@ def test_victims_are_enough_for_one_gpu_and_no_more(extender: Extender, api: Api
     assert extender.call("preemption", {**body, "Pod": nobody})["NodeNameToMetaVictims"] == {}
 
 
+def test_victims_are_found_where_kube_scheduler_sees_no_need_for_any(extender: Extender, api: Api) -> None:
+    """It asks about nodes that have the amounts in sum as well, since kubernetes/kubernetes#135486."""
+    for name in ("one", "two"):
+        pod = api.create(pod_object(name, share(60, 8), priority=0))
+        extender.listen()
+        assert extender.schedule(pod, "a") == ""
+    extender.listen()
+    extender.cluster.keep_node(node_object("b"))
+
+    def victims(cores: int) -> dict[str, list[str]]:
+        given = {name: {"Pods": None, "NumPDBViolations": 0} for name in ("a", "b")}
+        body = {"Pod": pod_object("asks", share(cores, 8), priority=5), "NodeNameToMetaVictims": given}
+        answer = extender.call("preemption", body)["NodeNameToMetaVictims"]
+        return {name: [entry["UID"] for entry in found["Pods"]] for name, found in answer.items()}
+
+    found = victims(70)
+    assert len(found["a"]) == 1
+    assert found["b"] == [], "left to other extenders"
+    assert victims(40) == {"a": [], "b": []}
+    assert victims(100).keys() == {"a", "b"}
+
+
 def test_nothing_is_answered_without_a_client_certificate(extender: Extender) -> None:
     for verb in ("predicates", "priorities", "preemption", "bind"):
         assert "client certificate" in extender.call(verb, {}, status=403, known=False)

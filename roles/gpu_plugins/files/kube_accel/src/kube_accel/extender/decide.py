@@ -286,7 +286,7 @@ def _shortage(view: NodeView, request: PodRequest) -> float:
 def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[str]) -> tuple[str, ...] | None:
     rivals = node.rivals(pod)
     static = {uid for uid, other in node.pods.items() if other.static}
-    given = [uid for uid in given if uid not in static]
+    told, given = given, [uid for uid in given if uid not in static]
 
     def fits(uids: set[str]) -> bool:
         view = node.view_without({*uids, pod.uid}, rivals)
@@ -298,7 +298,8 @@ def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[s
         return not isinstance(place(request, view.gpus, node.name, view.node.connectivity), Refusal)
 
     if fits(set(given)):
-        return tuple(given) or None
+        # An answer without victims ends all preemption, unless kube-scheduler has asked without any for us to add some.
+        return tuple(given) if given or not told else None
     others: list[Pod] = sorted(
         (
             other
