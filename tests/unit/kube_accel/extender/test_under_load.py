@@ -458,6 +458,18 @@ def frozen_leader(api: Api, clock: Clock, *stubborn: str) -> tuple[Extender, Ext
     return first, second
 
 
+def test_an_api_server_that_is_busy_for_a_moment_leaves_no_pod_behind() -> None:
+    api, clock = Api(), Clock()
+    _, second = frozen_leader(api, clock)
+    api.throttled = 3
+    small = api.create(pod_object("small", share(40, 20)))
+    second.listen()
+    assert second.bind(small, "a") == ""
+    assert api.throttled == 0
+    waiting = [pod for name, pod in api.pods.items() if name != "small"]
+    assert {second.filter(pod, *NODES)["Error"] for pod in waiting} == {""}
+
+
 @pytest.mark.parametrize("error", REFUSALS)
 def test_a_pod_that_cannot_be_changed_stops_no_other_and_gets_what_a_frozen_leader_chose(error: ApiError) -> None:
     api, clock = Api(), Clock()

@@ -105,6 +105,8 @@ class Api:
     stubborn: dict[str, ApiError] = field(default_factory=dict)
     """What a pod that cannot be changed is answered with, by name. It can be bound."""
     changes: int = 0
+    throttled: int = 0
+    """So many changes are refused for want of time."""
 
     def create(self, item: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
@@ -158,6 +160,9 @@ class Api:
             raise ApiUnreachableError("no API server")
         name, metadata = path.rpartition("/")[2], body["metadata"]
         with self.lock:
+            if self.throttled:
+                self.throttled -= 1
+                raise ApiRefusedError(429, "too many requests")
             if (refusal := self.stubborn.get(name)) is not None:
                 raise refusal
             if name not in self.pods:

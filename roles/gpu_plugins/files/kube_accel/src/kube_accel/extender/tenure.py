@@ -53,6 +53,9 @@ _DURATION = 15
 _WRITERS = 8
 _UNANSWERED = 8
 """Changes of a namespace's pods after which the others of it are left for later."""
+_THROTTLED = 2.0
+"""Seconds in which a change is tried again that the API server was too busy for: at a takeover it often is."""
+_TOO_MANY = 429
 _BACK_OFF = 0.2
 """Seconds after which one asks again that got no answer, or no good one."""
 
@@ -334,6 +337,7 @@ class Tenure:
 
         ``before``: what was known of these. Raises ApiError when the API server is not reached.
         """
+        until = time.monotonic() + (0 if before else _THROTTLED)
         silent: Counter[str] = Counter()
         """How many changes were not answered in a namespace. That takes long, and as a rule none of its pods' are."""
 
@@ -342,7 +346,7 @@ class Tenure:
             try:
                 if silent[pod.namespace] >= _UNANSWERED and (changed or before):  # one at least has to carry the mark
                     problem = f"changes of other pods of namespace {pod.namespace} were not answered"
-                elif self.change(pod, mark) is not None:
+                elif self._insist(pod, mark, until) is not None:
                     changed.add(pod.uid)
                     return True
             except ApiError as error:
@@ -354,6 +358,16 @@ class Tenure:
         with ThreadPoolExecutor(self._writers) as pool:
             found = list(pool.map(change, pods))
         return True in found, {one.pod.uid: one for one in found if isinstance(one, _Stray)}
+
+    def _insist(self, pod: Pod, mark: str, until: float) -> dict[str, Any] | None:
+        """``change``, again and again while the API server is too busy, until then. Raises ApiError."""
+        while True:
+            try:
+                return self.change(pod, mark)
+            except ApiRefusedError as error:
+                if error.status != _TOO_MANY or time.monotonic() > until:
+                    raise
+            time.sleep(_BACK_OFF)
 
     def _strays_on(self, pod: Pod, before: _Stray | None, problem: str) -> bool | _Stray:
         """What a pod is that could not be changed; False: nobody else can bind it any more."""
