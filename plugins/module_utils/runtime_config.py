@@ -63,6 +63,16 @@ class Wanted:
     binary: str
     default: bool = False
     cdi: bool | None = None
+    monitor: str = ""
+    """The program by which CRI-O watches containers, which it looks for on PATH where none is named."""
+
+
+@dataclass(frozen=True)
+class LowLevel:
+    """A runtime that ours may hand containers to, and CRI-O's monitor of it, empty for the one on PATH."""
+
+    program: str
+    monitor: str
 
 
 @dataclass(frozen=True)
@@ -186,6 +196,19 @@ def cdi_of(data: Mapping[str, Any], path: str) -> bool:
     return bool(data.get("version", 1) > 2 if cdi is None else cdi)
 
 
+def crio_low_levels(data: Mapping[str, Any], wanted: Wanted) -> list[LowLevel]:
+    """What CRI-O's merged configuration runs containers with: its default or, where that is ours, those it may have."""
+    runtimes = _get(data, ("crio", "runtime", "runtimes")) or {}
+    found = {
+        name: LowLevel(table.get("runtime_path") or name, table.get("monitor_path") or "")
+        for name, table in runtimes.items()
+        if name != wanted.name and table.get("runtime_type") in (None, "", "oci")
+    }
+    found = {name: low for name, low in found.items() if "nvidia-container-runtime" not in low.program}
+    default = _get(data, ("crio", "runtime", "default_runtime"))
+    return [found[name] for name in ([default] if default in found else ["crun", "runc"]) if name in found]
+
+
 def systemd_cgroup_of(data: Mapping[str, Any], name: str, path: str) -> Any:  # noqa: ANN401
     """SystemdCgroup of the runtime that one of that name is modelled on, None when it is not said."""
     dialect = _dialect("containerd", data, path)
@@ -216,6 +239,8 @@ def plan_present(runtime: str, text: str, wanted: Wanted, owned: Owned, original
     base_name = _base(dialect, data, wanted.name)
     base = _get(data, (*dialect.runtimes, base_name))
     fields: Dict[Path, Any] = {key: value or wanted.binary for key, value in dialect.fields.items()}
+    if wanted.monitor:
+        fields[("monitor_path",)] = wanted.monitor
     for key in dialect.inherited:
         inherited = _get(base, key)
         if inherited is not None:

@@ -80,7 +80,9 @@ options:
     type: bool
     default: false
   toolkit_config_path:
-    description: The toolkit's own configuration, which O(ignore_visible_devices) edits.
+    description:
+      - The toolkit's own configuration, which O(ignore_visible_devices) edits.
+      - For CRI-O also its list of low-level runtimes, to which the one of CRI-O is added where it is not on C(PATH).
     type: path
     default: /etc/nvidia-container-runtime/config.toml
   containerd_command:
@@ -198,7 +200,8 @@ recovered:
 """
 
 import os
-from typing import Callable, Sequence
+from dataclasses import replace
+from typing import Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config
@@ -249,8 +252,10 @@ UNITS = {
     "microk8s": ("snap.microk8s.daemon-containerd",),
 }
 CONTAINERD = {"microk8s": ["/snap/microk8s/current/bin/containerd"]}
-TOOLKIT = "toolkit"
-"""Key of the record: whether settings of the toolkit are ours."""
+TOOLKIT, LOW_LEVEL = "toolkit", "low_level"
+"""Keys of the record: whether settings of the toolkit are ours, and the program we added to its RUNTIMES."""
+RUNTIMES = ("nvidia-container-runtime", "runtimes")
+RUNTIMES_BY_DEFAULT = ["runc", "crun"]
 TOOLKIT_VALUES = {
     ("accept-nvidia-visible-devices-envvar-when-unprivileged",): False,
     ("accept-nvidia-visible-devices-as-volume-mounts",): True,
@@ -296,6 +301,7 @@ class NvidiaRuntime:
         self.runtime = "containerd" if self.name == "microk8s" else self.name
         self.path: str = params["config_path"] or CONFIG_PATHS[self.name]
         self.toolkit_path: str = params["toolkit_config_path"]
+        self.low_levels: list[runtime_config.LowLevel] = []
         self.wanted = runtime_config.Wanted(
             params["runtime_name"], params["runtime_binary"], params["default_runtime"], params["cdi"]
         )
@@ -322,9 +328,11 @@ class NvidiaRuntime:
         """What this host's files have to become."""
         record = self.transaction.record()
         ours_in_toolkit = bool(record.owned.pop(TOOLKIT, False))
+        low_level = str(record.owned.pop(LOW_LEVEL, ""))
         try:
+            self.low_levels = self._low_levels()
             changes, restart = self._runtime_changes(record)
-            toolkit = self._toolkit_change(record, ours_in_toolkit)
+            toolkit = self._toolkit_change(record, ours_in_toolkit, low_level)
         except runtime_config.ConfigError as error:
             raise Refused(str(error)) from error
         except runtime_config.MissingLibraryError:
@@ -363,9 +371,9 @@ class NvidiaRuntime:
             # Nothing of ours is in it, or no longer: from here on this is what absent brings back.
             owned = runtime_config.Owned()
             record.originals[self.path] = current
-        plan = runtime_config.plan_present(
-            self.runtime, text, self.wanted, owned, self._original(record, text), self.path
-        )
+        monitor = self.low_levels[0].monitor if self.low_levels else ""
+        wanted = replace(self.wanted, monitor=monitor)
+        plan = runtime_config.plan_present(self.runtime, text, wanted, owned, self._original(record, text), self.path)
         record.owned = dict(vars(plan.owned))
         return FileChange(self.path, current, plan.text.encode()) if plan.edits else None
 
@@ -387,25 +395,64 @@ class NvidiaRuntime:
         record.owned = {}
         return FileChange(self.path, current, after)
 
-    def _toolkit_change(self, record: Record, ours: bool) -> FileChange | None:
+    def _low_levels(self) -> list[runtime_config.LowLevel]:
+        """What CRI-O runs containers with. Nothing is known where it does not say."""
+        if self.runtime != "crio" or not self._is_present():
+            return []
+        try:
+            said = self.transaction.host.run(["crio", "config"], timeout=30)
+            return runtime_config.crio_low_levels(
+                runtime_config.parse("crio", said, "the output of 'crio config'"), self.wanted
+            )
+        except (CommandError, runtime_config.ConfigError):
+            return []
+
+    def _toolkit_change(self, record: Record, ours: bool, low_level: str) -> FileChange | None:
         path = self.toolkit_path
         current = self.transaction.read(path)
         text = "" if current is None else text_of(current, path)
+        before = record.originals.pop(path, None) if ours or low_level else current
+        original = "" if before is None else text_of(before, path)
+        values: Dict[runtime_config.Path, object] = {}
         if self._is_present() and self.module.params["ignore_visible_devices"]:
-            plan = runtime_config.plan_values(text, TOOLKIT_VALUES, path)
-            if not ours and plan.edits:
-                record.originals[path] = current
-            record.owned[TOOLKIT] = ours or bool(plan.edits)
-            return FileChange(path, current, plan.text.encode(), restart=False) if plan.edits else None
-        if not ours:
+            values.update(TOOLKIT_VALUES)
+            ours = ours or bool(runtime_config.plan_values(text, TOOLKIT_VALUES, path).edits)
+        elif ours:
+            values.update({place: runtime_config.value_at(original, place, path) for place in TOOLKIT_VALUES})
+            ours = False
+        added = self._missing_low_level(text)
+        if added:
+            low_level = added
+            values[RUNTIMES] = [added, *self._runtimes(text)]
+        elif low_level and not self._is_present():
+            rest = [program for program in self._runtimes(text) if program != low_level]
+            given = runtime_config.value_at(original, RUNTIMES, path) is not None
+            values[RUNTIMES] = rest if given or rest != RUNTIMES_BY_DEFAULT else None
+            low_level = ""
+        if ours or low_level:
+            record.originals[path] = before
+            record.owned.update({TOOLKIT: ours, LOW_LEVEL: low_level})
+        if not values:
             return None
-        original = record.originals.pop(path, None)
-        if record.untouched(path, current):
-            return FileChange(path, current, original, restart=False)
-        before = "" if original is None else text_of(original, path)
-        previous = {place: runtime_config.value_at(before, place, path) for place in TOOLKIT_VALUES}
-        plan = runtime_config.plan_values(text, previous, path)
+        if not (ours or low_level) and record.untouched(path, current):
+            return FileChange(path, current, before, restart=False)
+        plan = runtime_config.plan_values(text, values, path)
         return FileChange(path, current, plan.text.encode(), restart=False) if plan.edits else None
+
+    def _missing_low_level(self, text: str) -> str:
+        """What the toolkit would not find of CRI-O's, whose packages keep their runtimes off PATH."""
+        if not self.low_levels:
+            return ""
+        tried = self._runtimes(text)
+        for low in self.low_levels:
+            name = os.path.basename(low.program)
+            if low.program in tried or (name in tried and self.transaction.host.find(name)):
+                return ""
+        return self.low_levels[0].program
+
+    def _runtimes(self, text: str) -> list[str]:
+        """The low-level runtimes that the toolkit tries."""
+        return list(runtime_config.value_at(text, RUNTIMES, self.toolkit_path) or RUNTIMES_BY_DEFAULT)
 
     def _original(self, record: Record, base: str | None) -> str | None:
         """Text before our first change; ``base`` when there was no file then, None when that is not known."""

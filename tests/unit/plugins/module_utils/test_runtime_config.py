@@ -216,6 +216,33 @@ def test_crio_gets_a_drop_in_and_loses_all_of_it() -> None:
     assert runtime_config.plan_absent("crio", plan.text, "nvidia", plan.owned, "", FILE).text.strip() == ""
 
 
+@pytest.mark.parametrize(
+    ("default", "programs"),
+    [
+        ("crun", ["/usr/libexec/crio/crun"]),
+        ("runc", ["runc"]),
+        ("nvidia", ["/usr/libexec/crio/crun", "runc"]),
+        ("kata", ["/usr/libexec/crio/crun", "runc"]),
+        ("other", ["/usr/libexec/crio/crun", "runc"]),
+        ("", ["/usr/libexec/crio/crun", "runc"]),
+    ],
+)
+def test_what_crio_runs_containers_with(default: str, programs: list[str]) -> None:
+    runtimes = {
+        "nvidia": {"runtime_path": BINARY},
+        "other": {"runtime_path": "/usr/local/nvidia/toolkit/nvidia-container-runtime.cdi"},
+        "kata": {"runtime_path": "/usr/bin/containerd-shim-kata-v2", "runtime_type": "vm"},
+        "runc": {"runtime_type": "oci"},
+        "crun": {"runtime_path": "/usr/libexec/crio/crun", "monitor_path": "/usr/libexec/crio/conmon"},
+    }
+    data = {"crio": {"runtime": {"default_runtime": default, "runtimes": runtimes}}}
+
+    found = runtime_config.crio_low_levels(data, Wanted("nvidia", BINARY))
+
+    assert [low.program for low in found] == programs
+    assert runtime_config.crio_low_levels({}, Wanted("nvidia", BINARY)) == []
+
+
 def test_crio_has_no_switch_for_cdi() -> None:
     with pytest.raises(ConfigError, match="cdi"):
         present("", Wanted("nvidia", BINARY, cdi=True), "crio")

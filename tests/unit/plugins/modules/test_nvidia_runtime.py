@@ -413,6 +413,63 @@ def test_what_crio_would_not_start_with_is_not_written(node: Node) -> None:
     assert not any("restart" in line for line in node.log())
 
 
+CRIO_OF_ITS_PACKAGES = """
+[crio.runtime]
+default_runtime = "crun"
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/libexec/crio/crun"
+runtime_type = ""
+monitor_path = "/usr/libexec/crio/conmon"
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/libexec/crio/runc"
+monitor_path = "/usr/libexec/crio/conmon"
+"""
+
+
+def test_crio_whose_programs_are_not_on_path(node: Node) -> None:
+    options = crio_options(node) | toolkit_options(node)
+    config, toolkit, said = Path(options["config_path"]), node.root / "toolkit.toml", node.root / "said.toml"
+    toolkit.write_text('[nvidia-container-runtime]\nruntimes = ["runc", "crun"]\n')
+    before = toolkit.read_bytes()
+    said.write_text(CRIO_OF_ITS_PACKAGES)
+    node.command("crio", f'[ "$*" = config ] && exec cat {said}; exit 0')
+    node.command("runc", "")
+
+    assert node.run(check=True, **options)["changed"]
+    node.run(**options)
+
+    runtime = tomllib.loads(config.read_text())["crio"]["runtime"]["runtimes"]["nvidia"]
+    assert runtime["monitor_path"] == "/usr/libexec/crio/conmon", "CRI-O does not start without one"
+    runtimes = tomllib.loads(toolkit.read_text())["nvidia-container-runtime"]["runtimes"]
+    assert runtimes == ["/usr/libexec/crio/crun", "runc", "crun"]
+    said.write_text(CRIO_OF_ITS_PACKAGES.replace('"crun"', '"nvidia"', 1))
+    node.command("crio", f'[ "$*" = config ] && exec cat {said}; exit 0')
+    assert not node.run(**options)["changed"], "the default is now ours"
+
+    toolkit.write_text(toolkit.read_text() + "# a later hand\n")
+    node.run(state="absent", **options)
+    assert not config.exists()
+    assert toolkit.read_bytes() == before + b"# a later hand\n"
+
+
+def test_crio_whose_programs_the_toolkit_finds(node: Node) -> None:
+    options = crio_options(node) | toolkit_options(node)
+    said = CRIO_OF_ITS_PACKAGES.replace("/usr/libexec/crio", str(node.root / "bin"))
+    node.command("crio", f"[ \"$*\" = config ] && exec echo '{said}'; exit 0")
+    node.command("crun", "")
+
+    node.run(**options)
+
+    assert not (node.root / "toolkit.toml").exists()
+
+
+def test_what_crio_says_that_is_no_toml_is_not_heeded(node: Node) -> None:
+    options = crio_options(node) | toolkit_options(node)
+    node.command("crio", '[ "$*" = config ] && exec echo "]"; exit 0')
+
+    assert node.run(**options)["changed"]
+
+
 @pytest.fixture
 def k3s(node: Node) -> Node:
     """The machine with a k3s that writes containerd's configuration when it starts, as an agent."""
