@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import posixpath
 import re
 import traceback
 from dataclasses import dataclass, field
@@ -215,8 +216,33 @@ def systemd_cgroup_of(data: Mapping[str, Any], name: str, path: str) -> Any:  # 
     return _get(data, (*dialect.runtimes, _base(dialect, data, name), "options", "SystemdCgroup"))
 
 
-def plan_present(runtime: str, text: str, wanted: Wanted, owned: Owned, original: str | None, path: str) -> Plan:
-    """The file with the runtime in it. ``original`` is the text before our first change, None when not known."""
+def imports_of(text: str, path: str) -> list[str]:
+    """The files and patterns that containerd's file imports."""
+    found = parse("containerd", text, path).get("imports")
+    return [str(pattern) for pattern in found] if isinstance(found, list) else []
+
+
+def with_imports_from(text: str, path: str) -> str:
+    """A copy of containerd's file that imports the same from another directory."""
+    found = imports_of(text, path)
+    absolute = [posixpath.join(posixpath.dirname(path), pattern) for pattern in found]
+    return text if found == absolute else plan_values(text, {("imports",): absolute}, path).text
+
+
+def plan_present(
+    runtime: str,
+    text: str,
+    wanted: Wanted,
+    owned: Owned,
+    original: str | None,
+    path: str,
+    merged: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The file with the runtime in it.
+
+    ``original`` is the text before our first change, None when not known; ``merged`` is what containerd makes of the
+    file and of those it imports, None when it imports none.
+    """
     generator = _GENERATED.match(text)
     if runtime == "containerd" and generator:
         name = generator.group(1)
@@ -243,6 +269,9 @@ def plan_present(runtime: str, text: str, wanted: Wanted, owned: Owned, original
         fields[("monitor_path",)] = wanted.monitor
     for key in dialect.inherited:
         inherited = _get(base, key)
+        effective = inherited if merged is None else _effective(merged, wanted.name, key)
+        if bool(effective) != bool(inherited):
+            inherited = effective
         if inherited is not None:
             fields[key] = inherited
     if current is None:
@@ -357,6 +386,12 @@ def _base(dialect: _Dialect, data: Mapping[str, Any], name: str) -> str:
         if kind == dialect.fields.get(("runtime_type",)):
             return default
     return dialect.base
+
+
+def _effective(merged: Mapping[str, Any], name: str, key: Path) -> Any:  # noqa: ANN401
+    """A field of the runtime that one of that name is modelled on, in the merged configuration."""
+    dialect = _dialect("containerd", merged, "the merged configuration")
+    return _get(merged, (*dialect.runtimes, _base(dialect, merged, name), *key))
 
 
 def _removal(dialect: _Dialect, data: Mapping[str, Any], name: str, before: Mapping[str, Any]) -> list[Edit]:

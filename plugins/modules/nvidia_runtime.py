@@ -201,7 +201,7 @@ recovered:
 
 import os
 from dataclasses import replace
-from typing import Callable, Dict, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config
@@ -373,9 +373,25 @@ class NvidiaRuntime:
             record.originals[self.path] = current
         monitor = self.low_levels[0].monitor if self.low_levels else ""
         wanted = replace(self.wanted, monitor=monitor)
-        plan = runtime_config.plan_present(self.runtime, text, wanted, owned, self._original(record, text), self.path)
+        merged = None if current is None else self._merged(text)
+        plan = runtime_config.plan_present(
+            self.runtime, text, wanted, owned, self._original(record, text), self.path, merged
+        )
         record.owned = dict(vars(plan.owned))
         return FileChange(self.path, current, plan.text.encode()) if plan.edits else None
+
+    def _merged(self, text: str) -> Dict[str, Any] | None:
+        """What containerd makes of the file with those it imports. None where it imports none or cannot say."""
+        if self.name != "containerd" or not runtime_config.imports_of(text, self.path):
+            return None
+        copy = self.transaction.host.temporary(
+            runtime_config.with_imports_from(text, self.path).encode(), os.path.basename(self.path)
+        )
+        try:
+            said = self.transaction.host.run([*self._containerd(), "--config", copy, "config", "dump"], timeout=30)
+            return runtime_config.parse("containerd", said, "the output of 'containerd config dump'")
+        except (CommandError, runtime_config.ConfigError):
+            return None
 
     def _absent(self, record: Record, current: bytes | None) -> FileChange | None:
         if current is None:
@@ -538,6 +554,8 @@ class NvidiaRuntime:
                 self._validate_one(command, change.path, change.after)
 
     def _validate_one(self, command: list[str], path: str, candidate: bytes) -> None:
+        if self.runtime == "containerd":
+            candidate = runtime_config.with_imports_from(candidate.decode(), path).encode()
         copy = self.transaction.host.temporary(candidate, os.path.basename(path))
         try:
             out = self.transaction.host.run([word.replace("%s", copy) for word in command], timeout=30)
@@ -575,7 +593,8 @@ class NvidiaRuntime:
         if wrong:
             raise Refused(
                 f"with the new {self.path}, {wrong}, so nothing was changed: a file that its 'imports' names "
-                "overrides it; remove the runtime there"
+                "overrides it (to containerd before 2.0 all that is said of the same plugin); remove that there, or "
+                "set config_path to that file"
             )
 
 

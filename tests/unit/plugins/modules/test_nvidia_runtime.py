@@ -234,6 +234,54 @@ def test_a_containerd_that_answers_without_cri_is_not_ready(node: Node, listed: 
     assert node.config.read_bytes() == before
 
 
+def with_drop_in(node: Node, pattern: str) -> None:
+    """A containerd 2 that puts its drop-ins over the file, found as that file's ``imports`` say."""
+    node.config.write_text(f'imports = ["{pattern}"]\n' + node.config.read_text().replace("imports = []", ""))
+    drop_in = node.root / "conf.d" / "cgroup.toml"
+    drop_in.parent.mkdir()
+    table = f"[plugins.'{CRI}'.containerd.runtimes.runc.options]\nSystemdCgroup = "
+    drop_in.write_text(f"version = 3\n{table}false\n")
+    node.command(
+        "containerd",
+        f"""exec {sys.executable} - "$2" <<'END'
+import glob, os, sys, tomllib
+import tomlkit
+merged = tomllib.load(open(sys.argv[1], "rb"))
+def merge(to, from_):
+    for key, value in from_.items():
+        to[key] = merge(to.get(key, {{}}), value) if isinstance(value, dict) else value
+    return to
+for pattern in merged["imports"]:
+    for path in glob.glob(os.path.join(os.path.dirname(sys.argv[1]), pattern)) or open(pattern):
+        merge(merged, tomllib.load(open(path, "rb")))
+print(tomlkit.dumps(merged))
+END""",
+    )
+
+
+@pytest.mark.parametrize("pattern", ["conf.d/*.toml", "{root}/conf.d/*.toml", "conf.d/cgroup.toml"])
+def test_the_cgroup_driver_of_a_drop_in_is_that_of_the_runtime(node: Node, pattern: str) -> None:
+    with_drop_in(node, pattern.format(root=node.root))
+    before = node.config.read_text()
+
+    result = node.run(default_runtime=True)
+
+    assert "msg" not in result
+    assert runtimes(node)["runtimes"]["nvidia"]["options"]["SystemdCgroup"] is False
+    assert runtimes(node)["runtimes"]["runc"]["options"]["SystemdCgroup"] is True
+    assert not node.run(default_runtime=True)["changed"]
+    assert not node.run(check=True, default_runtime=True)["changed"]
+    node.run(state="absent")
+    assert node.config.read_text() == before
+
+
+def test_a_containerd_that_cannot_read_its_file_is_said_to_refuse_ours(node: Node) -> None:
+    with_drop_in(node, "conf.d/*.toml")
+    (node.root / "conf.d" / "cgroup.toml").write_text("]")
+
+    assert "was refused, so nothing was changed" in node.run()["msg"]
+
+
 def test_a_killed_run_is_undone_by_the_next_which_then_succeeds(node: Node) -> None:
     waiting = node.root / "waiting"
     node.command("ctr", f"touch {waiting}; exit 1")
