@@ -160,10 +160,10 @@ EXAMPLES = r"""
     default_runtime: true
     cdi: true
 
-- name: Configure the containerd of another distribution
+- name: Configure the containerd of another distribution, by a drop-in that holds its version
   accel.kubernetes.nvidia_runtime:
     runtime: containerd
-    config_path: /etc/k0s/containerd.toml
+    config_path: /etc/k0s/containerd.d/nvidia.toml # begun as "version = 3", before k0s 1.36 as "version = 2"
     containerd_command: [/var/lib/k0s/bin/containerd]
     service: k0sworker
     ready: [k0s, ctr, version]
