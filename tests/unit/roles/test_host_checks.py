@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,32 @@ def test_where_kubelet_says_what_it_uses_is_read(evaluate: Evaluate, tmp_path: P
         "container_runtime", "__container_runtime_endpoint", DEBIAN, __container_runtime_kubelet=register
     )
     assert endpoint == "/run/crio/crio.sock"
+
+
+@pytest.mark.parametrize(
+    ("answer", "known"),
+    [
+        ('  "runtimes": {"nvidia": {"type": "io.containerd.runc.v2"}, "runc": {}}', True),
+        ('{"io.containerd.runc.v2":{"path":"runc"},"nvidia":{"path":"nvidia-container-runtime"}}', True),
+        ("[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia]", True),
+        ('[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]', True),
+        ("    [crio.runtime.runtimes.nvidia]", True),
+        ("nvidia runc\n", True),
+        # What stays when ours is gone: the template of microk8s, NVIDIA's operator, an image.
+        ('runtimes.nvidia-container-runtime.options]\n  BinaryName = "nvidia-container-runtime"', False),
+        ("[crio.runtime.runtimes.nvidia-cdi]\nruntime_path = '/usr/local/nvidia/toolkit/x'", False),
+        ('"sandboxImage": "nvcr.io/nvidia/pause"', False),
+    ],
+)
+def test_a_runtime_is_known_by_its_whole_name(evaluate: Evaluate, answer: str, known: bool) -> None:
+    pattern = evaluate("container_runtime", "__container_runtime_named", DEBIAN)
+    assert bool(re.search(pattern, answer)) == known
+
+
+def test_microk8s_is_asked_by_a_program_that_it_brings(evaluate: Evaluate) -> None:
+    given = {"__container_runtime_found": found(), "container_runtime_name": "microk8s"}
+    asked = evaluate("container_runtime", "__container_runtime_asked", DEBIAN, **given)
+    assert asked[0].startswith("/snap/microk8s/current/bin/")
 
 
 @pytest.mark.parametrize("root", ["", "/srv/a.b"])
