@@ -110,8 +110,9 @@ options:
   ready:
     description:
       - Command that succeeds once the restarted service answers. Repeated until O(timeout).
-      - By default C(docker version), or C(crictl info) by CRI-O's socket. For containerd, also that of a distribution,
-        C(ctr plugins ls) has to show that the CRI plugin runs, because containerd answers without it.
+      - By default C(docker version), or C(crictl info) by CRI-O's socket, without crictl C(crio status info). For
+        containerd, also that of a distribution, C(ctr plugins ls) has to show that the CRI plugin runs, because
+        containerd answers without it.
       - An empty list waits for nothing.
     type: list
     elements: str
@@ -236,6 +237,10 @@ READY = {
     # By its endpoint: crictl's default is the first socket that answers, as a containerd beside it does.
     "crio": ["crictl", "--runtime-endpoint", "unix:///run/crio/crio.sock", "info"],
 }
+READY_WITHOUT_CRICTL = {
+    # What kubeadm 1.32 and newer no longer bring, CRI-O has a command for since 1.28.
+    "crio": ["crio", "status", "info"],
+}
 CTR = {
     "containerd": ["ctr"],
     "k3s": ["k3s", "ctr"],
@@ -312,7 +317,7 @@ class NvidiaRuntime:
         unit = self._unit() if params["service"] is None else params["service"]
         if not unit:
             return Service()
-        ready = READY.get(self.name) if params["ready"] is None else params["ready"]
+        ready = self._ready() if params["ready"] is None else params["ready"]
         watch: Watch | None = None
         if ready is None:
             watch = cri_watch(CTR[self.name])
@@ -320,6 +325,11 @@ class NvidiaRuntime:
             watch = command_watch(ready)
         reset = ["systemctl", "reset-failed", unit]
         return Service(["systemctl", "restart", unit], watch, params["timeout"] or 60, reset)
+
+    def _ready(self) -> list[str] | None:
+        if self.name in READY_WITHOUT_CRICTL and Host(self.module).find("crictl") is None:
+            return READY_WITHOUT_CRICTL[self.name]
+        return READY.get(self.name)
 
     def _unit(self) -> str:
         return str(UNITS[self.name][0])

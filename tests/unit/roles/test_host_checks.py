@@ -114,6 +114,22 @@ def test_a_runtime_is_known_by_its_whole_name(evaluate: Evaluate, answer: str, k
     assert bool(re.search(pattern, answer)) == known
 
 
+@pytest.mark.parametrize("crictl", [True, False])
+def test_containerd_is_asked_with_and_without_crictl(evaluate: Evaluate, tmp_path: Path, crictl: bool) -> None:
+    given = {"__container_runtime_found": found(CONTAINERD), "__container_runtime_kubelet": {}}
+    asked = evaluate("container_runtime", "__container_runtime_asked", DEBIAN, **given)
+    for name in ["crictl", "containerd"] if crictl else ["containerd"]:
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+
+    said = subprocess.run(
+        ["/bin/sh", *asked[1:]], capture_output=True, text=True, check=True, env={"PATH": str(tmp_path)}
+    )
+
+    by_crictl = "crictl --runtime-endpoint unix:///run/containerd/containerd.sock info\n"
+    assert said.stdout == (by_crictl if crictl else f"containerd --config {CONTAINERD} config dump\n")
+
+
 def test_microk8s_is_asked_by_a_program_that_it_brings(evaluate: Evaluate) -> None:
     given = {"__container_runtime_found": found(), "container_runtime_name": "microk8s"}
     asked = evaluate("container_runtime", "__container_runtime_asked", DEBIAN, **given)

@@ -511,6 +511,15 @@ def test_crio_whose_programs_the_toolkit_finds(node: Node) -> None:
     assert not (node.root / "toolkit.toml").exists()
 
 
+def test_crio_without_crictl_is_asked_by_its_own_command(node: Node) -> None:
+    options = crio_options(node)
+    (node.root / "bin" / "crictl").unlink()
+
+    assert node.run(**options)["changed"]
+
+    assert "crio status info" in node.log()
+
+
 def test_what_crio_says_that_is_no_toml_is_not_heeded(node: Node) -> None:
     options = crio_options(node) | toolkit_options(node)
     node.command("crio", '[ "$*" = config ] && exec echo "]"; exit 0')
