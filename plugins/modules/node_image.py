@@ -13,7 +13,7 @@ description:
     pins it, so that kubelet does not remove it when the disk fills up.
   - Does nothing when the node has the image with that digest under that name.
   - Other images of the same repository are unpinned. They stay for the pods that were started with them.
-  - CRI-O is not served. Push the image to a registry for it.
+  - CRI-O is not served and, where O(runtime) is V(auto), refused. Push the image to a registry for it.
 options:
   state:
     description: V(absent) removes all images of the repository.
@@ -46,13 +46,13 @@ options:
   command:
     description:
       - The runtime's client and its first arguments, as V([k3s, ctr]).
-      - By default C(ctr), else C(k3s ctr), or C(docker).
+      - By default C(ctr), also that of RKE2 or microk8s, else C(k3s ctr), or C(docker).
     type: list
     elements: str
   socket:
     description:
       - The runtime's socket. By default F(/run/k3s/containerd/containerd.sock) where that is, which K3s and RKE2 have,
-        and otherwise the client's own.
+        or F(/var/snap/microk8s/common/run/containerd.sock), and otherwise the client's own.
     type: path
 extends_documentation_fragment:
   - accel.kubernetes.attributes
@@ -120,8 +120,10 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.node_images impor
 )
 
 CRI_DOCKERD = "/run/cri-dockerd.sock"
-K3S_SOCKET = "/run/k3s/containerd/containerd.sock"
-RKE2_BINARIES = "/var/lib/rancher/rke2/bin"
+CRIO = "/run/crio/crio.sock"
+SOCKETS = ("/run/k3s/containerd/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock")
+"""Of containerds that come with their Kubernetes, whose kubelet uses no other."""
+BINARIES = ["/var/lib/rancher/rke2/bin", "/snap/microk8s/current/bin"]
 
 
 class NodeImage:
@@ -160,16 +162,23 @@ class NodeImage:
         kind, socket, command = (self.params[key] for key in ("runtime", "socket", "command"))
         if kind == "docker" or (kind == "auto" and os.path.exists(CRI_DOCKERD)):
             return Docker(self._call, [*(command or ["docker"]), *(["--host", f"unix://{socket}"] if socket else [])])
+        bundled = [path for path in SOCKETS if os.path.exists(path)]
+        unnamed = kind == "auto" and not (bundled or command or socket)
+        if unnamed and self.params["state"] == "present" and os.path.exists(CRIO):
+            raise NodeImageError(
+                f"this node has CRI-O ({CRIO} exists), which takes no image from an archive; push the image to a "
+                "registry, or say by 'runtime' what else kubelet uses here"
+            )
         if not command:
             command = ["ctr"]
-            if not self.module.get_bin_path("ctr", opt_dirs=[RKE2_BINARIES]) and self.module.get_bin_path("k3s"):
+            if not self.module.get_bin_path("ctr", opt_dirs=BINARIES) and self.module.get_bin_path("k3s"):
                 command = ["k3s", "ctr"]
-        if not socket and os.path.exists(K3S_SOCKET):
-            socket = K3S_SOCKET
+        if not socket and bundled:
+            socket = bundled[0]
         return Containerd(self._call, [*command, *(["--address", socket] if socket else [])])
 
     def _call(self, command: Sequence[str]) -> str:
-        program = self.module.get_bin_path(command[0], opt_dirs=[RKE2_BINARIES])
+        program = self.module.get_bin_path(command[0], opt_dirs=BINARIES)
         if program is None:
             raise NodeImageError(
                 f"there is no {command[0]} here to ask the container runtime with; see 'runtime' and 'command'"
