@@ -412,6 +412,8 @@ class NvidiaRuntime:
             after = record.originals[self.path]
         else:
             text = text_of(current, self.path)
+            if name not in text and not owned.name:
+                return None  # also of a file that could not be edited, and without tomlkit
             plan = runtime_config.plan_absent(self.runtime, text, name, owned, self._original(record, None), self.path)
             if not plan.edits:
                 return None

@@ -333,6 +333,18 @@ def test_before_tomlkit_is_installed_a_file_that_cannot_be_edited_is_found_in_ch
 
 
 @pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("text", ["version = 3\n", "version = 1\n", 'version = 2\ndisabled_plugins = ["cri"]\n', "]"])
+def test_from_a_file_without_the_runtime_nothing_is_taken(node: Node, text: str, check: bool) -> None:
+    node.config.write_text(text)
+
+    result = without_tomlkit(node, state="absent", check=check)
+
+    assert "msg" not in result
+    assert not result["changed"]
+    assert node.config.read_text() == text
+
+
+@pytest.mark.parametrize("check", [True, False])
 @pytest.mark.parametrize("place", ["backup_dir", "config_path"])
 def test_a_place_without_room_is_found_before_anything_changes(node: Node, place: str, check: bool) -> None:
     before = node.config.read_bytes()
