@@ -79,6 +79,11 @@ def test_the_repository_of_each_system(evaluate: Evaluate, system: str, architec
     assert url == f"https://developer.download.nvidia.com/compute/cuda/repos/{expected}"
 
 
+@pytest.mark.parametrize(("system", "key"), [("rocky9", "rhel9/x86_64/D42D0685.pub"), ("alma10", "CDF6BA43.pub")])
+def test_the_key_is_the_one_that_the_repository_has(evaluate: Evaluate, system: str, key: str) -> None:
+    assert evaluate("driver", "__driver_repo_key", facts(system)).endswith(f"/{key}")
+
+
 @pytest.mark.parametrize(
     ("devices", "variables", "expected"),
     [
