@@ -1,9 +1,10 @@
 # shellcheck shell=sh
-# Prints what keeps packages from being installed, one "unreachable|missing|candidate|says VALUE" a line; nothing when they can be.
-# resolve.sh deb|rpm NAME...
+# Prints what keeps packages from being installed, one "unreachable|missing|pending|candidate|says VALUE" a line; nothing when they can be.
+# resolve.sh deb|rpm BRINGS NAME...
+# BRINGS are packages that bring repositories, one word. One that is pending is not there yet: what is missing may come with it.
 # Asks the package sources anew, with lists in a directory of its own: the host stays as it is.
-family=$1
-shift
+family=$1 brings=$2
+shift 2
 work=$(mktemp -d) || exit
 trap 'rm -rf "$work"' EXIT
 chmod 0755 "$work" # apt downloads as a user of its own
@@ -44,4 +45,9 @@ rpm() {
     esac
   done
 }
-"$family" "$@" | sort -u
+pending() {
+  for name in $brings; do
+    dpkg-query -s "$name" >/dev/null 2>&1 || command rpm -q "$name" >/dev/null 2>&1 || echo "pending $name"
+  done
+}
+{ "$family" "$@"; pending; } | sort -u
