@@ -171,3 +171,34 @@ ls /etc/yum.repos.d
 grep stream /etc/dnf/modules.d/nvidia-driver.module
 """)
     assert left == ["theirs.repo", "stream="]
+
+
+FABRIC = """
+- hosts: localhost
+  connection: local
+  vars:
+    ansible_python_interpreter: /usr/bin/python3
+    driver_fabricmanager: always
+  tasks:
+    - ansible.builtin.set_fact:
+        __driver_observation: {stdout: '{"installed": "580.105.08", "fabric_manager": "580.95.05"}'}
+    - ansible.builtin.include_role: {name: accel.kubernetes.driver, tasks_from: fabricmanager}
+"""
+
+
+def test_a_fabric_manager_that_we_hold_follows_its_driver(host: Host, tmp_path: Path) -> None:
+    book = tmp_path / "book.yml"
+    book.write_text(FABRIC)
+    (version,) = host(f"""{DRIVER}
+package nvidia-fabricmanager 580.95.05-1
+apt-mark hold nvidia-fabricmanager >&2
+sed -i s/580.95.05/580.105.08/ /var/tmp/nvidia-fabricmanager/DEBIAN/control
+dpkg-deb --root-owner-group --build /var/tmp/nvidia-fabricmanager >&2
+cd /var/tmp
+apt-ftparchive packages nvidia-fabricmanager.deb >Packages 2>&2 || dpkg-scanpackages -m . >Packages
+echo 'deb [trusted=yes] file:/var/tmp ./' >/etc/apt/sources.list
+apt-get update >&2
+play {book}
+dpkg-query -W -f '${{Version}}\\n' nvidia-fabricmanager
+""")
+    assert version == "580.105.08-1"

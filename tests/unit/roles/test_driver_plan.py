@@ -459,6 +459,12 @@ def test_what_can_work_is_not_refused(
             "nvidia-fabricmanager-580=580.95.05-*",
         ),
         ("rocky9", observed(H100, nvswitch=True, installed="580.95.05"), {}, "nvidia-fabricmanager-580.95.05"),
+        (
+            "rocky9",
+            observed(H100, nvswitch=True, installed="570.195.03"),
+            {"driver_branch": "570"},
+            "nvidia-fabric-manager-570.195.03",
+        ),
     ],
 )
 def test_the_fabric_manager_has_the_drivers_version(
