@@ -202,3 +202,33 @@ play {book}
 dpkg-query -W -f '${{Version}}\\n' nvidia-fabricmanager
 """)
     assert version == "580.105.08-1"
+
+
+PACKAGES = """
+- hosts: localhost
+  connection: local
+  vars:
+    ansible_python_interpreter: /usr/bin/python3
+    driver_repo_setup: false
+    driver_prerequisite_packages: []
+    driver_kernel_module_type: open
+    driver_hold: false
+    driver_branch: "570"
+  tasks:
+    - ansible.builtin.setup: {gather_subset: [min]}
+    - ansible.builtin.include_role: {name: accel.kubernetes.driver, tasks_from: observe}
+    - ansible.builtin.include_role: {name: accel.kubernetes.driver, tasks_from: install_packages}
+"""
+
+
+def test_a_driver_that_nobody_asked_for_is_refused(host: Host, tmp_path: Path) -> None:
+    book = tmp_path / "book.yml"
+    book.write_text(PACKAGES)
+    said = host(f"""{DRIVER}
+package nvidia-open-570 580.95.05-1
+printf '#!/bin/sh\\n[ "$4" != version ] || echo 580.95.05\\n' >/usr/bin/modinfo
+chmod 0755 /usr/bin/modinfo
+if play {book} 2>/var/tmp/said; then exit 1; fi
+grep fatal: /var/tmp/said
+""")
+    assert "570 was asked for, and the package sources brought 580.95.05" in " ".join(said)

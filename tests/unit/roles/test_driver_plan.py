@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from .conftest import Evaluate
+from .conftest import ROLES, Evaluate
 
 H100, V100, B200, T4, K80, B300, GH200, L4 = (
     *("0x2330", "0x1db1", "0x2901", "0x1eb8"),
@@ -392,6 +393,18 @@ RUNFILE = {"driver_method": "runfile", "driver_runfile": URL, "driver_runfile_sh
         ),
         ("debian12", observed(H100, nouveau=True), {}, "set driver_reboot=auto"),
         (
+            "rocky9",
+            observed(H100, installed="590.48.01"),
+            {},
+            "590.48.01 is installed, and packages do not go back to 580; run the playbook uninstall",
+        ),
+        (
+            "debian12",
+            observed(H100, installed="580.105.08"),
+            {"driver_version": "580.95.05"},
+            "packages do not go back to 580.95.05;",
+        ),
+        (
             "debian12",
             observed(H100, nouveau=True),
             {"driver_reboot": "auto", "ansible_connection": "local"},
@@ -415,6 +428,9 @@ def test_what_cannot_work_is_refused_with_its_remedy(
         (observed(H100, dgx=True, loaded="580.1"), {"driver_method": "none"}),
         (observed(H100, nouveau=True), {"driver_reboot": "auto"}),
         (observed(H100), RUNFILE),
+        (observed(H100, installed="590.48.01"), RUNFILE),
+        (observed(H100, installed="580.95.05"), {"driver_branch": "590"}),
+        (observed(H100, installed="580.95.05"), {"driver_version": "580.105.08"}),
         (
             observed(H100, secure_boot=True),
             RUNFILE | {"driver_module_signing_secret_key": "/k", "driver_module_signing_public_key": "/p"},
@@ -599,3 +615,8 @@ def test_a_runfile_on_the_controller_is_found(evaluate: Evaluate, tmp_path: Path
     runfile.touch()
     given = {"driver_method": "runfile", "driver_runfile": str(runfile)}
     assert problems(evaluate, "openeuler", observed(H100), **given) == []
+
+
+def test_one_kernel_module_gives_way_to_the_other_on_an_rpm_system() -> None:
+    tasks = yaml.safe_load((ROLES / "driver/tasks/install_repo_rpm.yml").read_text())
+    assert [task["ansible.builtin.dnf"]["allowerasing"] for task in tasks if "ansible.builtin.dnf" in task] == [True]
