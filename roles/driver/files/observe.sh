@@ -36,17 +36,17 @@ of_module() {
   done
 }
 # Installed packages that make up a driver, one "want name version maintainer" a line. Their versions begin with a branch, as those of the
-# container toolkit and of CUDA do not.
+# container toolkit and of CUDA do not, or are those of the kernel that Ubuntu built modules for.
 deb_packages() {
   dpkg-query -W -f '${db:Status-Want} ${db:Status-Status} ${Package} ${Version} ${Maintainer}\n' \
-    'nvidia-*' 'libnvidia-*' 'libcuda1*' 'cuda-drivers*' 'linux-modules-nvidia-*' 'firmware-nvidia-*' 2>/dev/null |
+    'nvidia-*' 'libnvidia-*' 'libcuda1*' 'cuda-drivers*' 'linux-*-nvidia-*' 'firmware-nvidia-*' 2>/dev/null |
     awk '$2 == "installed" { $2 = ""; print }'
 }
 rpm_packages() {
   rpm -qa --qf 'install %{NAME} %{VERSION} %{VENDOR}\n' 'nvidia-*' 'libnvidia-*' 'kmod-nvidia-*' 'akmod-nvidia*' 'cuda-drivers*' 2>/dev/null
 }
 found=$(deb_packages; rpm_packages)
-packages=$(printf '%s\n' "$found" | awk '$3 ~ /^([0-9]+:)?[0-9][0-9][0-9][.][0-9]/ && $2 !~ /-pinning-/')
+packages=$(printf '%s\n' "$found" | awk '($3 ~ /^([0-9]+:)?[0-9][0-9][0-9][.][0-9]/ && $2 !~ /-pinning-/) || $2 ~ /^linux-(modules|objects|signatures)-nvidia-/')
 vendor() { # who built the packages
   [ -n "$packages" ] || return
   if printf %s "$packages" | grep -qiE 'nvidia corporation|@nvidia[.]com| nvidia$'; then printf nvidia; else printf distribution; fi

@@ -24,8 +24,9 @@ deb() {
   sed -n "s/^E: Unable to locate package \(.*\)/missing \1/p; s/^E: Package '\(.*\)' has no installation candidate/missing \1/p" "$work/said"
   sed -n '/^E: Unable to locate\|has no installation candidate\|find any package by/d; s/^E: /says /p; s/^ \(.* : Depends: .*\)/says \1/p' "$work/said"
   for name; do
-    case $name in linux-headers-*)
-      ask_apt apt-cache search --names-only '^linux-headers-[0-9]' | sed -n 's/^\([^ ]*\) .*/candidate \1/p' | grep -v -e '-common' | sort -V | tail -n 6
+    case $name in linux-*-[0-9]*.[0-9]*)
+      of_kernels=$(printf %s "$name" | sed 's/-[0-9]*[.][0-9].*//')
+      ask_apt apt-cache search --names-only "^$of_kernels-[0-9]+[.]" | sed -n 's/^\([^ ]*\) .*/candidate \1/p' | grep -v -e '-common' | sort -V | tail -n 6
       ;;
     esac
   done

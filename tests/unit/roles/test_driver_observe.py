@@ -125,6 +125,22 @@ def test_packages_are_told_apart_by_who_built_them(eight: Path) -> None:
     assert seen["pinning"] == ["nvidia-driver-pinning-580"]
 
 
+UBUNTU = """\
+install installed linux-modules-nvidia-580-server-open-6.8.0-90-generic 6.8.0-90.91 Canonical <kernel@ubuntu.com>
+install installed linux-objects-nvidia-580-server-open-6.8.0-90-generic 6.8.0-90.91 Canonical <kernel@ubuntu.com>
+install installed nvidia-utils-580-server 580.95.05-0ubuntu0.24.04.3 Ubuntu <ubuntu-devel@lists.ubuntu.com>
+"""
+
+
+def test_modules_that_came_built_belong_to_the_driver(eight: Path) -> None:
+    seen = _observe(eight, dpkg_query=f"cat <<'EOF'\n{UBUNTU}EOF")
+    assert [name.split("-nvidia-")[0] for name in seen["packages"]] == [
+        "linux-modules",
+        "linux-objects",
+        "nvidia-utils-580-server",
+    ]
+
+
 def test_packages_of_an_rpm_system(eight: Path) -> None:
     lock = eight / "etc/dnf/plugins/versionlock.list"
     lock.parent.mkdir(parents=True)

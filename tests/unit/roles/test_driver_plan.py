@@ -122,6 +122,7 @@ def test_the_kernel_module_fits_the_gpus(
             "ubuntu2404",
             {"driver_dkms": False},
             [
+                "linux-modules-nvidia-580-server-open-6.8.0-90-generic",
                 "linux-modules-nvidia-580-server-open-generic",
                 "nvidia-headless-no-dkms-580-server-open",
                 "nvidia-utils-580-server",
@@ -495,6 +496,8 @@ def test_the_fabric_manager_has_the_drivers_version(
     [
         ("debian12", {"packages": ["nvidia-smi", "libcuda1"], "held": ["libcuda1"]}, ["nvidia-smi"]),
         ("debian12", {"packages": ["nvidia-smi"], "held": ["nvidia-smi"]}, []),
+        # The modules of a kernel to come must be free to come with it.
+        ("ubuntu2404", {"packages": ["linux-modules-nvidia-580-server-generic", "nvidia-smi"]}, ["nvidia-smi"]),
         ("rocky9", {"packages": ["nvidia-driver-cuda"]}, ["nvidia-driver-cuda"]),
         ("rocky9", {"packages": ["nvidia-driver-cuda"], "held": ["nvidia-driver-cuda-3:580.1-1.el9.*"]}, []),
     ],
@@ -570,6 +573,14 @@ def test_all_that_an_installation_needs_can_be_had(evaluate: Evaluate) -> None:
             " linux-headers-6.1.0-56-amd64; boot one of those kernels, name the kernel to build for",
         ),
         (["missing nvidia-utils-615-server"], {}, "set driver_branch to one that the sources have"),
+        (
+            [
+                "missing linux-modules-nvidia-580-server-6.8.0-45-generic",
+                "candidate linux-modules-nvidia-580-server-6.8.0-90-generic",
+            ],
+            {},
+            "which has linux-modules-nvidia-580-server-6.8.0-90-generic; boot one of those kernels",
+        ),
         (
             ["unreachable Failed to fetch http://mirror.example/ Connection refused", "missing dkms"],
             {},

@@ -63,3 +63,31 @@ def test_what_no_further_repository_brings_is_missing_at_once(evaluate: Evaluate
 def test_repositories_are_asked_for_too(evaluate: Evaluate) -> None:
     wanted = evaluate("driver", "__driver_wanted", facts("rocky9"), __driver_observation=observed("0x2330"))
     assert {"epel-release", "dkms"} <= {*wanted}
+
+
+APT = """\
+#!/bin/sh
+case " $* " in
+  *" search --names-only ^linux-modules-nvidia-580-server-"*)
+    echo "linux-modules-nvidia-580-server-6.8.0-90-generic - built";;
+  *" install "*) echo "E: Unable to locate package linux-modules-nvidia-580-server-6.8.0-45-generic"; exit 100;;
+esac
+"""
+
+
+def test_the_kernels_with_modules_that_came_built_are_named(tmp_path: Path) -> None:
+    for name in ("apt-get", "apt-cache"):
+        (tmp_path / name).write_text(APT)
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-s", "deb", "", "linux-modules-nvidia-580-server-6.8.0-45-generic", "nvidia-utils-580-server"],
+        input=(ROLES / "driver/files/resolve.sh").read_text(),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+    )
+    assert done.stdout.splitlines() == [
+        "candidate linux-modules-nvidia-580-server-6.8.0-90-generic",
+        "missing linux-modules-nvidia-580-server-6.8.0-45-generic",
+    ]
