@@ -126,13 +126,19 @@ def test_the_kernel_module_fits_the_gpus(
                 "linux-modules-nvidia-580-server-open-generic",
                 "nvidia-headless-no-dkms-580-server-open",
                 "nvidia-utils-580-server",
+                "nvidia-modprobe",
             ],
         ),
         (
             "__driver_packages_distro",
             "ubuntu2404",
             {},
-            ["nvidia-dkms-580-server-open", "nvidia-headless-580-server-open", "nvidia-utils-580-server"],
+            [
+                "nvidia-dkms-580-server-open",
+                "nvidia-headless-580-server-open",
+                "nvidia-utils-580-server",
+                "nvidia-modprobe",
+            ],
         ),
     ],
 )
