@@ -129,6 +129,12 @@ package() {
   dpkg-deb --root-owner-group --build /var/tmp/$1 >&2
   dpkg -i /var/tmp/$1.deb >&2
 }
+index() {
+  for file; do
+    dpkg-deb --field $file
+    printf 'Filename: ./%s\\nSize: %s\\nSHA256: %s\\n\\n' $file $(stat -c %s $file) $(sha256sum $file | cut -d ' ' -f 1)
+  done >Packages
+}
 """
 
 
@@ -195,7 +201,7 @@ apt-mark hold nvidia-fabricmanager >&2
 sed -i s/580.95.05/580.105.08/ /var/tmp/nvidia-fabricmanager/DEBIAN/control
 dpkg-deb --root-owner-group --build /var/tmp/nvidia-fabricmanager >&2
 cd /var/tmp
-apt-ftparchive packages nvidia-fabricmanager.deb >Packages 2>&2 || dpkg-scanpackages -m . >Packages
+index nvidia-fabricmanager.deb
 echo 'deb [trusted=yes] file:/var/tmp ./' >/etc/apt/sources.list
 apt-get update >&2
 play {book}
@@ -232,3 +238,37 @@ if play {book} 2>/var/tmp/said; then exit 1; fi
 grep fatal: /var/tmp/said
 """)
     assert "570 was asked for, and the package sources brought 580.95.05" in " ".join(said)
+
+
+MIRROR = """
+. /etc/os-release
+mirror=/var/tmp/mirror/debian$VERSION_ID/x86_64
+keyring=/var/tmp/cuda-keyring
+mkdir -p $mirror $keyring/usr/share/keyrings $keyring/etc/apt/sources.list.d
+: >$keyring/usr/share/keyrings/cuda-archive-keyring.gpg
+echo "deb [trusted=yes] https://developer.download.nvidia.com/compute/cuda/repos/debian$VERSION_ID/x86_64/ /" \
+  >$keyring/etc/apt/sources.list.d/cuda-debian$VERSION_ID-x86_64.list
+package cuda-keyring 1.1-1
+dpkg --purge cuda-keyring >&2
+mv /var/tmp/cuda-keyring.deb $mirror/cuda-keyring_1.1-1_all.deb
+package nvidia-open-570 570.195.03-1
+dpkg --purge nvidia-open-570 >&2
+mv /var/tmp/nvidia-open-570.deb $mirror
+cd $mirror
+index *.deb
+"""
+
+
+def test_a_mirror_is_where_the_packages_come_from(host: Host, tmp_path: Path) -> None:
+    book = tmp_path / "book.yml"
+    variables = "repo_baseurl: file:///var/tmp/mirror\n    driver_etc_dir: /etc\n"
+    text = PACKAGES.replace("repo_setup: false\n", variables).replace("install_packages", "install_repo_deb")
+    book.write_text(text)
+    left = host(f"""{DRIVER}{MIRROR}
+play {book}
+play {book}
+dpkg-query -W -f '${{Version}}\\n' nvidia-open-570
+sed 's/.*] //' /etc/apt/sources.list.d/cuda-*
+""")
+    assert left[0] == "570.195.03-1"
+    assert left[1].startswith("file:///var/tmp/mirror/debian")
