@@ -312,7 +312,7 @@ RUNFILE = {"driver_method": "runfile", "driver_runfile": URL, "driver_runfile_sh
             "and this would install 535; set driver_method to repo or runfile with another branch.",
         ),
         (
-            "ubuntu2404",
+            "rocky9",
             observed(L4),
             {"driver_version": "470.256.02", "driver_branch": "470"},
             "set driver_branch and driver_version to another branch",
@@ -399,6 +399,12 @@ RUNFILE = {"driver_method": "runfile", "driver_runfile": URL, "driver_runfile_sh
             "set driver_kernel_module_type=open",
         ),
         ("debian12", observed(H100, nouveau=True), {}, "set driver_reboot=auto"),
+        (
+            "ubuntu2404",
+            observed(H100),
+            {"driver_version": "570.133.20"},
+            "driver_version is 570.133.20, and apt has packages to keep to a version from branch 580 on; unset it",
+        ),
         (
             "rocky9",
             observed(H100, installed="590.48.01"),
