@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -272,3 +276,24 @@ sed 's/.*] //' /etc/apt/sources.list.d/cuda-*
 """)
     assert left[0] == "570.195.03-1"
     assert left[1].startswith("file:///var/tmp/mirror/debian")
+
+
+def test_an_installer_from_a_server_is_tried_and_run(host: Host, tmp_path: Path) -> None:
+    installer = tmp_path / "NVIDIA-Linux-x86_64-580.95.05.run"
+    installer.write_text("[ $1 = --check ] || echo $* >/var/tmp/run\n")
+    serve = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        book = tmp_path / "book.yml"
+        book.write_text(PACKAGES.replace("install_packages", "install_runfile"))
+        play = f"play {book} -e driver_method=runfile"
+        play += f" -e driver_runfile=http://127.0.0.1:{server.server_port}/{installer.name}"
+        play += f" -e driver_runfile_sha256={hashlib.sha256(installer.read_bytes()).hexdigest().upper()}"
+        said = host(f"""
+{play} --check
+ls /var/lib/accel-kubernetes /var/tmp/run 2>&1 | grep -c 'No such file'
+{play}
+cat /var/tmp/run
+""")
+        server.shutdown()
+    assert said == ["2", "--silent --dkms --kernel-module-type=open"]

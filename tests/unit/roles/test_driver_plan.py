@@ -163,6 +163,13 @@ def test_headers_are_those_of_the_running_kernel(evaluate: Evaluate, system: str
             {"driver_kernel_module_type": "open"},
             ["--silent", "--dkms", "--kernel-module-build-directory=kernel-open"],
         ),
+        ("NVIDIA-Linux-x86_64-535.2.run", {"loaded": "535.1"}, {}, ["--silent", "--dkms"]),
+        (
+            "NVIDIA-Linux-x86_64-545.2.run",
+            {"loaded": "535.1"},
+            {},
+            ["--silent", "--dkms", "--allow-installation-with-running-driver"],
+        ),
         (
             "NVIDIA-Linux-x86_64-580.95.05.run",
             {"loaded": "570.1"},
