@@ -47,13 +47,16 @@ rpm_packages() {
 }
 found=$(deb_packages; rpm_packages)
 packages=$(printf '%s\n' "$found" | awk '($3 ~ /^([0-9]+:)?[0-9][0-9][0-9][.][0-9]/ && $2 !~ /-pinning-/) || $2 ~ /^linux-(modules|objects|signatures)-nvidia-/')
-vendor() { # who built the packages
+vendor() { # who built the packages; NVIDIA's specifications of its RPMs name no vendor, and whatever builds for a distribution does
   [ -n "$packages" ] || return
-  if printf %s "$packages" | grep -qiE 'nvidia corporation|@nvidia[.]com| nvidia$'; then printf nvidia; else printf distribution; fi
+  if printf %s "$packages" | grep -qiE 'nvidia corporation|@nvidia[.]com| nvidia$| [(]none[)]$'; then printf nvidia; else printf distribution; fi
 }
 held() {
   printf '%s\n' "$packages" | awk '$1 == "hold" { print $2 }'
-  [ -z "$packages" ] || sed -n 's/^\(nvidia[^#]*\|kmod-nvidia[^#]*\)$/\1/p' "$etc/dnf/plugins/versionlock.list" 2>/dev/null
+  # name-epoch:version-release.*
+  sed -n 's/^\([a-z][^#]*\)-[0-9]*:.*/\1/p' "$etc/dnf/plugins/versionlock.list" 2>/dev/null | while read -r name; do
+    printf '%s\n' "$packages" | awk -v name="$name" '$2 == name { print name }'
+  done
 }
 fabric_manager() { nv-fabricmanager --version 2>/dev/null | sed -n 's/.*[^0-9.]\([0-9]*\(\.[0-9][0-9]*\)\{1,\}\).*/\1/p' | head -n 1; }
 

@@ -144,10 +144,19 @@ def test_modules_that_came_built_belong_to_the_driver(eight: Path) -> None:
 def test_packages_of_an_rpm_system(eight: Path) -> None:
     lock = eight / "etc/dnf/plugins/versionlock.list"
     lock.parent.mkdir(parents=True)
-    lock.write_text("# Added lock\nnvidia-driver-cuda-3:580.95.05-1.el9.*\n")
+    lock.write_text("# Added lock\nnvidia-driver-cuda-3:580.95.05-1.el9.*\nnvidia-container-toolkit-0:1.18.1-1.*\n")
     seen = _observe(eight, rpm="echo 'install nvidia-driver-cuda 580.95.05 NVIDIA'")
     assert (seen["packages"], seen["vendor"]) == (["nvidia-driver-cuda"], "nvidia")
-    assert seen["held"] == ["nvidia-driver-cuda-3:580.95.05-1.el9.*"]
+    assert seen["held"] == ["nvidia-driver-cuda"]
+    lock.write_text("nvidia-container-toolkit-0:1.18.1-1.*\n")
+    assert _observe(eight, rpm="echo 'install nvidia-driver-cuda 580.95.05 NVIDIA'")["held"] == []
+
+
+@pytest.mark.parametrize(
+    ("vendor", "seen"), [("(none)", "nvidia"), ("NVIDIA Corporation", "nvidia"), ("RPM Fusion", "distribution")]
+)
+def test_rpms_that_name_no_vendor_are_nvidias(eight: Path, vendor: str, seen: str) -> None:
+    assert _observe(eight, rpm=f"echo 'install nvidia-driver-cuda 580.95.05 {vendor}'")["vendor"] == seen
 
 
 def test_a_host_without_packages(eight: Path) -> None:

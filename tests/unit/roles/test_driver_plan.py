@@ -518,7 +518,12 @@ def test_the_fabric_manager_has_the_drivers_version(
         # The modules of a kernel to come must be free to come with it.
         ("ubuntu2404", {"packages": ["linux-modules-nvidia-580-server-generic", "nvidia-smi"]}, ["nvidia-smi"]),
         ("rocky9", {"packages": ["nvidia-driver-cuda"]}, ["nvidia-driver-cuda"]),
-        ("rocky9", {"packages": ["nvidia-driver-cuda"], "held": ["nvidia-driver-cuda-3:580.1-1.el9.*"]}, []),
+        ("rocky9", {"packages": ["nvidia-driver-cuda"], "held": ["nvidia-driver-cuda"]}, []),
+        (
+            "rocky9",
+            {"packages": ["nvidia-driver-cuda", "nvidia-fabricmanager"], "held": ["nvidia-driver-cuda"]},
+            ["nvidia-fabricmanager"],
+        ),
     ],
 )
 def test_every_package_of_the_driver_is_held(
