@@ -249,7 +249,7 @@ def _mig_devices(nvml: Nvml, gpu: ctypes.c_void_p) -> list[Dict[str, str]]:
         try:
             nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, ctypes.c_uint(slot), ctypes.byref(handle))
         except NvmlError as error:
-            if error.code != _NOT_FOUND:  # nothing in this slot
+            if error.code not in (_NOT_FOUND, _INVALID_ARGUMENT):  # nothing in this slot
                 raise
             continue
         profile = nvml.text("nvmlDeviceGetName", handle).rpartition("MIG ")[2]

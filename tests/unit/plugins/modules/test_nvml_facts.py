@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import ctypes
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils import nvml
+from ansible_collections.accel.kubernetes.plugins.module_utils.nvml_library import Nvml, NvmlError
 
 import sim.nvml
 from sim.nvml import sysfs
@@ -192,3 +195,20 @@ def test_a_library_without_a_function_is_an_old_driver(read: Read, tmp_path: Pat
 
     assert nothing(facts)
     assert "is not in this driver" in facts["reason"]
+
+
+@pytest.mark.parametrize("code", [2, 6])  # older drivers call an empty slot an invalid argument
+def test_a_slot_without_a_mig_device_is_passed_over(code: int) -> None:
+    class OneOfTwo:
+        def number(self, _name: str, _gpu: object) -> int:
+            return 2
+
+        def call(self, name: str, _gpu: object, slot: ctypes.c_uint, _handle: object) -> None:
+            if slot.value == 1:
+                raise NvmlError(code, f"{name} failed")
+
+        def text(self, name: str, _handle: object) -> str:
+            return "NVIDIA H100 MIG 1g.10gb" if name == "nvmlDeviceGetName" else "MIG-1"
+
+    devices = nvml._mig_devices(cast(Nvml, OneOfTwo()), ctypes.c_void_p())
+    assert devices == [{"uuid": "MIG-1", "profile": "1g.10gb"}]
