@@ -84,6 +84,7 @@ cat <<JSON
   "gpus": [$(gpus)],
   "nvswitch": $(yes_if nvswitch),
   "loaded": "$(read_file "$sysfs/module/nvidia/version")",
+  "taint": "$(read_file "$sysfs/module/nvidia/taint")",
   "installed": "$(of_module version)",
   "license": "$(of_module license)",
   "vermagic": "$(of_module vermagic)",

@@ -43,7 +43,7 @@ def facts(system: str, architecture: str = "x86_64", kernel: str = "6.8.0-90-gen
 def observed(*devices: str, **seen: Any) -> dict[str, str]:
     """What the observation task would register."""
     gpus = [{"address": f"0000:{i:02x}:00.0", "device": device, "driver": ""} for i, device in enumerate(devices)]
-    texts = ("loaded", "installed", "license", "vermagic", "stream", "vendor", "fabric_manager")
+    texts = ("loaded", "taint", "installed", "license", "vermagic", "stream", "vendor", "fabric_manager")
     flags = (
         "nouveau",
         "blacklisted",
@@ -102,6 +102,20 @@ def test_the_kernel_module_fits_the_gpus(
 ) -> None:
     observation = observed(*devices)
     assert evaluate("driver", "__driver_module_type", {}, __driver_observation=observation, **variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "seen", "expected"),
+    [
+        (H100, {"installed": "580.95.05", "license": "NVIDIA"}, "proprietary"),
+        (H100, {"installed": "580.95.05", "license": "Dual MIT/GPL"}, "open"),
+        (H100, {"installed": "550.1", "license": "NVIDIA"}, "open"),
+        (B200, {"installed": "580.95.05", "license": "NVIDIA"}, "open"),
+    ],
+)
+def test_a_kernel_module_that_works_stays(evaluate: Evaluate, device: str, seen: dict[str, str], expected: str) -> None:
+    observation = observed(device, **seen)
+    assert evaluate("driver", "__driver_module_type", {}, __driver_observation=observation) == expected
 
 
 @pytest.mark.parametrize(
@@ -230,6 +244,9 @@ def test_the_installer_runs_only_for_a_difference(
         ({"loaded": "580.1", "installed": "580.1"}, False),
         ({"loaded": "580.1", "installed": "580.2"}, True),
         ({"nouveau": True}, True),
+        ({"loaded": "580.1", "installed": "580.1", "taint": "POE", "license": "NVIDIA"}, False),
+        ({"loaded": "580.1", "installed": "580.1", "taint": "OE", "license": "Dual MIT/GPL"}, False),
+        ({"loaded": "580.1", "installed": "580.1", "taint": "POE", "license": "Dual MIT/GPL"}, True),
     ],
 )
 def test_a_reboot_is_needed_when_the_loaded_driver_is_not_the_installed_one(
@@ -540,6 +557,8 @@ def test_every_package_of_the_driver_is_held(
         ({"installed": "580.95.05"}, {}, False, False),
         ({"installed": "570.1"}, {}, True, True),
         ({"installed": "580.95.05"}, {"driver_version": "580.99.01"}, True, True),
+        ({"installed": "580.95.05", "license": "NVIDIA"}, {}, False, False),
+        ({"installed": "580.95.05", "license": "NVIDIA"}, {"driver_kernel_module_type": "open"}, True, False),
         ({"installed": "535.309.01"}, {"driver_method": "distro"}, False, False),
         ({"installed": "580.95.05"}, RUNFILE, False, False),
         ({}, {"driver_method": "none"}, False, False),
