@@ -279,7 +279,12 @@ def _merge_extenders(
     keys = [key_of(extender) for extender in wanted]
     if len(set(keys)) != len(keys):
         raise ConfigError("two of the extenders given have the same url_prefix and managed_resources; merge them")
-    present = data.get("extenders") or []
+    present = data.get("extenders")
+    if present is None:
+        present = []
+    elif not present:
+        # What is added stands below then: beside a comment after [] it would be no YAML.
+        present.fa.set_block_style()
     yaml_text.discard(present, lambda item: key_of(item) in owned and key_of(item) not in keys)
     for extender in wanted:
         key = key_of(extender)
@@ -293,7 +298,7 @@ def _merge_extenders(
         for name, value in extender.items():
             if yaml_text.plain(found.get(name)) != value:
                 found[name] = value
-    if present and "extenders" not in data:
+    if present and data.get("extenders") is None:
         data["extenders"] = present
     if not present and "extenders" in data and "extenders" not in first:
         del data["extenders"]

@@ -57,6 +57,9 @@ def discard(items: list[Any], unwanted: Callable[[Any], bool]) -> None:
     for position in reversed(range(len(items))):
         if unwanted(items[position]):
             del items[position]
+    if not items and hasattr(items, "fa"):
+        # [] stands before a comment beside the key; below it, it would be no YAML.
+        items.fa.set_flow_style()
 
 
 def plain(value: object) -> Any:  # noqa: ANN401

@@ -77,6 +77,17 @@ def test_an_extender_given_again_replaces_the_old_one_in_place() -> None:
     assert after["extenders"] == [{**OURS, "filterVerb": "filter"}, last]
 
 
+@pytest.mark.parametrize("none", ["extenders: []", "extenders:", "extenders: null", "extenders: [] # none so far"])
+def test_extenders_come_where_a_list_without_any_was_written(none: str) -> None:
+    text = BARE + none + "\nparallelism: 8\n"
+
+    once = plan(text, Wanted([OURS]))
+
+    assert data_of(once) == {**data_of(text), "extenders": [OURS]}
+    assert ("# none so far" in once) == ("# none so far" in none)
+    assert not data_of(plan(once, Wanted(), owned_by(Wanted([OURS])), text))["extenders"]
+
+
 def test_what_others_added_to_a_matching_extender_of_theirs_stays() -> None:
     theirs = plan(BARE, Wanted([{**OURS, "httpTimeout": "5s"}]))
 
