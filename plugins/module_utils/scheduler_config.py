@@ -8,8 +8,9 @@ k8s.io/component-base/config/v1alpha1). kube-scheduler decodes strictly: one unk
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
 
@@ -97,6 +98,20 @@ _FIT_ARGS: Dict[str, Any] = {
 _FIT = "NodeResourcesFit"
 _DEFAULT_SCHEDULER = "default-scheduler"
 
+_TRUTHS = {"1": "true", "t": "true", "true": "true", "0": "false", "f": "false", "false": "false"}
+_CLIENT_FLAGS = {
+    "kube-api-content-type": ("contentType", r"[\w.+/;=-]+"),
+    "kube-api-qps": ("qps", r"-?\d+(\.\d+)?"),
+    "kube-api-burst": ("burst", r"-?\d+"),
+}
+_PROFILING_FLAGS = {
+    "profiling": ("enableProfiling", "|".join(_TRUTHS)),
+    "contention-profiling": ("enableContentionProfiling", "|".join(_TRUTHS)),
+}
+
+Flag = Callable[[str], "str | None"]
+"""The value of a flag of kube-scheduler, None when it is not given."""
+
 ExtenderKey = Tuple[str, FrozenSet[str]]
 
 
@@ -120,16 +135,36 @@ class Owned:
     binpack: FrozenSet[str] = frozenset()
 
 
-def base(kubeconfig: str, leader_elect: bool) -> str:
-    """A configuration that changes nothing: kube-scheduler ignores the flags for these fields once it has a file."""
+def base(kubeconfig: str, leader_elect: bool, flag: Flag = lambda _name: None) -> str:
+    """A configuration that changes nothing: kube-scheduler ignores the flags for these fields once it has a file.
+
+    Raises ConfigError for a flag whose value no file can hold.
+    """
     return (
         f"apiVersion: {API_VERSION}\n"
         "kind: KubeSchedulerConfiguration\n"
         "clientConnection:\n"
         f"  kubeconfig: {kubeconfig}\n"
-        "leaderElection:\n"
+        + "".join(f"  {line}\n" for line in _lines(_CLIENT_FLAGS, flag))
+        + "".join(f"{line}\n" for line in _lines(_PROFILING_FLAGS, flag))
+        + "leaderElection:\n"
         f"  leaderElect: {'true' if leader_elect else 'false'}\n"
     )
+
+
+def _lines(fields: Mapping[str, Tuple[str, str]], flag: Flag) -> list[str]:
+    lines = []
+    for name, (member, form) in fields.items():
+        value = flag(name)
+        if value is None:
+            continue
+        if not re.fullmatch(form, value, re.IGNORECASE):
+            raise ConfigError(
+                f"kube-scheduler's --{name} is {value}, which it ignores once it has a configuration, and no such "
+                "file can hold that: write its value there, or take it out"
+            )
+        lines.append(f"{member}: {_TRUTHS[value.lower()] if name in _PROFILING_FLAGS else value}")
+    return lines
 
 
 def key_of(extender: Mapping[str, Any]) -> ExtenderKey:

@@ -20,6 +20,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config 
 OUR_FILE = "zz-kube-accel.yaml"
 _ARGUMENTS = "kube-scheduler-arg"
 _MOUNTS = "kube-scheduler-extra-mount"
+_DEFAULTS = {"profiling": "false"}
+"""What both give kube-scheduler unless they are told otherwise (k3s, pkg/daemons/control), as far as we ask."""
 _HEADER = "# Written by accel.kubernetes. Settings of yours belong into another file.\n"
 
 
@@ -85,9 +87,9 @@ class Settings:
         self._units = units
 
     def flag(self, name: str) -> str | None:
-        """Value of one of kube-scheduler's arguments, None when it is not given."""
+        """Value of one of kube-scheduler's arguments, None when it has none."""
         ours = self._config if name == "config" else None
-        return _argument(self._arguments, name) or ours
+        return _argument(self._arguments, name) or ours or _DEFAULTS.get(name)
 
     def config_file(self) -> str | None:
         """Path of the file ``--config`` names, None without that argument."""

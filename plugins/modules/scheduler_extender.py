@@ -447,15 +447,16 @@ class SchedulerExtender:
             replace(self.distribution, directory=directory), _texts(settings), _texts(units)
         )
 
-    def _base(self, told: Told) -> str:
+    def _base(self, told: Told, flags: bool = True) -> str:
         leader_elect = told.flag("leader-elect") != "false"
         given = None if self.distribution else told.flag("kubeconfig")
         default = self.distribution.kubeconfig if self.distribution else KUBECONFIG
-        return str(scheduler_config.base(given or default, leader_elect))
+        more = (told.flag,) if flags else ()
+        return str(scheduler_config.base(given or default, leader_elect, *more))
 
     def _lease(self, told: Told, config: bytes | None) -> Lease | None:
         """The Lease of the scheduler that will run, None when there is no election."""
-        text = self._base(told) if config is None else config.decode()
+        text = self._base(told, flags=False) if config is None else config.decode()
         found = scheduler_config.election(text, self.told_path)
         path = told.outside(found.kubeconfig) if found else None
         if found is None or path is None:

@@ -199,6 +199,47 @@ def test_a_real_kube_scheduler_refuses_what_is_refused(text: str, tmp_path: Path
     assert kube_scheduler_says(text, tmp_path)
 
 
+FLAGS = {
+    "profiling": "false",
+    "contention-profiling": "F",
+    "kube-api-qps": "120.5",
+    "kube-api-burst": "240",
+    "kube-api-content-type": "application/json",
+}
+
+
+def test_a_configuration_says_what_the_flags_did_that_it_overrides() -> None:
+    text = scheduler_config.base("/etc/kubernetes/scheduler.conf", True, FLAGS.get)
+
+    assert plan(text, Wanted()) == text
+    assert data_of(text) == {
+        **data_of(BARE),
+        "clientConnection": {
+            **data_of(BARE)["clientConnection"],
+            "contentType": "application/json",
+            "qps": 120.5,
+            "burst": 240,
+        },
+        "enableProfiling": False,
+        "enableContentionProfiling": False,
+    }
+    for name in FLAGS:
+        with pytest.raises(ConfigError, match=rf"--{name} is \$\(X\)"):
+            scheduler_config.base("/c", True, {name: "$(X)"}.get)
+
+
+@pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
+def test_a_real_kube_scheduler_is_by_file_what_it_was_by_flags(tmp_path: Path) -> None:
+    text = scheduler_config.base("/etc/kubernetes/scheduler.conf", True, FLAGS.get)
+    assert kube_scheduler_says(text, tmp_path) == ""
+    by_file = data_of((tmp_path / "out").read_text())
+
+    flags = [f"--{name}={value}" for name, value in FLAGS.items()]
+    command = [str(KUBE_SCHEDULER), "--kubeconfig", str(tmp_path / "kubeconfig"), "--secure-port", "0", *flags]
+    subprocess.run([*command, "--write-config-to", str(tmp_path / "flags")], timeout=60, check=True)
+    assert by_file == data_of((tmp_path / "flags").read_text())
+
+
 RESOURCES = ["nvidia.com/gpu", "cpu", "tencent.com/vcuda-core", "nvidia.com/mps-core"]
 
 

@@ -41,6 +41,21 @@ def test_present_is_foretold_done_once_and_then_left_alone(node: ControlPlane) -
     assert node.kubelet.starts == 2
 
 
+def test_flags_that_a_configuration_overrides_are_carried_into_it(node: ControlPlane) -> None:
+    flags = "--leader-elect=true\n    - --profiling=false\n    - --kube-api-qps=100"
+    node.manifest.write_text(node.manifest.read_text().replace("--leader-elect=true", flags))
+    before = node.files()
+
+    assert node.run(binpack_resources=BINPACK)["changed"]
+
+    config = yaml.safe_load(node.config.read_text())
+    assert config["enableProfiling"] is False
+    assert config["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf", "qps": 100}
+    assert not node.run(binpack_resources=BINPACK)["changed"]
+    assert node.run(state="absent")["changed"]
+    assert node.files() == before
+
+
 def test_a_change_of_the_configuration_alone_restarts_the_scheduler(node: ControlPlane) -> None:
     node.run(binpack_resources=BINPACK)
     first = node.pod()["metadata"]["annotations"][CHECKSUM]

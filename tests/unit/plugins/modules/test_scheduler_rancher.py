@@ -98,6 +98,7 @@ def test_present_is_foretold_done_once_and_absent_gives_back_the_very_bytes(serv
     config = yaml.safe_load(server.config.read_text())
     kubeconfig = f"/var/lib/rancher/{server.name}/server/cred/scheduler.kubeconfig"
     assert config["clientConnection"] == {"kubeconfig": kubeconfig}
+    assert config["enableProfiling"] is False
     assert [item["urlPrefix"] for item in config["extenders"]] == [EXTENDER["url_prefix"]]
 
     assert not server.run(**wanted)["changed"]
