@@ -333,6 +333,38 @@ def test_a_configuration_of_others_stays_kubeadms(evaluate: Evaluate) -> None:
     assert [item["hostPath"] for item in found["extraVolumes"][1:]] == ["/etc/kubernetes/kube-accel-pki/scheduler"]
 
 
+def planes(**read: str) -> dict[str, Any]:
+    """Control planes by the configuration that each one's kube-scheduler reads."""
+    registers = {host: {"__scheduler_plan": {"scheduler_config_path": path}} for host, path in read.items()}
+    return {"groups": {"gpu_nodes": ["a"], "kube_control_plane": list(read)}, "hostvars": {"a": {}} | registers}
+
+
+def test_kubeadm_is_not_told_of_a_file_that_a_control_plane_lacks(evaluate: Evaluate) -> None:
+    """One whose manifest was edited by hand keeps its own file, and ours is not there."""
+    unlike = planes(one=CONFIG, two="/etc/kubernetes/scheduler-config.yaml")
+    for before in ({}, {"extraArgs": [{"name": "config", "value": CONFIG}]}):
+        found = told(evaluate, kubeadm(before), scheduler_layout="local", **unlike)
+        assert "extraArgs" not in found
+        assert [item["hostPath"] for item in found["extraVolumes"]] == ["/etc/kubernetes/kube-accel-pki/scheduler"]
+    expected = {"two": "/etc/kubernetes/scheduler-config.yaml"}
+    assert ask(evaluate, "__scheduler_kubeadm_unlike", **unlike) == expected
+    alike = planes(one=CONFIG, two=CONFIG)
+    assert told(evaluate, kubeadm({}), scheduler_layout="local", **alike)["extraArgs"]
+    assert ask(evaluate, "__scheduler_kubeadm_unlike", **alike) == {}
+    rooted = planes(one=f"/root-a{CONFIG}", two=f"/root-b{CONFIG}")
+    for host, root in (("one", "/root-a"), ("two", "/root-b/")):
+        rooted["hostvars"][host]["scheduler_host_root"] = root
+    assert ask(evaluate, "__scheduler_kubeadm_unlike", **rooted) == {}
+
+
+def test_what_kubeadm_was_told_of_an_earlier_path_is_ours(evaluate: Evaluate) -> None:
+    first = told(evaluate, kubeadm({}), scheduler_layout="local", scheduler_config_path="/etc/before/scheduler.yaml")
+    gone = told(evaluate, kubeadm(first), scheduler_layout="none", scheduler_binpack_resources=[])
+    assert gone == {}
+    moved = told(evaluate, kubeadm(first), scheduler_layout="local")
+    assert moved["extraArgs"] == [{"name": "config", "value": CONFIG}]
+
+
 def certificates(action: str, directory: Path, days: int = 30, *more: str) -> list[str]:
     script = (ROLES / "scheduler/files/certificates.sh").read_text()
     command = ["sh", "-s", action, str(directory), str(days), *(more or ("local",))]
