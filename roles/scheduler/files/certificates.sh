@@ -8,9 +8,11 @@
 set -eu
 umask 077
 action=$1 directory=$2 seconds=$(($3 * 86400)) layout=$4
+# The key is looked at too: it is put in place first, and a machine that stops then has the certificate of another.
 holds() { # CERTIFICATE KEY CA
   [ -s "$1" ] && [ -s "$2" ] && openssl x509 -noout -checkend "$seconds" -in "$1" >/dev/null 2>&1 &&
-    openssl verify -CAfile "$3" "$1" >/dev/null 2>&1
+    openssl verify -CAfile "$3" "$1" >/dev/null 2>&1 &&
+    [ "$(openssl x509 -noout -pubkey -in "$1")" = "$(openssl pkey -pubout -in "$2" 2>/dev/null)" ]
 }
 
 key() { openssl ecparam -name prime256v1 -genkey -noout -out "$1"; }
@@ -18,9 +20,12 @@ key() { openssl ecparam -name prime256v1 -genkey -noout -out "$1"; }
 sign() { # TARGET SUBJECT EXTENSIONS
   key "$1.key.new"
   printf '%s\n' "$3" >"$1.ext"
-  openssl req -new -key "$1.key.new" -subj "$2" |
+  said=$(openssl req -new -key "$1.key.new" -subj "$2" |
     openssl x509 -req -CA "$ca_crt" -CAkey "$ca_key" -set_serial "0x$(openssl rand -hex 16)" -days 3650 -sha256 \
-      -extfile "$1.ext" -out "$1.crt.new" 2>/dev/null
+      -extfile "$1.ext" -out "$1.crt.new" 2>&1) || {
+    echo "$ca_key cannot sign with $ca_crt: $said" >&2
+    exit 1
+  }
   rm -f "$1.ext"
   mv "$1.key.new" "$1.key"
   mv "$1.crt.new" "$1.crt"

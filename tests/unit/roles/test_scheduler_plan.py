@@ -414,6 +414,32 @@ def test_a_lost_ca_renews_all_and_gives_the_client_another_name(tmp_path: Path) 
     assert verified(tmp_path / "extender/ca.crt", tmp_path / f"scheduler/{new}.crt")
 
 
+@pytest.mark.parametrize("name", ["ca/ca", "extender/server", "scheduler/client"])
+def test_a_certificate_that_is_not_of_its_key_is_made_anew(tmp_path: Path, name: str) -> None:
+    """As of a machine that stopped between the two."""
+    certificates("make", tmp_path)
+    (key,) = tmp_path.glob(f"{name}*.key")
+    certificates("make", tmp_path / "other")
+    key.write_bytes((tmp_path / "other/extender/server.key").read_bytes())
+
+    assert str(key.with_suffix(".crt")) in certificates("check", tmp_path) or name.startswith("scheduler")
+    assert len(certificates("check", tmp_path)) > 1
+    client = certificates("make", tmp_path)[-1].split()[1]
+
+    assert len(certificates("check", tmp_path)) == 1
+    for made in (tmp_path / "extender/server.crt", tmp_path / f"scheduler/{client}.crt"):
+        assert verified(tmp_path / "extender/ca.crt", made)
+
+
+def test_a_ca_that_cannot_sign_is_named(tmp_path: Path) -> None:
+    for name in ("cluster", "other"):
+        certificates("make", tmp_path / name)
+    words = ("proxied", str(tmp_path / "cluster/ca/ca.crt"), str(tmp_path / "other/ca/ca.key"))
+    with pytest.raises(subprocess.CalledProcessError) as refusal:
+        certificates("make", tmp_path / "pki", 30, *words)
+    assert "other/ca/ca.key cannot sign with" in refusal.value.stderr
+
+
 def test_the_proxied_client_is_signed_by_the_cluster(tmp_path: Path) -> None:
     certificates("make", tmp_path / "cluster")
     ca = tmp_path / "cluster/ca/ca.crt"
