@@ -96,6 +96,8 @@ _FIT_ARGS: Dict[str, Any] = {
     },
 }
 _FIT = "NodeResourcesFit"
+_DEFAULT_RESOURCES = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
+"""What kube-scheduler scores by where a strategy names no resources."""
 _DEFAULT_SCHEDULER = "default-scheduler"
 
 _TRUTHS = {"1": "true", "t": "true", "true": "true", "0": "false", "f": "false", "false": "false"}
@@ -363,6 +365,12 @@ def _resources(data: Mapping[str, Any]) -> list[Dict[str, Any]]:
     return strategy.get("resources") or []
 
 
+def _scores_by_default(data: Mapping[str, Any]) -> bool:
+    """Whether a strategy is named, and no resources for it."""
+    strategy = ((_fit(_profile(data)) or {}).get("args") or {}).get("scoringStrategy") or {}
+    return bool(strategy) and not strategy.get("resources")
+
+
 def _merge_binpack(
     data: Dict[str, Any], wanted: Mapping[str, int], owned: FrozenSet[str], first: Mapping[str, Any], path: str
 ) -> None:
@@ -377,8 +385,12 @@ def _merge_binpack(
     gone = owned.difference(wanted)
     if gone:
         resources = _resources(data)
-        yaml_text.discard(resources, lambda item: item.get("name") in gone)
-        if not resources:
+        kept = {str(item["name"]): item["weight"] for item in (_DEFAULT_RESOURCES if _scores_by_default(first) else [])}
+        yaml_text.discard(resources, lambda item: item.get("name") in gone.difference(kept))
+        for item in resources:
+            if item.get("name") in gone:
+                item["weight"] = kept[item["name"]]
+        if not resources or (kept and not wanted and yaml_text.plain(resources) == _DEFAULT_RESOURCES):
             _prune(data, first)
 
 
@@ -404,7 +416,8 @@ def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
         profile["pluginConfig"].append(fit)
     if fit.get("args") is None:
         fit["args"] = {}
-    if not fit["args"].get("scoringStrategy"):
+    found = fit["args"].get("scoringStrategy")
+    if not found:
         fit["args"]["scoringStrategy"] = {"type": "MostAllocated"}
     strategy = fit["args"]["scoringStrategy"]
     if strategy.get("type") != "MostAllocated":
@@ -412,8 +425,9 @@ def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
             f"{path} scores nodes by {strategy.get('type')}, which binpack_resources would replace by MostAllocated: "
             "change it there, or leave binpack_resources out"
         )
-    if strategy.get("resources") is None:
-        strategy["resources"] = []
+    if not strategy.get("resources"):
+        # Of a strategy that was there the defaults are written out: with any named, they no longer hold.
+        strategy["resources"] = [dict(item) for item in _DEFAULT_RESOURCES] if found else []
     resources: list[Dict[str, Any]] = strategy["resources"]
     return resources
 
@@ -427,7 +441,7 @@ def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
     first_args = (first_fit or {}).get("args") or {}
     if not first_args.get("scoringStrategy"):
         fit["args"].pop("scoringStrategy", None)
-    elif first_args["scoringStrategy"].get("resources") is None:
+    elif not first_args["scoringStrategy"].get("resources"):
         fit["args"]["scoringStrategy"].pop("resources", None)
     if not fit["args"] and "args" not in (first_fit or {}):
         del fit["args"]

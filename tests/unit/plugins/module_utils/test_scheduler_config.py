@@ -115,6 +115,25 @@ def test_a_weight_given_anew_replaces_the_old_one() -> None:
     assert strategy == {"type": "MostAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 5}]}
 
 
+def test_packing_by_cpu_and_memory_that_names_neither_goes_on() -> None:
+    """Resources that are named take the place of the defaults."""
+    fit = "- name: NodeResourcesFit\n    args: {scoringStrategy: {type: MostAllocated}}\n"
+    text = BARE + "profiles:\n- pluginConfig:\n  " + fit
+    wanted = Wanted(binpack={"nvidia.com/gpu": 3})
+    once = plan(text, wanted)
+
+    (profile,) = data_of(once)["profiles"]
+    weights = {
+        item["name"]: item["weight"] for item in profile["pluginConfig"][0]["args"]["scoringStrategy"]["resources"]
+    }
+    assert weights == {"cpu": 1, "memory": 1, "nvidia.com/gpu": 3}
+    assert data_of(plan(once, Wanted(), owned_by(wanted), text)) == data_of(text)
+
+    heavy = Wanted(binpack={"cpu": 5})
+    swapped = plan(plan(text, heavy), wanted, owned_by(heavy), text)
+    assert data_of(swapped) == data_of(once)
+
+
 REFUSED: list[tuple[str, Wanted, list[str]]] = [
     (BARE + "extender: []\n", Wanted(), ["extender is no field", FILE]),
     (BARE + "extenders:\n- urlPrefix: x\n  filterverb: f\n", Wanted(), ["extenders[0].filterverb"]),
@@ -289,6 +308,8 @@ def less(data: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
     for profile in data.get("profiles", []):
         for plugin in profile.get("pluginConfig", []):
             strategy = plugin.get("args", {}).get("scoringStrategy")
+            if strategy:
+                strategy.setdefault("resources", [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}])
             if strategy and "resources" in strategy:
                 strategy["resources"] = [item for item in strategy["resources"] if item["name"] not in wanted.binpack]
                 if not strategy["resources"]:
