@@ -110,6 +110,12 @@ _PROFILING_FLAGS = {
     "profiling": ("enableProfiling", "|".join(_TRUTHS)),
     "contention-profiling": ("enableContentionProfiling", "|".join(_TRUTHS)),
 }
+_ELECTION_FLAGS = {
+    "leader-elect": "leaderElect",
+    "leader-elect-resource-lock": "resourceLock",
+    "leader-elect-resource-name": "resourceName",
+    "leader-elect-resource-namespace": "resourceNamespace",
+}
 
 Flag = Callable[[str], "str | None"]
 """The value of a flag of kube-scheduler, None when it is not given."""
@@ -190,11 +196,20 @@ class Election:
     name: str
 
 
-def election(text: str, path: str) -> Election | None:
-    """The Lease a configuration names, None when the scheduler does not elect. Raises ConfigError."""
+def election(text: str, path: str, flag: Flag = lambda _name: None) -> Election | None:
+    """The Lease a configuration names, None when the scheduler does not elect. Raises ConfigError.
+
+    The flags of the election win over a configuration, unlike others.
+    """
     data = _load(text, path)
-    given = data.get("leaderElection") or {}
-    if given.get("leaderElect") is False or given.get("resourceLock", "leases") != "leases":
+    given = dict(data.get("leaderElection") or {})
+    for name, member in _ELECTION_FLAGS.items():
+        value = flag(name)
+        if value is not None:
+            given[member] = value
+    if _TRUTHS.get(str(given.get("leaderElect", True)).lower()) == "false":
+        return None
+    if given.get("resourceLock", "leases") != "leases":
         return None
     kubeconfig = (data.get("clientConnection") or {}).get("kubeconfig", "")
     return Election(

@@ -457,7 +457,7 @@ class SchedulerExtender:
     def _lease(self, told: Told, config: bytes | None) -> Lease | None:
         """The Lease of the scheduler that will run, None when there is no election."""
         text = self._base(told, flags=False) if config is None else config.decode()
-        found = scheduler_config.election(text, self.told_path)
+        found = scheduler_config.election(text, self.told_path, told.flag)
         path = told.outside(found.kubeconfig) if found else None
         if found is None or path is None:
             return None

@@ -20,7 +20,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import Lease, renewed
 
 from old_authority import OldAuthority, strict
-from unit.plugins.modules.control_plane import BINPACK, CHECKSUM, ControlPlane
+from unit.plugins.modules.control_plane import BINPACK, CHECKSUM, EXTENDER, ControlPlane
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler"
 
@@ -138,6 +138,19 @@ def test_a_scheduler_that_is_healthy_and_never_leads_gets_its_old_files(node: Co
     assert "no kube-scheduler has renewed the Lease kube-system/kube-scheduler" in result["msg"]
     assert "the previous files are back and the service is well" in result["msg"]
     assert node.files() == before
+
+
+@pytest.mark.parametrize("flag", ["--leader-elect=false", "--leader-elect-resource-name=another"])
+def test_a_lease_of_before_a_flag_is_none_to_wait_for(node: ControlPlane, api: Api, flag: str) -> None:
+    """The flags of the election win over the configuration, and Leases that nobody renews stay in the cluster."""
+    (node.root / "etc/kubernetes/scheduler.conf").write_text(api.kubeconfig({"token": "good"}))
+    node.run(binpack_resources=BINPACK)
+    node.manifest.write_text(node.manifest.read_text().replace("--leader-elect=true", flag))
+    api.leads = lambda _manifest: False
+
+    result = node.run(extenders=[EXTENDER], timeout=6)
+
+    assert not result.get("failed"), result
 
 
 @pytest.mark.parametrize(
