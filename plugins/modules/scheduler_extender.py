@@ -303,6 +303,11 @@ class SchedulerExtender:
             module, "scheduler_extender", self.told_path, Service(apply, watch, self.params["timeout"])
         )
 
+    def untouched(self) -> bool:
+        """Whether no run has changed anything here, and no manifest came that has something of ours in it."""
+        told = self.transaction.read(self.told_path) or b""
+        return not os.path.exists(self.transaction.directory) and b"kube-accel" not in told
+
     def propose(self) -> Proposal:
         """What this host's files have to become."""
         current = self.transaction.read(self.told_path)
@@ -601,6 +606,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     if yaml_text.RUAMEL_TRACEBACK:
+        # To find that a host never had anything of ours it takes no YAML. Who gives extenders asks for more.
+        taking = module.params["state"] == "absent" and not module.params["extenders"]
+        if taking and SchedulerExtender(module).untouched():
+            module.exit_json(changed=False, recovered="")
         module.fail_json(
             msg=missing_required_lib("ruamel.yaml", reason="to edit YAML and keep its comments"),
             exception=yaml_text.RUAMEL_TRACEBACK,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,27 @@ def test_absent_gives_back_the_very_bytes(node: ControlPlane) -> None:
     assert not node.config.parent.exists()
     assert node.manifest.stat().st_mode & 0o777 == 0o600
     assert not node.run(state="absent")["changed"]
+
+
+def test_nothing_is_taken_from_a_host_that_never_got_the_library(node: ControlPlane, tmp_path: Path) -> None:
+    lacking = tmp_path / "lacking/ruamel/__init__.py"
+    lacking.parent.mkdir(parents=True)
+    lacking.write_text("raise ImportError('no ruamel')\n")
+
+    def run(**options: Any) -> dict[str, Any]:
+        path = {"PYTHONPATH": f"{lacking.parents[1]}:{os.environ.get('PYTHONPATH', '')}"}
+        return node.run_module("scheduler_extender", node.arguments(**options), environment=path)
+
+    before = node.files()
+    for options in ({"binpack_resources": BINPACK}, {"state": "absent", "extenders": [EXTENDER]}):
+        assert "ruamel.yaml" in run(**options)["msg"]
+    result = run(state="absent")
+    assert not result.get("failed"), result
+    assert not result["changed"]
+    assert node.files() == before
+
+    node.run(binpack_resources=BINPACK)
+    assert "ruamel.yaml" in run(state="absent")["msg"]
 
 
 def test_a_scheduler_that_does_not_start_gets_its_old_files(node: ControlPlane) -> None:
