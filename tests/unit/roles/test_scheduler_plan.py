@@ -130,6 +130,43 @@ def test_an_extender_stays_for_control_planes_that_this_run_did_not_edit(
     assert ask(evaluate, "__scheduler_unedited", **words) == expected
 
 
+@pytest.mark.parametrize(
+    ("layout", "waits_for"),
+    [
+        ("local", ("DaemonSet", "kube-accel-extender")),
+        ("proxied", ("ReplicaSet", "kube-accel-extender-5d4f")),
+        ("secondary", ("ReplicaSet", "accel-scheduler-7c9b")),
+    ],
+)
+def test_a_pod_of_another_layout_is_no_extender_that_is_ready(
+    evaluate: Evaluate, layout: str, waits_for: tuple[str, str]
+) -> None:
+    owners = [
+        ("DaemonSet", "kube-accel-extender"),
+        ("ReplicaSet", "kube-accel-extender-5d4f"),
+        ("ReplicaSet", "accel-scheduler-7c9b"),
+    ]
+
+    def pods(ready: str, **metadata: str) -> dict[str, Any]:
+        return {
+            "resources": [
+                {
+                    "metadata": {"name": name, "ownerReferences": [{"kind": kind, "name": name}], **metadata},
+                    "status": {"conditions": [{"type": "Ready", "status": ready}]},
+                }
+                for kind, name in owners
+            ]
+        }
+
+    def ready(found: dict[str, Any]) -> Any:
+        return ask(evaluate, "__scheduler_ready", scheduler_layout=layout, __scheduler_pods=found)
+
+    assert ready(pods("True")) == [waits_for[1]]
+    assert ready(pods("False")) == []
+    assert ready(pods("True", deletionTimestamp="2026-01-01T00:00:00Z")) == []
+    assert ready({"failed": True, "msg": "no"}) == []
+
+
 def test_the_local_extender_has_every_verb_and_shared_resource(evaluate: Evaluate) -> None:
     certificates = {"stdout_lines": ["client client-7"]}
     (entry,) = ask(evaluate, "__scheduler_extenders", scheduler_layout="local", __scheduler_certificates=certificates)
