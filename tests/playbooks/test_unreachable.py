@@ -205,7 +205,7 @@ def test_what_became_of_some_nodes_is_told(roles: Path, book: str, result: str, 
     assert "gpu-b" not in done.output
 
 
-@pytest.mark.parametrize("book", ["validate", "upgrade_driver", "switch_mode"])
+@pytest.mark.parametrize("book", ["validate", "upgrade_driver", "switch_mode", "migrate"])
 def test_a_run_that_is_left_no_host_is_refused(roles: Path, book: str) -> None:
     done = run(roles, book, {}, "--limit", "web")
     assert done.code != 0, done.output
