@@ -147,6 +147,22 @@ def test_a_rollout_that_cannot_reach_a_host_any_more_is_undone(roles: Path, host
     assert "every node serves as before" not in done.messages
 
 
+@pytest.mark.parametrize(
+    ("limit", "left_out"),
+    [
+        ("web", "control, gpu-a, gpu-b, localhost"),
+        ("control", "gpu-a, gpu-b, localhost"),
+        ("control,localhost", "gpu-a, gpu-b"),
+        ("gpu_nodes,localhost", "control"),
+    ],
+)
+def test_a_rollout_of_a_part_is_refused_before_anything(roles: Path, limit: str, left_out: str) -> None:
+    done = run(roles, "rollout", {}, "--limit", limit)
+    assert done.code != 0, done.output
+    assert f"--limit leaves out {left_out}; rollout_first" in done.messages
+    assert "Touch the host" not in done.output
+
+
 @pytest.mark.full
 def test_a_rollout_whose_extender_keeps_its_notes_is_not_called_kept(roles: Path) -> None:
     done = run(roles, "rollout", {"control": "hostvars['gpu-a'].rollout_failure is defined"})
