@@ -50,6 +50,11 @@ OBSERVED = keep(
 COMPARED = {"result": {"results": [{"changed": True, "result": PLUGIN}]}}
 APPLIED = keep(__gpu_plugins_objects=[PLUGIN], gpu_plugins_noted=[PLUGIN], __gpu_plugins_compared=COMPARED)
 EXTENDER = keep(__scheduler_compared=COMPARED)
+HELD = {
+    "name": "Look for pods",
+    "ansible.builtin.fail": {"msg": "pods hold GPUs"},
+    "when": "inventory_hostname == holder | default('')",
+}
 WAIT = yaml.safe_load((REPOSITORY / "roles/gpu_plugins/tasks/wait.yml").read_text())
 COUNT = [task for task in WAIT if not task.keys() & {"block", "ansible.builtin.include_tasks"}]
 TASKS = {
@@ -62,10 +67,9 @@ TASKS = {
         "wait": COUNT,
         "rollback": [NOTHING],
         "validate": [TOUCH, keep(gpu_plugins_findings=[])],
-        **{
-            name: [NOTHING]
-            for name in ("drain", "configure", "mps", "verify", "main", "uninstall", "uninstall_preflight")
-        },
+        "uninstall": gone("plugin"),
+        "uninstall_preflight": [HELD],
+        **{name: [NOTHING] for name in ("drain", "configure", "mps", "verify", "main")},
     },
     "scheduler": {
         "preflight": [TOUCH],
@@ -74,8 +78,8 @@ TASKS = {
         "uninstall": gone("scheduler"),
     },
     "monitoring": {"uninstall": gone("monitoring")},
-    "driver": {"preflight": [TOUCH, OBSERVED], "main": [NOTHING]},
-    "container_runtime": {"validate": [TOUCH], "uninstall": [NOTHING]},
+    "driver": {"preflight": [TOUCH, OBSERVED], "main": [NOTHING], "uninstall": gone("driver")},
+    "container_runtime": {"validate": [TOUCH], "uninstall": gone("runtime")},
 }
 CANARY = pytest.mark.parametrize("limit", ["gpu_nodes[0]", "gpu_nodes[0]:localhost"])
 
@@ -275,7 +279,7 @@ def test_nodes_that_serve_on_keep_what_is_the_clusters(roles: Path, kubeconfig: 
         done = run(roles, "uninstall", {}, "--tags", "gpu_plugins,monitoring,scheduler", *options, **given)
         assert done.code == 0, done.output
         (nodes,) = re.findall(r'"nodes": \[(.*?)\]', done.output, re.DOTALL)
-        return re.findall(r"(\w+) is gone", done.output), re.findall(r'"(\S+)"', nodes)
+        return re.findall(r"(monitoring|scheduler) is gone", done.output), re.findall(r'"(\S+)"', nodes)
 
     def serves(name: str, mode: str | None) -> None:
         path = f"/api/v1/nodes/{name}"
@@ -288,3 +292,14 @@ def test_nodes_that_serve_on_keep_what_is_the_clusters(roles: Path, kubeconfig: 
     assert uninstall("--limit", "gpu_nodes,localhost") == (["monitoring", "scheduler"], ["gpu-a", "gpu-b"])
     serves("gpu-a", None)
     assert uninstall("--limit", "gpu-b,localhost") == (["monitoring", "scheduler"], ["gpu-b"])
+
+
+@pytest.mark.parametrize("tag", ["container_runtime", "driver"])
+def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -> None:
+    held = run(roles, "uninstall", {}, "--tags", tag, driver_uninstall=True, holder="gpu-b")
+    assert held.code != 0, held.output
+    assert "pods hold GPUs" in held.messages
+    assert "is gone" not in held.output
+    done = run(roles, "uninstall", {}, "--tags", tag, driver_uninstall=True)
+    assert done.code == 0, done.output
+    assert "is gone" in done.output
