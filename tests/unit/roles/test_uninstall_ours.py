@@ -109,3 +109,21 @@ def test_of_a_directory_with_the_installer_only_that_goes(
 def test_the_installers_own_directory_goes(evaluate: Evaluate) -> None:
     removed = evaluate("driver", "__driver_runfile_removed", {}, __driver_runfile_found={"skipped": True})
     assert removed == ["/var/lib/accel-kubernetes/driver"]
+
+
+@pytest.mark.parametrize(
+    ("check", "named", "serve"),
+    [(True, {"gpu_plugins_node_name": "a.example.com"}, ["b.example.com"]), (False, {}, ["a.example.com"])],
+)
+def test_a_check_counts_nodes_by_their_own_names(
+    evaluate: Evaluate, check: bool, named: dict[str, str], serve: list[str]
+) -> None:
+    """A run has taken the labels already."""
+    labelled = {"a.example.com", "b"} | {*serve} if check else {*serve}
+    words = {
+        "ansible_check_mode": check,
+        "ansible_play_hosts": ["a", "b"],
+        "hostvars": {"a": named, "b": {}},
+        "__gpu_plugins_serving": {"resources": [{"metadata": {"name": name}} for name in sorted(labelled)]},
+    }
+    assert evaluate("gpu_plugins", "__gpu_plugins_still_serving", {}, **words) == serve
