@@ -27,7 +27,8 @@ RUN_BY = {
     r"make image": "tests/bundle/test_bundle.py",
     r"make bundle|.*/install\.sh /opt/accel-kubernetes": "tests/bundle/test_bundle.py",
     r"ansible-builder build --tag \S+": "tests/awx/test_environment_image.py",
-    r"ansible-galaxy collection (build|install \S+)": "tests/playbooks/test_tarball.py",
+    r"ansible-galaxy collection (build|install) --force( \S+)?": "tests/playbooks/test_tarball.py",
+    r"ansible-galaxy collection install awx\.awx": "tests/awx/test_configure.py",
 }
 """What a test runs, word for word or as the same steps."""
 
@@ -164,7 +165,9 @@ def test_a_command_is_run_by_a_test_or_is_right_as_far_as_can_be_told(command: s
         "pip install -r requirement.txt",
         "kube-accel validat",
         "rm -rf /var/lib/kube-accel",
-        "ansible-galaxy collection install accel-kubernetes-9.9.9.tar.gz",
+        "ansible-galaxy collection install --force accel-kubernetes-9.9.9.tar.gz",
+        "ansible-galaxy collection install accel-kubernetes-0.1.0.tar.gz",
+        "ansible-galaxy collection build",
     ],
 )
 def test_a_wrong_command_is_seen(command: str) -> None:
