@@ -26,7 +26,10 @@ class Xid:
 
 
 _DEBUG = "Run the program under compute-sanitizer; where it runs on another GPU, look at this one."
-_RESET = "Drain the GPU's pods and reset it (nvidia-smi --gpu-reset), or reboot the node; replace it if this returns."
+_RESET = (
+    "Drain the GPU's pods, have its plugin let go of it (kube-accel quiesce) and reset it (nvidia-smi --gpu-reset), or"
+    " reboot the node; replace it if this returns."
+)
 _REPLACE = "Drain the node and have the GPU replaced: it has no spare memory left."
 _REBOOT = "Drain the node and power-cycle it; if this returns, look at the card's power and slot, or replace it."
 _FIRMWARE = "Reset the GPU or reboot the node, then upgrade the driver; collect nvidia-bug-report if this returns."

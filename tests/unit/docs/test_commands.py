@@ -34,6 +34,7 @@ RUN_BY = {
 
 BY_HAND = {
     r"nvidia-smi( -L| -q -i UUID( -d [A-Z_,]+)?)?": "reads, on a host with a GPU",
+    r"nvidia-smi --gpu-reset -i UUID": "needs a GPU",
     r"lspci -d 10de:": "reads, on a host with a GPU",
     r"dmesg( \| grep -iE? (\S+|'[^']+'))?": "reads, on a host with a GPU",
     r"cat /proc/PID/cgroup": "reads, on a host with a GPU",
@@ -87,10 +88,12 @@ def kubectl(words: list[str]) -> None:
     """Its flags are of the few we use; the labels and objects it names are in what we roll out."""
     if words[1:3] == ["inspect", "gpu"]:
         return kube_accel(["kube-accel", "inspect", *words[3:]])
-    own, _, _ = " ".join(words).partition(" -- ")
+    own, _, inside = " ".join(words).partition(" -- ")
+    if inside.startswith("kube-accel "):
+        kube_accel(inside.split())
     flags = [word for word in own.split() if word.startswith("-")]
     assert all(KUBECTL_FLAGS.fullmatch(flag) for flag in flags), flags
-    verbs = {"get", "describe", "logs", "label", "exec", "top"}
+    verbs = {"get", "describe", "logs", "label", "exec", "top", "cordon", "uncordon"}
     assert verbs & set(words), f"{words}: none of {verbs}"
     rolled_out = "\n".join(
         each.read_text() for each in ROOT.glob("roles/*/*/*") if each.suffix in (".j2", ".yml") and each.is_file()
@@ -162,6 +165,7 @@ def test_a_command_is_run_by_a_test_or_is_right_as_far_as_can_be_told(command: s
         "kubectl -n kube-system get configmap kube-accel-qouta",
         "kubectl get pods --watch-closely",
         "kubectl delete node gpu-1",
+        "kubectl -n kube-system exec POD -- kube-accel quiesce --restart",
         "pip install -r requirement.txt",
         "kube-accel validat",
         "rm -rf /var/lib/kube-accel",
