@@ -67,7 +67,7 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
         (
             GPUS,
             changed(spec={"unschedulable": True}, metadata={"annotations": {"kube-accel.io/cordoned": "pgpu"}}),
-            "unstable node The node is cordoned by us. Run site.yml again",
+            "unstable node The node is cordoned by us. Run the playbook again that stopped there (upgrade_driver.yml, ",
         ),
         (
             GPUS,
