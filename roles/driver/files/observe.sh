@@ -65,7 +65,8 @@ secure_boot() { # the fifth byte of the variable
   od -An -t u1 -j 4 -N 1 "$sysfs"/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c 2>/dev/null | grep -q 1
 }
 key_enrolled() { # the one DKMS signs with
-  for key in /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub; do
+  told=$(cat "$etc"/dkms/framework.conf "$etc"/dkms/framework.conf.d/*.conf 2>/dev/null | sed -n "s/^mok_certificate=[\"']\{0,1\}\([^\"']*\).*/\1/p")
+  for key in $told /var/lib/shim-signed/mok/MOK.der /var/lib/dkms/mok.pub; do
     [ -e "$key" ] && mokutil --test-key "$key" 2>&1 | grep -q 'already enrolled' && return
   done
   return 1

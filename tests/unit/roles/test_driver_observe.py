@@ -193,3 +193,13 @@ def test_a_blacklisted_nouveau_is_seen(eight: Path) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("# ours\nblacklist nouveau\n")
     assert _observe(eight)["blacklisted"] is True
+
+
+def test_the_key_that_dkms_was_told_to_sign_with_is_the_one_that_counts(eight: Path) -> None:
+    key = eight / "site.der"
+    key.touch()
+    file = eight / "etc/dkms/framework.conf.d/site.conf"
+    file.parent.mkdir(parents=True)
+    file.write_text(f'# mok_certificate=/none\nmok_certificate="{key}"\n')
+    assert _observe(eight, mokutil=f'[ "$2" = {key} ] && echo "$2 is already enrolled"')["key_enrolled"] is True
+    assert _observe(eight, mokutil='echo "$2 is not enrolled"')["key_enrolled"] is False
