@@ -125,6 +125,31 @@ done
     assert counts == ["0", *empty, "4", *empty]
 
 
+def test_sources_of_others_come_back_and_a_repository_may_get_another_key(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    repositories(tmp_path, tmp_path / "none")
+    nvidia, book = tmp_path / "nvidia", tmp_path / "book.yml"
+    book.write_text(TOOLKIT)
+    play = f"play {book} -e container_runtime_backup_dir=/var/tmp/backups"
+    play += f" -e container_runtime_toolkit_repo_url=file://{nvidia}"
+    (nvidia / "old").write_text("of another repository\n")
+    theirs = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
+    keyring = "/usr/share/keyrings/nvidia-container-toolkit.asc"
+    said = host(f"""
+cp {nvidia}/old {keyring}
+echo '# theirs' >{theirs}
+mkdir -p /usr/bin && touch /usr/bin/nvidia-container-runtime # which they brought
+{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey -e part=install --check
+ls {theirs}
+{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey -e part=install
+cmp {keyring} {nvidia}/gpgkey && ls {theirs} 2>&1 | grep -c 'No such file'
+{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey -e part=uninstall
+cat {theirs}
+ls /var/tmp/backups
+""")
+    assert said == [theirs, "1", "# theirs"]
+
+
 DRIVER = """
 package() {
   mkdir -p /var/tmp/$1/DEBIAN
