@@ -73,13 +73,19 @@ TASKS = {
     },
     "scheduler": {
         "preflight": [TOUCH],
+        "main": [NOTHING],
         "extender": [TOUCH, EXTENDER],
         "rolled": [NOTHING],
         "uninstall": gone("scheduler"),
     },
-    "monitoring": {"uninstall": gone("monitoring")},
-    "driver": {"preflight": [TOUCH, OBSERVED], "main": [NOTHING], "uninstall": gone("driver")},
-    "container_runtime": {"validate": [TOUCH], "uninstall": gone("runtime")},
+    "monitoring": {"preflight": [NOTHING], "main": [NOTHING], "uninstall": gone("monitoring")},
+    "driver": {"preflight": [TOUCH, OBSERVED], "main": gone("the old driver"), "uninstall": gone("driver")},
+    "container_runtime": {
+        "preflight": [TOUCH],
+        "main": [NOTHING],
+        "validate": [TOUCH],
+        "uninstall": gone("runtime"),
+    },
 }
 CANARY = pytest.mark.parametrize("limit", ["gpu_nodes[0]", "gpu_nodes[0]:localhost"])
 
@@ -303,3 +309,28 @@ def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -
     done = run(roles, "uninstall", {}, "--tags", tag, driver_uninstall=True)
     assert done.code == 0, done.output
     assert "is gone" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "refused"),
+    [
+        ((), {}, True),
+        (("--tags", "driver_install"), {}, True),
+        (("--tags", "gpu_plugins"), {}, False),
+        ((), {"__gpu_plugins_holders": []}, False),
+        ((), {"__driver_installs": False}, False),
+        ((), {"__driver_observed": {"installed": ""}}, False),
+    ],
+)
+def test_a_site_replaces_no_driver_under_pods(
+    roles: Path, kubeconfig: Path, options: tuple[str, ...], given: dict[str, Any], refused: bool
+) -> None:
+    serves = {"__driver_installs": True, "__gpu_plugins_holders": ["default/train"], "scheduler_layout": "none"}
+    accel = {"accel_nvml": {"available": False}}
+    known = {"gpu_plugins_kubeconfig": str(kubeconfig), "ansible_facts": accel}
+    done = run(roles, "site", {}, *options, **known, **serves | given)
+    assert (done.code != 0) == refused, done.output
+    said = "these pods hold its GPUs: default/train; run upgrade_driver.yml"
+    assert (said in done.messages) == refused, done.output
+    if refused:
+        assert "is gone" not in done.output
