@@ -119,6 +119,15 @@ def test_streams_that_overlap_are_charged_once(card: Card, work: str) -> None:
     assert near(answer["share"], 30)
 
 
+@pytest.mark.parametrize("work", ["10 10 by=ptsz", "10 30 by=ptsz", "10 5 by=graph streams=1", "10 10 streams=16"])
+def test_short_work_that_is_measured_launch_by_launch_is_limited_too(card: Card, work: str) -> None:
+    """More launches are on the GPU than there are events to measure them with."""
+    container = card.container(30)
+    [answer] = card.run((container, work))
+    assert near(answer["share"], 30)
+    assert container.work().launches > 0.99 * answer["launched"]
+
+
 def test_a_container_that_uses_less_than_its_share_never_waits(card: Card) -> None:
     container = card.container(30)
     [answer] = card.run((container, "5 10 sync=20 think=1000"))
@@ -254,6 +263,28 @@ print(os.waitpid(child, 0)[1], *codes)
 """
     assert container.words(code) == ["0", "0"]
     assert container.work().launches > 0
+
+
+def test_a_context_is_measured_after_another_had_all_there_is_to_measure_with(container: Container) -> None:
+    code = """
+import time
+def launches():
+    with open(os.environ["KUBE_ACCEL_STATE"], "rb") as state:
+        return struct.unpack_from("<Q", state.read(3136), 64 + 64 + 24)[0]
+d.open()
+kernel = d.spinner()
+codes = {d.launch(kernel, 20, name="cuLaunchKernel_ptsz") for _ in range(2000)}
+d.synchronize()
+time.sleep(0.1)
+before = launches()
+d.value(c_void_p, "cuCtxCreate_v2", 0, 0)
+kernel = d.spinner()
+codes.update(d.launch(kernel, 20) for _ in range(10))
+d.synchronize()
+time.sleep(0.1)
+print(*codes, launches() - before)
+"""
+    assert container.words(code) == ["0", "10"]
 
 
 @pytest.mark.parametrize("end", ["cuCtxDestroy_v2", "cuCtxDetach"])

@@ -130,29 +130,6 @@ static void put_back(struct batch *batch) {
     spin_unlock(&meter->lock);
 }
 
-static struct batch *take(struct process *mine, struct meter *meter) {
-    spin_lock(&meter->lock);
-    struct batch *batch = meter->free;
-    if (batch) meter->free = batch->next;
-    spin_unlock(&meter->lock);
-    if (!batch) {
-        spin_lock(&mine->lock);
-        for (uint32_t i = 0; i < BATCHES && !batch; i++) // those of contexts that are gone come back here
-            if (!mine->batches[i].meter) batch = &mine->batches[i];
-        if (batch) batch->meter = meter;
-        spin_unlock(&mine->lock);
-    }
-    if (!batch) return NULL;
-    batch->launches = batch->inflight = 0;
-    batch->idle = 0;
-    batch->closing = false;
-    if ((batch->start || !REAL(cuEventCreate)(&batch->start, 0)) &&
-        (batch->end || !REAL(cuEventCreate)(&batch->end, 0)))
-        return batch;
-    put_back(batch);
-    return NULL;
-}
-
 // The last launch of the batch is made: the event after it. The caller is the only one that has the batch. `late`: that
 // launch was this long ago.
 static void finish(struct batch *batch, uint64_t late) {
@@ -299,6 +276,63 @@ static void harvest(struct process *mine) {
     spin_unlock(&mine->harvesting);
 }
 
+static struct batch *pop_free(struct meter *meter) {
+    spin_lock(&meter->lock);
+    struct batch *batch = meter->free;
+    if (batch) meter->free = batch->next;
+    spin_unlock(&meter->lock);
+    return batch;
+}
+
+static struct batch *spare(struct process *mine, struct meter *meter) {
+    struct batch *batch = pop_free(meter);
+    if (batch) return batch;
+    spin_lock(&mine->lock);
+    for (uint32_t i = 0; i < BATCHES && !batch; i++) // those of contexts that are gone come back here
+        if (!mine->batches[i].meter) batch = &mine->batches[i];
+    if (batch) batch->meter = meter;
+    spin_unlock(&mine->lock);
+    return batch;
+}
+
+// One that another context has no use for now. Its events are that context's, which must not end meanwhile.
+static struct batch *others_spare(struct process *mine, struct meter *meter) {
+    struct batch *batch = NULL;
+    if (!spin_try(&mine->harvesting)) return NULL;
+    for (int i = 0; i < METERS && !batch; i++)
+        if (__atomic_load_n(&mine->meters[i].context, __ATOMIC_ACQUIRE)) batch = pop_free(&mine->meters[i]);
+    if (batch && batch->start) REAL(cuEventDestroy_v2)(batch->start);
+    if (batch && batch->end) REAL(cuEventDestroy_v2)(batch->end);
+    if (batch) *batch = (struct batch){.meter = meter};
+    spin_unlock(&mine->harvesting);
+    return batch;
+}
+
+// Where all batches are on the GPU, waits for one, but no longer than twice what is queued takes: a kernel that runs
+// may be waiting for this launch.
+static struct batch *take(struct process *mine, struct meter *meter, uint64_t *now) {
+    struct batch *batch = spare(mine, meter);
+    uint64_t entered = *now, queued = __atomic_load_n(&meter->average, __ATOMIC_RELAXED) *
+                                      __atomic_load_n(&meter->outstanding, __ATOMIC_RELAXED);
+    uint64_t most = 2 * (queued < DEPTH ? DEPTH : queued), some = queued / 4 < MILLISECOND ? queued / 4 : MILLISECOND;
+    while (!batch) {
+        harvest(mine);
+        if ((batch = spare(mine, meter)) || (batch = others_spare(mine, meter)) || *now - entered >= most) break;
+        sleep_ns(some < SOON ? SOON : some);
+        *now = now_ns();
+    }
+    if (*now != entered) budget_count(meter->index, 0, *now - entered);
+    if (!batch) return NULL;
+    batch->launches = batch->inflight = 0;
+    batch->idle = 0;
+    batch->closing = false;
+    if ((batch->start || !REAL(cuEventCreate)(&batch->start, 0)) &&
+        (batch->end || !REAL(cuEventCreate)(&batch->end, 0)))
+        return batch;
+    put_back(batch);
+    return NULL;
+}
+
 // ---------------------------------------------------------------- the helper
 
 void sleep_ns(uint64_t ns) {
@@ -430,7 +464,8 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
         return CUDA_SUCCESS;
     }
     if (batch) flush_lane(mine, lane, NULL, NULL, NULL, now);
-    if (in_capture(stream) || !(batch = take(mine, meter))) return CUDA_SUCCESS;
+    if (in_capture(stream) || !(batch = take(mine, meter, &now))) return CUDA_SUCCESS;
+    pass->at = now;
     if (REAL(cuEventRecord)(batch->start, stream)) {
         put_back(batch);
         return CUDA_SUCCESS;
