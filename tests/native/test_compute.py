@@ -128,6 +128,15 @@ def test_short_work_that_is_measured_launch_by_launch_is_limited_too(card: Card,
     assert container.work().launches > 0.99 * answer["launched"]
 
 
+@pytest.mark.parametrize("length", [3000, 30000])
+def test_streams_that_run_at_once_are_not_taken_for_a_queue(card: Card, length: int) -> None:
+    container = card.container(60)
+    [answer] = card.run((container, f"10 {length} streams=16 sync=16 think={2 * length}"))
+    assert near(answer["share"], 33)
+    assert container.work().throttled_ns == 0
+    assert answer["launched"] * 3 * length > 16 * 0.98 * 10**7
+
+
 def test_a_container_that_uses_less_than_its_share_never_waits(card: Card) -> None:
     container = card.container(30)
     [answer] = card.run((container, "5 10 sync=20 think=1000"))

@@ -14,6 +14,7 @@
 #include "gate.h"
 
 #define LANES      64
+#define STREAMS    4096
 #define METERS     64
 #define BATCHES    512
 #define LAUNCHES   32                 // a batch
@@ -37,7 +38,7 @@ struct batch {
     CUevent start, end;
     uint64_t opened, last;
     uint64_t idle; // ns before the end in which the stream went idle, nobody knows when
-    uint32_t launches, inflight;
+    uint32_t launches, inflight, place;
     bool closing;
 };
 
@@ -57,6 +58,7 @@ static struct process { // not inherited by a forked child
         uint32_t lock;
         struct batch *open;
     } lanes[LANES];
+    uint32_t queued[STREAMS]; // launches not yet paid for, by stream
     struct meter meters[METERS];
     struct batch batches[BATCHES];
     uint32_t lock, batch_count, harvesting, helper, capturing, captures;
@@ -121,9 +123,15 @@ static bool in_capture(CUstream stream) {
 
 // ---------------------------------------------------------------- batches
 
+static void owe(struct batch *batch, uint32_t launches) {
+    __atomic_fetch_add(&batch->meter->outstanding, launches, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&process()->queued[batch->place], launches, __ATOMIC_RELAXED);
+}
+
 static void put_back(struct batch *batch) {
     struct meter *meter = batch->meter;
-    __atomic_fetch_sub(&meter->outstanding, batch->launches, __ATOMIC_RELAXED);
+    owe(batch, -batch->launches);
+    batch->launches = 0;
     spin_lock(&meter->lock);
     batch->next = meter->free;
     meter->free = batch;
@@ -151,9 +159,9 @@ static CUstream name_of(CUstream stream, bool per_thread) { return stream ? stre
 
 static void *thread_of(CUstream stream) { return stream == PER_THREAD ? (void *)&errno : NULL; }
 
-static size_t lane_of(const struct meter *meter, CUstream stream, const void *thread) {
+static size_t place_of(const struct meter *meter, CUstream stream, const void *thread) {
     return (size_t)(((uintptr_t)stream ^ (uintptr_t)meter >> 3 ^ (uintptr_t)thread >> 4) * 0x9e3779b97f4a7c15u >> 40) %
-           LANES;
+           STREAMS;
 }
 
 // With the lane's lock held; others look without it whether there is anything.
@@ -405,23 +413,24 @@ static void start_helper(struct process *mine) {
 
 // ---------------------------------------------------------------- the way of a launch
 
-// GPU time that launches already made will still take, as far as the average tells.
-static int64_t ahead_of_gpu(const struct meter *meter) {
+// Time that launches already made on a stream will still take, as far as the average tells. What other streams have
+// queued may run beside it, and is in the average where it does not.
+static int64_t ahead_of_gpu(struct process *mine, const struct meter *meter, size_t place) {
     uint64_t average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED),
-             outstanding = __atomic_load_n(&meter->outstanding, __ATOMIC_RELAXED);
+             outstanding = __atomic_load_n(average ? &mine->queued[place] : &meter->outstanding, __ATOMIC_RELAXED);
     return average ? (int64_t)(average * outstanding) : outstanding > LAUNCHES ? DEPTH + (int64_t)MILLISECOND : 0;
 }
 
 // No wait goes on longer than the debt it began with takes to be paid, or the queued work to be done: a kernel that
 // runs may be waiting for this launch.
-static uint64_t wait(struct process *mine, struct meter *meter, uint64_t entered) {
-    int64_t left = budget_left(meter->index, entered), queued = ahead_of_gpu(meter);
+static uint64_t wait(struct process *mine, struct meter *meter, size_t place, uint64_t entered) {
+    int64_t left = budget_left(meter->index, entered), queued = ahead_of_gpu(mine, meter, place);
     uint64_t paid = entered + (left < 0 ? budget_wait(meter->index, -left) : 0);
     uint64_t done = entered + (queued > DEPTH ? 2 * (uint64_t)queued : 0), now = entered;
     for (;;) {
         harvest(mine);
         left = budget_left(meter->index, now);
-        queued = ahead_of_gpu(meter);
+        queued = ahead_of_gpu(mine, meter, place);
         uint64_t pause;
         if (left < 0 && now < paid) pause = budget_wait(meter->index, -left);
         else if (queued > DEPTH && now < done) pause = (uint64_t)(queued - DEPTH / 2);
@@ -441,12 +450,12 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     if (!meter) return result;
     stream = name_of(stream, per_thread);
     void *thread = thread_of(stream);
-    size_t lane = lane_of(meter, stream, thread);
+    size_t place = place_of(meter, stream, thread), lane = place % LANES;
     uint64_t now = now_ns();
-    if (__builtin_expect(budget_left(meter->index, now) < 0 || ahead_of_gpu(meter) > DEPTH, 0)) {
+    if (__builtin_expect(budget_left(meter->index, now) < 0 || ahead_of_gpu(mine, meter, place) > DEPTH, 0)) {
         if (in_capture(stream)) return CUDA_SUCCESS;
         flush_all(mine, meter, now);
-        now = wait(mine, meter, now);
+        now = wait(mine, meter, place, now);
     }
     pass->at = now;
     spin_lock(&mine->lanes[lane].lock);
@@ -456,13 +465,11 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
         batch->inflight++;
         batch->launches++;
         batch->last = now;
+        owe(batch, 1);
         pass->batch = batch;
     }
     spin_unlock(&mine->lanes[lane].lock);
-    if (pass->batch) {
-        __atomic_fetch_add(&meter->outstanding, 1, __ATOMIC_RELAXED);
-        return CUDA_SUCCESS;
-    }
+    if (pass->batch) return CUDA_SUCCESS;
     if (batch) flush_lane(mine, lane, NULL, NULL, NULL, now);
     if (in_capture(stream) || !(batch = take(mine, meter, &now))) return CUDA_SUCCESS;
     pass->at = now;
@@ -474,7 +481,8 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     batch->thread = thread;
     batch->opened = batch->last = now;
     batch->launches = batch->inflight = 1;
-    __atomic_fetch_add(&meter->outstanding, 1, __ATOMIC_RELAXED);
+    batch->place = (uint32_t)place;
+    owe(batch, 1);
     pass->batch = batch;
     spin_lock(&mine->lanes[lane].lock);
     if (!mine->lanes[lane].open) set_open(mine, lane, batch);
@@ -487,12 +495,12 @@ void meter_leave(struct pass *pass, CUresult result, bool alone) {
     struct batch *batch = pass->batch;
     if (!batch) return;
     struct process *mine = process();
-    size_t lane = lane_of(batch->meter, batch->stream, batch->thread);
+    size_t lane = batch->place % LANES;
     spin_lock(&mine->lanes[lane].lock);
     bool shared = mine->lanes[lane].open == batch;
     if (result) {
         batch->launches--;
-        __atomic_fetch_sub(&batch->meter->outstanding, 1, __ATOMIC_RELAXED);
+        owe(batch, -1u);
     }
     if (alone || !shared || batch->thread || batch->launches >= LAUNCHES || pass->at - batch->opened >= AGE)
         batch->closing = true;
@@ -509,7 +517,7 @@ void meter_flush(CUstream stream, bool per_thread) {
     stream = name_of(stream, per_thread);
     if (stream == LEGACY) return meter_flush_context(); // it waits for the others
     void *thread = thread_of(stream);
-    flush_lane(mine, lane_of(meter, stream, thread), meter, stream, thread, 0);
+    flush_lane(mine, place_of(meter, stream, thread) % LANES, meter, stream, thread, 0);
 }
 
 void meter_flush_context(void) {
@@ -545,7 +553,10 @@ static void forget(struct process *mine, struct meter *meter) {
     if (meter->outstanding) budget_pay(meter->index, now - (usual < SLICE ? usual : SLICE), now, now);
     spin_lock(&mine->lock);
     for (size_t i = 0; i < BATCHES; i++)
-        if (mine->batches[i].meter == meter) __builtin_memset(&mine->batches[i], 0, sizeof mine->batches[i]);
+        if (mine->batches[i].meter == meter) {
+            owe(&mine->batches[i], -mine->batches[i].launches);
+            __builtin_memset(&mine->batches[i], 0, sizeof mine->batches[i]);
+        }
     __builtin_memset((char *)meter + sizeof meter->context, 0, sizeof *meter - sizeof meter->context);
     __atomic_store_n(&meter->context, NULL, __ATOMIC_RELEASE);
     spin_unlock(&mine->lock);
