@@ -311,3 +311,32 @@ codes.add(d.launch(kernel, 100))
 print(*codes)
 """
     assert container.words(code.replace("END", end)) == ["0"]
+
+
+@pytest.mark.parametrize("name", ["cuLaunchKernel", "cuLaunchKernel_ptsz"])
+def test_a_context_is_destroyed_amid_the_launches_of_other_threads(container: Container, name: str) -> None:
+    code = """
+import threading, time
+d.open()
+codes = set()
+for _ in range(200):
+    context = d.value(c_void_p, 'cuCtxCreate_v2', 0, 0)
+    kernel = d.spinner()
+    streams = [d.stream() for _ in range(3)] + [0]
+    def work(stream):
+        d('cuCtxSetCurrent', c_void_p(context))
+        while d.launch(kernel, 5, stream=stream, name="NAME") == 0:
+            pass
+    threads = [threading.Thread(target=work, args=[stream]) for stream in streams]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.002)
+    d.ok('cuCtxDestroy_v2', c_void_p(context))
+    for thread in threads:
+        thread.join()
+d.open()
+kernel = d.spinner()
+print(*{d.launch(kernel, 100) for _ in range(100)})
+d.synchronize()
+"""
+    assert container.words(code.replace("NAME", name)) == ["0"]

@@ -27,6 +27,7 @@
 #define IDLE_TICKS 200                // after which it ends
 #define LEGACY     ((CUstream)1)
 #define PER_THREAD ((CUstream)2)
+#define ENDING     ((CUcontext)1) // of a meter whose context was destroyed: nothing is opened any more
 #define REBASE     (4000ll * MILLISECOND) // cuEventElapsedTime answers a float
 #define DRIFT      80000                  // ns our clock may lose to the GPU's meanwhile
 
@@ -38,8 +39,10 @@ struct batch {
     CUevent start, end;
     uint64_t opened, last;
     uint64_t idle; // ns before the end in which the stream went idle, nobody knows when
-    uint32_t launches, inflight, place;
+    uint32_t launches, place;
+    uint32_t inflight; // threads that have it in hand; from 0 on it is open, pending or free
     bool closing;
+    bool gone; // its context ended meanwhile: who has it in hand gives it up
 };
 
 struct meter { // a context
@@ -133,26 +136,39 @@ static void put_back(struct batch *batch) {
     owe(batch, -batch->launches);
     batch->launches = 0;
     spin_lock(&meter->lock);
-    batch->next = meter->free;
-    meter->free = batch;
+    bool gone = batch->gone;
+    if (!gone) {
+        batch->inflight = 0;
+        batch->next = meter->free;
+        meter->free = batch;
+    }
     spin_unlock(&meter->lock);
+    if (!gone) return;
+    spin_lock(&process()->lock);
+    __builtin_memset(batch, 0, sizeof *batch);
+    spin_unlock(&process()->lock);
 }
 
 // The last launch of the batch is made: the event after it. The caller is the only one that has the batch. `late`: that
 // launch was this long ago.
 static void finish(struct batch *batch, uint64_t late) {
     struct meter *meter = batch->meter;
+    if (batch->gone) return put_back(batch);
     bool entered = enter_context(meter->context);
     bool good = !in_capture(batch->stream);
     if (good && late && !REAL(cuStreamQuery)(batch->stream)) batch->idle = late;
     good = good && !REAL(cuEventRecord)(batch->end, batch->stream);
     leave_context(entered);
-    if (!good) return put_back(batch);
     spin_lock(&meter->lock);
-    batch->next = NULL;
-    *meter->tail = batch;
-    meter->tail = &batch->next;
+    good = good && !batch->gone;
+    if (good) {
+        batch->inflight = 0;
+        batch->next = NULL;
+        *meter->tail = batch;
+        meter->tail = &batch->next;
+    }
     spin_unlock(&meter->lock);
+    if (!good) put_back(batch);
 }
 
 static CUstream name_of(CUstream stream, bool per_thread) { return stream ? stream : per_thread ? PER_THREAD : LEGACY; }
@@ -180,7 +196,10 @@ static void flush_lane(struct process *mine, size_t lane, const struct meter *me
         batch = NULL;
     if (batch) batch->closing = true;
     if (batch && batch->inflight) batch = NULL; // who leaves it last ends it
-    if (batch) set_open(mine, lane, NULL);
+    if (batch) {
+        batch->inflight = 1;
+        set_open(mine, lane, NULL);
+    }
     spin_unlock(&mine->lanes[lane].lock);
     if (batch) finish(batch, late && late > batch->last + SOON ? late - batch->last : 0);
 }
@@ -287,7 +306,10 @@ static void harvest(struct process *mine) {
 static struct batch *pop_free(struct meter *meter) {
     spin_lock(&meter->lock);
     struct batch *batch = meter->free;
-    if (batch) meter->free = batch->next;
+    if (batch) {
+        meter->free = batch->next;
+        batch->inflight = 1;
+    }
     spin_unlock(&meter->lock);
     return batch;
 }
@@ -298,7 +320,10 @@ static struct batch *spare(struct process *mine, struct meter *meter) {
     spin_lock(&mine->lock);
     for (uint32_t i = 0; i < BATCHES && !batch; i++) // those of contexts that are gone come back here
         if (!mine->batches[i].meter) batch = &mine->batches[i];
-    if (batch) batch->meter = meter;
+    if (batch) {
+        batch->meter = meter;
+        batch->inflight = 1;
+    }
     spin_unlock(&mine->lock);
     return batch;
 }
@@ -311,7 +336,7 @@ static struct batch *others_spare(struct process *mine, struct meter *meter) {
         if (__atomic_load_n(&mine->meters[i].context, __ATOMIC_ACQUIRE)) batch = pop_free(&mine->meters[i]);
     if (batch && batch->start) REAL(cuEventDestroy_v2)(batch->start);
     if (batch && batch->end) REAL(cuEventDestroy_v2)(batch->end);
-    if (batch) *batch = (struct batch){.meter = meter};
+    if (batch) *batch = (struct batch){.meter = meter, .inflight = 1};
     spin_unlock(&mine->harvesting);
     return batch;
 }
@@ -331,7 +356,7 @@ static struct batch *take(struct process *mine, struct meter *meter, uint64_t *n
     }
     if (*now != entered) budget_count(meter->index, 0, *now - entered);
     if (!batch) return NULL;
-    batch->launches = batch->inflight = 0;
+    batch->launches = 0;
     batch->idle = 0;
     batch->closing = false;
     if ((batch->start || !REAL(cuEventCreate)(&batch->start, 0)) &&
@@ -363,7 +388,10 @@ static bool end_late_batches(struct process *mine, uint64_t now) {
         any |= batch != NULL;
         bool late = batch && !batch->inflight && !batch->thread && now - batch->last >= LATE && now > batch->last &&
                     !mine->captures;
-        if (late) set_open(mine, i, NULL);
+        if (late) {
+            batch->inflight = 1;
+            set_open(mine, i, NULL);
+        }
         spin_unlock(&mine->lanes[i].lock);
         if (late) finish(batch, now - batch->last);
     }
@@ -480,12 +508,13 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     batch->stream = stream;
     batch->thread = thread;
     batch->opened = batch->last = now;
-    batch->launches = batch->inflight = 1;
+    batch->launches = 1;
     batch->place = (uint32_t)place;
     owe(batch, 1);
     pass->batch = batch;
     spin_lock(&mine->lanes[lane].lock);
-    if (!mine->lanes[lane].open) set_open(mine, lane, batch);
+    if (!mine->lanes[lane].open && !batch->gone && __atomic_load_n(&meter->context, __ATOMIC_RELAXED) != ENDING)
+        set_open(mine, lane, batch);
     spin_unlock(&mine->lanes[lane].lock);
     start_helper(mine);
     return CUDA_SUCCESS;
@@ -504,7 +533,8 @@ void meter_leave(struct pass *pass, CUresult result, bool alone) {
     }
     if (alone || !shared || batch->thread || batch->launches >= LAUNCHES || pass->at - batch->opened >= AGE)
         batch->closing = true;
-    bool last = --batch->inflight == 0 && batch->closing;
+    bool last = batch->inflight == 1 && batch->closing;
+    if (!last) batch->inflight--;
     if (last && shared) set_open(mine, lane, NULL);
     spin_unlock(&mine->lanes[lane].lock);
     if (last) finish(batch, 0);
@@ -543,7 +573,9 @@ void gate_destroying(void) {
 }
 
 // Work that is not paid for is charged by its average, as far as that is a slice: its events went with the context.
+// Threads may be amid a launch.
 static void forget(struct process *mine, struct meter *meter) {
+    __atomic_store_n(&meter->context, ENDING, __ATOMIC_RELAXED);
     for (size_t i = 0; i < LANES; i++) {
         spin_lock(&mine->lanes[i].lock);
         if (mine->lanes[i].open && mine->lanes[i].open->meter == meter) set_open(mine, i, NULL);
@@ -552,12 +584,23 @@ static void forget(struct process *mine, struct meter *meter) {
     uint64_t now = now_ns(), usual = meter->outstanding * meter->average;
     if (meter->outstanding) budget_pay(meter->index, now - (usual < SLICE ? usual : SLICE), now, now);
     spin_lock(&mine->lock);
-    for (size_t i = 0; i < BATCHES; i++)
-        if (mine->batches[i].meter == meter) {
-            owe(&mine->batches[i], -mine->batches[i].launches);
-            __builtin_memset(&mine->batches[i], 0, sizeof mine->batches[i]);
+    spin_lock(&meter->lock);
+    for (size_t i = 0; i < BATCHES; i++) {
+        struct batch *batch = &mine->batches[i];
+        if (batch->meter != meter) continue;
+        if (batch->inflight) {
+            batch->gone = true;
+            continue;
         }
-    __builtin_memset((char *)meter + sizeof meter->context, 0, sizeof *meter - sizeof meter->context);
+        owe(batch, -batch->launches);
+        __builtin_memset(batch, 0, sizeof *batch);
+    }
+    meter->free = meter->pending = NULL;
+    meter->tail = &meter->pending;
+    meter->average = 0;
+    meter->base = NULL;
+    meter->offset = 0;
+    spin_unlock(&meter->lock);
     __atomic_store_n(&meter->context, NULL, __ATOMIC_RELEASE);
     spin_unlock(&mine->lock);
 }
