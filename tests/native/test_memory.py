@@ -421,6 +421,22 @@ print(d('cuGraphExecDestroy', c_void_p(run)), d('cuDeviceGraphMemTrim', 0), used
 """
         assert container.words(self.NODE + code) == ["0", "3072", "1024", "2", "0", "0", "0"]
 
+    @pytest.mark.parametrize("version", [12030, 13040])
+    def test_by_nodes_of_any_type_are_refused_and_charged_as_well(self, container: Container, version: int) -> None:
+        code = f"""
+d.open()
+found = c_void_p()
+d.ok('cuGetProcAddress_v2', b'cuGraphAddNode', byref(found), {version}, c_uint64(0), None)
+add = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p)(found.value)
+graph = d.value(c_void_p, 'cuGraphCreate', c_uint(0))
+parameters = (c_uint64 * 32)(10, 0, 1, 1)
+for parameters[15] in 5 * GIB, 3 * GIB:
+    print(add(addressof(c_uint64()), graph, None, None, 0, addressof(parameters)))
+run = d.value(c_void_p, 'cuGraphInstantiateWithFlags', c_void_p(graph), c_uint64(0))
+print(d('cuGraphLaunch', c_void_p(run), None), used())
+"""
+        assert container.words(code) == ["2", "0", "0", "3072"]
+
     def test_captured_allocations_are_the_graphs(self, container: Container) -> None:
         code = """
 d.open()

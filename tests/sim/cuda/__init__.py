@@ -35,7 +35,7 @@ def requests() -> list[Request]:
 
 
 def exports() -> tuple[list[str], list[str]]:
-    """The names of functions and of variables that driver 580 exports."""
+    """The names of functions and of variables that driver 580 exports, and of newer functions."""
     rows = _rows(str(NAMES))
     return [row[0] for row in rows if len(row) == 1], [row[0] for row in rows if len(row) > 1]
 

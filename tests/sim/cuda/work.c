@@ -580,6 +580,11 @@ API CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNod
     return cuGraphAddNode(out, graph, after, after_count, node);
 }
 
+API CUresult cuGraphAddNode_v3(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges,
+                               size_t after_count, CUgraphNodeParams *node) {
+    return cuGraphAddNode_v2(out, graph, after, edges, after_count, node);
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph graph) {
     ENTER;
     NEED(out);

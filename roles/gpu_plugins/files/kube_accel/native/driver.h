@@ -196,6 +196,8 @@ CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *aft
                         CUgraphNodeParams *parameters);
 CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
                            CUgraphNodeParams *parameters);
+CUresult cuGraphAddNode_v3(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                           CUgraphNodeParams *parameters);
 CUresult cuGraphInstantiateWithParams(CUgraphExec *graph, CUgraph of, void *parameters);
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *graph, CUgraph of, void *parameters);
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream);
@@ -239,6 +241,8 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags);
 CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags);
 CUresult cuLaunchHostFunc(CUstream stream, void *function, void *data);
 CUresult cuLaunchHostFunc_ptsz(CUstream stream, void *function, void *data);
+CUresult cuLaunchHostFunc_v2(CUstream stream, void *function, void *data, unsigned mode);
+CUresult cuLaunchHostFunc_v2_ptsz(CUstream stream, void *function, void *data, unsigned mode);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuMemcpyDtoH_v2_ptds(void *to, CUdeviceptr from, size_t bytes);
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
@@ -255,6 +259,8 @@ CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgra
                                      size_t count, int mode);
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges,
                                           size_t count, int mode);
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *function, void *data);
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *function, void *data);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
 #endif

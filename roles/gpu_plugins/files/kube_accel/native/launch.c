@@ -130,6 +130,13 @@ HOOK(cuLaunchHostFunc_ptsz)(CUstream stream, void *function, void *data) {
     FLUSHED(stream, true, REAL(cuLaunchHostFunc_ptsz)(stream, function, data));
 }
 
+HOOK(cuLaunchHostFunc_v2)(CUstream stream, void *function, void *data, unsigned mode) {
+    FLUSHED(stream, false, REAL(cuLaunchHostFunc_v2)(stream, function, data, mode));
+}
+HOOK(cuLaunchHostFunc_v2_ptsz)(CUstream stream, void *function, void *data, unsigned mode) {
+    FLUSHED(stream, true, REAL(cuLaunchHostFunc_v2_ptsz)(stream, function, data, mode));
+}
+
 HOOK(cuMemcpyDtoH_v2)(void *to, CUdeviceptr from, size_t bytes) {
     FLUSHED(NULL, false, REAL(cuMemcpyDtoH_v2)(to, from, bytes));
 }
@@ -178,6 +185,13 @@ HOOK(cuStreamBeginCaptureToGraph)(INTO) {
 }
 HOOK(cuStreamBeginCaptureToGraph_ptsz)(INTO) {
     CAPTURED(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, after, edges, count, mode));
+}
+
+HOOK(cuStreamBeginRecaptureToGraph)(CUstream stream, int mode, CUgraph graph, void *function, void *data) {
+    CAPTURED(REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, function, data));
+}
+HOOK(cuStreamBeginRecaptureToGraph_ptsz)(CUstream stream, int mode, CUgraph graph, void *function, void *data) {
+    CAPTURED(REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, function, data));
 }
 
 HOOK(cuStreamEndCapture)(CUstream stream, CUgraph *graph) {

@@ -362,3 +362,10 @@ HOOK(cuGraphAddNode_v2)
     CUresult result = node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode_v2)(node, graph, after, edges, count, parameters);
 }
+
+HOOK(cuGraphAddNode_v3)
+(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+ CUgraphNodeParams *parameters) {
+    CUresult result = node_would_take(parameters);
+    return result ? result : REAL(cuGraphAddNode_v3)(node, graph, after, edges, count, parameters);
+}
