@@ -179,6 +179,25 @@ def test_a_capture_beside_throttled_work_has_what_the_program_put_into_it(card: 
     assert near(answer["share"], 30)
 
 
+def test_a_capture_survives_launches_on_another_stream_beside_it(container: Container) -> None:
+    code = """
+import time
+d.open()
+kernel, captured, other = d.spinner(), d.stream(), d.stream()
+codes = set()
+for _ in range(50):
+    d.launch(kernel, 10, stream=other)
+    d.ok('cuStreamBeginCapture_v2', c_void_p(captured), 0)
+    for _ in range(3):
+        d.launch(kernel, 10, stream=other)
+        d.launch(kernel, 10, stream=captured)
+        time.sleep(0.0003)
+    codes.add(d('cuStreamEndCapture', c_void_p(captured), byref(c_void_p())))
+print(*codes)
+"""
+    assert container.words(code) == ["0"]
+
+
 def test_a_kernel_of_many_seconds_is_paid_for(card: Card) -> None:
     [answer] = card.run((card.container(10), "400 5000000 sync=1"))
     assert near(answer["share"], 10)

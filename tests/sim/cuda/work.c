@@ -38,6 +38,7 @@ typedef struct executable {
 
 static CUevent events;
 static int global_captures;
+static bool captures_broken;  // all global ones, by a call that they forbid
 static __thread int thread_mode = MODE_GLOBAL;
 
 // ---------------------------------------------------------------- streams
@@ -692,7 +693,9 @@ API CUresult cuDeviceGetGraphMemAttribute(CUdevice ordinal, int attribute, void 
 // ---------------------------------------------------------------- capture
 
 bool capture_forbids(void) {
-    return global_captures > 0 && thread_mode != MODE_RELAXED;
+    bool forbids = global_captures > 0 && thread_mode != MODE_RELAXED;
+    captures_broken |= forbids;
+    return forbids;
 }
 
 API CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
@@ -740,8 +743,11 @@ FLAVOURS(cuStreamEndCapture, (CUstream handle, CUgraph *out),
     NEED(out);
     if (stream->capture == NULL)
         return ILLEGAL_STATE;
+    if (stream->capture_mode == MODE_GLOBAL) {
+        stream->capture_broken |= captures_broken;
+        captures_broken = --global_captures > 0 && captures_broken;
+    }
     *out = stream->capture_broken ? NULL : stream->capture;
-    global_captures -= stream->capture_mode == MODE_GLOBAL;
     stream->capture = NULL;
     return stream->capture_broken ? STREAM_CAPTURE_INVALIDATED : SUCCESS;
 )

@@ -149,6 +149,15 @@ static void put_back(struct batch *batch) {
     spin_unlock(&process()->lock);
 }
 
+// A capture of another stream would be broken by the question, unless this thread says it knows what it does.
+static bool gone_idle(CUstream stream) {
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool exchanged = HAS(cuThreadExchangeStreamCaptureMode) && !REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    bool idle = !REAL(cuStreamQuery)(stream);
+    if (exchanged) REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return idle;
+}
+
 // The last launch of the batch is made: the event after it. The caller is the only one that has the batch. `late`: that
 // launch was this long ago.
 static void finish(struct batch *batch, uint64_t late) {
@@ -156,7 +165,7 @@ static void finish(struct batch *batch, uint64_t late) {
     if (batch->gone) return put_back(batch);
     bool entered = enter_context(meter->context);
     bool good = !in_capture(batch->stream);
-    if (good && late && !REAL(cuStreamQuery)(batch->stream)) batch->idle = late;
+    if (good && late && gone_idle(batch->stream)) batch->idle = late;
     good = good && !REAL(cuEventRecord)(batch->end, batch->stream);
     leave_context(entered);
     spin_lock(&meter->lock);
