@@ -109,8 +109,9 @@ def test_a_quota_stays_when_the_variable_is_emptied(plane: Plane) -> None:
 
 def test_it_stays_until_no_scheduler_calls_it(plane: Plane) -> None:
     """A second scheduler is to take its place, and the first cannot be configured."""
-    words: dict[str, Any] = {"scheduler_layout": "secondary"}
-    failing = {"scheduler_health_url": "http://127.0.0.1:9", "scheduler_timeout": 3}
+    # Pods of the simulated cluster share one network.
+    words: dict[str, Any] = {"scheduler_layout": "secondary", "scheduler_extender_port": 9447}
+    failing = {"scheduler_health_url": "http://127.0.0.1:9", "scheduler_timeout": 30}
     play(plane.inventory, SITE, "--tags=scheduler", fails=True, **words, **failing)
     assert {"daemonsets kube-accel-extender", "deployments accel-scheduler"} <= {*ours(plane.cluster)}
     assert plane.placed("meanwhile") == "gpus"
