@@ -257,8 +257,10 @@ UNITS = {
     "microk8s": ("snap.microk8s.daemon-containerd",),
 }
 CONTAINERD = {"microk8s": ["/snap/microk8s/current/bin/containerd"]}
-TOOLKIT, LOW_LEVEL = "toolkit", "low_level"
-"""Keys of the record: whether settings of the toolkit are ours, and the program we added to its RUNTIMES."""
+TOOLKIT = "toolkit"
+"""Key of the record: whether settings of the toolkit are ours."""
+LOW_LEVEL = "low_level"
+"""Key of the record: the program we added to the toolkit's RUNTIMES."""
 RUNTIMES = ("nvidia-container-runtime", "runtimes")
 RUNTIMES_BY_DEFAULT = ["runc", "crun"]
 TOOLKIT_VALUES = {
