@@ -71,14 +71,19 @@ def host(tmp_path: Path, collections: Path) -> Host:
     return run
 
 
+def brought_from_here(directory: Path, book: str) -> tuple[Path, str]:
+    """NVIDIA's repository of the toolkit in this directory, and the words that play a book with it."""
+    (directory / "none").mkdir()
+    repositories(directory, directory / "none")
+    (directory / "book.yml").write_text(book)
+    nvidia = directory / "nvidia"
+    play = f"play {directory}/book.yml -e container_runtime_toolkit_repo_url=file://{nvidia}"
+    return nvidia, f"{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey"
+
+
 def test_a_repository_that_one_run_could_not_read_is_read_by_the_next(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "none").mkdir()
-    repositories(tmp_path, tmp_path / "none")
-    nvidia, book = tmp_path / "nvidia", tmp_path / "book.yml"
-    book.write_text(BOOK % ("container_runtime", "install_deb"))
-    play = f"play {book} -e container_runtime_toolkit_version={VERSIONS[-1].partition('-')[0]}"
-    play += f" -e container_runtime_toolkit_repo_url=file://{nvidia}"
-    play += f" -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey"
+    nvidia, play = brought_from_here(tmp_path, BOOK % ("container_runtime", "install_deb"))
+    play += f" -e container_runtime_toolkit_version={VERSIONS[-1].partition('-')[0]}"
     (installed,) = host(f"""
 mv {nvidia}/deb {nvidia}/away
 if {play}; then exit 1; fi
@@ -103,13 +108,8 @@ TOOLKIT = """
 
 
 def test_a_toolkit_goes_with_the_role_that_brought_it_and_with_no_other(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "none").mkdir()
-    repositories(tmp_path, tmp_path / "none")
-    nvidia, book = tmp_path / "nvidia", tmp_path / "book.yml"
-    book.write_text(TOOLKIT)
-    play = f"play {book} -e container_runtime_backup_dir=/var/tmp/backups"
-    play += f" -e container_runtime_toolkit_repo_url=file://{nvidia}"
-    play += f" -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey"
+    _, play = brought_from_here(tmp_path, TOOLKIT)
+    play += " -e container_runtime_backup_dir=/var/tmp/backups"
     count = "dpkg-query -W -f '${db:Status-Status}\\n' '*nvidia-container*' | grep -c '^installed' || :"
     counts = host(f"""
 for brought_by in us others; do
@@ -126,12 +126,8 @@ done
 
 
 def test_sources_of_others_come_back_and_a_repository_may_get_another_key(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "none").mkdir()
-    repositories(tmp_path, tmp_path / "none")
-    nvidia, book = tmp_path / "nvidia", tmp_path / "book.yml"
-    book.write_text(TOOLKIT)
-    play = f"play {book} -e container_runtime_backup_dir=/var/tmp/backups"
-    play += f" -e container_runtime_toolkit_repo_url=file://{nvidia}"
+    nvidia, play = brought_from_here(tmp_path, TOOLKIT)
+    play += " -e container_runtime_backup_dir=/var/tmp/backups"
     (nvidia / "old").write_text("of another repository\n")
     theirs = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
     keyring = "/usr/share/keyrings/nvidia-container-toolkit.asc"
@@ -139,11 +135,11 @@ def test_sources_of_others_come_back_and_a_repository_may_get_another_key(host: 
 cp {nvidia}/old {keyring}
 echo '# theirs' >{theirs}
 mkdir -p /usr/bin && touch /usr/bin/nvidia-container-runtime # which they brought
-{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey -e part=install --check
+{play} -e part=install --check
 ls {theirs}
-{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey -e part=install
+{play} -e part=install
 cmp {keyring} {nvidia}/gpgkey && ls {theirs} 2>&1 | grep -c 'No such file'
-{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey -e part=uninstall
+{play} -e part=uninstall
 cat {theirs}
 ls /var/tmp/backups
 """)
