@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import socket
 
-ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - what all of them mean here
+_ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - what all of them mean here
 
 
 def listener(address: tuple[str, int], backlog: int) -> socket.socket:
@@ -14,7 +14,7 @@ def listener(address: tuple[str, int], backlog: int) -> socket.socket:
     Raises OSError.
     """
     host, port = address
-    if host not in ANYWHERE:
+    if host not in _ANYWHERE:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server(address, family=family, backlog=backlog)
     if socket.has_dualstack_ipv6():
