@@ -205,7 +205,7 @@ class ControlPlane:
         flags = [f"--config={path}", f"--secure-port={port}", f"--cert-dir={self.root}/{name}"]
         flags += [f"--{what}-kubeconfig={self.root}/{name}.conf" for what in ("authentication", "authorization")]
         with self.program(name, *flags, binary=SCHEDULER) as program:
-            wait_for(lambda: answers(f"https://127.0.0.1:{port}/livez"), name)
+            wait_for(lambda: answers(f"https://127.0.0.1:{port}/healthz"), name)
             yield program
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -128,7 +129,7 @@ class Rig:
         scheduler = plane.kubeconfig("scheduler", "system:kube-scheduler")
         authority = plane.ca.read_text(), (plane.root / "ca.key").read_text()
         client = (plane.root / "apiserver-kubelet-client.pem").read_text()
-        write_control_plane(Path("/"), scheduler.read_text(), authority, (client, client), SCHEDULER_PORT)
+        write_control_plane(Path("/"), scheduler.read_text(), authority, (client, client), SCHEDULER_PORT, kubernetes())
         manifest = MANIFESTS / "kube-scheduler.yaml"
         url = f"https://127.0.0.1:{SCHEDULER_PORT}/healthz"
         try:
@@ -223,19 +224,33 @@ def _kubelet(plane: ControlPlane) -> list[str]:
         "failSwapOn": False,
         "staticPodPath": str(MANIFESTS),
         "fileCheckFrequency": "1s",
-        # What tests kill is back at once, however often.
-        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
-        "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "enforceNodeAllocatable": [],
     }
+    endpoint = "unix:///run/containerd/containerd.sock"
+    version = kubernetes()
+    if version >= (1, 27):
+        config["containerRuntimeEndpoint"] = endpoint
+    if version >= (1, 32):
+        # What tests kill is back at once, however often.
+        config["featureGates"] = {"KubeletCrashLoopBackOffMax": True}
+        config["crashLoopBackOff"] = {"maxContainerRestartPeriod": "1s"}
     MANIFESTS.mkdir(parents=True, exist_ok=True)
     (MANIFESTS.parent / "pki").mkdir(exist_ok=True)
     file = plane.root / "kubelet.json"
     file.write_text(json.dumps(config))
     kubeconfig = plane.kubeconfig("kubelet", f"system:node:{NODE}", "system:nodes")
     flags = [f"--config={file}", f"--kubeconfig={kubeconfig}", f"--hostname-override={NODE}", f"--node-ip={NODE_IP}"]
+    flags += [] if version >= (1, 27) else [f"--container-runtime-endpoint={endpoint}"]
     return [*flags, f"--root-dir={KUBELET_ROOT}"]
+
+
+def kubernetes() -> tuple[int, int]:
+    """Major and minor version of the binaries."""
+    said = subprocess.run([BINARIES / "kubelet", "--version"], check=True, capture_output=True, text=True).stdout
+    found = re.search(r"v(\d+)\.(\d+)", said)
+    assert found, said
+    return int(found[1]), int(found[2])
 
 
 def _ready(rig: Rig) -> bool:

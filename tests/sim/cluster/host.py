@@ -106,14 +106,23 @@ def write_installer(root: Path, version: str) -> Path:
     return path
 
 
-def write_control_plane(host: Path, kubeconfig: str, ca: tuple[str, str], client: tuple[str, str], port: int) -> None:
-    """What kubeadm leaves on a control plane of the files that concern kube-scheduler."""
+def write_control_plane(
+    host: Path,
+    kubeconfig: str,
+    ca: tuple[str, str],
+    client: tuple[str, str],
+    port: int,
+    version: tuple[int, int] = (1, 34),
+) -> None:
+    """What kubeadm of this version leaves on a control plane of the files that concern kube-scheduler."""
     kubernetes = host / "etc/kubernetes"
     (kubernetes / "scheduler.conf").write_text(kubeconfig)
     for name, (certificate, key) in (("ca", ca), ("apiserver-kubelet-client", client)):
         (kubernetes / f"pki/{name}.crt").write_text(certificate)
         (kubernetes / f"pki/{name}.key").write_text(key)
     conf = "/etc/kubernetes/scheduler.conf"
+
+    live, ready = ("/livez", "/readyz") if version >= (1, 32) else ("/healthz", "/healthz")
 
     def probe(path: str) -> dict[str, object]:
         return {"httpGet": {"host": "127.0.0.1", "path": path, "port": port, "scheme": "HTTPS"}, "periodSeconds": 10}
@@ -130,9 +139,9 @@ def write_control_plane(host: Path, kubeconfig: str, ca: tuple[str, str], client
             "--leader-elect=true",
             f"--secure-port={port}",
         ],
-        "startupProbe": probe("/livez"),
-        "livenessProbe": probe("/livez"),
-        "readinessProbe": probe("/readyz"),
+        "startupProbe": probe(live),
+        "livenessProbe": probe(live),
+        "readinessProbe": probe(ready),
         "resources": {"requests": {"cpu": "100m"}},
         "volumeMounts": [{"mountPath": conf, "name": "kubeconfig", "readOnly": True}],
     }
