@@ -120,6 +120,14 @@ def test_a_bare_node_shares_its_gpus(rig: Rig, node: GpuNode, site: Site, ran: R
     assert site.run("site", gpu_mode="vgpu") == 0
 
 
+def test_a_pod_that_validates(rig: Rig, node: GpuNode, site: Site, ran: Ran) -> None:
+    code, said = site.attempt("validate", gpu_mode="vgpu", validate_pod=True)
+    assert f"{NODE}: ok: pod: answers, 1 GPUs" in said, said[-6000:]
+    assert code == 0, said[-6000:]
+    is_held(node)
+    ran("vgpu", "local", "validated by a pod")
+
+
 @contextmanager
 def cgpu(rig: Rig, node: GpuNode) -> Iterator[None]:
     """The node in mode cGPU, by its label alone."""

@@ -362,12 +362,17 @@ class Store:
         runtime = spec.get("runtimeClassName")
         if runtime and not self.find("runtimeclasses", "", runtime):
             raise forbidden(kind, metadata["name"], f'pod rejected: RuntimeClass "{runtime}" not found')
-        priority = spec.get("priorityClassName")
+        priority, policy = spec.get("priorityClassName"), "PreemptLowerPriority"
         if priority:
             found = self.find("priorityclasses", "", priority)
             if not found:
                 raise forbidden(kind, metadata["name"], f"no PriorityClass with name {priority} was found")
             spec["priority"] = found["value"]
+            policy = found.get("preemptionPolicy", policy)
+        if (asked := spec.get("preemptionPolicy", policy)) != policy:
+            reason = f"the string value of PreemptionPolicy ({asked}) must not be provided in pod spec; "
+            reason += f"priority admission controller computed {policy} from the given PriorityClass name"
+            raise forbidden(kind, metadata["name"], reason)
 
     def _write(self, plural: str, namespace: str, old: Object | None, new: Object | None) -> Object:
         self._version += 1

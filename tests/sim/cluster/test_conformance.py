@@ -378,6 +378,7 @@ STEPS: dict[str, Step] = {
     ),
     "pod of an unknown runtime class": request("POST", f"{NS}/pods", pod("q", runtimeClassName="none")),
     "pod of an unknown priority class": request("POST", f"{NS}/pods", pod("q", priorityClassName="none")),
+    "pod that may not preempt, without a class": request("POST", f"{NS}/pods", pod("q", preemptionPolicy="Never")),
     "pod of an unknown service account": request("POST", f"{NS}/pods", pod("q", serviceAccountName="none")),
     "pods by phase": request("GET", f"{NS}/pods?fieldSelector=status.phase%3DPending,spec.nodeName%3D"),
     "change a pod's command": request(
