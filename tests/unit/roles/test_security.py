@@ -80,6 +80,8 @@ def rights(pod: dict[str, Any]) -> Iterator[str]:
             yield "user root"
         if not context.get("readOnlyRootFilesystem"):
             yield "a writable root file system"
+        if "seccompProfile" not in context:
+            yield "every system call"
         if "seLinuxOptions" in context:
             yield f"SELinux type {context['seLinuxOptions']['type']}"
 
