@@ -482,6 +482,29 @@ def test_proxied_layout_offers_predicates_alone_and_keeps_gpus_for_known_pods_on
     assert bound(api) == ["p"]
 
 
+def test_proxied_layout_waits_for_news_of_a_pod_that_kube_scheduler_heard_of_first(api: Api) -> None:
+    extender = Extender(api, Clock(), Layout.PROXIED)
+    extender.cluster.keep_node(node_object("a"))
+    new = api.create(pod_object("new", share(60, 8)))
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(extender.filter, new, "a")
+        extender.listen()
+        assert answer.result()["NodeNames"] == ["a"]
+
+
+def test_proxied_layout_wakes_a_pod_whose_room_others_took(api: Api) -> None:
+    """A kube-scheduler before 1.29 does not come back by itself to a pod whose filter failed."""
+    extender = Extender(api, layout=Layout.PROXIED)
+    extender.cluster.keep_node(node_object("a"))
+    late = _seen(extender, api, "late", 60)
+    taken = extender.binder.reserve
+    extender.binder.reserve = lambda *_: "taken"  # type: ignore[method-assign]
+    assert "others took" in extender.filter(late, "a")["Error"]
+    extender.binder.reserve = taken  # type: ignore[method-assign]
+    extender.clock.now += 1
+    assert _overtaken(extender) == ["late"]
+
+
 def linked(node: str, nvlinks: int, *traits: dict[str, Any]) -> Inventory:
     """Four GPUs of a node; ``traits`` replaces fields of the first ones."""
     changes = [*traits, *({} for _ in range(4 - len(traits)))]

@@ -169,7 +169,7 @@ class Cluster:
         self.contested: set[str] = set()
         """The names of nodes with nominated pods."""
         self._nominating = threading.Lock()
-        self._departed = threading.Condition()
+        self._news = threading.Condition()
         self._strays: Mapping[Mode, GpuUse] = {}
 
     @contextmanager
@@ -217,6 +217,8 @@ class Cluster:
         text = assignment_text(item)
         if known is None:
             known = self.pods.setdefault(pod.uid, pod)
+            with self._news:
+                self._news.notify_all()
         elif not known.node:
             known.request, known.refused = pod.request, pod.refused
         self._nominate(known, nominated_node(item))
@@ -299,8 +301,8 @@ class Cluster:
             with self.node(pod.node) as node:
                 if node.pods.pop(uid, None) is not None:
                     node.changed()
-            with self._departed:
-                self._departed.notify_all()
+            with self._news:
+                self._news.notify_all()
         self.charges.discharge(uid)
 
     def departed(self, name: str, uids: Collection[str], timeout: float) -> bool:
@@ -310,8 +312,14 @@ class Cluster:
             with self.node(name) as node:
                 return node.pods.keys().isdisjoint(uids)
 
-        with self._departed:
-            return self._departed.wait_for(gone, timeout)
+        with self._news:
+            return self._news.wait_for(gone, timeout)
+
+    def known(self, uid: str, timeout: float) -> Pod | None:
+        """A pod that the API server has told of, or tells of at the latest ``timeout`` seconds from now."""
+        with self._news:
+            self._news.wait_for(lambda: uid in self.pods or uid in self._gone, timeout)
+        return self.pods.get(uid)
 
     def keep_node(self, item: dict[str, Any]) -> str | None:
         """Take a node object that exists; its name."""

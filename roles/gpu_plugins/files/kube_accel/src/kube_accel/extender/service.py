@@ -156,7 +156,7 @@ class Service:
         asked = self._reader.read(arguments.pod)
         if asked is None:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
-        pod = self._cluster.pods.get(asked.uid)
+        pod = self._cluster.known(asked.uid, _HEARSAY_SECONDS)
         if pod is None or pod.node:
             reason = f"pod {asked.namespace}/{asked.name} is not known to wait; try again"
             return wire.write_filter_error(reason), None
@@ -173,6 +173,7 @@ class Service:
                     kept = found
                     break
             if kept is None and not left:
+                self._answered(pod, arguments.names, Filtered([]))
                 return wire.write_filter_error("others took the room that was found; try again"), None
             passed, reason = (
                 ([chosen], f"GPUs are kept on {chosen}") if kept is not None else (left, "its room is taken")
