@@ -35,8 +35,8 @@ class PodDevices:
 class PodResourcesClient:
     """Asks kubelet who holds which devices.
 
-    Kubelet allows 100 calls a second (burst 10) from all its clients together, and does not list init containers
-    that are not sidecars.
+    Kubelet allows 100 calls a second (burst 10) from all its clients together (from 1.28 on), and does not list init
+    containers that are not sidecars, before 1.30 not even these.
     """
 
     def __init__(self, socket: Path) -> None:

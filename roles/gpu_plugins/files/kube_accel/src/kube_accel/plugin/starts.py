@@ -2,7 +2,7 @@
 """Whether a container may start with devices that are for one pod at a time: kubelet may have given them to two.
 
 Its PodResources.List forgets, when a pod has just ended, what it is allocating in that moment (UpdateAllocatedDevices,
-1.36 at least), and the next pod may be given the same. PreStartContainer names the devices and no pod. So of pods with
+1.25 to 1.36), and the next pod may be given the same. PreStartContainer names the devices and no pod. So of pods with
 the same devices one is let start, whichever comes first, and from then on none until only one is left.
 """
 
