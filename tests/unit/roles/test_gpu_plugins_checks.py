@@ -633,3 +633,27 @@ def test_all_that_the_clusters_objects_are_made_of_is_common(evaluate: Evaluate)
     templates = ("configs", "daemonset", "dcgm_exporter", "mig_configs", "objects", "rbac", "runtimeclass")
     text = " ".join((ROLES / f"gpu_plugins/templates/{name}.yml.j2").read_text() for name in templates)
     assert set(re.findall(r"(?<!_)gpu_plugins_[a-z_]+", text)) - common == set()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "restarts", "attempts", "stuck"),
+    [
+        (None, 9, 99, False),
+        ("ContainerCreating", 0, 99, False),
+        ("ErrImagePull", 0, 1, False),
+        ("ImagePullBackOff", 0, 1, True),
+        ("CrashLoopBackOff", 2, 99, False),
+        ("CrashLoopBackOff", 3, 1, True),
+        # Kubelet goes on saying this and nothing worse, also for a while after the image has been imported.
+        ("ErrImageNeverPull", 0, 1, False),
+        ("ErrImageNeverPull", 0, 30, True),
+    ],
+)
+def test_a_plugin_that_will_not_come_by_itself_is_not_waited_for(
+    evaluate: Evaluate, waiting: str | None, restarts: int, attempts: int, stuck: bool
+) -> None:
+    state = {"waiting": {"reason": waiting}} if waiting else {"running": {}}
+    status = {"containerStatuses": [{"state": state, "restartCount": restarts}]}
+    own = {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}, "status": status}
+    pods = {"resources": [own], "attempts": attempts}
+    assert evaluate("gpu_plugins", "__gpu_plugins_stuck", {}, __gpu_plugins_own_pods=pods) is stuck
