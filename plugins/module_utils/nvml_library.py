@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import platform
 import re
 from typing import Any
 
@@ -57,6 +59,16 @@ class _Pci(ctypes.Structure):
         ("pciSubSystemId", ctypes.c_uint),
         ("busId", ctypes.c_char * 32),
     )
+
+
+def found(library: str, driver_root: str) -> str:
+    """The library's path below the driver's root. Its plain name where it is not, for the linker."""
+    if driver_root.strip("/") and "/" not in library:
+        for directory in ("usr/lib64", f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib"):
+            path = os.path.join(driver_root, directory, library)
+            if os.path.exists(path):
+                return path
+    return library
 
 
 def opened(library: str) -> Nvml:

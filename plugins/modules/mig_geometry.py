@@ -51,6 +51,12 @@ options:
     description: Name or path of the library.
     type: str
     default: libnvidia-ml.so.1
+  driver_root:
+    description:
+      - Directory below which the driver's files are, as V(/run/nvidia/driver) of the GPU operator's driver container.
+      - A O(library) without a directory is looked for there, and where it is not, or with V(/), the linker finds it.
+    type: path
+    default: /
 extends_documentation_fragment:
   - accel.kubernetes.attributes
 attributes:
@@ -160,6 +166,7 @@ def main() -> None:
             "services": {"type": "list", "elements": "str", "default": ["nvidia-dcgm", "nvidia-persistenced"]},
             "timeout": {"type": "float", "default": 120},
             "library": {"type": "str", "default": nvml_library.LIBRARY},
+            "driver_root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
     )
@@ -185,7 +192,8 @@ def main() -> None:
 
 def cut(module: AnsibleModule) -> Dict[str, Any]:
     """What ``mig_nvml.carry_out`` says. Nobody is disturbed where there is nothing to do."""
-    document, name, library, timeout = (module.params[key] for key in ("configs", "config", "library", "timeout"))
+    document, name, timeout = (module.params[key] for key in ("configs", "config", "timeout"))
+    library = nvml_library.found(module.params["library"], module.params["driver_root"])
     mig_geometry.parse(document)
 
     def carry_out(check: bool) -> Dict[str, Any]:

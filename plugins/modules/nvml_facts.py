@@ -26,6 +26,12 @@ options:
     description: Name or path of the library.
     type: str
     default: libnvidia-ml.so.1
+  driver_root:
+    description:
+      - Directory below which the driver's files are, as V(/run/nvidia/driver) of the GPU operator's driver container.
+      - A O(library) without a directory is looked for there, and where it is not, or with V(/), the linker finds it.
+    type: path
+    default: /
 extends_documentation_fragment:
   - accel.kubernetes.attributes
 attributes:
@@ -182,10 +188,12 @@ def main() -> None:
             "timeout": {"type": "float", "default": 15},
             "sysfs_root": {"type": "path", "default": "/sys"},
             "library": {"type": "str", "default": nvml_library.LIBRARY},
+            "driver_root": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
     )
-    reading = nvml.read(module.params["library"], module.params["sysfs_root"], module.params["timeout"])
+    library = nvml_library.found(module.params["library"], module.params["driver_root"])
+    reading = nvml.read(library, module.params["sysfs_root"], module.params["timeout"])
     module.exit_json(changed=False, ansible_facts={"accel_nvml": reading}, nvml=reading)
 
 

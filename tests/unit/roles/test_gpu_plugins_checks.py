@@ -657,3 +657,13 @@ def test_a_plugin_that_will_not_come_by_itself_is_not_waited_for(
     own = {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}, "status": status}
     pods = {"resources": [own], "attempts": attempts}
     assert evaluate("gpu_plugins", "__gpu_plugins_stuck", {}, __gpu_plugins_own_pods=pods) is stuck
+
+
+def test_wherever_nvml_is_asked_it_may_be_below_the_drivers_root() -> None:
+    tasks = [path for name in ("roles", "playbooks") for path in (ROLES.parent / name).rglob("*.yml")]
+    asking = re.compile(
+        r"^( +)accel\.kubernetes\.(?:nvml_facts|mig_geometry):(?: &\w+)?\n((?:\1  .+\n)+)", re.MULTILINE
+    )
+    found = [options for path in tasks for _, options in asking.findall(path.read_text())]
+    assert len(found) == 8
+    assert [options for options in found if not re.search(r"driver_root: .*gpu_plugins_driver_root", options)] == []

@@ -63,6 +63,14 @@ def devices(path: Path) -> dict[int, list[str]]:
     }
 
 
+def test_gpus_are_cut_by_a_driver_that_is_not_the_hosts(apply: Apply, gpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "driver/usr").mkdir(parents=True)
+    (tmp_path / "lib").rename(tmp_path / "driver/usr/lib64")
+    assert "libnvidia-ml.so.1 cannot be loaded" in apply("seven")["msg"]
+    assert apply("seven", driver_root=str(tmp_path / "driver"))["changed"]
+    assert devices(gpus) == {0: ["1g.18gb"] * 7}
+
+
 def test_a_gpu_is_cut_once_and_made_whole(apply: Apply, gpus: Path) -> None:
     before = Topology.load(gpus)
     planned = apply("seven", check=True)

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -29,12 +30,13 @@ def read(run_module: Read, tmp_path: Path, topology_file: Path) -> Read:
     """Runs the module on a machine with the simulated library and returns what it says."""
     sim.nvml.build(tmp_path / "lib")
 
-    def run(*, check: bool = False, **options: Any) -> dict[str, Any]:
+    def run(*, check: bool = False, environment: dict[str, str] | None = None, **options: Any) -> dict[str, Any]:
         result = run_module(
             "nvml_facts",
             {"sysfs_root": str(tmp_path / "sys"), **options},
             check=check,
-            environment={"LD_LIBRARY_PATH": str(tmp_path / "lib"), "GPUSIM_FILE": str(topology_file)},
+            environment={"LD_LIBRARY_PATH": str(tmp_path / "lib"), "GPUSIM_FILE": str(topology_file)}
+            | (environment or {}),
         )
         assert not result["changed"]
         assert result["ansible_facts"] == {"accel_nvml": result["nvml"]}
@@ -90,6 +92,20 @@ def test_links_say_ancestor_and_nvlinks(read: Read, topology_file: Path) -> None
     assert links[("GPU-0", "GPU-3")] == ("host_bridge", 0)
     assert links[("GPU-1", "GPU-2")] == ("system", 0)
     assert links[("GPU-2", "GPU-3")] == ("node", 6)
+
+
+def test_a_driver_that_is_not_the_hosts_is_found_below_its_root(
+    read: Read, tmp_path: Path, topology_file: Path
+) -> None:
+    PROFILES["t4"]("n").save(topology_file)
+    beyond = {"LD_LIBRARY_PATH": str(tmp_path / "none")}
+    library = tmp_path / "lib"
+    for directory in ("usr/lib", f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib64"):
+        assert "libnvidia-ml.so.1 cannot be loaded" in read(driver_root=str(tmp_path), environment=beyond)["reason"]
+        (tmp_path / directory).mkdir(parents=True, exist_ok=True)
+        library = (library / "libnvidia-ml.so.1").rename(tmp_path / directory / "libnvidia-ml.so.1").parent
+        assert read(driver_root=str(tmp_path), environment=beyond)["available"]
+        library = (library / "libnvidia-ml.so.1").rename(tmp_path / "libnvidia-ml.so.1").parent
 
 
 def test_check_mode_says_the_same(read: Read, topology_file: Path) -> None:
