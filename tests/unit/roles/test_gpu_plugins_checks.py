@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
 from ansible.template import trust_as_template
 
 from kube_accel.plugin.configfile import Configuration, parse
@@ -667,3 +668,39 @@ def test_wherever_nvml_is_asked_it_may_be_below_the_drivers_root() -> None:
     found = [options for path in tasks for _, options in asking.findall(path.read_text())]
     assert len(found) == 8
     assert [options for options in found if not re.search(r"driver_root: .*gpu_plugins_driver_root", options)] == []
+
+
+CHECKED = {"__scheduler_modes": ["vgpu"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "coming"),
+    [
+        ({}, True),
+        ({"ansible_run_tags": ["gpu_plugins", "scheduler"]}, True),
+        ({"ansible_run_tags": ["scheduler_extender"]}, True),
+        ({"ansible_run_tags": ["gpu_plugins"]}, False),
+        ({"ansible_run_tags": ["gpu_plugins_configure"]}, False),
+        ({"ansible_skip_tags": ["scheduler"]}, False),
+        # --limit leaves out the control planes.
+        ({"hostvars": {"control": {}, "localhost": {}}}, False),
+        ({"hostvars": {"control": {"scheduler_layout": "none", **CHECKED}}}, False),
+        ({"scheduler_layout": "secondary", "groups": {}, "hostvars": {"localhost": CHECKED}}, True),
+        ({"scheduler_layout": "secondary", "hostvars": {"localhost": {}, "control": CHECKED}}, False),
+        # Other roles alone, host by host.
+        ({"ansible_run_tags": ["container_runtime"], "hostvars": {"control": {}}}, True),
+        ({"ansible_skip_tags": ["gpu_plugins"], "hostvars": {"control": {}}}, True),
+    ],
+)
+def test_the_site_believes_in_an_extender_that_it_brings_itself(
+    evaluate: Evaluate, changed: dict[str, Any], coming: bool
+) -> None:
+    plays = DataLoader().load_from_file(str(ROLES.parent / "playbooks/site.yml"), trusted_as_template=True)
+    (variables,) = [play["vars"] for play in plays if play["name"] == "Check the GPU nodes"]
+    given = {
+        "groups": {"kube_control_plane": ["control"]},
+        "hostvars": {"control": CHECKED, "localhost": {}},
+        "ansible_run_tags": ["all"],
+        "ansible_skip_tags": [],
+    }
+    assert evaluate("gpu_plugins", "__gpu_plugins_extender_coming", {}, **variables | given | changed) is coming
