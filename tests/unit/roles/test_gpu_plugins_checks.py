@@ -704,3 +704,58 @@ def test_the_site_believes_in_an_extender_that_it_brings_itself(
         "ansible_skip_tags": [],
     }
     assert evaluate("gpu_plugins", "__gpu_plugins_extender_coming", {}, **variables | given | changed) is coming
+
+
+NEW = "localhost/kube-accel:0.1.0-new"
+GIVEN = {"__gpu_plugins_image_made": NEW, "__gpu_plugins_image_here": NEW}
+FAILED = {"__gpu_plugins_image_made": NEW}
+SAME = daemonset("nvidia-device-plugin-ds", NEW, "kube-accel")
+
+
+def labelled(name: str, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "without"),
+    [
+        ({}, []),
+        ({"hostvars": {"a": GIVEN, "b": {}}}, ["b"]),
+        ({"hostvars": {"a": GIVEN, "b": FAILED}}, ["b"]),
+        # What a run before this one gave it.
+        (
+            {"hostvars": {"a": GIVEN, "b": GIVEN | {"__gpu_plugins_image_here": "localhost/kube-accel:0.1.0-old"}}},
+            ["b"],
+        ),
+        ({"hostvars": {"a": GIVEN, "b": GIVEN | {"gpu_plugins_node_name": "other"}}}, ["b"]),
+        ({"groups": {"gpu_nodes": ["a"]}}, ["b"]),
+        ({"hostvars": {"a": GIVEN, "b": {}}, "ours": [SAME]}, []),
+        ({"hostvars": {"a": GIVEN, "b": {}}, "ours": [SAME, OURS]}, ["b"]),
+        ({"hostvars": {"a": GIVEN, "b": {}}, "ours": []}, []),
+        ({"hostvars": {"a": FAILED, "b": FAILED}, "gpu_plugins_image_delivery": "push"}, []),
+        ({"hostvars": {"a": {}, "b": {}}, "nodes": [labelled("c")]}, []),
+        ({"nodes": [{"metadata": {"name": "c"}}, labelled("d", cgpu="true"), labelled("e", cgpu="false")]}, ["d"]),
+        # gpu-manager's own.
+        ({"nodes": [labelled("c", **{"nvidia-device-enable": "enable"})]}, []),
+    ],
+)
+def test_a_new_imported_image_is_rolled_out_where_every_node_that_serves_has_it(
+    evaluate: Evaluate, changed: dict[str, Any], without: list[str]
+) -> None:
+    serving = [labelled(name, **{"nvidia-device-enable": "pgpu"}) for name in ("a", "b")]
+    given: dict[str, Any] = {"groups": {"gpu_nodes": ["a", "b"]}, "hostvars": {"a": GIVEN, "b": GIVEN}}
+    given |= {"gpu_plugins_image": NEW, "__gpu_plugins_image_made": NEW}
+    given |= {"__gpu_plugins_nodes": {"resources": changed.pop("nodes", serving)}}
+    given |= {"__gpu_plugins_daemonsets": {"resources": changed.pop("ours", [OURS])}} | changed
+    assert evaluate("gpu_plugins", "__gpu_plugins_without_image", {}, **given) == without
+
+
+def test_an_image_that_was_named_is_not_looked_for(evaluate: Evaluate) -> None:
+    given = {
+        "groups": {"gpu_nodes": ["a"]},
+        "hostvars": {"a": {}},
+        "gpu_plugins_image": "registry.example/kube-accel:2",
+    }
+    given |= {"__gpu_plugins_nodes": {"resources": [labelled("a", **{"nvidia-device-enable": "pgpu"})]}}
+    given |= {"__gpu_plugins_daemonsets": {"resources": [OURS]}}
+    assert evaluate("gpu_plugins", "__gpu_plugins_without_image", {}, **given) == []
