@@ -759,3 +759,11 @@ def test_an_image_that_was_named_is_not_looked_for(evaluate: Evaluate) -> None:
     given |= {"__gpu_plugins_nodes": {"resources": [labelled("a", **{"nvidia-device-enable": "pgpu"})]}}
     given |= {"__gpu_plugins_daemonsets": {"resources": [OURS]}}
     assert evaluate("gpu_plugins", "__gpu_plugins_without_image", {}, **given) == []
+
+
+def test_systemd_reads_the_unit_of_mps_anew_whichever_run_wrote_it(evaluate: Evaluate) -> None:
+    path = ROLES / "gpu_plugins/tasks/mps_present.yml"
+    tasks = DataLoader().load_from_file(str(path), trusted_as_template=True)
+    (start,) = [task["ansible.builtin.systemd_service"] for task in tasks if task["name"].startswith("Start")]
+    given = {"__gpu_plugins_mps_wanted": ["GPU-1", "GPU-2"], "reload": start["daemon_reload"]}
+    assert [evaluate("gpu_plugins", "reload", {}, **given, item=uuid) for uuid in ("GPU-1", "GPU-2")] == [True, False]
