@@ -17,6 +17,8 @@ _TESTS = Path(__file__).resolve().parents[1]
 _BINARIES = Path("/usr/bin")
 _CONTROL = Path("/usr/lib/nvidia-cuda-mps-control")
 """As containers have it: with the Python of the image."""
+_SHARED = "/usr/lib/kube-accel/driver"
+"""Where containers with a share have the driver."""
 _HOST = "/run/gpusim"
 """Where containers see the host, for a topology that is replaced while they run."""
 
@@ -27,7 +29,9 @@ def install(containerd_pid: Path) -> None:
     find = 'before= bundle=\nfor word; do [ "$before" = --bundle ] && bundle=$word; before=$word; done'
     # Not for every container: starting Python takes longer than starting most of them.
     asks = 'grep -o \'"NVIDIA_VISIBLE_DEVICES=[^"]*"\' "$bundle/config.json" | grep -qvE \'=(void)?"$\''
-    inject = f'if [ -n "$bundle" ] && {asks}; then {python} {shlex.quote(__file__)} "$bundle" || exit; fi'
+    # Our plugin brings the simulated driver, and knows nothing of what that reads.
+    asks += f' || {{ grep -q {_SHARED} "$bundle/config.json" && ! grep -q GPUSIM_FILE= "$bundle/config.json"; }}'
+    inject = f'if [ -n "$bundle" ] && {{ {asks}; }}; then {python} {shlex.quote(__file__)} "$bundle" || exit; fi'
     _script("nvidia-container-runtime", f'{find}\n{inject}\nexec runc "$@"')
     # Whoever ended containerd has a new one already.
     restart = f"pid=$(cat {containerd_pid}); kill $pid; while kill -0 $pid 2>/dev/null; do sleep 0.05; done; exit"
@@ -48,14 +52,15 @@ def _script(name: str, lines: str) -> None:
 
 
 def inject(bundle: Path) -> None:
-    """Add the driver to a container that names GPUs."""
+    """Add the driver to a container that names GPUs, and what the simulated one reads to one with a share."""
     file = bundle / "config.json"
     spec = json.loads(file.read_text())
     environment = dict(entry.partition("=")[::2] for entry in spec["process"]["env"])
-    if environment.get("NVIDIA_VISIBLE_DEVICES", "void") in ("", "void"):
-        return
-    driver = {"/usr/lib/libnvidia-ml.so.1": "/usr/lib/libnvidia-ml.so.1", "/": _HOST}
-    if "compute" in environment.get("NVIDIA_DRIVER_CAPABILITIES", ""):
+    driver = {"/": _HOST}
+    asked = environment.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("", "void")
+    if asked:
+        driver["/usr/lib/libnvidia-ml.so.1"] = "/usr/lib/libnvidia-ml.so.1"
+    if asked and "compute" in environment.get("NVIDIA_DRIVER_CAPABILITIES", ""):
         driver[str(_CONTROL)] = "/usr/bin/nvidia-cuda-mps-control"
     spec["mounts"] += [
         {"source": source, "destination": destination, "type": "bind", "options": ["bind", "ro"]}
