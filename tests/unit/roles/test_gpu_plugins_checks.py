@@ -71,6 +71,9 @@ def answers(**changed: Any) -> dict[str, Any]:
     } | changed
 
 
+TAINT = {"key": "team", "value": "a", "effect": "NoSchedule"}
+
+
 def device_class(extended: str | None) -> dict[str, Any]:
     return {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": extended} if extended else {}}
 
@@ -215,6 +218,35 @@ def test_what_cannot_work_is_refused_with_its_remedy(evaluate: Evaluate, changed
     found = problems(evaluate, **changed)
     assert len(found) == 1, found
     assert says in found[0]
+
+
+@pytest.mark.parametrize(
+    ("taint", "tolerations", "tolerated"),
+    [
+        (TAINT, [], False),
+        (TAINT, [{"key": "other", "operator": "Exists"}, {"key": "team", "operator": "Exists"}], True),
+        (TAINT, [{"operator": "Exists"}], True),
+        (TAINT, [{"operator": "Exists", "effect": "NoExecute"}], False),
+        (TAINT, [{"key": "team", "operator": "Exists", "effect": "NoSchedule"}], True),
+        (TAINT | {"effect": "NoExecute"}, [{"key": "team", "operator": "Exists", "effect": "NoSchedule"}], False),
+        (TAINT, [{"key": "team", "value": "a"}], True),
+        (TAINT, [{"key": "team", "operator": "Equal", "value": "b", "effect": ""}], False),
+        (TAINT, [{"key": "team"}], False),
+        ({"key": "team", "effect": "NoSchedule"}, [{"key": "team"}], True),
+        (TAINT | {"effect": "PreferNoSchedule"}, [], True),
+    ],
+)
+def test_a_taint_that_would_keep_the_plugin_off_is_refused(
+    evaluate: Evaluate, taint: dict[str, str], tolerations: list[dict[str, str]], tolerated: bool
+) -> None:
+    found = problems(evaluate, gpu_plugins_taint=taint, gpu_plugins_tolerations=tolerations)
+    says = "gpu_plugins_taint has key team, which gpu_plugins_tolerations does not tolerate"
+    assert [says in problem for problem in found] == ([] if tolerated else [True])
+
+
+def test_a_taint_of_the_key_that_is_tolerated_by_default_is_put(evaluate: Evaluate) -> None:
+    taint = {"key": "node-role.kubernetes.io/gpu", "value": "true", "effect": "NoExecute"}
+    assert problems(evaluate, gpu_plugins_taint=taint) == []
 
 
 def test_all_problems_are_said_at_once(evaluate: Evaluate) -> None:
