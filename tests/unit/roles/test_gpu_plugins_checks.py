@@ -388,10 +388,12 @@ def test_the_label_of_the_node_counts_where_the_inventory_names_no_configuration
 
 def test_the_configurations_reach_the_plugin_as_they_are(evaluate: Evaluate) -> None:
     template = (Path(__file__).parents[3] / "roles/gpu_plugins/templates/configs.yml.j2").read_text()
-    variables = {"gpu_plugins_configs": CONFIGS, "rendered": trust_as_template(template)}
+    # What YAML reads as no text is a name like any other.
+    configs = CONFIGS | dict.fromkeys(("on", "yes", "1", "1e3", "null"), slicing())
+    variables = {"gpu_plugins_configs": configs, "rendered": trust_as_template(template)}
     rendered = evaluate("gpu_plugins", "rendered", {}, **variables)
     data = (rendered if isinstance(rendered, dict) else yaml.safe_load(rendered))["data"]
-    assert {name: yaml.safe_load(text) for name, text in data.items()} == CONFIGS | {"text": slicing(3)}
+    assert {name: yaml.safe_load(text) for name, text in data.items()} == configs | {"text": slicing(3)}
     assert all(isinstance(parse(text), Configuration) for text in data.values())
 
 
