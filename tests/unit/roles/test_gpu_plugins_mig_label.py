@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from ansible.template import trust_as_template
 
 import sim.nvml
 from kube_accel.plugin.mignode import LABEL, STATE_LABEL, State, tell
@@ -22,7 +24,7 @@ from sim.cluster.store import Store
 from sim.nvml.profiles import PROFILES
 from waiting import wait
 
-from .conftest import ROLES
+from .conftest import ROLES, Evaluate
 
 NODE = "gpu-1"
 BEFORE, NOW = "what the plugin was given before", "what it is given now"
@@ -114,3 +116,20 @@ def test_what_became_of_another_configuration_is_not_taken_for_this_ones(cluster
     cluster.say(State.SUCCESS, NOW)
     assert ended.wait(60)
     assert role.returncode == 0, output
+
+
+def test_an_api_server_that_does_not_answer_is_asked_again(evaluate: Evaluate) -> None:
+    """The host that was rebooted may be its own."""
+    tasks = yaml.safe_load((ROLES / "gpu_plugins/tasks/mig_label.yml").read_text())
+    waits = [task for each in tasks for task in (each, *each.get("block", ())) if "until" in task]
+    assert len(waits) == 2
+
+    def over(task: dict[str, Any], answer: dict[str, Any]) -> Any:
+        given = {"resources": [{"data": {"config.yaml": NOW}}]}
+        words = {task["register"]: answer, "__gpu_plugins_mig_given": given}
+        return evaluate("gpu_plugins", "over", {}, over=trust_as_template(f"{{{{ {task['until']} }}}}"), **words)
+
+    said = {"resources": [{"metadata": {}} | tell({"metadata": {"labels": {}}}, State.SUCCESS, NOW)]}
+    answers: list[dict[str, Any]] = [{"msg": "refused"}, {"resources": []}, said]
+    for task in waits:
+        assert [over(task, answer) for answer in answers] == [False, False, True]
