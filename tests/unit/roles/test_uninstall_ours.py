@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from ansible.template import trust_as_template
 
-from .conftest import ROLES, Evaluate
+from .conftest import ROLES, Evaluate, rendered
 
 KEY = "0123456789abcdef" * 2
 STATE = (
@@ -127,3 +129,42 @@ def test_a_check_counts_nodes_by_their_own_names(
         "__gpu_plugins_serving": {"resources": [{"metadata": {"name": name}} for name in sorted(labelled)]},
     }
     assert evaluate("gpu_plugins", "__gpu_plugins_still_serving", {}, **words) == serve
+
+
+def removal() -> dict[str, Any]:
+    """The task that removes the cluster's objects."""
+    tasks = yaml.safe_load((ROLES / "gpu_plugins/tasks/uninstall.yml").read_text())
+    (found,) = (task for each in tasks for task in each.get("block", ()) if "objects.yml.j2" in task.get("loop", ""))
+    return dict(found)
+
+
+def test_what_earlier_settings_made_goes_too() -> None:
+    def names(**words: Any) -> set[tuple[str, str]]:
+        made = rendered("gpu_plugins", "objects.yml.j2", __gpu_plugins_runtime_classes={}, **words)
+        return {(item["kind"], item["metadata"]["name"]) for item in made}
+
+    once = names(gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True)
+    assert names() < once
+    assert names(**removal()["vars"]) == once
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "ConfigMap"])
+def test_an_object_of_others_with_the_name_of_ours_stays(evaluate: Evaluate, kind: str) -> None:
+    def removed(kind: str, *ours: tuple[str, str]) -> bool:
+        found = [{"kind": kind, "metadata": {"name": name}} for kind, name in ours]
+        kinds = ("DaemonSet", "ConfigMap")
+        answers = [{"resources": [each for each in found if each["kind"] == kind]} for kind in kinds]
+        words = {
+            "item": {"kind": kind, "metadata": {"name": "a"}},
+            "__gpu_plugins_serving": {"resources": []},
+            "__gpu_plugins_ours_left": {"results": answers},
+            "ansible_check_mode": False,
+            "ansible_play_hosts": [],
+        }
+        conditions = [trust_as_template(f"{{{{ {each} }}}}") for each in removal()["when"]]
+        return all(evaluate("gpu_plugins", "holds", {}, holds=condition, **words) for condition in conditions)
+
+    assert not removed(kind)
+    assert not removed(kind, (kind, "b"), ("DaemonSet" if kind == "ConfigMap" else "ConfigMap", "a"))
+    assert removed(kind, (kind, "a"))
+    assert removed("ClusterRole")
