@@ -92,7 +92,10 @@ def marks(api: Api) -> tuple[str, bool, dict[str, str]]:
 
 
 def taints(api: Api) -> list[Object]:
-    return [{key: item.get(key, "") for key in OURS} for item in api.get(NODE)["spec"].get("taints", [])]
+    """Without that of a cordon, which is the cluster's own."""
+    found = api.get(NODE)["spec"].get("taints", [])
+    ours_and_theirs = [item for item in found if not item["key"].startswith("node.kubernetes.io/")]
+    return [{key: item.get(key, "") for key in OURS} for item in ours_and_theirs]
 
 
 def offered(api: Api) -> dict[str, str]:

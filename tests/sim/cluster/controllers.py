@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DaemonSets, Deployments and garbage collection, in one loop that wakes when something changed."""
+"""DaemonSets, Deployments, garbage collection and the taint of a cordon, in one loop that wakes on changes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import threading
 from typing import Any
 
 from sim.cluster.kinds import ApiError, Object, dig, is_ready, matches_node, tolerates
-from sim.cluster.store import Store, set_condition
+from sim.cluster.store import Store, now, set_condition
 
 HASH = "controller-revision-hash"
 _WATCHED = ("daemonsets", "deployments", "pods", "nodes", "serviceaccounts", "runtimeclasses", "priorityclasses")
 _RETRY = 30.0
+_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 # What the DaemonSet controller adds to every pod it makes.
 _TOLERATIONS = [
     {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
@@ -51,6 +52,7 @@ class Controllers:
             for item in self._store.all("deployments"):
                 self._deployment(item)
             self._collect()
+            self._taint()
             self._store.wait(_WATCHED, version, _RETRY)
 
     def _daemonset(self, owner: Object) -> None:
@@ -196,6 +198,22 @@ class Controllers:
             owners = pod["metadata"].get("ownerReferences", ())
             if owners and not any(item["uid"] in alive for item in owners):
                 self._delete(pod)
+
+    def _taint(self) -> None:
+        """A cordon is also a taint: the node lifecycle controller's part."""
+
+        def edit(body: Object) -> None:
+            spec = body.setdefault("spec", {})
+            taints = [item for item in spec.pop("taints", ()) if item["key"] != _UNSCHEDULABLE]
+            if spec.get("unschedulable"):
+                taints.append({"key": _UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": now()})
+            spec |= {"taints": taints} if taints else {}
+
+        for node in self._store.all("nodes"):
+            spec = node.get("spec", {})
+            tainted = any(item["key"] == _UNSCHEDULABLE for item in spec.get("taints", ()))
+            if tainted != bool(spec.get("unschedulable")):
+                self._store.edit("nodes", "", node["metadata"]["name"], edit)
 
 
 def _hard_taints(node: Object) -> list[Object]:
