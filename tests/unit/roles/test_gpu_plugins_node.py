@@ -66,6 +66,10 @@ class Cluster:
         found = self.node.get("spec", {}).get("taints", [])
         return [each for each in found if not each["key"].startswith("node.kubernetes.io/")]
 
+    @property
+    def cordoned(self) -> bool:
+        return bool(self.node["spec"].get("unschedulable"))
+
     def hold(self, name: str) -> None:
         """A pod that nothing makes anew holds a GPU."""
         container = {"name": "c", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
@@ -120,3 +124,27 @@ def test_mode_and_taint_change_in_one_run(cluster: Cluster) -> None:
     assert cluster.node["spec"]["taints"][1]["key"] == "node.kubernetes.io/unschedulable"
     assert cluster.annotations == {CORDON: "vgpu", TAINT: json.dumps(OURS, sort_keys=True)}
     assert cluster.node["metadata"]["labels"] == {MODE: "vgpu"}
+
+
+def test_a_drain_by_itself_refuses_as_a_change_of_mode_does(cluster: Cluster) -> None:
+    cluster.hold("bare")
+    for drain, says in ((False, "or set gpu_plugins_drain=true"), (True, "or set gpu_plugins_drain_force=true")):
+        done = cluster.run("drain", gpu_plugins_drain=drain)
+        assert done.returncode != 0
+        assert "team/bare" in done.stdout
+        assert f"before the node is emptied, {says}" in " ".join(done.stdout.split())
+        assert "changed=0 " in done.stdout, done.stdout
+    assert cluster.store.find("pods", "team", "bare")
+
+
+def test_verify_undoes_the_cordon_of_a_drain_and_waits_for_the_node_by_itself(cluster: Cluster) -> None:
+    done = cluster.run("drain")
+    assert done.returncode == 0, done.stdout
+    assert cluster.cordoned
+    done = cluster.run("verify")
+    assert done.returncode == 0, done.stdout
+    assert (cluster.cordoned, cluster.annotations) == (False, {})
+    done = cluster.run("drain", "verify")
+    assert done.returncode == 0, done.stdout
+    assert "Wait until the node offers its healthy GPUs" in done.stdout
+    assert (cluster.cordoned, cluster.annotations) == (False, {})
