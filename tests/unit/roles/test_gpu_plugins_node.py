@@ -77,8 +77,8 @@ class Cluster:
         self.store.create("pods", "team", body | {"spec": {"nodeName": NODE, "containers": [container]}})
         self.store.edit("pods", "team", name, lambda pod: pod.update(status={"phase": "Running"}))
 
-    def run(self, *parts: str, **variables: Any) -> subprocess.CompletedProcess[str]:
-        """These parts of the role, in one play."""
+    def run(self, *parts: str | Object, **variables: Any) -> subprocess.CompletedProcess[str]:
+        """These parts of the role, in one play, and tasks of others between them."""
         (self.root / "var/lib/kubelet/device-plugins").mkdir(parents=True, exist_ok=True)
         words = {
             "gpu_plugins_image": "registry.example/kube-accel:1",
@@ -96,7 +96,10 @@ class Cluster:
             "hosts": "all",
             "gather_facts": False,
             "environment": simulated,
-            "tasks": [{"ansible.builtin.include_role": {"name": role, "tasks_from": part}} for part in parts],
+            "tasks": [
+                {"ansible.builtin.include_role": {"name": role, "tasks_from": part}} if isinstance(part, str) else part
+                for part in parts
+            ],
         }
         (self.root / "play.json").write_text(json.dumps([play]))
         command = [str(Path(sys.executable).with_name("ansible-playbook")), "--inventory=node,", "--connection=local"]
@@ -126,6 +129,17 @@ def test_mode_and_taint_change_in_one_run(cluster: Cluster) -> None:
     assert cluster.node["metadata"]["labels"] == {MODE: "vgpu"}
 
 
+def test_a_taint_that_others_put_meanwhile_stays(cluster: Cluster) -> None:
+    """As Kubernetes does with a cordon, when it comes to it."""
+    theirs = {"state": "patched", "kind": "Node", "name": NODE, "definition": {"spec": {"taints": [THEIRS]}}}
+    put = {"kubernetes.core.k8s": {"kubeconfig": "{{ gpu_plugins_kubeconfig }}", **theirs}}
+    done = cluster.run("node", put, "taint", gpu_plugins_taint=OURS)
+    assert done.returncode == 0, done.stdout
+    assert cluster.taints == [THEIRS, OURS]
+    assert cluster.annotations == {TAINT: json.dumps(OURS, sort_keys=True)}
+
+
+@pytest.mark.full
 def test_a_drain_by_itself_refuses_as_a_change_of_mode_does(cluster: Cluster) -> None:
     cluster.hold("bare")
     for drain, says in ((False, "or set gpu_plugins_drain=true"), (True, "or set gpu_plugins_drain_force=true")):
@@ -137,6 +151,7 @@ def test_a_drain_by_itself_refuses_as_a_change_of_mode_does(cluster: Cluster) ->
     assert cluster.store.find("pods", "team", "bare")
 
 
+@pytest.mark.full
 def test_verify_undoes_the_cordon_of_a_drain_and_waits_for_the_node_by_itself(cluster: Cluster) -> None:
     done = cluster.run("drain")
     assert done.returncode == 0, done.stdout

@@ -24,7 +24,10 @@ def told(taint: Object) -> dict[str, str]:
 
 def node(taints: list[Object], annotations: dict[str, str]) -> Object:
     spec = {"taints": taints} if taints else {}
-    return {"metadata": {"name": "node-1"} | ({"annotations": annotations} if annotations else {}), "spec": spec}
+    return {
+        "metadata": {"name": "node-1", "resourceVersion": "1"} | ({"annotations": annotations} if annotations else {}),
+        "spec": spec,
+    }
 
 
 def patch(evaluate: Evaluate, found: Object, wanted: Object) -> list[Object]:
