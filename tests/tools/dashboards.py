@@ -223,7 +223,7 @@ def node_monitoring() -> Json:
             Target(rate("accel_gpu_throttle_seconds_total", "reason"), f"{AT_GPU} {{{{reason}}}}"),
         ], "Part of the time with clocks held down.", "percentunit", defaults={"min": 0}),
         Panel("XIDs", "table", table(
-            Target('sum by (node, uuid, xid) (accel_gpu_xid_errors_total{node=~"$node"})'),
+            Target('max by (node, uuid, xid) (accel_gpu_xid_errors_total{node=~"$node"})'),
             Target('time() - max by (node, uuid, xid) (accel_gpu_xid_last_timestamp_seconds{node=~"$node"})'),
         ), "Errors that the driver reported.",
               defaults=units(Ago="s"),

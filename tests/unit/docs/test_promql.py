@@ -36,7 +36,8 @@ def test_whose_the_counters_of_an_exporter_are(tmp_path: Path) -> None:
     series = {
         'DCGM_FI_PROF_SM_ACTIVE{UUID="GPU-1"}': 0.5,
         'DCGM_FI_PROF_SM_ACTIVE{UUID="GPU-2"}': 0.25,
-        f'accel_container_gpu_allocated_gpus{{uuid="GPU-1", pod="whole", {of}="pgpu"}}': 1.0,
+        f'accel_container_gpu_allocated_gpus{{uuid="GPU-1", pod="whole", {of}="pgpu", plugin="before"}}': 1.0,
+        f'accel_container_gpu_allocated_gpus{{uuid="GPU-1", pod="whole", {of}="pgpu", plugin="after"}}': 1.0,
         f'accel_container_gpu_allocated_gpus{{uuid="GPU-2", pod="one", {of}="vgpu"}}': 0.5,
         f'accel_container_gpu_allocated_gpus{{uuid="GPU-2", pod="other", {of}="vgpu"}}': 0.5,
     }
@@ -47,7 +48,8 @@ def test_whose_the_counters_of_an_exporter_are(tmp_path: Path) -> None:
 def test_what_a_gpu_is_by_its_identity(tmp_path: Path) -> None:
     series = {
         'accel_gpu_power_watts{node="n", uuid="GPU-1"}': 300.0,
-        'accel_gpu_info{node="n", uuid="GPU-1", index="0", model="T4"}': 1.0,
+        'accel_gpu_info{node="n", uuid="GPU-1", index="0", model="T4", plugin="before"}': 1.0,
+        'accel_gpu_info{node="n", uuid="GPU-1", index="0", model="T4", plugin="after"}': 1.0,
     }
     found = {'{node="n", uuid="GPU-1", model="T4"}': 300.0}
     check(tmp_path, series, asked("accel_gpu_power_watts * on"), found)

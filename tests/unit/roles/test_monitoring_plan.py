@@ -195,6 +195,22 @@ def test_plugins_that_serve_no_metrics_are_not_asked_for_any(ask: Any) -> None:
     assert jobs(**OFF, gpu_plugins_metrics_enabled=True) == ["kube-accel", *others]
 
 
+def test_a_series_is_written_by_one_plugin_alone() -> None:
+    """While a node's plugin is replaced there are two."""
+    for item in rendered("monitoring", "scrape.yml.j2", ansible_managed="ours", __monitoring_looked=looked()):
+        for job in item["scrape_configs"]:
+            pod = {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "plugin"}
+            assert pod in job["relabel_configs"], job["job_name"]
+    words = {"__monitoring_looked": looked(*OPERATED, prometheus={}), "__monitoring_rules": {}}
+    made = rendered("monitoring", "objects.yml.j2", __monitoring_dashboards=[], **words)
+    monitors = [item for item in made if item["kind"] == "PodMonitor"]
+    assert len(monitors) == 3
+    for monitor in monitors:
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        pod = {"action": "replace", "sourceLabels": ["__meta_kubernetes_pod_name"], "targetLabel": "plugin"}
+        assert pod in endpoint["relabelings"], monitor["metadata"]["name"]
+
+
 def test_the_service_of_the_extender_alone_does_not_choose_plugins() -> None:
     words = {"__monitoring_looked": looked(service=True), "__monitoring_rules": {}, "__monitoring_dashboards": []}
     made = rendered("monitoring", "objects.yml.j2", **words, **OFF)
