@@ -67,6 +67,47 @@ def test_connections_are_kept_and_whoever_listens_now_is_asked(monkeypatch: pyte
             assert client.list(timeout=30)[0].pod == "third"
 
 
+NOBODY = pb.ListPodResourcesResponse()
+STATIC = pb.ListPodResourcesResponse(pod_resources=[pb.PodResources(name="etcd", namespace="kube-system")])
+
+
+def test_a_kubelet_that_has_just_started_does_not_know_its_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pods() -> list[str]:
+        return [devices.pod for devices in client.list(timeout=30)]
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        directory = Path(name)
+        says = [NOBODY]
+        with kubelet(directory, lambda context: says[-1]) as socket:
+            client = PodResourcesClient(socket)
+            assert pods() == []
+            says.append(lists("first"))
+            assert pods() == ["first"]
+        says.append(NOBODY)
+        with kubelet(directory, lambda context: says[-1]):
+            for early in (NOBODY, STATIC):
+                says.append(early)
+                with pytest.raises(PodResourcesError, match="has just started and not heard of its pods yet"):
+                    pods()
+            says.append(lists("first"))
+            assert pods() == ["first"]
+            says.append(STATIC)
+            assert pods() == []
+        # Nobody had any before it started, so that nobody is missed.
+        with kubelet(directory, lambda context: says[-1]):
+            assert pods() == []
+            says.append(lists("second"))
+            assert pods() == ["second"]
+        says.append(NOBODY)
+        with kubelet(directory, lambda context: says[-1]):
+            with pytest.raises(PodResourcesError, match="has just started"):
+                pods()
+            monkeypatch.setattr(podresources, "_HEARING_SECONDS", 0.0)
+            assert pods() == []
+            monkeypatch.undo()
+            assert pods() == []
+
+
 def test_an_answer_of_more_than_grpc_takes_by_default_is_taken() -> None:
     """Shares are many devices, and kubelet lists every one of them."""
     ids = [f"GPU-{number:032d}::m{number}" for number in range(100_000)]

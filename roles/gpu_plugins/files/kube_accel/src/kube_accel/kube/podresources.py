@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,11 @@ from kube_accel.rpc.status import Code, RpcError
 SERVICE = "v1.PodResourcesLister"
 RECEIVE_LIMIT = 64 << 20
 """Bytes. Kubelet may send 16 MiB, which is more than gRPC takes by default."""
+_HEARING_SECONDS = 60.0
+"""A kubelet listens before it has heard of its pods from the API server: nobody is who it lists for so long."""
+
+_Listener = tuple[int, int, int]
+"""Whose socket it is: device, inode, which may be given anew, and nanoseconds."""
 
 
 class PodResourcesError(Exception):
@@ -42,16 +48,22 @@ class PodResourcesClient:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._lock = threading.Lock()
-        self._kept: tuple[tuple[int, int], Channel] | None = None
-        """The channel of the last call, and the socket that it was opened for, by device and inode."""
+        self._kept: tuple[_Listener, Channel] | None = None
+        """The channel of the last call, and the socket that it was opened for."""
+        self._asked: _Listener | None = None
+        self._since = 0.0
+        """Since when this one is asked, by ``time.monotonic``."""
+        self._had: _Listener | None = None
+        """Who listed devices last; None where nobody had any in the last answer that was believed."""
 
     def list(self, timeout: float) -> tuple[PodDevices, ...]:
         """Every container with devices, each resource once. ``timeout`` in seconds.
 
-        Raises PodResourcesError when kubelet is not there, does not answer in time, or limits the rate.
+        Raises PodResourcesError when kubelet is not there, does not answer in time, limits the rate, or has just
+        started and seems not to have heard of its pods yet.
         """
         try:
-            reply = self._ask(timeout)
+            reply, listener = self._ask(timeout)
         except RpcError as error:
             raise PodResourcesError(f"kubelet on {self._socket} did not list devices: {error.details}") from error
         held: defaultdict[tuple[str, str, str, str], list[str]] = defaultdict(list)
@@ -60,20 +72,35 @@ class PodResourcesClient:
                 for devices in container.devices:
                     key = (pod.namespace, pod.name, container.name, devices.resource_name)
                     held[key].extend(devices.device_ids)
+        if not self._believed(listener, bool(held)):
+            raise PodResourcesError(f"kubelet on {self._socket} has just started and not heard of its pods yet")
         return tuple(PodDevices(*key, tuple(ids)) for key, ids in held.items())
 
-    def _ask(self, timeout: float) -> pb.ListPodResourcesResponse:
-        """The answer of the kubelet that listens now; where a kept channel fails, by a new one."""
+    def _believed(self, listener: _Listener, any_held: bool) -> bool:
+        """Whether this can be all: containers had devices before kubelet restarted, and have them still."""
+        now = time.monotonic()
+        with self._lock:
+            if listener != self._asked:
+                self._asked, self._since = listener, now
+            missed = self._had not in (None, listener) and now - self._since < _HEARING_SECONDS
+            if any_held or not missed:
+                self._had = listener if any_held else None
+                return True
+            return False
+
+    def _ask(self, timeout: float) -> tuple[pb.ListPodResourcesResponse, _Listener]:
+        """The answer of the kubelet that listens now, and whose it is; where a kept channel fails, by a new one."""
         kept = self._take()
         if kept is not None:
             try:
-                return self._call(*kept, timeout)
+                return self._call(*kept, timeout), kept[0]
             except RpcError as error:
                 if error.code is not Code.UNAVAILABLE:
                     raise
-        return self._call(self._listening(), Channel(self._socket, RECEIVE_LIMIT), timeout)
+        listener = self._listening()
+        return self._call(listener, Channel(self._socket, RECEIVE_LIMIT), timeout), listener
 
-    def _call(self, socket: tuple[int, int], channel: Channel, timeout: float) -> pb.ListPodResourcesResponse:
+    def _call(self, socket: _Listener, channel: Channel, timeout: float) -> pb.ListPodResourcesResponse:
         try:
             reply = channel.call(f"/{SERVICE}/List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse, timeout)
         except BaseException:
@@ -85,7 +112,7 @@ class PodResourcesClient:
             other[1].close()
         return reply
 
-    def _take(self) -> tuple[tuple[int, int], Channel] | None:
+    def _take(self) -> tuple[_Listener, Channel] | None:
         """The kept channel, for one caller at a time, unless somebody else listens by now."""
         with self._lock:
             kept, self._kept = self._kept, None
@@ -94,9 +121,9 @@ class PodResourcesClient:
             return None
         return kept
 
-    def _listening(self) -> tuple[int, int]:
+    def _listening(self) -> _Listener:
         try:
             status = self._socket.stat()
         except OSError:
-            return 0, 0
-        return status.st_dev, status.st_ino
+            return 0, 0, 0
+        return status.st_dev, status.st_ino, status.st_mtime_ns
