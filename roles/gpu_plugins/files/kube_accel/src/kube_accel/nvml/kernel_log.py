@@ -29,7 +29,9 @@ _TOGETHER_SECONDS = 30.0
 # Driver: "NVRM: Xid (PCI:0000:3b:00): 79, ..."; before 2014 without "PCI:", with MIG "(PCI:0000:3b:00 GPU-I:05)".
 _SLOT = rb"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})"
 _XID = rb"NVRM: Xid \((?:PCI:)?" + _SLOT + rb"(?:\.[0-9A-Fa-f])?(?: [^)]*)?\): (\d{1,5})\b"
-_LINE = re.compile(rb"(?:([0-9]+),[0-9]+,[0-9]+,[^;]*;|[^;]*? kernel: (?:\[ *[0-9.]+\] )?)" + _XID)
+# syslog's date, the node's name, and the tag right after them: what follows is anybody's text.
+_HEAD = rb"(?:[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}|[0-9T:.+Z-]+) \S+ kernel: (?:\[ *[0-9.]+\] )?"
+_LINE = re.compile(rb"(?:([0-9]+),[0-9]+,[0-9]+,[^;]*;|" + _HEAD + rb")" + _XID)
 _FACILITY = 8
 """Facilities in the priority of a kmsg record: 0 to 7 are the kernel's."""
 
