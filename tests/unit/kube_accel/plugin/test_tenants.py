@@ -380,6 +380,17 @@ def test_an_account_that_was_blown_up_is_cut_back_and_told(world: World) -> None
     assert [entry[:2] for entry in world.reported] == [("a", "GpuAccountChanged")]
 
 
+def test_a_tenant_cannot_have_events_made_without_end(world: World) -> None:
+    """One of the same words is sent once."""
+    world.pod("a")
+    for size in (1 << 30, 1 << 29, 3, 4):
+        os.truncate(world.containers.state_path(world.key("a")), size)
+        world.list()
+        world.tenants.tick()
+    assert len(world.reported) == 4
+    assert len(set(world.reported)) == 2
+
+
 def test_an_account_that_is_cut_short_while_its_container_runs_harms_nobody(world: World) -> None:
     world.pod("a")
     world.pod("b")

@@ -377,7 +377,8 @@ class Tenants:
         trimmed = self._containers.trim(policies)
         for entry in running if trimmed else ():
             if grown := trimmed.get(entry.key):
-                what = f"its account of GPU memory was {'grown' if grown > 0 else 'cut'} by {abs(grown)} bytes"
+                # Without the size, which a tenant chooses: only what was said before is not said again.
+                what = f"its account of GPU memory was {'grown' if grown > 0 else 'cut short'}"
                 self._report(entry.holder, "GpuAccountChanged", f"{what} from inside the container, and put right")
 
     def _look(
