@@ -62,7 +62,7 @@ class Containers:
         return self._root / key / "state"
 
     def prepare(self, key: str, build: str) -> None:
-        """Make room for a container that is going to use this build of the interposer. Raises OSError."""
+        """Make room for a container that is going to use this build of the interposer, if known. Raises OSError."""
         directory = self._root / key
         directory.mkdir(parents=True, exist_ok=True)
         for path in (self._root, directory):

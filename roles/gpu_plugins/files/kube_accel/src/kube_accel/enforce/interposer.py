@@ -102,8 +102,9 @@ class Interposer:
         try:
             build = self.containers.build_of(key)
             if not build:
+                # Files that a reboot emptied a tmpfs of: which build kubelet goes on mounting nobody knows any more.
                 build = self._build
-                self.containers.prepare(key, build)
+                self.containers.prepare(key, "")
             self.containers.start(key, Policy(start.limits))
             # The driver may be another than when the container was admitted.
             gpus = [gpu for limit in start.limits if (gpu := self._gpu(limit.uuid)) is not None]
@@ -118,7 +119,8 @@ class Interposer:
         used = {self.containers.build_of(key) for key in left} | {self._build}
         for build in used - {""}:
             self._builds.keep(build)
-        self._builds.prune(used)
+        if "" not in used:
+            self._builds.prune(used)
         with suppress(OSError):
             for path in list(self._paths.cdi_dir.glob(f"{CDI_FILES}*.json")):
                 if path.stem.removeprefix(CDI_FILES) not in left:
