@@ -4,11 +4,12 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from kube_accel.plugin.driverfiles import DriverFinder
-from kube_accel.sharing.cdi import specification
+from kube_accel.sharing.cdi import DriverFiles, specification
 from kube_accel.sharing.interposition import missing
 from kube_accel.sharing.whole import whole
 from unit.kube_accel.plugin.fakes import inventory
@@ -111,3 +112,29 @@ def test_another_driver_in_the_same_directory_is_looked_for(tmp_path: Path) -> N
     assert not finder.find(tmp_path, "535.1").links
     install(tmp_path, "535.1")
     assert finder.find(tmp_path, "535.1").links[f"/{WHERE}/libcuda.so"] == f"/{WHERE}/libcuda.so.535.1"
+
+
+def test_links_that_vanish_while_they_are_read_are_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    readlink = Path.readlink
+
+    def removed(path: Path) -> Path:
+        if path.name == "libcuda.so.1":
+            path.unlink()
+        return readlink(path)
+
+    monkeypatch.setattr(Path, "readlink", removed)
+    links = DriverFinder().find(tmp_path, VERSION).links
+    assert links == {f"/{WHERE}/libnvidia-ml.so.1": f"/{WHERE}/libnvidia-ml.so.{VERSION}"}
+
+
+def test_a_directory_that_vanishes_before_it_is_read_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path)
+
+    def removed(path: Path) -> NoReturn:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "scandir", removed)
+    assert DriverFinder().find(tmp_path, VERSION) == DriverFiles()

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +72,10 @@ class DriverFinder:
             known = self._read.get(key)
             if known is None or known.changed_ns != status.st_mtime_ns:
                 settled = time.time_ns() - status.st_mtime_ns > _SETTLED_NS
-                known = _libraries(root / name, version, status.st_mtime_ns if settled else -1)
+                try:
+                    known = _libraries(root / name, version, status.st_mtime_ns if settled else -1)
+                except OSError:
+                    continue
             read[key] = known
             files |= dict.fromkeys(f"/{name}/{library}" for library in sorted(known.names))
             links |= {f"/{name}/{link}": f"/{name}/{known.links[link]}" for link in sorted(known.links)}
@@ -80,9 +84,10 @@ class DriverFinder:
             found = (f"{directory}/{program}" for directory in _PROGRAM_DIRECTORIES)
             files |= dict.fromkeys([f"/{path}" for path in found if (root / path).is_file()][:1])
         firmware = root / f"lib/firmware/nvidia/{version}"
-        files |= dict.fromkeys(
-            f"/lib/firmware/nvidia/{version}/{path.name}" for path in sorted(firmware.glob("gsp*.bin"))
-        )
+        with suppress(OSError):
+            files |= dict.fromkeys(
+                f"/lib/firmware/nvidia/{version}/{path.name}" for path in sorted(firmware.glob("gsp*.bin"))
+            )
         sockets = tuple(f"/{path}" for path in _SOCKETS if (root / path).is_socket())
         return DriverFiles(tuple(files), sockets, links)
 
@@ -94,7 +99,8 @@ def _libraries(directory: Path, version: str, changed_ns: int) -> _Libraries:
             if ".so" not in entry.name:
                 continue
             if entry.is_symlink():
-                targets[entry.name] = str(Path(entry.path).readlink())
+                with suppress(OSError):
+                    targets[entry.name] = str(Path(entry.path).readlink())
             elif entry.name.startswith("lib") and entry.name.endswith(f".so.{version}"):
                 names.add(entry.name)
     return _Libraries(changed_ns, frozenset(names), dict(_links(targets, names)))
