@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from kube_accel.kube.cgroups import Place
+from kube_accel.kube.podresources import PodDevices
 from kube_accel.metrics.charge import Charge, Model, Payer, State
 from kube_accel.metrics.containers import Kept
 from kube_accel.metrics.tenancy import Container, Holding, Refused
-from kube_accel.model import MigDevice, Mode, Share
+from kube_accel.model import Enforcement, MigDevice, Mode, Share
+from kube_accel.plugin.fractionpart import Fraction
 from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.metering import LedgerBooks, ShareTenancy, whole_holdings, whole_shares, whole_tenancy
+from kube_accel.plugin.options import PluginOptions
+from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing import mig, whole
 from kube_accel.sharing.timeslicing import Replication, replicated
-from unit.kube_accel.plugin.fakes import inventory, uuid
+from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, Listed, inventory, ready, uuid
 from unit.kube_accel.plugin.test_tenants import ID, PROFILE, World
 
 GIB = 1 << 30
@@ -55,6 +59,44 @@ def test_a_mig_device_is_its_slices(model: str, slices: int, share: float) -> No
 def test_nothing_is_said_before_kubelet_has_told() -> None:
     assert whole_tenancy(lambda: None, lambda: ()).holdings() is None
     assert whole_tenancy(lambda: {}, lambda: ()).holdings() == {}
+
+
+def test_whole_gpus_are_not_said_before_it_is_known_what_they_are() -> None:
+    gpus = WholeGpus()
+    holdings = whole_tenancy(lambda: {CARD: (A,)}, lambda: gpus.known_parts).holdings
+    assert holdings() is None
+    gpus.see(ready(1))
+    assert (holdings() or {}).keys() == {CARD}
+    gpus.see(STARTING)
+    assert holdings() is None
+
+
+def test_shares_are_not_said_before_they_are_made_of_gpus_and_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = PluginOptions(
+        mode=Mode.VGPU,
+        node_name="node",
+        device_plugin_dir=tmp_path,
+        pod_resources_socket=tmp_path / "kubelet.sock",
+        listen=("127.0.0.1", 0),
+        state_dir=tmp_path,
+        dev_root=tmp_path,
+        service_account_dir=tmp_path,
+        takeover=False,
+        enforcement=Enforcement.NONE,
+    )
+    ids = tuple(f"{CARD}::m{number}" for number in range(4))
+    listed = (PodDevices("team", "a", "main", PROFILE.memory_resource, ids),)
+    fraction = Fraction(options, PROFILE, Listed(), FakeMonitor(), lambda: None)
+    holdings = fraction.tenancy().holdings
+    fraction.listed(listed, 0.0)
+    said = [holdings()]
+    # Whoever collects may ask at any moment of it.
+    monkeypatch.setattr(fraction._allocator, "see", lambda snapshot: said.append(holdings()))
+    fraction.see(ready(1))
+    assert said == [None, None]
+    assert (holdings() or {}).keys() == {CARD}
 
 
 @pytest.fixture

@@ -442,7 +442,7 @@ class Daemon:
             ledger, tenancy = fraction.ledger, fraction.tenancy()
         else:
             ledger = self._whole_ledger = Ledger(options.state_dir, options.mode)
-            tenancy = whole_tenancy(lambda: self._holdings.held, lambda: self._whole.parts)
+            tenancy = whole_tenancy(lambda: self._holdings.held, lambda: self._whole.known_parts)
         return Collector(
             options.node_name,
             options.mode,

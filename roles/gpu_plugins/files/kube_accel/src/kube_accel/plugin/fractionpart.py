@@ -77,6 +77,8 @@ class Fraction:
         self.profile = profile
         self.held: Mapping[Holder, tuple[Share, ...]] = {}
         """What every container has, as kubelet told it last."""
+        self._held_known = False
+        """Whether that was made once of a list and of GPUs."""
         self.lister = Listing(lister, self._settle)
         """To be asked by whoever wants to know who holds what."""
         self._options = options
@@ -190,7 +192,7 @@ class Fraction:
 
         return ShareTenancy(
             self.profile,
-            lambda: self.held if self._listed is not None and self._gpus else None,
+            lambda: self.held if self._held_known and self._gpus else None,
             lambda: self._gpus,
             self._pods,
             self.ledger,
@@ -240,6 +242,7 @@ class Fraction:
             containers = by_container(listed, self.profile)
             gpus = {gpu.uuid: gpu for gpu in inventory.gpus}
             self.held = held_shares(containers, gpus, self.profile)
+            self._held_known = True
             # What ended has its last count taken before the ledger closes it.
             self.tenants.listed(containers, self.held, gpus)
             self.ledger.reconcile(self.held, self._uid, asked_at)

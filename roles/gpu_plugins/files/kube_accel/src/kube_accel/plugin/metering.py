@@ -30,12 +30,15 @@ _SLICES, _A30_SLICES = 7, 4
 """Of the cores, that MIG cuts a GPU into."""
 
 
-def whole_tenancy(held: Callable[[], Held | None], parts: Callable[[], Iterable[Part]]) -> Tenancy:
-    """Of mode pgpu. Pods are known by kubelet's lists alone, which do not have the UIDs that cgroups have."""
+def whole_tenancy(held: Callable[[], Held | None], parts: Callable[[], Iterable[Part] | None]) -> Tenancy:
+    """Of mode pgpu; None is what is not known.
+
+    Pods are known by kubelet's lists alone, which do not have the UIDs that cgroups have.
+    """
 
     def holdings() -> Holdings | None:
-        found = held()
-        return None if found is None else whole_holdings(found, parts())
+        found, known = held(), parts()
+        return None if found is None or known is None else whole_holdings(found, known)
 
     return Tenancy(holdings)
 

@@ -46,6 +46,8 @@ class WholeGpus:
         """Why single GPUs are not offered although others are."""
         self._inventory: Inventory | None = None
         self._parts: dict[str, tuple[whole.Part, ...]] = {whole.RESOURCE: ()}
+        self.known_parts: tuple[whole.Part, ...] | None = None
+        """All there are, for any thread; None while there is no inventory that says so."""
         self._good: frozenset[str] = frozenset()
 
     @property
@@ -86,6 +88,7 @@ class WholeGpus:
             strategy = self._strategy_of(configuration)
             self._tell(mig.problem(strategy, snapshot.inventory))
             self.left_out = tuple(mig.left_out(strategy, snapshot.inventory).values())
+        self.known_parts = None if snapshot.inventory is None else tuple(self.parts)
 
     def terms(self, configuration: Configuration | None) -> Terms:
         """How parts are handed out by that configuration; None is one that says nothing."""
