@@ -88,10 +88,10 @@ class Registry:
 
     def index(self, image: Image) -> Tuple[Blob, bool]:
         """The index the tag is to name, the other architectures' images kept, and whether it names another or none."""
-        accept = {"Accept": f"{INDEX_TYPE}, {MANIFEST_TYPE}"}
+        accept = {"Accept": ", ".join((INDEX_TYPE, MANIFEST_TYPE, *DOCKER_TYPES))}
         answer = self._call("GET", f"manifests/{self.reference.tag}", accept, fine=(404,))
-        before = _document(answer) if answer.status == 200 else {}
-        index = merged_index(image, before if before.get("mediaType") == INDEX_TYPE else {})
+        # An index need not say that it is one. A single image has no ``manifests``.
+        index = merged_index(image, _document(answer) if answer.status == 200 else {})
         return index, answer.body != index.read()
 
     def configuration(self, architecture: str) -> Dict[str, Any]:

@@ -116,10 +116,15 @@ class _Handler(BaseHTTPRequestHandler):
             state.blobs[digest] = body
             return self._answer(201)
         stored = (state.manifests if kind == "manifests" else state.blobs).get(name)
-        if stored is None:
+        if stored is None or (kind == "manifests" and not self._accepted(stored)):
             return self._answer(404)
         if not state.digest_header:
             return self._answer(200, stored)
         return self._answer(200, stored, Docker_Content_Digest="sha256:" + hashlib.sha256(stored).hexdigest())
+
+    def _accepted(self, manifest: bytes) -> bool:
+        """One that does not say what it is has been sent as what the client takes."""
+        kind = json.loads(manifest).get("mediaType")
+        return kind is None or kind in self.headers["Accept"].split(", ")
 
     do_GET = do_HEAD = do_POST = do_PUT = _handle  # noqa: N815

@@ -707,6 +707,20 @@ def test_an_index_gathers_the_architectures_one_after_the_other(make: Make, base
         assert (changed["image"], named()) == (dry["image"], {"amd64": changed["digest"], "arm64": other["digest"]})
 
 
+@pytest.mark.parametrize("kind", [None, "application/vnd.docker.distribution.manifest.list.v2+json"])
+def test_an_index_of_others_keeps_its_architectures(make: Make, kind: str | None) -> None:
+    """OCI's index need not say what it is, and Docker has a name of its own for it."""
+    with Registry() as registry:
+        options = {"reference": f"{registry.name}/gpu/kube-accel:1", "push": True, "insecure": True, "index": True}
+        make(architecture="arm64", **options)
+        index = json.loads(registry.manifests["1"])
+        index.pop("mediaType")
+        registry.manifests["1"] = json.dumps(index | ({"mediaType": kind} if kind else {})).encode()
+        make(architecture="amd64", **options)
+        listed = json.loads(registry.manifests["1"])["manifests"]
+        assert [one["platform"]["architecture"] for one in listed] == ["amd64", "arm64"]
+
+
 def test_push_again_when_only_the_registry_lost_it(make: Make) -> None:
     with Registry(digest_header=False) as registry:
         options = {"reference": f"{registry.name}/gpu/kube-accel:1", "push": True, "insecure": True}
