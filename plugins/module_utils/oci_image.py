@@ -26,6 +26,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MACHINES = {"amd64": 62, "arm64": 183}
 WHEEL_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 MAX_LINKS = 40
+_ELF_HEAD = 4096
 PYC_HEADER = 16
 
 
@@ -134,6 +135,8 @@ class Python:
     path: str
     prefix: str
     site: str
+    musl: bool = False
+    """Whether its C library is musl, and not glibc."""
 
     @property
     def tag(self) -> str:
@@ -277,7 +280,16 @@ def find_python(tree: Tree) -> Python:
     if not local and "etc/debian_version" in tree:
         # Debian's own Python looks for what others install in a place of its own.
         prefix, packages = "usr/local", "dist-packages"
-    return Python(minor, path, prefix, f"{prefix}/lib/python3.{minor}/{packages}")
+    return Python(minor, path, prefix, f"{prefix}/lib/python3.{minor}/{packages}", _needs_musl(tree, path))
+
+
+def _needs_musl(tree: Tree, path: str) -> bool:
+    """Whether a program names musl's loader, as ELF has it after the headers: an image may have both."""
+    entry = tree.get(resolve(tree, path, last=True))
+    if entry is None or entry.kind != FILE:
+        return False
+    with entry.content.open() as handle:
+        return b"/ld-musl-" in handle.read(_ELF_HEAD)
 
 
 def check_machine(tree: Tree, path: str, architecture: str) -> None:

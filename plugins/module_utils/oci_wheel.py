@@ -139,10 +139,12 @@ def _check_tags(origin: str, filename: str, python: Python, architecture: str) -
             f"fetch it with: pip download --only-binary :all: --python-version 3.{python.minor}"
         )
     machine = WHEEL_MACHINES[architecture]
-    if not any(tag == "any" or ("linux" in tag and tag.endswith(machine)) for tag in platforms):
+    library, platform = ("musl", "musllinux_1_2") if python.musl else ("glibc", "manylinux2014")
+    ours_begin = ("linux_", "musllinux_" if python.musl else "manylinux")
+    if not any(tag == "any" or (tag.startswith(ours_begin) and tag.endswith(machine)) for tag in platforms):
         raise ImageError(
-            f"{origin} is for {'.'.join(platforms)}, and the image is for {architecture}; "
-            f"fetch it with: pip download --only-binary :all: --platform manylinux2014_{machine}"
+            f"{origin} is for {'.'.join(platforms)}, and the image is for {architecture} with {library}; "
+            f"fetch it with: pip download --only-binary :all: --platform {platform}_{machine}"
         )
 
 

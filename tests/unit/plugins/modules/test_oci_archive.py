@@ -513,6 +513,17 @@ REFUSED: dict[str, tuple[Spoil, list[str]]] = {
         lambda tmp, wheel, base: {"wheels": [str(wheel("w", tags="py3-none-manylinux2014_aarch64"))]},
         ["w-1.0", "manylinux2014_aarch64", "amd64", "--platform manylinux2014_x86_64"],
     ),
+    "a wheel for musl": (
+        lambda tmp, wheel, base: {"wheels": [str(wheel("w", tags="py3-none-musllinux_1_2_x86_64"))]},
+        ["w-1.0", "musllinux_1_2_x86_64", "--platform manylinux2014_x86_64"],
+    ),
+    "a wheel for glibc": (
+        lambda tmp, wheel, base: {
+            "base": str(tar_of(tmp / "b", {PYTHON: X86_ELF + b"/lib/ld-musl-x86_64.so.1\0"})),
+            "wheels": [str(wheel("w", tags="py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64"))],
+        },
+        ["w-1.0", "manylinux2014_x86_64", "--platform musllinux_1_2_x86_64"],
+    ),
     "a wheel for another python": (
         lambda tmp, wheel, base: {"wheels": [str(wheel("w", tags="cp36-cp36m-any"))]},
         ["cp36", f"3.{MINOR}", "--python-version"],
