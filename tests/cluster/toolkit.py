@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from sim.cluster import hostcmd
+from sim.nvml.topology import Topology
 
 _TESTS = Path(__file__).resolve().parents[1]
 _BINARIES = Path("/usr/bin")
@@ -52,22 +55,35 @@ def _script(name: str, lines: str) -> None:
 
 
 def inject(bundle: Path) -> None:
-    """Add the driver to a container that names GPUs, and what the simulated one reads to one with a share."""
+    """Add the driver to a container that names GPUs, and to one with a share what the simulated driver goes by."""
     file = bundle / "config.json"
     spec = json.loads(file.read_text())
     environment = dict(entry.partition("=")[::2] for entry in spec["process"]["env"])
-    driver = {"/": _HOST}
-    asked = environment.get("NVIDIA_VISIBLE_DEVICES", "void") not in ("", "void")
-    if asked:
-        driver["/usr/lib/libnvidia-ml.so.1"] = "/usr/lib/libnvidia-ml.so.1"
-    if asked and "compute" in environment.get("NVIDIA_DRIVER_CAPABILITIES", ""):
-        driver[str(_CONTROL)] = "/usr/bin/nvidia-cuda-mps-control"
-    spec["mounts"] += [
-        {"source": source, "destination": destination, "type": "bind", "options": ["bind", "ro"]}
-        for source, destination in driver.items()
-    ]
+    if environment.get("NVIDIA_VISIBLE_DEVICES", "void") in ("", "void"):
+        spec["process"]["env"].append(f"GPUSIM_VISIBLE={','.join(_opened(spec))}")
+        # The GPUs' state, which it may change whoever it is.
+        state = bundle / "gpusim"
+        state.mkdir()
+        state.chmod(0o777)
+        shutil.copyfile("/gpusim.conf", state / "gpusim.conf")
+        spec["mounts"].append({"source": str(state), "destination": _HOST, "type": "bind", "options": ["bind", "rw"]})
+    else:
+        driver = {"/usr/lib/libnvidia-ml.so.1": "/usr/lib/libnvidia-ml.so.1", "/": _HOST}
+        if "compute" in environment.get("NVIDIA_DRIVER_CAPABILITIES", ""):
+            driver[str(_CONTROL)] = "/usr/bin/nvidia-cuda-mps-control"
+        spec["mounts"] += [
+            {"source": source, "destination": destination, "type": "bind", "options": ["bind", "ro"]}
+            for source, destination in driver.items()
+        ]
     spec["process"]["env"].append(f"GPUSIM_FILE={_HOST}/gpusim.conf")
     file.write_text(json.dumps(spec))
+
+
+def _opened(spec: dict[str, Any]) -> list[str]:
+    """UUIDs of the GPUs whose device nodes a container has."""
+    paths = {device["path"] for device in spec["linux"].get("devices", ())}
+    gpus = Topology.load(Path("/gpusim.conf")).gpus
+    return [gpu.uuid for gpu in gpus if f"/dev/nvidia{gpu.index if gpu.minor is None else gpu.minor}" in paths]
 
 
 if __name__ == "__main__":
