@@ -80,7 +80,7 @@ def rights(pod: dict[str, Any]) -> Iterator[str]:
             yield "user root"
         if not context.get("readOnlyRootFilesystem"):
             yield "a writable root file system"
-        if "seccompProfile" not in context:
+        if "seccompProfile" not in pod.get("securityContext", {}) | context:
             yield "every system call"
         if "seLinuxOptions" in context:
             yield f"SELinux type {context['seLinuxOptions']['type']}"
