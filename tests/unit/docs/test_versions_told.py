@@ -25,7 +25,7 @@ def test_the_first_page_says_what_it_runs_with_and_where_that_is_told_in_full() 
     written = (ROOT / "plugins/module_utils/scheduler_config.py").read_text()
     assert re.findall(r'^API_VERSION = "(.*)"', written, re.MULTILINE)[0] in section
     for page, versions in {
-        "cluster": r"Kubernetes (1\.\d+)\.\d+;",
+        "cluster": r"^\| (1\.\d+)\.\d+ \|",
         "hosts": r"^\| (Debian \d+) \| (?:containerd|Docker)",
     }.items():
         measured = set(re.findall(versions, (ROOT / f"docs/measurements/{page}.md").read_text(), re.MULTILINE))
