@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,3 +53,14 @@ def rendered(role: str, template: str, **variables: Any) -> list[dict[str, Any]]
     text = trust_as_template((directory / "templates" / template).read_text())
     made = Templar(loader, variables=scope | variables).template(text)
     return [document for document in yaml.safe_load_all(made) if document]
+
+
+def simulated_play(root: Path, tasks: list[Any], variables: dict[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """Command and environment that play these tasks on a host with the simulated GPUs of ``root``."""
+    simulated = {"LD_LIBRARY_PATH": str(root / "lib"), "GPUSIM_FILE": str(root / "gpusim.conf")}
+    play = {"hosts": "all", "gather_facts": False, "environment": simulated, "tasks": tasks}
+    (root / "play.json").write_text(json.dumps([play]))
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "--inventory=node,", "--connection=local"]
+    command += [f"--extra-vars={json.dumps(variables)}", str(root / "play.json")]
+    known = {"ANSIBLE_COLLECTIONS_PATH": str(ROLES.parent / ".build/link"), "ANSIBLE_HOME": str(root / "ansible")}
+    return command, os.environ | known

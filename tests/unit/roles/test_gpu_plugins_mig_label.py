@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 import threading
@@ -24,7 +22,7 @@ from sim.cluster.store import Store
 from sim.nvml.profiles import PROFILES
 from waiting import wait
 
-from .conftest import ROLES, Evaluate
+from .conftest import ROLES, Evaluate, simulated_play
 
 NODE = "gpu-1"
 BEFORE, NOW = "what the plugin was given before", "what it is given now"
@@ -74,24 +72,9 @@ class Cluster:
             "__gpu_plugins_picked": {"resources": [self.node]},
             "ansible_python_interpreter": sys.executable,
         }
-        simulated = {"LD_LIBRARY_PATH": str(self.root / "lib"), "GPUSIM_FILE": str(self.root / "gpusim.conf")}
         role = {"name": "accel.kubernetes.gpu_plugins", "tasks_from": "mig_label"}
-        play = {
-            "hosts": "all",
-            "gather_facts": False,
-            "environment": simulated,
-            "tasks": [{"ansible.builtin.import_role": role}],
-        }
-        (self.root / "play.json").write_text(json.dumps([play]))
-        command = [str(Path(sys.executable).with_name("ansible-playbook")), "--inventory=node,", "--connection=local"]
-        command += [f"--extra-vars={json.dumps(variables)}", str(self.root / "play.json")]
-        known = {
-            "ANSIBLE_COLLECTIONS_PATH": str(ROLES.parent / ".build/link"),
-            "ANSIBLE_HOME": str(self.root / "ansible"),
-        }
-        return subprocess.Popen(
-            command, env=os.environ | known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        command, environment = simulated_play(self.root, [{"ansible.builtin.import_role": role}], variables)
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from sim.cluster.kinds import Object
 from sim.cluster.store import Store
 from sim.nvml.profiles import PROFILES
 
-from .conftest import ROLES
+from .conftest import simulated_play
 
 NODE = "gpu-1"
 CORDON, TAINT = "kube-accel.io/cordoned", "kube-accel.io/taint"
@@ -90,25 +89,13 @@ class Cluster:
             "gpu_plugins_ready_timeout": 2,
             "ansible_python_interpreter": sys.executable,
         }
-        simulated = {"LD_LIBRARY_PATH": str(self.root / "lib"), "GPUSIM_FILE": str(self.root / "gpusim.conf")}
         role = "accel.kubernetes.gpu_plugins"
-        play = {
-            "hosts": "all",
-            "gather_facts": False,
-            "environment": simulated,
-            "tasks": [
-                {"ansible.builtin.include_role": {"name": role, "tasks_from": part}} if isinstance(part, str) else part
-                for part in parts
-            ],
-        }
-        (self.root / "play.json").write_text(json.dumps([play]))
-        command = [str(Path(sys.executable).with_name("ansible-playbook")), "--inventory=node,", "--connection=local"]
-        command += [f"--extra-vars={json.dumps(words | variables)}", str(self.root / "play.json")]
-        known = {
-            "ANSIBLE_COLLECTIONS_PATH": str(ROLES.parent / ".build/link"),
-            "ANSIBLE_HOME": str(self.root / "ansible"),
-        }
-        return subprocess.run(command, env=os.environ | known, capture_output=True, text=True, check=False)
+        tasks = [
+            {"ansible.builtin.include_role": {"name": role, "tasks_from": part}} if isinstance(part, str) else part
+            for part in parts
+        ]
+        command, environment = simulated_play(self.root, tasks, words | variables)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
