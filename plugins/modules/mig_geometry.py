@@ -47,18 +47,9 @@ options:
     description: Seconds after which a driver that does not answer is reported as hanging.
     type: float
     default: 120
-  library:
-    description: Name or path of the library.
-    type: str
-    default: libnvidia-ml.so.1
-  driver_root:
-    description:
-      - Directory below which the driver's files are, as V(/run/nvidia/driver) of the GPU operator's driver container.
-      - A O(library) without a directory is looked for there, and where it is not, or with V(/), the linker finds it.
-    type: path
-    default: /
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.nvml
 attributes:
   check_mode:
     support: full

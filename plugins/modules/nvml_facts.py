@@ -22,18 +22,9 @@ options:
     description: Where C(sysfs) is mounted. The NUMA node of a GPU is read there.
     type: path
     default: /sys
-  library:
-    description: Name or path of the library.
-    type: str
-    default: libnvidia-ml.so.1
-  driver_root:
-    description:
-      - Directory below which the driver's files are, as V(/run/nvidia/driver) of the GPU operator's driver container.
-      - A O(library) without a directory is looked for there, and where it is not, or with V(/), the linker finds it.
-    type: path
-    default: /
 extends_documentation_fragment:
   - accel.kubernetes.attributes
+  - accel.kubernetes.nvml
 attributes:
   check_mode:
     support: full
