@@ -112,10 +112,13 @@ def _neighbours(pod: Pod, node: Optional[Node]) -> Iterator[Said]:
         if others:
             yield Said(f"annotation of node {pod.node}", f"GPU {gpu.index} is also had by {', '.join(others)}")
         for sample in () if node is None else node.samples or ():
-            foreign = sample.name == "accel_gpu_memory_unattributed_bytes" and sample.labels.get("reason") != "driver"
+            reason = sample.labels.get("reason")
+            foreign = sample.name == "accel_gpu_memory_unattributed_bytes" and reason != "driver"
             if foreign and sample.labels.get("uuid") == gpu.uuid and sample.value > _FOREIGN:
-                text = f"{sample.value / (1 << 30):.1f} GiB of GPU {gpu.index} belong to no pod"
-                yield Said(f"metrics of node {pod.node}", text)
+                whose = "are in use by all who share it together" if reason == "shared" else "belong to no pod"
+                yield Said(
+                    f"metrics of node {pod.node}", f"{sample.value / (1 << 30):.1f} GiB of GPU {gpu.index} {whose}"
+                )
 
 
 def allocators(evidence: Evidence) -> Iterator[Finding]:

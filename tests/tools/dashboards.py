@@ -231,10 +231,10 @@ def node_monitoring() -> Json:
         Panel("Memory errors", "timeseries", [
             Target(gpu("accel_gpu_ecc_errors_total", "type"), f"{AT_GPU} {{{{type}}}}"),
         ], "ECC errors since the driver was loaded."),
-        Panel("Memory that is no pod's", "timeseries", [
+        Panel("Memory that is no one pod's", "timeseries", [
             Target(gpu("accel_gpu_memory_unattributed_bytes", "reason"), f"{AT_GPU} {{{{reason}}}}"),
-        ], "By whose it is: the driver's, of a process of the host, of an MPS server, unknown.", "bytes",
-              defaults=STACKED),
+        ], "By whose it is: the driver's, of a process of the host, of an MPS server, of pods that cannot be told "
+           "apart, unknown.", "bytes", defaults=STACKED),
         Panel("Collectors", "state-timeline", [
             Target('min by (node, collector) (accel_collector_success{node=~"$node"})', "{{node}} {{collector}}"),
         ], "What is not known is absent; this says why.",

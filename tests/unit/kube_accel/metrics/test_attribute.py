@@ -72,10 +72,10 @@ def test_who_has_no_process_is_idle_where_every_process_is_known() -> None:
     assert told(sample(2 * GIB, {1: 2 * GIB}, time={1: 50}), {1: owned(A)}, A, B).containers[B] == Figures(0, 0.0, 0)
 
 
-def test_processes_that_cannot_be_looked_at_leave_sharers_unknown() -> None:
+def test_processes_that_cannot_be_looked_at_leave_the_memory_to_the_sharers_together() -> None:
     found = told(sample(5 * GIB, {}), None, A, B)
     assert found.containers == {A: Figures(), B: Figures()}
-    assert found.unattributed == {"unknown": 5 * GIB}
+    assert found.unattributed == {"shared": 5 * GIB}
     assert found.outcomes == {("sole", "not_visible"): 2}
 
 
@@ -171,7 +171,7 @@ def test_mig_devices_tell_their_own_memory() -> None:
     held = [holds(A, "MIG-1"), holds(B, "MIG-2"), holds(SIDE, "MIG-2")]
     found = attribute(sample(5 * GIB, None, None, mig={"MIG-1": 2 * GIB, "MIG-2": GIB}), held, None, {})
     assert found.containers == {A: Figures(2 * GIB), B: Figures(), SIDE: Figures()}
-    assert found.unattributed == {"unknown": 3 * GIB}
+    assert found.unattributed == {"shared": GIB, "unknown": 2 * GIB}
 
 
 def test_a_container_with_several_mig_devices_of_a_gpu_has_their_sum() -> None:
@@ -179,11 +179,12 @@ def test_a_container_with_several_mig_devices_of_a_gpu_has_their_sum() -> None:
     parts = {"MIG-1": 20 * GIB, "MIG-2": 10 * GIB, "MIG-3": 2 * GIB, "MIG-4": GIB}
     found = attribute(sample(33 * GIB, None, None, mig=parts), held, None, {})
     assert found.containers == {A: Figures(30 * GIB), B: Figures(), SIDE: Figures()}
-    assert found.unattributed == {"unknown": 3 * GIB}
+    assert found.unattributed == {"shared": 3 * GIB, "unknown": 0}
     assert found.outcomes == {("mig", "container"): 1, ("mig", "unknown"): 2}
     del parts["MIG-2"]
     found = attribute(sample(33 * GIB, None, None, mig=parts), held, None, {})
     assert found.containers[A] == Figures(), "of one nothing is told"
+    assert found.unattributed == {}
 
 
 def test_a_mig_device_of_which_a_container_has_two_replicas_counts_once() -> None:

@@ -172,6 +172,15 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         ),
         *("device_oom", "likely", "4.0 GiB of GPU 0 belong to no pod", "end what else"),
     ),
+    "device OOM of one who shares the GPU by time": (
+        made(
+            log=TORCH,
+            **PGPU,
+            held=ALONE,
+            page=metrics("accel_gpu_memory_unattributed_bytes", 4 * GIB, reason="shared", pod="", container=""),
+        ),
+        *("device_oom", "likely", "4.0 GiB of GPU 0 are in use by all who share it together", "end what else"),
+    ),
     "a share out of memory that was refused nothing": (
         made(log=TORCH, page=refused("quota", 0)),
         *("device_oom", "possible", "no allocation of the container was refused", "larger GPU"),

@@ -97,7 +97,12 @@ def _mig(sample: GpuSample, holdings: Iterable[Holding], parts: Mapping[str, int
     }
     known = [figures.memory_bytes for figures in found.values() if figures.memory_bytes is not None]
     outcomes = {("mig", Outcome.CONTAINER.value): len(known), ("mig", Outcome.UNKNOWN.value): len(found) - len(known)}
-    return Attributed(found, _unknown(sample, sum(known)), _positive(outcomes))
+    untold = {device for each, held in devices.items() if found[each].memory_bytes is None for device in held}
+    shared = _sum(map(parts.get, untold))
+    if shared is None or sample.used_bytes is None:
+        return Attributed(found, {}, _positive(outcomes))
+    together = {"shared": shared} if untold else {}
+    return Attributed(found, _unknown(sample, sum(known) + shared) | together, _positive(outcomes))
 
 
 def _unseen(sample: GpuSample, held: Mapping[Container, Holding]) -> Attributed:
@@ -106,7 +111,8 @@ def _unseen(sample: GpuSample, held: Mapping[Container, Holding]) -> Attributed:
         figures = Figures(sample.used_bytes, busy)
         return Attributed(dict.fromkeys(held, figures), {}, {("sole", Outcome.CONTAINER.value): 1})
     outcomes = {("sole", Outcome.NOT_VISIBLE.value): len(held)}
-    return Attributed(dict.fromkeys(held, Figures()), _unknown(sample), _positive(outcomes))
+    used = {} if sample.used_bytes is None else {"shared": sample.used_bytes}
+    return Attributed(dict.fromkeys(held, Figures()), used if held else _unknown(sample), _positive(outcomes))
 
 
 def _seen(

@@ -48,8 +48,8 @@ GPU_ALLOCATED: Final = _gauge("gpu_memory_allocated_bytes", "Memory that contain
 GPU_UNALLOCATED: Final = _gauge("gpu_memory_unallocated_bytes", "Memory that no container has.")
 GPU_UNATTRIBUTED: Final = _gauge(
     "gpu_memory_unattributed_bytes",
-    "Memory in use that is no container's, by reason: driver (no process has it), host (a process outside of pods), "
-    "mps_server, unknown.",
+    "Memory in use that is no one container's, by reason: driver (no process has it), host (a process outside of "
+    "pods), mps_server, shared (of containers that cannot be told apart), unknown.",
     (*_GPU, "reason"),
 )
 GPU_TEMPERATURE: Final = _gauge("gpu_temperature_celsius", "Temperature by sensor: core, memory.", (*_GPU, "sensor"))
