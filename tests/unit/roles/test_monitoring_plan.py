@@ -70,6 +70,19 @@ def test_objects_go_where_the_operators_prometheus_looks(ask: Any) -> None:
     assert ask("__monitoring_namespace", seen, monitoring_namespace="there") == "there"
 
 
+def test_of_several_prometheuses_the_one_of_the_namespace_is_taken_and_the_others_are_told(ask: Any) -> None:
+    seen = looked(*OPERATED, prometheus={})
+    (first,) = seen["results"][0]["resources"]
+    assert ask("__monitoring_others", seen) == []
+    seen["results"][0]["resources"].append(first | {"metadata": {"name": "second", "namespace": "gpus"}})
+    assert ask("__monitoring_prometheus", seen)["metadata"]["name"] == "main"
+    assert ask("__monitoring_others", seen) == ["gpus/second"]
+    assert ask("__monitoring_prometheus", seen, monitoring_namespace="gpus")["metadata"]["name"] == "second"
+    assert ask("__monitoring_others", seen, monitoring_namespace="gpus") == []
+    assert ask("__monitoring_prometheus", seen, monitoring_namespace="neither")["metadata"]["name"] == "main"
+    assert ask("__monitoring_others", seen, monitoring_namespace="neither") == ["gpus/second"]
+
+
 @pytest.mark.parametrize(
     ("spec", "seconds"), [({}, 86400), ({"retention": "1d12h"}, 129600), ({"retention": "2w"}, 1209600)]
 )
