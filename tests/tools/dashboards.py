@@ -84,6 +84,13 @@ def grew(metric: str, by: str, selector: str = "") -> str:
     )  # fmt: skip
 
 
+def grew_where_known(metric: str, by: str, selector: str = "") -> str:
+    """The same of those nodes and modes where the use of some container is known, since unknown is not idle."""
+    use = f"last_over_time(accel_container_gpu_utilization_ratio{{{selector}}}[$__range])"
+    counter = f"increase({metric}{{{selector}}}[$__range])"
+    return f"sum by ({by}) ({counter} and on (node, namespace, mode) group by (node, namespace, mode) ({use})) / 3600"
+
+
 def table(*targets: Target) -> tuple[Target, ...]:
     return tuple(Target(target.expr, target.legend, True) for target in targets)
 
@@ -292,15 +299,19 @@ def capacity() -> Json:
     seconds = "accel_node_gpu_seconds_total"
     of = 'namespace=~"$namespace"'
     hours, there = grew(charged, "namespace", of), grew(seconds, "")
+    known_hours, busy_hours = (grew_where_known(metric, "namespace", of) for metric in (charged, busy))
     allocated = f"sum(max by ({OWNER}) (accel_container_gpu_allocated_gpus))"
-    memory = held("accel_container_gpu_memory_used_bytes", of)
+    peak, asked = (
+        f"max by ({OWNER}) (max_over_time(accel_container_gpu_memory_{what}_bytes{{{of}}}[$__range]))"
+        for what in ("peak", "request")
+    )
     request = held("accel_container_gpu_memory_request_bytes", of)
     panels = [
         Panel("GPU-hours there were", "stat", [Target(there, instant=True)], "In the time that is shown.", "h", 6, 4),
         Panel("Charged", "stat", [Target(f"{grew(charged, '')} / ({there})", instant=True)],
               "Part of them that pods had.", "percentunit", 6, 4, RATIO),
-        Panel("Busy", "stat", [Target(f"{grew(busy, '')} / ({there})", instant=True)],
-              "Part of them in which kernels of pods ran.", "percentunit", 6, 4, RATIO),
+        Panel("Busy", "stat", [Target(f"{grew_where_known(busy, '')} / ({there})", instant=True)],
+              "Part of them in which kernels of pods ran, as far as it is known.", "percentunit", 6, 4, RATIO),
         Panel("Free", "stat", [Target(f"({there}) - {grew(charged, '')}", instant=True)],
               "GPU-hours that nobody had.", "h", 6, 4),
         Panel("GPU-hours a day", "timeseries", [
@@ -310,12 +321,12 @@ def capacity() -> Json:
               defaults=BARS),
         Panel("Chargeback", "table", table(
             Target(hours),
-            Target(grew(busy, "namespace", of)),
-            Target(f"{hours} - {grew(busy, 'namespace', of)}"),
-            Target(f"{grew(busy, 'namespace', of)} / ({hours} > 0)"),
+            Target(busy_hours),
+            Target(f"{known_hours} - {busy_hours}"),
+            Target(f"{busy_hours} / ({known_hours} > 0)"),
             Target(f"({hours}) / on () group_left () ({there})"),
             Target(f"({hours}) * $rate"),
-        ), "By namespace, for the time that is shown. Idle is charged and not busy.", "h", WIDTH,
+        ), "By namespace, for the time that is shown. Idle is charged and not busy, as far as it is known.", "h", WIDTH,
               defaults=units(Efficiency="percentunit", Share="percentunit", Cost="short"),
               transformations=columns(["Charged", "Busy", "Idle", "Efficiency", "Share", "Cost"],
                                       namespace="Namespace")),
@@ -345,9 +356,9 @@ def capacity() -> Json:
                    "(sum by (node) (max by (node, uuid) (accel_gpu_memory_unallocated_bytes)) > 0)", "{{node}}"),
         ], "How far the free memory of a node is from lying on one GPU.", "percentunit", defaults=RATIO),
         Panel("Could do with less", "table", table(
-            Target(f"max_over_time(({memory} / ({known_request(of)} > 0))[$__range:1h]) < 0.3"),
+            Target(f"sum by (namespace, pod) ({peak}) / (sum by (namespace, pod) ({asked} and {peak}) > 0) < 0.3"),
             Target(request),
-        ), "Pods that never used 30 % of their memory in the time that is shown.", "bytes",
+        ), "Pods that never used 30 % of their memory.", "bytes",
               defaults=units(Used_at_most="percentunit"),
               transformations=columns(["Used at most", "Has"], namespace="Namespace", pod="Pod")),
     ]  # fmt: skip
@@ -432,7 +443,9 @@ def dashboard(
                    "includeVars": False, "keepTime": True, "icon": "external link"}],
         "annotations": {"list": [{
             "name": "XIDs", "datasource": SOURCE, "enable": True, "iconColor": "red",
-            "expr": "sum by (node, xid) (changes(accel_gpu_xid_last_timestamp_seconds[$__rate_interval])) > 0",
+            # Each is a point at its own time; longer than the step of any range, and little of what was before.
+            "expr": "(max by (node, uuid, xid) (accel_gpu_xid_last_timestamp_seconds) > time() - 3600) * 1000",
+            "useValueForTime": True,
             "titleFormat": "XID {{xid}} on {{node}}"}]},
         "templating": {"list": [source, *variables]},
         "panels": placed(panels),

@@ -147,8 +147,30 @@ def test_the_chargeback_adds_up(grafana: Grafana) -> None:
     there = total("GPU-hours there were")
     assert there == pytest.approx(5 * DAYS * 24, rel=0.01)
     assert total("Chargeback") + total("Free") == pytest.approx(there)
-    assert total("Chargeback", 1) + total("Chargeback", 2) == pytest.approx(total("Chargeback"))
+    unknown = sum(held.part * (held.end - held.begin) for held in HELD if held.namespace == "sliced")
+    assert total("Chargeback", 1) + total("Chargeback", 2) == pytest.approx(total("Chargeback") - unknown)
+    for number in (1, 2, 3):
+        told = {
+            series["metric"]["namespace"] for series in grafana.ask(panels["Chargeback"]["targets"][number], chosen)
+        }
+        assert "sliced" not in told, "what it uses is not known"
+        assert "team-a" in told
     assert total("Chargeback", 4) == pytest.approx(total("Charged"))
+
+
+def test_a_pod_that_bursts_between_scrapes_is_not_told_to_do_with_less(grafana: Grafana) -> None:
+    (panel,) = (p for p in DASHBOARDS["capacity-chargeback"]["panels"] if p["title"] == "Could do with less")
+    found = grafana.ask(panel["targets"][0], everything(DASHBOARDS["capacity-chargeback"]))
+    assert {series["metric"]["pod"] for series in found} == {"cgpu-2"}
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_every_xid_is_marked_at_its_time_also_the_first(grafana: Grafana, name: str) -> None:
+    (annotation,) = DASHBOARDS[name]["annotations"]["list"]
+    assert annotation["useValueForTime"], "in milliseconds"
+    found = grafana.server.query_range(annotation["expr"], grafana.start, grafana.end, HOUR)
+    marked = {float(value) / 1000 for series in found for _, value in series["values"]}
+    assert marked == {grafana.start + days * 24 * HOUR for days in (0, 2, 4, 6)}
 
 
 @pytest.mark.parametrize(

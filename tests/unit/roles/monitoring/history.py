@@ -65,6 +65,7 @@ HELD = (
     Held(GPUS[4], "default", "cgpu-1", 4 / 15, 4, 0.2, 0.7),
     Held(GPUS[4], "default", "cgpu-1", 2 / 15, 2, 0, 0, container="static", known=False),
     Held(GPUS[4], "default", "cgpu-2", 8 / 15, 8, 0.1, 0.2, 12),
+    Held(GPUS[2], "sliced", "mystery", 0.1, 0, 0, 0, known=False),
 )
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "sensor": ("core", "memory"),
@@ -121,7 +122,7 @@ def _subjects(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:
 def _known(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:
     """Whom a family is about, by its labels."""
     if "container" in family.labels:
-        of_use = family.name.endswith(("memory_used_bytes", "memory_peak_bytes"))
+        of_use = family.name.endswith(("memory_used_bytes", "memory_peak_bytes", "utilization_ratio"))
         yield from ((held, _of(held.gpu) | _of_pod(held)) for held in HELD if held.known or not of_use)
     elif "uuid" in family.labels:
         yield from ((gpu, _of(gpu)) for gpu in GPUS)
@@ -195,7 +196,8 @@ def _of_container(name: str, held: Held, at: int, begin: int) -> float:
         "container_gpu_memory_request_bytes": held.gib * GIB,
         "container_gpu_allocated_gpus": held.part,
         "container_gpu_memory_used_bytes": used,
-        "container_gpu_memory_peak_bytes": held.uses * held.gib * GIB,
+        # The notebook bursts between two scrapes.
+        "container_gpu_memory_peak_bytes": (0.8 if held.pod == "notebook" else held.uses) * held.gib * GIB,
         "container_gpu_utilization_ratio": held.load * _wave(at),
         "container_gpu_busy_seconds_total": held.load * _had(held, at),
         "container_gpu_last_active_timestamp_seconds": begin + at - 60,
