@@ -32,6 +32,8 @@ def evaluate() -> Evaluate:
     def value(role: str, name: str, facts: dict[str, Any], /, **variables: Any) -> Any:
         loader = DataLoader()
         scope: dict[str, Any] = {"ansible_facts": facts, "inventory_hostname": "node-1"}
+        # Defaults of roles are not in it.
+        scope["hostvars"] = {"node-1": variables}
         scope |= loader.load_from_file(str(ROLES / role / "defaults/main.yml"), trusted_as_template=True)
         scope |= loader.load_from_file(str(ROLES / role / "vars/main.yml"), trusted_as_template=True)
         scope |= variables

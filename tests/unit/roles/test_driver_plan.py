@@ -274,6 +274,24 @@ RUNFILE = {"driver_method": "runfile", "driver_runfile": URL, "driver_runfile_sh
         (
             "debian12",
             observed(H100),
+            RUNFILE | {"driver_version": "590.48.01"},
+            "driver_version is 590.48.01, and driver_runfile installs 580.95.05",
+        ),
+        (
+            "debian12",
+            observed(H100),
+            RUNFILE | {"driver_branch": "590"},
+            "driver_branch is 590, and driver_runfile names 580.95.05",
+        ),
+        (
+            "debian12",
+            observed(H100),
+            {"driver_branch": "590", "driver_version": "580.95.05"},
+            "driver_branch is 590, and driver_version names 580.95.05",
+        ),
+        (
+            "debian12",
+            observed(H100),
             RUNFILE | {"driver_runfile": "/none/NVIDIA-580.2.run"},
             "is not on the controller",
         ),
@@ -465,6 +483,11 @@ def test_what_cannot_work_is_refused_with_its_remedy(
         (observed(H100, dgx=True, loaded="580.1"), {"driver_method": "none"}),
         (observed(H100, nouveau=True), {"driver_reboot": "auto"}),
         (observed(H100), RUNFILE),
+        (observed(H100), RUNFILE | {"driver_version": "580.95.05", "driver_branch": "580"}),
+        (observed(H100), {"driver_branch": "590", "driver_version": "590.48.01"}),
+        # The role's own branch is nobody's wish.
+        (observed(H100), {"driver_version": "590.48.01"}),
+        (observed(H100), RUNFILE | {"driver_runfile": "https://example.com/driver.run", "driver_version": "580.95.05"}),
         (observed(H100, installed="590.48.01"), RUNFILE),
         (observed(H100, installed="580.95.05"), {"driver_branch": "590"}),
         (observed(H100, installed="580.95.05"), {"driver_version": "580.105.08"}),
