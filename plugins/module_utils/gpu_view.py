@@ -224,6 +224,12 @@ def narrowed(found: ClusterView, mode: str = "", names: Sequence[str] = ()) -> C
     )
 
 
+def of_node(found: ClusterView, name: str) -> ClusterView:
+    """The node of this name, and what waits on it, not what waits for any."""
+    alone = narrowed(found, names=[name])
+    return replace(alone, waiting=tuple(pod for pod in alone.waiting if pod.node))
+
+
 def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE) -> Dict[str, str]:
     """By node, where the API server passes on what the node's plugin measures.
 

@@ -49,8 +49,12 @@ def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ans
     bundle.add_json("diagnosis.json", redaction.document(told))
     bundle.add_text("diagnosis.txt", "\n".join(gpu_diagnosis.lines(redaction.document(told))) + "\n")
     seen = gpu_view.view(nodes, collector.all("Pod"), namespace=collector.namespace)
+    if name:
+        seen = gpu_view.of_node(seen, name)
+    mine = [item for item in daemons if not name or not _is_plugin(item) or _node(item) == name]
     bundle.add_json("inspection.json", redaction.document(gpu_view.document(seen)))
-    bundle.add_json("versions.json", {"ansible": ansible, **_versions(collector, nodes, daemons)})
+    versions = _versions(collector, [item for item in nodes if name in ("", _name(item))], mine)
+    bundle.add_json("versions.json", {"ansible": ansible, **versions})
     kept = [item for item in nodes if _name(item) == name or (not name and has_gpus(item))]
     for item in kept:
         bundle.add_json(f"nodes/{file_name(_name(item))}.json", shown(item, redaction))
@@ -58,7 +62,6 @@ def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ans
         bundle.add_json(
             f"objects/{file_name(item['kind'], _namespace(item), _name(item))}.json", shown(item, redaction)
         )
-    mine = [item for item in daemons if not name or not _is_plugin(item) or _node(item) == name]
     for item in [*mine, *([asked] if asked else [])]:
         bundle.add_json(f"pods/{file_name(_namespace(item), _name(item))}.json", shown(item, redaction))
     _events(collector, bundle, redaction, [*kept, *workloads, *mine, *([asked] if asked else [])])

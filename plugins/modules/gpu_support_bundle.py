@@ -13,7 +13,7 @@ description:
     pods, their events, the ends of their logs and what plugins measure, into one tar.gz where the module runs.
   - Secrets are never read. Values of environment variables are left out but for those known to be harmless, and what
     looks like or is called a password, token, key, certificate or URL with a password is taken out of everything.
-  - With O(pod) that pod is in the archive, too; with it or O(node) no other node is.
+  - With O(pod) that pod is in the archive, too; with O(node), or a pod that has a node, no other node is.
   - The archive's C(manifest.json) lists what is in it, and what could not be had.
 options:
   path:

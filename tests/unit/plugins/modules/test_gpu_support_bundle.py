@@ -186,8 +186,12 @@ def test_what_helps_is_in_it(collect: Bundle, tmp_path: Path) -> None:
     assert "nodes/b.json" not in files
     assert "pods/kube-system_plugin-b.json" not in files
     assert "quota_oom" in files["diagnosis.txt"]
-    assert json.loads(files["inspection.json"])["totals"]["gpus"] == 4
-    assert json.loads(files["versions.json"])["api_server"].startswith("v1.")
+    inspection, versions = json.loads(files["inspection.json"]), json.loads(files["versions.json"])
+    assert [node["name"] for node in inspection["nodes"]] == ["a"], "other nodes and their tenants are not its business"
+    assert inspection["waiting"] == []
+    assert set(versions["nodes"]) == {"a"}
+    assert "plugin-b" not in files["versions.json"]
+    assert versions["api_server"].startswith("v1.")
     assert "last line" in files["logs/team_train_main.log"]
     assert "accel_build_info" in files["metrics/a.prom"]
     assert Page.scrapes == 1, "the diagnosis asked for it, which is enough"
