@@ -176,7 +176,7 @@ class _Pods:
     def plugin_problem(self, node: str) -> str:
         """Why what the node's plugin told may be old; empty where it runs, or nobody knows."""
         mine = self._plugins.get(node, [])
-        if not self.judged or any(_condition(pod, "Ready").get("status") == "True" for pod in mine):
+        if not self.judged or any(map(_ready, mine)):
             return ""
         if not mine:
             return f"no plugin of it runs in {self._namespace}, and this was last told; look at the DaemonSets there"
@@ -233,10 +233,11 @@ def of_node(found: ClusterView, name: str) -> ClusterView:
 def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE) -> Dict[str, str]:
     """By node, where the API server passes on what the node's plugin measures.
 
-    Pods of other namespaces do not count, whatever they call themselves.
+    Pods of other namespaces do not count, whatever they call themselves. Of two on a node, as while one is replaced,
+    the one that is ready is taken.
     """
     found = {}
-    for pod in pods:
+    for pod in sorted(pods, key=_ready):
         metadata, port = pod["metadata"], _plugin_port(pod)
         if metadata["namespace"] == namespace and port is not None:
             path = f"/api/v1/namespaces/{namespace}/pods/{metadata['name']}:{port}/proxy/metrics"
@@ -426,6 +427,10 @@ def _readiness(item: Mapping[str, Any]) -> str:
     if not ready or ready["status"] == "True":
         return ""
     return f"it is not ready, and this was last heard: {ready.get('message') or ready.get('reason')}"
+
+
+def _ready(item: Mapping[str, Any]) -> bool:
+    return _condition(item, "Ready").get("status") == "True"
 
 
 def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:

@@ -167,6 +167,14 @@ def test_plugins_are_known_by_namespace_and_command() -> None:
     assert found == {"a": "/api/v1/namespaces/kube-system/pods/plugin-a:7/proxy/metrics"}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_while_a_plugin_is_replaced_the_one_that_is_ready_is_asked(order: int) -> None:
+    coming = plugin("a", ready="False")
+    coming["metadata"]["name"] = "plugin-a-new"
+    found = metrics_paths([plugin("a"), coming][::order])
+    assert found == {"a": "/api/v1/namespaces/kube-system/pods/plugin-a:9445/proxy/metrics"}
+
+
 def test_used_bytes_are_read_from_what_a_plugin_says() -> None:
     text = (
         "# TYPE accel_container_gpu_memory_used_bytes gauge\n"

@@ -385,7 +385,8 @@ def plugins(tmp_path: Path, run_module: Callable[..., dict[str, Any]]) -> Iterat
         threading.Thread(target=page.serve_forever).start()
         item = plugin("a", port=page.server_port)
         store.create("pods", "kube-system", {"apiVersion": "v1", "kind": "Pod", **item})
-        store.edit("pods", "kube-system", "plugin-a", lambda body: body.update(status={"podIP": "127.0.0.1"}))
+        status = {**item["status"], "podIP": "127.0.0.1"}
+        store.edit("pods", "kube-system", "plugin-a", lambda body: body.update(status=status))
         api.start()
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(api.kubeconfig("admin", api.admin_token))
@@ -439,6 +440,17 @@ def test_a_plugin_that_does_not_answer_leaves_its_node_unknown(plugins: Plugins,
     assert problem.startswith("node a: the API server refused with status 503: ")
     assert done["report"]["totals"]["capacity_gpu_hours"] == 0
     assert not done["changed"]
+
+
+def test_a_new_plugin_that_does_not_start_leaves_the_report_whole(plugins: Plugins) -> None:
+    plugins.node.at(START)
+    coming = plugin("a", ready="False")
+    coming["metadata"]["name"] = "plugin-a-new"
+    plugins.store.create("pods", "kube-system", {"apiVersion": "v1", "kind": "Pod", **coming})
+    status = {**coming["status"], "phase": "Pending"}
+    plugins.store.edit("pods", "kube-system", "plugin-a-new", lambda body: body.update(status=status))
+    done = plugins.report(HOUR)
+    assert done["complete"], done["report"]["problems"]
 
 
 def test_the_plugin_of_a_node_that_is_not_ready_is_not_waited_for(plugins: Plugins) -> None:
