@@ -100,17 +100,22 @@ class Figures:
         return not self.account.namespace
 
 
-def figures(report: Report, places: int = _EXACT, parts: Optional[Iterable[int]] = None) -> List[Figures]:
-    """By model, namespace and mode, what was free last; of these parts of the period, or all."""
+def figures(
+    report: Report, places: int = _EXACT, parts: Optional[Iterable[int]] = None, money: int = _MONEY
+) -> List[Figures]:
+    """By model, namespace and mode, what was free last; of these parts of the period, or all.
+
+    ``places`` are decimals of hours, ``money`` those of costs.
+    """
     found = rows(report.usage, report.policy, report.used_known, report.parts if parts is None else parts)
     made: List[Figures] = []
     for model in dict.fromkeys(row.account.model for row in found):
         of_model = [row for row in found if row.account.model == model]
-        made += _figures(of_model, report.prices.get(model), places)
+        made += _figures(of_model, report.prices.get(model), places, money)
     return made
 
 
-def _figures(found: Sequence[Row], price: Optional[Fraction], places: int) -> List[Figures]:
+def _figures(found: Sequence[Row], price: Optional[Fraction], places: int, money: int) -> List[Figures]:
     def hours(amount: Callable[[Row], Fraction], unit: int = 1) -> List[Fraction]:
         return apportioned([amount(row) / _HOUR / unit for row in found], places)
 
@@ -118,7 +123,7 @@ def _figures(found: Sequence[Row], price: Optional[Fraction], places: int) -> Li
     used, memory = hours(lambda row: row.used or Fraction(0)), hours(lambda row: row.memory_byte_seconds, _GIB)
     costs: List[Optional[Fraction]] = [None] * len(found)
     if price is not None:
-        costs = list(apportioned([row.charged / _HOUR * price for row in found], _MONEY))
+        costs = list(apportioned([row.charged / _HOUR * price for row in found], money))
     made = []
     for index, row in enumerate(found):
         known = None if row.used is None else used[index]
@@ -265,19 +270,19 @@ def by_namespace(shown: Iterable[Figures]) -> Dict[str, Fraction]:
 
 
 def comma_separated(report: Report) -> str:
-    """``CSV_COLUMNS``; hours with six decimals, what is not known is empty."""
+    """``CSV_COLUMNS``; hours and costs with six decimals, what is not known is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     edges = report.usage.window.edges
     for part in report.parts:
         period = moment(edges[part]), moment(edges[part + 1])
-        for line in figures(report, _EXACT, [part]):
+        for line in figures(report, _EXACT, [part], _EXACT):
             kind = "free" if line.free else "allocated"
             complete = "" if line.used is None else str(line.used_complete).lower()
             hours = (line.allocated, line.used, complete, line.idle, line.memory, line.charged)
             cells = [cell if isinstance(cell, str) else decimal(cell, _EXACT, "") for cell in hours]
-            cost = decimal(line.cost, _MONEY, "")
+            cost = decimal(line.cost, _EXACT, "")
             writer.writerow((*period, kind, *map(_harmless, line.account), *cells, cost, _harmless(report.currency)))
     whole = moment(edges[0]), moment(edges[-1])
     for model, unknown in _unknown(report, _EXACT):

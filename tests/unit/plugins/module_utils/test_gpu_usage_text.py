@@ -110,6 +110,22 @@ def test_data_and_csv_say_the_same(report: Report) -> None:
     assert [row["used_gpu_hours"] for row in told["rows"]] == [12.0, None, 0.0]
 
 
+def test_costs_of_small_shares_in_csv_come_to_those_of_the_table() -> None:
+    node, scrapes = Node("n", {"t": T4}), Scrapes()
+    node.at(START, share("t", "team", "tiny", 0.01, GIB))
+    for hour in range(49):
+        scrapes.take(START + hour * HOUR, [node])
+    found = usage(scrapes.pages(), window(START, START + 48 * HOUR))
+    made = Report(found, "Prometheus", prices={T4.name: Fraction("0.35")})
+    paid = [
+        float(line["cost"])
+        for line in csv.DictReader(io.StringIO(comma_separated(made)))
+        if line["kind"] == "allocated"
+    ]
+    assert len(paid) == 48
+    assert round(sum(paid), 2) == document(made)["totals"]["cost"] == 0.17
+
+
 def test_a_model_without_a_price_costs_nothing_known(report: Report) -> None:
     assert [line.cost for line in figures(report)] == [60, 180, 120, None, None]
     priced = replace(report, prices={H100.name: Fraction("2.5"), T4.name: Fraction(1, 3)})
