@@ -493,8 +493,13 @@ def test_the_playbook_shows_it_keeps_it_and_fails_where_something_is_unknown(
 
 def test_the_playbook_asks_the_plugins_where_there_is_no_prometheus(plugins: Plugins, tmp_path: Path) -> None:
     plugins.node.at(START, share("GPU-a-0", "team", "p", 0.5, 8 * GIB))
+    plugins.node.peaks = {plugins.node.held["GPU-a-0"][0].container: GIB}
     plugins.moments.append(START + HOUR)
-    given = {"gpu_plugins_kubeconfig": str(tmp_path / "kubeconfig"), "report_json": str(tmp_path / "report.json")}
+    given = {
+        "gpu_plugins_kubeconfig": str(tmp_path / "kubeconfig"),
+        "report_json": str(tmp_path / "report.json"),
+        "report_right_size_below": 0,
+    }
     command = ["ansible-playbook", "accel.kubernetes.report", "-e", json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -503,3 +508,4 @@ def test_the_playbook_asks_the_plugins_where_there_is_no_prometheus(plugins: Plu
         "the plugins' counters since their ledgers began",
         0.5,
     )
+    assert told["right_sizing"] == []
