@@ -309,6 +309,7 @@ def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -
     done = run(roles, "uninstall", {}, "--tags", tag, driver_uninstall=True)
     assert done.code == 0, done.output
     assert "is gone" in done.output
+    assert f'"driver": {str(tag == "driver").lower()}' in done.output
 
 
 @pytest.mark.parametrize(
