@@ -158,8 +158,15 @@ class Collector:
         found = self.all("Event", namespace=namespace, field_selector=selector) or []
         return [item for item in found if (item.get("involvedObject") or {}).get("kind") in (kind, None)]
 
-    def log(self, namespace: str, pod: str, container: str, previous: bool, lines: int, most: int) -> Optional[str]:
-        """The end of a container's log; None where there is none, or it cannot be read."""
+    def log(self, item: Object, container: str, previous: bool, lines: int, most: int) -> Optional[str]:
+        """The end of a container's log; None where there is none, or it cannot be read.
+
+        A node that is silent is not asked: the API server would wait for it, log after log.
+        """
+        namespace, pod = item["metadata"]["namespace"], item["metadata"]["name"]
+        node = str((item.get("spec") or {}).get("nodeName") or "")
+        if node and self._once(("silent", node), lambda: self._silent(node)):
+            return None
         query = {"container": container, "tailLines": str(lines), "limitBytes": str(most)}
         query.update({"previous": "true"} if previous else {})
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(pod, safe='')}/log?{urlencode(query)}"
@@ -171,6 +178,13 @@ class Collector:
                 self.problems.append(f"log of {namespace}/{pod} {container}: {error}")
             return None
         return text
+
+    def _silent(self, name: str) -> bool:
+        found = self.one("Node", name)
+        silent = found is not None and gpu_view.is_silent(found)
+        if silent:
+            self.problems.append(f"node {name}: its kubelet is silent; logs of its pods were not asked for")
+        return silent
 
     def version(self) -> str:
         """The API server's; empty where it does not tell."""
@@ -195,7 +209,7 @@ class Collector:
         logs = {}
         for container in containers(item)[:_MOST_LOGS]:
             for previous in (True, False):
-                text = self.log(*pod, container, previous, _LOG_LINES, gpu_evidence.LOG_BYTES)
+                text = self.log(item, container, previous, _LOG_LINES, gpu_evidence.LOG_BYTES)
                 if text is not None:
                     logs[container, previous] = text
         return gpu_evidence.pod_of(item, events, logs)
@@ -213,12 +227,10 @@ class Collector:
         for daemon in [entry for entry in troubled if entry.kind == "extender" or node in ("", entry.node)][
             :_MOST_LOGS
         ]:
-            namespace, _slash, name = daemon.name.partition("/")
-            item = next(entry for entry in pods if entry["metadata"]["name"] == name)
+            place = tuple(daemon.name.split("/"))
+            item = next(entry for entry in pods if (entry["metadata"]["namespace"], entry["metadata"]["name"]) == place)
             for previous in (False, True):
-                text = self.log(
-                    namespace, name, containers(item)[-1], previous, _DAEMON_LOG_LINES, gpu_evidence.LOG_BYTES
-                )
+                text = self.log(item, containers(item)[-1], previous, _DAEMON_LOG_LINES, gpu_evidence.LOG_BYTES)
                 if text and daemon.name not in found:
                     found[daemon.name] = text
         return found

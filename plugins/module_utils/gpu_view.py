@@ -251,6 +251,12 @@ def not_ready(nodes: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
+def is_silent(item: Mapping[str, Any]) -> bool:
+    """Whether nothing is heard of the node's kubelet, which is less than not being ready."""
+    ready = _condition(item, "Ready")
+    return bool(ready) and ready["status"] == "Unknown"
+
+
 def read_used(text: str) -> Dict[Place, int]:
     """Bytes in use by container, from what a plugin says on ``/metrics``."""
     found = {}

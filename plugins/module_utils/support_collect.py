@@ -118,7 +118,7 @@ def _logs(collector: Collector, bundle: Bundle, redaction: Redaction, items: Seq
                 if left <= 0:
                     bundle.problems.append(f"logs/{place}: left out, there are {_ALL_LOGS >> 20} MiB of logs already")
                     continue
-                text = collector.log(_namespace(item), _name(item), name, previous, _LOG_LINES, _LOG_BYTES)
+                text = collector.log(item, name, previous, _LOG_LINES, _LOG_BYTES)
                 if text is not None:
                     left -= len(text)
                     bundle.add_text(f"logs/{place}", redaction.text(text))

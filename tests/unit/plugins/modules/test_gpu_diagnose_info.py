@@ -84,6 +84,21 @@ def test_a_daemon_in_trouble_is_quoted(diagnose: Diagnose, store: Store, tmp_pat
     assert {"where": "pod kube-system/plugin-a", "text": "no driver"} in first["evidence"]
 
 
+def test_logs_of_a_silent_node_are_not_waited_for(diagnose: Diagnose, store: Store, tmp_path: Path) -> None:
+    for name in ("plugin-a", "train"):
+        (tmp_path / f"{name}.log").write_text('{"level": "error", "message": "no driver"}\n')
+    create_pod(store, "kube-system", daemon(plugin("a"), False))
+    away = {"conditions": [{"type": "Ready", "status": "Unknown", "message": "stopped posting"}]}
+    store.edit("nodes", "", "a", lambda body: body["status"].update(away))
+    done = diagnose(pod={"namespace": "team", "name": "train"})
+    problem = "node a: its kubelet is silent; logs of its pods were not asked for"
+    assert done["diagnosis"]["problems"] == [problem]
+    assert "no driver" not in str(done)
+    away["conditions"][0]["status"] = "False"
+    store.edit("nodes", "", "a", lambda body: body["status"].update(away))
+    assert "no driver" in str(diagnose(node="a")), "a kubelet that says what it lacks answers"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
