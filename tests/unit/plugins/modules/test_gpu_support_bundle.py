@@ -100,6 +100,7 @@ def store(metrics: int) -> Store:
         marked(item["metadata"])
         store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", **item})
     create_pod(store, "team", planted(pod("train", SHARE, "a")))
+    create_pod(store, "team", pod("late", SHARE))
     for item in (plugin("a", port=metrics), plugin("b", port=1)):
         create_pod(store, "kube-system", daemon(planted(item), podIP="127.0.0.1"))
     create_pod(store, "kube-system", planted(extender()))
