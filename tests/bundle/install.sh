@@ -2,6 +2,8 @@
 # install.sh DIRECTORY: makes the controller there: a Python environment with Ansible, the collections and the packages they ask for.
 # Asks no network. PYTHON names the Python to use, by default python3.
 set -eu
+# Whoever runs ansible-playbook is not who installs.
+umask 022
 stop() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
 [ $# -eq 1 ] || stop "name the directory to install into, as in: ./install.sh /opt/accel-kubernetes"
 mkdir -p "$1"

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import stat
 import subprocess
 import sys
 import tarfile
@@ -112,13 +113,15 @@ def test_what_was_changed_on_the_way_is_not_installed(bundle: Path, tmp_path: Pa
     with (bundle / "requirements/3.11.txt").open("a") as file:
         file.write("\n")
     try:
-        done = subprocess.run([bundle / "install.sh", tmp_path / "it"], capture_output=True, text=True, check=False)
+        command = [bundle / "install.sh", tmp_path / "it"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o077)
     finally:
         (bundle / "requirements/3.11.txt").write_text((bundle / "requirements/3.11.txt").read_text()[:-1])
     assert done.returncode == 1
     assert "requirements/3.11.txt: FAILED" in done.stdout
     assert "bring it here again" in done.stderr
     assert list((tmp_path / "it").iterdir()) == []
+    assert stat.S_IMODE((tmp_path / "it").stat().st_mode) == 0o755, "who runs playbooks is not who installs"
 
 
 def test_it_makes_a_controller_and_serves_a_cluster_without_network(archive: Path) -> None:

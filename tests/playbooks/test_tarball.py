@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -70,6 +71,20 @@ def test_it_holds_every_file_of_ours_and_no_other(tarballs: list[Path]) -> None:
     with tarfile.open(tarballs[0]) as archive:
         held = {member.name for member in archive}
     assert held - MADE == files | {str(parent) for name in files for parent in Path(name).parents[:-1]}
+
+
+def test_what_a_user_keeps_beside_it_stays_out(tmp_path: Path) -> None:
+    copy = tmp_path / "clone"
+    command = ["git", "clone", "--quiet", "--depth=1", f"file://{REPOSITORY}", copy]
+    subprocess.run(command, check=True)
+    shutil.copy(REPOSITORY / "galaxy.yml", copy)
+    kept = ("inventory.yml", "hosts", "group_vars/all/vault.yml", "host_vars/gpu-a.yml", "kubeconfig", "admin.key")
+    for name in (*kept, "NVIDIA-Linux.run", "image.tar", "context/Containerfile", "inventory/prod.yml"):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("ours alone")
+    with tarfile.open(artifact.build(copy, tmp_path, 0)) as archive:
+        held = {member.name.split("/")[0] for member in archive}
+    assert held == {name.split("/")[0] for name in OURS} | MADE
 
 
 def test_links_lead_to_files_where_it_is_installed(controller: Controller) -> None:
