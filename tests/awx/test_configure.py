@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -99,12 +100,19 @@ def controller() -> Controller:
     found = Controller()
     for kind, name in (("organizations", "Default"), ("inventories", "GPU cluster")):
         found.add(kind, {"name": name})
-    found.add("credentials", {"name": "GPU hosts", "inputs": {}})
+    for name in ("GPU hosts", "GPU vault"):
+        found.add("credentials", {"name": name, "inputs": {}})
     return found
 
 
-def configure(address: str, **variables: str) -> str:
-    words = [word for name, value in variables.items() for word in ("--extra-vars", f"{name}={value}")]
+NAMED = {
+    "gpu_awx_project_url": "https://git.example.com/gpu/awx.git",
+    "gpu_awx_image": "registry.example.com/gpu/accel-kubernetes-ee:0.1.0",
+}
+
+
+def configure(address: str, code: int = 0, **variables: Any) -> str:
+    words = ["--extra-vars", json.dumps(variables)]
     environment = os.environ | {"CONTROLLER_HOST": address, "CONTROLLER_OAUTH_TOKEN": "token", "ANSIBLE_NOCOLOR": "1"}
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), EXAMPLE / "configure.yml", *words],
@@ -113,8 +121,17 @@ def configure(address: str, **variables: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("name", [*NAMED, "gpu_awx_canary"])
+def test_what_would_take_templates_or_nodes_away_is_refused(controller: Controller, name: str) -> None:
+    given = NAMED | {"gpu_awx_canary": " "} if name == "gpu_awx_canary" else NAMED | {name: ""}
+    before = {kind: len(rows) for kind, rows in controller.objects.items()}
+    with serving(controller) as address:
+        assert f"{name} is empty: " in configure(address, 2, **given)
+    assert {kind: len(rows) for kind, rows in controller.objects.items()} == before
 
 
 @pytest.mark.full
@@ -123,9 +140,10 @@ def test_it_makes_templates_with_surveys_and_a_workflow_with_an_approval(
 ) -> None:
     (tmp_path / "kubeconfig").write_text("secret")
     with serving(controller) as address:
-        said = configure(address, gpu_awx_kubeconfig_file=str(tmp_path / "kubeconfig"))
+        given = NAMED | {"gpu_awx_more_credentials": ["GPU vault"]}
+        said = configure(address, gpu_awx_kubeconfig_file=str(tmp_path / "kubeconfig"), **given)
         assert "secret" not in said
-        again = configure(address)
+        again = configure(address, **given)
     assert "changed=0" in again
     assert controller.secrets["GPU cluster"] == {"kubeconfig": "secret"}
     (kind,) = controller.objects["credential_types"].values()
@@ -136,7 +154,7 @@ def test_it_makes_templates_with_surveys_and_a_workflow_with_an_approval(
 
     made = controller.named("job_templates")
     assert list(made) == [template["name"] for template in TEMPLATES]
-    credentials = [controller.named("credentials")[name]["id"] for name in ("GPU hosts", "GPU cluster")]
+    credentials = [controller.named("credentials")[name]["id"] for name in ("GPU hosts", "GPU cluster", "GPU vault")]
     for template in TEMPLATES:
         found = made[template["name"]]
         assert found["playbook"] == template["playbook"]
@@ -159,6 +177,7 @@ def test_it_makes_templates_with_surveys_and_a_workflow_with_an_approval(
     while after:
         (node,) = after
         assert node["workflow_job_template"] == workflow["id"]
+        assert node["all_parents_must_converge"], "a node put before it in AWX would start it alone"
         steps.append((runs[node["unified_job_template"]], node.get("limit")))
         numbers = controller.lists.get(f"{node['url']}success_nodes/", [])
         after = [found for found in nodes if found["id"] in numbers]
