@@ -99,6 +99,7 @@ def store(metrics: int) -> Store:
         item = node(name, {0: (TRAIN,)})
         marked(item["metadata"])
         store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", **item})
+    store.create("nodes", "", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "control"}, "status": {}})
     create_pod(store, "team", planted(pod("train", SHARE, "a")))
     create_pod(store, "team", pod("late", SHARE))
     for item in (plugin("a", port=metrics), plugin("b", port=1)):
