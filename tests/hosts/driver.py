@@ -8,6 +8,7 @@ and of its kernel's headers. That kernel does not run here, so nothing that is b
 from __future__ import annotations
 
 import argparse
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ INCLUDED = "systemd,systemd-sysv,dbus,python3,python3-apt,iproute2,kmod"
 WANTED = (
     *("build-essential", "pkg-config", "dkms"),
     *("nvidia-kernel-dkms", "libcuda1", "libnvidia-ml1", "libnvidia-cfg1", "libnvidia-ptxjitcompiler1"),
-    *("nvidia-smi", "nvidia-modprobe"),
+    *("nvidia-smi", "nvidia-modprobe", "nvidia-cuda-mps"),
 )
 # $1 is the userland. The headers are those of the release's own kernel.
 DOWNLOAD = rf"""
@@ -42,9 +43,9 @@ chroot "$1" sh -ec '
 
 def base(cache: Path, suite: str) -> Path:
     """A userland without the driver, made once, with an archive that has it."""
-    made = cache / f"{suite}-driver"
+    made = cache / f"{suite}-driver-{hashlib.sha256(DOWNLOAD.encode()).hexdigest()[:8]}"
     if not made.exists():
-        unfinished = cache / f"{suite}-driver.unfinished"
+        unfinished = made.with_name(f"{made.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         components = f"--components={','.join(COMPONENTS)}"
         hook = f"--customize-hook={DOWNLOAD}"

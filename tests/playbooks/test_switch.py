@@ -111,6 +111,23 @@ def test_pods_that_hold_gpus_are_named_and_nothing_happens(books: Playbooks, api
     assert marks(api) == ("pgpu", False, {})
 
 
+def test_a_host_without_the_programs_of_mps_is_refused_before_it_is_emptied(
+    books: Playbooks, api: Api, train: str
+) -> None:
+    control = books.cluster.root / "gpu-a/usr/bin/nvidia-cuda-mps-control"
+    away = control.rename(control.with_suffix(".away"))
+    try:
+        done = serves(books, "mps", gpu_plugins_drain=True)
+    finally:
+        away.rename(control)
+    assert done.code != 0
+    assert "nvidia-cuda-mps-control of the driver is not on 'gpu-a'" in done.messages
+    assert "nvidia-smi of the driver" not in done.messages
+    assert done.changed == 0
+    assert marks(api) == ("pgpu", False, {})
+    assert running(api, "train") == train
+
+
 def test_a_budget_that_does_not_give_way_leaves_the_node_as_it_was(
     books: Playbooks, api: Api, train: str, budget: str
 ) -> None:
