@@ -42,11 +42,11 @@ test: setup checks pytest ## What CI runs.
 
 # Each of them is busy with one thing at a time.
 checks: setup
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target SCENARIO="$(SCENARIO)" lint sanity molecule
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target SCENARIO="$(SCENARIO)" FULL="$(FULL)" lint sanity molecule
 
 test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
 test-full: FULL = yes
-test-full: test importer ## What CI runs, galaxy-importer, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes (one builds AWX's image: root, mmdebstrap, dockerd).
+test-full: test importer ## What CI runs, with every Python at hand; galaxy-importer, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes (one builds AWX's image: root, mmdebstrap, dockerd).
 
 lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ruff check .
@@ -56,7 +56,7 @@ lint: setup ## ansible-lint (production), yamllint, ruff, mypy.
 	ansible-lint --strict
 
 sanity: setup ## ansible-test sanity on a copy of the collection.
-	@tests/tools/sanity.sh $(STAGE)
+	@tests/tools/sanity.sh $(STAGE) $(if $(FULL),--python default)
 
 importer: setup ## What Galaxy says of the collection: galaxy-importer on the archive.
 	@tests/tools/importer.sh

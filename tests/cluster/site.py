@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,6 +14,7 @@ import yaml
 from cluster import toolkit
 from cluster.node import DRIVER, TOPOLOGY
 from cluster.rig import CONTAINERD_PID, NODE, Rig
+from programs import program
 from sim.cluster.host import write_installer
 
 IMAGE = "docker.io/library/kube-accel:0.1.0"
@@ -59,7 +59,7 @@ class Site:
 
     def attempt(self, playbook: str, tags: str = "all", **variables: Any) -> tuple[int, str]:
         """Exit code and output of a playbook of ours."""
-        command = [str(Path(sys.executable).with_name("ansible-playbook")), f"--inventory={self._inventory}"]
+        command = [program("ansible-playbook"), f"--inventory={self._inventory}"]
         command += [
             f"accel.kubernetes.{playbook}",
             f"--tags={tags}",

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from programs import program
 from sim.cluster import Cluster, Spec
 from sim.cluster.client import Api
 from sim.cluster.kinds import KINDS
@@ -70,7 +70,7 @@ class Playbooks:
 
 
 def start_play(collections: Path, book: str, *options: str, **variables: Any) -> subprocess.Popen[str]:
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), book, *options]
+    command = [program("ansible-playbook"), book, *options]
     command += ["-e", yaml.safe_dump(variables, default_flow_style=True, width=10_000)] if variables else []
     environment = os.environ | {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_NOCOLOR": "1"}
     return subprocess.Popen(

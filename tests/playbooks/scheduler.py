@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from programs import program
 from sim.cluster import Cluster
 from sim.cluster.client import Api
 from unit.kube_accel.extender.world import node_object, share
@@ -60,7 +60,7 @@ def play(inventory: Path, book: str, *options: str, fails: bool = False, **varia
     if not collections.exists():
         collections.mkdir(parents=True)
         (collections / "kubernetes").symlink_to(REPOSITORY)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(inventory), str(file), *options]
+    command = [program("ansible-playbook"), "-i", str(inventory), str(file), *options]
     settings = {
         "ANSIBLE_COLLECTIONS_PATH": str(collections.parents[1]),
         "ANSIBLE_NOCOLOR": "1",

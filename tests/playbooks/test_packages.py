@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -54,7 +53,7 @@ def host(tmp_path: Path, collections: Path) -> Host:
         pytest.skip("a copy of this machine needs root and mount namespaces")
     copy = tmp_path / "copy"
     copy.mkdir()
-    program = shlex.quote(str(Path(sys.executable).with_name("ansible-playbook")))
+    program = shlex.quote(program("ansible-playbook"))
 
     def run(script: str) -> list[str]:
         script = f'{COPY}play() {{ {program} "$@" >&2; }}\n{script}'

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
-import sys
 import tarfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,7 +14,9 @@ import pytest
 from bundle import artifact
 from sim.cluster import NodeSpec, Spec
 
+from . import controller
 from .conftest import REPOSITORY, Playbooks, Start, state
+from .controller import Controller
 
 OURS = {"changelogs", "docs", "examples", "meta", "playbooks", "plugins", "roles"}
 OURS |= {"LICENSE", "README.md", "bindep.txt", "execution-environment.yml", "requirements.txt", "requirements.yml"}
@@ -27,36 +26,12 @@ MADE = {"MANIFEST.json", "FILES.json"}
 @pytest.fixture(scope="module")
 def tarballs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The collection's and that of what it depends on."""
-    target = tmp_path_factory.mktemp("tarballs")
-    depended = artifact.KUBERNETES / "core"
-    return [artifact.build(REPOSITORY, target, 0), artifact.pack(depended, target, 0)]
-
-
-@dataclass(frozen=True)
-class Controller:
-    """A machine that has Ansible, the Python packages we ask for, and what was installed into its home."""
-
-    home: Path
-
-    def call(self, program: str, *words: str) -> subprocess.CompletedProcess[str]:
-        environment = {"HOME": str(self.home), "PATH": f"{self.home}/venv/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
-        environment |= {"ANSIBLE_PIPELINING": "1"}
-        command = [f"{self.home}/venv/bin/{program}", *words]
-        return subprocess.run(command, env=environment, cwd=self.home, capture_output=True, text=True, check=False)
+    return controller.build(tmp_path_factory.mktemp("tarballs"))
 
 
 @pytest.fixture(scope="module")
-def controller(tarballs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Controller:
-    home, uv = tmp_path_factory.mktemp("home"), Path(sys.executable).with_name("uv")
-    (pin,) = re.findall(r"^ansible-core==\S+", (REPOSITORY / "requirements-dev.txt").read_text(), re.MULTILINE)
-    python = home / "venv/bin/python"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, home / "venv"], check=True)
-    wanted = ["--requirement", REPOSITORY / "requirements.txt", pin]
-    subprocess.run([uv, "pip", "install", "--quiet", "--python", python, *wanted], check=True)
-    found = Controller(home)
-    done = found.call("ansible-galaxy", "collection", "install", "--offline", *map(str, tarballs))
-    assert done.returncode == 0, done.stderr
-    return found
+def installed(tarballs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Controller:
+    return controller.install(tmp_path_factory.mktemp("home"), tarballs)
 
 
 @pytest.fixture(scope="module")
@@ -87,18 +62,18 @@ def test_what_a_user_keeps_beside_it_stays_out(tmp_path: Path) -> None:
     assert held == {name.split("/")[0] for name in OURS} | MADE
 
 
-def test_links_lead_to_files_where_it_is_installed(controller: Controller) -> None:
-    installed = controller.home / ".ansible/collections/ansible_collections/accel/kubernetes"
-    links = [path for path in installed.rglob("*") if path.is_symlink()]
+def test_links_lead_to_files_where_it_is_installed(installed: Controller) -> None:
+    files = installed.home / ".ansible/collections/ansible_collections/accel/kubernetes"
+    links = [path for path in files.rglob("*") if path.is_symlink()]
     assert links
     assert [path for path in links if not path.is_file()] == []
 
 
 @pytest.mark.parametrize("book", ["inspect", pytest.param("site", marks=pytest.mark.full)])
-def test_it_runs_from_there(controller: Controller, books: Playbooks, book: str) -> None:
+def test_it_runs_from_there(installed: Controller, books: Playbooks, book: str) -> None:
     before = state(books.cluster)
     words = ["-i", f"{books.cluster.root}/inventory.yml", "--check", "-e", "scheduler_layout=none"]
-    done = controller.call("ansible-playbook", f"accel.kubernetes.{book}", *words)
+    done = installed.call("ansible-playbook", f"accel.kubernetes.{book}", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "failed=0" in done.stdout
     assert state(books.cluster) == before

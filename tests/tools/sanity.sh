@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# sanity.sh DIR: copies the collection to DIR (…/ansible_collections/accel/kubernetes) and runs `ansible-test sanity` there.
+# sanity.sh DIR [OPTION...]: copies the collection to DIR (…/ansible_collections/accel/kubernetes) and runs `ansible-test sanity` there.
+# `--python default` has modules compiled and imported by every Python that hosts may have, as far as it is on PATH or of pyenv.
 # A copy, because ansible-test resolves its working directory and refuses a link.
 set -euo pipefail
 stage=$1
@@ -20,7 +21,9 @@ printf 'import ensurepip\nensurepip.bootstrap(upgrade=True)\n' >"$home/.ansible/
 
 # Its environments and caches stay out of the user's home; the user's pip settings are still read.
 : "${PIP_CONFIG_FILE:=$(for f in "$HOME/.config/pip/pip.conf" "$HOME/.pip/pip.conf" /etc/pip.conf; do [ ! -f "$f" ] || { echo "$f"; break; }; done)}"
-export PIP_CONFIG_FILE HOME=$home
+# Before pyenv's shims, which do not run the versions that are not switched on.
+PATH=$(dirname "$(command -v python)"):$(printf '%s:' "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin)$PATH
+export PIP_CONFIG_FILE HOME=$home PATH
 cd "$stage"
 python_version=$(python -c "import sys; print(\"%d.%d\" % sys.version_info[:2])")
 ansible-test sanity --color no --python "$python_version" --exclude tests/ --exclude roles/gpu_plugins/files/ "${@:2}"

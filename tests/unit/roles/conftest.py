@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,8 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
+
+from programs import program
 
 ROLES = Path(__file__).parents[3] / "roles"
 Evaluate = Callable[..., Any]
@@ -62,7 +63,7 @@ def simulated_play(root: Path, tasks: list[Any], variables: dict[str, Any]) -> t
     simulated = {"LD_LIBRARY_PATH": str(root / "lib"), "GPUSIM_FILE": str(root / "gpusim.conf")}
     play = {"hosts": "all", "gather_facts": False, "environment": simulated, "tasks": tasks}
     (root / "play.json").write_text(json.dumps([play]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "--inventory=node,", "--connection=local"]
+    command = [program("ansible-playbook"), "--inventory=node,", "--connection=local"]
     command += [f"--extra-vars={json.dumps(variables)}", str(root / "play.json")]
     known = {"ANSIBLE_COLLECTIONS_PATH": str(ROLES.parent / ".build/link"), "ANSIBLE_HOME": str(root / "ansible")}
     return command, os.environ | known

@@ -17,6 +17,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar, trust_as_template
 
+from programs import program
 from sim.cluster import Cluster, NodeSpec, Spec
 from sim.cluster.client import MERGE, Api
 from waiting import wait
@@ -67,7 +68,7 @@ def run(cluster: Cluster, *flags: str, **variables: Any) -> tuple[int, str]:
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
     }
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "node,", *flags]
+    command = [program("ansible-playbook"), "-i", "node,", *flags]
     settings = {
         "ANSIBLE_COLLECTIONS_PATH": str(ROLES.parent / ".build/link"),
         "ANSIBLE_HOME": str(cluster.root / "ansible"),

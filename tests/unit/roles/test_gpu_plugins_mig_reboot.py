@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import sim.nvml
+from programs import program
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology, edit
 
@@ -96,7 +97,7 @@ def run(host: Path, reboot: bool, emptied: bool = False) -> subprocess.Completed
     }
     (host / "play.json").write_text(json.dumps([play]))
     command = [
-        str(Path(sys.executable).with_name("ansible-playbook")),
+        program("ansible-playbook"),
         "--inventory=node,",
         "--connection=here",
         f"--extra-vars={json.dumps(variables)}",

@@ -13,12 +13,14 @@ from typing import Any
 
 import pytest
 
+from programs import program
+
 ROOT = Path(__file__).parents[4]
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 def ansible(tmp_path: Path, module: str, *, check: bool = False, **options: Any) -> dict[str, Any]:
-    command = [str(Path(sys.executable).with_name("ansible")), "localhost", "-m", f"accel.kubernetes.{module}"]
+    command = [program("ansible"), "localhost", "-m", f"accel.kubernetes.{module}"]
     done = subprocess.run(
         [*command, "-a", json.dumps(options), *(["--check"] if check else [])],
         env={
