@@ -16,7 +16,7 @@ from kube_accel.sharing.profile import mode_of
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/coexistence.md").read_text()
-VARIABLES = yaml.safe_load((ROOT / "roles/gpu_plugins/vars/main.yml").read_text())
+MODES = yaml.safe_load((ROOT / "roles/gpu_plugins/vars/main/modes.yml").read_text())["__gpu_plugins_modes"]
 
 
 def _block(holding: str) -> Any:
@@ -41,7 +41,7 @@ def test_no_node_has_one_of_our_plugins_and_a_driver_of_dra(enabled: str | None,
     labels = {key: value for key, value in given.items() if value is not None}
     needed = _block("affinity:")["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (term,) = needed["nodeSelectorTerms"]
-    ours = [mode for mode, each in VARIABLES["__gpu_plugins_modes"].items() if _matches(each["nodes"], labels)]
+    ours = [mode for mode, each in MODES.items() if _matches(each["nodes"], labels)]
     theirs = _matches(term["matchExpressions"], labels)
     assert len(ours) + theirs <= 1
     assert theirs == (not labels or labels == {"cgpu": "false"})

@@ -26,6 +26,14 @@ def _plugins() -> None:
     init_plugin_loader([])
 
 
+def variables_of(role: str, loader: DataLoader) -> dict[str, Any]:
+    """A role's defaults and variables, each of a file or of a directory with several."""
+    found: dict[str, Any] = {}
+    for path in [ROLES / role / "defaults/main.yml", *sorted((ROLES / role / "vars").rglob("*.yml"))]:
+        found |= loader.load_from_file(str(path), trusted_as_template=True)
+    return found
+
+
 @pytest.fixture
 def evaluate() -> Evaluate:
     """``evaluate(role, name, facts, **variables)``: a variable with these facts, inventory variables and registers."""
@@ -35,8 +43,7 @@ def evaluate() -> Evaluate:
         scope: dict[str, Any] = {"ansible_facts": facts, "inventory_hostname": "node-1"}
         # Defaults of roles are not in it.
         scope["hostvars"] = {"node-1": variables}
-        scope |= loader.load_from_file(str(ROLES / role / "defaults/main.yml"), trusted_as_template=True)
-        scope |= loader.load_from_file(str(ROLES / role / "vars/main.yml"), trusted_as_template=True)
+        scope |= variables_of(role, loader)
         scope |= variables
         return Templar(loader, variables=scope).template(scope[name])
 
@@ -49,8 +56,7 @@ def rendered(role: str, template: str, **variables: Any) -> list[dict[str, Any]]
     loader = DataLoader()
     loader.set_basedir(str(directory / "templates"))
     scope: dict[str, Any] = {"ansible_facts": {}, "inventory_hostname": "node-1", "groups": {}}
-    scope |= loader.load_from_file(str(directory / "defaults/main.yml"), trusted_as_template=True)
-    scope |= loader.load_from_file(str(directory / "vars/main.yml"), trusted_as_template=True)
+    scope |= variables_of(role, loader)
     if "mode" in variables and role == "gpu_plugins":
         scope["served"] = scope["__gpu_plugins_modes"][variables["mode"]]
     text = trust_as_template((directory / "templates" / template).read_text())

@@ -22,7 +22,7 @@ from sim.cluster import Cluster, NodeSpec, Spec
 from sim.cluster.client import MERGE, Api
 from waiting import wait
 
-from .conftest import ROLES
+from .conftest import ROLES, variables_of
 
 NAME = "kube-accel-dcgm-exporter"
 DAEMON_SET = f"/apis/apps/v1/namespaces/kube-system/daemonsets/{NAME}"
@@ -125,8 +125,7 @@ def test_it_comes_and_goes_as_it_is_asked_for(cluster: Cluster, api: Api) -> Non
 def test_pods_are_made_anew_when_they_are_to_read_something_else() -> None:
     """Or they would go on reading what they read."""
     role, loader = ROLES / "gpu_plugins", DataLoader()
-    scope = loader.load_from_file(str(role / "defaults/main.yml"), trusted_as_template=True)
-    scope |= loader.load_from_file(str(role / "vars/main.yml"), trusted_as_template=True)
+    scope = variables_of(role.name, loader)
     text = trust_as_template((role / "templates/dcgm_exporter.yml.j2").read_text())
 
     def template(**variables: Any) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def test_container_runtime_refusals(
 )
 def test_where_an_image_cannot_name_gpus(evaluate: Evaluate, variables: dict[str, Any], ignored: bool) -> None:
     given = {"__container_runtime_found": found(CONTAINERD), "__container_runtime_kubelet": {}} | variables
-    arguments = evaluate("container_runtime", "__container_runtime_arguments", DEBIAN, **given)
+    arguments = evaluate("container_runtime", "__container_runtime_settings", DEBIAN, **given)
     assert arguments["ignore_visible_devices"] is ignored
     assert arguments["cdi"] is True
     assert arguments["timeout"] is None
