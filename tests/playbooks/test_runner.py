@@ -134,7 +134,6 @@ def test_a_job_that_fails_says_so_and_keeps_what_it_found(
     assert "blocked" in {row["verdict"] for row in ended.results["validation"]}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("book", JOBS)
 def test_it_runs_without_a_terminal_and_leaves_its_result(books: Playbooks, book: str, tmp_path: Path) -> None:
     job = JOBS[book]
