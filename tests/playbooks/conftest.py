@@ -23,7 +23,8 @@ from sim.cluster.client import Api
 from sim.cluster.kinds import KINDS
 from sim.inventory import write_inventory
 
-REPOSITORY = Path(__file__).parents[2]
+from .controller import REPOSITORY, build
+
 INVENTORY = "kube-accel.io/inventory"
 """Annotation in which a node's plugin tells of its GPUs and who holds them."""
 
@@ -118,6 +119,12 @@ def collections(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "ansible_collections/accel").mkdir(parents=True)
     (path / "ansible_collections/accel/kubernetes").symlink_to(REPOSITORY)
     return path
+
+
+@pytest.fixture(scope="session")
+def tarballs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The collection's and that of what it depends on, as users get them."""
+    return build(tmp_path_factory.mktemp("tarballs"))
 
 
 Start = Callable[[Spec], Playbooks]

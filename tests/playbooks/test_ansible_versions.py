@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from sim.cluster import NodeSpec, Spec
 from sim.inventory import write_inventory
 
 from . import controller
-from .conftest import Playbooks, Start, state
+from .conftest import Playbooks, Run, Start, state
 from .controller import Controller
 
 pytestmark = pytest.mark.full
@@ -44,11 +43,6 @@ VERSIONS = {
 
 
 @pytest.fixture(scope="module")
-def tarballs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return controller.build(tmp_path_factory.mktemp("tarballs"))
-
-
-@pytest.fixture(scope="module")
 def books(start: Start) -> Playbooks:
     books = start(Spec("control", tuple(NodeSpec(name, "t4") for name in MODES)))
     write_inventory(books.cluster.root, MODES)
@@ -61,8 +55,8 @@ def inventory(root: Path, python: Path) -> Path:
     for group in hosts["all"]["children"].values():
         for name, variables in group["hosts"].items():
             simulated = root / name / "usr/bin/python3"
-            variables["ansible_python_interpreter"] = str(simulated.with_name("python3-of-ansible"))
-            wrapper = Path(variables["ansible_python_interpreter"])
+            wrapper = simulated.with_name("python3-of-ansible")
+            variables["ansible_python_interpreter"] = str(wrapper)
             wrapper.write_text(simulated.read_text().replace(sys.executable, str(python)))
             wrapper.chmod(0o755)
     path = root / "other.yml"
@@ -70,16 +64,13 @@ def inventory(root: Path, python: Path) -> Path:
     return path
 
 
-def run(by: Controller, hosts: Path, book: str, *options: str) -> str:
+def changed(by: Controller, hosts: Path, book: str, *options: str) -> int:
+    """How many tasks of a playbook that ends well changed something."""
     done = by.call("ansible-playbook", f"accel.kubernetes.{book}", "-i", str(hosts), *options)
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
     warnings = [line for line in done.stderr.splitlines() if "DEPRECATION" in line and THEIRS not in line]
     assert warnings == []
-    return done.stdout
-
-
-def changed(output: str) -> int:
-    return sum(map(int, re.findall(r"^\S+ +: ok=\d+ +changed=(\d+)", output, re.MULTILINE)))
+    return Run(done.returncode, done.stdout).changed
 
 
 @pytest.mark.parametrize("versions", VERSIONS.values(), ids=VERSIONS)
@@ -94,11 +85,11 @@ def test_the_site_comes_stays_and_goes(
     hosts = inventory(books.cluster.root, python)
 
     before = state(books.cluster)
-    assert changed(run(by, hosts, "site", "--check", "--diff")) > 0
+    assert changed(by, hosts, "site", "--check", "--diff") > 0
     assert state(books.cluster) == before
-    assert changed(run(by, hosts, "site")) > 0
-    assert changed(run(by, hosts, "site")) == 0
+    assert changed(by, hosts, "site") > 0
+    assert changed(by, hosts, "site") == 0
     for book in ("validate", "inspect", "diagnose", "report"):
-        assert changed(run(by, hosts, book)) == 0
-    assert changed(run(by, hosts, "uninstall")) > 0
-    assert changed(run(by, hosts, "site", "--check")) > 0
+        assert changed(by, hosts, book) == 0
+    assert changed(by, hosts, "uninstall") > 0
+    assert changed(by, hosts, "site", "--check") > 0

@@ -24,12 +24,6 @@ MADE = {"MANIFEST.json", "FILES.json"}
 
 
 @pytest.fixture(scope="module")
-def tarballs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The collection's and that of what it depends on."""
-    return controller.build(tmp_path_factory.mktemp("tarballs"))
-
-
-@pytest.fixture(scope="module")
 def installed(tarballs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Controller:
     return controller.install(tmp_path_factory.mktemp("home"), tarballs)
 
