@@ -140,6 +140,10 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
     [
         ({"gpu_mode": "shared"}, "gpu_mode is 'shared'; set it to one of pgpu"),
         ({"gpu_plugins_image": ""}, "gpu_plugins_image is not set"),
+        (
+            {"gpu_plugins_device_list_strategy": "envvar", "gpu_plugins_kernel_logs": "/var/log/kern.log"},
+            "gpu_plugins_device_list_strategy, gpu_plugins_kernel_logs; write gpu_plugins_device_list_str",
+        ),
         ({"gpu_plugins_metrics_interval": 0}, "set it to 1 to 300 seconds, or gpu_plugins_metrics_enabled=false"),
         ({"gpu_plugins_configs": {"four": {}, "a/b": {}, "-c": {}}}, "gpu_plugins_configs has a/b, -c; a name is also"),
         (
