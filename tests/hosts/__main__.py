@@ -24,13 +24,14 @@ from typing import Any
 
 import yaml
 
-from hosts import packages
+from hosts import packages, ssh
 
 HERE = Path(__file__).parent
-PACKAGES = "systemd,systemd-sysv,e2fsprogs,dbus,python3,python3-apt,python3-grpcio,iproute2,containerd,docker.io"
+PACKAGES = f"systemd,systemd-sysv,e2fsprogs,dbus,python3,python3-apt,python3-grpcio,iproute2,{ssh.PACKAGES}"
+RUNTIMES = f"{PACKAGES},containerd,docker.io"
 BASES = {
-    "bookworm": PACKAGES,
-    "trixie": f"{PACKAGES},docker-cli",
+    "bookworm": RUNTIMES,
+    "trixie": f"{RUNTIMES},docker-cli",
 }
 BOOT = r"""
 set -e
@@ -52,7 +53,7 @@ mount -t tmpfs tmpfs dev/shm
 ln -s pts/ptmx dev/ptmx
 ln -s /proc/self/fd dev/fd
 ip link set lo up
-hostname "$name"
+echo "$name" >etc/hostname
 pivot_root . mnt
 exec chroot . /bin/sh -c 'umount -l /mnt; exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin /sbin/init'
 """
@@ -99,6 +100,7 @@ def check() -> None:
         ("mmdebstrap", "mmdebstrap"),
         ("gpg", "gnupg"),
         ("ip", "iproute2"),
+        ("ssh-keygen", "openssh-client"),
     ):
         if shutil.which(command) is None:
             raise HostError(f"'{command}' is missing. Install it, for example: apt-get install {package}")
@@ -106,12 +108,13 @@ def check() -> None:
 
 def base(cache: Path, name: str) -> Path:
     """A Debian userland, made once, with the packages a role will ask for beside it."""
-    made = cache / f"{name}-{hashlib.sha256(BASES[name].encode()).hexdigest()[:8]}"
+    made = cache / f"{name}-{hashlib.sha256((BASES[name] + ssh.ADD_USER).encode()).hexdigest()[:8]}"
     if not made.exists():
         unfinished = cache / f"{name}.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         download = 'chroot "$1" sh -c "mkdir -p /srv/debian && cd /srv/debian && apt-get download python3-tomlkit"'
-        make(["--variant=minbase", f"--include={BASES[name]}", f"--customize-hook={download}", name, str(unfinished)])
+        hooks = [f"--customize-hook={hook}" for hook in (download, ssh.ADD_USER)]
+        make(["--variant=minbase", f"--include={BASES[name]}", *hooks, name, str(unfinished)])
         unfinished.rename(made)
     return made
 
@@ -240,10 +243,9 @@ def up(directory: Path, cache: Path, names: Sequence[str]) -> None:
         own = directory / host.name
         (own / "upper").mkdir(parents=True)
         furnish(host, own / "upper", cache, directory / "repositories")
+        key = ssh.admit(own / "upper", host.name)
         inventory[host.name] = {
-            "ansible_connection": "community.docker.nsenter",
-            "ansible_nsenter_pid": boot(host, base(cache, host.base), own),
-            "ansible_python_interpreter": "/usr/bin/python3",
+            **ssh.variables(host.name, boot(host, base(cache, host.base), own), key),
             "container_runtime_toolkit_repo_url": "file:///srv/nvidia",
             "container_runtime_toolkit_repo_key": "file:///srv/nvidia/gpgkey",
             **host.variables,

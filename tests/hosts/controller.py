@@ -6,6 +6,7 @@ The runtime has to answer ANSWERS then, and a second run has to end what the fir
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -35,7 +36,7 @@ def modules(pid: int) -> list[int]:
 
 def main() -> None:
     inventory, name, playbook, *answers = sys.argv[1:]
-    pid = int(yaml.safe_load(Path(inventory).read_text())["gpu_nodes"]["hosts"][name]["ansible_nsenter_pid"])
+    pid = int(yaml.safe_load(Path(inventory).read_text())["gpu_nodes"]["hosts"][name]["host_pid"])
     run = ["ansible-playbook", "-i", inventory, "--limit", name, "--tags", "container_runtime_configure", playbook]
     inside(pid, ["rm", "-f", "/run/waiting"])
     ready = '{"container_runtime_ready_command": ["sh", "-c", "touch /run/waiting; exit 1"]}'
@@ -48,7 +49,8 @@ def main() -> None:
     first.wait()
     # What Ansible started on the host may live on, and undoes the change when it gives up; here it dies as well.
     for process in modules(pid):
-        os.kill(process, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
     state = inside(pid, answers)
     if state.returncode != 0:
         sys.exit(f"the runtime does not answer after the controller was killed: {state.stderr}")

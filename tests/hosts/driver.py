@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 
+from hosts import ssh
 from hosts.__main__ import HERE, Host, HostError, boot, check, make
 from hosts.packages import archive
 from sim.nvml import sysfs
@@ -23,7 +24,7 @@ from sim.nvml.profiles import PROFILES
 
 HOSTS = (Host("debian-12", "bookworm"), Host("debian-13", "trixie"))
 COMPONENTS = ("main", "contrib", "non-free", "non-free-firmware")
-INCLUDED = "systemd,systemd-sysv,dbus,python3,python3-apt,iproute2,kmod"
+INCLUDED = f"systemd,systemd-sysv,dbus,python3,python3-apt,iproute2,kmod,{ssh.PACKAGES}"
 WANTED = (
     *("build-essential", "pkg-config", "dkms"),
     *("nvidia-kernel-dkms", "libcuda1", "libnvidia-ml1", "libnvidia-cfg1", "libnvidia-ptxjitcompiler1"),
@@ -43,13 +44,13 @@ chroot "$1" sh -ec '
 
 def base(cache: Path, suite: str) -> Path:
     """A userland without the driver, made once, with an archive that has it."""
-    made = cache / f"{suite}-driver-{hashlib.sha256(DOWNLOAD.encode()).hexdigest()[:8]}"
+    made = cache / f"{suite}-driver-{hashlib.sha256((INCLUDED + DOWNLOAD + ssh.ADD_USER).encode()).hexdigest()[:8]}"
     if not made.exists():
         unfinished = made.with_name(f"{made.name}.unfinished")
         shutil.rmtree(unfinished, ignore_errors=True)
         components = f"--components={','.join(COMPONENTS)}"
-        hook = f"--customize-hook={DOWNLOAD}"
-        make(["--variant=minbase", components, f"--include={INCLUDED}", hook, suite, str(unfinished)])
+        hooks = [f"--customize-hook={hook}" for hook in (DOWNLOAD, ssh.ADD_USER)]
+        make(["--variant=minbase", components, f"--include={INCLUDED}", *hooks, suite, str(unfinished)])
         archive(unfinished / "srv/debian", suite)
         unfinished.rename(made)
     return made
@@ -75,10 +76,9 @@ def up(directory: Path, cache: Path) -> None:
         userland, own = base(cache, host.base), directory / host.name
         (own / "upper").mkdir(parents=True)
         furnish(host, own / "upper")
+        key = ssh.admit(own / "upper", host.name)
         inventory[host.name] = {
-            "ansible_connection": "community.docker.nsenter",
-            "ansible_nsenter_pid": boot(host, userland, own),
-            "ansible_python_interpreter": "/usr/bin/python3",
+            **ssh.variables(host.name, boot(host, userland, own), key),
             "kernel": (userland / "srv/kernel").read_text().strip(),
             "driver_sysfs_root": "/srv/gpu/sys",
         }

@@ -182,7 +182,8 @@ def left_alone(before):
     expect(content() != before, "it died before it wrote the file")
     expect(until(lambda: list(STATE.glob("*/restored")), 180), "the timer did not elapse")
     good([before], "the timer")
-    print(f"left alone: restored after {time.monotonic() - began:.0f} s")
+    # Flushed, or the next child has it too.
+    print(f"left alone: restored after {time.monotonic() - began:.0f} s", flush=True)
     expect(succeed("absent", [before]) == "restored_by_timer", "the next run does not know")
 
 
