@@ -67,9 +67,9 @@ class Containerd:
         return {line.split()[0]: "pinned=pinned" in line for line in lines if not line.startswith("sha256:")}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def containerd() -> Iterator[Containerd]:
-    """A containerd of its own, with the part kubelet talks to."""
+    """A containerd of its own, without images, with the part kubelet talks to."""
     daemon, ctr = program("containerd", "containerd"), program("ctr", "containerd")
     if os.geteuid():
         pytest.skip("a real containerd needs root")

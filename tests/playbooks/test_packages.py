@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from hosts.packages import VERSIONS, repositories
+from programs import program
 
 pytestmark = pytest.mark.full
 
@@ -46,17 +47,17 @@ Host = Callable[..., list[str]]
 @pytest.fixture
 def host(tmp_path: Path, collections: Path) -> Host:
     """``host(script)`` on a copy without package sources: the lines it wrote. ``play`` there is ansible-playbook."""
-    for program in ("apt-get", "dpkg-deb", "gpg", "unshare"):
-        if shutil.which(program) is None:
-            pytest.skip(f"no {program} on PATH")
+    for needed in ("apt-get", "dpkg-deb", "gpg", "unshare"):
+        if shutil.which(needed) is None:
+            pytest.skip(f"no {needed} on PATH")
     if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0:
         pytest.skip("a copy of this machine needs root and mount namespaces")
     copy = tmp_path / "copy"
     copy.mkdir()
-    program = shlex.quote(program("ansible-playbook"))
+    ansible = shlex.quote(program("ansible-playbook"))
 
     def run(script: str) -> list[str]:
-        script = f'{COPY}play() {{ {program} "$@" >&2; }}\n{script}'
+        script = f'{COPY}play() {{ {ansible} "$@" >&2; }}\n{script}'
         done = subprocess.run(
             ["unshare", "--mount", "sh", "-c", script, "copy", str(copy)],
             env=os.environ | {"ANSIBLE_COLLECTIONS_PATH": str(collections), "ANSIBLE_NOCOLOR": "1"},
