@@ -227,8 +227,7 @@ def boot(host: Host, userland: Path, own: Path) -> int:
 
 def inside(pid: int, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
     """Run a command in the host whose systemd is that process."""
-    entry = ["nsenter", f"--target={pid}", "--ipc", "--mount", "--net", "--pid", "--uts", "--"]
-    return subprocess.run([*entry, *argv], capture_output=True, text=True, check=False)
+    return subprocess.run([*ssh.entry(pid), *argv], capture_output=True, text=True, check=False)
 
 
 def up(directory: Path, cache: Path, names: Sequence[str]) -> None:

@@ -20,6 +20,11 @@ ADMITTED = "etc/ssh/admitted"
 UNKNOWN_HOST = "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
 
 
+def entry(pid: int) -> list[str]:
+    """The words that run a command, which follows them, in the host whose systemd is that process."""
+    return ["nsenter", f"--target={pid}", "--ipc", "--mount", "--net", "--pid", "--uts", "--"]
+
+
 def admit(upper: Path, name: str) -> Path:
     """Let one new key in, which lies beside the host's own files; returns its path."""
     key = upper.parent / "key"
@@ -33,14 +38,14 @@ def admit(upper: Path, name: str) -> Path:
 
 def variables(name: str, pid: int, key: Path) -> dict[str, Any]:
     """What Ansible has to know to reach the host whose systemd is that process, which has no network."""
-    server = f"nsenter --target={pid} --ipc --mount --net --pid --uts -- /usr/sbin/sshd -i"
+    server = " ".join([*entry(pid), "/usr/sbin/sshd", "-i", "-o", f"AuthorizedKeysFile=/{ADMITTED}"])
     return {
         "ansible_connection": "ssh",
         # Nobody looks it up. It tells a new host's connections from those of one before that had its name.
         "ansible_host": f"{name}.{pid}",
         "ansible_user": USER,
         "ansible_ssh_private_key_file": str(key),
-        "ansible_ssh_common_args": f"-o ProxyCommand='{server} -o AuthorizedKeysFile=/{ADMITTED}' {UNKNOWN_HOST}",
+        "ansible_ssh_common_args": f"-o ProxyCommand='{server}' {UNKNOWN_HOST}",
         "ansible_become": True,
         # Modules lie on the host then, as they do by default, and are known by their names.
         "ansible_pipelining": False,

@@ -68,9 +68,9 @@ def taken_as_they_are(node: nodes.Node, filters: tuple[str, ...] = ()) -> Iterat
     """Names that a template reads without the filter ``bool``."""
     if isinstance(node, nodes.Name) and "bool" not in filters:
         yield node.name
-    passed = (*filters, node.name) if isinstance(node, nodes.Filter) else filters
+    passed = (*filters, node.name) if isinstance(node, nodes.Filter) else ()
     for child in node.iter_child_nodes():
-        yield from taken_as_they_are(child, passed if isinstance(node, nodes.Filter) else ())
+        yield from taken_as_they_are(child, passed)
 
 
 FILES = sorted(
