@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.accel.kubernetes.plugins.module_utils import trusted_path
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import (
     RESTORED,
@@ -61,6 +62,8 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
     host = transaction.host
     recovered = ""
     try:
+        # What lies there is believed, and a timer of root's runs some of it.
+        trusted_path.make_directory(transaction.directory, check=True)
         interrupted = transaction.unfinished()
         # First: what a run that was cut off left behind may be what cannot be planned from.
         if interrupted and not module.check_mode:
@@ -70,7 +73,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
         if proposal.changes:
             transaction.check_room(proposal.changes)
         if (proposal.changes or proposal.restart) and not module.check_mode:
-            host.make_directory(transaction.directory, 0o700)
+            trusted_path.make_directory(transaction.directory)
             with host.lock(os.path.join(transaction.directory, "lock")):
                 recovered = transaction.recover() or recovered
                 proposal = propose()
@@ -79,7 +82,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
                     transaction.commit(proposal.changes, proposal.record)
         work = bool(proposal.changes) or proposal.restart or recovered == RESTORED
         work = work or (interrupted and module.check_mode)
-    except (CommandError, OSError, Refused, TransactionError) as error:
+    except (CommandError, OSError, Refused, TransactionError, trusted_path.UntrustedError) as error:
         _warn(module, transaction)
         module.fail_json(msg=explained(error), recovered=recovered)
     _warn(module, transaction)

@@ -6,13 +6,19 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, Iterable, List, Protocol, Sequence
+from typing import Iterable, List, Protocol, Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import image_archive, trusted_path
 
 PIN = "io.cri-containerd.pinned"
 HUB = re.compile(r"^docker\.io/(library/)?")
 
-Run = Callable[[Sequence[str]], str]
-"""Runs a command and returns its standard output. Raises NodeImageError when it fails."""
+
+class Run(Protocol):
+    """How commands are run."""
+
+    def __call__(self, command: Sequence[str], data: Iterable[bytes] = ()) -> str:
+        """Run a command with ``data`` as its input and return its output. Raises NodeImageError when it fails."""
 
 
 class NodeImageError(Exception):
@@ -35,11 +41,8 @@ class Runtime(Protocol):
     def images(self) -> List[Stored]:
         """All of them."""
 
-    def load(self, archive: str) -> None:
+    def load(self, archive: Iterable[bytes]) -> None:
         """Take the images of an archive, under the names it gives them."""
-
-    def tag(self, old: str, new: str) -> None:
-        """Give an image another name."""
 
     def remove(self, names: Sequence[str]) -> None:
         """Forget names."""
@@ -58,13 +61,9 @@ class Containerd:
         """All of them."""
         return parse_ctr(self._run([*self._command, "ls"]))
 
-    def load(self, archive: str) -> None:
+    def load(self, archive: Iterable[bytes]) -> None:
         """Take the images of an archive. What makes a container unpacks them, with the snapshotter it is set to."""
-        self._run([*self._command, "import", "--no-unpack", archive])
-
-    def tag(self, old: str, new: str) -> None:
-        """Give an image another name, whatever had it."""
-        self._run([*self._command, "tag", "--force", old, new])
+        self._run([*self._command, "import", "--no-unpack", "-"], archive)
 
     def remove(self, names: Sequence[str]) -> None:
         """Forget names, and what kubelet's side calls the images that lose their last one."""
@@ -91,13 +90,9 @@ class Docker:
         form = "{{.Repository}}:{{.Tag}} {{.ID}}"
         return parse_docker(self._run([*self._command, "image", "ls", "--no-trunc", "--format", form]))
 
-    def load(self, archive: str) -> None:
+    def load(self, archive: Iterable[bytes]) -> None:
         """Take the images of an archive."""
-        self._run([*self._command, "image", "load", "--quiet", "--input", archive])
-
-    def tag(self, old: str, new: str) -> None:
-        """Give an image another name."""
-        self._run([*self._command, "image", "tag", old, new])
+        self._run([*self._command, "image", "load", "--quiet"], archive)
 
     def remove(self, names: Sequence[str]) -> None:
         """Forget names. Docker keeps an image that a container has."""
@@ -166,22 +161,29 @@ def plan_absent(images: Iterable[Stored], repository: str) -> Plan:
     return Plan(remove=[image.name for image in images if image.name.startswith(f"{repository}:")])
 
 
+def look_into(archive: str, repository: str, digests: Sequence[str]) -> None:
+    """Check an archive and load nothing. Raises ImageError, UntrustedError and OSError as ``carry_out`` does."""
+    with trusted_path.regular_file(archive) as file:
+        image_archive.check(file, archive, repository, digests)
+
+
 def carry_out(plan: Plan, runtime: Runtime, archive: str, repository: str, tag: str, digests: Sequence[str]) -> None:
-    """Do what the plan says. Raises NodeImageError when the archive holds another image."""
+    """Do what the plan says. Of an archive, the runtime sees what was checked and nothing else.
+
+    Raises ImageError where the archive holds anything but the image, UntrustedError where another user could have
+    written it, and NodeImageError where the runtime has not the image afterwards.
+    """
     name = f"{repository}:{tag}"
     if plan.load:
-        known = {image.name for image in runtime.images()}
-        runtime.load(archive)
-        images = runtime.images()
-        loaded = [image.name for image in images if image.digest in digests and image.name.startswith(f"{repository}:")]
-        if not loaded:
-            new = ", ".join(sorted({image.name for image in images} - known)) or "none that is new"
-            raise NodeImageError(f"{archive} does not hold {repository} with the digest {digests[0]}, but {new}")
-        if name not in loaded:
-            runtime.tag(loaded[0], name)
-        extra = [other for other in loaded if other != name and other not in known]
-        if extra:
-            runtime.remove(extra)
+        with trusted_path.regular_file(archive) as file:
+            image = image_archive.check(file, archive, repository, digests)
+            runtime.load(image_archive.rewritten(file, archive, image, name))
+        found = [image.digest for image in runtime.images() if image.name == name]
+        if not set(found) & set(digests):
+            raise NodeImageError(
+                f"after the import of {archive} the container runtime has {', '.join(found) or 'nothing'} as {name}, "
+                f"and {' or '.join(digests)} is expected; see the log of the container runtime"
+            )
     if plan.pin:
         runtime.pin(name, True)
     for other in plan.unpin:

@@ -183,9 +183,11 @@ def write_archive(image: Image, path: str, move: Callable[[str, str], None]) -> 
     temporary = os.path.join(directory, f".accel-{name}.tmp")
     lock = os.open(directory, os.O_RDONLY)
     try:
-        # One writer at a time: the name is fixed, so that the next run overwrites what a killed one left.
+        # One writer at a time: the name is fixed, so that the next run removes what a killed one left.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644), "wb") as handle:
+        if os.path.lexists(temporary):
+            os.unlink(temporary)
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as handle:
             _write_archive(image, handle)
             handle.flush()
             os.fsync(handle.fileno())

@@ -11,6 +11,8 @@ import email
 import hashlib
 import os
 import re
+import stat
+import struct
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -30,6 +32,19 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import 
 )
 
 MAX_SIZE = 1 << 30
+MAX_FILES = 50_000
+_DAMAGED = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    EOFError,
+    NotImplementedError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+"""What zipfile raises for an archive that is none."""
 
 
 @dataclass(frozen=True)
@@ -54,31 +69,38 @@ def read(path: str, python: Python, architecture: str) -> Wheel:
     executables = set()
     try:
         with zipfile.ZipFile(path) as archive:
-            if sum(info.file_size for info in archive.infolist()) > MAX_SIZE:
-                raise ImageError(f"{origin} unpacks to more than {MAX_SIZE >> 20} MiB; no wheel of ours is that large")
+            _check_size(origin, archive.infolist())
             for info in archive.infolist():
                 name = clean(info.filename, origin)
                 if info.is_dir():
                     continue
-                files[name] = archive.read(info)
+                _check_entry(origin, info)
+                if name in files:
+                    raise ImageError(f"{origin} holds {name} twice; do not use it")
+                with archive.open(info) as member:
+                    # To its end: by no other call does zipfile stop at the size that the entry says.
+                    files[name] = member.read(info.file_size + 1)
                 if (info.external_attr >> 16) & 0o111:
                     executables.add(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except _DAMAGED as error:
         raise ImageError(f"{origin} is damaged ({error}); fetch it again") from error
     directories = {name.split("/")[0] for name in files if re.fullmatch(r"[^/]+\.dist-info/WHEEL", name)}
     if len(directories) != 1:
         raise ImageError(f"{origin} is not a wheel: it holds {len(directories)} files *.dist-info/WHEEL, not one")
     dist_info = directories.pop()
+    _check_name(origin, os.path.basename(path), dist_info)
     _check_record(origin, files, dist_info)
-    metadata = email.message_from_bytes(files.get(f"{dist_info}/METADATA", b""))
+    metadata = email.message_from_string(files.get(f"{dist_info}/METADATA", b"").decode(errors="replace"))
     _check_requires_python(origin, metadata.get("Requires-Python", ""), python)
     requires = {
         normalise(re.split(r"[^A-Za-z0-9._-]", requirement.strip(), maxsplit=1)[0])
         for requirement in metadata.get_all("Requires-Dist", [])
         if ";" not in requirement
     }
-    name = normalise(metadata.get("Name", dist_info.split("-")[0]))
-    return Wheel(origin, name, files, frozenset(executables), dist_info, frozenset(requires))
+    name = metadata.get("Name", dist_info.split("-")[0])
+    if normalise(name) != normalise(dist_info.split("-")[0]):
+        raise ImageError(f"{origin} says that its name is {name!r}; do not use it")
+    return Wheel(origin, normalise(name), files, frozenset(executables), dist_info, frozenset(requires))
 
 
 def install(wheel: Wheel, python: Python) -> Tree:
@@ -106,6 +128,9 @@ def install(wheel: Wheel, python: Python) -> Tree:
         tree[where] = Entry(FILE, mode, content=Content.of(content))
     for name, script in _console_scripts(wheel, python).items():
         tree[f"{python.prefix}/bin/{name}"] = Entry(FILE, 0o755, content=Content.of(script.encode()))
+    for path in tree:
+        if re.fullmatch(rf"{re.escape(python.prefix)}/bin/python[\d.]*", path):
+            raise ImageError(f"{wheel.origin} brings /{path}, the name of the interpreter; do not use it")
     return with_parents(tree, wheel.origin)
 
 
@@ -148,9 +173,30 @@ def _check_tags(origin: str, filename: str, python: Python, architecture: str) -
         )
 
 
+def _check_size(origin: str, entries: Sequence[zipfile.ZipInfo]) -> None:
+    if len(entries) > MAX_FILES:
+        raise ImageError(f"{origin} holds {len(entries)} files; at most {MAX_FILES} are taken")
+    if sum(entry.file_size for entry in entries) > MAX_SIZE:
+        raise ImageError(f"{origin} unpacks to more than {MAX_SIZE >> 20} MiB; no wheel of ours is that large")
+
+
+def _check_entry(origin: str, entry: zipfile.ZipInfo) -> None:
+    """An installer knows regular files alone. zipfile bounds what it unpacks by deflate, and by nothing else."""
+    if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
+        raise ImageError(f"{origin} holds {entry.filename}, which is no regular file; do not use it")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise ImageError(f"{origin} holds {entry.filename}, which is not by deflate compressed; do not use it")
+
+
+def _check_name(origin: str, filename: str, dist_info: str) -> None:
+    inside = dist_info[: -len(".dist-info")]
+    if normalise(inside) != normalise("-".join(filename.split("-")[:2])):
+        raise ImageError(f"{origin} is of {inside!r}, which its file name does not say; do not use it")
+
+
 def _check_requires_python(origin: str, specifier: str, python: Python) -> None:
     for clause in specifier.split(","):
-        match = re.match(r"\s*>=\s*3\.(\d+)", clause)
+        match = re.match(r"\s*>=\s*3\.(\d{1,9})", clause)
         if match and int(match.group(1)) > python.minor:
             raise ImageError(
                 f"{origin} needs Python {clause.strip()}, and the image has 3.{python.minor}; take a newer base"
@@ -162,7 +208,10 @@ def _check_record(origin: str, files: Dict[str, bytes], dist_info: str) -> None:
     record = files.get(f"{dist_info}/RECORD")
     if record is None:
         raise ImageError(f"{origin} is not a wheel: it has no {dist_info}/RECORD")
-    listed = {row[0]: row[1] for row in csv.reader(record.decode(errors="replace").splitlines()) if len(row) == 3}
+    try:
+        listed = {row[0]: row[1] for row in csv.reader(record.decode(errors="replace").splitlines()) if len(row) == 3}
+    except csv.Error as error:
+        raise ImageError(f"{origin} is damaged: its RECORD cannot be read ({error}); fetch it again") from error
     for name, data in files.items():
         if name in (f"{dist_info}/RECORD", f"{dist_info}/RECORD.jws", f"{dist_info}/RECORD.p7s"):
             continue

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import re
 import tarfile
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Set
 
+from ansible_collections.accel.kubernetes.plugins.module_utils import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.redaction import REDACTED, Redaction, secret_name
 
 VERSION = 1
@@ -41,22 +41,20 @@ class Bundle:
 
     def add_json(self, path: str, document: object) -> None:
         """A document, readable by people."""
-        self.files[path] = (json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode(
-            errors="replace"
-        )
+        self.files[path] = printable.json_text(document, sort_keys=True).encode()
 
     def add_text(self, path: str, text: str) -> None:
-        """Text as it is."""
-        self.files[path] = text.encode(errors="replace")
+        """Text, without what a terminal would obey."""
+        self.files[path] = printable.block(text).encode()
 
     def archive(self) -> bytes:
         """The tar.gz; the same files make the same bytes."""
         contents = [{"path": path, "bytes": len(data)} for path, data in sorted(self.files.items())]
         manifest = {"version": VERSION, "contents": contents, "problems": self.problems, "redacted": REDACTED}
-        text = json.dumps(manifest, indent=1, ensure_ascii=False).encode(errors="replace")
+        text = printable.json_text(manifest).encode()
         plain = io.BytesIO()
         with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as archive:
-            for path, data in sorted({**self.files, MANIFEST: text + b"\n"}.items()):
+            for path, data in sorted({**self.files, MANIFEST: text}.items()):
                 entry = tarfile.TarInfo(f"{ROOT}/{path}")
                 entry.size, entry.mode = len(data), 0o600
                 archive.addfile(entry, io.BytesIO(data))

@@ -408,7 +408,7 @@ class Transaction:
             'armed "$1" || exit 0',
             'ours() { [ "$(sha256sum <"$1" 2>/dev/null | cut -d\' \' -f1)" = "$2" ]; }',
             # A copy of the target carries its owner, mode and label; a target that is gone has none.
-            'back() { tmp="$(dirname "$1")/.accel-restore.tmp"; { cp -a "$1" "$tmp" 2>/dev/null || '
+            'back() { tmp="$(dirname "$1")/.accel-restore.tmp"; rm -f "$tmp"; { cp -a "$1" "$tmp" 2>/dev/null || '
             '{ : >"$tmp" && chmod "$3" "$tmp"; }; } && cat "$2" >"$tmp" && mv -f "$tmp" "$1"; }',
         ]
         for entry in journal["files"]:

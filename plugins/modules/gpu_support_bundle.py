@@ -83,6 +83,7 @@ import os
 from typing import Optional
 
 from ansible.module_utils.ansible_release import __version__
+from ansible_collections.accel.kubernetes.plugins.module_utils import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_collect import SUBJECT_SPEC, Collector, subject
 from ansible_collections.accel.kubernetes.plugins.module_utils.replaced_file import replace_file
@@ -117,7 +118,7 @@ def main() -> None:
         path=path,
         bytes=len(archive),
         contents=sorted(bundle.files),
-        problems=bundle.problems,
+        problems=printable.lines(bundle.problems),
         complete=not bundle.problems,
     )
 
@@ -125,7 +126,8 @@ def main() -> None:
 def _read(path: str) -> Optional[bytes]:
     """What is there, which others cannot read; None otherwise. Raises OSError for what is no file."""
     try:
-        with open(path, "rb") as file:
+        # Non-blocking: a FIFO of somebody else would keep us here.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             private = os.fstat(file.fileno()).st_mode & 0o077 == 0
             return file.read() if private else None
     except FileNotFoundError:

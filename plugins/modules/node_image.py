@@ -11,6 +11,9 @@ version_added: 0.1.0
 description:
   - Imports an archive as M(accel.kubernetes.oci_archive) writes it into the container runtime that kubelet uses, and
     pins it, so that kubelet does not remove it when the disk fills up.
+  - Checks the whole archive before the container runtime sees any of it. The archive is to hold one image, of
+    O(repository) and with one of O(digests), all parts of it with their digests, and nothing else. The runtime is given
+    what was checked, under the name O(repository) and O(tag) make.
   - Does nothing when the node has the image with that digest under that name.
   - Other images of the same repository are unpinned. They stay for the pods that were started with them.
   - CRI-O is not served and, where O(runtime) is V(auto), refused. Push the image to a registry for it.
@@ -25,17 +28,21 @@ options:
     type: str
     required: true
   tag:
-    description: Tag the node is to know the image by, whatever the archive says. Required for V(present).
+    description: Tag the node is to know the image by, whatever tag the archive says. Required for V(present).
     type: str
   digests:
     description:
       - What identifies the image. For containerd that is the digest of its manifest, for Docker that of its
-        configuration or its manifest. Give both.
+        configuration or its manifest. Give both. An archive's manifest has to be among them.
       - Required for V(present).
     type: list
     elements: str
   archive:
-    description: Path of the archive on the node. Only needed when the image is not there.
+    description:
+      - Path of the archive on the node. Only needed when the image is not there.
+      - Check mode checks an archive that exists, and fails where the import would.
+      - The file and the directories above it belong to root or to the user of the module, and nobody else can write
+        there. An archive in F(/tmp) or F(/var/tmp) itself is refused.
     type: path
   runtime:
     description:
@@ -78,7 +85,7 @@ EXAMPLES = r"""
     repository: localhost/kube-accel
     tag: 0.1.0
     digests: ["{{ image.digest }}", "{{ image.id }}"]
-    archive: /var/tmp/kube-accel.tar
+    archive: /var/lib/accel-kubernetes/image/kube-accel.tar
 
 - name: Remove it, on an RKE2 node
   accel.kubernetes.node_image:
@@ -104,9 +111,10 @@ images:
 
 import json
 import os
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, Iterable, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.accel.kubernetes.plugins.module_utils import fed_command
 from ansible_collections.accel.kubernetes.plugins.module_utils.node_images import (
     Containerd,
     Docker,
@@ -115,9 +123,12 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.node_images impor
     Runtime,
     Stored,
     carry_out,
+    look_into,
     plan_absent,
     plan_present,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import ImageError
+from ansible_collections.accel.kubernetes.plugins.module_utils.trusted_path import UntrustedError
 
 CRI_DOCKERD = "/run/cri-dockerd.sock"
 CRIO = "/run/crio/crio.sock"
@@ -141,9 +152,13 @@ class NodeImage:
         before = self._mine(runtime)
         present = self.params["state"] == "present"
         plan = plan_present(before, repository, tag, digests) if present else plan_absent(before, repository)
-        if not self.module.check_mode and not plan.empty:
-            archive = self.params["archive"] or ""
-            if plan.load and not os.path.isfile(archive):
+        archive = self.params["archive"] or ""
+        is_there = os.path.lexists(archive)
+        if self.module.check_mode:
+            if plan.load and is_there:
+                look_into(archive, repository, digests)
+        elif not plan.empty:
+            if plan.load and not is_there:
                 raise NodeImageError(f"the node has no {repository}:{tag}, and 'archive' names no file: {archive!r}")
             carry_out(plan, runtime, archive, repository, tag, digests)
         after = _planned(before, plan, repository, tag) if self.module.check_mode else self._mine(runtime)
@@ -177,13 +192,19 @@ class NodeImage:
             socket = bundled[0]
         return Containerd(self._call, [*command, *(["--address", socket] if socket else [])])
 
-    def _call(self, command: Sequence[str]) -> str:
+    def _call(self, command: Sequence[str], data: Iterable[bytes] = ()) -> str:
         program = self.module.get_bin_path(command[0], opt_dirs=BINARIES)
         if program is None:
             raise NodeImageError(
                 f"there is no {command[0]} here to ask the container runtime with; see 'runtime' and 'command'"
             )
-        code, out, err = self.module.run_command([program, *command[1:]])
+        argv = [program, *command[1:]]
+        if data:
+            environment = dict(os.environ, **self.module.run_command_environ_update)
+            code, err = fed_command.run(argv, data, environment, self.module.tmpdir)
+            out = ""
+        else:
+            code, out, err = self.module.run_command(argv)
         if code:
             said = (err or out).strip()[-800:]
             hint = "; see 'socket'" if "sock" in said else ""
@@ -224,8 +245,10 @@ def main() -> None:
     )
     try:
         result = NodeImage(module).run()
-    except NodeImageError as error:
+    except (ImageError, NodeImageError, UntrustedError) as error:
         module.fail_json(msg=str(error))
+    except OSError as error:
+        module.fail_json(msg=f"the image was not imported: {error}")
     module.exit_json(**result)
 
 

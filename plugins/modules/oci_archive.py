@@ -21,7 +21,9 @@ description:
   - Optionally pushes the image to a registry, sending only what the registry lacks.
 options:
   path:
-    description: The archive. It is replaced in one step; whatever happens, it is the old one or the new one.
+    description:
+      - The archive. It is replaced in one step; whatever happens, it is the old one or the new one.
+      - A file of another user is refused. An archive that holds more than the image is replaced.
     type: path
     required: true
   reference:
@@ -226,7 +228,13 @@ import tempfile
 from typing import Any, Dict, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import oci_bytecode, oci_image, oci_store, oci_wheel
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    image_archive,
+    oci_bytecode,
+    oci_image,
+    oci_store,
+    oci_wheel,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import Image, ImageError, Tree
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_registry import Access, Registry, RegistryError
 
@@ -249,10 +257,15 @@ class OciArchive:
         directory = self.module.check_mode or os.path.isdir(os.path.dirname(os.path.realpath(path)))
         if not directory or os.path.isdir(path):
             raise ImageError(f"path {path} has to name a file in a directory that exists")
+        if os.path.lexists(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
+            raise ImageError(
+                f"path {path} belongs to the user {os.lstat(path).st_uid}, who could change the archive; remove it, or "
+                "name a path in a directory of your own"
+            )
         before = self.store.image(path)
         image = self._assemble(reference, before)
         summary = oci_image.summary(image)
-        new = summary != oci_image.summary(before)
+        new = summary != oci_image.summary(before) or not self._alone(path, image)
         if new and not self.module.check_mode:
             oci_store.write_archive(image, path, self.module.atomic_move)
         digest, pushing, pushed = summary["digest"], False, []
@@ -272,6 +285,16 @@ class OciArchive:
                 "after": _shown(image),
             },
         }
+
+    def _alone(self, path: str, image: Image) -> bool:
+        """Whether the archive that is there holds this image and nothing else, as nodes demand it."""
+        repository = image.reference.rpartition(":")[0]
+        try:
+            with open(path, "rb") as archive:
+                image_archive.check(archive, path, repository, [image.manifest.digest])
+        except ImageError:
+            return False
+        return True
 
     def _assemble(self, reference: oci_image.Reference, before: Image | None) -> Image:
         architecture = self.params["architecture"]

@@ -21,6 +21,8 @@ from jsonschema import Draft7Validator
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from referencing import Registry, Resource
 
+from bundle import wheels
+
 pytestmark = pytest.mark.full
 REPOSITORY = Path(__file__).parents[2]
 MACHINE = {"x86_64": 62, "aarch64": 183}[platform.machine()]
@@ -122,6 +124,13 @@ def test_what_was_changed_on_the_way_is_not_installed(bundle: Path, tmp_path: Pa
     assert "bring it here again" in done.stderr
     assert list((tmp_path / "it").iterdir()) == []
     assert stat.S_IMODE((tmp_path / "it").stat().st_mode) == 0o755, "who runs playbooks is not who installs"
+
+
+@pytest.mark.attack
+def test_a_package_with_another_checksum_is_not_taken(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="DO NOT MATCH THE HASHES"):
+        wheels.fetch(f"hpack==4.2.0 --hash=sha256:{'0' * 64}", "3.11", platform.machine(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_makes_a_controller_and_serves_a_cluster_without_network(archive: Path) -> None:

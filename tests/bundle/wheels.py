@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,24 +14,29 @@ _GLIBC = ("manylinux_2_28", "manylinux_2_24", "manylinux2014", "manylinux2010", 
 
 
 def resolve(requirements: Iterable[str], python: str, machine: str) -> str:
-    """Every package with its version that is needed for these, a line each.
+    """Every package that is needed for these, with its version and the SHA-256 of its files, as pip reads them.
 
     ``python`` is a version as 3.12, ``machine`` an architecture as the kernel names it.
     Raises LookupError where there is no answer.
     """
-    command = ["uv", "pip", "compile", "--quiet", "--no-header", "--no-annotate", "--python-version", python]
-    command += ["--python-platform", f"{machine}-manylinux_2_28", "-"]
+    # Sources would be built, by their own code, to know what they need.
+    command = ["uv", "pip", "compile", "--quiet", "--only-binary", ":all:"]
+    command += ["--no-header", "--no-annotate", "--generate-hashes"]
+    command += ["--python-version", python, "--python-platform", f"{machine}-manylinux_2_28", "-"]
     return _run(command, "\n".join(requirements))
 
 
 def fetch(resolved: str, python: str, machine: str, target: Path) -> None:
-    """Puts the wheels into the directory ``target``. Raises LookupError where one cannot be had."""
+    """Puts the wheels into the directory ``target``. Raises LookupError where one cannot be had, or is another file."""
     digits = python.replace(".", "")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     command += ["--dest", str(target), "--only-binary", ":all:", "--python-version", python, "--implementation", "cp"]
     command += [word for abi in (f"cp{digits}", "abi3", "none") for word in ("--abi", abi)]
     command += [word for glibc in _GLIBC for word in ("--platform", f"{glibc}_{machine}")]
-    _run([*command, *resolved.split()])
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(resolved)
+        file.flush()
+        _run([*command, "--require-hashes", "--requirement", file.name])
 
 
 def _run(command: list[str], given: str = "") -> str:

@@ -243,10 +243,12 @@ def up(directory: Path, cache: Path, names: Sequence[str]) -> None:
         (own / "upper").mkdir(parents=True)
         furnish(host, own / "upper", cache, directory / "repositories")
         key = ssh.admit(own / "upper", host.name)
+        toolkit_key = (directory / "repositories" / host.base / "nvidia/gpgkey").read_bytes()
         inventory[host.name] = {
             **ssh.variables(host.name, boot(host, base(cache, host.base), own), key),
             "container_runtime_toolkit_repo_url": "file:///srv/nvidia",
             "container_runtime_toolkit_repo_key": "file:///srv/nvidia/gpgkey",
+            "container_runtime_toolkit_repo_key_sha256": hashlib.sha256(toolkit_key).hexdigest(),
             **host.variables,
         }
     text = yaml.safe_dump({"gpu_nodes": {"hosts": inventory}}, sort_keys=False)

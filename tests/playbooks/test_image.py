@@ -144,7 +144,11 @@ def parts(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
                 wheel.writestr(path, content)
             wheel.writestr(f"{info}/RECORD", "\n".join([*lines, f"{info}/RECORD,,"]))
         made = {name: {"base": str(base / name), "wheels": [f"{tmp_path}/kube_accel-*.whl"]} for name in MACHINES}
-        return {"gpu_plugins_image_assemble": made, "gpu_plugins_image_dir": str(tmp_path / "archives")}
+        return {
+            "gpu_plugins_image_assemble": made,
+            "gpu_plugins_image_dir": str(tmp_path / "archives"),
+            "gpu_plugins_image_staging_dir": str(tmp_path / "node/image"),
+        }
 
     return make
 
@@ -185,17 +189,20 @@ def run(
     return imported
 
 
-def test_import_pins_the_image_and_does_nothing_twice(containerd: Containerd, run: Callable[..., Run]) -> None:
+def test_import_pins_the_image_and_does_nothing_twice(
+    containerd: Containerd, run: Callable[..., Run], tmp_path: Path
+) -> None:
     assert run("one").changed == 1
     ((first, pinned),) = containerd.images().items()
     assert pinned
     # As a run leaves it that is killed before it removes it.
-    copy = Path("/var/tmp/kube-accel-image.tar")
-    assert not copy.exists()
-    copy.touch()
+    staging = tmp_path / "node/image"
+    assert not staging.exists()
+    staging.mkdir(parents=True)
+    (staging / "kube-accel-image.tar").touch()
     again = run("one")
     assert again.changed == 0
-    assert not copy.exists()
+    assert not staging.exists()
     # A second scheduler is rolled out by the controller.
     assert f"image={first} controller={first}" in again.output
     # Kubelet's side of containerd knows it, and what it starts is ours.

@@ -78,7 +78,9 @@ def brought_from_here(directory: Path, book: str) -> tuple[Path, str]:
     (directory / "book.yml").write_text(book)
     nvidia = directory / "nvidia"
     play = f"play {directory}/book.yml -e container_runtime_toolkit_repo_url=file://{nvidia}"
-    return nvidia, f"{play} -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey"
+    play += f" -e container_runtime_toolkit_repo_key=file://{nvidia}/gpgkey"
+    digest = hashlib.sha256((nvidia / "gpgkey").read_bytes()).hexdigest()
+    return nvidia, f"{play} -e container_runtime_toolkit_repo_key_sha256={digest}"
 
 
 def test_a_repository_that_one_run_could_not_read_is_read_by_the_next(host: Host, tmp_path: Path) -> None:
@@ -284,19 +286,30 @@ index *.deb
 """
 
 
+@pytest.mark.attack
 def test_a_mirror_is_where_the_packages_come_from(host: Host, tmp_path: Path) -> None:
     book = tmp_path / "book.yml"
     variables = "repo_baseurl: file:///var/tmp/mirror\n    driver_etc_dir: /etc\n"
     text = PACKAGES.replace("repo_setup: false\n", variables).replace("install_packages", "install_repo_deb")
     book.write_text(text)
     left = host(f"""{DRIVER}{MIRROR}
-play {book}
+if play {book} 2>/var/tmp/said; then exit 1; fi
+grep -o "SHA-256 of driver_repo_key_sha256" /var/tmp/said | uniq
+grep -o "The checksum for" /var/tmp/said | uniq
+dpkg-query -W -f '${{db:Status-Status}}\\n' cuda-keyring 2>&1 | grep -c '^installed' || :
+ls /var/cache/apt/archives | grep -c keyring || :
+digest=$(sha256sum <$mirror/cuda-keyring_1.1-1_all.deb | cut -c-64)
+play {book} -e driver_repo_key_sha256=$digest
 play {book}
 dpkg-query -W -f '${{Version}}\\n' nvidia-open-570
 sed 's/.*] //' /etc/apt/sources.list.d/cuda-*
+ls /var/cache/apt/archives | grep -c keyring || :
 """)
-    assert left[0] == "570.195.03-1"
-    assert left[1].startswith("file:///var/tmp/mirror/debian")
+    refused, rest = left[:4], left[4:]
+    assert refused == ["SHA-256 of driver_repo_key_sha256", "The checksum for", "0", "0"]
+    assert rest[0] == "570.195.03-1"
+    assert rest[1].startswith("file:///var/tmp/mirror/debian")
+    assert rest[2] == "0"
 
 
 def test_an_installer_from_a_server_is_tried_and_run(host: Host, tmp_path: Path) -> None:
@@ -318,3 +331,37 @@ cat /var/tmp/run
 """)
         server.shutdown()
     assert said == ["2", "--silent --dkms --kernel-module-type=open"]
+
+
+@pytest.mark.attack
+def test_an_installer_of_a_local_user_is_not_run(host: Host, tmp_path: Path) -> None:
+    """Neither one that root is told of, nor one in a directory that was made before root made it."""
+    book, name = tmp_path / "book.yml", "NVIDIA-Linux-x86_64-580.95.05.run"
+    book.write_text(PACKAGES.replace("install_packages", "install_runfile"))
+    (tmp_path / name).write_text("touch /var/tmp/ours\n")
+    play = f"play {book} -e driver_method=runfile"
+    said = host(f"""
+stranger() {{ setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }}
+chmod 1777 /var/tmp
+stranger mkdir /var/tmp/first
+stranger sh -c 'echo touch /var/tmp/theirs >/var/tmp/first/{name}'
+for options in "-e driver_runfile_remote_src=true -e driver_runfile=/var/tmp/first/{name}" \\
+  "-e driver_runfile_dir=/var/tmp/first -e driver_runfile={tmp_path}/{name}"; do
+  if {play} $options >/var/tmp/said 2>&1; then exit 1; fi
+  grep -o "belongs to the user 65534" /var/tmp/said | uniq
+done
+ls /var/tmp/ours /var/tmp/theirs 2>&1 | grep -c 'No such file'
+""")
+    assert said == ["belongs to the user 65534"] * 2 + ["2"]
+
+
+@pytest.mark.attack
+def test_another_key_of_the_toolkit_s_repository_is_refused(host: Host, tmp_path: Path) -> None:
+    nvidia, play = brought_from_here(tmp_path, BOOK % ("container_runtime", "install_deb"))
+    said = host(f"""
+echo other >>{nvidia}/gpgkey
+if {play} 2>/var/tmp/said; then exit 1; fi
+grep -o "set container_runtime_toolkit_repo_key_sha256" /var/tmp/said | uniq
+ls /usr/share/keyrings/nvidia-container-toolkit.asc /etc/apt/sources.list.d/accel* 2>&1 | grep -c 'No such file'
+""")
+    assert said == ["set container_runtime_toolkit_repo_key_sha256", "2"]

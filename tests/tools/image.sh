@@ -40,12 +40,14 @@ trap 'rm -rf "$work"' EXIT
 say "building the wheel"
 cp -rL "$source" "$work/source" # a build leaves files behind; links lead out of it
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-315532800} # the first day that a zip archive can tell
-uv build --quiet --wheel "$work/source" --out-dir "$work/own"
+uv build --quiet --wheel "$work/source" --out-dir "$work/own" --build-constraints tests/tools/build-constraints.txt --require-hashes
 say "fetching its dependencies for Python $python on $arch"
 python -m pip download --quiet --disable-pip-version-check --dest "$parts/wheels" --only-binary :all: \
   --python-version "$python" --implementation cp --abi "cp${python/./}" --abi abi3 --abi none \
-  --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine" "$work"/own/*.whl 2>"$work/log" ||
+  --platform "manylinux_2_28_$machine" --platform "manylinux2014_$machine" \
+  --require-hashes --requirement "$source/requirements.txt" 2>"$work/log" ||
   stop "$(grep -v '^WARNING' "$work/log")"
+cp "$work"/own/*.whl "$parts/wheels"
 
 say "compiling the interposer"
 "$source/native/build.sh" "$parts/native" "$machine" || stop "the interposer for $machine needs gcc: install gcc-${machine/_/-}-linux-gnu"

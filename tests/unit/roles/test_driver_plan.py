@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -623,6 +624,33 @@ def test_all_that_an_installation_needs_can_be_had(evaluate: Evaluate) -> None:
     assert unavailable(evaluate, "debian12") == ""
     digest = {"stat": {"checksum": "0" * 64}}
     assert unavailable(evaluate, "debian12", __driver_given_runfile=digest, **RUNFILE) == ""
+
+
+@pytest.mark.parametrize(("system", "architecture"), [("debian12", "aarch64"), ("ubuntu2404", "x86_64")])
+def test_the_keyring_of_each_system_has_a_checksum_of_its_own(
+    evaluate: Evaluate, system: str, architecture: str
+) -> None:
+    known = evaluate("driver", "__driver_keyrings", {})
+    digest = evaluate("driver", "__driver_repo_key_sha256", facts(system, architecture))
+    assert re.fullmatch("[0-9a-f]{64}", digest)
+    assert list(known.values()).count(digest) == 1
+    given = evaluate("driver", "__driver_repo_key_sha256", facts(system), driver_repo_key_sha256="AB" * 32)
+    assert given == "ab" * 32
+
+
+@pytest.mark.attack
+def test_a_keyring_without_a_checksum_is_refused_unless_it_is_here_or_trusted(evaluate: Evaluate) -> None:
+    def said(**variables: Any) -> str:
+        given = {"__driver_observation": observed(H100), "__driver_resolution": {"stdout_lines": []}} | variables
+        return " ".join(evaluate("driver", "__driver_unavailable", facts("debian13", "aarch64"), **given))
+
+    where = "https://developer.download.nvidia.com/compute/cuda/repos/debian13/sbsa/cuda-keyring_1.1-1_all.deb"
+    assert f"no SHA-256 of {where}, whose scripts root runs" in said()
+    assert "set driver_repo_key_sha256" in said(__driver_keyring={"stat": {"exists": False}})
+    assert said(__driver_keyring={"stat": {"exists": True}}) == ""
+    assert said(driver_repo_key_sha256="none") == ""
+    assert said(driver_repo_key_sha256="0" * 64) == ""
+    assert said(driver_repo_setup=False) == ""
 
 
 @pytest.mark.parametrize(

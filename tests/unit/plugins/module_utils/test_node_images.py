@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import json
+import tarfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.node_images import (
@@ -16,6 +20,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.node_images impor
     plan_absent,
     plan_present,
 )
+
+import image_archives
 
 REPOSITORY = "localhost/kube-accel"
 GOOD, OTHER, ID = ("sha256:" + digit * 64 for digit in "123")
@@ -75,12 +81,13 @@ class Shell:
     """Answers the listing and remembers everything else."""
 
     def __init__(self, *listings: str) -> None:
-        self.listings, self.calls = list(listings), list[str]()
+        self.listings, self.calls, self.fed = list(listings), list[str](), b""
 
-    def __call__(self, command: Sequence[str]) -> str:
+    def __call__(self, command: Sequence[str], data: Iterable[bytes] = ()) -> str:
         if "ls" in command:
             return self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
         self.calls.append(" ".join(command))
+        self.fed += b"".join(data)
         return ""
 
 
@@ -95,21 +102,30 @@ def test_what_kubelet_s_side_calls_an_image_goes_with_its_last_name() -> None:
     assert shell.calls == [f"ctr --namespace k8s.io images rm {OLD}"]
 
 
-def test_docker_is_asked_for_the_same_and_knows_no_pins() -> None:
-    before, after = "", f"kube-accel:1 {OTHER}\n{REPOSITORY}:0.1.0 {ID}\n"
-    shell = Shell(before, after)
-    plan = plan_present([], REPOSITORY, "new", [GOOD, ID])
-    carry_out(plan, Docker(shell, ["docker"]), "/a.tar", REPOSITORY, "new", [GOOD, ID])
-    assert shell.calls == [
-        "docker image load --quiet --input /a.tar",
-        f"docker image tag {REPOSITORY}:0.1.0 {NEW}",
-        f"docker image rm --force --no-prune {REPOSITORY}:0.1.0",
-    ]
+def test_an_archive_is_loaded_under_the_wanted_name_alone(tmp_path: Path) -> None:
+    made = image_archives.image()
+    archive = image_archives.Archive.of(made).write(tmp_path / "a.tar")
+    identity = made.config_blob.digest
+    shell = Shell(f"kube-accel:1 {OTHER}\n{NEW} {identity}\n")
+    plan = plan_present([], REPOSITORY, "new", [made.manifest.digest, identity])
+    carry_out(plan, Docker(shell, ["docker"]), str(archive), REPOSITORY, "new", [made.manifest.digest, identity])
+    assert shell.calls == ["docker image load --quiet"]
+
+    with tarfile.open(fileobj=io.BytesIO(shell.fed)) as tar, tarfile.open(archive) as given:
+        fed = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+        assert {name for name in fed if name.startswith("blobs/")} == set(given.getnames()) - {
+            "index.json",
+            "manifest.json",
+            "oci-layout",
+        }
+    assert json.loads(fed["manifest.json"])[0]["RepoTags"] == [NEW]
+    (entry,) = json.loads(fed["index.json"])["manifests"]
+    assert entry["annotations"]["io.containerd.image.name"] == NEW
 
 
-def test_an_archive_with_another_image_is_refused_by_name() -> None:
-    shell = Shell("", f"kube-accel:1 {OTHER}\n")
-    with pytest.raises(
-        NodeImageError, match=r"/a.tar does not hold localhost/kube-accel .* docker.io/library/kube-acc"
-    ):
-        carry_out(Plan(load=True), Docker(shell, ["docker"]), "/a.tar", REPOSITORY, "new", [GOOD])
+def test_an_import_that_leaves_another_image_is_an_error(tmp_path: Path) -> None:
+    made = image_archives.image()
+    archive = image_archives.Archive.of(made).write(tmp_path / "a.tar")
+    shell = Shell(f"{NEW} {OTHER}\n")
+    with pytest.raises(NodeImageError, match=f"has {OTHER} as {NEW}, and {made.manifest.digest} is expected"):
+        carry_out(Plan(load=True), Docker(shell, ["docker"]), str(archive), REPOSITORY, "new", [made.manifest.digest])

@@ -274,6 +274,16 @@ def test_a_failed_write_leaves_the_file_and_nothing_beside_it(
     assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == {"main": OLD}
 
 
+@pytest.mark.attack
+def test_a_file_is_not_written_through_a_link_at_its_draft(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_bytes(OLD)
+    (tmp_path / ".accel-main.tmp").symlink_to("victim")
+    host = Host(SimpleNamespace(selinux_default_context=lambda _path: None, selinux_enabled=lambda: False))
+    host.write(str(tmp_path / "main"), NEW, 0o644)
+    found = {item.name: (item.is_symlink(), item.read_bytes()) for item in tmp_path.iterdir()}
+    assert found == {"main": (False, NEW), "victim": (False, OLD)}
+
+
 def test_an_edit_by_others_meanwhile_is_kept(machine: Machine) -> None:
     def edit(running: bytes | None) -> bool:
         (machine.root / "main").write_bytes(b"theirs\n")

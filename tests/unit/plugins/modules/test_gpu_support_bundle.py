@@ -159,6 +159,7 @@ def unpacked(path: Path) -> dict[str, str]:
         return found
 
 
+@pytest.mark.attack
 def test_no_secret_of_any_kind_is_in_it_wherever_it_stood(collect: Bundle, tmp_path: Path, store: Store) -> None:
     for name in ("team", "kube-system"):
         assert any(secret in json.dumps(store.all("pods", name)) for secret in LEAKS)
