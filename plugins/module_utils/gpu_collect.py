@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_evidence, gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, checked, read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
@@ -118,7 +118,7 @@ class Collector:
         try:
             with explained():
                 resource = self._client.resource(kind, "v1")
-                found: Object = self._client.get(resource, name=name, namespace=namespace).to_dict()
+                found: Object = checked(self._client.get(resource, name=name, namespace=namespace).to_dict())
         except ApiServerError as error:
             self._heard(error)
             full = f"{kind.lower()} {namespace + '/' if namespace else ''}{name}"
@@ -131,7 +131,7 @@ class Collector:
     def _all(self, kind: str, api_version: str, selected: Mapping[str, str]) -> Optional[List[Object]]:
         try:
             with explained():
-                found = list(objects(self._client, kind, api_version, **selected))
+                found = list(objects(self._client, kind, api_version, self.problems, **selected))
         except ApiServerError as error:
             self._heard(error)
             where = f" of namespace {selected['namespace']}" if "namespace" in selected else ""
@@ -189,8 +189,8 @@ class Collector:
     def version(self) -> str:
         """The API server's; empty where it does not tell."""
         try:
-            return str(json.loads(text_at(self._client, "/version", gpu_evidence.LOG_BYTES)).get("gitVersion"))
-        except (ApiServerError, ValueError, AttributeError) as error:
+            return str(read_object(text_at(self._client, "/version", gpu_evidence.LOG_BYTES)).get("gitVersion"))
+        except (ApiServerError, ApiJsonError) as error:
             self.problems.append(f"version of the API server: {error}")
             return ""
 
@@ -229,8 +229,8 @@ class Collector:
         ]:
             place = tuple(daemon.name.split("/"))
             item = next(entry for entry in pods if (entry["metadata"]["namespace"], entry["metadata"]["name"]) == place)
-            for previous in (False, True):
-                text = self.log(item, containers(item)[-1], previous, _DAEMON_LOG_LINES, gpu_evidence.LOG_BYTES)
+            for name, previous in [(name, previous) for name in containers(item)[-1:] for previous in (False, True)]:
+                text = self.log(item, name, previous, _DAEMON_LOG_LINES, gpu_evidence.LOG_BYTES)
                 if text and daemon.name not in found:
                     found[daemon.name] = text
         return found
@@ -238,8 +238,7 @@ class Collector:
 
 def containers(item: Object) -> List[str]:
     """Names of a pod's containers, those that come first included."""
-    spec = item.get("spec") or {}
-    return [entry["name"] for entry in [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]]
+    return [container.name for container in gpu_evidence.pod_of(item).containers if container.name]
 
 
 def has_gpus(item: Object) -> bool:

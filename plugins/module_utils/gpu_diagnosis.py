@@ -10,14 +10,18 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis_node as of_node
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis_pod as of_pod
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis_program as of_program
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Evidence, line
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Evidence
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import Finding, Said
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CONFIDENCES
+from ansible_collections.accel.kubernetes.plugins.module_utils.printable import document as printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.redaction import Redaction
 
 _VERSION = 1
 _MOST_EVIDENCE = 5
 """Facts named of one finding."""
+_LONGEST = 400
+"""Characters of one that are quoted."""
 
 RULES: Sequence[Callable[[Evidence], Iterable[Finding]]] = (
     of_program.memory,
@@ -96,7 +100,7 @@ def diagnose(evidence: Evidence) -> List[Finding]:
 
 def document(findings: Iterable[Finding], seen: Sequence[str], problems: Sequence[str]) -> Dict[str, Any]:
     """The diagnosis as JSON has it; ``seen`` is what was looked at, ``problems`` what could not be."""
-    return {
+    told = {
         "version": _VERSION,
         "findings": [
             {
@@ -112,6 +116,8 @@ def document(findings: Iterable[Finding], seen: Sequence[str], problems: Sequenc
         "looked_at": list(seen),
         "problems": list(problems),
     }
+    shown: Dict[str, Any] = printable(told)
+    return shown
 
 
 def lines(told: Mapping[str, Any]) -> List[str]:
@@ -154,5 +160,14 @@ def _rank(finding: Finding) -> Tuple[int, int]:
 def _presentable(finding: Finding) -> Finding:
     """Others' words as one harmless line each, without their secrets."""
     redaction = Redaction()
-    said = tuple(Said(entry.where, line(redaction.text(entry.text[:4096]))) for entry in finding.evidence if entry.text)
-    return replace(finding, subject=line(finding.subject), what=line(finding.what), evidence=said[:_MOST_EVIDENCE])
+    said = tuple(
+        Said(entry.where, _quoted(redaction.text(entry.text[:4096]))) for entry in finding.evidence if entry.text
+    )
+    return replace(
+        finding, subject=_quoted(finding.subject), what=_quoted(finding.what), evidence=said[:_MOST_EVIDENCE]
+    )
+
+
+def _quoted(text: str) -> str:
+    shown: str = line(text.strip(), _LONGEST)
+    return shown

@@ -7,7 +7,6 @@ Anybody may have written what is read here: whatever it is, it becomes evidence 
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
@@ -15,15 +14,17 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NodeView, Sample
 from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
+from ansible_collections.accel.kubernetes.plugins.module_utils.reading import read_object
 
 LOG_BYTES = 64 << 10
 """Of a container's log, the end."""
 _LONGEST_LINE = 2048
 _MOST = 1000
 """Entries of a list that are looked at."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]{1,60}\Z")
 _ASSIGNMENT = "kube-accel.io/assignment"
+_LONGEST_ASSIGNMENT = 64 << 10
+"""Characters that the extender reads of one."""
 
 
 @dataclass(frozen=True)
@@ -261,12 +262,6 @@ def events_of(items: object, uid: str = "") -> Tuple[Event, ...]:
     return tuple(event for _when, event in found)
 
 
-def line(text: object, longest: int = 400) -> str:
-    """Text as one line that a terminal only shows."""
-    clean = _CONTROL.sub(" ", str(text)).strip()
-    return clean if len(clean) <= longest else f"{clean[: longest - 3]}..."
-
-
 def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mapping[Tuple[str, bool], str]) -> Container:
     name, state, last = _text(entry.get("name")), _map(status.get("state")), _map(status.get("lastState"))
     waiting, ended = _map(state.get("waiting")), _map(state.get("terminated")) or _map(last.get("terminated"))
@@ -319,9 +314,10 @@ def _wants(containers: Iterable[Container]) -> Dict[str, str]:
 def _assigned(annotations: Mapping[str, Any]) -> Tuple[str, ...]:
     """A hint and no more: the pod's owner may have written it."""
     try:
-        containers = _map(_map(json.loads(_text(annotations.get(_ASSIGNMENT)) or "{}")).get("containers"))
-    except (ValueError, RecursionError):
+        said = read_object(_text(annotations.get(_ASSIGNMENT)) or "{}", _LONGEST_ASSIGNMENT)
+    except ValueError:
         return ()
+    containers = _map(said.get("containers"))
     uuids = (_text(share.get("uuid")) for shares in containers.values() for share in _maps(shares))
     return tuple(sorted({uuid for uuid in uuids if _UUID.match(uuid)}))
 
@@ -339,8 +335,8 @@ def _complaint(log: str) -> Tuple[str, ...]:
     """The last thing a daemon complained of: each line of its log is a JSON object, unless it did not come so far."""
     for said in reversed(log.splitlines()):
         try:
-            entry = _map(json.loads(said))
-        except (ValueError, RecursionError):
+            entry: Mapping[str, Any] = read_object(said, LOG_BYTES)
+        except ValueError:
             entry = {"level": "error", "message": said}
         if entry.get("level") in ("error", "critical", "warning"):
             return (": ".join(filter(None, (_text(entry.get(key)) for key in ("message", "reason", "exception")))),)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from html import escape
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from .gpu_usage import moment
@@ -22,13 +21,13 @@ from .gpu_usage_text import (
     decimal,
     figures,
     head,
-    printable,
     shown_figures,
     sized,
     total_cells,
     totals,
     unknown_cells,
 )
+from .printable import html as _text
 
 _NAMED = 8
 """Namespaces with a colour of their own."""
@@ -114,10 +113,6 @@ def page(report: Report) -> str:
     )
 
 
-def _text(words: str) -> str:
-    return escape(printable(words))
-
-
 def _problems(report: Report) -> Iterator[str]:
     if report.problems:
         yield '<section class="bad"><h2>Not complete</h2><ul>'
@@ -138,7 +133,8 @@ def _tiles(report: Report, shown: Sequence[Figures]) -> Iterator[str]:
         tiles.append((f"cost {report.currency}".strip(), decimal(sums.cost, 2, "unknown"), missing))
     yield '<ul class="tiles">'
     for name, amount, remark in tiles:
-        yield f'<li><span class="quiet">{_text(name)}</span><b>{amount}</b><span class="quiet">{remark}</span></li>'
+        below = f'<span class="quiet">{_text(remark)}</span>'
+        yield f'<li><span class="quiet">{_text(name)}</span><b>{amount}</b>{below}</li>'
     yield "</ul>"
 
 
@@ -286,7 +282,7 @@ def _table(names: Sequence[str], rows: Iterable[Tuple[str, Sequence[str]]], numb
 
 def _svg(high: int, label: str, shapes: Iterable[str]) -> str:
     box = f'viewBox="0 0 {_WIDTH} {high}"'
-    return "\n".join([f'<svg {box} role="img" aria-label="{escape(label)}">', *shapes, "</svg>"])
+    return "\n".join([f'<svg {box} role="img" aria-label="{_text(label)}">', *shapes, "</svg>"])
 
 
 def _step(most: float) -> float:

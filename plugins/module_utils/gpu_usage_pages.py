@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
+from .api_json import read_object
 from .gpu_usage import Account, Charge, Gpus, Page
 from .gpu_view import read_series
 
@@ -150,7 +151,7 @@ def encode(taken: Mapping[str, Page]) -> str:
 def decode(text: str) -> Dict[str, Page]:
     """What ``encode`` made it of. Raises StateError."""
     try:
-        document = json.loads(text)
+        document = read_object(text)
         if document["version"] != _VERSION:
             raise StateError(f"it is of version {document['version']!r}, and this reads {_VERSION}")
         return {str(name): _page(entry) for name, entry in document["nodes"].items()}

@@ -7,12 +7,11 @@ Figures are rounded so that the rows that are shown come to the totals that are 
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from . import printable
 from .gpu_usage import ALLOCATED, GAP_SECONDS, MEMORY, SPREAD, USED, Account, Row, Usage, apportioned, moment, rows
 from .gpu_usage_sizing import Oversized
 
@@ -271,9 +270,7 @@ def by_namespace(shown: Iterable[Figures]) -> Dict[str, Fraction]:
 
 def comma_separated(report: Report) -> str:
     """``CSV_COLUMNS``; hours and costs with six decimals, what is not known is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    made: List[Sequence[object]] = [CSV_COLUMNS]
     edges = report.usage.window.edges
     for part in report.parts:
         period = moment(edges[part]), moment(edges[part + 1])
@@ -283,18 +280,19 @@ def comma_separated(report: Report) -> str:
             hours = (line.allocated, line.used, complete, line.idle, line.memory, line.charged)
             cells = [cell if isinstance(cell, str) else decimal(cell, _EXACT, "") for cell in hours]
             cost = decimal(line.cost, _EXACT, "")
-            writer.writerow((*period, kind, *map(_harmless, line.account), *cells, cost, _harmless(report.currency)))
+            made.append((*period, kind, *line.account, *cells, cost, report.currency))
     whole = moment(edges[0]), moment(edges[-1])
     for model, unknown in _unknown(report, _EXACT):
         cells = [decimal(unknown, _EXACT), *[""] * 7]
-        writer.writerow((*whole, "unknown", "", "", _harmless(model), *cells))
-    return text.getvalue()
+        made.append((*whole, "unknown", "", "", model, *cells))
+    return printable.comma_separated(made)
 
 
 def table(report: Report) -> str:
     """For a terminal: namespaces, what was free, totals, pods that asked for too much, and what is not known."""
+    start, end = report.usage.window.start, report.usage.window.end
     lines = [
-        f"GPU-hours from {moment(report.usage.window.start)} to {moment(report.usage.window.end)}, by {report.source}",
+        printable.line(f"GPU-hours from {moment(start)} to {moment(end)}, by {report.source}"),
         f"Charged is {POLICY_WORDS[report.policy]}",
         "",
         *_columns(_amounts(report)),
@@ -306,8 +304,8 @@ def table(report: Report) -> str:
         lines += _columns([head, *([*sized(pod), pod.advice] for pod in report.oversized)], numbers=(3, 4, 5))
     if report.unknown_pods:
         lines += ["", f"It is not known what {report.unknown_pods} further pod(s) used."]
-    lines += [f"NOTE: {printable(note)}" for note in report.notes]
-    lines += [f"NOT KNOWN: {printable(problem)}" for problem in report.problems]
+    lines += [f"NOTE: {printable.line(note)}" for note in report.notes]
+    lines += [f"NOT KNOWN: {printable.line(problem)}" for problem in report.problems]
     return "\n".join(lines) + "\n"
 
 
@@ -315,7 +313,7 @@ def sized(pod: Oversized) -> List[str]:
     """The pod, and its figures for people."""
     seen = "-" if pod.seconds is None else f"{pod.seconds / _HOUR:.1f}"
     amounts = (f"{pod.asked_bytes / _GIB:.2f}", f"{pod.peak_bytes / _GIB:.2f}", seen)
-    return [printable(pod.namespace), printable(pod.pod), printable(pod.mode), *amounts]
+    return [pod.namespace, pod.pod, pod.mode, *amounts]
 
 
 def head(report: Report) -> List[str]:
@@ -324,13 +322,13 @@ def head(report: Report) -> List[str]:
     if report.policy != ALLOCATED:
         names.append("CHARGED")
     if report.prices:
-        names.append(f"COST({printable(report.currency)})" if report.currency else "COST")
+        names.append(f"COST({report.currency})" if report.currency else "COST")
     return names
 
 
 def cells(report: Report, line: Figures) -> List[str]:
     """A row for people."""
-    names = [printable(name) for name in line.account]
+    names = list(line.account)
     if line.free:
         names[:2] = ["(free)", "-"]
         texts = [decimal(line.allocated), "-", "-", "-"]
@@ -359,7 +357,7 @@ def unknown_cells(report: Report) -> List[List[str]]:
     """What nobody counted, which is in no total."""
     width = len(head(report)) - 4
     return [
-        ["(unknown)", "-", printable(model), f"about {decimal(hours)}", *["-"] * width]
+        ["(unknown)", "-", model, f"about {decimal(hours)}", *["-"] * width]
         for model, hours in _unknown(report, _SHOWN)
     ]
 
@@ -367,11 +365,6 @@ def unknown_cells(report: Report) -> List[List[str]]:
 def decimal(amount: Optional[Fraction], places: int = _SHOWN, missing: str = "-") -> str:
     """With all its decimals."""
     return missing if amount is None else f"{float(amount):.{places}f}"
-
-
-def printable(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 def _amounts(report: Report) -> List[List[str]]:
@@ -401,6 +394,7 @@ def _unknown(report: Report, places: int) -> List[Tuple[str, Fraction]]:
 
 def _columns(lines: Sequence[Sequence[str]], numbers: Optional[Sequence[int]] = None) -> List[str]:
     """Columns as wide as they need to be; numbers stand at the right."""
+    lines = [printable.lines(line) for line in lines]
     right = range(3, len(lines[0])) if numbers is None else numbers
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return [
@@ -410,11 +404,6 @@ def _columns(lines: Sequence[Sequence[str]], numbers: Optional[Sequence[int]] = 
         ).rstrip()
         for line in lines
     ]
-
-
-def _harmless(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def _sum(amounts: Iterable[Fraction]) -> Fraction:

@@ -8,11 +8,16 @@ could not be read is a problem of the view, and never a zero.
 
 from __future__ import annotations
 
-import json
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple, Type, TypeVar
+
+from .api_json import ODD, of_each
+from .api_json import unreadable as odd
+from .printable import line
+from .reading import read_document, read_number, read_object, read_objects, read_text
 
 INVENTORY = "kube-accel.io/inventory"
 ASSIGNMENT = "kube-accel.io/assignment"
@@ -35,8 +40,15 @@ ENDED = ("Succeeded", "Failed")
 _SERIES = re.compile(r'(accel_[a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)\Z')
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 
-_UNSEEN = re.compile(r"[^ -~]+")
 _LONGEST_WHY = 200
+_MOST_TEXT = 256 << 10
+"""Characters of an annotation: the API server accepts no more for all of an object."""
+_MOST_GPUS = 64
+_MOST_HOLDERS = 1024
+_MOST_NUMBER = 2**63 - 1
+_TOKEN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_WORDS = re.compile(r"[\s\S]{0,1024}")
 _AT_ONCE = 8
 """Pods asked at a time."""
 
@@ -154,7 +166,7 @@ class _Pods:
         plugins = [pod for pod in everywhere if pod["metadata"]["namespace"] == namespace]
         self._plugins: Dict[str, List[Mapping[str, Any]]] = {}
         for pod in plugins:
-            self._plugins.setdefault(pod["spec"]["nodeName"], []).append(pod)
+            self._plugins.setdefault(_place(pod), []).append(pod)
         self.doubt = ""
         """Why nothing can be said of any plugin; empty where something can."""
         if items is not None and not plugins and everywhere:
@@ -195,21 +207,25 @@ def view(
 ) -> ClusterView:
     """The cluster by its objects; ``pods`` None where nobody looked, ``namespace`` where plugins run.
 
-    ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out.
+    ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out. An object that cannot be read is
+    a problem, and the others are seen.
     """
-    items = None if pods is None else list(pods)
+    unread: List[str] = []
+    items = None if pods is None else list(of_each("pod", _pod, pods, unread))
     told = _Pods(items, namespace)
-    seen = [found for found in (_node(item, used or {}, told) for item in nodes) if found is not None]
+    found_nodes = of_each("node", lambda item: _node(item, used or {}, told), nodes, unread)
+    seen = [found for found in found_nodes if found is not None]
     seen.sort(key=lambda node: node.name)
     holding = {(t.namespace, t.pod, node.name) for node in seen for gpu in node.gpus for t in gpu.tenants}
     untold = {node.name for node in seen if not node.told}
     sure = {node.name for node in seen if not node.problem} if told.judged else set()
     asking = [item for item in items or () if _place(item) not in untold]
-    waiting = [found for found in (_waiting(item, holding, sure) for item in asking) if found is not None]
+    found_waiting = of_each("pod", lambda item: _waiting(item, holding, sure), asking, unread)
+    waiting = [found for found in found_waiting if found is not None]
     waiting.sort(key=lambda pod: (pod.namespace, pod.pod))
     unclear = [f"node {node.name}: {node.problem}" for node in seen if node.problem]
     doubts = [told.doubt] if told.doubt and any(node.gpus for node in seen) else []
-    return ClusterView(tuple(seen), tuple(waiting), (*unclear, *doubts, *problems))
+    return ClusterView(tuple(seen), tuple(waiting), (*unclear, *unread, *doubts, *problems))
 
 
 def narrowed(found: ClusterView, mode: str = "", names: Sequence[str] = ()) -> ClusterView:
@@ -234,27 +250,28 @@ def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE)
     """By node, where the API server passes on what the node's plugin measures.
 
     Pods of other namespaces do not count, whatever they call themselves. Of two on a node, as while one is replaced,
-    the one that is ready is taken.
+    the one that is ready is taken. What ``view`` cannot read is left out.
     """
-    found = {}
-    for pod in sorted(pods, key=_ready):
-        metadata, port = pod["metadata"], _plugin_port(pod)
-        if metadata["namespace"] == namespace and port is not None:
-            path = f"/api/v1/namespaces/{namespace}/pods/{metadata['name']}:{port}/proxy/metrics"
-            found[pod["spec"]["nodeName"]] = path
-    return found
+    ports = [(pod, _plugin_port(pod)) for pod in of_each("pod", _pod, pods, [])]
+    mine = [(pod, port) for pod, port in ports if port is not None and pod["metadata"]["namespace"] == namespace]
+    return {
+        _place(pod): f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}:{port}/proxy/metrics"
+        for pod, port in sorted(mine, key=lambda entry: _ready(entry[0]))
+    }
 
 
 def not_ready(nodes: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
     """By node that is not ready, and whose plugin is not worth waiting for, what was last heard of it."""
-    found = {item["metadata"]["name"]: _readiness(item) for item in nodes}
-    return {name: text for name, text in found.items() if text}
+    found = of_each("node", lambda item: (item["metadata"]["name"], _readiness(item)), nodes, [])
+    return {name: text for name, text in found if text}
 
 
 def is_silent(item: Mapping[str, Any]) -> bool:
     """Whether nothing is heard of the node's kubelet, which is less than not being ready."""
-    ready = _condition(item, "Ready")
-    return bool(ready) and ready["status"] == "Unknown"
+    try:
+        return _condition(item, "Ready").get("status") == "Unknown"
+    except ODD:
+        return False
 
 
 def read_used(text: str) -> Dict[Place, int]:
@@ -305,8 +322,9 @@ def read_samples(text: str) -> Iterator[Sample]:
 
 def read_series(text: str) -> Iterator[Tuple[str, Dict[str, str], str]]:
     """Name, labels and value as it is written, of all of ours in a page of Prometheus' text format."""
-    for line in text.splitlines():
-        match = _SERIES.match(line)
+    # Not splitlines, which divides at what may stand within a label.
+    for series in text.split("\n"):
+        match = _SERIES.match(series)
         if match is not None:
             labels = {name: _unescaped(value) for name, value in _LABEL.findall(match.group(2) or "")}
             yield match.group(1), labels, match.group(3)
@@ -394,38 +412,87 @@ def _plugin_port(pod: Mapping[str, Any]) -> Optional[str]:
     return None
 
 
+def _pod(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the pod if it can be read which one it is, and whether it is a plugin. Raises one of ODD."""
+    name = item["metadata"]["namespace"], item["metadata"]["name"]
+    if not all(isinstance(part, str) for part in name):
+        raise TypeError("its name is no text")
+    if _plugin_port(item) is not None:
+        _ready(item)
+    return item
+
+
 def _place(pod: Mapping[str, Any]) -> str:
     """The node of a pod; empty without."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Optional[NodeView]:
-    """The node of an object; None for one that neither has our GPUs nor is to have some."""
+    """The node of an object; None for one that neither has our GPUs nor is to have some. Raises one of ODD."""
     metadata = item["metadata"]
     labels = metadata.get("labels") or {}
     text = (metadata.get("annotations") or {}).get(INVENTORY)
     wanted = labels.get(MODE_LABEL, "cgpu" if labels.get(CGPU_LABEL) == "true" else "")
     if text is None and not wanted:
         return None
-    addresses = {entry["type"]: entry["address"] for entry in (item.get("status") or {}).get("addresses") or ()}
-    node = NodeView(metadata["name"], addresses.get("InternalIP", ""), wanted, (), told=False)
+    node = NodeView(metadata["name"], "", wanted, (), told=False)
+    try:
+        node, unready = replace(node, address=_address(item)), _readiness(item)
+    except ODD as error:
+        return replace(node, problem=f"it {odd(error)}")
     if text is None:
         problem = f"its plugin for mode {wanted} has reported nothing; look at its pod in kube-system"
         return replace(node, problem=problem)
     try:
-        said = json.loads(text)
-        if said["version"] != _VERSION:
-            raise ValueError(f"version {said['version']!r}")
-        mode = str(said.get("mode"))
-        gpus = tuple(sorted((_gpu(entry, used, pods, mode) for entry in said["gpus"]), key=lambda gpu: gpu.index))
-        silent = any("held" not in entry for entry in said["gpus"])
-        problem = _readiness(item) or pods.plugin_problem(node.name)
-        if silent:
-            problem = problem or "kubelet has not told who holds what"
-        return replace(node, mode=str(said["mode"]), gpus=gpus, problem=problem, told=not silent)
-    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        problem = f"annotation {INVENTORY} is not what this version reads: {error!r}; is its plugin newer?"
-        return replace(node, problem=problem)
+        said = read_inventory(text, used, pods)
+    except ValueError as error:
+        return replace(node, problem=unreadable(node.name, INVENTORY, error))
+    problem = unready or pods.plugin_problem(node.name)
+    if not said.told:
+        problem = problem or "kubelet has not told who holds what"
+    return replace(node, mode=said.mode, gpus=said.gpus, problem=problem, told=said.told)
+
+
+@dataclass(frozen=True)
+class InventoryView:
+    """What a node's plugin says in the annotation."""
+
+    mode: str
+    driver: str
+    gpus: Tuple[GpuView, ...]
+    told: bool
+    """Whether kubelet has told who holds what."""
+
+    @property
+    def healthy(self) -> int:
+        """GPUs that may be handed out."""
+        return sum(gpu.health == "healthy" for gpu in self.gpus)
+
+
+def read_inventory(
+    text: object, used: Mapping[Place, int] = MappingProxyType({}), pods: Optional[_Pods] = None
+) -> InventoryView:
+    """Return what a text of the annotation ``kube-accel.io/inventory`` says. Raises ValueError, whatever the text."""
+    said = read_document(text, _VERSION, _MOST_TEXT)
+    mode, entries = read_text(said, "mode", _TOKEN), read_objects(said.get("gpus"), "gpus", _MOST_GPUS)
+    seen = pods or _Pods(None, "")
+    gpus = sorted((_gpu(entry, used, seen, mode) for entry in entries), key=lambda gpu: gpu.index)
+    driver = read_text(said, "driver", _TOKEN) if "driver" in said else ""
+    return InventoryView(mode, driver, tuple(gpus), all("held" in entry for entry in entries))
+
+
+def unreadable(node: str, annotation: str, error: ValueError) -> str:
+    """Say of a node's annotation, which the plugin writes, why it cannot be read, and what to do."""
+    return (
+        f"annotation {annotation} cannot be read: {error}; use the release of the node's plugin, or run kubectl "
+        f"annotate node {node} {annotation}- and the plugin writes it again"
+    )
+
+
+def _address(item: Mapping[str, Any]) -> str:
+    """The node's own; empty without."""
+    addresses = (item.get("status") or {}).get("addresses") or ()
+    return str({entry["type"]: entry["address"] for entry in addresses}.get("InternalIP", ""))
 
 
 def _readiness(item: Mapping[str, Any]) -> str:
@@ -444,22 +511,25 @@ def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((entry for entry in conditions if entry["type"] == kind), {})
 
 
-def _gpu(entry: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods, mode: str) -> GpuView:
-    uuid, memory = str(entry["uuid"]), int(entry["memoryBytes"])
+def _gpu(entry: Dict[str, Any], used: Mapping[Place, int], pods: _Pods, mode: str) -> GpuView:
+    """A GPU of the annotation. Raises ValueError."""
+    uuid, memory = read_text(entry, "uuid", _TOKEN), read_number(entry, "memoryBytes", _MOST_NUMBER)
     tenants = []
-    for holding in entry.get("held") or ():
-        names = (str(holding["namespace"]), str(holding["pod"]), str(holding["container"]))
-        whole = "cores" not in holding
-        amounts = (WHOLE, memory) if whole else (int(holding["cores"]), int(holding["memoryBytes"]))
-        why = _why(pods.get(names[:2]), names[2], uuid, mode)
-        tenants.append(Tenant(*names, *amounts, used_bytes=used.get((uuid, *names)), why=why))
+    for holding in read_objects(entry.get("held") or [], "held", _MOST_HOLDERS):
+        namespace, pod, container = (read_text(holding, key, _NAME) for key in ("namespace", "pod", "container"))
+        amounts = WHOLE, memory
+        if "cores" in holding:
+            amounts = read_number(holding, "cores", WHOLE), read_number(holding, "memoryBytes", _MOST_NUMBER)
+        have = used.get((uuid, namespace, pod, container))
+        why = _why(pods.get((namespace, pod)), container, uuid, mode)
+        tenants.append(Tenant(namespace, pod, container, *amounts, used_bytes=have, why=why))
     return GpuView(
         uuid,
-        int(entry["index"]),
-        str(entry["model"]),
+        read_number(entry, "index", 1 << 16),
+        read_text(entry, "model", _WORDS),
         memory,
-        str(entry["health"]),
-        str(entry.get("reason") or ""),
+        read_text(entry, "health", _TOKEN),
+        read_text({"reason": "", **entry}, "reason", _WORDS),
         tuple(tenants),
     )
 
@@ -472,14 +542,14 @@ def _why(pod: Optional[Mapping[str, Any]], container: str, uuid: str, mode: str)
     if text is None:
         return "chosen on the node: no extender assigned it" if mode != "pgpu" else ""
     try:
-        said = json.loads(text)
+        said = read_object(text, _MOST_TEXT)
         assigned = {share["uuid"] for share in said["containers"][container]}
         reason = said.get("why", {}).get(container, "")
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         return "its pod's assignment cannot be read"
     if uuid not in assigned:
         return "chosen on the node, instead of the one that the extender assigned"
-    return _UNSEEN.sub(" ", reason)[:_LONGEST_WHY] if isinstance(reason, str) else ""
+    return line(reason, _LONGEST_WHY) if isinstance(reason, str) else ""
 
 
 def _waiting(

@@ -1,15 +1,14 @@
 # Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
 # SPDX-License-Identifier: Apache-2.0
-"""A view of a cluster's GPUs as text: the tables of ``kubectl inspect cgpu``, and CSV. Pure."""
+"""A view of a cluster's GPUs as text: the tables of ``kubectl inspect cgpu``, CSV, and JSON. Pure."""
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from typing import Iterable, List, Sequence
 
-from .gpu_view import WHOLE, ClusterView, GpuView, NodeView, Waiting, totals
+from . import printable
+from .gpu_view import WHOLE, ClusterView, GpuView, NodeView, Waiting, document, totals
 
 CSV_COLUMNS = (
     "node",
@@ -28,6 +27,8 @@ CSV_COLUMNS = (
     "used_bytes",
 )
 """One row a container and GPU; of a GPU that nobody has, one with the last six empty."""
+_LONGEST_MODEL = 96
+"""Characters of a GPU's name: NVML has no longer ones."""
 
 
 def summary(found: ClusterView, wide: bool = False) -> str:
@@ -52,18 +53,21 @@ def details(found: ClusterView) -> str:
 
 def comma_separated(found: ClusterView) -> str:
     """``CSV_COLUMNS``; sizes in bytes, what is not known is empty."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    rows: List[Sequence[object]] = [CSV_COLUMNS]
     for node in found.nodes:
         for gpu in node.gpus:
             of_gpu = (node.name, node.address, node.mode, gpu.index, gpu.uuid, gpu.model, gpu.health, gpu.memory_bytes)
             for tenant in gpu.tenants:
                 who = (tenant.namespace, tenant.pod, tenant.container)
-                writer.writerow((*of_gpu, *who, tenant.cores, tenant.memory_bytes, tenant.used_bytes))
+                rows.append((*of_gpu, *who, tenant.cores, tenant.memory_bytes, tenant.used_bytes))
             if not gpu.tenants:
-                writer.writerow((*of_gpu, "", "", "", "", "", ""))
-    return text.getvalue()
+                rows.append((*of_gpu, "", "", "", "", "", ""))
+    return printable.comma_separated(rows)
+
+
+def json_text(found: ClusterView) -> str:
+    """``gpu_view.document`` as text; what a terminal would obey is escaped."""
+    return printable.json_text(document(found), indent=2)
 
 
 def gib(amount: int) -> str:
@@ -75,7 +79,8 @@ def _wide(node: NodeView) -> List[str]:
     sums = totals([node])
     used = [gpu.used_bytes for gpu in node.gpus if gpu.tenants]
     known = [amount for amount in used if amount is not None]
-    models = [f"{len(list(same))}x {model}" for model, same in itertools.groupby(gpu.model for gpu in node.gpus)]
+    names = itertools.groupby(printable.line(gpu.model, _LONGEST_MODEL) for gpu in node.gpus)
+    models = [f"{len(list(same))}x {model}" for model, same in names]
     return [
         node.mode,
         "-" if node.mode == "cgpu" else f"{sums['allocated_cores']}/{sums['cores']}",
@@ -86,7 +91,8 @@ def _wide(node: NodeView) -> List[str]:
 
 
 def _node(node: NodeView) -> str:
-    lines = [f"NAME:       {node.name}", f"IPADDRESS:  {node.address or '-'}", f"MODE:       {node.mode}", ""]
+    names = [f"NAME:       {node.name}", f"IPADDRESS:  {node.address or '-'}", f"MODE:       {node.mode}", ""]
+    lines = printable.lines(names)
     head = ["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus), "USED(GiB)"]
     rows = [head]
     for namespace, pod in sorted({(t.namespace, t.pod) for gpu in node.gpus for t in gpu.tenants}):
@@ -95,13 +101,15 @@ def _node(node: NodeView) -> str:
     lines.append(_table(rows))
     allocated, total = sums["allocated_bytes"], sums["memory_bytes"]
     lines += [f"Allocated : {gib(allocated)} ({_percent(allocated, total)})", f"Total :     {gib(total)}"]
-    lines += [f"GPU {gpu.index} is {gpu.health}: {gpu.reason}" for gpu in node.gpus if gpu.health != "healthy"]
-    lines += [
+    lines += printable.lines(
+        f"GPU {gpu.index} is {gpu.health}: {gpu.reason}" for gpu in node.gpus if gpu.health != "healthy"
+    )
+    lines += printable.lines(
         f"Why GPU {gpu.index} for {tenant.namespace}/{tenant.pod} {tenant.container}: {tenant.why}"
         for gpu in node.gpus
         for tenant in gpu.tenants
         if tenant.why
-    ]
+    )
     return "\n".join(lines)
 
 
@@ -134,13 +142,13 @@ def _page(parts: Sequence[str], found: ClusterView) -> str:
         head = ["NAMESPACE", "NAME", "NODE", "WANTS", "REASON"]
         text += f"\n\nPENDING\n{_table([head, *map(_waiting, found.waiting)])}"
     for problem in found.problems:
-        text += f"\nNOT KNOWN: {problem}"
+        text += f"\nNOT KNOWN: {printable.line(problem)}"
     return text + "\n"
 
 
 def _waiting(pod: Waiting) -> List[str]:
     wants = ", ".join(f"{name}={amount}" for name, amount in pod.wants.items())
-    return [pod.namespace, pod.pod, pod.node or "-", wants, " ".join(pod.reason.split())]
+    return [pod.namespace, pod.pod, pod.node or "-", wants, pod.reason]
 
 
 def _pair(part: int, whole: int) -> str:
@@ -153,7 +161,7 @@ def _percent(part: int, whole: int) -> str:
 
 def _table(rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they need to be, the last as it is."""
-    rows = list(rows)
+    rows = [printable.lines(row) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ("  ".join(cell.ljust(widths[column]) for column, cell in enumerate(row)).rstrip() for row in rows)
     return "\n".join(lines)

@@ -88,8 +88,8 @@ def _workloads(collector: Collector) -> List[Object]:
 def _versions(collector: Collector, nodes: Sequence[Object], daemons: Sequence[Object]) -> Dict[str, Any]:
     images: Dict[str, List[str]] = {}
     for item in daemons:
-        for container in item["spec"]["containers"]:
-            images.setdefault(str(container.get("image")), []).append(f"{_namespace(item)}/{_name(item)}")
+        for container in gpu_evidence.pod_of(item).containers:
+            images.setdefault(container.image, []).append(f"{_namespace(item)}/{_name(item)}")
     return {
         "api_server": collector.version(),
         "images": {image: sorted(names) for image, names in sorted(images.items())},

@@ -123,10 +123,10 @@ csv:
 import copy
 import traceback
 from functools import partial
-from typing import Optional
+from typing import List, Optional
 
 from ansible.module_utils.basic import missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view, gpu_view_text
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view, gpu_view_text, printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
@@ -157,10 +157,11 @@ def main() -> None:
     }
     module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
     compiled = _compiled(module)
+    odd: List[str] = []
     try:
         with explained():
             client = get_api_client(module=module)
-            nodes, pods = list(objects(client, "Node")), list(objects(client, "Pod"))
+            nodes, pods = (list(objects(client, kind, problems=odd)) for kind in ("Node", "Pod"))
         namespace = module.params["plugins_namespace"]
         paths = gpu_view.metrics_paths(pods, namespace) if module.params["used"] else {}
         away = gpu_view.not_ready(nodes)
@@ -169,13 +170,13 @@ def main() -> None:
         used, problems = gpu_view.read_pages(pages, ApiServerError)
     except ApiServerError as error:
         module.fail_json(msg=str(error))
-    found = gpu_view.view(nodes, pods, used, problems, namespace)
+    found = gpu_view.view(nodes, pods, used, [*odd, *problems], namespace)
     missing = gpu_view.absent(found, module.params["nodes"])
     if missing:
         known = ", ".join(node.name for node in found.nodes) or "none"
-        module.fail_json(msg=f"no node with GPUs is called {', '.join(missing)}; there are: {known}")
+        module.fail_json(msg=printable.line(f"no node with GPUs is called {', '.join(missing)}; there are: {known}"))
     found = gpu_view.narrowed(found, module.params["mode"] or "", module.params["nodes"])
-    inspection = gpu_view.document(found)
+    inspection = printable.document(gpu_view.document(found))
     module.exit_json(
         changed=False,
         inspection=inspection,

@@ -227,7 +227,6 @@ csv:
 """
 
 import copy
-import json
 import os
 import re
 import time
@@ -248,7 +247,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     gpu_usage_sizing,
     gpu_usage_text,
     gpu_view,
+    printable,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
@@ -317,7 +318,7 @@ def main() -> None:
             with explained():
                 found, kept = _from_plugins(module)
     except (ReportError, ApiServerError, gpu_usage.UsageError) as error:
-        module.fail_json(msg=str(error))
+        module.fail_json(msg=printable.line(error))
     ratio = module.params["right_size_below"] / 100
     oversized, unknown_pods = gpu_usage_sizing.oversized(found.holdings, ratio, after)
     report = gpu_usage_text.Report(
@@ -338,7 +339,7 @@ def main() -> None:
     files = {
         "html_file": lambda: gpu_usage_html.page(report),
         "csv_file": lambda: csv,
-        "json_file": lambda: json.dumps(told, indent=2, ensure_ascii=False) + "\n",
+        "json_file": lambda: printable.json_text(told, indent=2),
         "keep": lambda: kept or "",
     }
     diffs = []
@@ -346,7 +347,12 @@ def main() -> None:
         if module.params[option]:
             diffs += _written(module, option, module.params[option], make())
     module.exit_json(
-        changed=bool(diffs), diff=diffs, report=told, complete=report.complete, table=table.splitlines(), csv=csv
+        changed=bool(diffs),
+        diff=diffs,
+        report=printable.document(told),
+        complete=report.complete,
+        table=table.splitlines(),
+        csv=csv,
     )
 
 
@@ -452,7 +458,7 @@ class _Prometheus:
         url = f"{self._url}/api/v1/query?{urlencode({'query': expression, 'time': at})}"
         try:
             with open_url(url, headers=self._headers, **self._options) as answer:
-                document = json.load(answer)
+                document = read_object(answer.read())
         except HTTPError as error:
             raise ReportError(f"{self._shown} refused a query with status {error.code}: {_why(error)}") from error
         except (URLError, OSError, UrlConnectionError, SSLValidationError, ValueError) as error:
@@ -467,8 +473,8 @@ class _Prometheus:
 def _why(error: HTTPError) -> str:
     body = error.read().decode(errors="replace")
     try:
-        return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
+        return str(read_object(body)["error"])
+    except (ValueError, KeyError):
         return " ".join(body.split())[:200] or str(error.reason)
 
 
@@ -545,7 +551,7 @@ def _written(module: AnsibleK8SModule, option: str, path: str, text: str) -> Lis
     """Writes where it differs; the difference."""
     try:
         before, mode = "", None
-        if os.path.exists(path):
+        if os.path.isfile(path):
             mode = os.stat(path).st_mode & 0o7777
             with open(path, encoding="utf-8", errors="replace") as file:
                 before = file.read()

@@ -485,6 +485,7 @@ def test_causes_come_before_what_follows_from_them() -> None:
     assert ranks == sorted(ranks)
 
 
+@pytest.mark.attack
 def test_facts_are_one_harmless_line_without_secrets() -> None:
     log = f"\x1b[2J\x1b]0;title\x07{TORCH} token=abcdef123 \u202e" + "x" * 5000
     text = first(made(log=log)).evidence[0].text

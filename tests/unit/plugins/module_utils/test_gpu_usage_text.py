@@ -181,6 +181,7 @@ class Reader(HTMLParser):
         self.text += data
 
 
+@pytest.mark.attack
 def test_the_page_is_whole_and_escapes_what_tenants_and_plugins_say() -> None:
     node, scrapes = Node(EVIL, {"g": H100._replace(name=EVIL)}, mode="vgpu"), Scrapes()
     node.at(START, share("g", EVIL, EVIL, 0.5, GIB), *(share("g", f"n{number}", "p", 0.01) for number in range(50)))

@@ -66,6 +66,18 @@ USED = (
     'accel_container_gpu_memory_used_bytes{uuid="GPU-a-0",namespace="team",pod="train",container="main"} 3221225472\n'
 )
 ENDLESS = '{"version": 1, "mode": "vgpu", "gpus": [{"uuid": "GPU-1", "memoryBytes": Infinity}]}'
+
+
+def entry(**given: Any) -> dict[str, Any]:
+    """A GPU of an annotation."""
+    return {"uuid": "GPU-1", "index": 0, "model": "m", "memoryBytes": 1, "health": "healthy", "held": [], **given}
+
+
+def hostile(key: str, value: Any) -> str:
+    """An annotation of which one thing is not as it should be."""
+    return json.dumps({"version": 1, "mode": "vgpu", "gpus": [], key: value})
+
+
 SHARE = {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "32", "cpu": "1"}
 TRAIN = Holding("team", "train", "main", 30, 8 * GIB)
 
@@ -137,7 +149,7 @@ ASSIGNED = {"version": 1, "node": "a", "containers": {"main": [{"uuid": "GPU-a-0
     ("annotation", "mode", "why"),
     [
         (json.dumps({**ASSIGNED, "why": {"main": "the fullest of 2"}}), Mode.VGPU, "the fullest of 2"),
-        (json.dumps({**ASSIGNED, "why": {"main": "a\x1b[2J\n" + "b" * 500}}), Mode.VGPU, "a [2J " + "b" * 194),
+        (json.dumps({**ASSIGNED, "why": {"main": "a\x1b[2J\n" + "b" * 500}}), Mode.VGPU, "a\ufffd[2J " + "b" * 191),
         (json.dumps(ASSIGNED), Mode.VGPU, ""),
         (json.dumps(ASSIGNED).replace("GPU-a-0", "GPU-a-1"), Mode.VGPU, "chosen on the node, instead of"),
         (None, Mode.VGPU, "chosen on the node: no extender assigned it"),
@@ -196,11 +208,31 @@ def test_used_bytes_are_read_from_what_a_plugin_says() -> None:
         ),
         ({"metadata": {"name": "a", "labels": {"nvidia-device-enable": "mps"}}}, "mode mps has reported nothing"),
         ({"metadata": {"name": "a", "labels": {"cgpu": "true"}}}, "mode cgpu has reported nothing"),
-        ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":9,"gpus":[]}'}}}, "version 9"),
-        ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":1,"gpus":[{}]}'}}}, "'uuid'"),
-        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "[]"}}}, "its plugin newer"),
-        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "[" * 100_000}}}, "RecursionError"),
-        ({"metadata": {"name": "a", "annotations": {ANNOTATION: ENDLESS}}}, "OverflowError"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":9,"gpus":[]}'}}}, "version: not 1"),
+        (
+            {"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":1,"mode":"vgpu","gpus":[{}]}'}}},
+            "uuid: absent",
+        ),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "[]"}}}, "not a JSON object"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "[" * 100_000}}}, "nested too deeply"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: ENDLESS}}}, "Infinity is no number"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "x" * (256 << 10)}}}, "Expecting value"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: "{}" * (256 << 10)}}}, "longer than 262144"),
+        (
+            {"metadata": {"name": "a", "annotations": {ANNOTATION: hostile("gpus", [entry(memoryBytes=10**400)])}}},
+            "digits",
+        ),
+        (
+            {"metadata": {"name": "a", "annotations": {ANNOTATION: hostile("gpus", [entry(memoryBytes=-1)])}}},
+            "memoryBytes",
+        ),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: hostile("gpus", [entry(index="0")])}}}, "index"),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: hostile("gpus", [entry()] * 65)}}}, "0 to 64"),
+        (
+            {"metadata": {"name": "a", "annotations": {ANNOTATION: hostile("mode", "\x1b[2J")}}},
+            "mode: absent or malformed",
+        ),
+        ({"metadata": {"name": "a", "annotations": {ANNOTATION: '{"version":1,"version":1}'}}}, "given twice"),
     ],
 )
 def test_what_is_not_known_is_said_and_never_zero(item: dict[str, Any], problem: str) -> None:

@@ -76,6 +76,20 @@ def test_what_does_not_answer_is_a_problem_and_the_rest_is_told(diagnose: Diagno
     assert any("node a: its labels" in text for text in done["diagnosis"]["looked_at"])
 
 
+def test_an_odd_object_keeps_no_other_from_diagnosis(diagnose: Diagnose, store: Store) -> None:
+    create_pod(store, "kube-system", daemon(plugin("a"), False))
+    create_pod(store, "kube-system", pod("odd", SHARE) | {"metadata": {"name": "odd", "namespace": "kube-system"}})
+    store.edit("pods", "kube-system", "odd", lambda body: body["spec"].update(containers=[5]))
+    store.edit("nodes", "", "b", lambda body: body.update(status={"addresses": ["x"], "conditions": ["x"]}))
+    assert "plugin_down" in [finding["rule"] for finding in diagnose()["diagnosis"]["findings"]]
+    store.edit("nodes", "", "b", lambda body: body.update(status=5))
+    done = diagnose()
+    assert "plugin_down" in [finding["rule"] for finding in done["diagnosis"]["findings"]]
+    assert any("cannot be read: b: status is no JSON object" in text for text in done["diagnosis"]["problems"])
+    store.edit("pods", "team", "train", lambda body: body["spec"].update(containers=["x"]))
+    assert diagnose(pod={"namespace": "team", "name": "train"})["summary"]
+
+
 def test_a_daemon_in_trouble_is_quoted(diagnose: Diagnose, store: Store, tmp_path: Path) -> None:
     (tmp_path / "plugin-a.log").write_text('{"level": "error", "message": "no driver"}\n')
     create_pod(store, "kube-system", daemon(plugin("a"), False))

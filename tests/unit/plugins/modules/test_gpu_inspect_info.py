@@ -126,6 +126,18 @@ def test_whoever_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) 
     taken[0].close()
 
 
+def test_an_odd_object_is_a_problem_and_the_others_are_told(store: Store, inspect: Inspect) -> None:
+    store.edit("nodes", "", "b", lambda body: body.update(status={"addresses": ["x"], "conditions": 5}))
+    store.edit("pods", "team", "late", lambda body: body["spec"].update(containers=[5]))
+    store.edit("pods", "team", "other", lambda body: body.update(status=5))
+    done = inspect(used=True)
+    assert not done["complete"]
+    problems = "\n".join(done["inspection"]["problems"])
+    for name in ("node b: it cannot", "pod team/late cannot", "pod team/other cannot"):
+        assert f"{name} be read: " in problems
+    assert any(line.startswith("a ") and "8/80" in line for line in done["summary"])
+
+
 def test_a_query_finds_what_it_asks_for(inspect: Inspect) -> None:
     done = inspect(query="nodes[].gpus[].containers[?cores > `20`][].pod", nodes=["a", "b"])
     assert done["result"] == ["train"]

@@ -194,6 +194,7 @@ def test_labels_that_prometheus_renamed_are_understood(report: Report) -> None:
     assert renamed == kept
 
 
+@pytest.mark.attack
 def test_a_tenant_who_tells_of_a_node_too_is_found_out(report: Report) -> None:
     done = report(end=f"{DAY}T01:00:00Z", prometheus_selector='job=~"kube-accel|tenant"')
     assert done["failed"]

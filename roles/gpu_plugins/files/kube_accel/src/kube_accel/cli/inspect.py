@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import io
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -17,15 +17,15 @@ from kube_accel.inspect.gpu_view import (
     ClusterView,
     absent,
     at_once,
-    document,
     metrics_paths,
     narrowed,
     not_ready,
     read_pages,
     view,
 )
-from kube_accel.inspect.gpu_view_text import comma_separated, details, summary
+from kube_accel.inspect.gpu_view_text import comma_separated, details, json_text, summary
 from kube_accel.inspect.kubectl import Kubectl, KubectlError
+from kube_accel.inspect.printable import line
 from kube_accel.model import Mode
 
 EXIT_OK, EXIT_FAILED, EXIT_PARTIAL = 0, 1, 3
@@ -36,7 +36,7 @@ _OUTPUTS: Mapping[str, Callable[[ClusterView], str]] = {
     "wide": partial(summary, wide=True),
     "details": details,
     "csv": comma_separated,
-    "json": lambda found: json.dumps(document(found), indent=2) + "\n",
+    "json": json_text,
 }
 
 
@@ -68,13 +68,17 @@ def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:
     """Show the GPUs; 0, 1 with the reason on stderr when they cannot be seen, 3 when not all of them can."""
     flags = [f"--{name}={value}" for name in ("kubeconfig", "context") if (value := getattr(arguments, name))]
     kubectl = Kubectl([arguments.kubectl, *flags])
+    for stream in (out, sys.stderr):
+        # Names of GPUs may have letters that a terminal's encoding lacks.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     with suppress(KeyboardInterrupt):
         while True:
             try:
                 found = _look(kubectl, arguments)
                 text, code = _OUTPUTS[arguments.output](found), EXIT_PARTIAL if found.problems else EXIT_OK
             except KubectlError as error:
-                text, code = f"kube-accel inspect: {error}\n", EXIT_FAILED
+                text, code = f"{line(f'kube-accel inspect: {error}')}\n", EXIT_FAILED
                 if arguments.watch is None:
                     sys.stderr.write(text)
                     return code
@@ -87,11 +91,14 @@ def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:
 
 
 def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
-    nodes, pods = kubectl.items("nodes"), kubectl.items("pods", "--all-namespaces")
+    odd: list[str] = []
+    nodes = kubectl.items("node", problems=odd)
+    pods = kubectl.items("pod", "--all-namespaces", problems=odd)
     paths = metrics_paths(pods, arguments.plugins_namespace) if arguments.used else {}
     away = not_ready(nodes)
     pages = at_once(kubectl.raw, {name: path for name, path in paths.items() if name not in away})
-    found = view(nodes, pods, *read_pages(pages, KubectlError), arguments.plugins_namespace)
+    used, problems = read_pages(pages, KubectlError)
+    found = view(nodes, pods, used, [*odd, *problems], arguments.plugins_namespace)
     if missing := absent(found, arguments.nodes):
         raise KubectlError(f"no node with GPUs is called {', '.join(missing)}")
     return narrowed(found, arguments.mode.value if arguments.mode is not None else "", arguments.nodes)

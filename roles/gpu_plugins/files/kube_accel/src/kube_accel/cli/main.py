@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from kube_accel.cli.inspect import add_arguments as add_inspect_arguments
-from kube_accel.model import Enforcement, Mode
+from kube_accel.model import Enforcement, Mode, OnAbuse
 from kube_accel.sharing import mig
 from kube_accel.sharing.delivery import Strategy
 
@@ -183,6 +183,13 @@ def _add_enforcement(group: argparse._ArgumentGroup) -> None:
         default=0,
         metavar="MIB",
         help="charged to a container for each of its processes on a GPU (default: 0)",
+    )
+    group.add_argument(
+        "--account-abuse",
+        type=OnAbuse,
+        choices=tuple(OnAbuse),
+        default=OnAbuse.DELETE,
+        help="what becomes of a pod that misuses its account of GPU memory again and again (default: delete)",
     )
     group.add_argument(
         "--quota-overrides", type=_namespaced, help="NAMESPACE/NAME of a ConfigMap with other limits for containers"

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Sequence
 from typing import Any
+
+from kube_accel.inspect.api_json import checked, of_each, read_object
 
 _TIMEOUT = 60.0
 
@@ -22,11 +23,15 @@ class Kubectl:
         """``command``: kubectl and the flags that choose the cluster."""
         self._command = tuple(command)
 
-    def items(self, *arguments: str) -> list[dict[str, Any]]:
-        """The objects that ``kubectl get`` lists. Raises KubectlError."""
+    def items(self, kind: str, *flags: str, problems: list[str]) -> list[dict[str, Any]]:
+        """The objects of a kind that ``kubectl get`` lists; ``problems`` gets those that cannot be read.
+
+        Raises KubectlError.
+        """
+        arguments = (f"{kind}s", *flags)
         text = self._run("get", *arguments, "--output=json")
         try:
-            return list(json.loads(text)["items"])
+            return list(of_each(kind, checked, read_object(text)["items"], problems))
         except (ValueError, LookupError, TypeError) as error:
             raise KubectlError(f"{' '.join(self._command)} get {' '.join(arguments)}: not a list: {error!r}") from error
 
@@ -37,7 +42,9 @@ class Kubectl:
     def _run(self, *arguments: str) -> str:
         command = (*self._command, *arguments)
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=_TIMEOUT, check=False
+            )
         except OSError as error:
             raise KubectlError(f"{command[0]} cannot be run: {error.strerror}; install it or give --kubectl") from error
         except subprocess.TimeoutExpired as error:
