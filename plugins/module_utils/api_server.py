@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any, Dict, Iterator, Tuple, Type
+from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, checked, of_each
+from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.exceptions import CoreException
 
@@ -33,7 +35,7 @@ class ApiServerError(Exception):
     """The API server was not reached, or refused; says so in one sentence. ``status`` is its HTTP status, 0 without."""
 
     def __init__(self, message: str, status: int = 0) -> None:
-        super().__init__(message)
+        super().__init__(line(message))
         self.status = status
 
 
@@ -42,6 +44,8 @@ def explained() -> Iterator[None]:
     """Raises ApiServerError instead of what the Kubernetes client and kubernetes.core raise."""
     try:
         yield
+    except ApiJsonError as error:
+        raise ApiServerError(f"the API server's answer cannot be read: {error}") from error
     except _EXPECTED as error:
         status, body = getattr(error, "status", None), getattr(error, "body", None)
         if status is None:
@@ -50,16 +54,20 @@ def explained() -> Iterator[None]:
         raise ApiServerError(f"the API server refused with status {status}: {text.strip()}", int(status)) from error
 
 
-def objects(client: K8SClient, kind: str, api_version: str = "v1", **selected: str) -> Iterator[Dict[str, Any]]:
+def objects(
+    client: K8SClient, kind: str, api_version: str = "v1", problems: Optional[List[str]] = None, **selected: str
+) -> Iterator[Dict[str, Any]]:
     """All objects of a kind, page by page; ``selected`` by ``namespace``, ``label_selector``, ``field_selector``.
 
-    To be used within ``explained``.
+    To be used within ``explained``. One that cannot be read ends the list, or is among the ``problems`` of those that
+    give some.
     """
     resource, following = client.resource(kind, api_version), None
     while True:
         more: Dict[str, str] = {"_continue": following} if following else {}
         page = client.get(resource, limit=_PAGE, **selected, **more).to_dict()
-        yield from page["items"]
+        items = page["items"]
+        yield from map(checked, items) if problems is None else of_each(kind.lower(), checked, items, problems)
         following = page["metadata"].get("continue")
         if not following:
             return

@@ -11,10 +11,12 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import CGPU_LABEL, MODE_LABEL
+from ansible_collections.accel.kubernetes.plugins.module_utils.reading import read_object
 
 Object = Mapping[str, Any]
 
@@ -26,6 +28,9 @@ ORIGINAL = "kube-accel.io/before-migration"
 """Annotation of a DaemonSet that is kept off marked nodes: what of it was changed."""
 DEPLOY = "nvidia.com/gpu.deploy.device-plugin"
 """Label by which NVIDIA's operator places its device plugin and MPS control daemon; it keeps a value that it finds."""
+
+_LONGEST_RECORD = 256 << 10
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 OURS = "kube-accel"
 """Name of our daemons' container."""
@@ -255,13 +260,24 @@ def labels_off(peer: Peer, node: Object, mode: str) -> Dict[str, Optional[str]]:
 
 
 def recorded(node: Object) -> Dict[str, Any]:
-    """What was kept of the node's plugin when it was taken off; empty where none was, or what is there is not ours."""
+    """What was kept of the node's plugin when it was taken off; empty where none was, or what is there is not ours.
+
+    Whoever may annotate the node must not have us write other labels than ``labels_off`` does.
+    """
     try:
-        record = json.loads(annotations_of(node).get(RECORD, "{}"))
+        record: Dict[str, Any] = read_object(annotations_of(node).get(RECORD, "{}"), _LONGEST_RECORD)
     except ValueError:
         return {}
-    fits = isinstance(record, dict) and record.get("from") in KINDS and isinstance(record.get("labels"), dict)
-    return record if fits else {}
+    labels = record.get("labels")
+    fits = isinstance(labels, dict) and all(
+        name in (DEPLOY, MODE_LABEL, CGPU_LABEL) and (value is None or _is_value(value))
+        for name, value in labels.items()
+    )
+    return record if fits and isinstance(record.get("from"), str) and record["from"] in KINDS else {}
+
+
+def _is_value(value: object) -> bool:
+    return isinstance(value, str) and _LABEL_VALUE.fullmatch(value) is not None
 
 
 def node_off(peer: Peer, node: Object, mode: str) -> Dict[str, Any]:
@@ -320,9 +336,9 @@ def restored(daemonset: Object) -> Dict[str, Any]:
     """The DaemonSet as it was before ``avoiding``; unchanged where it never was, or its memory is not ours."""
     changed = copy.deepcopy(dict(daemonset))
     try:
-        original = json.loads(annotations_of(daemonset)[ORIGINAL])
-        kept = {"affinity": original["affinity"], "updateStrategy": original["updateStrategy"]}
-    except (KeyError, TypeError, ValueError):
+        original = read_object(annotations_of(daemonset)[ORIGINAL], _LONGEST_RECORD)
+        kept = {key: original[key] for key in ("affinity", "updateStrategy")}
+    except (KeyError, ValueError):
         return changed
     del changed["metadata"]["annotations"][ORIGINAL]
     for holder, key in ((changed["spec"]["template"]["spec"], "affinity"), (changed["spec"], "updateStrategy")):
@@ -360,7 +376,7 @@ def removal(peer: Peer) -> List[str]:
         elif notes.get("meta.helm.sh/release-name"):
             release = notes["meta.helm.sh/release-name"]
             where = notes.get("meta.helm.sh/release-namespace", item["metadata"]["namespace"])
-            commands.append(f"helm uninstall {release} --namespace {where}")
+            commands.append(f"helm uninstall {shlex.quote(release)} --namespace {shlex.quote(where)}")
         else:
             namespace, name = item["metadata"]["namespace"], item["metadata"]["name"]
             commands.append(f"kubectl --namespace {namespace} delete daemonset {name}")

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_carry as carry
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_peers as peers
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_resources as resources
+from ansible_collections.accel.kubernetes.plugins.module_utils import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import (
     CGPU_LABEL,
     ENDED,
@@ -22,6 +23,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources i
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """Of a node: to be migrated, left in the middle of it, migrated, ours without ever having been another's, without any
 plugin, and one that nothing here knows."""
+_SENT = ("off", "forget", "back", "avoid", "restore")
+"""Of a node and of another plugin, the patches."""
 _CORDONED = "kube-accel.io/cordoned"
 _OURS: Mapping[str, str] = {
     "pgpu": "nvidia-device-plugin-ds",
@@ -42,6 +45,10 @@ _NOTE_HAMI = (
 _NOTE_EXTENDER = (
     "{} is a scheduler extender of another plugin: once no node has that plugin, take its entry out of "
     "kube-scheduler's configuration, then remove it"
+)
+_NOTE_RECORD = (
+    "annotation {annotation} of node {node} is none that this release writes, and the labels that the node had before "
+    "it was migrated are not known; run kubectl annotate node {node} {annotation}- and label the node yourself"
 )
 _NOTE_OPERATOR = (
     "NVIDIA's operator goes on running its driver, toolkit, feature discovery and DCGM; its validator asks for "
@@ -300,9 +307,24 @@ def _notes(cluster: Cluster, found: Sequence[Peer]) -> List[str]:
     for deployment in cluster.deployments:
         if deployment["metadata"]["name"].startswith(_EXTENDERS):
             notes.append(_NOTE_EXTENDER.format(peers.full_name(deployment)))
+    notes += [
+        _NOTE_RECORD.format(node=node["metadata"]["name"], annotation=peers.RECORD)
+        for node in cluster.nodes
+        if peers.RECORD in peers.annotations_of(node) and not peers.recorded(node)
+    ]
     if any(peer.kind.name == "gpu-operator" for peer in found):
         notes.append(_NOTE_OPERATOR)
     return notes
+
+
+def shown(document: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the plan with harmless texts. What is sent to the API server stays to the letter."""
+
+    def part(entry: Mapping[str, Any]) -> Dict[str, Any]:
+        return {key: value if key in _SENT else printable.document(value) for key, value in entry.items()}
+
+    nodes = {name: part(node) for name, node in document["nodes"].items()}
+    return {**printable.document(dict(document)), "nodes": nodes, "peers": list(map(part, document["peers"]))}
 
 
 def table(document: Mapping[str, Any]) -> List[str]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import json
 import os
 import ssl
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Callable, Dict, Mapping
 from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import Watch
 
@@ -87,7 +87,7 @@ def renewed(host: Host, lease: Lease) -> str:
             connection.close()
         if answer.status != 200:
             raise LeaseError(f"{server['server']} answers with status {answer.status} for the Lease {lease.name}")
-        spec: Dict[str, Any] = json.loads(body).get("spec") or {}
+        spec: Dict[str, Any] = read_object(body).get("spec") or {}
         return str(spec.get("renewTime") or "") if spec.get("holderIdentity") else ""
     except (OSError, http.client.HTTPException, ValueError, KeyError, yaml_text.YamlError) as error:
         raise LeaseError(f"the Lease {lease.name} cannot be read with {lease.kubeconfig}: {error}") from error

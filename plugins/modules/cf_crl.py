@@ -155,7 +155,7 @@ import contextlib
 import copy
 from typing import Any, Dict, List, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions
+from ansible_collections.accel.kubernetes.plugins.module_utils import printable, resource_definitions
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
@@ -273,8 +273,8 @@ def main() -> None:
         module.fail_json(msg=f"{error}; {done}", written=written)
     for name, key in offered.items():
         module.warn(
-            f"ConfigMap {resource_definitions.NAMESPACE}/{name} defines {key} too, so that a form asks for it twice; "
-            "remove it with state=absent and its custom_name, or with kubectl"
+            f"ConfigMap {resource_definitions.NAMESPACE}/{name} defines {printable.line(key, 128)} too, so that a form "
+            "asks for it twice; remove it with state=absent and its custom_name, or with kubectl"
         )
     module.exit_json(
         changed=bool(steps),

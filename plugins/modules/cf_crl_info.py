@@ -66,7 +66,7 @@ problems:
 import copy
 from dataclasses import asdict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions
+from ansible_collections.accel.kubernetes.plugins.module_utils import printable, resource_definitions
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
@@ -94,8 +94,8 @@ def main() -> None:
     problems = {item["metadata"]["name"]: resource_definitions.problems_of(item) for item in items}
     module.exit_json(
         changed=False,
-        definitions=[asdict(resource_definitions.definition_of(item)) for item in items],
-        problems={name: wrong for name, wrong in problems.items() if wrong},
+        definitions=[printable.document(asdict(resource_definitions.definition_of(item))) for item in items],
+        problems={name: printable.lines(wrong) for name, wrong in problems.items() if wrong},
     )
 
 

@@ -235,7 +235,12 @@ import copy
 from dataclasses import asdict
 from typing import Any, Dict, Iterator, List, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import cuda_compat, cuda_needs, cuda_tables
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    cuda_compat,
+    cuda_needs,
+    cuda_tables,
+    printable,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Machine, Needs, version_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_errors import explain
@@ -394,12 +399,9 @@ def main() -> None:
     except (ApiServerError, RegistryError, ImageError) as error:
         module.fail_json(msg=str(error))
     worst = max(checks, key=lambda check: cuda_compat.VERDICTS.index(check["verdict"]), default=NOTHING)
-    module.exit_json(
-        changed=False,
-        checks=checks,
-        errors=explained_errors(module.params["errors"] or []),
-        **{key: worst[key] for key in NOTHING},
-    )
+    # An image's labels and variables are quoted.
+    told = printable.document({"checks": checks, **{key: worst[key] for key in NOTHING}})
+    module.exit_json(changed=False, errors=explained_errors(module.params["errors"] or []), **told)
 
 
 VERSIONS = ("cuda_version", "compat_version", "virtualization_version")

@@ -100,7 +100,7 @@ table:
 import copy
 from typing import Any, Dict, List
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan, printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NAMESPACE
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_carry import configuration_map
@@ -142,6 +142,8 @@ def parsed(text: str) -> object:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def main() -> None:
@@ -166,7 +168,9 @@ def main() -> None:
     except ApiServerError as error:
         module.fail_json(msg=str(error))
     document = migration_plan.plan(found, wanted, terms, parsed)
-    module.exit_json(changed=False, migration=document, table=migration_plan.table(document))
+    module.exit_json(
+        changed=False, migration=migration_plan.shown(document), table=printable.lines(migration_plan.table(document))
+    )
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ import contextlib
 import copy
 from typing import Any, Dict
 
+from ansible_collections.accel.kubernetes.plugins.module_utils import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
@@ -95,8 +96,9 @@ def main() -> None:
                 nodes.status.patch(name=name, body=patch, content_type="application/strategic-merge-patch+json")
     except ApiServerError as error:
         module.fail_json(msg=str(error))
+    shown = printable.document(condition)
     module.exit_json(
-        changed=bool(condition), condition=condition, diff={"before": condition, "after": {}, "before_header": name}
+        changed=bool(condition), condition=shown, diff={"before": shown, "after": {}, "before_header": name}
     )
 
 

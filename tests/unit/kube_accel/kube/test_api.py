@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -120,7 +121,31 @@ def test_a_node_is_read_and_its_labels_and_annotations_are_patched_at_once(
     assert client.node("node-1") == {"metadata": {"labels": {"b": "2"}}}
 
 
-def test_a_node_that_is_no_object_is_an_error(client: ApiClient, server: ApiServer) -> None:
-    server.node = []  # type: ignore[assignment]
-    with pytest.raises(ApiRefusedError, match="no object"):
+@pytest.mark.parametrize("node", [[], {"metadata": []}, {"metadata": {"name": "n", "labels": {"a": 1}}}])
+def test_a_node_that_is_no_object_is_an_error(client: ApiClient, server: ApiServer, node: Any) -> None:
+    server.node = node
+    with pytest.raises(ApiRefusedError, match="its answer is no node"):
         client.node("n")
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b'{"a":' * 100_000, b'{"a": NaN}', b'{"metadata": 1}', b'{"a": 1e999}']
+)
+def test_an_answer_that_no_api_server_gives_is_an_api_error(
+    server: ApiServer, account: Path, client: ApiClient, body: bytes
+) -> None:
+    server.status, server.reply = 200, body
+    asking = KubeClient(client.url, Credentials(account / "ca.crt", account / "token"))
+    with pytest.raises(ApiUnreachableError, match="the API server's answer"):
+        asking.post("/api/v1/namespaces/n/events", {})
+    server.status = 500
+    with pytest.raises(ApiRefusedError):
+        asking.post("/api/v1/namespaces/n/events", {})
+
+
+def test_words_of_an_api_server_are_one_harmless_line(client: ApiClient, server: ApiServer) -> None:
+    server.status, server.reply = 403, {"message": "\x1b[2J\x9b31m\u202eno\n" + "x" * 100_000}
+    with pytest.raises(ApiRefusedError) as caught:
+        client.annotate_node("n", {})
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 1100

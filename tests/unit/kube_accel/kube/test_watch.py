@@ -81,6 +81,82 @@ class Kept:
         self.lost.append(key)
 
 
+class Picky(Kept):
+    """Does not look at what it takes."""
+
+    def keep(self, item: dict[str, Any]) -> str | None:
+        sum(item["spec"]["counts"])
+        return super().keep(item)
+
+
+class Told(Pages):
+    """Then a watch that tells of these objects."""
+
+    events: tuple[Any, ...] = ()
+
+    @contextmanager
+    def lines(self, *_: object) -> Iterator[Iterator[bytes]]:
+        def told() -> Iterator[bytes]:
+            for event in self.events:
+                yield json.dumps(event).encode()
+            self.stop.set()
+
+        yield told()
+
+
+def named(name: Any, counts: Any = (), **others: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": "8", **others}, "spec": {"counts": counts}}
+
+
+ODD = [
+    named("wanted", 7),
+    named("wanted", ["x"]),
+    named("wanted", labels=["a"]),
+    named("wanted", annotations={"a": 1}),
+    named("wanted") | {"spec": None},
+    named("wanted") | {"spec": []},
+    named("wanted", uid={}),
+]
+NAMELESS = [None, 7, "x", [], {}, {"metadata": []}, named(["a"])]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("odd", ODD + NAMELESS, ids=ascii)
+def test_an_odd_object_costs_itself_alone(odd: Any, caplog: pytest.LogCaptureFixture) -> None:
+    listed = {"metadata": {"resourceVersion": "7"}, "items": [named("a"), odd, named("b")]}
+    told = Told(json.dumps(listed, separators=(",", ":")).encode())
+    modified = [{"type": "MODIFIED", "object": odd}] * (odd in ODD)
+    told.events = (*modified, {"type": "ADDED", "object": named("c")})
+    sink = Picky()
+    watch = Watch(cast(KubeClient, told), Watched("/api/v1/nodes"), sink)
+    watch.run(told.stop)
+    assert sink.offered == ["a", "b", "c"]
+    # What was known of it stays, where a name says what that is.
+    assert sorted(sink.lost) == (["gone"] if odd in ODD else ["gone", "wanted"])
+    assert watch.synced.is_set()
+    assert watch.failing() is None
+    assert "passed over" in caplog.text
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"metadata":{},"items":[' + b"[" * 100_000,
+        b'{"metadata":{},"items":[{"metadata":{"name":"a","generation":NaN}}]}',
+        b'{"metadata":{},"items":[{"metadata":{"generation":1' + b"0" * 5000 + b"}}]}",
+        b'{"metadata":[],"items":[]}',
+        b'{"metadata":{},"items":7}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+    ids=lambda body: ascii(body[:40]),
+)
+def test_what_is_no_json_is_an_api_error(body: bytes) -> None:
+    with pytest.raises(ApiUnreachableError):
+        list(page(body)[1])
+
+
 def written(metadata: dict[str, str], *names: str) -> bytes:
     items = [{"metadata": {"name": name}} for name in names]
     return json.dumps({"metadata": metadata, "items": items}, separators=(",", ":")).encode()

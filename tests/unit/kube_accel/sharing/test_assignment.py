@@ -65,6 +65,7 @@ def test_later_versions_may_add_keys() -> None:
     assert decode(with_share(extra=1)).containers["main"] == (Share("GPU-a", 1, 1),)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "text",
     [
@@ -122,6 +123,7 @@ near_documents = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.attack
 @given(st.text() | near_documents.map(json.dumps))
 def test_no_text_does_worse(text: str) -> None:
     try:

@@ -162,6 +162,7 @@ def with_gpu(**changed: object) -> dict[str, Any]:
     return DOCUMENT | {"gpus": [DOCUMENT["gpus"][0] | changed], "links": []}
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     "document",
     [

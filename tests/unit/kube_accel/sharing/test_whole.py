@@ -2,6 +2,8 @@
 import re
 from typing import Any
 
+import pytest
+
 from kube_accel.sharing.delivery import Delivery, Grant, Strategy
 from kube_accel.sharing.whole import grant, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
@@ -40,12 +42,21 @@ QUALIFIED = (f"kube-accel.io/gpu={uuid(0)}", f"kube-accel.io/gpu={uuid(1)}")
 def test_each_strategy_tells_it_in_its_own_way_and_no_other() -> None:
     assert given(Strategy.ENVVAR) == Grant({"NVIDIA_VISIBLE_DEVICES": f"{uuid(0)},{uuid(1)}"}, ())
     mounts = {f"{VISIBLE}/{uuid(gpu)}": "/dev/null" for gpu in (0, 1)}
-    assert given(Strategy.VOLUME_MOUNTS) == Grant({"NVIDIA_VISIBLE_DEVICES": VISIBLE}, (), mounts)
+    assert given(Strategy.VOLUME_MOUNTS) == Grant({"NVIDIA_VISIBLE_DEVICES": VISIBLE}, (), read_only_mounts=mounts)
     assert given(Strategy.CDI_CRI) == Grant({}, (), cdi_devices=QUALIFIED)
     annotations = {f"cdi.k8s.io/kube-accel_{uuid(0)}": ",".join(QUALIFIED)}
     assert given(Strategy.CDI_ANNOTATIONS) == Grant({}, (), annotations=annotations)
     prefixed = given(Strategy.CDI_ANNOTATIONS, annotation_prefix="example.com/").annotations
     assert prefixed == {f"example.com/kube-accel_{uuid(0)}": ",".join(QUALIFIED)}
+
+
+@pytest.mark.attack
+def test_the_null_device_of_the_host_is_mounted_read_only() -> None:
+    """A tenant whose uid is 0 owns it, and would change its mode for the whole host."""
+    for channels in ((), (0, 1)):
+        got = given(Strategy.VOLUME_MOUNTS, imex_channels=channels)
+        assert not got.mounts
+        assert set(got.read_only_mounts.values()) == {"/dev/null"}
 
 
 def test_the_key_of_an_annotation_is_one_that_runtimes_take() -> None:
@@ -57,7 +68,7 @@ def test_the_key_of_an_annotation_is_one_that_runtimes_take() -> None:
 
 def test_indices_name_the_gpus_where_that_was_asked_for() -> None:
     assert given(Strategy.ENVVAR, by_index=True).environment == {"NVIDIA_VISIBLE_DEVICES": "0,1"}
-    assert set(given(Strategy.VOLUME_MOUNTS, by_index=True).mounts) == {f"{VISIBLE}/0", f"{VISIBLE}/1"}
+    assert set(given(Strategy.VOLUME_MOUNTS, by_index=True).read_only_mounts) == {f"{VISIBLE}/0", f"{VISIBLE}/1"}
     assert given(Strategy.CDI_CRI, by_index=True).cdi_devices == QUALIFIED
 
 
@@ -65,5 +76,5 @@ def test_the_runtime_is_told_of_what_else_is_wanted() -> None:
     found = given(Strategy.ENVVAR, gdrcopy=True, gds=True, mofed=True, imex_channels=(0,)).environment
     extras = {f"NVIDIA_{name}": "enabled" for name in ("GDRCOPY", "GDS", "MOFED")}
     assert found.items() > (extras | {"NVIDIA_IMEX_CHANNELS": "0"}).items()
-    assert f"{VISIBLE}/imex/0" in given(Strategy.VOLUME_MOUNTS, imex_channels=(0,)).mounts
+    assert f"{VISIBLE}/imex/0" in given(Strategy.VOLUME_MOUNTS, imex_channels=(0,)).read_only_mounts
     assert given(Strategy.CDI_CRI, gds=True).environment == {}

@@ -7,12 +7,16 @@ import json
 import os
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import urllib3
+
+from kube_accel.inspect.api_json import ApiJsonError, checked, read_object
+from kube_accel.inspect.printable import line
 
 _TIMEOUT = urllib3.Timeout(connect=5, read=10)
 
@@ -59,12 +63,9 @@ class ApiClient:
         """A node as the API server has it. Raises ApiError."""
         data = self._send("GET", _node(name))
         try:
-            found = json.loads(data)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise ApiRefusedError(200, "its answer is no object")
-        return found
+            return checked(read_object(data))
+        except ApiJsonError as error:
+            raise ApiRefusedError(200, f"its answer is no node: {error}") from error
 
     def patch_node_status(self, name: str, status: Mapping[str, object]) -> None:
         """Merge into a node's status; lists as its keys have it, so that others' conditions stay.
@@ -116,14 +117,12 @@ def _node(name: str) -> str:
 
 
 def status_message(body: bytes) -> str:
-    """The sentence of a ``metav1.Status``, or the start of whatever came instead."""
-    try:
-        status = json.loads(body)
-    except ValueError:
-        status = None
-    if isinstance(status, dict) and isinstance(status.get("message"), str):
-        return str(status["message"])
-    return body[:200].decode(errors="replace")
+    """The sentence of a ``metav1.Status``, or the start of whatever came instead, as one harmless line."""
+    with suppress(ApiJsonError):
+        message = read_object(body).get("message")
+        if isinstance(message, str):
+            return line(message)
+    return line(body[:200].decode(errors="replace"))
 
 
 def in_cluster(service_account_dir: Path, environment: Mapping[str, str] = os.environ) -> ApiClient | None:

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
+from kube_accel.inspect.api_json import ApiJsonError, read_object
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError, status_message, trusting
 
 JSON: Final = "application/json"
@@ -154,9 +155,9 @@ class KubeClient:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(body)
-    except ValueError as error:
-        raise ApiUnreachableError(f"the API server's answer is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ApiUnreachableError("the API server's answer is not an object")
+        document = read_object(body)
+    except ApiJsonError as error:
+        raise ApiUnreachableError(f"the API server's answer is {error}") from error
+    if not isinstance(document.get("metadata") or {}, dict):
+        raise ApiUnreachableError("the API server's answer has metadata that is no JSON object")
     return document

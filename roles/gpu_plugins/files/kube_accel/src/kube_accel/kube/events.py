@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kube_accel.inspect.printable import line
+
 if TYPE_CHECKING:
     from kube_accel.kube.client import KubeClient
 
@@ -29,7 +31,7 @@ def body(about: dict[str, str], kind: str, reason: str, message: str, host: str)
         "involvedObject": {"apiVersion": "v1", **about},
         "type": kind,
         "reason": reason,
-        "message": message[:_LONGEST],
+        "message": line(message, _LONGEST),
         "firstTimestamp": now,
         "lastTimestamp": now,
         "count": 1,

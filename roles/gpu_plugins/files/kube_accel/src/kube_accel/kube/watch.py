@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from kube_accel.inspect.api_json import ODD, ApiJsonError, checked, named, read_at, read_object
+from kube_accel.inspect.printable import line
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.kube.client import JSON, KubeClient
 
@@ -159,17 +160,19 @@ class Watch:
             for number, item in enumerate(items):
                 if not number % _BURST:
                     self._pause()
-                key = self._sink.keep(item)
-                if key is not None:
-                    keys.add(key)
+                found = before & _identities(item)
+                with passing_over(item, self._watched.path):
+                    key = self._sink.keep(checked(item))
+                    found = set() if key is None else {key}
+                keys |= found
             if not metadata.get("continue"):
                 break
-            query["continue"] = metadata["continue"]
+            query["continue"] = str(metadata["continue"])
         else:
             return
         for key in before - keys:
             self._sink.lose(key)
-        self._version = metadata.get("resourceVersion") or "0"
+        self._version = str(metadata.get("resourceVersion") or "0")
         self.lists += 1
         self.list_seconds = self._clock() - begin
         self._heard()
@@ -201,10 +204,10 @@ class Watch:
         try:
             with self._client.lines(self._watched.path, query, _SILENCE, accept) as lines:
                 self._heard()
-                for line in lines:
+                for text in lines:
                     if stop.is_set():
                         return
-                    self._event(line)
+                    self._event(text)
         except ApiRefusedError as error:
             if error.status == _GONE:
                 raise _GoneError from error
@@ -213,57 +216,82 @@ class Watch:
             # A server that ends every watch at once must not be asked in a loop.
             stop.wait(_BACK_OFF[0])
 
-    def _event(self, line: bytes) -> None:
+    def _event(self, text: bytes) -> None:
         interesting = self._watched.interesting
-        if not line or (interesting and not interesting.search(line) and not _NOT_AN_OBJECT.search(line, 0, 64)):
+        if not text or (interesting and not interesting.search(text) and not _NOT_AN_OBJECT.search(text, 0, 64)):
             return
         self._pause()
         try:
-            event = json.loads(line)
+            event = read_object(text)
             kind, item = event["type"], event["object"]
             if kind == "ERROR":
                 if item.get("code") == _GONE:
                     raise _GoneError
                 raise ApiRefusedError(int(item.get("code") or 500), str(item.get("message")))
-            if kind == "DELETED":
-                self._sink.drop(item)
-            elif kind != "BOOKMARK":
-                self._sink.keep(item)
-            self._version = item["metadata"]["resourceVersion"]
+            version = item["metadata"]["resourceVersion"]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ApiUnreachableError(f"not a watch event: {error!r}") from error
+        with passing_over(item, self._watched.path):
+            if kind == "DELETED":
+                self._sink.drop(checked(item))
+            elif kind != "BOOKMARK":
+                self._sink.keep(checked(item))
+        self._version = str(version)
 
 
-def page(body: bytes) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
+@contextmanager
+def passing_over(item: object, path: str) -> Iterator[None]:
+    """Have an object that cannot be read cost itself alone: what was known of it stays, and the log names it."""
+    try:
+        yield
+    except ODD as error:
+        extra = {"path": path, "object": named(item), "reason": line(repr(error))}
+        _log.warning("an object cannot be read, and is passed over", extra=extra)
+
+
+def _identities(item: object) -> set[str]:
+    """The keys that a sink may have an object by."""
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    found = (metadata.get(key) for key in ("uid", "name")) if isinstance(metadata, dict) else ()
+    return {key for key in found if isinstance(key, str)}
+
+
+def page(body: bytes) -> tuple[dict[str, Any], Iterator[Any]]:
     """The metadata of a list and its items, parsed one at a time: other threads get their turn in between.
 
     Raises ApiUnreachableError for what is not a list of the API server.
     """
-    text = body.decode()
+    text = body.decode(errors="replace")
     head, found, _ = text.partition('"items":[')
     if found:
         # The API server writes a list's metadata before its items.
         with suppress(ValueError, LookupError):
-            return json.loads(head.rstrip(", \n") + "}")["metadata"], _items(text, len(head) + len(found))
+            return _metadata(read_object(head.rstrip(", \n") + "}")), _items(text, len(head) + len(found))
     try:
-        document = json.loads(text)
-        return document["metadata"], iter(document["items"] or ())
+        document = read_object(text)
+        return _metadata(document), iter(document["items"] or ())
     except (ValueError, LookupError, TypeError) as error:
         raise ApiUnreachableError(f"not a list: {error!r}") from error
 
 
+def _metadata(document: dict[str, Any]) -> dict[str, Any]:
+    found = document["metadata"]
+    if not isinstance(found, dict):
+        raise ApiJsonError("metadata is no JSON object")
+    return found
+
+
 _WHITE = re.compile(r"[\s,]*")
-_decode = json.JSONDecoder().raw_decode
 
 
-def _items(text: str, position: int) -> Iterator[dict[str, Any]]:
+def _items(text: str, position: int) -> Iterator[Any]:
     while True:
         match = _WHITE.match(text, position)
         position = match.end() if match else position
         if text[position : position + 1] == "]":
             return
         try:
-            item, position = _decode(text, position)
-        except ValueError as error:
+            item, position = read_at(text, position)
+        except ApiJsonError as error:
             raise ApiUnreachableError(f"not a list: {error}") from error
         yield item

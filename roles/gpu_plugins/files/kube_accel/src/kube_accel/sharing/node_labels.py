@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from kube_accel.model import Gpu, Inventory, Mode
 from kube_accel.sharing import mig
+from kube_accel.sharing.reading import read_owned_labels
 from kube_accel.sharing.whole import RESOURCE, Part
 
 PREFIX = "nvidia.com/"
@@ -198,7 +199,7 @@ def plan(labels: Mapping[str, str], annotations: Mapping[str, str], wanted: Mapp
         if changed or not stamped:
             changed[TIMESTAMP] = str(seconds)
         mine[TIMESTAMP] = ""
-    gone = owned - mine.keys() - kept
+    gone = set(read_owned_labels(annotations.get(OWNED))) - mine.keys() - kept
     changed |= dict.fromkeys(sorted(gone & labels.keys()))
     text = ",".join(sorted(mine))
     noted: dict[str, str | None] = {} if text == annotations.get(OWNED, "") else {OWNED: text or None}

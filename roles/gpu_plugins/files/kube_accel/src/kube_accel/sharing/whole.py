@@ -91,7 +91,8 @@ def grant(
     return Grant(
         environment=environment,
         device_nodes=tuple(name for name in nodes if node_exists(name)),
-        mounts=mounts,
+        # It is the host's: a tenant who is root by uid would change its mode for all.
+        read_only_mounts=mounts,
         annotations=annotations,
         cdi_devices=cdi if Strategy.CDI_CRI in delivery.strategies else (),
     )
