@@ -24,6 +24,7 @@ import trustme
 
 from bench.api_stub import HttpsServer, Size, Stub, node_name, pod
 from cluster.control_plane import free_port
+from kube_accel.extender.service import Layout
 from unit.kube_accel.extender.world import Api, taken
 from waiting import wait
 
@@ -31,8 +32,13 @@ from waiting import wait
 class Scheduler:
     """What kube-scheduler asks, over a kept connection. One thread at a time."""
 
-    def __init__(self, port: int, context: ssl.SSLContext) -> None:
-        self._connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=30)
+    def __init__(self, port: int, context: ssl.SSLContext | None, timeout: float = 30) -> None:
+        """Without a ``context`` there is no TLS. ``timeout`` in seconds."""
+        self._connection = (
+            http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+            if context is None
+            else http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=timeout)
+        )
 
     def close(self) -> None:
         """The next call connects again."""
@@ -122,9 +128,12 @@ class Outside:
             context.load_cert_chain(self.root / f"{certificate}.pem")
         return context
 
-    def create(self, name: str, limits: dict[str, str], annotations: dict[str, str] | None = None) -> dict[str, Any]:
-        """A pod that waits."""
+    def create(
+        self, name: str, limits: dict[str, str], annotations: dict[str, str] | None = None, **spec: Any
+    ) -> dict[str, Any]:
+        """A pod that waits; ``spec`` has further fields of it."""
         item = pod(name, f"uid-{name}", limits, annotations=annotations)
+        item["spec"] |= spec
         self.stub.create(item)
         return item
 
@@ -162,17 +171,26 @@ class Outside:
         return path
 
     @contextmanager
-    def extender(self, port: int | None = None, name: str = "extender", dies: bool = False) -> Iterator[Running]:
+    def extender(
+        self,
+        port: int | None = None,
+        name: str = "extender",
+        dies: bool = False,
+        layout: Layout = Layout.LOCAL,
+        flags: tuple[str, ...] = (),
+    ) -> Iterator[Running]:
         """The shipped command, ready. It must still run at the end, unless the test is what it ``dies`` of."""
         port = port or free_port()
         kubeconfig = self._kubeconfig()
         command = [str(Path(sys.executable).with_name("kube-accel")), "extender", f"--listen=127.0.0.1:{port}"]
-        command += [f"--tls-cert={self.root}/server.pem", f"--tls-key={self.root}/server.pem"]
-        command += [f"--client-ca={self.root}/ca.crt", f"--kubeconfig={kubeconfig}"]
+        command += [f"--kubeconfig={kubeconfig}", f"--layout={layout.value}", *flags]
+        if layout is Layout.LOCAL:
+            command += [f"--tls-cert={self.root}/server.pem", f"--tls-key={self.root}/server.pem"]
+            command += [f"--client-ca={self.root}/ca.crt"]
         with (self.root / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            running = Running(self, port, process)
+            running = Running(self, port, process, layout)
             wait(running.ready, f"{name} ready")
             yield running
             assert dies or process.poll() is None, (self.root / f"{name}.log").read_text()[-3000:]
@@ -188,10 +206,11 @@ class Running:
     outside: Outside
     port: int
     process: subprocess.Popen[bytes]
+    layout: Layout = Layout.LOCAL
 
     def scheduler(self, certificate: str = "client", ca: str = "ca.crt") -> Scheduler:
         """A client of it."""
-        return Scheduler(self.port, self.outside.client(certificate, ca))
+        return Scheduler(self.port, self.outside.client(certificate, ca) if self.layout is Layout.LOCAL else None)
 
     def get(self, path: str) -> tuple[int, str]:
         """A page for anyone."""

@@ -397,6 +397,7 @@ def test_an_assignment_of_another_node_is_not_this_pods(extender: Extender, api:
     assert taken(Api(pods={"p": api.pods["p"]})).keys() == {uuid("a", 1 - gpu)}
 
 
+@pytest.mark.attack
 def test_a_tenant_who_rewrites_the_assignment_gains_nothing(extender: Extender, api: Api) -> None:
     extender.bind(_seen(extender, api, "p", 60), "a")
     extender.listen()
@@ -454,6 +455,7 @@ def test_victims_are_found_where_kube_scheduler_sees_no_need_for_any(extender: E
     assert victims(100).keys() == {"a", "b"}
 
 
+@pytest.mark.attack
 def test_nothing_is_answered_without_a_client_certificate(extender: Extender) -> None:
     for verb in ("predicates", "priorities", "preemption", "bind"):
         assert "client certificate" in extender.call(verb, {}, status=403, known=False)

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kube_accel.extender import heap, server
+from kube_accel.extender import heap
+from kube_accel.extender import traffic as traffic_module
 from kube_accel.extender.heap import Heap
-from kube_accel.extender.server import Traffic
+from kube_accel.extender.traffic import Traffic
 
 
 def passes(traffic: Traffic) -> threading.Event:
@@ -22,7 +23,7 @@ def passes(traffic: Traffic) -> threading.Event:
 
 
 def test_requests_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "_COURTESY_SECONDS", 60)
+    monkeypatch.setattr(traffic_module, "_COURTESY_SECONDS", 60)
     traffic = Traffic()
     assert passes(traffic).wait(10)
     with traffic.request(), traffic.request():

@@ -18,13 +18,15 @@ from kube_accel.extender.decide import Decider, Verdicts
 from kube_accel.extender.metrics import Metrics
 from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.quota import Quotas
-from kube_accel.extender.server import Request
 from kube_accel.extender.service import VERBS, Layout, Service
 from kube_accel.extender.tenure import NotOursError, Tenure
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.model import Gpu, GpuHealth, Inventory, Mode
 from kube_accel.sharing import assignment, inventory_annotation
 from kube_accel.sharing.inventory_annotation import Holding, NodeInventory
+from kube_accel.web.head import Head
+from kube_accel.web.pages import Pages
+from kube_accel.web.site import Request, Response
 from unit.kube_accel.plugin.fakes import HEALTHY, inventory
 
 GIB = 1 << 30
@@ -254,7 +256,7 @@ class Extender:
             self.tenure,
             self.quotas.limits,
             metrics,
-            {},
+            Pages({}, {}),
             self.clock,
         )
         self._position = 0
@@ -272,7 +274,11 @@ class Extender:
 
     def call(self, verb: str, body: object, status: int = 200, known: bool = True) -> Any:
         """What kube-scheduler would get."""
-        response = self.service.handle(Request("POST", f"/scheduler/{verb}", json.dumps(body).encode(), known))
+        path, text = f"/scheduler/{verb}", json.dumps(body).encode()
+        admitted = self.service.admit(Head("POST", path, len(text), True), known)
+        response = (
+            admitted if isinstance(admitted, Response) else self.service.handle(Request("POST", path, text, known))
+        )
         if response.afterwards is not None:
             response.afterwards()
         assert response.status == status, response.body

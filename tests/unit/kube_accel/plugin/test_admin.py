@@ -5,12 +5,16 @@ import json
 import socket
 import stat
 import threading
+import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kube_accel.plugin import admin
 from kube_accel.plugin.admin import AdminError, AdminServer, call
 
 
@@ -57,7 +61,10 @@ def test_without_a_daemon_the_error_names_the_socket(tmp_path: Path) -> None:
         call(tmp_path, "greet", 5)
 
 
-@pytest.mark.parametrize("garbage", [b"", b"\n", b"[]\n", b'"x"\n', b"\xff\n", b'{"command": []}\n', b"x" * 10000])
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "garbage", [b"", b"\n", b"[]\n", b'"x"\n', b"\xff\n", b'{"command": []}\n', b"x" * 10000, b"[" * 4096]
+)
 def test_garbage_does_not_end_the_server(state_dir: Path, garbage: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(state_dir / "admin.sock"))
@@ -66,3 +73,19 @@ def test_garbage_does_not_end_the_server(state_dir: Path, garbage: bytes) -> Non
         answer = client.makefile().readline()
         assert not answer or "commands are" in json.loads(answer)["error"]
     assert call(state_dir, "greet", 5, name="again")
+
+
+@pytest.mark.attack
+def test_a_client_that_never_ends_its_line_does_not_keep_others_out(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "_CLIENT_TIMEOUT", 0.3)
+    with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor(1) as pool:
+        client.connect(str(state_dir / "admin.sock"))
+        client.sendall(b"x")
+        answer = pool.submit(call, state_dir, "greet", 60, name="other")
+        with suppress(ConnectionError):
+            while not answer.done():
+                client.sendall(b"x")
+                time.sleep(0.05)  # as slow as this client is
+        assert answer.result() == {"greeting": "hello other"}

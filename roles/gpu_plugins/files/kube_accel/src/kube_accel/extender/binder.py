@@ -124,7 +124,7 @@ class Binder:
         except NotOursError as error:
             return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}")
         self._sent[pod.uid] = version  # first: what is kept ends otherwise if we are stopped before it is sent
-        chosen = self.reserve(pod, request, asked.node)
+        chosen = self.reserve(pod, request, asked.node, self._clock() + RESERVED_SECONDS)
         if isinstance(chosen, str):
             self._sent.pop(pod.uid, None)
             return Bound(Outcome.REFUSED, chosen)
@@ -172,14 +172,14 @@ class Binder:
         self._cluster.keep_pod(item)
         return item
 
-    def reserve(self, pod: Pod, request: PodRequest, name: str) -> Reservation | str:
+    def reserve(self, pod: Pod, request: PodRequest, name: str, expires: float) -> Reservation | str:
         """Keep GPUs of a node for a pod, instead of what was kept for it before; or why there are none."""
         self._cluster.release(pod.uid)
         # What a namespace has and what it gets must not be decided for two of its pods at once.
         with self._cluster.node(name) as node, self._quotas.deciding(pod.namespace):
-            return self._choose(pod, request, node)
+            return self._choose(pod, request, node, expires)
 
-    def _choose(self, pod: Pod, request: PodRequest, node: Node) -> Reservation | str:
+    def _choose(self, pod: Pod, request: PodRequest, node: Node, expires: float) -> Reservation | str:
         if pod.node:
             return f"pod {pod.namespace}/{pod.name} is bound to {pod.node} by now"
         excluded = self._quotas.excluded(pod, request, node)
@@ -187,7 +187,6 @@ class Binder:
         if isinstance(found, Refusal):
             return f"{node.name}: {found.reason}"
         assignment, view = found
-        expires = self._clock() + RESERVED_SECONDS
         if view.node.leaves(request):
             reservation = Reservation(pod, (), {}, expires, assignment, view)
             self._cluster.reserve(node, reservation)

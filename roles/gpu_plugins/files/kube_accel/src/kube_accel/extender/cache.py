@@ -221,6 +221,7 @@ class Cluster:
                 self._news.notify_all()
         elif not known.node:
             known.request, known.refused = pod.request, pod.refused
+            self._let_go(known, pod.schedulable)
         self._nominate(known, nominated_node(item))
         if not pod.node:
             self._know(known, item)
@@ -236,6 +237,12 @@ class Cluster:
         version = (item.get("metadata") or {}).get("resourceVersion")
         if isinstance(version, str) and version != pod.version[0]:
             pod.version = version, self.moment()
+
+    def _let_go(self, pod: Pod, schedulable: bool) -> None:
+        if pod.schedulable is not schedulable:
+            with self._news:
+                pod.schedulable = schedulable
+                self._news.notify_all()
 
     def meet(self, pod: Pod, item: Mapping[str, Any]) -> Pod:
         """A pod that kube-scheduler asks about, as we know it from now on. The watch may not have told of it yet."""
@@ -315,11 +322,17 @@ class Cluster:
         with self._news:
             return self._news.wait_for(gone, timeout)
 
-    def known(self, uid: str, timeout: float) -> Pod | None:
-        """A pod that the API server has told of, or tells of at the latest ``timeout`` seconds from now."""
+    def waiting(self, uid: str, timeout: float) -> Pod | None:
+        """A pod that waits for kube-scheduler, as the API server has told or tells within ``timeout`` seconds."""
+
+        def settled() -> bool:
+            pod = self.pods.get(uid)
+            return uid in self._gone if pod is None else bool(pod.schedulable or pod.node)
+
         with self._news:
-            self._news.wait_for(lambda: uid in self.pods or uid in self._gone, timeout)
-        return self.pods.get(uid)
+            self._news.wait_for(settled, timeout)
+        pod = self.pods.get(uid)
+        return pod if pod is not None and pod.schedulable and not pod.node else None
 
     def keep_node(self, item: dict[str, Any]) -> str | None:
         """Take a node object that exists; its name."""
@@ -348,6 +361,11 @@ class Cluster:
     def kept_on(self, uid: str) -> str:
         """The name of the node where GPUs are reserved for a pod; empty when none are."""
         return self._reserved_on.get(uid, "")
+
+    def reservation(self, uid: str) -> Reservation | None:
+        """What is reserved for a pod."""
+        node = self.nodes.get(self.kept_on(uid))
+        return None if node is None else node.reserved.get(uid)
 
     def reserve(self, node: Node, reservation: Reservation) -> None:
         """Keep GPUs of a node for a pod. Hold the node's lock, and have released what the pod had before."""
@@ -384,13 +402,8 @@ class Cluster:
 
     def overdue(self, now: float) -> list[Reservation]:
         """The reservations whose time is over."""
-        found = []
-        for uid, name in list(self._reserved_on.items()):
-            node = self.nodes.get(name)
-            entry = node.reserved.get(uid) if node is not None else None
-            if entry is not None and entry.expires <= now:
-                found.append(entry)
-        return found
+        reservations = map(self.reservation, list(self._reserved_on))
+        return [entry for entry in reservations if entry is not None and entry.expires <= now]
 
     def end(self, reservation: Reservation) -> None:
         """Give back what this reservation keeps, unless another has taken its place."""

@@ -23,14 +23,17 @@ from kube_accel.extender.heap import Heap
 from kube_accel.extender.metrics import Labels, Metrics
 from kube_accel.extender.pods import Pod, PodReader, pod_path
 from kube_accel.extender.quota import Quotas, QuotaSink
-from kube_accel.extender.server import Response, Server, Traffic
-from kube_accel.extender.service import VERBS, Layout, Service, probe_page, serve_pages
+from kube_accel.extender.service import VERBS, Layout, Service
 from kube_accel.extender.tenure import Tenure
+from kube_accel.extender.traffic import Traffic
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.model import PlacementPolicy
 from kube_accel.placement.quota import EVERY_OTHER_NAMESPACE, total
+from kube_accel.web.pages import METRICS_TYPE, Pages
+from kube_accel.web.server import Limits, Server
+from kube_accel.web.site import Response
 
 _log = logging.getLogger(__name__)
 
@@ -102,13 +105,10 @@ class Extender:
         self._binder = Binder(api, self._cluster, decider, self._quotas, self._tenure, traffic.aside)
         self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._warm = threading.Event()
+        self._rendering = threading.Lock()
         if options.layout is Layout.PROXIED:
             self._cluster.bound = self._seen_bound
-        pages: dict[str, Callable[[], Response]] = {
-            "/healthz": probe_page(lambda: ""),
-            "/readyz": probe_page(self._readyz),
-            "/metrics": self._metrics_page,
-        }
+        pages = Pages({"/healthz": lambda: "", "/readyz": self._readyz}, {"/metrics": self._metrics_page})
         self._service = Service(
             options.layout,
             reader,
@@ -121,7 +121,9 @@ class Extender:
             pages,
         )
         try:
-            self._server = Server(options.listen, self._service.handle, self._tls.context, traffic)
+            self._server = Server(
+                options.listen, self._service, self._service.limits, self._tls.context, traffic.request
+            )
         except OSError as error:
             host, port = options.listen
             raise ExtenderError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
@@ -130,9 +132,8 @@ class Extender:
     def _listen_for_metrics(self) -> Server | None:
         if self._options.metrics_listen is None:
             return None
-        handle = serve_pages({"/metrics": self._metrics_page})
         try:
-            return Server(self._options.metrics_listen, handle, lambda: None, Traffic())
+            return Server(self._options.metrics_listen, Pages({}, {"/metrics": self._metrics_page}), Limits())
         except OSError as error:
             host, port = self._options.metrics_listen
             self._server.stop()
@@ -284,6 +285,11 @@ class Extender:
         return "" if self._warm.is_set() else "summing up the nodes"
 
     def _metrics_page(self) -> Response:
+        # One at a time, for what it takes.
+        with self._rendering:
+            return self._render_metrics()
+
+    def _render_metrics(self) -> Response:
         none: Labels = ()
         watches = {name: ((("kind", name),),) for name in self._watches}
         gauges: dict[str, tuple[str, dict[Labels, float]]] = {
@@ -330,8 +336,7 @@ class Extender:
             "Pods that ask for GPUs and have no node yet, by mode; refused: what they ask for cannot be had anywhere.",
             {labels: float(count) for labels, count in pending.items()},
         )
-        text = self._metrics.render(gauges)
-        return Response(200, text.encode(), "text/plain; version=0.0.4; charset=utf-8")
+        return Response(200, self._metrics.render(gauges).encode(), METRICS_TYPE)
 
 
 class _Tls:
@@ -391,6 +396,7 @@ class _Tls:
         # A context only ever learns to trust more: another client CA takes a new one.
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION
         context.load_cert_chain(cert, self._options.tls_key)
         if self._options.client_ca is not None:
             context.load_verify_locations(self._options.client_ca)

@@ -70,6 +70,12 @@ class Pod:
     """Kubelet's own: it runs whatever becomes of its copy at the API server."""
     stale: Held | None = None
     """What kubelet told of this name before the pod was bound: an earlier pod's."""
+    schedulable: bool = True
+    """It is not being deleted and no scheduling gate holds it back; kube-scheduler may place it."""
+    kept_until: float = float("-inf")
+    """Monotonic seconds; when what was last kept for it before a bind ends. ``Keeper`` counts."""
+    kept_times: int = 0
+    """How many times that began."""
 
 
 class PodReader:
@@ -121,6 +127,7 @@ class PodReader:
             containers=tuple(sys.intern(str(entry.get("name"))) for entry in containers if isinstance(entry, dict)),
             node=sys.intern(str(spec.get("nodeName") or "")),
             static=_MIRROR in (metadata.get("annotations") or {}),
+            schedulable=not metadata.get("deletionTimestamp") and not spec.get("schedulingGates"),
         )
 
     def _asks(self, spec: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -14,25 +15,34 @@ from kube_accel.extender import decisions, wire
 from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, Reservation
 from kube_accel.extender.decide import Decider
+from kube_accel.extender.keeper import Keeper
 from kube_accel.extender.metrics import Metrics
 from kube_accel.extender.overtaken import Overtaken
 from kube_accel.extender.pods import Pod, PodReader, nominated_node
-from kube_accel.extender.server import Request, Response
 from kube_accel.extender.tenure import Tenure
 from kube_accel.extender.wire import Filtered
+from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
+from kube_accel.web.head import Head
+from kube_accel.web.pages import Pages
+from kube_accel.web.server import Limits
+from kube_accel.web.site import Request, Response, text
 
 PREFIX: Final = "/scheduler/"
 VERBS: Final = ("predicates", "priorities", "preemption", "bind")
 
-Probe = Callable[[], str]
-"""Returns an empty string when all is well, else one sentence."""
-
 Answer = tuple[bytes, Callable[[], None] | None]
 """What is answered, and what is done when that is sent: the decision log, which nobody waits for."""
 
-Limits = Callable[[Pod, list[str]], Mapping[str, Refusal]]
+Quota = Callable[[Pod, list[str]], Mapping[str, Refusal]]
 """The nodes a pod may not have GPUs of, whatever room they have, and why."""
+
+MAX_BODY: Final = 64 << 20
+"""Bytes that a known client may send at once; 5,000 node objects are about 60 MiB."""
+MAX_STRANGERS_BODY: Final = 4 << 20
+"""Bytes that anyone may send in the layout proxied: the largest pod of etcd and the names of 5,000 nodes are 3 MiB."""
+MAX_STRANGERS_VALUES: Final = 200_000
+"""JSON values in it. Each takes up to 250 bytes of memory, and such a pod with such names has a tenth of them."""
 
 _CANDIDATES = 3
 """Nodes tried for a pod that is given one node only."""
@@ -60,9 +70,9 @@ class Service:
         decider: Decider,
         binder: Binder,
         tenure: Tenure,
-        limits: Limits,
+        limits: Quota,
         metrics: Metrics,
-        pages: Mapping[str, Callable[[], Response]],
+        pages: Pages,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``pages`` are what anyone may GET."""
@@ -72,10 +82,11 @@ class Service:
         self._decider = decider
         self._binder = binder
         self._tenure = tenure
+        self._keeper = Keeper(cluster, binder, clock)
         self._limits = limits
         self._metrics = metrics
         self._pages = pages
-        self._page = serve_pages(pages)
+        self._reading, self._deciding = threading.Lock(), threading.Lock()
         self._overtaken = Overtaken(cluster, lambda pod, names: bool(self._filtered(pod, names).passed), clock)
         self._verbs = {
             "predicates": self._filter if layout is Layout.LOCAL else self._filter_to_one,
@@ -86,25 +97,41 @@ class Service:
             ),
         }
 
+    @property
+    def limits(self) -> Limits:
+        """What its server may spend."""
+        if self._layout is Layout.LOCAL:
+            return Limits(known_bytes=MAX_BODY)
+        return Limits(strangers_stay=True, stranger_bytes=2 * MAX_STRANGERS_BODY)
+
+    def admit(self, head: Head, known: bool) -> int | Response:
+        """The most bytes that a request may bring, or how it is refused with none of them read."""
+        if head.path in self._pages:
+            return self._pages.admit(head, known)
+        if not head.path.startswith(PREFIX) or head.path.removeprefix(PREFIX) not in self._verbs:
+            return text(404, f"not found; known: {', '.join(PREFIX + name for name in self._verbs)}")
+        if self._layout is Layout.LOCAL and not known:
+            return text(403, "show a client certificate of --client-ca")
+        if head.method != "POST":
+            return text(405, "POST only")
+        return MAX_BODY if known else MAX_STRANGERS_BODY
+
+    def probe(self, head: Head) -> Response | None:
+        """The page of a probe."""
+        return self._pages.probe(head)
+
     def handle(self, request: Request) -> Response:
-        """Answer one request."""
+        """Answer a request that was admitted."""
         if request.path in self._pages:
-            return self._page(request)
+            return self._pages.handle(request)
         verb = request.path.removeprefix(PREFIX)
-        answer = self._verbs.get(verb) if request.path.startswith(PREFIX) else None
-        if answer is None:
-            return _text(404, f"not found; known: {', '.join(PREFIX + name for name in self._verbs)}")
-        if self._layout is Layout.LOCAL and not request.known:
-            return _text(403, "show a client certificate of --client-ca")
-        if request.method != "POST":
-            return _text(405, "POST only")
         begin = time.perf_counter()
         self._tenure.called()
         try:
-            body, afterwards = answer(request.body)
+            body, afterwards = self._verbs[verb](request.body)
             return Response(200, body, afterwards=afterwards)
         except wire.WireError as error:
-            return _text(400, str(error))
+            return text(400, str(error))
         finally:
             self._metrics.request(verb, time.perf_counter() - begin)
 
@@ -112,7 +139,7 @@ class Service:
         """Pods that kube-scheduler is to try again: what made room for them came to us after it had asked."""
         return self._overtaken.look()
 
-    def _filter(self, body: bytes) -> Answer:
+    def _filter(self, body: wire.Body) -> Answer:
         arguments = wire.read_arguments(body)
         pod = self._pod(arguments.pod)
         if pod is None:
@@ -147,39 +174,43 @@ class Service:
             (answer.failed if refusal.resolvable else answer.unresolvable)[name] = refusal.reason
         return answer
 
-    def _filter_to_one(self, body: bytes) -> Answer:
+    def _filter_to_one(self, body: wire.Body) -> Answer:
         """Like ``_filter``, but the best node alone passes, and GPUs are kept there: nobody says where the pod goes.
 
-        Anyone may call this. Nothing is kept but for a pod the API server knows, and of that pod what it knows.
+        Anyone may call this. Nothing is kept but for a pod that waits, as the API server has it; ``Keeper`` says how
+        long. What is kept is not given back, whatever nodes a call names.
         """
-        arguments = wire.read_arguments(body)
+        wire.demand_few_values(body, MAX_STRANGERS_VALUES)
+        with self._reading:  # one at a time, for what it takes while it is read
+            arguments = wire.read_arguments(body)
+        if arguments.nodes is not None:
+            raise wire.WireError("Nodes: only names are taken here; set nodeCacheCapable: true for this extender")
         asked = self._reader.read(arguments.pod)
         if asked is None:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
-        pod = self._cluster.known(asked.uid, _HEARSAY_SECONDS)
-        if pod is None or pod.node:
+        pod = self._cluster.waiting(asked.uid, _HEARSAY_SECONDS)
+        if pod is None:
             reason = f"pod {asked.namespace}/{asked.name} is not known to wait; try again"
             return wire.write_filter_error(reason), None
-        self._cluster.release(pod.uid)
-        answer = self._filtered(pod, arguments.names)
-        self._answered(pod, arguments.names, answer)
-        kept: Reservation | None = None
-        left = self._decider.left_to_kubelet(pod.request, answer.passed) if pod.request is not None else []
-        if pod.request is not None and (ours := [name for name in answer.passed if name not in left]):
-            scores = self._decider.scores(pod.request, ours)
-            for chosen in heapq.nsmallest(_CANDIDATES, scores, key=lambda name: (-scores[name], name)):
-                found = self._binder.reserve(pod, pod.request, chosen)
-                if not isinstance(found, str):
-                    kept = found
-                    break
-            if kept is None and not left:
-                self._answered(pod, arguments.names, Filtered([]))
-                return wire.write_filter_error("others took the room that was found; try again"), None
-            passed, reason = (
-                ([chosen], f"GPUs are kept on {chosen}") if kept is not None else (left, "its room is taken")
-            )
-            others = dict.fromkeys((name for name in answer.passed if name not in passed), reason)
-            answer = Filtered(passed, answer.failed | others, answer.unresolvable)
+        with self._deciding:
+            if refusal := self._keeper.refusal(pod, arguments.names):
+                return wire.write_filter_error(refusal), None
+            answer = self._filtered(pod, arguments.names)
+            self._answered(pod, arguments.names, answer)
+            kept: Reservation | None = None
+            left = self._decider.left_to_kubelet(pod.request, answer.passed) if pod.request is not None else []
+            if pod.request is not None and (ours := [name for name in answer.passed if name not in left]):
+                kept = self._keeper.keep(pod, pod.request, self._best(pod, pod.request, ours))
+                if kept is None and not left:
+                    self._answered(pod, arguments.names, Filtered([]))
+                    return wire.write_filter_error("others took the room that was found; try again"), None
+                passed, reason = (
+                    ([kept.assignment.node], f"GPUs are kept on {kept.assignment.node}")
+                    if kept is not None
+                    else (left, "its room is taken")
+                )
+                others = dict.fromkeys((name for name in answer.passed if name not in passed), reason)
+                answer = Filtered(passed, answer.failed | others, answer.unresolvable)
 
         def log() -> None:
             decisions.log_filter(pod, len(arguments.names), answer)
@@ -188,7 +219,12 @@ class Service:
 
         return wire.write_filtered(answer, arguments.nodes), log
 
-    def _prioritize(self, body: bytes) -> Answer:
+    def _best(self, pod: Pod, request: PodRequest, names: list[str]) -> list[str]:
+        """The nodes to try: the one where GPUs are kept for the pod, then those of highest score."""
+        scores, kept_on = self._decider.scores(request, names), self._cluster.kept_on(pod.uid)
+        return heapq.nsmallest(_CANDIDATES, scores, key=lambda name: (name != kept_on, -scores[name], name))
+
+    def _prioritize(self, body: wire.Body) -> Answer:
         arguments = wire.read_arguments(body)
         pod = self._pod(arguments.pod)
         if pod is None or pod.request is None:
@@ -196,7 +232,7 @@ class Service:
         scores = self._decider.scores(pod.request, arguments.names)
         return wire.write_scores(scores), partial(decisions.log_scores, pod, scores)
 
-    def _preempt(self, body: bytes) -> Answer:
+    def _preempt(self, body: wire.Body) -> Answer:
         arguments = wire.read_preemption(body)
         pod = self._pod(arguments.pod)
         if pod is None:
@@ -207,7 +243,7 @@ class Service:
         pod.victims = {name: victims.uids for name, victims in found.items()}
         return wire.write_preemption(found), partial(decisions.log_preemption, pod, found)
 
-    def _bind(self, body: bytes) -> Answer:
+    def _bind(self, body: wire.Body) -> Answer:
         bound = self._binder.bind(wire.read_binding(body))
         self._metrics.bind(bound.outcome.value)
         error = "" if bound.outcome is Outcome.BOUND else bound.reason
@@ -216,29 +252,3 @@ class Service:
     def _pod(self, item: Mapping[str, Any]) -> Pod | None:
         pod = self._reader.read(item)
         return None if pod is None else self._cluster.meet(pod, item)
-
-
-def serve_pages(pages: Mapping[str, Callable[[], Response]]) -> Callable[[Request], Response]:
-    """What answers with these pages, for anyone, and with nothing else."""
-
-    def handle(request: Request) -> Response:
-        page = pages.get(request.path)
-        if page is None:
-            return _text(404, f"not found; known: {', '.join(pages)}")
-        return page() if request.method in ("GET", "HEAD") else _text(405, "GET only")
-
-    return handle
-
-
-def probe_page(probe: Probe) -> Callable[[], Response]:
-    """A page that is 200 ``ok``, or 503 and the reason."""
-
-    def page() -> Response:
-        reason = probe()
-        return _text(503 if reason else 200, reason or "ok")
-
-    return page
-
-
-def _text(status: int, text: str) -> Response:
-    return Response(status, f"{text}\n".encode(), "text/plain; charset=utf-8")

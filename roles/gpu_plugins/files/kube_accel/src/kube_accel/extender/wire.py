@@ -11,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kube_accel.inspect.printable import line
+
 T = TypeVar("T")
+
+Body = bytes | bytearray
 
 _quoted = json.encoder.encode_basestring_ascii
 
@@ -68,7 +72,14 @@ class Filtered:
     """Likewise, where it could not."""
 
 
-def read_arguments(body: bytes) -> Arguments:
+def demand_few_values(body: Body, most: int) -> None:
+    """Refuse a body that may hold more values than that, before they take memory. Raises WireError."""
+    # Every value but the first of its list or object comes after a comma.
+    if sum(body.count(sign) for sign in (b",", b"[", b"{")) >= most:
+        raise WireError(f"it may hold more than {most} values")
+
+
+def read_arguments(body: Body) -> Arguments:
     """``ExtenderArgs``. Raises WireError."""
     document = _document(body)
     pod = _required(document, "pod", dict)
@@ -85,13 +96,13 @@ def read_arguments(body: bytes) -> Arguments:
     return Arguments(pod, list(nodes), nodes)
 
 
-def read_binding(body: bytes) -> BindArguments:
+def read_binding(body: Body) -> BindArguments:
     """``ExtenderBindingArgs``. Raises WireError."""
     document = _document(body)
     return BindArguments(*(_required(document, key, str) for key in ("podname", "podnamespace", "poduid", "node")))
 
 
-def read_preemption(body: bytes) -> PreemptionArguments:
+def read_preemption(body: Body) -> PreemptionArguments:
     """``ExtenderPreemptionArgs`` with whole pods or with UIDs. Raises WireError."""
     document = _document(body)
     meta = _optional(document, "nodenametometavictims", dict)
@@ -144,14 +155,14 @@ def write_preemption(victims: Mapping[str, Victims]) -> bytes:
 
 def _said(reason: str) -> str:
     """kube-scheduler takes it for a format when it makes an event of it: ``% and`` would become ``%!a(MISSING)nd``."""
-    return reason.replace("%", "percent")
+    return line(reason).replace("%", "percent")
 
 
 def _text(document: object) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def _document(body: bytes) -> dict[str, Any]:
+def _document(body: Body) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -7,9 +7,12 @@ import json
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from kube_accel.sharing.reading import read_object
 
 _log = logging.getLogger(__name__)
 
@@ -50,15 +53,16 @@ class AdminServer:
         while True:
             client, _ = self._socket.accept()
             with client:
-                client.settimeout(_CLIENT_TIMEOUT)
                 try:
-                    client.sendall(json.dumps(self._answer(_read_line(client))).encode() + b"\n")
+                    line = _read_line(client, _CLIENT_TIMEOUT)
+                    client.settimeout(_CLIENT_TIMEOUT)
+                    client.sendall(json.dumps(self._answer(line)).encode() + b"\n")
                 except OSError as error:
                     _log.debug("an admin client went away", extra={"reason": str(error)})
 
     def _answer(self, line: bytes) -> dict[str, Any]:
         try:
-            request = json.loads(line)
+            request = read_object(line.decode(), _LINE_LIMIT)
             command = self._commands[request["command"]]
         except (ValueError, TypeError, KeyError):
             return {"error": f"unknown request; commands are {', '.join(sorted(self._commands))}"}
@@ -76,14 +80,21 @@ def call(state_dir: Path, command: str, timeout: float, **arguments: object) -> 
         try:
             client.connect(str(path))
             client.sendall(json.dumps({"command": command, **arguments}).encode() + b"\n")
-            answer = json.loads(_read_line(client))
+            answer = read_object(_read_line(client, timeout).decode(), _LINE_LIMIT)
         except (OSError, ValueError) as error:
             raise AdminError(f"no daemon answers on {path} ({error}); check --state-dir and that it runs") from error
     if "error" in answer:
         raise AdminError(str(answer["error"]))
-    return dict(answer)
+    return answer
 
 
-def _read_line(connection: socket.socket) -> bytes:
-    with connection.makefile("rb") as stream:
-        return stream.readline(_LINE_LIMIT)
+def _read_line(connection: socket.socket, seconds: float) -> bytes:
+    """What comes until a line ends, or nothing more can be part of one. Raises TimeoutError after so many seconds."""
+    deadline, line = time.monotonic() + seconds, b""
+    while not line.endswith(b"\n") and len(line) < _LINE_LIMIT:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        data = connection.recv(_LINE_LIMIT - len(line))
+        if not data:
+            break
+        line += data
+    return line

@@ -91,6 +91,7 @@ class Server:
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(str(path))
+            path.chmod(0o600)  # before anybody can connect
             self._listener.listen()
         except OSError as error:
             self._listener.close()
