@@ -85,7 +85,7 @@ def changed(output: str) -> list[str]:
     return tasks
 
 
-def until(probe: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def until(probe: Callable[[], Any], what: str, seconds: float = 300) -> Any:
     """What the probe returns, once that is true."""
     deadline = time.monotonic() + seconds
     while not (found := probe()):

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admission policies of both roles: when they are shipped, and that they know what the daemons write."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from kube_accel.extender.daemon import QUOTA_CHANGED, ROOM_FOUND
+from kube_accel.extender.pods import TAKEN
+from kube_accel.model import Assignment, Mode, Share
+from kube_accel.plugin import mignode
+from kube_accel.sharing.assignment import pod_annotations
+from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
+from kube_accel.sharing.node_labels import OWNED
+from kube_accel.sharing.profile import PROFILES
+
+from .conftest import Evaluate, rendered
+from .test_security import LAYOUTS, SECONDARY
+
+KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+OLD = {"results": [{"api_found": False, "resources": []}] * 2}
+NEW = {"results": [{"api_found": True, "resources": []}] * 2}
+MIG = {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
+
+
+def scheduler(layout: str = "local", **variables: Any) -> list[dict[str, Any]]:
+    given = {"scheduler_layout": layout, "scheduler_image": "i", "__scheduler_admission": {"api_found": True}}
+    return rendered("scheduler", "objects.yml.j2", **SECONDARY, **(given | variables))
+
+
+def plugin(**variables: Any) -> list[dict[str, Any]]:
+    given = {"__gpu_plugins_admission": NEW, "__gpu_plugins_runtime_classes": {}, **variables}
+    return rendered("gpu_plugins", "objects.yml.j2", **given)
+
+
+def named(objects: list[dict[str, Any]], kind: str = KINDS[0]) -> set[str]:
+    return {item["metadata"]["name"] for item in objects if item["kind"] == kind}
+
+
+def policy(objects: list[dict[str, Any]], name: str) -> str:
+    """All expressions of a policy."""
+    (found,) = (item for item in objects if item["kind"] == KINDS[0] and item["metadata"]["name"] == name)
+    return str(found["spec"])
+
+
+def test_every_policy_fails_closed_and_has_a_binding_that_denies() -> None:
+    for objects in (plugin(**MIG), scheduler()):
+        assert named(objects)
+        assert named(objects) == named(objects, KINDS[1])
+        for item in objects:
+            if item["kind"] == KINDS[0]:
+                assert item["spec"]["failurePolicy"] == "Fail"
+            if item["kind"] == KINDS[1]:
+                assert item["spec"]["policyName"] == item["metadata"]["name"]
+                assert item["spec"]["validationActions"] == ["Deny"]
+
+
+def test_policies_come_before_what_they_bound() -> None:
+    """Permissions and daemons."""
+    for objects in (plugin(), scheduler()):
+        kinds = [item["kind"] for item in objects]
+        assert kinds.index(KINDS[1]) < kinds.index("ClusterRole") < kinds.index("DaemonSet")
+
+
+def test_old_cluster_gets_none() -> None:
+    assert not named(plugin(__gpu_plugins_admission=OLD))
+    assert not named(scheduler(__scheduler_admission={"api_found": False}))
+    assert not named(scheduler(__scheduler_admission={"msg": "not reached"}))
+
+
+def test_each_is_turned_off_by_its_variable() -> None:
+    assert not named(plugin(gpu_plugins_admission_enabled=False))
+    assert named(scheduler(scheduler_admission_extender_enabled=False)) == {"kube-accel-shares"}
+    assert named(scheduler(scheduler_admission_pods_enabled=False)) == {
+        "kube-accel-extender-pods",
+        "kube-accel-extender-bindings",
+    }
+
+
+def test_without_an_extender_pods_are_not_refused() -> None:
+    assert not named(scheduler("none"))
+
+
+def test_right_to_evict_and_its_policy_come_together() -> None:
+    def may_evict(objects: list[dict[str, Any]]) -> bool:
+        rules = [rule for item in objects if item["kind"] == "ClusterRole" for rule in item["rules"]]
+        return any("pods/eviction" in rule["resources"] for rule in rules)
+
+    for options in ({}, {"gpu_plugins_mig_label": True}, {"gpu_plugins_drain": True}, MIG):
+        objects = plugin(**options)
+        assert may_evict(objects) == ("kube-accel-plugin-evictions" in named(objects)) == (options == MIG)
+
+
+def test_policy_turned_off_is_removed_and_those_of_others_stay(evaluate: Evaluate) -> None:
+    there = [{"kind": kind, "metadata": {"name": name}} for kind in KINDS for name in (*named(plugin(**MIG)), "theirs")]
+    found = {"results": [{"api_found": True, "resources": there}]}
+
+    def removed(**variables: Any) -> set[str]:
+        unwanted = evaluate(
+            "gpu_plugins", "__gpu_plugins_admission_unwanted", {}, __gpu_plugins_admission=found, **variables
+        )
+        return {item["metadata"]["name"] for item in unwanted}
+
+    assert removed() == {"kube-accel-plugin-evictions"}
+    assert removed(**MIG) == set()
+    assert removed(gpu_plugins_admission_enabled=False) == named(plugin(**MIG))
+
+
+def test_plugin_may_write_every_annotation_and_label_of_the_code() -> None:
+    spec = policy(plugin(), "kube-accel-plugin-nodes")
+    for name in (INVENTORY, OWNED, mignode.TEXT, mignode.CORDON, "cuda-major-version", "cuda-minor-version"):
+        assert f'"{name}"' in spec
+    assert mignode.STATE_LABEL.startswith("nvidia.com/")
+
+
+def test_extender_may_write_every_annotation_and_label_of_the_code() -> None:
+    shares = Assignment("a", {"main": (Share("GPU-1", 10, 1),)})
+    written = {*pod_annotations(shares, Mode.VGPU, ("main",), {"GPU-1": 0}, 1), QUOTA_CHANGED, ROOM_FOUND}
+    for name in ("kube-accel-extender-pods", "kube-accel-extender-bindings"):
+        spec = policy(scheduler(), name)
+        for key in written:
+            assert f"'{key}'" in spec or (
+                key.startswith("tencent.com/predicate-") and "'tencent.com/predicate-'" in spec
+            )
+    assert f"'{TAKEN}'" in policy(scheduler(), "kube-accel-extender-pods")
+
+
+def test_pods_are_asked_for_the_resources_of_every_mode_that_shares() -> None:
+    shared = {
+        name for profile in PROFILES.values() for name in (profile.core_resource, profile.memory_resource) if name
+    }
+    assert {name for name in shared if f'"{name}"' in policy(scheduler(), "kube-accel-shares")} == shared
+    assert '"nvidia.com/gpu"' not in policy(scheduler(), "kube-accel-shares")
+    assert '"nvidia.com/gpu"' in policy(scheduler(scheduler_manage_whole_gpus=True), "kube-accel-shares")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_schedulers_that_ask_the_extender_are_let_through(layout: str) -> None:
+    plan = {"configuration": {"profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": "batch"}]}}
+    variables = {
+        "groups": {"kube_control_plane": ["c"]},
+        "hostvars": {"c": {"__scheduler_plan": plan}},
+        "scheduler_admission_scheduler_names": ["volcano"],
+    }
+    spec = policy(scheduler(layout, **variables), "kube-accel-shares")
+    names = '["accel-scheduler", "volcano"]' if layout == "secondary" else '["default-scheduler", "batch", "volcano"]'
+    assert f"variables.scheduler in {names}" in spec
+
+
+def test_exempt_namespaces_are_left_out() -> None:
+    (item,) = (
+        item
+        for item in scheduler(scheduler_admission_exempt_namespaces=["monitoring"])
+        if item["kind"] == KINDS[1] and item["metadata"]["name"] == "kube-accel-shares"
+    )
+    (term,) = item["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert term == {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["monitoring"]}
+
+
+def test_validate_expects_the_policies_that_both_roles_make(evaluate: Evaluate) -> None:
+    labels = {"app.kubernetes.io/managed-by": "accel.kubernetes", "app.kubernetes.io/component": "extender"}
+    bare = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "accel.kubernetes"}}}
+
+    def expected(*workloads: dict[str, Any], **variables: Any) -> set[str]:
+        answers = {"results": [{"resources": list(workloads)}]}
+        return set(
+            evaluate(
+                "gpu_plugins", "__gpu_plugins_admission_expected", {}, __gpu_plugins_workloads=answers, **variables
+            )
+        )
+
+    assert expected(bare) == named(plugin())
+    assert expected(bare, {"metadata": {"labels": labels}}) == named(plugin()) | named(scheduler())
+    # The scheduler's variable is the control plane's.
+    hosts = {"c": {"scheduler_admission_pods_enabled": False}}
+    off = {"groups": {"kube_control_plane": ["c"]}, "hostvars": hosts, "gpu_plugins_admission_enabled": False}
+    assert expected({"metadata": {"labels": labels}}, **off) == named(scheduler()) - {"kube-accel-shares"}
+
+
+def test_trial_pod_asks_the_second_scheduler_where_there_is_one() -> None:
+    template = {"spec": {"template": {"spec": {"containers": [{"image": "i"}]}}}}
+    node = {"metadata": {"name": "node-1", "labels": {"nvidia-device-enable": "vgpu"}}, "status": {}}
+    seen = {
+        "__gpu_plugins_trial_daemonset": {"resources": [template]},
+        "__gpu_plugins_picked": {"resources": [node]},
+        "__gpu_plugins_pods": {"resources": []},
+    }
+    second = {"resources": [{"metadata": {"name": "accel-scheduler"}}]}
+    (without,) = rendered("gpu_plugins", "trial.yml.j2", **seen, gpu_plugins_mode="vgpu")
+    (made,) = rendered(
+        "gpu_plugins", "trial.yml.j2", **seen, gpu_plugins_mode="vgpu", __gpu_plugins_trial_schedulers=second
+    )
+    assert "schedulerName" not in without["spec"]
+    assert made["spec"]["schedulerName"] == "accel-scheduler"
+
+
+def test_expressions_name_no_template_that_was_not_filled_in() -> None:
+    for objects in (plugin(**MIG), scheduler()):
+        for name in named(objects):
+            assert not re.search(r"\{\{|\}\}|__", policy(objects, name))
