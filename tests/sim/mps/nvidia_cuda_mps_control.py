@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MPS control program without a GPU: the same options, commands, messages and exit codes.
 
-Compared with the real one of driver 535, which starts without a GPU; ``get_server_status`` is of later drivers. Servers
+Compared with the real one of driver 535, which starts without a GPU; ``get_server_status`` is of later drivers, and so
+is that settings are changed by ``control_privileged`` alone (seen: 550 and 555; 535 takes them from anybody). Servers
 are those it was told to start, processes ``nvidia-cuda-mps-server`` found in ``PATH``, and since no GPU brings clients
 the lines ``<pid> <uid> <status> <client>...`` of the file ``simulated-servers`` in the pipe directory.
 """
@@ -12,13 +13,21 @@ import contextlib
 import fcntl
 import os
 import re
+import select
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 SERVERS = "simulated-servers"
 NO_DAEMON = "Cannot find MPS control daemon process"
+PRIVILEGED, PUBLIC = "control_privileged", "control"
+NOT_QUIT = "Not enough privilege to execute quit command\n"
+NOT_SET = (
+    "Insufficient privileges for UID {}. Control deamon settings can only be modified by the user started it or by the "
+    "root user.\n"
+)
 RUNNING = "An instance of this daemon is already running"
 USAGE = (
     "CUDA MPS Control for Linux/Unix.\n\n  This program allows multiple CUDA processes to share a single GPU context.\n"
@@ -36,11 +45,16 @@ class Control:
         self.ended = False
         self.started: dict[str, subprocess.Popen[bytes]] = {}
 
-    def answer(self, line: str) -> str:
-        """What is printed for a command line."""
+    def answer(self, line: str, privileged: bool, uid: int) -> str:
+        """What is printed for a command line; ``privileged`` by the socket it came by, whoever sent it."""
         name, *words = line.split() or [""]
         command = getattr(self, f"do_{name}", None) if name else None
-        said = command(*words) if command else f'Unknown command "{name}"\n'
+        if name == "quit" and not privileged:
+            said = NOT_QUIT
+        elif name.startswith("set_default_") and not privileged:
+            said = NOT_SET.format(uid)
+        else:
+            said = command(*words) if command else f'Unknown command "{name}"\n'
         if self.log is not None:
             with self.log.open("a") as log:
                 log.write(f"Cmd:{line}\n")
@@ -116,32 +130,47 @@ class Control:
 
 def serve(pipe: Path, ready: int | None = None) -> None:
     """Be the control daemon until ``quit``; ``ready`` is closed once it listens."""
-    path = pipe / "control"
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    path.chmod(0o666)
-    listener.listen(8)
+    umask = os.umask(0o022)
+    if not (pipe / "log").exists():
+        os.mkfifo(pipe / "log")
+        (pipe / "log").chmod(0o777)
+    listeners = {name: _listener(pipe / name) for name in (PRIVILEGED, PUBLIC)}
+    (pipe / PUBLIC).chmod(0o666)
+    os.umask(umask)
     if ready is not None:
         os.close(ready)
     logs = os.environ.get("CUDA_MPS_LOG_DIRECTORY")
     control = Control(pipe, Path(logs, "control.log") if logs else None)
     while not control.ended:
-        client, _ = listener.accept()
+        waiting, _, _ = select.select(list(listeners.values()), [], [])
+        client, _ = waiting[0].accept()
+        privileged = waiting[0] is listeners[PRIVILEGED]
+        _, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         # A client that is killed ends its own connection and no more.
         with contextlib.suppress(ConnectionError), client, client.makefile("rw") as stream:
             for line in stream:
-                stream.write(control.answer(line.strip()) + "\0")
+                stream.write(control.answer(line.strip(), privileged, uid) + "\0")
                 stream.flush()
                 if control.ended:
                     break
+
+
+def _listener(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(8)
+    return listener
 
 
 def front_end(pipe: Path) -> int:
     """Send the commands of standard input to the daemon and print its answers."""
     connection = socket.socket(socket.AF_UNIX)
     try:
-        connection.connect(str(pipe / "control"))
+        try:
+            connection.connect(str(pipe / PRIVILEGED))
+        except OSError:
+            connection.connect(str(pipe / PUBLIC))
     except OSError:
         print(NO_DAEMON, file=sys.stderr)
         return 1

@@ -107,6 +107,17 @@ def test_processes_of_any_user_may_connect(program: Program) -> None:
     assert (program.pipe / "control").stat().st_mode & 0o777 == 0o666
 
 
+def test_by_the_socket_for_clients_alone_nobody_ends_it(program: Program) -> None:
+    assert program.run("-d")[0] == 0
+    client = program.pipe.parent / "client"
+    client.mkdir()
+    (client / "control").hardlink_to(program.pipe / "control")
+    program.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(client)
+    assert program.run(commands="quit\n") == (0, "Not enough privilege to execute quit command\n", "")
+    assert program.run(commands="get_default_active_thread_percentage\n") == (0, "100.0\n", "")
+    program.environment["CUDA_MPS_PIPE_DIRECTORY"] = str(program.pipe)
+
+
 def test_without_a_daemon_it_says_so(program: Program) -> None:
     for command in ("get_server_list", "get_default_active_thread_percentage", "quit", "bogus", ""):
         assert program.run(commands=command + "\n") == (1, "", "Cannot find MPS control daemon process\n")

@@ -49,9 +49,6 @@ def _link(path: Path, target: str) -> None:
 
 def load_driver(topology: Topology, root: Path) -> None:
     """Adds what a loaded driver shows: ``sys/module/nvidia/version``, links both ways, plain files for device nodes."""
-    module = root / "sys/module/nvidia"
-    module.mkdir(parents=True, exist_ok=True)
-    (module / "version").write_text(f"{topology.system.driver}\n")
     driver = root / "sys/bus/pci/drivers/nvidia"
     driver.mkdir(parents=True, exist_ok=True)
     for gpu in topology.gpus:
@@ -60,6 +57,10 @@ def load_driver(topology: Topology, root: Path) -> None:
     (root / "dev").mkdir(exist_ok=True)
     for file in _device_files(topology, root):
         file.touch()
+    # Last: who sees it finds the rest.
+    module = root / "sys/module/nvidia"
+    module.mkdir(parents=True, exist_ok=True)
+    (module / "version").write_text(f"{topology.system.driver}\n")
 
 
 def unload_driver(topology: Topology, root: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ class Gpu:
             (programs / name).chmod(0o755)
         self.programs = programs
         self.pipe, self.shm, self.state = root / "pipe", root / "shm", root / "state"
+        self.client = root / "client"
         self.environment = os.environ | {
             "PATH": f"{programs}:{os.environ['PATH']}",
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
@@ -80,9 +82,22 @@ def test_the_daemon_serves_with_its_defaults_until_told_to_quit(gpu: Gpu, daemon
         time.sleep(0.05)
 
 
-def test_clients_of_any_user_can_reach_it(gpu: Gpu) -> None:
+@pytest.mark.parametrize(("knows", "given"), [("-multiuser-server", "-f -multiuser-server\n"), ("", "-f\n")])
+def test_users_share_a_server_where_the_program_knows_how(gpu: Gpu, knows: str, given: str) -> None:
+    control = gpu.programs / "nvidia-cuda-mps-control"
+    control.write_text(f'#!/bin/sh\n# {knows}\n[ "$1" = -h ] || echo "$*" >{gpu.state}.given\n')
+    gpu.call("run")
+    assert Path(f"{gpu.state}.given").read_text() == given
+
+
+def test_clients_of_any_user_reach_the_socket_for_clients_and_nothing_else(gpu: Gpu) -> None:
     gpu.call("prepare")
-    assert gpu.pipe.stat().st_mode & 0o777 == 0o755
+    for _ in range(2):
+        with mps.daemon(gpu.programs / "nvidia-cuda-mps-control", gpu.pipe):
+            gpu.call("defaults")
+            (control,) = gpu.client.iterdir()
+            assert control.samefile(gpu.pipe / "control"), "the one of the daemon that runs"
+            assert [path.stat().st_mode & 0o777 for path in (gpu.pipe, gpu.client, control)] == [0o755, 0o755, 0o666]
 
 
 def test_what_containers_leave_in_shm_is_bounded_and_stays_over_a_restart(gpu: Gpu) -> None:
@@ -91,25 +106,75 @@ def test_what_containers_leave_in_shm_is_bounded_and_stays_over_a_restart(gpu: G
     for name in ("mount", "mountpoint"):
         (gpu.programs / name).unlink()
     prepare = f"sh {SCRIPT} prepare {UUID} >&2"
+    guarded = f"stat -c %s {gpu.shm}/cuda_injection_path_shm"
     fill = f"head -c 2m /dev/zero >{gpu.shm}/full 2>/dev/null"
-    look = f"cat {gpu.shm}/file; stat -c %a {gpu.shm}; ! {fill}"
-    script = f"set -e; {prepare}; echo kept >{gpu.shm}/file; {prepare}; {look}"
+    look = f"cat {gpu.shm}/file; stat -c %a {gpu.shm}; {guarded}; ! {fill}"
+    hostile = f"rm -f {gpu.shm}/cuda*; ln -s file {gpu.shm}/cuda_injection_path_shm"
+    script = f"set -e; {prepare}; echo kept >{gpu.shm}/file; {hostile}; {prepare}; {look}"
     done = subprocess.run(
         ["unshare", "--map-root-user", "--mount", "sh", "-c", script],
         env=gpu.environment,
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout) == (0, "kept\n1777\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "kept\n1777\n0\n"), done.stderr
 
 
 def test_the_size_of_shm_follows_its_variable(gpu: Gpu) -> None:
     gpu.call("prepare")
     gpu.environment["KUBE_ACCEL_MPS_SHM_SIZE"] = "5%"
     gpu.call("prepare")
-    first, second = gpu.mounted.read_text().splitlines()
+    first, second = [line for line in gpu.mounted.read_text().splitlines() if "--bind" not in line]
     assert first.startswith("-t tmpfs -o nosuid,nodev,noexec,size=1m,")
-    assert second.startswith("-o remount,size=5%,")
+    assert second.startswith("-o remount,nosuid,nodev,noexec,size=5%,")
+
+
+def _overtaken(gpu: Gpu, program: str, puts: str) -> tuple[subprocess.CompletedProcess[str], Path]:
+    """Prepare while a container puts something in place of the file, after or before a program runs."""
+    if reason := namespace.forbidden():
+        pytest.skip(f"no namespaces here: {reason}")
+    for name in ("mount", "mountpoint"):
+        (gpu.programs / name).unlink()
+    told = gpu.state.with_name("chattr")
+    real = shutil.which(program)
+    order = {"rm": f'{real} "$@"; [ $1 != -rf ] || {puts}', "unshare": f'{puts}; exec {real} "$@"'}[program]
+    for name, does in {"chattr": f"stat -c %F $2 >>{told}", program: order}.items():
+        (gpu.programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (gpu.programs / name).chmod(0o755)
+    hosts = gpu.state.with_name("hosts")
+    hosts.touch()
+    prepare = f"sh {SCRIPT} prepare {UUID} >&2"
+    words = f"{prepare} && stat -c %F:%a {gpu.shm}/cuda_injection_path_shm && ls -A {gpu.shm}"
+    done = subprocess.run(
+        [shutil.which("unshare") or "", "--map-root-user", "--mount", "sh", "-c", words],
+        env=gpu.environment | {"FILE": str(gpu.shm / "cuda_injection_path_shm"), "HOSTS": str(hosts)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert [path.name for path in gpu.state.iterdir()] in ([], [f"{UUID}.compute-mode"])
+    return done, told
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("puts", ["mkfifo $FILE", "ln -s $HOSTS $FILE", "echo /evil.so >$FILE"])
+def test_what_a_container_puts_in_place_of_the_file_is_not_opened(gpu: Gpu, puts: str) -> None:
+    done, told = _overtaken(gpu, "rm", puts)
+    expected = "regular empty file:644\ncuda_injection_path_shm\n"
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+    assert told.read_text() == "regular empty file\n"
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize(
+    "puts",
+    ["rm $FILE; ln -s $HOSTS $FILE", "rm $FILE; mkfifo $FILE", "echo /evil.so >$FILE", "rm $FILE; mkdir $FILE"],
+)
+def test_nothing_else_becomes_immutable_and_the_daemon_does_not_start(gpu: Gpu, puts: str) -> None:
+    done, told = _overtaken(gpu, "unshare", puts)
+    assert done.returncode == 1
+    assert f"end the pods on GPU {UUID}" in done.stderr
+    assert not told.exists()
 
 
 def test_with_selinux_containers_may_use_what_it_makes(gpu: Gpu, tmp_path: Path) -> None:
@@ -126,7 +191,7 @@ def test_with_selinux_containers_may_use_what_it_makes(gpu: Gpu, tmp_path: Path)
     with mps.daemon(gpu.programs / "nvidia-cuda-mps-control", gpu.pipe):
         gpu.call("defaults")
     label = "system_u:object_r:container_file_t:s0"
-    assert said.read_text().splitlines() == [f"-R {label} {gpu.pipe}", f"{label} {gpu.shm}", f"-R {label} {gpu.pipe}"]
+    assert said.read_text().splitlines() == [f"{label} {gpu.shm}", f"-R {label} {gpu.client}"]
     (tmp_path / "refuses").touch()
     gpu.call("prepare")
 

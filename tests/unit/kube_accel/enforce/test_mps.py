@@ -6,13 +6,20 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from kube_accel.enforce.mps import UNSEEN, DaemonState, MpsPaths, Server, incident, probe
+from kube_accel.enforce.backend import Ask, Name, WithMps
+from kube_accel.enforce.mps import UNSEEN, DaemonState, MpsPaths, Server, grant, incident, probe
+from kube_accel.model import Mode
+from kube_accel.sharing.delivery import Grant
+from kube_accel.sharing.fraction import Kind
+from kube_accel.sharing.profile import PROFILES
 
-UUID = "GPU-1"
+UUID, SHM = "GPU-1", "/dev/shm"
 BORN, REBORN = (7, 10**18), (8, 11 * 10**17)
 NO_STATUS = 'Unknown command "get_server_status"'
 
@@ -39,6 +46,38 @@ class Control:
 @pytest.fixture
 def control(tmp_path: Path) -> Iterator[Control]:
     return Control(tmp_path)
+
+
+def test_a_container_has_the_socket_for_clients_read_only_and_shm_to_write(tmp_path: Path) -> None:
+    paths = MpsPaths(tmp_path, "")
+    for made in ("pipe", "client", "shm"):
+        (tmp_path / UUID / made).mkdir(parents=True)
+    backend = Mock(grant=Mock(return_value=Grant({}, (), cdi_devices=("kube-accel.io/share=1",))))
+    more = partial(grant, profile=PROFILES[Mode.MPS], paths=paths)
+    got = WithMps(Name.MPS_INTERPOSER, backend, more).grant(Ask(Kind.CORES, (), {UUID: 30}, {}))
+    assert got.cdi_devices == ("kube-accel.io/share=1",), "what MPS needs is mounted also where the rest comes by CDI"
+    assert got.mounts == {"/dev/shm": str(tmp_path / UUID / "shm")}
+    client = str(tmp_path / UUID / "client")
+    assert got.read_only_mounts == {client: client, f"{SHM}/cuda_injection_path_shm": "/dev/null"}
+    assert got.environment["CUDA_MPS_PIPE_DIRECTORY"] == client
+
+
+def test_what_an_earlier_daemon_has_is_read_only_too(tmp_path: Path) -> None:
+    paths = MpsPaths(tmp_path, "")
+    paths.pipe(UUID).mkdir(parents=True)
+    pipe = str(paths.pipe(UUID))
+    got = grant(Kind.CORES, {UUID: 30}, {}, PROFILES[Mode.MPS], paths)
+    assert got.read_only_mounts[pipe] == pipe
+    assert got.mounts == {"/dev/shm": str(tmp_path / "shm")}
+
+
+def test_a_socket_of_a_daemon_that_is_gone_is_no_way_for_containers(control: Control) -> None:
+    client = control.paths.root / UUID / "client"
+    client.mkdir()
+    said = f"{client}/control is not its socket; run `systemctl reload kube-accel-mps@{UUID}` on the node"
+    assert said in control.probe("100.0").problem
+    (client / "control").hardlink_to(control.paths.pipe(UUID) / "control")
+    assert control.probe("100.0").problem == ""
 
 
 def state(**servers: Server) -> DaemonState:

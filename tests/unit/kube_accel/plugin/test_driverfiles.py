@@ -12,6 +12,7 @@ from kube_accel.plugin.driverfiles import DriverFinder
 from kube_accel.sharing.cdi import DriverFiles, specification
 from kube_accel.sharing.interposition import missing
 from kube_accel.sharing.whole import whole
+from unit.kube_accel.enforce.test_heldopen import leasable
 from unit.kube_accel.plugin.fakes import inventory
 from unit.kube_accel.plugin.test_cdiwriter import VERSION, install
 
@@ -48,6 +49,16 @@ def test_libraries_links_and_programs_are_found(tmp_path: Path) -> None:
         f"{where}/libcuda.so.1": f"{where}/libcuda.so.{VERSION}",
         f"{where}/libnvidia-ml.so.1": f"{where}/libnvidia-ml.so.{VERSION}",
     }
+
+
+@pytest.mark.attack
+def test_nobody_leases_what_was_found(tmp_path: Path) -> None:
+    install(tmp_path)
+    finder = DriverFinder()
+    paths = [tmp_path / path.lstrip("/") for path in finder.find(tmp_path, VERSION).files]
+    assert not any(map(leasable, paths))
+    finder.find(tmp_path, "another version")
+    assert all(map(leasable, paths))
 
 
 def test_what_debian_keeps_aside_is_where_a_container_looks(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ memory limit its pinned device memory.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import re
@@ -19,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kube_accel.enforce.backend import EnforceError
+from kube_accel.files import open_regular
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Snapshot
 from kube_accel.placement.mps import client_limit
 from kube_accel.sharing.delivery import Grant
@@ -30,6 +32,11 @@ _log = logging.getLogger(__name__)
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 THREADS_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 MEMORY_VARIABLE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
+_SHM = "/dev/shm"  # noqa: S108
+_INJECTION = "cuda_injection_path_shm"
+"""CUDA loads the library that this file of the same user names: a neighbor's CUDA, and the server's, which is root."""
+_GET_FLAGS, _IMMUTABLE = 0x80086601, 0x10
 
 _MIN_COMPUTE_CAPABILITY = (7, 0)
 _MIN_DRIVER = 495
@@ -52,11 +59,30 @@ class MpsPaths:
         """The pipe directory of a GPU's control daemon."""
         return self.root / uuid / "pipe"
 
+    def client(self, uuid: str) -> Path:
+        """What a container has as pipe directory: the socket for clients, and nothing else of the control daemon."""
+        own = self.root / uuid / "client"
+        # A control daemon of an earlier version has none until its unit is reloaded.
+        return own if own.is_dir() else self.pipe(uuid)
+
     def shm(self, uuid: str) -> Path:
         """What a GPU's control daemon and its clients have as ``/dev/shm``."""
         own = self.root / uuid / "shm"
         # A control daemon that runs since before it had one of its own uses the directory of all.
         return own if own.is_dir() else self.root / "shm"
+
+    def keeps_libraries(self, uuid: str) -> bool:
+        """Whether the unit has made the file immutable by which CUDA is told a library."""
+        try:
+            file = open_regular(self.shm(uuid) / _INJECTION, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return bool(fcntl.ioctl(file, _GET_FLAGS, bytes(8))[0] & _IMMUTABLE)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
 
 
 def grant(kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profile: Profile, paths: MpsPaths) -> Grant:
@@ -73,9 +99,14 @@ def grant(kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profil
         return Grant({}, ())
     ((uuid, count),) = chosen.items()
     if kind is Kind.CORES:
-        pipe = str(paths.pipe(uuid))
-        environment = {PIPE_VARIABLE: pipe, THREADS_VARIABLE: str(count)}
-        return Grant(environment, (), {pipe: pipe, "/dev/shm": str(paths.shm(uuid))})  # noqa: S108
+        client = str(paths.client(uuid))
+        environment = {PIPE_VARIABLE: client, THREADS_VARIABLE: str(count)}
+        # A socket is connected to on a read-only mount too.
+        read_only = {client: client}
+        if not paths.keeps_libraries(uuid):
+            # A file that something is mounted on is not replaced.
+            read_only[f"{_SHM}/{_INJECTION}"] = "/dev/null"
+        return Grant(environment, (), {_SHM: str(paths.shm(uuid))}, read_only)
     size = count * profile.memory_unit_bytes
     limit = f"{size >> 30}G" if size % (1 << 30) == 0 else f"{size >> 20}M"
     # The container sees one GPU, which to it is number 0.
@@ -144,7 +175,8 @@ def probe(
     questions = ["get_default_active_thread_percentage", "get_server_list"]
     for process in sorted(before.servers):
         questions += [f"get_server_status {process}", f"get_client_list {process}"]
-    unit = f"see `systemctl status kube-accel-mps@{uuid}` on the node"
+    service = f"kube-accel-mps@{uuid}"
+    unit = f"see `systemctl status {service}` on the node, and restart the unit if it is active"
     try:
         servers = _servers(_ask(paths, pipe, "\n".join(questions), deadline), before.servers)
     except TimeoutError as error:
@@ -152,7 +184,22 @@ def probe(
         return replace(before, problem=f"the MPS control daemon in {pipe} is stuck: {error}; {unit}")
     except OSError as error:
         return DaemonState(f"no live MPS control daemon in {pipe}: {error}; {unit}")
-    return DaemonState(_problem(servers, client_limit), identity, servers)
+    problem = _problem(servers, client_limit)
+    if not _offered(paths, uuid):
+        socket = paths.client(uuid) / "control"
+        problem = (
+            f"containers do not reach the MPS control daemon: {socket} is not its socket; run "
+            f"`systemctl reload {service}` on the node"
+        )
+    return DaemonState(problem, identity, servers)
+
+
+def _offered(paths: MpsPaths, uuid: str) -> bool:
+    """Whether containers have the socket of the control daemon that runs now."""
+    try:
+        return (paths.client(uuid) / "control").samefile(paths.pipe(uuid) / "control")
+    except OSError:
+        return False
 
 
 def _problem(servers: Mapping[int, Server], client_limit: int) -> str:

@@ -31,7 +31,7 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
     """What ``mig_nvml.carry_out`` says, or that nothing can be done and why: ``unavailable`` where that is NVML."""
     try:
         document = yaml.safe_load(task["text"])
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         return {"refused": f"the mig-configs document, version {VERSION}, is not YAML: {error}"}
     try:
         return mig_nvml.carry_out(LIBRARY, document, task["config"], task["check"])

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from kube_accel.enforce.heldopen import HeldOpen
 from kube_accel.sharing.cdi import DriverFiles
 
 _LIBRARY_DIRECTORIES = (
@@ -49,9 +50,10 @@ class _Libraries:
 
 
 class DriverFinder:
-    """Looks below directories of a node; one that did not change is not read again."""
+    """Looks below directories of a node; one that did not change is not read again. What was found last stays open."""
 
     def __init__(self) -> None:
+        self._held = HeldOpen()
         self._read: dict[tuple[int, int, str], _Libraries] = {}
         """By device and inode of the directory, and the version that was looked for."""
 
@@ -88,6 +90,7 @@ class DriverFinder:
             files |= dict.fromkeys(
                 f"/lib/firmware/nvidia/{version}/{path.name}" for path in sorted(firmware.glob("gsp*.bin"))
             )
+        self._held.hold(root / path.lstrip("/") for path in files)
         sockets = tuple(f"/{path}" for path in _SOCKETS if (root / path).is_socket())
         return DriverFiles(tuple(files), sockets, links)
 
