@@ -103,6 +103,7 @@ def test_without_a_limit_nothing_is_gated_or_measured(card: Card, percent: int) 
     assert container.work() == (0, 0, 0)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_way_to_launch_is_gated(card: Card, entry: str) -> None:
     container = card.container(30)
@@ -243,6 +244,7 @@ d.synchronize()
     assert container.words(code) == ["0", "3", "0"]
 
 
+@pytest.mark.attack
 def test_numbers_a_tenant_wrote_into_the_budget_stop_nobody(container: Container) -> None:
     """The last of them a claim as a process leaves it that was killed at that moment."""
     code = """
@@ -262,6 +264,7 @@ for number in (0, 1, 2**63, 2**64 - 1, time.monotonic_ns()):
     assert container.work().launches != before
 
 
+@pytest.mark.attack
 def test_processes_killed_or_stopped_amid_gated_launches_stop_nobody(container: Container) -> None:
     endless = "d.open()\nkernel = d.spinner()\nprint(flush=True)\nwhile True:\n    d.launch(kernel, 200)"
     some = "d.open()\nkernel = d.spinner()\nprint(*{d.launch(kernel, 200) for _ in range(50)})\nd.synchronize()"

@@ -42,6 +42,7 @@ def damaged(chance: random.Random, good: bytes) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.attack
 def test_damaged_files_break_no_program(container: Container, fuzz: Path, tmp_path: Path) -> None:
     """Time is virtual: a budget that says so makes a program wait for hours."""
     policy, state = container.policy.read_bytes(), container.state.read_bytes()
@@ -62,6 +63,7 @@ def test_damaged_files_break_no_program(container: Container, fuzz: Path, tmp_pa
     assert runs > 0
 
 
+@pytest.mark.attack
 def test_senseless_questions_get_the_drivers_answers(container: Container, fuzz: Path, libraries: Libraries) -> None:
     command = [fuzz, "names", libraries.driver / sim.cuda.LIBRARY, str(SECONDS), str(SEED)]
     done = subprocess.run(command, env=container.environment, capture_output=True, text=True)

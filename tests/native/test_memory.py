@@ -90,6 +90,7 @@ print(d('cuArray3DCreate_v2', byref(c_void_p()), extent), used())
     assert container.words(code) == ["1374", "0", "0", "0"]
 
 
+@pytest.mark.attack
 def test_an_unknown_pointer_is_the_drivers_to_refuse(container: Container) -> None:
     code = """
 d.open()
@@ -99,6 +100,7 @@ print(d('cuMemFree_v2', c_uint64(12345)), d('cuMemFree_v2', c_uint64(0)), d('cuA
     assert container.words(code) == ["1", "0", "400", "1024"]
 
 
+@pytest.mark.attack
 def test_a_free_that_fails_keeps_its_charge(container: Container) -> None:
     code = """
 context = d.open()
@@ -111,6 +113,7 @@ print(d('cuMemFree_v2', c_uint64(p)), used())
     assert container.words(code) == ["201", "1024", "0", "0"]
 
 
+@pytest.mark.attack
 def test_a_thread_without_context_gets_the_drivers_error(container: Container) -> None:
     code = """
 d.ok('cuInit', 0)
@@ -134,6 +137,7 @@ def test_small_pieces_share_a_page_and_large_ones_do_not(container: Container) -
     assert container.words(code) == ["2048", "6"]
 
 
+@pytest.mark.attack
 def test_an_absurd_size_is_refused(container: Container) -> None:
     container.tell(Limit(container.topology.gpus[0].uuid, 0, 100))
     code = """
@@ -262,6 +266,7 @@ d.alloc(MIB)
         assert container.words(code, GPUSIM_VISIBLE=visible) == ["2048", "1024"]
         assert (container.account(0).used_bytes, container.account(1).used_bytes) == (MIB, 0)
 
+    @pytest.mark.attack
     def test_the_policy_does_not_name_have_no_memory(self, container: Container) -> None:
         code = "d.open(1)\nprint(take(1), d('cuMemAllocAsync', byref(c_uint64()), n(1), None), d.mem_info()[0])"
         assert container.words(code) == ["2", "2", "0"]
@@ -406,6 +411,7 @@ def node(size):
     return graph, refused
 """
 
+    @pytest.mark.attack
     def test_that_could_never_run_are_refused_when_made(self, container: Container) -> None:
         code = self.NODE + "d.open()\nprint(node(5 * GIB)[1], node(3 * GIB)[1], used())"
         assert container.words(code) == ["2", "0", "0"]
@@ -421,6 +427,7 @@ print(d('cuGraphExecDestroy', c_void_p(run)), d('cuDeviceGraphMemTrim', 0), used
 """
         assert container.words(self.NODE + code) == ["0", "3072", "1024", "2", "0", "0", "0"]
 
+    @pytest.mark.attack
     @pytest.mark.parametrize("version", [12030, 13040])
     def test_by_nodes_of_any_type_are_refused_and_charged_as_well(self, container: Container, version: int) -> None:
         code = f"""

@@ -40,6 +40,7 @@ def write(container: Container, offset: int, data: bytes) -> None:
         file.write(data)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("harm", "says"),
     [
@@ -67,6 +68,7 @@ def test_without_a_usable_policy_memory_is_refused_with_one_line(
     assert container.whole_account().denied_policy == 3
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize(
     ("harm", "says"),
     [

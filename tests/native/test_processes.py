@@ -83,6 +83,7 @@ print(take(4 * GIB))
     assert container.words(code) == ["0"]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("before", ["pass", "os.closerange(3, 100)"])
 def test_a_process_whose_main_thread_has_ended_stays_charged(container: Container, before: str) -> None:
     """As in the moment after a kill: its first thread is a zombie while others still run, or hold the driver's files
@@ -114,12 +115,14 @@ CDLL(None).pthread_exit(None)
     assert container.words("d.open()\nprint(take(4 * GIB))") == ["0"]
 
 
+@pytest.mark.attack
 def test_a_program_that_closes_what_it_did_not_open_stays_charged(container: Container) -> None:
     code = "d.open()\nd.alloc(3 * GIB)\nos.closerange(3, 100)\nprint(os.getpid(), flush=True)\ninput()"
     with holding(container, 0, code):
         assert container.words("d.open()\nprint(take(2 * GIB), used())") == ["2", "3072"]
 
 
+@pytest.mark.attack
 def test_a_program_that_reuses_our_descriptor_keeps_its_file(container: Container) -> None:
     code = """
 d.open()
@@ -131,6 +134,7 @@ print(take(2 * GIB), used(), *(os.fstat(file).st_rdev == os.stat("/dev/null").st
     assert container.words(code) == ["2", "3072", *["True"] * 8]
 
 
+@pytest.mark.attack
 def test_another_program_in_the_same_process_starts_from_nothing(container: Container) -> None:
     code = """
 if "AGAIN" not in os.environ:
@@ -157,6 +161,7 @@ print(os.waitpid(child, 0)[1], take(2 * GIB), d.mem_info()[0] // MIB)
     assert container.words(code) == ["0", "0", "1024"]
 
 
+@pytest.mark.attack
 def test_a_child_forked_afterwards_takes_nothing_of_its_parents(container: Container) -> None:
     """The driver does not serve such a child: whatever it tries, the account is not touched."""
     code = """
@@ -192,6 +197,7 @@ def test_nothing_is_mended_while_a_charge_is_under_way(container: Container) -> 
         assert container.words("d.open()\nprint(take(3 * GIB))") == ["0"]
 
 
+@pytest.mark.attack
 def test_no_more_processes_than_there_are_places(container: Container) -> None:
     data = bytearray(container.state.read_bytes())
     struct.pack_into("<I", data, 28, 1024)
@@ -211,6 +217,7 @@ def test_no_more_processes_than_there_are_places(container: Container) -> None:
     assert "no place for another process" in err
 
 
+@pytest.mark.attack
 def test_a_stopped_process_keeps_nobody_waiting(container: Container) -> None:
     code = """
 d.open()
@@ -226,6 +233,7 @@ while True:
             busy.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("number", [0, 1, 2**63, 2**64 - 1])
 def test_numbers_a_tenant_wrote_break_nothing(container: Container, number: int) -> None:
     code = f"""
@@ -243,6 +251,7 @@ print(free <= total == 4 * GIB, d.mem_info()[0] <= 4 * GIB, take(5 * GIB))
     assert container.words(code) == ["True", "True", "2"]
 
 
+@pytest.mark.attack
 def test_an_account_cut_short_ends_who_uses_it_and_touches_no_other_container(container: Container) -> None:
     limit = Limit(container.topology.gpus[0].uuid, 2 * GIB, 30)
     neighbour = Container(container.root / "neighbour", container.libraries, container.topology, [limit])
@@ -264,6 +273,7 @@ d.alloc(GIB)
         assert neighbour.words("d.open()\nprint(take(GIB), take(2 * GIB), used())") == ["0", "2", "2048"]
 
 
+@pytest.mark.attack
 def test_memory_of_another_process_is_charged_to_who_made_it(container: Container) -> None:
     code = """
 d.open()

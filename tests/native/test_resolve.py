@@ -42,6 +42,7 @@ print(len(sim.cuda.requests()))
     assert len(sim.cuda.requests()) >= 439
 
 
+@pytest.mark.attack
 def test_a_pointer_the_driver_gives_is_limited(container: Container) -> None:
     code = """
 d.open()
@@ -59,6 +60,7 @@ print(found("cuMemAllocAsync", 11020, 0) != found("cuMemAllocAsync", 11020, 2))
     assert container.words(ASK + code, HOOKS="") == ["0", "True", "2", "2", "2", "2", "True"]
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("name", ["cuMemAlloc_v2", "", "cuNever", "x" * 5000])
 def test_what_the_driver_does_not_know_is_passed_on(container: Container, name: str) -> None:
     code = f"""
@@ -67,6 +69,7 @@ print(*ask("cuGetProcAddress_v2", {name!r}, 13000, 0), d("cuGetProcAddress_v2", 
     assert container.words(ASK + code, HOOKS="")[:3] == ["0", "None", "1"]
 
 
+@pytest.mark.attack
 def test_threads_that_ask_at_once_get_the_same(container: Container) -> None:
     code = """
 import threading
@@ -106,6 +109,7 @@ int main(int argc, char **argv) {
 """
 
 
+@pytest.mark.attack
 class TestLoading:
     def program(self, tmp_path: Path, *flags: str | Path) -> Path:
         source, binary = tmp_path / "program.c", tmp_path / "program"
@@ -159,6 +163,7 @@ class TestDriver:
         assert err.startswith(f"kube-accel: the driver's library cannot be loaded: {tmp_path}/libcuda.so.1")
         assert err.count("\n") == 1
 
+    @pytest.mark.attack
     def test_is_the_interposer_itself(self, container: Container) -> None:
         out, err = container.both("print(d('cuInit', 0))", KUBE_ACCEL_DRIVER=str(container.public))
         assert out.split() == ["100"]
@@ -225,6 +230,7 @@ class TestPublicNames:
             pytest.skip(f"NOT TESTED: the interposer at its public paths: no mounts here: {probe.stderr.strip()}")
         return command
 
+    @pytest.mark.attack
     @pytest.mark.parametrize(
         "environment",
         [

@@ -76,7 +76,7 @@ def test_what_is_not_there_is_said_after_the_rest_and_fails(
 @pytest.mark.full
 def test_a_program_that_wanted_more_than_its_share(books: Playbooks, api: Api) -> None:
     api.create(PODS, wish("greedy", f"{PROGRAM} 1 6", SHARE))
-    until(lambda: told(api, "greedy", "GpuMemoryRefused"), "the plugin to tell of it", 120)
+    until(lambda: told(api, "greedy", "GpuMemoryRefused"), "the plugin to tell of it")
     done = diagnosed(books, diagnose_pod="default/greedy")
     assert done.code == 0, done.output
     line = "1. pod default/greedy container main: it wanted more GPU memory than its own share has (quota_oom, certain)"

@@ -409,7 +409,8 @@ class Mps:
         node.validated = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
         node.extra = [*node.validated, "--mps-interval", "2"]
         for gpu in range(len(node.uuids)):
-            (self.root / node.uuids[gpu] / "shm").mkdir(parents=True)
+            for made in ("shm", "client"):
+                (self.root / node.uuids[gpu] / made).mkdir(parents=True)
             self.start(gpu)
             stack.callback(self.stop, gpu)
 
@@ -421,8 +422,13 @@ class Mps:
         environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
         subprocess.run([self.program, *arguments], input=commands, text=True, env=environment, capture_output=True)
 
+    def client(self, gpu: int) -> Path:
+        return self.root / self.node.uuids[gpu] / "client"
+
     def start(self, gpu: int) -> None:
         self.run(gpu, "-d")
+        (self.client(gpu) / "control").unlink(missing_ok=True)
+        (self.client(gpu) / "control").hardlink_to(self.pipe(gpu) / "control")
 
     def asked(self, gpu: int, command: str) -> bool:
         """Whether the control daemon has been asked this, and has made up its answer."""
@@ -446,18 +452,21 @@ def daemons(make: Make) -> Iterator[Mps]:
 def test_mps_shares_get_their_control_daemon_and_their_limits(daemons: Mps) -> None:
     node = daemons.node
     got = node.kubelet.admit(node.pod("p", {"main": (30, 8)}, assigned={"main": (3,)}))["main"]
-    pipe = str(daemons.pipe(3))
+    client = str(daemons.client(3))
     assert got.envs == {
         "NVIDIA_VISIBLE_DEVICES": node.uuids[3],
-        "CUDA_MPS_PIPE_DIRECTORY": pipe,
+        "CUDA_MPS_PIPE_DIRECTORY": client,
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=8G",
     }
     mounts = {mount.container_path: mount.host_path for mount in got.mounts}
     visible = f"/var/run/nvidia-container-devices/{node.uuids[3]}"
-    assert mounts == {visible: "/dev/null", pipe: pipe, "/dev/shm": str(daemons.root / node.uuids[3] / "shm")}
+    shm = "/dev/shm"
+    assert mounts.pop(f"{shm}/cuda_injection_path_shm") == "/dev/null"
+    assert mounts == {visible: "/dev/null", client: client, shm: str(daemons.root / node.uuids[3] / "shm")}
+    assert [mount.container_path for mount in got.mounts if not mount.read_only] == ["/dev/shm"]
     whole = node.kubelet.admit(node.pod("whole", {"main": (100, 0)}, assigned={"main": (0,)}))["main"]
-    assert whole.envs["CUDA_MPS_PIPE_DIRECTORY"] == str(daemons.pipe(0))
+    assert whole.envs["CUDA_MPS_PIPE_DIRECTORY"] == str(daemons.client(0))
 
 
 def test_mps_serves_no_container_from_several_gpus(daemons: Mps) -> None:
@@ -481,6 +490,16 @@ def test_a_gpu_whose_mps_daemon_is_gone_is_withdrawn_and_its_pods_are_told(daemo
     wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
     wait(lambda: ("hit", "MpsInterrupted") in [event[:2] for event in node.events()], "the event")
     assert "elsewhere" not in [event[0] for event in node.events()]
+
+
+def test_a_gpu_whose_socket_for_clients_is_gone_is_withdrawn_until_it_is_there(daemons: Mps) -> None:
+    node = daemons.node
+    (daemons.client(3) / "control").unlink()
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[3]}, "one GPU less")
+    wait(lambda: annotation(node).health[node.uuids[3]].reason, "the annotation")
+    assert f"systemctl reload kube-accel-mps@{node.uuids[3]}" in annotation(node).health[node.uuids[3]].reason
+    (daemons.client(3) / "control").hardlink_to(daemons.pipe(3) / "control")
+    wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
 
 
 def test_a_server_fault_is_seen_told_and_over_when_it_is_over(daemons: Mps) -> None:

@@ -126,6 +126,7 @@ def test_where_namespaces_are_forbidden_a_share_holds_for_who_keeps_his_environm
     ]
 
 
+@pytest.mark.attack
 @needs_namespaces
 @pytest.mark.parametrize(
     ("library", "variables"),
@@ -145,6 +146,7 @@ def test_neither_names_nor_variables_get_around_it(
     assert node.run_program("greedy", got, "print(attempt(6))", library=library, **variables) == ["2"]
 
 
+@pytest.mark.attack
 @needs_namespaces
 def test_limits_cannot_be_written_from_inside(make: Callable[..., Node]) -> None:
     node = make()

@@ -669,7 +669,7 @@ def sysfs_device(root: Path, address: str) -> str:
     ("arguments", "expected"),
     [
         (("--kubelet-device-plugin-dir", "/nonexistent"), "--kubelet-device-plugin-dir /nonexistent is no directory"),
-        (("--state-dir", "/proc/state"), "--state-dir /proc/state cannot be created"),
+        (("--state-dir", "/proc/state"), "--state-dir /proc/state cannot be used"),
         (("--state-dir", "{root}/" + "x" * 100), "cannot hold the admin socket"),
     ],
 )

@@ -55,13 +55,13 @@ def rendered(role: str, template: str, **variables: Any) -> list[dict[str, Any]]
     directory = ROLES / role
     loader = DataLoader()
     loader.set_basedir(str(directory / "templates"))
-    scope: dict[str, Any] = {"ansible_facts": {}, "inventory_hostname": "node-1", "groups": {}}
+    scope: dict[str, Any] = {"ansible_facts": {}, "inventory_hostname": "node-1", "groups": {}, "hostvars": {}}
     scope |= variables_of(role, loader)
     if "mode" in variables and role == "gpu_plugins":
         scope["served"] = scope["__gpu_plugins_modes"][variables["mode"]]
     text = trust_as_template((directory / "templates" / template).read_text())
     made = Templar(loader, variables=scope | variables).template(text)
-    return [document for document in yaml.safe_load_all(made) if document]
+    return [document for document in yaml.safe_load_all(made or "") if document]
 
 
 def simulated_play(root: Path, tasks: list[Any], variables: dict[str, Any]) -> tuple[list[str], dict[str, str]]:

@@ -79,6 +79,8 @@ class Cluster:
     def run(self, *parts: str | Object, **variables: Any) -> subprocess.CompletedProcess[str]:
         """These parts of the role, in one play, and tasks of others between them."""
         (self.root / "var/lib/kubelet/device-plugins").mkdir(parents=True, exist_ok=True)
+        (self.root / "proc/self").mkdir(parents=True, exist_ok=True)
+        (self.root / "proc/self/mountinfo").write_text("")
         words = {
             "gpu_plugins_image": "registry.example/kube-accel:1",
             "gpu_plugins_takeover": True,

@@ -93,6 +93,21 @@ def test_what_is_wrong_with_a_node_comes_with_a_remedy(
     assert said.startswith(says)
 
 
+@pytest.mark.parametrize(
+    ("accounts", "says"),
+    [
+        ({"action": "none", "waits": False, "says": "It is bounded."}, []),
+        (
+            {"action": "start", "waits": False, "says": "No."},
+            ["unstable accounts No. Run site.yml with --tags gpu_plugins."],
+        ),
+        ({"action": "none", "waits": True, "says": "Later."}, ["unstable accounts Later. "]),
+    ],
+)
+def test_accounts_that_nothing_bounds_are_told(evaluate: Evaluate, accounts: dict[str, Any], says: list[str]) -> None:
+    assert findings(evaluate, __gpu_plugins_accounts=accounts) == says
+
+
 def cluster(evaluate: Evaluate, **variables: Any) -> list[str]:
     """Of the cluster, the same."""
     answers = {
@@ -233,22 +248,26 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
     facts = {"accel_nvml": GPUS | {"driver_version": "580.95.05", "cuda_version": "13.0"}}
     found: dict[str, Any] = {"__gpu_plugins_picked": {"resources": [NODE]}, "ansible_play_hosts": ["node-1"]}
     found |= {"__gpu_plugins_definitions_found": {"problems": {}}, "__gpu_plugins_definitions_planned": {}}
-    found |= {"__gpu_plugins_workloads": {"results": []}}
+    found |= {"__gpu_plugins_workloads": {"results": []}, "groups": {}}
     rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=[], **found)
     assert {row["what"]: row["found"] for row in rows} == {
         "driver": "580.95.05, CUDA 13.0",
         "health": "All 2 GPUs are healthy.",
         "node": "The node is ready.",
         "mode": "pgpu",
+        "accounts": "Whole GPUs need none.",
         "offer": "2 nvidia.com/gpu",
         "rollout": "None was left unfinished.",
         "quota": "None is used up.",
         "cf-crl": "The definitions can be read.",
+        "admission": "The API server denies by "
+        "kube-accel-plugin-nodes, kube-accel-plugin-pods, kube-accel-plugin-events.",
+        "network": "kube-accel-plugin admits everybody to port 9445, as gpu_plugins_network_policy_from names nobody.",
     }
     wrong = [{"verdict": "unstable", "what": "health", "found": "x", "remedy": ""}]
     elsewhere = found | {"ansible_play_hosts": ["node-0", "node-1"]}
     rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=wrong, **elsewhere)
-    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer"]
+    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer", "accounts"]
 
 
 PLUGIN = {"spec": {"template": {"spec": {"containers": [{"image": "registry.example/kube-accel:1"}]}}}}

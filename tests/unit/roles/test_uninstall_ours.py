@@ -18,6 +18,7 @@ STATE = (
     *("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.damaged-1700000000", "admin.sock", "handover.sock"),
     *("configuration.json", "health.json", "mig.json", "told.json", ".told.json.0a1b2c3d", ".admin.sock.0a1b2c"),
     *("tellers", "mig.lock", "modes.lock", "mode-vgpu.lock", "containers/.lock", f"containers/{KEY}/policy"),
+    f"containers/.spare-0a1b2c3d/{KEY[:16]}/state",
     *(f"shim/{KEY}/libcuda.so.1", "shim/.0a1b2c3d/libcuda.so.1"),
 )
 
@@ -86,6 +87,15 @@ def test_a_directory_of_the_plugins_own_goes_with_its_state(evaluate: Evaluate, 
     assert state(evaluate, tmp_path)[-1] == ""
 
 
+def test_a_directory_that_is_a_mount_of_others_stays(evaluate: Evaluate, tmp_path: Path) -> None:
+    put(tmp_path, *STATE)
+    registered = {"gpu_plugins_state_dir": str(tmp_path), "__gpu_plugins_state_found": listed(tmp_path, 2)}
+    registered["__gpu_plugins_accounts"] = {"foreign": True}
+    removed = evaluate("gpu_plugins", "__gpu_plugins_state_removed", {}, **registered)
+    assert {"containers", ""} & {*removed} == set()
+    assert left(tmp_path, removed) == set()
+
+
 @pytest.mark.parametrize(
     ("there", "words", "expected"),
     [
@@ -140,7 +150,9 @@ def removal() -> dict[str, Any]:
 
 def test_what_earlier_settings_made_goes_too() -> None:
     def names(**words: Any) -> set[tuple[str, str]]:
-        made = rendered("gpu_plugins", "objects.yml.j2", __gpu_plugins_runtime_classes={}, **words)
+        # Network policies go by a task of their own.
+        words = {"__gpu_plugins_runtime_classes": {}, "__gpu_plugins_network_wanted": False} | words
+        made = rendered("gpu_plugins", "objects.yml.j2", **words)
         return {(item["kind"], item["metadata"]["name"]) for item in made}
 
     once = names(gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import errno
+import gc
 import mmap
 import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +13,11 @@ from hypothesis import strategies as st
 
 from kube_accel.enforce import policy as layouts
 from kube_accel.enforce import selinux
+from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.keptopen import KeptOpen
 from kube_accel.enforce.policy import Feedback, Limit, Policy
+from waiting import wait
 
 GIB = 1 << 30
 UUID = "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0"
@@ -38,7 +43,7 @@ def test_any_user_of_the_container_may_account_and_none_may_change_the_limits(co
     assert containers.policy_path(KEY).stat().st_mode & 0o7777 == 0o644
     assert containers.state_path(KEY).stat().st_mode & 0o7777 == 0o666
     assert containers.state_path(KEY).stat().st_size == layouts.state_size(1)
-    assert containers.policy_path(KEY).parent.stat().st_mode & 0o7777 == 0o755
+    assert containers.policy_path(KEY).parent.stat().st_mode & 0o7777 == 0o700
     assert containers.policy(KEY) == POLICY
     assert containers.build_of(KEY) == "build-1"
 
@@ -106,8 +111,25 @@ def test_the_next_start_leaves_the_files_of_the_last_one_to_it(containers: Conta
 @pytest.mark.parametrize("size", [0, 100, layouts.state_size(1) + (1 << 30)])
 def test_a_state_has_the_size_it_was_made_with(containers: Containers, size: int) -> None:
     os.truncate(containers.state_path(KEY), size)
-    assert containers.trim({KEY: POLICY, "unknown": POLICY}) == {KEY: size - layouts.state_size(1)}
-    assert containers.state_path(KEY).stat().st_size == layouts.state_size(1)
+    wrong = Wrong.GROWN if size > layouts.state_size(1) else Wrong.SHORT
+    assert containers.trim({KEY: POLICY, "unknown": POLICY}) == {KEY: {wrong}}
+    wait(lambda: containers.state_path(KEY).stat().st_size == layouts.state_size(1), "the size to be put right")
+    wait(lambda: containers.trim({KEY: POLICY}) == {}, "the account to be right")
+
+
+def test_what_was_put_right_to_make_room_is_told_at_the_next_look(
+    containers: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    assert containers.policy(KEY) == POLICY
+    os.truncate(containers.state_path(KEY), 1 << 24)
+    monkeypatch.setattr(containers.spares, "take", full)
+    with pytest.raises(OSError, match="no room"):
+        containers.start(key_of(["b::m0"]), POLICY)
+    wait(lambda: containers.state_path(KEY).stat().st_size < 1 << 24, "the size to be put right", 20)
+    assert containers.trim({KEY: POLICY}) == {KEY: {Wrong.GROWN}}
     assert containers.trim({KEY: POLICY}) == {}
 
 
@@ -124,6 +146,37 @@ def test_files_go_when_nobody_has_held_them_for_a_while(containers: Containers) 
     assert containers.prune([], now + 1e6) == [KEY]
     assert containers.keys() == set()
     assert containers.policy(KEY) is None
+
+
+@pytest.mark.attack
+def test_times_of_an_account_do_not_keep_it(containers: Containers) -> None:
+    """A tenant may set them, and its account would stay when its container has ended."""
+    now = containers.policy_path(KEY).stat().st_mtime
+    os.utime(containers.state_path(KEY), (now + 1e9, now + 1e9))
+    assert containers.prune([], now + 1e6) == [KEY]
+
+
+@pytest.mark.attack
+def test_an_account_that_runs_as_a_program_is_told_and_put_right(tmp_path: Path) -> None:
+    """Nobody may write a program that runs, so that a plugin that starts meanwhile cannot open it."""
+    before, size = Containers(tmp_path, tmp_path / "sys"), layouts.state_size(1)
+    before.prepare(KEY, "build-1")
+    before.start(KEY, POLICY)
+    state = before.state_path(KEY)
+    del before
+    gc.collect()
+    program = Path("/bin/sleep").read_bytes()
+    state.write_bytes(program.ljust(size, b"\0"))
+    state.chmod(0o6777)
+    with subprocess.Popen([state, "1000"]) as process:
+        try:
+            after = Containers(tmp_path, tmp_path / "sys")
+            assert after.trim({KEY: POLICY}) == {KEY: {Wrong.HELD, Wrong.MODE}}
+            wait(lambda: state.stat().st_mode & 0o7777 == 0o666, "the mode to be put right")
+            assert after.trim({KEY: POLICY}) == {KEY: {Wrong.HELD}}
+        finally:
+            process.kill()
+    wait(lambda: after.trim({KEY: POLICY}) == {}, "the account to be right")
 
 
 def test_what_is_no_policy_is_not_touched(containers: Containers) -> None:
@@ -144,7 +197,7 @@ def test_on_a_node_with_selinux_files_are_labelled_for_containers(
     made = Containers(tmp_path, tmp_path / "sys")
     made.prepare(KEY, "build")
     made.start(KEY, POLICY)
-    assert {name.split(".")[1] for name in labels} == {"policy", "state"}
+    assert set(labels) == {"policy", "state"}
     assert set(labels.values()) == {b"system_u:object_r:container_file_t:s0\0"}
 
 
@@ -175,11 +228,15 @@ def test_accounts_are_told_as_they_are_at_each_look(containers: Containers) -> N
             assert {key: account.devices[0].used_bytes for key, account in found.items()} == {KEY: used}
 
 
-def test_who_may_not_write_a_policy_reads_it(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_not_write_a_policy_reads_it(
+    containers: Containers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(files: KeptOpen, name: str) -> int:
         raise PermissionError(13, "Permission denied", name)
 
     monkeypatch.setattr(KeptOpen, "_open", refused)
     assert containers.policy(KEY) == POLICY
+    other = Containers(tmp_path, tmp_path / "sys")
+    assert other.policy(KEY) == POLICY
     with pytest.raises(PermissionError):
-        containers.update(KEY, lambda current: replace(current, limits=()))
+        other.update(KEY, lambda current: replace(current, limits=(Limit(UUID, GIB, 30),)))

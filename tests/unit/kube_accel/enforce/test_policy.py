@@ -113,6 +113,7 @@ def test_a_damaged_policy_is_refused_and_never_believed(data: bytes) -> None:
         assert 1 <= len(found.limits) <= 16
 
 
+@pytest.mark.attack
 @given(st.binary(min_size=policy.state_head(1, 16), max_size=policy.state_head(1, 16)), st.integers(1, 16))
 def test_whatever_a_tenant_writes_into_its_state_is_a_number_of_this_earth(data: bytes, devices: int) -> None:
     account = policy.read_state(data, devices, 1)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from kube_accel.enforce.shim import LIBRARIES, Builds, ShimError
+from unit.kube_accel.enforce.test_heldopen import leasable, leased
 
 
 def library(machine: int = 62, more: bytes = b"") -> bytes:
@@ -58,6 +59,26 @@ def test_a_damaged_build_is_made_anew(source: Path) -> None:
     assert made.install() == digest
     assert broken.read_bytes() == library()
     assert [path.name for path in made.path(digest).parent.iterdir()] == [digest]
+
+
+@pytest.mark.attack
+def test_no_build_can_be_leased_once_it_is_installed(source: Path) -> None:
+    made = builds(source)
+    paths = [made.path(made.install()) / name for name in LIBRARIES]
+    assert not any(map(leasable, paths))
+    (source / "libcuda.so.1").write_bytes(library(more=b"newer"))
+    paths += [made.path(made.install()) / name for name in LIBRARIES]
+    assert not any(map(leasable, paths))
+
+
+@pytest.mark.attack
+def test_a_build_that_was_leased_before_a_restart_is_made_anew(source: Path) -> None:
+    path = builds(source).path(builds(source).install()) / "libcuda.so.1"
+    with leased(path):
+        made = builds(source)
+        made.install()
+        assert path.read_bytes() == library()
+        assert not leasable(path)
 
 
 def test_an_image_without_interposer_is_named(source: Path) -> None:

@@ -118,6 +118,7 @@ def test_memory_that_the_driver_does_not_tell_is_the_accounts_or_nobodys() -> No
     assert with_account.outcomes["account", "container"] == 1
 
 
+@pytest.mark.attack
 def test_an_account_is_a_tenants_word() -> None:
     found = told(sample(9 * GIB, None), {}, A, accounts={Account(A, CARD): 2**60})
     assert found.containers[A].memory_bytes == 80 * GIB

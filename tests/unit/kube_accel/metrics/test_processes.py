@@ -39,6 +39,7 @@ def test_a_process_of_the_node_is_the_hosts_and_that_of_mps_is_known(processes: 
     }
 
 
+@pytest.mark.attack
 def test_a_tenants_process_does_not_pass_for_the_server(processes: Processes, tmp_path: Path) -> None:
     run(tmp_path, 5, cgroup(UID, ID), "nvidia-cuda-mps")
     assert processes.owners([5]) == {5: Owner(Outcome.CONTAINER, A)}

@@ -151,6 +151,7 @@ def test_refusals_add_up_over_the_starts_of_a_container(ledger: Ledger) -> None:
     assert counted(ledger) == {("one", "limit"): 10, ("one", "device"): 1}
 
 
+@pytest.mark.attack
 def test_what_a_tenant_makes_of_its_counters_stays_a_number(ledger: Ledger) -> None:
     ledger.record(ONE, "u", [HALF])
     for value in (2**53, 0, 2**53, 1) * 600:

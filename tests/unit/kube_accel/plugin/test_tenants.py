@@ -380,6 +380,7 @@ def test_an_account_that_was_blown_up_is_cut_back_and_told(world: World) -> None
     assert [entry[:2] for entry in world.reported] == [("a", "GpuAccountChanged")]
 
 
+@pytest.mark.attack
 def test_a_tenant_cannot_have_events_made_without_end(world: World) -> None:
     """One of the same words is sent once."""
     world.pod("a")

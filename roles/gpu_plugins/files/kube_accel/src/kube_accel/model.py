@@ -21,6 +21,13 @@ class Mode(StrEnum):
     """Shares of memory alone."""
 
 
+class OnAbuse(StrEnum):
+    """What becomes of a pod that misuses its account again and again."""
+
+    DELETE = "delete"
+    EVENT = "event"
+
+
 class Enforcement(StrEnum):
     """What an administrator wants to enforce shares."""
 

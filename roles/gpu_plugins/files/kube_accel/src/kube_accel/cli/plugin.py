@@ -12,6 +12,7 @@ import threading
 from contextlib import suppress
 
 from kube_accel import logs
+from kube_accel.enforce.keptopen import raise_limit
 from kube_accel.nvml import switches
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.plugin.cdiwriter import CdiOptions
@@ -44,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     stop = stop_event()
     logs.configure(arguments.log_level)
+    raise_limit()
 
     options = PluginOptions(
         mode=arguments.mode,
@@ -81,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         shim_dir=arguments.shim_dir,
         proc_root=arguments.proc_root,
         context_overhead_bytes=arguments.context_overhead,
+        account_abuse=arguments.account_abuse,
         quota_overrides=ConfigMapRef(*arguments.quota_overrides) if arguments.quota_overrides else None,
         metrics_interval=arguments.metrics_interval,
         metrics_aliases=arguments.metrics_aliases,
@@ -142,16 +145,17 @@ def _take_turns(options: PluginOptions, stop: threading.Event) -> bool:
     if not obstacle:
         return True
     # Loaded here: hardly ever needed.
-    from kube_accel.plugin.probes import ProbeServer
+    from kube_accel.plugin.probes import probe_server
 
     _log.warning("waiting for another mode's plugin", extra={"reason": obstacle})
     try:
-        probes = ProbeServer(options.listen, {"/healthz": lambda: "", "/readyz": lambda: obstacle or "starting"})
+        probes = probe_server(options.listen, {"/healthz": lambda: "", "/readyz": lambda: obstacle or "starting"})
     except OSError as error:
         raise NodeError(listen_problem(options, error)) from error
-    with probes:
-        threading.Thread(target=probes.serve_forever, name="probes", daemon=True).start()
+    threading.Thread(target=probes.run, name="probes", daemon=True).start()
+    try:
         while obstacle and not stop.wait(_LOOK_SECONDS):
             obstacle = lock.take()
-        probes.shutdown()
+    finally:
+        probes.stop()
     return not obstacle

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from kube_accel.inspect.printable import line
 from kube_accel.plugin.admin import AdminError, call
 
 _TIMEOUT = 20.0
@@ -19,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
         else:
             answer = call(arguments.state_dir, "quiesce", _TIMEOUT, seconds=arguments.seconds)
     except AdminError as error:
-        print(f"kube-accel quiesce: {error}", file=sys.stderr)
+        print(line(f"kube-accel quiesce: {error}"), file=sys.stderr)
         return 1
-    print(f"driver: {answer['driver']}")
+    print(line(f"driver: {answer['driver']}"))
     return 0

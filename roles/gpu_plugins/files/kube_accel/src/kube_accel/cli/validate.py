@@ -14,6 +14,7 @@ from typing import Any
 
 from kube_accel.enforce import selinux
 from kube_accel.enforce.mps import MpsPaths
+from kube_accel.inspect.printable import line
 from kube_accel.kube.deviceplugin import KUBELET_SOCKET
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import DriverState, Gpu, Inventory, Mode, Snapshot
@@ -47,7 +48,7 @@ class Check:
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{self.status.value:<4}  {self.name}: {self.detail}{'; ' if self.remedy else ''}{self.remedy}"
+        return line(f"{self.status.value:<4}  {self.name}: {self.detail}{'; ' if self.remedy else ''}{self.remedy}")
 
 
 def run(arguments: argparse.Namespace) -> int:

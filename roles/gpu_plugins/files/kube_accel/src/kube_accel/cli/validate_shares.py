@@ -72,7 +72,7 @@ def check_mps(inventory: Inventory, paths: MpsPaths, labelled: bool = False) -> 
         path
         for gpu in inventory.gpus
         if labelled and gpu.index not in unshared
-        for path in (paths.pipe(gpu.uuid), *sorted(paths.pipe(gpu.uuid).iterdir()), paths.shm(gpu.uuid))
+        for path in (paths.client(gpu.uuid), paths.client(gpu.uuid) / "control", paths.shm(gpu.uuid))
     ]
     wrong = {path: label for path in made if (label := selinux.unshared(path))}
     if wrong:

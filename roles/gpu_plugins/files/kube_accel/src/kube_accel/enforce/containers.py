@@ -3,14 +3,19 @@
 
 Everything is keyed by the device ids that kubelet handed out, which no two running containers share. Files of a start
 are new ones: a container of before that still ends keeps those that it was started with.
+
+A tenant may write its account, and lease or lock that and its policy. So both are opened before the container
+starts and stay open for writing, they are opened again without waiting, and everything is done by descriptor.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import logging
 import os
+import re
 import shutil
 import threading
 import time
@@ -21,9 +26,11 @@ from pathlib import Path
 
 from kube_accel.enforce import policy as layouts
 from kube_accel.enforce import selinux
-from kube_accel.enforce.keptopen import KeptOpen
+from kube_accel.enforce.accounts import Mender, Wrong
+from kube_accel.enforce.keptopen import KeptOpen, most_open
 from kube_accel.enforce.policy import GENERATION_OFFSET, UNSEEN, Account, Policy
-from kube_accel.files import replacing
+from kube_accel.enforce.spares import Spare, Spares
+from kube_accel.files import make_private, open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +38,10 @@ _KEPT_SECONDS = 600.0
 """A directory that kubelet lists no container for stays so long: init containers are listed nowhere."""
 _MOST_POLICY = 1 << 12
 """More bytes than a policy of any layout has."""
-_MOST_OPEN = 256
-"""Containers whose files are kept open: soft limits of 1024 descriptors are common."""
+_KEY = re.compile("[0-9a-f]{32}")
+_ROOM_SECONDS = 1.0
+"""How long a start waits for room that tenants took, once no spare files are left."""
+_LOOK_SECONDS = 0.02
 
 
 def key_of(ids: Iterable[str]) -> str:
@@ -49,9 +58,15 @@ class Containers:
         self._known: dict[str, tuple[bytes, tuple[Policy, bool]]] = {}
         """What was read last, so that what has not changed need not be understood again."""
         self._lock = threading.Lock()
-        self._policies = KeptOpen(f"{self._base}/{{}}/policy", os.O_RDWR, _MOST_OPEN)
-        self._states = KeptOpen(f"{self._base}/{{}}/state", os.O_RDONLY, _MOST_OPEN)
-        self._label = selinux.wanted(sysfs_root)
+        self._policies = KeptOpen(f"{self._base}/{{}}/policy", os.O_RDWR, most_open(2))
+        self._states = KeptOpen(f"{self._base}/{{}}/state", os.O_RDWR, most_open(2))
+        self.spares = Spares(self._root, selinux.wanted(sysfs_root))
+        """Files for the next containers."""
+        self._mender = Mender(self._states, self.state_path, self.spares.fill)
+        self._untold: dict[str, frozenset[Wrong]] = {}
+        """What was put right while room was made, for ``trim`` to tell."""
+        self._kept_from_us: Set[str] = frozenset()
+        """Containers whose policy could not be opened for writing at the last look."""
 
     def policy_path(self, key: str) -> Path:
         """The policy of a container."""
@@ -64,28 +79,64 @@ class Containers:
     def prepare(self, key: str, build: str) -> None:
         """Make room for a container that is going to use this build of the interposer, if known. Raises OSError."""
         directory = self._root / key
-        directory.mkdir(parents=True, exist_ok=True)
-        for path in (self._root, directory):
-            path.chmod(0o755)
-        _publish(directory / "build", build.encode(), 0o444, label=False)
+        with self._spare() as spare:
+            spare.write("build", f"{build}\n".encode())
+            if directory.is_dir():
+                os.close(spare.give("build", directory))
+            else:
+                spare.directory.rename(directory)
+                self._keep(key, spare)
 
     def build_of(self, key: str) -> str:
         """The build that a container uses; empty when it is not known."""
         try:
-            return (self._root / key / "build").read_text().strip()
+            return (self._root / key / "build").read_text().strip("\0\n ")
         except OSError:
             return ""
 
     def start(self, key: str, policy: Policy) -> None:
         """A container is about to start: its limits, and an account that nothing was charged to. Raises OSError."""
         directory = self._root / key
-        directory.mkdir(parents=True, exist_ok=True)
-        with self._writing():
-            _publish(directory / "policy", layouts.pack_policy(policy, 2), 0o644, self._label)
-            head = layouts.fresh_state(len(policy.limits), policy.layout)
-            # Any user of the container may be the one that runs CUDA programs.
-            _publish(directory / "state", head, 0o666, self._label, layouts.state_size(policy.layout))
-        self._forget([key])
+        data, head = layouts.pack_policy(policy, 2), layouts.fresh_state(len(policy.limits), policy.layout)
+        with self._spare() as spare:
+            spare.write("policy", data)
+            spare.write("state", head)
+            directory.mkdir(0o700, exist_ok=True)
+            with self._writing():
+                given = Spare(directory, {name: spare.give(name, directory) for name in ("policy", "state")})
+            self._keep(key, given)
+
+    @contextmanager
+    def _spare(self) -> Iterator[Spare]:
+        """Files for one container, of which nothing stays that was not given away. Raises OSError."""
+        try:
+            spare = self.spares.take()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            spare = self._spare_of_room_made()
+        try:
+            yield spare
+        finally:
+            spare.discard()
+
+    def _spare_of_room_made(self) -> Spare:
+        """Files made in what tenants took beyond their accounts. Raises OSError."""
+        found = self._trimmed({key: known[1][0] for key, known in list(self._known.items())})
+        with self._lock:
+            self._untold = _both(self._untold, found)
+        deadline = time.monotonic() + _ROOM_SECONDS
+        while not self.spares.ready() and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        return self.spares.take()
+
+    def _keep(self, key: str, given: Spare) -> None:
+        """Use these open files of a container from now on, which are no longer the caller's to close."""
+        with self._lock:
+            self._known.pop(key, None)
+            self._mender.forget([key])
+            self._policies.keep(key, given.files.pop("policy"))
+            self._states.keep(key, given.files.pop("state"))
 
     def policy(self, key: str) -> Policy | None:
         """What a container was told last; None when it has no policy, or one that no version of ours wrote."""
@@ -96,19 +147,27 @@ class Containers:
         """The same, and whether it is written to its end: a daemon may have been killed at it."""
         return self.read_all([key]).get(key)
 
-    def read_all(self, keys: Iterable[str]) -> dict[str, tuple[Policy, bool]]:
+    def read_all(self, keys: Collection[str]) -> dict[str, tuple[Policy, bool]]:
         """``read`` for several, without those of which it says None."""
-        found = {}
+        found, kept = {}, set()
         with self._lock:
             for key in keys:
                 try:
                     found[key] = self._understood(key, os.pread(self._policies.looked_at(key)[0], _MOST_POLICY, 0))
-                except PermissionError:
+                except (PermissionError, BlockingIOError) as error:
+                    if isinstance(error, BlockingIOError):
+                        kept.add(key)
                     if (only := self._only_read(key)) is not None:
                         found[key] = only
                 except (OSError, ValueError):
                     continue
+            self._kept_from_us = (self._kept_from_us - set(keys)) | kept
         return found
+
+    @property
+    def kept_from_us(self) -> Set[str]:
+        """Containers that keep their policy from being written by a file lease, as far as was seen last."""
+        return self._kept_from_us
 
     def last_read(self, keys: Iterable[str]) -> dict[str, tuple[Policy, bool]]:
         """What ``read_all`` said, and ``update`` made of it, without a look at any file."""
@@ -117,9 +176,15 @@ class Containers:
     def _only_read(self, key: str) -> tuple[Policy, bool] | None:
         """For those who may not write it."""
         try:
-            return self._understood(key, self.policy_path(key).read_bytes()[:_MOST_POLICY])
+            file = open_regular(self.policy_path(key), os.O_RDONLY)
+        except OSError:
+            return None
+        try:
+            return self._understood(key, os.pread(file, _MOST_POLICY, 0))
         except (OSError, ValueError):
             return None
+        finally:
+            os.close(file)
 
     def _understood(self, key: str, data: bytes) -> tuple[Policy, bool]:
         known = self._known.get(key)
@@ -189,25 +254,29 @@ class Containers:
         except (OSError, ValueError):
             return None
 
-    def trim(self, policies: Mapping[str, Policy]) -> dict[str, int]:
-        """Give states the size they were made with; by how many bytes tenants had changed that, where they had."""
-        found = {}
+    def trim(self, policies: Mapping[str, Policy]) -> dict[str, frozenset[Wrong]]:
+        """Have accounts put right that tenants changed; what they did to them, by key.
+
+        Policies that could not be opened for writing at the last look count too. What the kernel holds up is put right
+        later, by another thread.
+        """
+        found = self._trimmed(policies)
         with self._lock:
-            for key, policy in policies.items():
-                size = layouts.state_size(policy.layout)
-                try:
-                    status = self._states.looked_at(key)[1]
-                    if status.st_size != size:
-                        os.truncate(self.state_path(key), size)
-                        found[key] = status.st_size - size
-                except OSError:
-                    continue
+            untold, self._untold = self._untold, {}
+        return _both(untold, found)
+
+    def _trimmed(self, policies: Mapping[str, Policy]) -> dict[str, frozenset[Wrong]]:
+        with self._lock:
+            found = self._mender.look({key: layouts.state_size(policy.layout) for key, policy in policies.items()})
+        for key in self._kept_from_us & policies.keys():
+            found[key] = found.get(key, frozenset()) | {Wrong.HELD}
+        self._mender.wait(found)
         return found
 
     def keys(self) -> Set[str]:
         """All there are."""
         try:
-            return {path.name for path in self._root.iterdir() if path.is_dir()}
+            return {path.name for path in self._root.iterdir() if _KEY.fullmatch(path.name) and path.is_dir()}
         except OSError:
             return set()
 
@@ -215,14 +284,22 @@ class Containers:
         """Remove the directories of containers that are not ``held`` and were made a while ago; their keys."""
         moment = time.time() if now is None else now
         gone = []
+        with suppress(OSError):
+            # The plugin of before that an upgrade runs beside this one opens it to others.
+            make_private(self._root)
+        self.spares.clean()
         self._forget(set(self._known) - set(held))
         for key in self.keys() - set(held):
             with suppress(OSError):
-                newest = max(path.stat().st_mtime for path in (self._root / key, *(self._root / key).iterdir()))
+                place = self._root / key
+                # Not of the account: a tenant sets its times.
+                made = (place, *(path for path in place.iterdir() if path != self.state_path(key)))
+                newest = max(path.stat().st_mtime for path in made)
                 if moment - newest > _KEPT_SECONDS:
                     shutil.rmtree(self._root / key)
                     gone.append(key)
         if gone:
+            self._forget(gone)
             _log.info("files of containers that ended are removed", extra={"containers": len(gone)})
         return gone
 
@@ -232,6 +309,8 @@ class Containers:
                 self._known.pop(key, None)
             self._policies.forget(keys)
             self._states.forget(keys)
+            self._mender.forget(keys)
+            self._kept_from_us -= set(keys)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -241,6 +320,10 @@ class Containers:
             yield
 
 
+def _both(one: Mapping[str, frozenset[Wrong]], other: Mapping[str, frozenset[Wrong]]) -> dict[str, frozenset[Wrong]]:
+    return {key: one.get(key, frozenset()) | other.get(key, frozenset()) for key in one.keys() | other.keys()}
+
+
 @contextmanager
 def _opened(path: str, flags: int) -> Iterator[int]:
     file = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -248,12 +331,3 @@ def _opened(path: str, flags: int) -> Iterator[int]:
         yield file
     finally:
         os.close(file)
-
-
-def _publish(path: Path, data: bytes, mode: int, label: bool, size: int | None = None) -> None:
-    """A new file in the place of whatever was there; ``size`` where it is to be longer than ``data``."""
-    with replacing(path, mode) as file:
-        file.write(data)
-        if size is not None:
-            file.truncate(size)
-        selinux.share(Path(file.name), label)

@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from kube_accel.enforce import selinux
+from kube_accel.enforce.heldopen import HeldOpen
+from kube_accel.files import open_regular
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +35,7 @@ class ShimError(Exception):
 
 
 class Builds:
-    """``<state-dir>/shim/<digest>``."""
+    """``<state-dir>/shim/<digest>``, each held open."""
 
     def __init__(self, source: Path, state_dir: Path, sysfs_root: Path, machine: str = os.uname().machine) -> None:
         """``source`` is the directory in the image."""
@@ -41,12 +43,19 @@ class Builds:
         self._root = state_dir / "shim"
         self._label = selinux.wanted(sysfs_root)
         self._machine = machine
+        self._held = HeldOpen()
         self._digest = ""
         self._stamps: tuple[tuple[int, ...], ...] | None = None
         """Of the image's build and the host's, as they were when both were read last."""
 
     def install(self) -> str:
         """Have the image's build on the host; its digest. Reads only what has changed. Raises ShimError."""
+        try:
+            return self._installed()
+        finally:
+            self._held.hold(path / name for path in self._root.glob("[!.]*") for name in LIBRARIES)
+
+    def _installed(self) -> str:
         if self._stamps is not None and self._stamps == _stamps(self._source, self._root / self._digest):
             return self._digest
         try:
@@ -98,7 +107,7 @@ class Builds:
                 selinux.share(draft / name, self._label)
             draft.chmod(0o755)
             if target.is_dir():
-                # Damaged: containers that run keep the files they have mapped.
+                # Damaged, or kept by a file lease: containers that run keep the files they have mapped.
                 aside = draft.with_name(f"{draft.name}.old")
                 target.rename(aside)
                 draft.rename(target)
@@ -121,7 +130,8 @@ def _stamps(*directories: Path) -> tuple[tuple[int, ...], ...] | None:
 
 def _same(path: Path, data: bytes) -> bool:
     try:
-        return path.read_bytes() == data
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+            return file.read() == data
     except OSError:
         return False
 

@@ -41,5 +41,5 @@ def decode(text: str) -> State | None:
             for uuid, held in document["holdings"].items()
         }
         return State(str(document["boot"]), float(document["at"]), gpus, holdings)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

@@ -21,6 +21,8 @@ _SLACK_SECONDS = 10.0
 """By which the end of a wait may move without being written: a GPU that answers badly moves it at every poll."""
 _SEEN_SLACK_SECONDS = 3600.0
 """By which the time of an answer may."""
+_ODD = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What comes of reading a file that is not of ours."""
 
 Xids = Mapping[tuple[str, int], tuple[int, float]]
 """How often XIDs were reported and when last (seconds since 1970), by GPU and number."""
@@ -55,7 +57,7 @@ class Memory:
             found = self._read(self._path)
         except FileNotFoundError:
             return Remembered()
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except _ODD as error:
             log.warning("what was known of the GPUs is lost", extra={"path": str(self._path), "reason": repr(error)})
             return Remembered()
         self._written = found
@@ -88,7 +90,7 @@ class Memory:
         """Nothing counts down: both daemons of an upgrade write what they saw."""
         try:
             written = self._read(path).xids
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except _ODD:
             written = {}
         return {
             key: max(now.xids.get(key, (0, 0.0)), written.get(key, (0, 0.0)))

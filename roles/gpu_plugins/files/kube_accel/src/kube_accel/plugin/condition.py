@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kube_accel.inspect.printable import line
 from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
 
 TYPE = "GpusHealthy"
@@ -57,12 +58,12 @@ def condition(snapshot: Snapshot) -> NodeCondition | None:
     if snapshot.driver_state is DriverState.STARTING:
         return None
     if snapshot.driver_state is DriverState.QUIESCED:
-        return NodeCondition("Unknown", "DriverReleased", snapshot.detail)
+        return NodeCondition("Unknown", "DriverReleased", line(snapshot.detail, _LONGEST))
     if snapshot.driver_state in _SILENT:
-        return NodeCondition("Unknown", "DriverNotAnswering", snapshot.detail)
+        return NodeCondition("Unknown", "DriverNotAnswering", line(snapshot.detail, _LONGEST))
     faults = [f"{name}: {health.reason}" for _, name, health in _gpus(snapshot) if health.health is Health.UNHEALTHY]
     advice = [f"{name}: {health.advice}" for _, name, health in _gpus(snapshot) if health.advice]
-    message = "; ".join([*faults, *advice])[:_LONGEST]
+    message = line("; ".join([*faults, *advice]), _LONGEST)
     if faults:
         return NodeCondition("False", "GpuUnhealthy", message)
     return NodeCondition("True", "GpusHealthy", message or "every GPU may be handed out")

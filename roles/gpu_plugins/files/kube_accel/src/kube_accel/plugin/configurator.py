@@ -151,6 +151,6 @@ def _stored(file: Path) -> Chosen | None:
         return Chosen(name, text, parse(text)) if name else NONE
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, LookupError, TypeError, ConfigError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, ConfigError) as error:
         _log.warning("what was configured last is not known", extra={"file": str(file), "reason": str(error)})
         return None

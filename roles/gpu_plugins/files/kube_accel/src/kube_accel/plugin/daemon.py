@@ -26,7 +26,7 @@ from kube_accel.plugin.handover import Keeper
 from kube_accel.plugin.holdings import Holder, HoldingsReader, Lister, strangers
 from kube_accel.plugin.labels import LabelWriter
 from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
-from kube_accel.plugin.probes import ProbeServer
+from kube_accel.plugin.probes import probe_server
 from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
 from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
 from kube_accel.plugin.starts import Starts
@@ -120,7 +120,7 @@ class Daemon:
         self._metrics = self._collector() if options.metrics_interval else None
         pages = self._metrics.pages if self._metrics is not None else {}
         try:
-            self._probes = ProbeServer(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz}, pages)
+            self._probes = probe_server(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz}, pages)
         except OSError as error:
             raise NodeError(listen_problem(options, error)) from error
         self.handed_over = False
@@ -156,8 +156,7 @@ class Daemon:
         self._start("teller", self._teller.run)
         self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
-        # Nobody asks it to end, which it would look for twice a second.
-        self._start("probes", partial(self._probes.serve_forever, poll_interval=3600))
+        self._start("probes", self._probes.run)
         if self._metrics is not None:
             self._start("metrics", partial(self._metrics.run, self._stop))
         if self._fraction is not None:

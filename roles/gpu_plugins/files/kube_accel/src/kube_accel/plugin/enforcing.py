@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from kube_accel.enforce.backend import Backend, Choice, Name, Unenforced, WithMps, choose, possible
 from kube_accel.enforce.dmem import Dmem, LimitMemory
@@ -47,10 +48,12 @@ class Enforcing:
         self._lock = threading.Lock()
         self._inventory: Inventory | None = None
         self.choice = Choice(Name.NONE, "the GPUs were not read yet", withheld=True)
+        self._delivery = settle(options.delivery, Configuration())
+        self._finder = DriverFinder()
         self.interposer = Interposer(
             Paths(options.state_dir, options.shim_dir, options.sysfs_root, options.dev_root, options.cdi.directory),
-            settle(options.delivery, Configuration()),
-            DriverFinder().find,
+            self._delivery,
+            self._finder.find,
         )
         plain = Unenforced(profile, lambda name: (options.dev_root / name).exists())
         self._dmem = Dmem(plain, limit_memory, options.sysfs_root)
@@ -103,6 +106,8 @@ class Enforcing:
 
     def _decide(self, inventory: Inventory) -> bool:
         options = self._options
+        # Holds them open: without the interposer NVIDIA's runtime brings the same files into containers.
+        self._finder.find(Path(self._delivery.driver_root_here), inventory.driver_version)
         unfit = {}
         if options.enforcement in (Enforcement.AUTO, Enforcement.INTERPOSER):
             unfit[Enforcement.INTERPOSER] = self.interposer.unfit(inventory)

@@ -8,18 +8,20 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.backend import LABEL, Ask, Name, Start
 from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.mps import MpsMonitor, MpsPaths
 from kube_accel.kube.cgroups import Places
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
-from kube_accel.model import ContainerKind, Gpu, Mode, Share, Snapshot
+from kube_accel.model import ContainerKind, Gpu, Mode, OnAbuse, Share, Snapshot
 from kube_accel.nvml.gpus import SharedGpus
+from kube_accel.plugin.abuse import sentence
 from kube_accel.plugin.enforcing import Enforcing
 from kube_accel.plugin.fraction import Allocator, FractionPlugin
 from kube_accel.plugin.holdings import Holder, Lister
@@ -108,6 +110,7 @@ class Fraction:
             self._event,
             self.enforcing.limits_cores,
             options.context_overhead_bytes,
+            self._abused,
         )
 
     def plugin(
@@ -136,6 +139,7 @@ class Fraction:
         yield "api", partial(self._follow_api, stop)
         yield "enforcement", partial(self.enforcing.run, stop)
         yield "tenants", partial(self.tenants.run, stop)
+        yield "spares", partial(self.enforcing.interposer.containers.spares.run, stop)
 
     def grant(self, ask: Ask) -> Grant:
         """What a container receives for its devices of one kind. Raises EnforceError."""
@@ -298,6 +302,17 @@ class Fraction:
         if pod is not None and self._reporter is not None:
             self._reporter.event(pod, "GpuShareRefused", str(refused))
             self._reporter.remove(pod, str(refused))
+
+    def _abused(self, holder: Holder, wrong: Collection[Wrong]) -> None:
+        pod, on_abuse = self._pods.find(holder.namespace, holder.pod), self._options.account_abuse
+        if pod is None or self._reporter is None:
+            _log.warning("a container misuses its account", extra={"pod": f"{holder.namespace}/{holder.pod}"})
+            return
+        said = f"container {holder.container}: {sentence(wrong, on_abuse, pod.static)}"
+        if pod.static or on_abuse is OnAbuse.EVENT:
+            self._reporter.event(pod, "GpuAccountAbused", said)
+        else:
+            self._reporter.end(pod, "GpuAccountAbused", said)
 
     def _event(self, holder: Holder, reason: str, message: str) -> None:
         extra = {"pod": f"{holder.namespace}/{holder.pod}", "container": holder.container, "reason": message}

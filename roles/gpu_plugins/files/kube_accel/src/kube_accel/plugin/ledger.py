@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import sqlite3
 import threading
 import time
@@ -389,6 +390,12 @@ class Ledger:
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None:
+            # SQLite gives the files beside it the same mode.
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                os.fchmod(file, 0o600)
+            finally:
+                os.close(file)
             connection = sqlite3.connect(self._path, timeout=5, check_same_thread=False)
             try:
                 connection.execute("PRAGMA journal_mode = WAL")

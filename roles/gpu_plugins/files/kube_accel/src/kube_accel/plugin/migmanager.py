@@ -47,6 +47,7 @@ _CUT = 120.0
 _EVICTING = 1.0
 _TOO_MANY, _NOT_FOUND = 429, 404
 _BEFORE = "before"
+_PODS = "/api/v1/pods"
 _HOLDER = "mig"
 
 
@@ -327,8 +328,14 @@ class MigManager:
     # --- pods ---------------------------------------------------------------------------------------------------------
 
     def _pods(self, client: KubeClient) -> list[dict[str, Any]]:
-        found = client.get("/api/v1/pods", {"fieldSelector": f"spec.nodeName={self._node}"})
-        return list(found.get("items") or ())
+        from kube_accel.inspect.api_json import checked
+        from kube_accel.kube.watch import passing_over
+
+        found: list[dict[str, Any]] = []
+        for item in client.get(_PODS, {"fieldSelector": f"spec.nodeName={self._node}"}).get("items") or ():
+            with passing_over(item, _PODS):
+                found.append(checked(item))
+        return found
 
     def _listed(self) -> tuple[PodDevices, ...]:
         try:
@@ -426,7 +433,7 @@ class MigManager:
         try:
             found = json.loads(self._file.read_text())
             return _Begun(found["config"], found.get("text", ""), tuple(found["before"]), found["boot"])
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 
     def _remember(self, begun: _Begun) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from kube_accel.model import Enforcement, Mode
+from kube_accel.files import make_private
+from kube_accel.model import Enforcement, Mode, OnAbuse
 from kube_accel.plugin.cdiwriter import CdiOptions
 from kube_accel.plugin.configfile import Configuration, parse
 from kube_accel.plugin.deliveryflags import DeliveryFlags
@@ -84,6 +85,8 @@ class PluginOptions:
     """Where processes are seen by the host's ids."""
     context_overhead_bytes: int = 0
     """Charged to a container for each of its processes on a GPU."""
+    account_abuse: OnAbuse = OnAbuse.DELETE
+    """What becomes of a pod that misuses its account again and again."""
     quota_overrides: ConfigMapRef | None = None
     """Other limits than containers were given, by administrators."""
     metrics_interval: float = 10.0
@@ -105,9 +108,9 @@ def check_directories(options: PluginOptions) -> None:
             "device-plugins directory there (below kubelet's --root-dir, usually /var/lib/kubelet)"
         )
     try:
-        options.state_dir.mkdir(parents=True, exist_ok=True)
+        make_private(options.state_dir)
     except OSError as error:
-        raise NodeError(f"--state-dir {options.state_dir} cannot be created: {error}; choose another") from error
+        raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
     for flag, path in (("kubelet-device-plugin-dir", options.device_plugin_dir), ("state-dir", options.state_dir)):
         if not os.access(path, os.W_OK | os.X_OK):
             raise NodeError(f"--{flag} {path} is not writable; mount it read-write and run as its owner, root")

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 _STATIC_HASH = "kubernetes.io/config.hash"
 """What kubelet calls a static pod in cgroups; the API server has a copy of it with a UID of its own."""
+_STATIC_MIRROR = "kubernetes.io/config.mirror"
+"""Has the copy, and no other pod may."""
 _PADDLE = re.compile("paddle|^FLAGS_allocator_strategy$", re.IGNORECASE)
 _GONE = 1000
 """Pods remembered after they are gone, against news that come late."""
@@ -51,6 +53,8 @@ class NodePod:
     """Names of running containers by the runtime's ids."""
     paddle: frozenset[str] = frozenset()
     """Names of containers that run PaddlePaddle, as far as the pod says so."""
+    static: bool = False
+    """Kubelet has it from a file of the node, and the API server only a copy."""
     version: int = field(default=0, compare=False)
     """Of the object, at the API server: of two of one pod the younger has the greater."""
 
@@ -142,6 +146,7 @@ class NodePods:
                 waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
                 containers=_containers(status),
                 paddle=_paddle(spec),
+                static=_STATIC_MIRROR in (metadata.get("annotations") or {}),
                 version=version,
             )
             self._pods[uid] = pod

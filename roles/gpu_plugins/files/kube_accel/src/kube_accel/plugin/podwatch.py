@@ -8,9 +8,10 @@ import threading
 import time
 from queue import Empty, SimpleQueue
 
+from kube_accel.inspect.api_json import checked
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
-from kube_accel.kube.watch import Watch, Watched, page
+from kube_accel.kube.watch import Watch, Watched, page, passing_over
 from kube_accel.plugin.pods import NodePods
 
 _log = logging.getLogger(__name__)
@@ -63,5 +64,6 @@ class PodsWatch:
         # The watch may be ahead of this list; what is gone is for it alone to say.
         _, items = page(body)
         for item in items:
-            self._pods.keep(item, in_order=False)
+            with passing_over(item, _PATH):
+                self._pods.keep(checked(item), in_order=False)
         _log.info("pods listed for an allocation", extra={"seconds": round(time.monotonic() - begin, 3)})

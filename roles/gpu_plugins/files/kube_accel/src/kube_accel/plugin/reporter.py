@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from queue import SimpleQueue
 from urllib.parse import quote
 
@@ -20,6 +20,8 @@ _BURST = 5
 _EVERY = 2.0
 """Seconds from one pod removed to the next, once the burst is used up: a controller must not be driven in a loop."""
 _NOT_FOUND, _CONFLICT = 404, 409
+_GRACE_SECONDS = 1
+"""What a container has to end in whose pod is deleted for what it did."""
 
 
 class Reporter:
@@ -55,7 +57,17 @@ class Reporter:
         if len(self._removed) >= 1000:
             self._removed.clear()
         self._removed.add(pod.uid)
-        self._work.put(lambda: self._remove(pod, why))
+        said = f"{why}; removed, so that its controller makes another pod"
+        self._work.put(lambda: self._remove(pod, why, "RemovedForReplacement", said, {}))
+
+    def end(self, pod: NodePod, reason: str, why: str) -> None:
+        """Delete a pod, whoever made it, within seconds, and send an Event about that first."""
+        if pod.uid in self._removed:
+            return
+        if len(self._removed) >= 1000:
+            self._removed.clear()
+        self._removed.add(pod.uid)
+        self._work.put(lambda: self._remove(pod, why, reason, why, {"gracePeriodSeconds": _GRACE_SECONDS}))
 
     def run(self) -> None:
         """Work for ever."""
@@ -68,12 +80,12 @@ class Reporter:
         except ApiError as error:
             _log.warning("not told to the API server", extra={"reason": str(error)})
 
-    def _remove(self, pod: NodePod, why: str) -> None:
+    def _remove(self, pod: NodePod, why: str, reason: str, said: str, options: Mapping[str, int]) -> None:
         self._bucket.take()
-        self._send_event(pod, "RemovedForReplacement", f"{why}; removed, so that its controller makes another pod")
+        self._tell_removal(pod, reason, said)
         path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
         try:
-            self._client.send("DELETE", path, {"preconditions": {"uid": pod.uid}})
+            self._client.send("DELETE", path, {"preconditions": {"uid": pod.uid}, **options})
         except ApiRefusedError as error:
             if error.status not in (_NOT_FOUND, _CONFLICT):
                 self._removed.discard(pod.uid)
@@ -82,6 +94,13 @@ class Reporter:
             self._removed.discard(pod.uid)
             raise
         _log.info("a pod was removed", extra={"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid, "reason": why})
+
+    def _tell_removal(self, pod: NodePod, reason: str, said: str) -> None:
+        try:
+            self._send_event(pod, reason, said)
+        except ApiError as error:
+            # A namespace may be full of events: the pod goes all the same.
+            _log.warning("not told to the API server", extra={"reason": str(error)})
 
     def _send_event(self, pod: NodePod, reason: str, message: str) -> None:
         about = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}

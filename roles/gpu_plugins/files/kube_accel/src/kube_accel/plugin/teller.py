@@ -152,7 +152,9 @@ class Teller:
     @contextmanager
     def _told(self) -> Iterator[tuple[Told, Callable[[Told], None]]]:
         """What was told, and how to keep what is told now; nobody else's for so long. Raises OSError."""
-        with os.fdopen(os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as file:
+        with os.fdopen(
+            os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", errors="replace"
+        ) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
 
             def keep(told: Told) -> None:
@@ -170,7 +172,7 @@ def _read(text: str) -> Told:
         document: dict[str, Any] = json.loads(text)
         known = document.pop("condition")
         return Told(**document, condition=None if known is None else NodeCondition(**known))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Told()
 
 

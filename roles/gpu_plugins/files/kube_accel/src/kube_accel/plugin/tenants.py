@@ -11,11 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
+from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.overrides import Override, Settled, Tenant, settle
 from kube_accel.enforce.policy import Account, Feedback, Limit, Policy, feedback_for, limits_for, uncounted
 from kube_accel.kube.cgroups import Place
 from kube_accel.model import Gpu, GpuUsage, Share
+from kube_accel.plugin.abuse import SENTENCES, Offences
 from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.pods import NodePods
@@ -136,8 +138,12 @@ class Tenants:
         report: Callable[[Holder, str, str], None],
         limits_cores: bool,
         context_overhead_bytes: int,
+        abused: Callable[[Holder, Collection[Wrong]], None] = lambda holder, wrong: None,
     ) -> None:
-        """``report`` takes an event: whose, its reason, its message. ``place_of`` finds the container of a process."""
+        """``report`` takes an event: whose, its reason, its message. ``place_of`` finds the container of a process.
+
+        ``abused`` is told of containers that misuse their account again and again, and what they did last.
+        """
         self._containers = containers
         self._ledger = ledger
         self._pods = pods
@@ -146,6 +152,10 @@ class Tenants:
         self._report = report
         self._limits_cores = limits_cores
         self._overhead = context_overhead_bytes
+        self._abused = abused
+        self._offences = Offences()
+        self._started: dict[str, Holder] = {}
+        """Whose the files are, by key, as the last start said: kubelet may not list it yet."""
         self._lock = threading.Lock()
         self._listed: tuple[Running, ...] = ()
         self._running: tuple[Running, ...] = ()
@@ -184,6 +194,7 @@ class Tenants:
         """Have ``write`` make the files of a container that is about to start, with its limits, overrides included."""
         if holder is None:
             write(self.limits(shares))
+            self._wake.set()
             return
         with self._lock:
             # What was refused to it until now counts; from here on it has a new account.
@@ -194,10 +205,12 @@ class Tenants:
             others = [entry for entry in self._running if entry.holder != holder]
             found = self._settled([*others, new]).limits.get(key)
             write(new.limits if found is None else (found,))
+            self._started[key] = holder
             for entry in (*before, new):
                 self._counted.pop(entry.key, None)
             self._look_at = -math.inf
             self._ledger.restarted(holder)
+        self._wake.set()
 
     def listed(
         self, containers: Mapping[Holder, Devices], held: Mapping[Holder, tuple[Share, ...]], gpus: Mapping[str, Gpu]
@@ -261,7 +274,7 @@ class Tenants:
     def run(self, stop: threading.Event) -> None:
         """Look after them while there are any: once a second while something runs, for feedback to stay young."""
         while not stop.is_set():
-            if not self._running:
+            if not self._running and not self._containers.keys():
                 self._wake.wait()
             self._wake.clear()
             begin = time.monotonic()
@@ -287,13 +300,15 @@ class Tenants:
             if entry.key in settled.limits and entry.key not in policies:
                 why = "an override is not followed: nothing that could be changed while it runs limits the container"
                 self._report(entry.holder, "QuotaOverrideRefused", why)
-        running = tuple([entry for entry in running if entry.key in policies])
         if thorough:
             self._trim(running, policies)
+        running = tuple([entry for entry in running if entry.key in policies])
         seen, accounts = self._look(running, policies, gpus)
         now = time.monotonic_ns()
         news = []
         for entry in running:
+            if entry.key in self._containers.kept_from_us:
+                continue  # tried again at the next look
             limits = self._wanted(entry, policies[entry.key], settled)
             change = self._news(*read[entry.key], limits, seen.get(entry.key, {}), now)
             if change is not None:
@@ -374,12 +389,22 @@ class Tenants:
         return settle(self._overrides, tenants, memory, self._limits_cores)
 
     def _trim(self, running: Iterable[Running], policies: _Policies) -> None:
-        trimmed = self._containers.trim(policies)
-        for entry in running if trimmed else ():
-            if grown := trimmed.get(entry.key):
-                # Without the size, which a tenant chooses: only what was said before is not said again.
-                what = f"its account of GPU memory was {'grown' if grown > 0 else 'cut short'}"
-                self._report(entry.holder, "GpuAccountChanged", f"{what} from inside the container, and put right")
+        """Have accounts put right, those too of init containers, which kubelet does not list."""
+        keys = {entry.key for entry in running} | self._containers.keys()
+        self._started = {key: holder for key, holder in self._started.items() if key in keys}
+        holders = self._started | {entry.key: entry.holder for entry in running}
+        found = self._containers.trim({key: policies.get(key) or Policy(()) for key in keys})
+        self._offences.keep(set(holders.values()))
+        for key, wrong in found.items():
+            holder = holders.get(key)
+            if holder is None:
+                extra = {"key": key, "reason": ", ".join(sorted(wrong))}
+                _log.warning("the account of a container that kubelet does not list was changed", extra=extra)
+                continue
+            for one in sorted(wrong):
+                self._report(holder, "GpuAccountChanged", SENTENCES[one])
+            if self._offences.count(holder):
+                self._abused(holder, wrong)
 
     def _look(
         self, running: tuple[Running, ...], policies: _Policies, gpus: Mapping[str, Gpu]

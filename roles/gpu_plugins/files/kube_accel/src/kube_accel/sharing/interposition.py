@@ -77,8 +77,9 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
             read_only[in_container(path)] = _below(sources.driver_root, path)
     for stem in SHIMMED:
         read_only[f"{DRIVER}/{stem}.so.1"] = _below(sources.driver_root, f"{primary}/{stem}.so.{sources.version}")
-    writable = {STATE: state} | {path: _below(sources.driver_root, path) for path in sources.files.sockets}
-    return Interposed(read_only, writable, tuple(device_nodes))
+    # A socket is connected to on a read-only mount too.
+    read_only |= {path: _below(sources.driver_root, path) for path in sources.files.sockets}
+    return Interposed(read_only, {STATE: state}, tuple(device_nodes))
 
 
 def _names(sources: Sources, primary: str) -> Iterator[tuple[str, str]]:

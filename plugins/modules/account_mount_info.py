@@ -1,0 +1,163 @@
+#!/usr/bin/python
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: account_mount_info
+short_description: Find out what bounds the accounts of containers with a share of a GPU
+version_added: 0.1.0
+description:
+  - Looks at the directory where the device plugin keeps the accounts that containers write, and at what is mounted
+    there.
+  - Says what to do so that a tmpfs bounds what accounts take together, and how far they are bounded now.
+  - A file system that somebody else mounted there is left alone. Nothing is mounted over accounts of containers, since
+    the plugin would not find them any more.
+options:
+  path:
+    description: The directory of the accounts, F(containers) in the plugin's state directory. It need not exist.
+    type: path
+    required: true
+  size_mib:
+    description: MiB that all accounts may take together. With 0 no tmpfs is wanted.
+    type: int
+    default: 256
+  state:
+    description: With V(absent) the tmpfs is to go even where containers have their accounts in it.
+    type: str
+    choices: [present, absent]
+    default: present
+  root:
+    description: Where the host's root directory is seen.
+    type: path
+    default: /
+extends_documentation_fragment:
+  - accel.kubernetes.attributes
+  - accel.kubernetes.attributes.info_module
+author:
+  - Accel Kubernetes contributors (@accel-kubernetes)
+"""
+
+EXAMPLES = r"""
+- name: Look at the accounts
+  accel.kubernetes.account_mount_info:
+    path: /var/lib/kube-accel/containers
+  register: accounts
+
+- name: Show what bounds them
+  ansible.builtin.debug:
+    msg: "{{ accounts.says }}"
+"""
+
+RETURN = r"""
+unit:
+  description: Name of the systemd unit that mounts the tmpfs.
+  returned: success
+  type: str
+  sample: var-lib-kube\x2daccel-containers.mount
+unit_state:
+  description:
+    - What the unit is to be. An V(enabled) one mounts the tmpfs at each start of the host. A V(disabled) one is kept to
+      unmount it later, and with V(absent) there is to be none.
+  returned: success
+  type: str
+where:
+  description: The directory without symbolic links, as the unit has to name it.
+  returned: success
+  type: str
+source:
+  description: What the unit has to name as the mounted.
+  returned: success
+  type: str
+  sample: kube-accel-accounts
+options:
+  description: Options of the mount.
+  returned: success
+  type: str
+  sample: nosuid,nodev,noexec,size=256m,nr_inodes=16384,mode=0700
+action:
+  description: What the unit is to do now, V(start), V(reload), V(stop) or V(none).
+  returned: success
+  type: str
+bounded:
+  description: Whether a file system of their own bounds the accounts now.
+  returned: success
+  type: bool
+waits:
+  description: Whether what is wanted cannot be had now. RV(says) has the reason, and when it can.
+  returned: success
+  type: bool
+says:
+  description: How that is, and why.
+  returned: success
+  type: str
+foreign:
+  description: Whether somebody else mounted something there.
+  returned: success
+  type: bool
+"""
+
+import os
+import re
+from typing import Tuple
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.accel.kubernetes.plugins.module_utils import account_mount
+
+_KEY = re.compile("[0-9a-f]{32}")
+
+
+def taken(path: str) -> Tuple[int, int]:
+    """How many containers have an account in a directory, and how many bytes these files take."""
+    accounts, blocks = 0, 0
+    for directory, names, files in os.walk(path):
+        accounts += sum(map(bool, map(_KEY.fullmatch, names))) if directory == path else 0
+        for name in files:
+            try:
+                blocks += os.lstat(os.path.join(directory, name)).st_blocks
+            except FileNotFoundError:
+                continue
+    return accounts, blocks * 512
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "size_mib": {"type": "int", "default": 256},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    path, mib = os.path.realpath(module.params["path"]), module.params["size_mib"]
+    if mib < 0:
+        module.fail_json(msg=f"size_mib is {mib}; set it to 0 for no tmpfs, or to a number of MiB")
+    try:
+        with open(os.path.join(module.params["root"], "proc/self/mountinfo"), errors="surrogateescape") as file:
+            mount, below = account_mount.placed(file.read(), path)
+    except OSError as error:
+        module.fail_json(msg=f"{error.filename}: {error.strerror}")
+    accounts, used = taken(path)
+    systemd = os.path.isdir(os.path.join(module.params["root"], "run/systemd/system"))
+    found = account_mount.Found(path, mount, below, accounts, used, systemd)
+    plan = account_mount.plan(found, mib, module.params["state"] == "absent")
+    module.exit_json(
+        changed=False,
+        unit=account_mount.unit_name(path),
+        unit_state=plan.unit,
+        where=path,
+        source=account_mount.SOURCE,
+        options=account_mount.options(mib),
+        action=plan.action,
+        bounded=plan.bounded,
+        waits=plan.waits,
+        says=plan.says,
+        foreign=mount is not None and mount.source != account_mount.SOURCE,
+    )
+
+
+if __name__ == "__main__":
+    main()
