@@ -16,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo pictures docs test test-full checks lint sanity importer molecule pytest test-cluster soak churn bench native image bundle clean
+.PHONY: help setup demo pictures docs test test-full checks lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -71,11 +71,14 @@ molecule-%: setup
 pytest: setup ## Unit tests, simulator conformance, property tests.
 	pytest --ignore tests/cluster --numprocesses=2 --dist=loadfile $(if $(FULL),,-m 'not full')
 
+attacks: setup ## Every attack on the shipped commands that a test tries, and how many; root, for tenants with uid 0.
+	pytest --ignore tests/cluster -m attack
+
 test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at hand; root.
 	@if [ "$$(id -u)" = 0 ] && [ -x "$${KUBEBUILDER_ASSETS:-/usr/local/kubebuilder/bin}/kubelet" ]; then \
 	  tests/tools/image.sh && python -m hosts containerd .cache/containerd-2 && \
 	  tests/tools/machine.sh pytest -m 'not soak' tests/cluster && \
-	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py); \
+	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py); \
 	  else pytest -m 'not soak' tests/cluster; fi
 
 soak: setup ## Ten thousand random steps of a plugin and what it lives with, damaged files and questions for the interposer; about an hour.

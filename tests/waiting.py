@@ -12,7 +12,7 @@ Answer = TypeVar("Answer")
 _LOOK_SECONDS = 0.01
 
 
-def wait(predicate: Callable[[], Answer], what: str = "the condition", seconds: float = 40) -> Answer:
+def wait(predicate: Callable[[], Answer], what: str = "the condition", seconds: float = 300) -> Answer:
     """The first true answer; an AssertionError that says ``what`` did not come true after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (answer := predicate()):

@@ -128,7 +128,9 @@ options:
     type: bool
     default: false
   backup_dir:
-    description: Directory for previous bytes and the state of the transaction. Keep it between runs.
+    description:
+      - Directory for previous bytes and the state of the transaction. Keep it between runs.
+      - A directory that another user made or can write is refused. See M(accel.kubernetes.trusted_path).
     type: path
     default: /var/lib/accel-kubernetes/backups
 extends_documentation_fragment:

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from cluster import images, matrix
 from cluster import rig as real
-from cluster.node import GpuNode
+from cluster.node import GPUS, STATE, TOPOLOGY, GpuNode
 from cluster.rig import Rig
+from sim.driver import installed
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +65,34 @@ def node(rig: Rig) -> Iterator[GpuNode]:
     """The same before a driver is installed."""
     with GpuNode(rig, "8xh100", driver=False) as made:
         yield made
+
+
+@pytest.fixture
+def files(h100: GpuNode) -> None:
+    """What the simulated driver in a container reads of the GPUs and writes of their memory."""
+    GPUS.mkdir(exist_ok=True)
+    (GPUS / "gpusim.conf").write_text(TOPOLOGY.read_text())
+    memory = GPUS / "gpusim.conf.cuda"
+    memory.touch()
+    memory.chmod(0o666)
+
+
+@pytest.fixture
+def mappable(h100: GpuNode, tmp_path: Path) -> Iterator[Path]:
+    """The driver's root, of a node as a user namespace needs it.
+
+    What is mounted lies on file systems that can be mapped, which the overlay of this machine is not. And a sysfs is to
+    be seen whole somewhere: the simulated GPUs cover parts of the first.
+    """
+    driver = Path(tempfile.mkdtemp(prefix="driver-", dir="/run"))
+    driver.chmod(0o755)
+    subprocess.run(["mount", "-t", "sysfs", "sysfs", tmp_path], check=True)
+    for directory, size in ((STATE, "64m"), (STATE / "containers", "16m")):
+        directory.mkdir(exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "state", directory], check=True)
+    for library in installed(Path("/usr/lib")):
+        copy = driver / library.relative_to("/")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, copy, follow_symlinks=False)
+    yield driver
+    subprocess.run(["umount", "--lazy", STATE / "containers", STATE, tmp_path], check=True)

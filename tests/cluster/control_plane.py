@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from kube_accel.kube.client import Credentials, KubeClient
 
 BINARIES = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"))
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 STOP_SECONDS = 10.0
 LOG_END = 4000
 """Characters of a program's log that are shown when a test fails beside it."""

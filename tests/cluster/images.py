@@ -17,11 +17,13 @@ from pathlib import Path
 
 from cluster.control_plane import BINARIES
 
-PAUSE, BUSYBOX, CUDA = "docker.io/rig/pause:1", "docker.io/rig/busybox:1", "docker.io/rig/cuda:1"
+PAUSE, BUSYBOX, CUDA, MISUSE = (f"docker.io/rig/{name}:1" for name in ("pause", "busybox", "cuda", "misuse"))
 HERE = Path(__file__).resolve().parent
 DAEMONS = HERE.parents[1] / ".build/kube-accel.tar"
 """What ``make image`` makes."""
 COMMANDS = ("sh", "sleep", "cat", "ls", "env", "id", "true", "stat", "touch", "grep")
+LINKS = {f"bin/{name}": "busybox" for name in COMMANDS}
+FOREVER = ["/bin/sleep", "2147483647"]
 
 
 def load(archive: bytes) -> None:
@@ -42,9 +44,7 @@ def ctr(*arguments: str) -> str:
 
 def busybox() -> bytes:
     """A static busybox that sleeps, and nothing else. Stands for the pause image too."""
-    program = Path(str(shutil.which("busybox"))).read_bytes()
-    links = {f"bin/{name}": "busybox" for name in COMMANDS}
-    return _archive((PAUSE, BUSYBOX), {"bin/busybox": program}, links, ["/bin/sleep", "2147483647"])
+    return _archive((PAUSE, BUSYBOX), {"bin/busybox": _busybox()}, LINKS, FOREVER)
 
 
 def cuda() -> bytes:
@@ -59,14 +59,27 @@ def cuda() -> bytes:
             r"(/\S+) \(0x", subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
         )
         found = {path.lstrip("/"): Path(path).read_bytes() for path in libraries}
-        found |= {"bin/take": program.read_bytes(), "bin/busybox": Path(str(shutil.which("busybox"))).read_bytes()}
-    return _archive((CUDA,), found, {f"bin/{name}": "busybox" for name in COMMANDS}, ["/bin/sleep", "2147483647"])
+        found |= {"bin/take": program.read_bytes(), "bin/busybox": _busybox()}
+    return _archive((CUDA,), found, LINKS, FOREVER)
+
+
+def misuse() -> bytes:
+    """Busybox and ``misuse DEED FILE``, which does to a file what a hostile tenant would."""
+    with tempfile.TemporaryDirectory() as work:
+        program = Path(work) / "misuse"
+        subprocess.run(["gcc", "-static", "-O2", "-Wall", "-Werror", "-o", program, HERE / "misuse.c"], check=True)
+        found = {"bin/misuse": program.read_bytes(), "bin/busybox": _busybox()}
+    return _archive((MISUSE,), found, LINKS, FOREVER)
 
 
 def scheduler(version: str) -> bytes:
     """kube-scheduler under the names of this version's image and of the one a simulated control plane names."""
     tags = [f"registry.k8s.io/kube-scheduler:{tag}" for tag in (version.partition("+")[0].partition("-")[0], "v1.34.0")]
     return _archive(tags, {"bin/kube-scheduler": (BINARIES / "kube-scheduler").read_bytes()}, {}, ["kube-scheduler"])
+
+
+def _busybox() -> bytes:
+    return Path(str(shutil.which("busybox"))).read_bytes()
 
 
 def _archive(tags: Sequence[str], files: Mapping[str, bytes], links: Mapping[str, str], command: list[str]) -> bytes:

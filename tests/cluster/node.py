@@ -34,9 +34,12 @@ TOPOLOGY = ROOT / "gpusim.conf"
 SYSFS = ("/sys/bus/pci", "/sys/module")
 NVIDIA_MAJOR = 195
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools")
-WAIT_SECONDS = 90.0
 DRIVER = "580.95.05"
 STATE = Path("/var/lib/kube-accel")
+GPUS = Path("/run/gpus")
+"""What containers see of the GPUs, where a test shows it to them."""
+UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs")
+"""root, and nothing beyond that, as in the role's DaemonSet."""
 
 
 class GpuNode:
@@ -73,6 +76,7 @@ class GpuNode:
     def plugin(self, mode: str = "pgpu", port: int = 9445, *flags: str) -> Iterator[Program]:
         """The daemon beside kubelet, ready: registered, with an inventory."""
         command = [
+            *UNPRIVILEGED,
             str(Path(sys.executable).with_name("kube-accel")),
             "plugin",
             f"--mode={mode}",
@@ -90,7 +94,7 @@ class GpuNode:
         environment["KUBERNETES_SERVICE_PORT"] = "443"
         with Program(self.rig.plane.root, f"kube-accel-{port}", command, environment) as program:
             url = f"http://127.0.0.1:{port}/readyz"
-            until(lambda: answers(url), f"the plugin; its log is {program.log}", WAIT_SECONDS)
+            until(lambda: answers(url), f"the plugin; its log is {program.log}")
             yield program
 
     def _account(self, mode: str) -> Path:
@@ -123,7 +127,7 @@ class GpuNode:
 
     def wait_allocatable(self, count: int, resource: str = "nvidia.com/gpu") -> None:
         """Until the node offers so much."""
-        until(lambda: self.allocatable(resource) == count, f"{count} {resource}", WAIT_SECONDS)
+        until(lambda: self.allocatable(resource) == count, f"{count} {resource}")
 
     def limited(self, name: str) -> str:
         """The UUID of the GPU that a pod's first container has limits on; the interposer is in the driver's place."""

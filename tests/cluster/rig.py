@@ -33,8 +33,6 @@ CONTAINERD_PID = Path("/run/containerd/pid")
 KUBERNETES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 COMMANDS = ("containerd", "runc", "ctr", "ip", "busybox", "unshare")
 SCHEDULER_PORT = 10259
-START_SECONDS = 120.0
-RUN_SECONDS = 90.0
 PODS = "/api/v1/namespaces/default/pods"
 
 
@@ -75,7 +73,7 @@ class Rig:
         """Until these pods of the default namespace run. Raises AssertionError that describes one that does not."""
         for pod in pods:
             try:
-                until(lambda pod=pod: self.phase(pod) == "Running", f"{pod} to run", RUN_SECONDS)
+                until(lambda pod=pod: self.phase(pod) == "Running", f"{pod} to run")
             except AssertionError as error:
                 raise AssertionError(self.kubectl("describe", "pod", pod)) from error
 
@@ -101,10 +99,12 @@ class Rig:
         for pid in (int(CONTAINERD_PID.read_text()), *shims, *contained):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        until(lambda: not {pid for pid, *_ in processes()} & (shims | contained), "containers to end", START_SECONDS)
-        until(_unmounted, "nothing of theirs to be mounted", START_SECONDS)
+        until(lambda: not {pid for pid, *_ in processes()} & (shims | contained), "containers to end")
+        until(_unmounted, "nothing of theirs to be mounted")
         for directory in ("/run/containerd", "/run/netns"):
             shutil.rmtree(directory, ignore_errors=True)
+        for unit in Path("/etc/systemd/system").glob("*.mount"):
+            subprocess.run(["systemctl", "restart", unit.name], check=True)
         boot = str(uuid4())
         path = self.plane.root / "boot_id"
         path.write_text(f"{boot}\n")
@@ -119,7 +119,7 @@ class Rig:
                 kubelet.start()
             return self.node()["status"]["nodeInfo"]["bootID"] == boot
 
-        until(told, "kubelet to tell of this boot", START_SECONDS)
+        until(told, "kubelet to tell of this boot")
 
     @contextmanager
     def static_scheduler(self) -> Iterator[Path]:
@@ -133,11 +133,11 @@ class Rig:
         manifest = MANIFESTS / "kube-scheduler.yaml"
         url = f"https://127.0.0.1:{SCHEDULER_PORT}/healthz"
         try:
-            until(lambda: answers(url), "kube-scheduler, a static pod", START_SECONDS)
+            until(lambda: answers(url), "kube-scheduler, a static pod")
             yield manifest
         finally:
             manifest.unlink()
-            until(lambda: not answers(url), "kube-scheduler to end", START_SECONDS)
+            until(lambda: not answers(url), "kube-scheduler to end")
 
 
 def processes() -> Iterator[tuple[int, list[str], int]]:
@@ -173,7 +173,7 @@ def start() -> Iterator[Rig]:
         flags = _kubelet(plane)
         stack.enter_context(plane.program("kubelet", *flags))
         rig = Rig(plane)
-        until(lambda: _ready(rig), f"the node to be ready; logs are in {plane.root}", START_SECONDS)
+        until(lambda: _ready(rig), f"the node to be ready; logs are in {plane.root}")
         labels = {"node-role.kubernetes.io/control-plane": ""}
         rig.api.call("PATCH", f"/api/v1/nodes/{NODE}", {"metadata": {"labels": labels}}, MERGE)
         yield rig
@@ -201,7 +201,7 @@ def _containerd(directory: Path) -> Program:
     script = f"while :; do containerd & echo $! >{CONTAINERD_PID}; wait; done"
     path = os.pathsep.join(filter(None, (os.environ.get("RIG_CONTAINERD"), os.environ["PATH"])))
     program = Program(directory, "containerd", ["sh", "-c", script], {"PATH": path})
-    until(lambda: subprocess.run(["ctr", "version"], capture_output=True).returncode == 0, "containerd", START_SECONDS)
+    until(lambda: subprocess.run(["ctr", "version"], capture_output=True).returncode == 0, "containerd")
     return program
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from cluster.node import NVIDIA_MAJOR, ROOT, GpuNode, gpu_pod, pod
 from cluster.rig import PODS, Rig
+from cluster.runtime import needs_cdi
 from sim.cluster.client import until
 from sim.nvml import sysfs
 from sim.nvml.topology import Topology
@@ -25,10 +25,7 @@ PROC = ROOT / "gpus/proc"
 
 @pytest.fixture(scope="module")
 def rig(bare_rig: Rig) -> Iterator[Rig]:
-    said = subprocess.run(["ctr", "version"], check=True, capture_output=True, text=True).stdout
-    versions = re.findall(r"Version: +v?(\d+)", said)
-    if not versions or int(versions[-1]) < 2:
-        pytest.skip("CDI needs containerd 2: name the directory of its programs in RIG_CONTAINERD")
+    needs_cdi()
     with bare_rig.plane.scheduler():
         yield bare_rig
 
@@ -95,7 +92,7 @@ def test_a_container_has_the_gpus_it_was_given_and_one_without_has_none(
 
 
 def _holders(node: GpuNode, count: int) -> dict[str, str]:
-    until(lambda: len(node.holders()) == count, "the annotation to say who holds what", 60)
+    until(lambda: len(node.holders()) == count, "the annotation to say who holds what")
     return node.holders()
 
 

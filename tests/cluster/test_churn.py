@@ -22,7 +22,6 @@ from sim.nvml.topology import Topology
 
 MODES = [Mode(name) for name in os.environ.get("KUBE_ACCEL_CHURN_MODES", "vgpu,mps,cgpu").split(",")]
 STUCK_SECONDS = 300.0
-WAIT_SECONDS = 120.0
 STAYING = {"stays-0": (20,), "stays-1": (30, 20), "stays-2": (50,)}
 """Pods that outlive everything, by percent of a GPU for each container."""
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("no_pods_left")]
@@ -45,7 +44,7 @@ def agree(books: Books, holders: set[str]) -> None:
         return False
 
     try:
-        until(said, f"{holders} to hold something", WAIT_SECONDS)
+        until(said, f"{holders} to hold something")
     except AssertionError as error:
         raise AssertionError(books.told()) from error
 
@@ -78,11 +77,11 @@ def test_pods_come_and_go_while_their_servants_are_killed(rig: Rig, node: GpuNod
         assert node.limited(name) in {part.gpu for part in before if part.pod == name}
     rig.kubectl("delete", "pod", "--now", "--wait=true", *STAYING)
     agree(books, set())
-    until(lambda: not node.held(), "the node to say that nothing is held", WAIT_SECONDS)
+    until(lambda: not node.held(), "the node to say that nothing is held")
     # What the extender or kubelet still took for held could not be had.
     names = [f"whole-{number}" for number in range(len(cards))]
     for name in names:
         rig.api.create(PODS, pod(name, limits(mode, 100), runtimeClassName="nvidia"))
     rig.wait_running(*names)
     rig.kubectl("delete", "pod", "--now", "--wait=true", *names)
-    until(lambda: not node.held(), "the node to be empty for the next mode", WAIT_SECONDS)
+    until(lambda: not node.held(), "the node to be empty for the next mode")

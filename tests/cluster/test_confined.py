@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,15 +13,14 @@ import pytest
 
 from cluster import images
 from cluster.control_plane import entry, extender_beside, free_port
-from cluster.node import STATE, TOPOLOGY, GpuNode, pod
+from cluster.node import GPUS, GpuNode, pod
 from cluster.rig import PODS, Rig
-from sim.driver import installed
+from cluster.runtime import needs_cdi, needs_user_namespaces
 
 pytestmark = pytest.mark.usefixtures("no_pods_left")
 CORES = "tencent.com/vcuda-core"
 SHARE = {CORES: "30", "tencent.com/vcuda-memory": "16"}
 """4 GiB."""
-GPUS = Path("/run/gpus")
 CONFINED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
@@ -43,16 +38,6 @@ def rig(bare_rig: Rig) -> Iterator[Rig]:
     port = free_port()
     with extender_beside(bare_rig.plane, port), bare_rig.plane.scheduler([entry(bare_rig.plane, port)]):
         yield bare_rig
-
-
-@pytest.fixture
-def files(h100: GpuNode) -> None:
-    """What the simulated driver in a container reads of the GPUs and writes of their memory."""
-    GPUS.mkdir(exist_ok=True)
-    (GPUS / "gpusim.conf").write_text(TOPOLOGY.read_text())
-    memory = GPUS / "gpusim.conf.cuda"
-    memory.touch()
-    memory.chmod(0o666)
 
 
 def cuda(name: str, *, confined: bool, **spec: Any) -> dict[str, Any]:
@@ -96,9 +81,7 @@ def test_a_container_that_may_do_nothing_is_limited(rig: Rig, h100: GpuNode) -> 
 
 @pytest.mark.usefixtures("files")
 def test_a_share_brought_by_cdi_is_limited(rig: Rig, h100: GpuNode) -> None:
-    said = subprocess.run(["ctr", "version"], check=True, capture_output=True, text=True).stdout
-    if max(int(number) for number in re.findall(r"Version: +v?(\d+)", said)) < 2:
-        pytest.skip("CDI needs containerd 2: name the directory of its programs in RIG_CONTAINERD")
+    needs_cdi()
     with h100.plugin("vgpu", 9445, "--device-list-strategy=cdi-cri", "--cdi-dir=/var/run/cdi"):
         h100.wait_allocatable(800, CORES)
         rig.api.create(PODS, cuda("brought", confined=False))
@@ -109,37 +92,10 @@ def test_a_share_brought_by_cdi_is_limited(rig: Rig, h100: GpuNode) -> None:
             limited(rig, name)
 
 
-@pytest.fixture
-def mappable(h100: GpuNode, tmp_path: Path) -> Iterator[Path]:
-    """The driver's root, of a node as a user namespace needs it.
-
-    What is mounted lies on file systems that can be mapped, which the overlay of this machine is not. And a sysfs is to
-    be seen whole somewhere: the simulated GPUs cover parts of the first.
-    """
-    driver = Path(tempfile.mkdtemp(prefix="driver-", dir="/run"))
-    driver.chmod(0o755)
-    subprocess.run(["mount", "-t", "sysfs", "sysfs", tmp_path], check=True)
-    STATE.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "state", STATE], check=True)
-    for library in installed(Path("/usr/lib")):
-        copy = driver / library.relative_to("/")
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library, copy, follow_symlinks=False)
-    yield driver
-    subprocess.run(["umount", "--lazy", STATE, tmp_path], check=True)
-
-
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("strategy", ["envvar", "cdi-cri"])
 def test_a_container_in_a_user_namespace_is_limited(rig: Rig, h100: GpuNode, mappable: Path, strategy: str) -> None:
-    programs = os.pathsep.join([os.environ.get("RIG_CONTAINERD", ""), os.environ["PATH"]])
-    features = json.loads(
-        subprocess.run(
-            ["runc", "features"], env={**os.environ, "PATH": programs}, check=True, capture_output=True
-        ).stdout
-    )
-    if not features["linux"].get("mountExtensions", {}).get("idmap", {}).get("enabled"):
-        pytest.skip("a user namespace needs runc 1.2: name the directory of such programs in RIG_CONTAINERD")
+    needs_user_namespaces()
     flags = (f"--device-list-strategy={strategy}", "--cdi-dir=/var/run/cdi", f"--nvidia-driver-root={mappable}")
     with h100.plugin("vgpu", 9445, *flags):
         h100.wait_allocatable(800, CORES)

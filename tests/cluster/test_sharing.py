@@ -13,7 +13,6 @@ from cluster.node import GpuNode, pod
 from cluster.rig import PODS, Rig
 from sim.cluster.client import until
 
-WAIT_SECONDS = 60.0
 CORES = "tencent.com/vcuda-core"
 GIB = 1 << 30
 pytestmark = pytest.mark.usefixtures("no_pods_left")
@@ -45,17 +44,17 @@ def test_vgpu_shares_are_placed_held_and_never_overcommitted(rig: Rig, h100: Gpu
         rig.api.create(PODS, pod("whole", vgpu(100, 4)))
         rig.api.create(PODS, pod("bad", vgpu(150, 4)))
         rig.wait_running("pair", "whole")
-        until(lambda: any("pair" in pods for pods in h100.held().values()), "who holds what", WAIT_SECONDS)
+        until(lambda: any("pair" in pods for pods in h100.held().values()), "who holds what")
         assert "pair" in h100.held()[h100.limited("pair")]
         assert rig.phase("bad") == "Pending"
-        until(lambda: "150" in rig.kubectl("describe", "pod", "bad"), "the reason", WAIT_SECONDS)
+        until(lambda: "150" in rig.kubectl("describe", "pod", "bad"), "the reason")
 
         names = [f"half-{number}" for number in range(16)]
         for name in names:
             rig.api.create(PODS, pod(name, vgpu(50, 100)))
         # Seven GPUs are left for halves: one is whole, and one has 40 % left.
-        until(lambda: len(rig.running() & set(names)) == 12, "12 halves to run", WAIT_SECONDS)
-        until(lambda: held_pods(h100) >= 14, "the node to say so", WAIT_SECONDS)
+        until(lambda: len(rig.running() & set(names)) == 12, "12 halves to run")
+        until(lambda: held_pods(h100) >= 14, "the node to say so")
         never_twice(h100)
         assert len([name for name in names if rig.phase(name) == "Pending"]) == 4
         rig.kubectl("delete", "pod", "--now", "whole", "pair")
@@ -68,8 +67,8 @@ def test_fifty_pods_at_once_for_sixteen_slots(rig: Rig, h100: GpuNode) -> None:
         names = {f"crowd-{number}" for number in range(50)}
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda name: rig.api.create(PODS, pod(name, vgpu(50, 150))), names))
-        first = until(lambda: len(found := rig.running()) == 16 and found, "16 pods to run", WAIT_SECONDS)
-        until(lambda: held_pods(h100) == 16, "the node to say who holds what", WAIT_SECONDS)
+        first = until(lambda: len(found := rig.running()) == 16 and found, "16 pods to run")
+        until(lambda: held_pods(h100) == 16, "the node to say who holds what")
         assert set(h100.sums().values()) == {(100, 75 * GIB)}
 
         def reasons() -> list[str]:
@@ -77,10 +76,10 @@ def test_fifty_pods_at_once_for_sixteen_slots(rig: Rig, h100: GpuNode) -> None:
             told = [condition.get("message", "") for item in waiting for condition in item["status"]["conditions"]]
             return [message for message in told if f"Insufficient {CORES}" in message]
 
-        until(lambda: len(reasons()) == 34, "34 pods to be told why they wait", WAIT_SECONDS)
+        until(lambda: len(reasons()) == 34, "34 pods to be told why they wait")
         gone = sorted(first)[:5]
         rig.kubectl("delete", "pod", "--now", *gone)
-        until(lambda: len(rig.running()) == 16 and rig.running() - first, "five others to run", WAIT_SECONDS)
+        until(lambda: len(rig.running()) == 16 and rig.running() - first, "five others to run")
         until(lambda: {p for pods in h100.held().values() for p in pods} == rig.running(), "who holds what now")
         never_twice(h100)
         assert all(item["status"]["phase"] in ("Running", "Pending") for item in rig.api.get(PODS)["items"])
@@ -91,7 +90,7 @@ def test_shares_survive_the_death_of_plugin_and_kubelet(rig: Rig, h100: GpuNode)
         h100.wait_allocatable(800, CORES)
         rig.api.create(PODS, pod("before", vgpu(70, 100)))
         rig.wait_running("before")
-        held = until(h100.held, "the node to say who holds what", WAIT_SECONDS)
+        held = until(h100.held, "the node to say who holds what")
         first.kill()
     with h100.plugin("vgpu"):
         h100.wait_allocatable(800, CORES)
@@ -99,7 +98,7 @@ def test_shares_survive_the_death_of_plugin_and_kubelet(rig: Rig, h100: GpuNode)
         h100.wait_allocatable(800, CORES)
         rig.api.create(PODS, pod("after", vgpu(70, 100)))
         rig.wait_running("before", "after")
-        until(lambda: len(h100.held()) == 2, "both shares", WAIT_SECONDS)
+        until(lambda: len(h100.held()) == 2, "both shares")
         assert {uuid: pods for uuid, pods in h100.held().items() if "before" in pods} == held
 
 
@@ -110,20 +109,20 @@ def test_the_api_server_restarts_under_running_and_waiting_shares(rig: Rig, h100
         rig.wait_running("before")
         rig.plane.programs["kube-apiserver"].kill()
         rig.plane.programs["kube-apiserver"].start()
-        until(rig.api_answers, "the API server", WAIT_SECONDS)
+        until(rig.api_answers, "the API server")
         rig.api.create(PODS, pod("after", vgpu(70, 100)))
         rig.api.create(PODS, pod("plain", {"cpu": "10m"}))
         rig.wait_running("before", "after", "plain")
-        until(lambda: held_pods(h100) == 2, "both shares", WAIT_SECONDS)
+        until(lambda: held_pods(h100) == 2, "both shares")
         never_twice(h100)
 
 
 def test_cgpu_memory_is_shared(rig: Rig, h100: GpuNode) -> None:
     resource = "aliyun.com/gpu-mem"
     with h100.plugin("cgpu"):
-        until(lambda: h100.allocatable(resource) >= 8 * 79, "the GPUs' memory in GiB", WAIT_SECONDS)
+        until(lambda: h100.allocatable(resource) >= 8 * 79, "the GPUs' memory in GiB")
         for name in "abc":
             rig.api.create(PODS, pod(name, {resource: "30"}))
         rig.wait_running(*"abc")
-        until(lambda: held_pods(h100) == 3, "the node to say so", WAIT_SECONDS)
+        until(lambda: held_pods(h100) == 3, "the node to say so")
         assert sorted(memory for _, memory in h100.sums().values()) == [30 * GIB, 60 * GIB]

@@ -7,6 +7,7 @@ One story: the first test finds a bare node, the last gives it back.
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import threading
@@ -21,21 +22,29 @@ import pytest
 from cluster import images, rights
 from cluster.control_plane import BINARIES
 from cluster.matrix import Ran
-from cluster.node import GpuNode, pod
-from cluster.rig import MANIFESTS, NODE, PODS, Rig
+from cluster.node import STATE, GpuNode, pod
+from cluster.rig import MANIFESTS, NODE, PODS, Rig, kubernetes
 from cluster.site import IMAGE, Site
+from cluster.test_attacks import namespace as namespace
+from cluster.test_attacks import tenant
 from sim.cluster.client import until
 
 CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 CGPU_MEMORY = "aliyun.com/gpu-mem"
 SHARE = {CORES: "30", MEMORY: "32"}
 GIB = 1 << 30
+ACCOUNTS_MIB = 256
+"""The role's default."""
 NEXT_IMAGE = "docker.io/library/kube-accel:next"
 NO_IMAGE = "localhost/kube-accel:none"
 MANAGED = (MANIFESTS / "kube-scheduler.yaml", Path("/etc/containerd/config.toml"))
 PLUGIN, EXTENDER = "gpu-manager-daemonset", "kube-accel-extender"
-KINDS = "daemonset,deployment,service,configmap,secret,serviceaccount,role,clusterrole,clusterrolebinding,runtimeclass"
-WAIT_SECONDS = 120.0
+KINDS = (
+    "daemonset,deployment,service,configmap,secret,serviceaccount,role,clusterrole,clusterrolebinding,runtimeclass,"
+    "networkpolicy"
+)
+POLICIES = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+"""Of Kubernetes 1.30 and newer."""
 PASSING = 5
 """Pods of a passing load that may be there at once."""
 pytestmark = pytest.mark.usefixtures("no_pods_left")
@@ -88,7 +97,7 @@ def images_of(rig: Rig, name: str) -> set[str]:
 
 def is_held(node: GpuNode, *names: str) -> None:
     """Until exactly these pods hold shares, as the node says."""
-    until(lambda: {name for pods in node.held().values() for name in pods} == set(names), f"{names}", WAIT_SECONDS)
+    until(lambda: {name for pods in node.held().values() for name in pods} == set(names), f"{names}")
 
 
 def inspected(rig: Rig) -> tuple[set[tuple[Any, ...]], set[str]]:
@@ -112,14 +121,31 @@ def test_a_bare_node_shares_its_gpus(rig: Rig, node: GpuNode, site: Site, ran: R
     is_held(node, "share")
     assert set(node.sums().values()) == {(30, 8 * GIB)}
     assert node.limited("share") in node.held()
-    until(lambda: "150" in conditions(rig, "odd"), "the reason", WAIT_SECONDS)
-    until(lambda: inspected(rig) == ({("share", 30, 8 * GIB, 0)}, {"odd"}), "kubectl inspect", WAIT_SECONDS)
+    until(lambda: "150" in conditions(rig, "odd"), "the reason")
+    until(lambda: inspected(rig) == ({("share", 30, 8 * GIB, 0)}, {"odd"}), "kubectl inspect")
     described = rig.kubectl("describe", "node")
     assert re.search(rf"^  {CORES} +30 +30$", described, re.MULTILINE), described
     metrics = rig.kubectl("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/metrics")
     assert f'kubelet_device_plugin_alloc_duration_seconds_count{{resource_name="{CORES}"}}' in metrics
     ran("vgpu", "local", "kubectl describe node, kubectl inspect gpu, kubelet's own metric of allocations")
     assert site.run("site", gpu_mode="vgpu") == 0
+
+
+def test_a_tenant_fills_no_more_than_all_accounts_may_take(
+    rig: Rig, node: GpuNode, site: Site, namespace: Rig, ran: Ran
+) -> None:
+    accounts = STATE / "containers"
+    with tenant(rig, "fill-again") as it:
+        assert it.account.stat().st_dev == accounts.stat().st_dev != STATE.stat().st_dev
+        bound = os.statvfs(accounts)
+        assert bound.f_blocks * bound.f_frsize == ACCOUNTS_MIB << 20
+        submit(rig, "neighbor", SHARE)
+        rig.wait_running("neighbor")
+        until(it.is_deleted, "the pod to be deleted")
+        until(lambda: "GpuAccountAbused" in it.events(), "the event")
+    is_held(node, "neighbor")
+    until(lambda: (now := os.statvfs(accounts)).f_bfree > now.f_blocks * 9 // 10, "the room to be there again")
+    ran("vgpu", "local", "a tenant below Pod Security baseline that filled its account; a neighbor started")
 
 
 def test_a_pod_that_validates(rig: Rig, node: GpuNode, site: Site, ran: Ran) -> None:
@@ -181,7 +207,7 @@ def coming_and_going(rig: Rig) -> Iterator[None]:
             stop.set()
     going.result()
     assert names
-    until(lambda: {rig.phase(name) for name in names} <= {"Succeeded", "Failed"}, "all to end", WAIT_SECONDS)
+    until(lambda: {rig.phase(name) for name in names} <= {"Succeeded", "Failed"}, "all to end")
     assert [rig.api.get(f"{PODS}/{name}")["status"] for name in names if rig.phase(name) == "Failed"] == []
     rig.kubectl("delete", "pods", *names)
 
@@ -206,7 +232,6 @@ def test_an_upgrade_and_a_downgrade_under_load(rig: Rig, node: GpuNode, site: Si
             until(
                 lambda old=old: (new := pods_of(rig, PLUGIN)) and not new.keys() & old.keys(),
                 "a new plugin",
-                WAIT_SECONDS,
             )
         (plugin,) = pods_of(rig, PLUGIN).values()
         assert plugin["spec"]["containers"][0]["image"] == image
@@ -229,7 +254,7 @@ def test_a_rollout_and_one_that_is_undone(rig: Rig, node: GpuNode, site: Site, r
             code, said = site.attempt("rollout", **variables)
         assert code == ends, said[-6000:]
         assert "what there was before is put back" in said or not ends
-        until(lambda: images_of(rig, PLUGIN) == images_of(rig, EXTENDER) == {extender}, "its image", WAIT_SECONDS)  # noqa: B023
+        until(lambda: images_of(rig, PLUGIN) == images_of(rig, EXTENDER) == {extender}, "its image")  # noqa: B023
         kept = rig.api.get(f"/apis/apps/v1/namespaces/kube-system/daemonsets/{PLUGIN}")
         assert kept["spec"]["updateStrategy"]["type"] == "RollingUpdate"
         assert "kube-accel.io/before" not in kept["metadata"].get("annotations", {})
@@ -248,13 +273,13 @@ def test_a_reboot(rig: Rig, node: GpuNode, site: Site, ran: Ran) -> None:
     def holders() -> set[str]:
         return {name for pods in node.held().values() for name in pods}
 
-    until(lambda: len(rig.running()) == 3 and holders() == rig.running(), "three pods", WAIT_SECONDS)
+    until(lambda: len(rig.running()) == 3 and holders() == rig.running(), "three pods")
     rig.reboot()
     node.wait_allocatable(800, CORES)
     # Those of before still run, as the API server has it, until kubelet says otherwise.
-    until(lambda: started_since_boot(rig) == 3, "three pods that run in this boot", WAIT_SECONDS)
-    until(lambda: holders() == rig.running(), "the node to say who holds what", WAIT_SECONDS)
-    until(lambda: len(rig.api.get(PODS)["items"]) == 3, "pods that were refused to be removed", WAIT_SECONDS)
+    until(lambda: started_since_boot(rig) == 3, "three pods that run in this boot")
+    until(lambda: holders() == rig.running(), "the node to say who holds what")
+    until(lambda: len(rig.api.get(PODS)["items"]) == 3, "pods that were refused to be removed")
     assert sum(cores for cores, _ in node.sums().values()) == 90
     for name in rig.running():
         assert node.limited(name) in node.held()
@@ -281,8 +306,8 @@ def test_the_extender_behind_the_api_server(rig: Rig, node: GpuNode, site: Site,
     submit(rig, "odd", {CORES: "150", MEMORY: "4"})
     rig.wait_running("proxied")
     is_held(node, "proxied")
-    until(lambda: "150" in conditions(rig, "odd"), "the reason", WAIT_SECONDS)
-    until(lambda: inspected(rig) == ({("proxied", 30, 8 * GIB, 0)}, {"odd"}), "kubectl inspect", WAIT_SECONDS)
+    until(lambda: "150" in conditions(rig, "odd"), "the reason")
+    until(lambda: inspected(rig) == ({("proxied", 30, 8 * GIB, 0)}, {"odd"}), "kubectl inspect")
     ran("vgpu", "proxied")
     rig.kubectl("delete", "pod", "--now", "--wait=true", "proxied", "odd")
     with cgpu(rig, node):
@@ -355,10 +380,13 @@ def test_an_account_may_do_what_it_does_and_no_more(rig: Rig, site: Site, accoun
 def test_the_node_is_given_back(rig: Rig, node: GpuNode, site: Site, before: dict[Path, bytes], ran: Ran) -> None:
     site.run("uninstall")
     assert {path: path.read_bytes() for path in MANAGED} == before
+    assert not list(Path("/etc/systemd/system").glob("*.mount"))
+    assert not os.path.ismount(STATE / "containers")
     ours = ["--all-namespaces", "--selector=app.kubernetes.io/managed-by=accel.kubernetes", "--output=name"]
-    assert rig.kubectl("get", KINDS, *ours) == ""
+    kinds = f"{KINDS},{POLICIES}" if kubernetes() >= (1, 30) else KINDS
+    assert rig.kubectl("get", kinds, *ours) == ""
     left = str(rig.node()["metadata"])
     assert "nvidia-device-enable" not in left
     assert "kube-accel" not in left
-    until(lambda: not [n for n in (CORES, "nvidia.com/mps-core") if node.allocatable(n)], "no offers", WAIT_SECONDS)
+    until(lambda: not [n for n in (CORES, "nvidia.com/mps-core") if node.allocatable(n)], "no offers")
     ran("all", "all", "uninstalled")

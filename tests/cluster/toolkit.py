@@ -40,6 +40,8 @@ def install(containerd_pid: Path) -> None:
     restart = f"pid=$(cat {containerd_pid}); kill $pid; while kill -0 $pid 2>/dev/null; do sleep 0.05; done; exit"
     rest = f'exec env {python} {shlex.quote(hostcmd.__file__)} systemctl "$@"'
     _script("systemctl", f'if [ "$1 $2" = "restart containerd" ]; then {restart}; fi\n{rest}')
+    # By this a host is known to run systemd.
+    Path("/run/systemd/system").mkdir(parents=True, exist_ok=True)
     _script("systemd-run", f'exec env {python} {shlex.quote(hostcmd.__file__)} systemd-run "$@"')
     _script("modinfo", f'[ -e "/{hostcmd.MODULE}" ] && sed -n "s/^$4 //p" "/{hostcmd.MODULE}"')
     control = (_TESTS / "sim/mps/nvidia_cuda_mps_control.py").read_text()

@@ -76,8 +76,8 @@ class Api:
         return created
 
 
-def until(condition: Callable[[], Any], what: str, timeout: float = 60) -> Any:
-    """What the condition returns once that is true. Fails after ``timeout`` seconds."""
+def until(condition: Callable[[], Any], what: str, timeout: float = 300) -> Any:
+    """What the condition returns once that is true. Fails after ``timeout`` seconds: no machine is as slow."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {timeout} s: {what}"

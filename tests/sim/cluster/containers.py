@@ -99,7 +99,7 @@ def runtimes(config: Path) -> tuple[str, dict[str, Object]]:
 def gpu_environment(env: Mapping[str, str], runtime: Object, host: Path, directory: Path) -> dict[str, str]:
     """What an nvidia runtime makes visible to a container with NVIDIA_VISIBLE_DEVICES; nothing for another runtime.
 
-    Raises ContainerError as the runtime's hook does when there is no driver.
+    Raises ContainerError as the runtime's hook does when there is no driver, or it is not loaded.
     """
     binary = dig(runtime, "options.BinaryName") or ""
     visible = env.get("NVIDIA_VISIBLE_DEVICES", "void")
@@ -110,6 +110,9 @@ def gpu_environment(env: Mapping[str, str], runtime: Object, host: Path, directo
     if not (host / "usr/lib/libnvidia-ml.so.1").exists():
         why = "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1"
         raise ContainerError("RunContainerError", f"{why}: cannot open shared object file: no such file or directory")
+    if not (host / "sys/module/nvidia/version").exists():
+        why = "nvidia-container-cli: initialization error: nvml error: driver not loaded"
+        raise ContainerError("RunContainerError", why)
     # What the runtime mounts into the container is found on its PATH.
     programs = directory / "bin"
     programs.mkdir(exist_ok=True)

@@ -29,7 +29,8 @@ _DIRECTORIES = (
         "etc/systemd/system",
     ),
     *(
-        "proc",
+        "proc/self",
+        "run/systemd/system",
         "sys/bus/pci/devices",
         "sys/module",
         "usr/bin",
@@ -77,6 +78,7 @@ def create(root: Path, spec: NodeSpec) -> Path:
         topology = profiles.PROFILES[spec.profile](spec.name)
         topology.save(host / "gpusim.conf")
         sysfs.write(topology, host)
+    (host / "proc/self/mountinfo").write_text("")
     binaries = host / "usr/bin"
     environment = {"PATH": f"{binaries}:$PATH", "LD_LIBRARY_PATH": host / "usr/lib", "SIMHOST_ROOT": host}
     environment |= {"GPUSIM_FILE": host / "gpusim.conf"}

@@ -65,11 +65,12 @@ class _Unit:
     """A unit and its state, kept as a file."""
 
     def __init__(self, host: Path, name: str) -> None:
+        self.id = name if name.endswith(".mount") else f"{name.removesuffix('.service')}.service"
         self.name = name.removesuffix(".service")
         self.host = host
         self._file = host / "var/lib/sim-systemd" / f"{self.name}.json"
         template, self._at, self._instance = self.name.partition("@")
-        file = f"{template}{self._at}.service"
+        file = f"{template}{self._at}.service" if self._at else self.id
         places = [host / directory / file for directory in _SERVICE_DIRECTORIES]
         self.fragment = next((place for place in places if place.exists()), None)
         self.state: Table = {"active": "inactive", "enabled": False, "starts": 0}
@@ -86,7 +87,9 @@ class _Unit:
                 wants.symlink_to(str(self.fragment))
 
     def run(self) -> str:
-        """Start what an instance of a template unit names; why that failed. Other units have nothing to run here."""
+        """Start what an instance of a template unit names, or mount; why that failed. Others run nothing."""
+        if self.id.endswith(".mount"):
+            self._mount()
         if not self._at:
             return ""
         for line in self._lines("ExecStartPre"):
@@ -104,8 +107,19 @@ class _Unit:
         self.state["pid"] = process.pid
         return next((f"{line} failed" for line in self._lines("ExecStartPost") if self._call(line)), "")
 
+    @property
+    def reloads(self) -> bool:
+        """Whether it has a command for that; others are restarted."""
+        return bool(self._lines("ExecReload"))
+
+    def reload(self) -> str:
+        """Run the command for that; why it failed."""
+        return next((f"{line} failed" for line in self._lines("ExecReload") if self._call(line)), "")
+
     def end(self) -> None:
         """End what ``run`` started."""
+        if self.id.endswith(".mount"):
+            self._unmount()
         if "pid" not in self.state:
             return
         for line in self._lines("ExecStop"):
@@ -114,6 +128,32 @@ class _Unit:
             os.killpg(self.state.pop("pid"), signal.SIGKILL)
         for line in self._lines("ExecStopPost"):
             self._call(line)
+
+    def _mount(self) -> None:
+        (where,), (what,), (options,) = map(self._lines, ("Where", "What", "Options"))
+        Path(where).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._is_real:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", options, what, where], check=True)
+            return
+        size, inodes = (next(word for word in options.split(",") if word.startswith(key)) for key in ("size=", "nr_"))
+        kib = int(size.removeprefix("size=").removesuffix("m")) * 1024
+        self._listed().write_text(f"1 0 0:99 / {where} rw - tmpfs {what} rw,size={kib}k,{inodes},mode=700\n")
+
+    def _unmount(self) -> None:
+        if not self._is_real:
+            self._listed().write_text("")
+        for where in self._lines("Where"):
+            if self._is_real and os.path.ismount(where):
+                subprocess.run(["umount", "--lazy", where], check=True)
+
+    @property
+    def _is_real(self) -> bool:
+        """Whether the host is a machine of its own, whose kernel mounts."""
+        return self.host == Path("/")
+
+    def _listed(self) -> Path:
+        """What stands for the kernel's list of mounts."""
+        return self.host / "proc/self/mountinfo"
 
     def _lines(self, key: str) -> list[str]:
         lines = self.fragment.read_text().splitlines() if self.fragment else []
@@ -147,7 +187,7 @@ def systemctl(host: Path, arguments: list[str]) -> int:
 def _unit_action(host: Path, action: str, unit: _Unit, options: list[str]) -> int:
     quiet = "-q" in options or "--quiet" in options
     if action == "show":
-        shown = {"Id": f"{unit.name}.service", "LoadState": "loaded" if unit.fragment else "not-found"}
+        shown = {"Id": unit.id, "LoadState": "loaded" if unit.fragment else "not-found"}
         shown |= {"ActiveState": unit.state["active"], "NRestarts": "0", "FragmentPath": str(unit.fragment or "")}
         shown |= {"SubState": {"active": "running", "failed": "failed"}.get(unit.state["active"], "dead")}
         shown |= {"UnitFileState": "enabled" if unit.state["enabled"] else "disabled"}
@@ -160,7 +200,7 @@ def _unit_action(host: Path, action: str, unit: _Unit, options: list[str]) -> in
         print("" if quiet else unit.state["active"] + "\n", end="")
         return 0 if unit.state["active"] == "active" else 3
     if not unit.fragment:
-        _fail(f"Unit {unit.name}.service could not be found.", 5)
+        _fail(f"Unit {unit.id} could not be found.", 5)
     if action == "is-enabled":
         print("" if quiet else ("enabled" if unit.state["enabled"] else "disabled") + "\n", end="")
         return 0 if unit.state["enabled"] else 1
@@ -169,7 +209,9 @@ def _unit_action(host: Path, action: str, unit: _Unit, options: list[str]) -> in
         if "--now" in options:
             action = "start" if action == "enable" else "stop"
     failed = ""
-    if action in ("start", "restart", "reload") and (action != "start" or unit.state["active"] != "active"):
+    if action == "reload" and unit.reloads:
+        failed = unit.reload()
+    elif action in ("start", "restart", "reload") and (action != "start" or unit.state["active"] != "active"):
         unit.end()
         failed = _load_containerd(host) if unit.name == "containerd" else unit.run()
         unit.state["active"], unit.state["starts"] = "failed" if failed else "active", unit.state["starts"] + 1
@@ -358,8 +400,6 @@ def installer(host: Path, arguments: list[str]) -> int:
     mps.install(control.parent)
     licence = "Dual MIT/GPL" if given.get("kernel-module-type", "open") == "open" else "NVIDIA"
     (host / MODULE).write_text(f"version {version}\nlicense {licence}\n")
-    if not (host / "sys/module/nvidia").exists():
-        modprobe(host, ["nvidia"])
     exports = f"export SIMHOST_ROOT='{host}' PYTHONPATH='{Path(__file__).parents[2]}' GPUSIM_FILE='{file}'"
     # A container has libraries of its own, and says where; empty is where its loader looks.
     exports += f' LD_LIBRARY_PATH="${{GPUSIM_LIBRARIES-{host}/usr/lib}}"'
@@ -370,6 +410,9 @@ def installer(host: Path, arguments: list[str]) -> int:
         command = host / "usr/bin" / name
         command.write_text(f'#!/bin/sh\n{exports}\n{call} "$@"\n')
         command.chmod(0o755)
+    # Last: a container that waits for the driver starts as soon as it is loaded.
+    if not (host / "sys/module/nvidia").exists():
+        modprobe(host, ["nvidia"])
     return 0
 
 

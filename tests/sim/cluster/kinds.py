@@ -37,6 +37,7 @@ class Kind:
 
 
 RBAC = "rbac.authorization.k8s.io"
+ADMISSION = "admissionregistration.k8s.io"
 MONITORING = "monitoring.coreos.com"
 CUSTOM = frozenset({MONITORING})
 """Groups that a server has where their CustomResourceDefinitions are installed."""
@@ -63,7 +64,13 @@ KINDS: Mapping[str, Kind] = {
         Kind("policy", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",)),
         Kind("", "resourcequotas", "ResourceQuota", True, ("quota",), ("status",)),
         Kind("resource.k8s.io", "deviceclasses", "DeviceClass", False),
-        Kind("admissionregistration.k8s.io", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
+        # Kept as objects: no connection is refused.
+        Kind("networking.k8s.io", "networkpolicies", "NetworkPolicy", True, ("netpol",)),
+        Kind("discovery.k8s.io", "endpointslices", "EndpointSlice"),
+        Kind(ADMISSION, "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False),
+        # Kept as objects: no expression of theirs is evaluated.
+        Kind(ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False),
+        Kind(ADMISSION, "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", False),
         Kind(MONITORING, "prometheuses", "Prometheus"),
         Kind(MONITORING, "podmonitors", "PodMonitor"),
         Kind(MONITORING, "prometheusrules", "PrometheusRule"),

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program in namespaces of its own, files mounted at their paths in a container: ``namespace.py SPEC PROGRAM ...``.
 
-SPEC is a JSON file: ``work``, an empty directory, and ``mounts``, rows of source, target and whether it is read-only.
+SPEC is a JSON file: ``work``, an empty directory, ``mounts``, rows of source, target and whether it is read-only, and
+``user``, whether the program gets a user namespace too.
 Needs no root where the kernel lets users have namespaces. A target that is not there yet makes its whole top directory
 read-only, with all that is in it.
 """
@@ -34,12 +35,12 @@ def forbidden() -> str:
     return "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
 
 
-def command(directory: Path, mounts: list[tuple[str, str, bool]], argv: list[str]) -> list[str]:
-    """How to run a program so; ``directory`` is its own."""
+def command(directory: Path, mounts: list[tuple[str, str, bool]], argv: list[str], *, user: bool = True) -> list[str]:
+    """How to run a program so; ``directory`` is its own. Without a ``user`` namespace it takes root."""
     work = directory / "over"
     work.mkdir(exist_ok=True)
     spec = directory / "namespace.json"
-    spec.write_text(json.dumps({"work": str(work), "mounts": mounts}))
+    spec.write_text(json.dumps({"work": str(work), "mounts": mounts, "user": user}))
     return [sys.executable, "-I", "-S", __file__, str(spec), *argv]
 
 
@@ -55,12 +56,13 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
     _call("mount", *encoded[:3], ctypes.c_ulong(flags), encoded[3])
 
 
-def _enter() -> None:
-    user, group = os.geteuid(), os.getegid()
-    _call("unshare", _NEWUSER | _NEWNS)
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+def _enter(user: bool) -> None:
+    uid, gid = os.geteuid(), os.getegid()
+    _call("unshare", _NEWNS | (_NEWUSER if user else 0))
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     _mount("none", "/", None, _REC | _PRIVATE)
 
 
@@ -68,8 +70,9 @@ def _place(work: Path, mounts: list[tuple[str, str, bool]]) -> None:
     # Where a path leads is asked before anything hides it.
     placed = [(source, os.path.realpath(os.path.dirname(target)), target, ro) for source, target, ro in mounts]  # noqa: PTH120
     tops = set()
+    targets = {target for _, _, target, _ in placed}
     for source, directory, target, _ in placed:
-        if Path(directory, Path(target).name).exists():
+        if str(Path(target).parent) in targets or Path(directory, Path(target).name).exists():
             continue
         tops.add(Path(directory).parts[1])
         stub = work / directory.lstrip("/") / Path(target).name
@@ -79,6 +82,8 @@ def _place(work: Path, mounts: list[tuple[str, str, bool]]) -> None:
         _mount("overlay", f"/{top}", "overlay", _RDONLY, f"lowerdir={work / top}:/{top}")
     for source, directory, target, read_only in placed:
         place = f"{directory}/{Path(target).name}"
+        if str(Path(target).parent) in targets and not Path(place).exists():
+            Path(place).touch()
         _mount(source, place, None, _BIND | _REC)
         if read_only:
             # What the source's own mount forbids must go on being forbidden.
@@ -89,7 +94,7 @@ def _place(work: Path, mounts: list[tuple[str, str, bool]]) -> None:
 def main() -> None:
     spec = json.loads(Path(sys.argv[1]).read_text())
     try:
-        _enter()
+        _enter(spec["user"])
         _place(Path(spec["work"]), [tuple(row) for row in spec["mounts"]])
     except OSError as error:
         print(f"namespace: {error}", file=sys.stderr)

@@ -97,9 +97,9 @@ def real() -> Iterator[Api]:
         processes = [subprocess.Popen(command, stdout=log, stderr=log) for command in commands]
     try:
         certificate = directory / "apiserver.crt"
-        until(lambda: certificate.exists() and certificate.stat().st_size, "the API server's certificate", 60)
+        until(lambda: certificate.exists() and certificate.stat().st_size, "the API server's certificate")
         api = Api.connect(f"https://127.0.0.1:{port}", certificate.read_text(), token)
-        until(lambda: _answers(api), "the real API server", 60)
+        until(lambda: _answers(api), "the real API server")
         yield _prepared(api)
     finally:
         for process in reversed(processes):

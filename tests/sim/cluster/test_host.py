@@ -14,7 +14,10 @@ import pytest
 
 from sim.cluster import NodeSpec, host, hostcmd
 from sim.cluster.client import command, until
+from sim.cluster.containers import ContainerError, gpu_environment
 from sim.cluster.hostcmd import RUNNING_CONFIG
+from sim.nvml import sysfs
+from sim.nvml.topology import Topology
 
 VERSION = "580.159.04"
 
@@ -68,6 +71,30 @@ def test_installer_installs_and_uninstalls(root: Path) -> None:
     command(tree, "nvidia-uninstall")
     for path in ("sys/module/nvidia", "usr/lib/libnvidia-ml.so.1", "usr/bin/nvidia-smi", "dev/nvidia0"):
         assert not (tree / path).exists()
+
+
+def test_a_container_finds_all_of_a_driver_that_is_being_installed_or_none(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that starts in between would live on without the commands it was meant to have."""
+    tree = host.create(root / "between", NodeSpec("node", "t4"))
+    runtime = {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime"}}
+    found: list[bool] = []
+
+    def start() -> None:
+        gpu_environment({"NVIDIA_VISIBLE_DEVICES": "all", "PATH": ""}, runtime, tree, root)
+
+    def load(topology: Topology, at: Path) -> None:
+        with pytest.raises(ContainerError, match="nvml error: driver not loaded"):
+            start()
+        sysfs_load(topology, at)
+        start()
+        found.append(os.access(root / "bin/nvidia-smi", os.X_OK))
+
+    sysfs_load = sysfs.load_driver
+    monkeypatch.setattr(sysfs, "load_driver", load)
+    hostcmd.installer(tree, [VERSION, "--silent"])
+    assert found == [True]
 
 
 def command_line(process: str) -> str:

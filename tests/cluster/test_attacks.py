@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a tenant with uid 0, below Pod Security *baseline*, does to the files of its share, while a neighbor starts.
+
+The tenant keeps the capabilities that container runtimes leave it, ``CAP_FOWNER`` and ``CAP_CHOWN`` among them. Its
+files come by mounts, and by CDI.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from cluster import images
+from cluster.control_plane import BINARIES, Program, answers
+from cluster.node import STATE, GpuNode, pod
+from cluster.rig import PODS, Rig
+from cluster.runtime import needs_cdi
+from cluster.test_confined import CORES, SHARE, cuda, limited
+from cluster.test_confined import rig as rig
+from sim.cluster.client import until
+
+pytestmark = [pytest.mark.attack, pytest.mark.usefixtures("files", "no_pods_left")]
+NAMESPACE = "tenants"
+TENANTS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+ACCOUNT, POLICY = "/run/kube-accel/state", "/etc/kube-accel/policy"
+INTERPOSER, DRIVER = "/usr/lib/x86_64-linux-gnu/libcuda.so.1", "/usr/lib/kube-accel/driver/libcuda.so.1"
+PORT = 9445
+NOBODY = 65534
+AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--inh-caps=-all", "env")
+"""What follows is run by ``env``: ``setpriv`` still has root's capabilities when it runs a program."""
+SET_ID = stat.S_ISUID | stat.S_ISGID
+HELD = "EAGAIN"
+"""What the kernel says to who wants a lease on a file that is open for writing."""
+MOUNTED = "EBUSY"
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def namespace(bare_rig: Rig) -> Iterator[Rig]:
+    """The tenants' namespace, which Pod Security admits what is *baseline* to."""
+    images.load(images.misuse())
+    labels = {"pod-security.kubernetes.io/enforce": "baseline"}
+    bare_rig.api.create("/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": labels}})
+    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+    until(lambda: bare_rig.api.call("GET", account)[0] == 200, "the namespace's account")
+    yield bare_rig
+    bare_rig.kubectl("delete", "namespace", NAMESPACE)
+
+
+@pytest.fixture(scope="module", params=["mounts", "cdi"])
+def plugin(rig: Rig, namespace: Rig, h100: GpuNode, request: pytest.FixtureRequest) -> Iterator[Program]:
+    """The plugin that gives files by mounts, or by CDI; accounts lie on a file system that knows leases."""
+    flags = []
+    if request.param == "cdi":
+        needs_cdi()
+        flags = ["--device-list-strategy=cdi-cri", "--cdi-dir=/var/run/cdi"]
+    STATE.mkdir(exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=755", "state", STATE], check=True)
+    try:
+        with h100.plugin("vgpu", PORT, *flags) as program:
+            h100.wait_allocatable(800, CORES)
+            yield program
+    finally:
+        subprocess.run(["umount", "--lazy", STATE], check=True)
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A pod that did something to a file of its share."""
+
+    rig: Rig
+    name: str
+    account: Path
+    """On the host."""
+    said: str
+    """What became of it."""
+
+    def events(self) -> dict[str, list[str]]:
+        """Messages of the pod's events, by reason."""
+        return _events(self.rig, NAMESPACE, self.name)
+
+    def is_deleted(self) -> bool:
+        code, found = self.rig.api.call("GET", f"{TENANTS}/{self.name}")
+        return code == 404 or "deletionTimestamp" in found["metadata"]
+
+
+@contextmanager
+def tenant(rig: Rig, deed: str, file: str = ACCOUNT) -> Iterator[Tenant]:
+    """A tenant that does this as soon as it starts, and goes on until the block ends."""
+    name = f"tenant-{next(_names)}"
+    made = pod(name, SHARE)
+    (container,) = made["spec"]["containers"]
+    container |= {
+        "image": images.MISUSE,
+        "command": ["/bin/misuse", deed, file],
+        "securityContext": {"runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}},
+    }
+    rig.api.create(TENANTS, made)
+
+    def said() -> list[str]:
+        code, log = rig.api.call("GET", f"{TENANTS}/{name}/log")
+        return log.split() if code == 200 else []
+
+    lines = 1 if deed.endswith("-again") else 2
+    try:
+        inode, *rest = until(lambda: words if len(words := said()) >= lines else [], f"{name} to {deed} {file}")
+        yield Tenant(rig, name, _account(int(inode)), *rest or [""])
+    finally:
+        rig.kubectl("delete", "pod", name, f"--namespace={NAMESPACE}", "--now", "--ignore-not-found", "--wait=true")
+
+
+def _account(inode: int) -> Path:
+    """The account that a container has, on the host."""
+    (found,) = (path for path in STATE.glob("containers/*/state") if path.stat().st_ino == inode)
+    return found
+
+
+def _events(rig: Rig, namespace: str, name: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    query = f"fieldSelector=involvedObject.name%3D{name}"
+    for item in rig.api.get(f"/api/v1/namespaces/{namespace}/events?{query}")["items"]:
+        found.setdefault(item["reason"], []).append(item["message"])
+    return found
+
+
+def a_neighbor_starts(rig: Rig) -> os.stat_result:
+    """At the first try, and gets its share; the status of its account."""
+    name = f"neighbor-{next(_names)}"
+    rig.api.create(PODS, cuda(name, confined=False))
+    rig.wait_running(name)
+    limited(rig, name)
+    assert "Failed" not in _events(rig, "default", name)
+    account = _account(int(rig.kubectl("exec", name, "--", "stat", "-c", "%i", ACCOUNT))).stat()
+    rig.kubectl("delete", "pod", name, "--now", "--wait=true")
+    return account
+
+
+def is_unharmed(plugin: Program) -> None:
+    """The plugin runs and says so, and nothing went wrong in it that nobody had thought of."""
+    assert plugin.process.poll() is None
+    assert answers(f"http://127.0.0.1:{PORT}/healthz")
+    assert answers(f"http://127.0.0.1:{PORT}/readyz")
+    assert "Traceback" not in plugin.log.read_text()
+
+
+def is_like(account: Path, other: os.stat_result) -> bool:
+    """Whether an account has the size, mode and owner that another has, takes no more room, and bears nothing else."""
+
+    def shape(status: os.stat_result) -> tuple[int, ...]:
+        return status.st_size, status.st_blocks, status.st_mode, status.st_uid
+
+    return shape(account.stat()) == shape(other) and os.listxattr(account) == []
+
+
+def is_closed_to_local_users(account: Path) -> None:
+    """Whatever the tenant made of it, no user of the host can run it or look at it."""
+    for command in ([str(account)], ["cat", str(account)], ["stat", str(account)]):
+        done = subprocess.run([*AS_NOBODY, *command], capture_output=True, text=True)
+        assert done.returncode != 0
+        assert "Permission denied" in done.stderr, done.stderr
+    found = subprocess.run(
+        [*AS_NOBODY, "find", "/var/lib", "/run", "/dev/shm", "-inum", str(account.stat().st_ino), "-perm", "/6000"],
+        capture_output=True,
+        text=True,
+    )
+    assert found.stdout == ""
+
+
+def test_pod_security_refuses_a_tenant_that_names_a_path_of_the_host(namespace: Rig) -> None:
+    made = cuda("outside", confined=False)
+    code, said = namespace.api.call("POST", TENANTS, made)
+    assert (code, "hostPath" in said["message"]) == (403, True)
+
+
+@pytest.mark.parametrize(
+    ("deed", "file"),
+    [
+        ("read-lease", ACCOUNT),
+        ("grown-read-lease", ACCOUNT),
+        ("write-lease", ACCOUNT),
+        ("read-lease", POLICY),
+        ("write-lease", POLICY),
+        ("write-lease", INTERPOSER),
+        ("write-lease", DRIVER),
+    ],
+)
+def test_a_lease_keeps_no_neighbor_from_starting(rig: Rig, plugin: Program, deed: str, file: str) -> None:
+    with tenant(rig, deed, file) as it:
+        assert it.said == HELD
+        a_neighbor_starts(rig)
+    is_unharmed(plugin)
+
+
+@pytest.mark.parametrize(
+    ("deed", "says"), [("lock", "done"), ("unlink", MOUNTED), ("replace", MOUNTED)], ids=lambda value: value
+)
+def test_locks_and_replacement_keep_no_neighbor_from_starting(rig: Rig, plugin: Program, deed: str, says: str) -> None:
+    with tenant(rig, deed) as it:
+        assert it.said == says
+        other = a_neighbor_starts(rig)
+        assert is_like(it.account, other)
+    is_unharmed(plugin)
+
+
+@pytest.mark.parametrize("deed", ["cut", "grow", "sparse", "hide", "hide-and-fill", "attributes"])
+def test_a_changed_account_is_put_right_and_told(rig: Rig, plugin: Program, deed: str) -> None:
+    with tenant(rig, deed) as it:
+        assert it.said == "done"
+        other = a_neighbor_starts(rig)
+        until(lambda: is_like(it.account, other), "the account to be put right")
+        until(lambda: "GpuAccountChanged" in it.events(), "the event")
+        assert not it.is_deleted()
+    is_unharmed(plugin)
+
+
+@pytest.mark.parametrize("deed", ["setuid", "capabilities", "give-away"])
+def test_no_local_user_runs_what_a_tenant_made_of_its_account(rig: Rig, plugin: Program, deed: str) -> None:
+    with tenant(rig, deed) as it:
+        assert it.said == "done"
+        is_closed_to_local_users(it.account)
+        other = a_neighbor_starts(rig)
+        until(lambda: "GpuAccountChanged" in it.events(), "the event")
+        if deed != "give-away":  # root without CAP_CHOWN and CAP_FOWNER cannot take it back
+            until(lambda: is_like(it.account, other), "the account to be put right")
+            assert not it.account.stat().st_mode & SET_ID
+        is_closed_to_local_users(it.account)
+    is_unharmed(plugin)
+
+
+@pytest.mark.parametrize("deed", ["cut-again", "fill-again"])
+def test_a_tenant_that_goes_on_loses_its_pod(rig: Rig, plugin: Program, deed: str) -> None:
+    with tenant(rig, deed) as it:
+        other = a_neighbor_starts(rig)
+        until(it.is_deleted, "the pod to be deleted")
+        until(lambda: "GpuAccountAbused" in it.events(), "the event")
+    until(lambda: is_like(it.account, other), "the account to be put right")
+    is_unharmed(plugin)
+
+
+def test_an_account_that_a_new_plugin_cannot_open_costs_its_pod(rig: Rig, plugin: Program) -> None:
+    with tenant(rig, "give-away") as it:
+        plugin.restart()
+        until(lambda: answers(f"http://127.0.0.1:{PORT}/readyz"), "the plugin to be back")
+        kubectl = [str(BINARIES / "kubectl"), f"--kubeconfig={rig.plane.root}/admin.conf"]
+        fill = ["exec", it.name, f"--namespace={NAMESPACE}", "--", "/bin/misuse", "fill-again", ACCOUNT]
+        with subprocess.Popen([*kubectl, *fill], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as filling:
+            try:
+                a_neighbor_starts(rig)
+                until(lambda: "GpuAccountAbused" in it.events(), "the event")
+                until(it.is_deleted, "the pod to be deleted")
+            finally:
+                filling.kill()
+        a_neighbor_starts(rig)
+    is_unharmed(plugin)
