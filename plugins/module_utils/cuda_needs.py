@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Dict, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import cuda_tables as tables
+from ansible_collections.accel.kubernetes.plugins.module_utils.asked import asked
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Gpu, Machine, Needs, version_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
 
@@ -87,13 +88,12 @@ def needs_of_image(
 
 
 def needs_of_container(needs: Needs, container: Mapping[str, Any]) -> Needs | None:
-    """``needs`` with the mode and cores a pod's container asks for; None when it asks for no GPU."""
-    limits: Dict[str, Any] = (container.get("resources") or {}).get("limits") or {}
-    asked = {name: amount for name, amount in limits.items() if str(amount) != "0"}
-    modes = [mode for pattern, mode in MODE_OF if any(re.match(pattern, name) for name in asked)]
+    """``needs`` with the mode and cores a pod's container asks for; None when it asks for no GPU. Raises ValueError."""
+    asks = asked(container, lambda name: any(re.match(pattern, name) for pattern, _mode in MODE_OF))
+    modes = [mode for pattern, mode in MODE_OF if any(re.match(pattern, name) for name in asks)]
     if not modes:
         return None
-    cores = next(filter(None, (whole_units(asked.get(name)) for name in _CORES)), 0)
+    cores = next(filter(None, (whole_units(asks.get(name)) for name in _CORES)), 0)
     return replace(needs, mode=modes[0], cores=cores)
 
 

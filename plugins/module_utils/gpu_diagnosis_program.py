@@ -125,7 +125,7 @@ def allocators(evidence: Evidence) -> Iterator[Finding]:
     """A framework's allocator that ran out of memory, and does not go with a share."""
     for pod, container, _node in _containers(evidence):
         spoken, settings = last(container, symptoms.OUT_OF_MEMORY), container.environment
-        if not spoken or not (has_share(container) or "nvidia.com/gpu.shared" in container.limits):
+        if not spoken or not (has_share(container) or "nvidia.com/gpu.shared" in container.asks):
             continue
         for allocator in symptoms.ALLOCATORS:
             value = settings.get(allocator.variable, "")
@@ -170,7 +170,7 @@ def _cuda_codes(container: Container) -> Dict[int, Said]:
 def compatibility(evidence: Evidence) -> Iterator[Finding]:
     """Whether what a container that failed says of itself runs on its node, by the rules of ``cuda_compat``."""
     for pod, container, node in _containers(evidence):
-        asks = cuda_needs.needs_of_container(cuda_compat.Needs(), {"resources": {"limits": container.limits}})
+        asks = cuda_needs.needs_of_container(cuda_compat.Needs(), {"resources": {"limits": dict(container.asks)}})
         if node is None or asks is None or not container.failed:
             continue
         settings = {name: value[:256] for name, value in container.environment.items()}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.asked import asked
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NodeView, Sample
 from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.reading import read_object
@@ -41,7 +42,8 @@ class Container:
 
     name: str
     image: str
-    limits: Mapping[str, str]
+    asks: Mapping[str, str]
+    """Amounts of resources of GPUs."""
     environment: Mapping[str, str]
     """Variables with plain values."""
     waiting: str
@@ -276,7 +278,7 @@ def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mappin
     return Container(
         name=name,
         image=_text(entry.get("image")),
-        limits=_texts(_map(entry.get("resources")).get("limits")),
+        asks=_asks(entry),
         environment={
             _text(item.get("name")): _text(item.get("value"))
             for item in _maps(entry.get("env"))
@@ -305,10 +307,16 @@ def _unscheduled(status: Mapping[str, Any]) -> str:
 def _wants(containers: Iterable[Container]) -> Dict[str, str]:
     found: Dict[str, List[str]] = {}
     for container in containers:
-        for resource, amount in container.limits.items():
-            if gpu_view.RESOURCE.match(resource) and amount != "0":
-                found.setdefault(resource, []).append(amount)
+        for resource, amount in container.asks.items():
+            found.setdefault(resource, []).append(amount)
     return {resource: "+".join(amounts) for resource, amounts in sorted(found.items())}
+
+
+def _asks(entry: Mapping[str, Any]) -> Dict[str, str]:
+    try:
+        return _texts(asked(entry, gpu_view.RESOURCE.match))
+    except ValueError:
+        return {}
 
 
 def _assigned(annotations: Mapping[str, Any]) -> Tuple[str, ...]:

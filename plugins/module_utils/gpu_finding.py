@@ -61,16 +61,16 @@ def last(container: Container, pattern: Pattern[str]) -> Tuple[Said, ...]:
     return tuple(matching[-1:])
 
 
-def modes_of(limits: Iterable[str]) -> Set[str]:
+def modes_of(resources: Iterable[str]) -> Set[str]:
     """The modes whose resources these are."""
-    return {mode for name in limits for pattern, mode in MODE_OF if re.match(pattern, name)}
+    return {mode for name in resources for pattern, mode in MODE_OF if re.match(pattern, name)}
 
 
 def has_share(container: Container) -> bool:
     """Whether it has part of a GPU, with a limit that is enforced: a multiple of 100 cores is whole ones."""
-    cores = next((whole_units(amount) for name, amount in container.limits.items() if name.endswith("-core")), None)
+    cores = next((whole_units(amount) for name, amount in container.asks.items() if name.endswith("-core")), None)
     whole = cores is not None and cores % WHOLE == 0
-    return bool(modes_of(container.limits) & set(FRACTIONS)) and not whole
+    return bool(modes_of(container.asks) & set(FRACTIONS)) and not whole
 
 
 def gpus_of(pod: Optional[Pod], node: Optional[Node]) -> List[GpuView]:

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 from .api_json import ODD, of_each
 from .api_json import unreadable as odd
+from .asked import asked
 from .printable import line
 from .reading import read_document, read_number, read_object, read_objects, read_text
 
@@ -574,7 +575,7 @@ def _started(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
     """Whether kubelet has allocated: it starts nothing before, and does not tell what init containers have."""
     if status.get("phase") in (*ENDED, "Running"):
         return True
-    asking = {container["name"] for container in _containers(spec) if _limits(container)}
+    asking = {container["name"] for container in _containers(spec) if asked(container, RESOURCE.match)}
     return any(
         entry["name"] in asking and {"running", "terminated"} & set(entry.get("state") or {})
         for entry in _statuses(status)
@@ -585,19 +586,13 @@ def _wants(spec: Mapping[str, Any]) -> Dict[str, str]:
     """Amounts as the containers name them, several joined by ``+``."""
     found: Dict[str, List[str]] = {}
     for container in _containers(spec):
-        for name, amount in _limits(container).items():
-            found.setdefault(name, []).append(amount)
+        for name, amount in asked(container, RESOURCE.match).items():
+            found.setdefault(name, []).append(str(amount))
     return {name: "+".join(amounts) for name, amounts in sorted(found.items())}
 
 
 def _containers(spec: Mapping[str, Any]) -> List[Mapping[str, Any]]:
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
-
-
-def _limits(container: Mapping[str, Any]) -> Dict[str, str]:
-    """Of a container, on GPUs."""
-    limits = (container.get("resources") or {}).get("limits") or {}
-    return {name: str(amount) for name, amount in limits.items() if RESOURCE.match(name)}
 
 
 def _not_scheduled(status: Mapping[str, Any]) -> str:

@@ -86,6 +86,15 @@ def test_fifty_pods_for_sixteen_slots_with_binds_that_fail(outside: Outside) -> 
 LEADER = "unit.kube_accel.extender.leader"
 
 
+def test_a_pod_that_asks_for_none_is_bound(outside: Outside) -> None:
+    with outside.extender() as extender:
+        item = outside.create("none", {"tencent.com/vcuda-core": "0", "tencent.com/vcuda-memory": "0"})
+        assert extender.scheduler().schedule(item, outside.names) == ""
+        assert outside.bound() == {"none": node_name(0)}
+        assert extender.metric('accel_extender_binds_total{outcome="bound"}') == 1
+        assert extender.metric("accel_extender_pods") == 0
+
+
 def test_two_schedulers_take_turns_each_with_its_own_extender(outside: Outside, tmp_path: Path) -> None:
     """Processes, all of them. Leaders die in the middle of binds; pods come and go meanwhile."""
     outside.stub.fail = 0.1

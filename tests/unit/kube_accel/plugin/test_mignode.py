@@ -42,7 +42,11 @@ def test_who_holds_it_in_another_mode_is_too() -> None:
 
 
 def test_whom_kubelet_does_not_list_yet_may_get_it() -> None:
-    items = [pod("coming", phase="Pending"), pod("ended", phase="Succeeded"), pod("none", count="0")]
+    items = [
+        pod("coming", phase="Pending"),
+        pod("ended", phase="Succeeded"),
+        *(pod("none", count=zero) for zero in ("0", "0m")),
+    ]
     assert names(in_the_way(items, [], {"GPU-1"})) == ["coming"]
 
 

@@ -53,6 +53,8 @@ def test_pods_wait_in_the_order_they_were_seen_until_kubelet_has_begun_with_them
 def test_pods_of_others_are_of_no_interest(pods: NodePods) -> None:
     assert pods.keep(item("elsewhere", node="other")) is None
     assert pods.keep(item("plain", limits={"cpu": "1"})) is None
+    assert pods.keep(item("none", limits={CORES: "0", MEMORY: "0m"})) is None
+    assert pods.keep(item("whole", limits={CORES: "0", "nvidia.com/gpu": "1"})) is None
     assert pods.keep({"metadata": {}}) is None
     assert pods.all() == []
 

@@ -301,6 +301,8 @@ def test_machines_are_read_from_facts_and_from_labels_alike() -> None:
         ({"nvidia.com/gpu": "1"}, "pgpu", 0),
         ({"nvidia.com/t4-shared": "1"}, "pgpu", 0),
         ({"nvidia.com/gpu": "0", "cpu": "1"}, None, 0),
+        ({"aliyun.com/gpu-mem": "0m"}, None, 0),
+        ({"nvidia.com/mps-core": "0", "aliyun.com/gpu-mem": "8"}, "cgpu", 0),
     ],
 )
 def test_a_container_tells_its_mode_and_cores(limits: dict[str, object], mode: str | None, cores: int) -> None:

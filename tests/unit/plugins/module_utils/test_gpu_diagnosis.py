@@ -24,7 +24,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence impo
     pod_of,
     quotas_of,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import Finding
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import Finding, has_share
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CONFIDENCES, CUDA_WORDS
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import XIDS
 from hypothesis import given, settings
@@ -448,6 +448,12 @@ def test_nothing_is_found_of_a_pod_that_is_well_and_what_was_looked_at_is_said()
     assert "pod team/train: its state, 0 events" in told[1]
     assert "node a: its labels and conditions, 0 events, 2 GPUs, 1 figures of its plugin" in told[1]
     assert "1 pods of plugins, 1 of the extender" in told[1]
+
+
+def test_a_container_that_asks_for_none_of_a_resource_does_not_ask_for_it() -> None:
+    pod = made(limits={"aliyun.com/gpu-mem": "0", "tencent.com/vcuda-core": "0m", "nvidia.com/gpu": "1"}).pod
+    assert pod is not None
+    assert (dict(pod.wants), has_share(pod.containers[0])) == ({"nvidia.com/gpu": "1"}, False)
 
 
 def test_what_is_known_of_a_node_is_no_reason_to_call_the_pod_well() -> None:

@@ -170,6 +170,13 @@ def test_why_a_container_has_its_gpu_is_as_its_pod_tells(annotation: str | None,
     assert len(tenant.why) <= 200
 
 
+def test_a_container_that_asks_for_none_waits_for_nothing() -> None:
+    mixed, nothing = pod("mixed", SHARE), pod("nothing", {"nvidia.com/gpu": "0", "aliyun.com/gpu-mem": "0"})
+    mixed["spec"]["initContainers"] = [{"name": "init", "resources": {"limits": dict.fromkeys(SHARE, "0")}}]
+    [waiting] = view([], [mixed, nothing]).waiting
+    assert (waiting.pod, dict(waiting.wants)) == ("mixed", {name: SHARE[name] for name in SHARE if name != "cpu"})
+
+
 def test_plugins_are_known_by_namespace_and_command() -> None:
     ending = plugin("d")
     ending["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"

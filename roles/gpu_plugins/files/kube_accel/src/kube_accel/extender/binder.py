@@ -88,9 +88,10 @@ class Binder:
     def bind(self, asked: BindArguments) -> Bound:
         """Bind a pod to a node. Not bound: a reason; what was kept for the pod is given back."""
         pod = self._cluster.pods.get(asked.uid)
-        if pod is None or pod.request is None:
-            reason = pod.refused if pod else f"pod {asked.namespace}/{asked.name} has not been seen yet; try again"
-            return Bound(Outcome.REFUSED, reason)
+        if pod is None:
+            return self._bind_unknown(asked)
+        if pod.request is None:
+            return Bound(Outcome.REFUSED, pod.refused)
         if pod.node:
             return _already(pod.node, asked.node)
         if self._under_way.setdefault(pod.uid, asked) is not asked:
@@ -99,6 +100,30 @@ class Binder:
             return self._bind(pod, pod.request, asked)
         finally:
             del self._under_way[pod.uid]
+
+    def _bind_unknown(self, asked: BindArguments) -> Bound:
+        """Bind a pod that asks for no GPU, as the API server tells: no second bind of it can take any."""
+        who, reason = f"pod {asked.namespace}/{asked.name}", ""
+        for _ in range(_TRIES):
+            try:
+                with self._aside():
+                    item = self._tenure.look(asked)
+                    if item is None:
+                        return Bound(Outcome.FAILED, f"{who} is gone")
+                    if self._cluster.asks(item):
+                        return Bound(Outcome.REFUSED, f"{who} has not been seen yet; try again")
+                    if is_on := _node_of(item):
+                        return _already(is_on, asked.node)
+                    self._post(asked, asked.node, str(item["metadata"].get("resourceVersion", "")), {})
+            except ApiError as error:
+                reason = f"{who} was not bound to {asked.node}: {error}"
+                if not isinstance(error, ApiRefusedError) or error.status != 409:
+                    break
+            else:
+                _log.info("bound without GPUs", extra={"pod": f"{asked.namespace}/{asked.name}", "node": asked.node})
+                return Bound(Outcome.BOUND)
+        _warn(asked, reason)
+        return Bound(Outcome.FAILED, reason)
 
     def _bind(self, pod: Pod, request: PodRequest, asked: BindArguments) -> Bound:
         try:
@@ -200,6 +225,15 @@ class Binder:
         return reservation
 
     def _send(self, pod: Pod, asked: BindArguments, kept: Reservation, version: str) -> Bound | None:
+        try:
+            with self._aside():
+                self._post(pod, asked.node, version, kept.annotations)
+        except ApiError as error:
+            return self._settle(pod, asked, version, error)
+        self._sent.pop(pod.uid, None)
+        return Bound(Outcome.BOUND)
+
+    def _post(self, pod: Pod | BindArguments, node: str, version: str, annotations: Mapping[str, str]) -> None:
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
@@ -208,17 +242,11 @@ class Binder:
                 "namespace": pod.namespace,
                 "uid": pod.uid,
                 "resourceVersion": version,
-                "annotations": dict(kept.annotations),
+                "annotations": dict(annotations),
             },
-            "target": {"apiVersion": "v1", "kind": "Node", "name": asked.node},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        try:
-            with self._aside():
-                self._api.post(f"{pod_path(pod.namespace, pod.name)}/binding", binding)
-        except ApiError as error:
-            return self._settle(pod, asked, version, error)
-        self._sent.pop(pod.uid, None)
-        return Bound(Outcome.BOUND)
+        self._api.post(f"{pod_path(pod.namespace, pod.name)}/binding", binding)
 
     def _settle(self, pod: Pod, asked: BindArguments, version: str, error: ApiError) -> Bound | None:
         """The bind failed, or so it seems: the pod itself tells. None when it has changed since we knew it."""
@@ -234,7 +262,7 @@ class Binder:
                 item = self._tenure.change(pod)
         except ApiError:
             # It may be bound. What is kept for it stays until it is seen, tried again, or expires.
-            _warn(pod, asked, reason)
+            _warn(asked, reason)
             return Bound(Outcome.FAILED, reason)
         self._sent.pop(pod.uid, None)
         if item is not None:
@@ -244,7 +272,7 @@ class Binder:
         self._cluster.release(pod.uid)
         if status == 409 and item is not None and item["metadata"].get("resourceVersion") != version:
             return None
-        _warn(pod, asked, reason)
+        _warn(asked, reason)
         return Bound(Outcome.FAILED, reason)
 
 
@@ -252,8 +280,9 @@ def _node_of(item: Mapping[str, Any]) -> str:
     return str((item.get("spec") or {}).get("nodeName") or "")
 
 
-def _warn(pod: Pod, asked: BindArguments, reason: str) -> None:
-    _log.warning("a bind failed", extra={"pod": f"{pod.namespace}/{pod.name}", "node": asked.node, "reason": reason})
+def _warn(asked: BindArguments, reason: str) -> None:
+    extra = {"pod": f"{asked.namespace}/{asked.name}", "node": asked.node, "reason": reason}
+    _log.warning("a bind failed", extra=extra)
 
 
 def _already(is_on: str, asked: str) -> Bound:

@@ -208,6 +208,10 @@ class Cluster:
         """A number greater than every one before."""
         return next(self._moments)
 
+    def asks(self, item: Mapping[str, Any]) -> bool:
+        """Whether a pod object asks for GPUs."""
+        return self._reader.read(item) is not None
+
     def keep_pod(self, item: dict[str, Any]) -> str | None:
         """Take a pod object that exists; its UID if it asks for GPUs."""
         pod = self._reader.read(item)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
+from kube_accel.asked import names_any
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
 from kube_accel.sharing.assignment import ANNOTATION, decode
@@ -101,9 +102,12 @@ class PodReader:
         self._requests: dict[PodRequest, PodRequest] = {}
 
     def read(self, item: Mapping[str, Any]) -> Pod | None:
-        """The pod of an object; None for one that asks for nothing of ours, and for what is not a pod."""
+        """The pod of an object; None for one that asks for nothing of ours, and for what is not a pod.
+
+        kube-scheduler asks us about more: about those that name a resource of ours, and ask for 0 of it.
+        """
         metadata, spec = item.get("metadata"), item.get("spec")
-        if not isinstance(metadata, dict) or not isinstance(spec, dict) or not self._asks(spec):
+        if not isinstance(metadata, dict) or not isinstance(spec, dict) or not names_any(spec, self.resources):
             return None
         uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
         if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str)):
@@ -112,7 +116,7 @@ class PodReader:
         request, refused = None, ""
         try:
             request = pod_request(item, self._profiles, self._policy)
-            if request is None:
+            if request is None or (request.mode is Mode.PGPU and WHOLE_GPU_RESOURCE not in self.resources):
                 return None
             request = self._shared(request)
         except RequestRefused as error:
@@ -129,9 +133,6 @@ class PodReader:
             static=_MIRROR in (metadata.get("annotations") or {}),
             schedulable=not metadata.get("deletionTimestamp") and not spec.get("schedulingGates"),
         )
-
-    def _asks(self, spec: Mapping[str, Any]) -> bool:
-        return any(not self.resources.isdisjoint(limits) for limits in _limits(spec))
 
     def _shared(self, request: PodRequest) -> PodRequest:
         if len(self._requests) > _SHAPES:
@@ -181,12 +182,3 @@ def stated_uses(pod: Pod, text: str | None) -> Uses | None:
 def staying(request: PodRequest) -> frozenset[str]:
     """Containers that hold GPUs as long as the pod lives."""
     return frozenset(entry.name for entry in request.containers if entry.kind is not ContainerKind.INIT)
-
-
-def _limits(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for key in ("containers", "initContainers"):
-        for container in spec.get(key) or ():
-            if isinstance(container, dict):
-                limits = (container.get("resources") or {}).get("limits")
-                if isinstance(limits, dict):
-                    yield limits

@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 from kube_accel.extender.cache import Cluster
 from kube_accel.extender.pods import TAKEN, Pod, Version, pod_path
+from kube_accel.extender.wire import BindArguments
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 
 _log = logging.getLogger(__name__)
@@ -184,7 +185,7 @@ class Tenure:
         self._cluster.keep_pod(item)
         return item
 
-    def look(self, pod: Pod) -> dict[str, Any] | None:
+    def look(self, pod: Pod | BindArguments) -> dict[str, Any] | None:
         """The pod's object; None when it is gone. Raises ApiError."""
         try:
             item = self._api.get(pod_path(pod.namespace, pod.name))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+from kube_accel.asked import asked
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of
@@ -88,8 +89,7 @@ def in_the_way(
 def _asks(item: Mapping[str, Any]) -> bool:
     spec = item.get("spec") or {}
     containers = (*spec.get("containers", ()), *(spec.get("initContainers") or ()))
-    limits = ((container.get("resources") or {}).get("limits") or {} for container in containers)
-    return any(mode_of(name) is not None and str(count) != "0" for limit in limits for name, count in limit.items())
+    return any(asked(container, mode_of) for container in containers)
 
 
 def _pod(key: tuple[str, str], item: Mapping[str, Any] | None) -> Pod:

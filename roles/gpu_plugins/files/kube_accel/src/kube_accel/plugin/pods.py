@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kube_accel.asked import names_any
 from kube_accel.kube.cgroups import Place, pod_uid
 from kube_accel.model import ContainerKind, ContainerRequest, Mode, PodRequest
 from kube_accel.plugin.steering import PendingPod
@@ -114,15 +115,15 @@ class NodePods:
         spec, status = item.get("spec") or {}, item.get("status") or {}
         if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str)):
             return None
-        if spec.get("nodeName") != self._node or not self._asks(spec):
+        if spec.get("nodeName") != self._node or not names_any(spec, self._resources):
             return None
         request: PodRequest | None = None
         try:
             request = pod_request(item, {self._profile.mode: self._profile})
+            if request is None or request.mode is Mode.PGPU:
+                return None
         except RequestRefused as error:
             _log.debug("a pod asks for what nobody gets", extra={"pod": f"{namespace}/{name}", "reason": str(error)})
-        if request is not None and request.mode is Mode.PGPU:
-            request = None
         phase = str(status.get("phase") or "Pending")
         with self._changed:
             if uid in self._gone:
@@ -179,14 +180,6 @@ class NodePods:
     def _note(self) -> None:
         self.version += 1
         self._changed.notify_all()
-
-    def _asks(self, spec: Mapping[str, Any]) -> bool:
-        for key in ("initContainers", "containers"):
-            for container in spec.get(key) or ():
-                limits = (container.get("resources") or {}).get("limits") or {}
-                if not self._resources.isdisjoint(limits):
-                    return True
-        return False
 
     def _assigned(self, annotations: Mapping[str, Any]) -> Mapping[str, tuple[str, ...]] | None:
         text = annotations.get(ANNOTATION)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
+from kube_accel.asked import asked as asked_of
 from kube_accel.model import (
     ContainerKind,
     ContainerRequest,
@@ -48,8 +49,7 @@ def pod_request(
 ) -> PodRequest | None:
     """The request of a pod object; None for a pod that asks for nothing of ours.
 
-    Limits are read, which the API server keeps equal to the requests for extended resources. ``policy`` holds for
-    pods without an annotation of their own. Raises RequestRefused.
+    ``policy`` holds for pods without an annotation of their own. Raises RequestRefused.
     """
     offers = {WHOLE_GPU_RESOURCE: Mode.PGPU}
     for profile in profiles.values():
@@ -58,9 +58,8 @@ def pod_request(
             offers[profile.core_resource] = profile.mode
     asked = [
         (name, kind, amounts, mounts)
-        for name, kind, limits, mounts in _containers(pod)
-        if not offers.keys().isdisjoint(limits)
-        and (amounts := _amounts(name, {key: limits[key] for key in limits if key in offers}))
+        for name, kind, container, mounts in _containers(pod)
+        if (amounts := _amounts(name, container, offers))
     ]
     if not asked:
         return None
@@ -88,7 +87,7 @@ def pod_request(
 
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any], list[Any]]]:
-    """Name, kind, limits and mounts of the containers, in the order kubelet admits them."""
+    """Name, kind, object and mounts of the containers, in the order kubelet admits them."""
     spec = _child(pod, "spec", dict, {})
     for key in ("initContainers", "containers"):
         for container in _child(spec, key, list, []):
@@ -97,8 +96,7 @@ def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, Ma
             kind = ContainerKind.APP
             if key == "initContainers":
                 kind = ContainerKind.SIDECAR if container.get("restartPolicy") == "Always" else ContainerKind.INIT
-            limits = _child(_child(container, "resources", dict, {}), "limits", dict, {})
-            yield _child(container, "name", str, ""), kind, limits, _child(container, "volumeMounts", list, [])
+            yield _child(container, "name", str, ""), kind, container, _child(container, "volumeMounts", list, [])
 
 
 def _child(parent: Mapping[str, Any], key: str, kind: type[_T], absent: _T) -> _T:
@@ -110,15 +108,17 @@ def _child(parent: Mapping[str, Any], key: str, kind: type[_T], absent: _T) -> _
     return value
 
 
-def _amounts(container: str, limits: Mapping[str, Any]) -> dict[str, int]:
+def _amounts(name: str, container: Mapping[str, Any], ours: Container[str]) -> dict[str, int]:
+    try:
+        found = asked_of(container, ours.__contains__)
+    except ValueError as error:
+        raise RequestRefused(f'container "{name}": {error}') from error
     amounts = {}
-    for resource, text in limits.items():
+    for resource, amount in found.items():
         try:
-            amount = parse_quantity(text)
+            amounts[resource] = parse_quantity(amount)
         except ValueError as error:
-            raise RequestRefused(f'container "{container}": {resource}: {error}') from error
-        if amount:
-            amounts[resource] = amount
+            raise RequestRefused(f'container "{name}": {resource}: {error}') from error
     return amounts
 
 
