@@ -19,6 +19,7 @@ RULES = Rules(recovery_polls=3, incident_seconds=100.0)
 GOOD = Poll()
 LOST = Poll("GPU is lost", lost=True)
 HEALTHY = GpuHealth(Health.HEALTHY)
+SINCE_LOADED = "uncorrectable memory errors since the driver was loaded"
 
 
 def after(*observations: Observation, seconds_between: float = 1.0, condition: Condition | None = None) -> Condition:
@@ -58,11 +59,13 @@ def unhealthy(reason: str) -> GpuHealth:
         pytest.param([LOST, GOOD, Xid(48), *[GOOD] * 9], unhealthy("XID 48 (double-bit ECC error); GPU is lost")),
         pytest.param([Xid(48), Reset(), GOOD, GOOD, GOOD], HEALTHY, id="an administrator had it"),
         pytest.param([Xid(48), Reset(), Xid(48), GOOD, GOOD, GOOD], unhealthy("XID 48 (double-bit ECC error)")),
-        pytest.param([Poll(ecc=7)], HEALTHY, id="old memory errors"),
-        pytest.param([Poll(ecc=7), Poll(ecc=8)], unhealthy("new uncorrectable memory errors"), id="new memory errors"),
-        pytest.param([Poll(ecc=7), Poll(ecc=None), Poll(ecc=7)], HEALTHY, id="errors unread for once"),
-        pytest.param([Poll(ecc=7), Poll(ecc=None), Poll(ecc=8)], unhealthy("new uncorrectable memory errors")),
-        pytest.param([Poll(ecc=7), Poll(ecc=0), Poll(ecc=0)], HEALTHY, id="counter started over"),
+        pytest.param([Poll(ecc=0), Poll(ecc=0)], HEALTHY, id="no memory errors"),
+        pytest.param([Poll(ecc=1)], unhealthy(SINCE_LOADED), id="memory errors before the first poll"),
+        pytest.param([Poll(ecc=1), *[Poll(ecc=1)] * 101], HEALTHY, id="until they have aged"),
+        pytest.param([Poll(ecc=None), Poll(ecc=1)], unhealthy(SINCE_LOADED), id="memory errors at the first reading"),
+        pytest.param([Poll(ecc=0), Poll(ecc=1)], unhealthy("new uncorrectable memory errors"), id="new memory errors"),
+        pytest.param([Poll(ecc=0), Poll(ecc=None), Poll(ecc=0)], HEALTHY, id="errors unread for once"),
+        pytest.param([Poll(ecc=0), Poll(ecc=None), Poll(ecc=8)], unhealthy("new uncorrectable memory errors")),
     ],
 )
 def test_sequence(observations: Sequence[Observation], health: GpuHealth) -> None:
@@ -82,6 +85,11 @@ def test_sequence(observations: Sequence[Observation], health: GpuHealth) -> Non
 def test_with_checks_switched_off(observation: Observation, health: Health) -> None:
     rules = replace(RULES, switches=Switches(all_xids=False, counted=frozenset({95}), driver_word=False))
     assert observe(Condition(ecc=7), observation, 1000.0, rules).health.health is health
+
+
+@pytest.mark.parametrize("known", [7, 8])
+def test_memory_errors_known_from_before_a_restart_do_not_count_again(known: int) -> None:
+    assert after(Poll(ecc=7), condition=Condition(ecc=known)).health == HEALTHY
 
 
 def test_advice_is_given_while_the_gpu_is_handed_out() -> None:

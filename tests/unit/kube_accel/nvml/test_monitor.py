@@ -282,9 +282,11 @@ def test_restart_does_not_forget_memory_errors(host: Host, watch: Start, tmp_pat
     options = replace(QUICK, memory=tmp_path / "health.json")
     with host.change() as topology:
         topology.gpus[1].ecc_uncorrected = 7
-    node = watch(host, options)
+    node = watch(host, replace(options, xid_recovery_seconds=0.0))
+    node.until(ready)
     node.until(all_healthy)
     node.monitor.stop()
+    assert watch(host, options).until(ready).health == node.monitor.snapshot().health
     with host.change() as topology:
         topology.gpus[1].ecc_uncorrected = 8
     snapshot = watch(host, options).until(lambda snapshot: ready(snapshot) and HEALTHY in snapshot.health.values())

@@ -73,7 +73,22 @@ def test_single_without_mig_mode_offers_gpus() -> None:
 def test_single_offers_nothing_of_a_node_cut_in_several_ways(known: Inventory, words: list[str]) -> None:
     assert ids(Strategy.SINGLE, known) == {}
     assert all(word in problem(Strategy.SINGLE, known) for word in [*words, "mixed"])
-    assert problem(Strategy.MIXED, known) == problem(Strategy.NONE, known) == ""
+    assert problem(Strategy.NONE, known) == ""
+
+
+def test_mixed_says_why_a_node_whose_gpus_are_all_in_mig_mode_offers_nothing() -> None:
+    known = cut([], [])
+    assert ids(Strategy.MIXED, known) == {}
+    assert all(word in problem(Strategy.MIXED, known) for word in ("every GPU", "none has MIG devices", "create"))
+    assert left_out(Strategy.MIXED, known) == {}
+
+
+def test_mixed_says_which_gpu_has_no_devices() -> None:
+    known = cut(["1g.10gb"], [], None)
+    assert problem(Strategy.MIXED, known) == ""
+    ((gpu, reason),) = left_out(Strategy.MIXED, known).items()
+    assert gpu == uuid(1)
+    assert all(word in reason for word in ("GPU 1", uuid(1), "has no MIG devices", "create", "out of MIG mode"))
 
 
 @pytest.mark.parametrize(("odd", "words"), [(None, "not in MIG mode"), ([], "no MIG devices")])
@@ -84,7 +99,7 @@ def test_single_leaves_out_a_gpu_that_a_reset_took_its_devices_from(odd: list[st
     ((gpu, reason),) = left_out(Strategy.SINGLE, known).items()
     assert gpu == uuid(1)
     assert all(word in reason for word in ("GPU 1", words, "mixed"))
-    assert left_out(Strategy.MIXED, known) == left_out(Strategy.NONE, known) == {}
+    assert left_out(Strategy.NONE, known) == {}
 
 
 def test_a_container_gets_its_devices_and_no_more() -> None:

@@ -41,7 +41,8 @@ def test_a_node_without_gpus_has_none() -> None:
 @pytest.mark.parametrize(
     ("capability", "family"),
     [((6, 1), "pascal"), ((7, 0), "volta"), ((7, 5), "turing"), ((8, 6), "ampere"), ((8, 9), "ada-lovelace"),
-     ((9, 0), "hopper"), ((10, 3), "blackwell"), ((12, 0), "blackwell"), ((13, 0), "rubin"), ((99, 0), "undefined")],
+     ((9, 0), "hopper"), ((10, 3), "blackwell"), ((10, 7), "rubin"),
+     ((11, 0), "blackwell"), ((12, 0), "blackwell"), ((13, 0), "rubin"), ((99, 0), "undefined")],
 )  # fmt: skip
 def test_the_family_is_that_of_the_compute_capability(capability: tuple[int, int], family: str) -> None:
     assert of(gpus({"compute_capability": capability}))["nvidia.com/gpu.family"] == family

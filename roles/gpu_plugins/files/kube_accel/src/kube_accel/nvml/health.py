@@ -16,6 +16,8 @@ from kube_accel.model import GpuHealth, Health
 from kube_accel.nvml.gpu_xids import XIDS
 from kube_accel.nvml.switches import Switches
 
+_FIRST_ERRORS = "uncorrectable memory errors since the driver was loaded"
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -76,6 +78,7 @@ class Condition:
     good_polls: int = 0
     """In a row, since the last bad news; counted only while unhealthy."""
     ecc: int | None = None
+    """The highest count so far since the driver was loaded; None before it could be read, where any error is new."""
     advice: str = ""
 
     @property
@@ -108,8 +111,9 @@ def observe(condition: Condition, observation: Observation, now: float, rules: R
 def _good_poll(condition: Condition, poll: Poll, now: float, rules: Rules) -> Condition:
     known, ecc = condition.ecc, poll.ecc
     condition = replace(condition, ecc=known if ecc is None else ecc, lost=False)
-    if rules.switches.driver_word and known is not None and ecc is not None and ecc > known:
-        return _incident(condition, "new uncorrectable memory errors", now, rules)
+    if rules.switches.driver_word and ecc is not None and ecc > (known or 0):
+        since = "new uncorrectable memory errors" if known is not None else _FIRST_ERRORS
+        return _incident(condition, since, now, rules)
     if not condition.complaint and not condition.incidents:
         return condition
     good = min(condition.good_polls + 1, rules.recovery_polls)

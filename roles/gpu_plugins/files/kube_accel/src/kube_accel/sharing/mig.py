@@ -11,6 +11,7 @@ from kube_accel.model import Gpu, Inventory, MigDevice
 from kube_accel.sharing import whole
 
 _REMEDY = "cut all GPUs alike, or use the strategy mixed"
+_CUT = "create MIG devices, or take the GPU out of MIG mode"
 
 
 class Strategy(StrEnum):
@@ -59,6 +60,8 @@ def layout(strategy: Strategy) -> whole.Layout:
 
 def problem(strategy: Strategy, inventory: Inventory) -> str:
     """Why nothing of the node can be offered by this strategy, with the remedy; empty when it can."""
+    if strategy is Strategy.MIXED and inventory.gpus and all(map(_uncut, inventory.gpus)):
+        return f"MIG strategy mixed: every GPU is in MIG mode, and none has MIG devices; {_CUT}"
     if strategy is not Strategy.SINGLE or not any(gpu.mig_enabled for gpu in inventory.gpus):
         return ""
     profiles = sorted({device.profile for gpu in inventory.gpus for device in gpu.mig_devices})
@@ -71,6 +74,12 @@ def problem(strategy: Strategy, inventory: Inventory) -> str:
 
 def left_out(strategy: Strategy, inventory: Inventory) -> Mapping[str, str]:
     """Why a GPU is not offered although others of its node are, by UUID: one that a reset took its devices from."""
+    if strategy is Strategy.MIXED and not problem(strategy, inventory):
+        return {
+            gpu.uuid: f"MIG strategy mixed: GPU {gpu.index} ({gpu.uuid}) is in MIG mode and has no MIG devices; {_CUT}"
+            for gpu in inventory.gpus
+            if _uncut(gpu)
+        }
     if strategy is not Strategy.SINGLE or not any(gpu.mig_devices for gpu in inventory.gpus):
         return {}
     return {
@@ -79,3 +88,7 @@ def left_out(strategy: Strategy, inventory: Inventory) -> Mapping[str, str]:
         for gpu in inventory.gpus
         if not gpu.mig_devices
     }
+
+
+def _uncut(gpu: Gpu) -> bool:
+    return gpu.mig_enabled and not gpu.mig_devices

@@ -152,7 +152,10 @@ def _family(major: int, minor: int) -> str:
         return "volta" if minor < 5 else "turing"
     if major == 8:
         return "ampere" if minor < 9 else "ada-lovelace"
-    names = {3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 10: "blackwell", 12: "blackwell", 13: "rubin"}
+    if major == 10:
+        return "blackwell" if minor < 7 else "rubin"
+    # Thor's 11.0 was 10.1 before CUDA 13.
+    names = {3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper", 11: "blackwell", 12: "blackwell", 13: "rubin"}
     return names.get(major, "undefined")
 
 
