@@ -57,9 +57,11 @@ class Rig:
         self.plane.programs[name].restart()
 
     def kubectl(self, *arguments: str) -> str:
-        """What kubectl prints. Raises CalledProcessError."""
+        """What kubectl prints. Raises AssertionError with its errors."""
         command = [str(BINARIES / "kubectl"), f"--kubeconfig={self.plane.root}/admin.conf", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def phase(self, pod: str) -> str:
         """The phase of a pod of the default namespace."""
