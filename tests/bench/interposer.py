@@ -81,6 +81,7 @@ def measure(root: Path, effort: Effort) -> list[Result]:
     rig, results = Rig(root), []
     for metric, call, percent, gate in (
         ("call_added_seconds", "query", 0, "off"),
+        ("told_added_seconds", "told", 0, "off"),
         ("launch_added_seconds", "launch", 0, "off"),
         ("launch_added_seconds", "launch", 99, "on"),
         ("alloc_added_seconds", "alloc", 0, "off"),

@@ -175,6 +175,12 @@ def hooks() -> set[str]:
     return {name for source in sources for name in re.findall(r"^HOOK\((\w+)\)", source, re.MULTILINE)}
 
 
+def marked() -> set[str]:
+    """The functions by which a program may learn that its work is done, as names/cuda.txt marks them."""
+    rows = (line.split() for line in (NATIVE / "names/cuda.txt").read_text().splitlines())
+    return {row[0] for row in rows if row[1:2] == ["tells"]}
+
+
 @pytest.fixture
 def topology() -> Topology:
     return profiles.h100("sim")

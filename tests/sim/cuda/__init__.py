@@ -37,7 +37,8 @@ def requests() -> list[Request]:
 def exports() -> tuple[list[str], list[str]]:
     """The names of functions and of variables that driver 580 exports, and of newer functions."""
     rows = _rows(str(NAMES))
-    return [row[0] for row in rows if len(row) == 1], [row[0] for row in rows if len(row) > 1]
+    variables = [row[0] for row in rows if row[1:2] == ["data"]]
+    return [row[0] for row in rows if row[0] not in variables], variables
 
 
 def build(out_dir: Path, cflags: Sequence[str] = ()) -> Path:

@@ -159,6 +159,14 @@ struct device *device_of(CUdevice ordinal) {
     return ordinal >= 0 && ordinal < device_count ? &devices[ordinal] : NULL;
 }
 
+struct device *device_at(const CUmemLocation *location) {
+    switch (location->type) {
+    case LOCATION_DEVICE: return device_of(location->id);
+    case LOCATION_DOMAIN: return (location->id & 0xff00) == 0 ? device_of(location->id & 0xff) : NULL;  // each has one
+    default: return NULL;
+    }
+}
+
 CUdevice ordinal_of(const struct device *device) {
     return (CUdevice)(device - devices);
 }

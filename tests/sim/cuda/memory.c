@@ -158,11 +158,19 @@ static void release_from_pool(struct block *block) {
     drop_block(block);
 }
 
+// Until all this process has on the device is done: it could use what is to be freed.
+static void wait_for_all(struct device *device) {
+    wait_for(device, device->tenant->target);
+}
+
 API CUresult cuMemFree_v2(CUdeviceptr address) {
     ENTER_CONTEXT;
     if (address == 0)
         return SUCCESS;
     struct block *block = find_block(address);
+    if (block != NULL && block->kind == PLAIN)
+        wait_for_all(block->device);
+    block = find_block(address);
     if (block == NULL || (block->kind != PLAIN && block->kind != POOLED))
         return INVALID_VALUE;
     if (block->kind == POOLED) {
@@ -275,6 +283,7 @@ API CUresult cuMipmappedArrayCreate(void **out, const CUDA_ARRAY3D_DESCRIPTOR *a
 
 API CUresult cuArrayDestroy(void *array) {
     ENTER_CONTEXT;
+    wait_for_all(context->device);
     struct block *block = find_block((uint64_t)array);
     if (block == NULL || (block->kind != ARRAY && block->kind != MIPMAPS))
         return INVALID_HANDLE;

@@ -49,11 +49,12 @@ typedef struct {
     unsigned char bytes[16];
 } CUuuid;
 
-enum { LOCATION_DEVICE = 1, MAX_DEPTH = 32, QUEUE = 1024 };
+enum { LOCATION_NONE, LOCATION_DEVICE, LOCATION_HOST, LOCATION_HOST_NUMA, LOCATION_HOST_NUMA_CURRENT, LOCATION_DOMAIN = 6 };
+enum { PINNED = 1, MANAGED = 2, MAX_DEPTH = 32, QUEUE = 1024 };
 enum { CONTEXT_BYTES = 256 << 20, GRANULE = 2 << 20, ALIGNMENT = 512 };
 
 typedef struct {
-    int type, id;
+    int type, id;  // id of LOCATION_DOMAIN: in its low byte the device, in the next the domain
 } CUmemLocation;
 
 struct device {
@@ -65,7 +66,7 @@ struct device {
     struct tenant *tenant;  // ours, from the first context on
     struct context *primary;
     unsigned primary_flags, retained;
-    struct pool *default_pool, *pool;
+    struct pool *default_pool, *pool, *default_managed, *managed;
     int64_t graph_used, graph_reserved, graph_used_high, graph_reserved_high;
 };
 
@@ -92,6 +93,8 @@ typedef struct stream {
     struct graph *capture;
     int capture_mode;
     bool capture_broken, capture_given;
+    int calls;  // host functions not yet done
+    struct event *recorded;  // the latest event
 } *CUstream;
 
 typedef struct graph *CUgraph;
@@ -103,6 +106,7 @@ void unlock_all(void);
 // Whether calls can work at all: cuInit was called, in this process.
 CUresult ready(void);
 struct device *device_of(CUdevice ordinal);
+struct device *device_at(const CUmemLocation *location);  // NULL: none
 CUdevice ordinal_of(const struct device *device);
 CUresult current_context(CUcontext *context);
 bool context_lives(CUcontext context);
@@ -118,6 +122,7 @@ void trim_pools(struct device *device);
 void let_time_pass(struct device *device);
 CUresult wait_for(struct device *device, int64_t progress);  // unlocks while it waits
 void enqueue(CUstream stream, int64_t cost);
+CUresult copy(CUstream stream, int64_t bytes, bool waits);  // waits: the caller is to see it done
 
 CUresult graph_add_kernel(CUgraph graph, int64_t cost);
 CUresult graph_add_alloc(CUgraph graph, int device, size_t bytes, CUdeviceptr *out);
@@ -155,13 +160,15 @@ static inline void leave(struct scope *scope) {
             return tried;               \
     } while (0)
 
-// One body, two exports: the plain name, whose stream 0 is the legacy one, and _ptsz, whose stream 0 is the thread's.
-#define FLAVOURS(name, parameters, ...)                                   \
+// One body, two exports: the plain name, whose stream 0 is the legacy one, and _ptsz (_ptds, where it waits), whose
+// stream 0 is the thread's.
+#define FLAVOURS(name, ...) BOTH(name, _ptsz, __VA_ARGS__)
+#define BOTH(name, suffix, parameters, ...)                               \
     API CUresult name parameters {                                        \
         enum { PER_THREAD = 0 };                                          \
         __VA_ARGS__                                                       \
     }                                                                     \
-    API CUresult name##_ptsz parameters {                                 \
+    API CUresult name##suffix parameters {                                \
         enum { PER_THREAD = 1 };                                          \
         __VA_ARGS__                                                       \
     }

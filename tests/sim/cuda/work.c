@@ -10,7 +10,7 @@ enum { NON_BLOCKING = 1, DISABLE_TIMING = 2, CAPTURE_NONE = 0, CAPTURE_ACTIVE = 
 enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
 #define LEGACY ((CUstream)1)
 #define THREAD ((CUstream)2)
-enum { NS_PER_BLOCK = 1000 };
+enum { NS_PER_BLOCK = 1000, COPY_BYTES_PER_NS = 25, CALL_STEP_NS = 1000 };
 
 typedef void *CUfunction;
 typedef struct event {
@@ -20,12 +20,15 @@ typedef struct event {
     int64_t progress, recorded_at, happened;  // happened: its time, once it is over
 } *CUevent;
 
-enum node_kind { NODE_KERNEL = 0, NODE_MEM_ALLOC = 10, NODE_MEM_FREE = 11 };
+enum node_kind { NODE_KERNEL = 0, NODE_MEMCPY = 1, NODE_HOST = 3, NODE_MEM_ALLOC = 10, NODE_MEM_FREE = 11 };
+typedef void (*host_function)(void *data);
 typedef struct node {
     struct node *next;
     int kind;
     int64_t cost, bytes;
     CUdeviceptr address;
+    host_function function;
+    void *data;
 } *CUgraphNode;
 struct graph {
     struct node *first, *last;
@@ -35,6 +38,9 @@ typedef struct executable {
     struct node *nodes;  // a copy
     int count;
 } *CUgraphExec;
+
+static CUresult graph_add_copy(CUgraph graph, int64_t cost);
+static CUresult graph_add_call(CUgraph graph, host_function function, void *data);
 
 static CUevent events;
 static int global_captures;
@@ -87,7 +93,7 @@ static int64_t start_of(CUstream stream) {
     return stream->non_blocking ? start : at_least(start, context->legacy_tail);
 }
 
-void enqueue(CUstream stream, int64_t cost) {
+static void put(CUstream stream, int64_t cost) {
     CUcontext context = stream->context;
     struct tenant *tenant = context->device->tenant;
     int64_t *last = &stream->ends[stream->launched++ % QUEUE];
@@ -100,8 +106,22 @@ void enqueue(CUstream stream, int64_t cost) {
         context->blocking_tail = at_least(context->blocking_tail, end);
     lock_card(context->device->card);
     tenant->target = at_least(tenant->target, end);
-    tenant->launches++;
     unlock_card(context->device->card);
+}
+
+void enqueue(CUstream stream, int64_t cost) {
+    put(stream, cost);
+    stream->context->device->tenant->launches++;
+}
+
+static CUresult wait_stream(CUstream stream) {
+    TRY(wait_for(stream->context->device, stream->legacy ? stream->context->blocking_tail : stream->tail));
+    while (stream->calls > 0) {
+        unlock_all();
+        nanosleep(&(struct timespec){0, CALL_STEP_NS}, NULL);
+        lock_all();
+    }
+    return SUCCESS;
 }
 
 static CUresult create_stream(CUstream *out, unsigned flags, int priority) {
@@ -143,7 +163,7 @@ static CUresult refuse_in_capture(CUstream stream) {
 FLAVOURS(cuStreamSynchronize, (CUstream handle),
     ENTER_STREAM(handle);
     TRY(refuse_in_capture(stream));
-    TRY(wait_for(context->device, stream->legacy ? context->blocking_tail : stream->tail));
+    TRY(wait_stream(stream));
     trim_pools(context->device);
     return SUCCESS;
 )
@@ -153,7 +173,7 @@ FLAVOURS(cuStreamQuery, (CUstream handle),
     TRY(refuse_in_capture(stream));
     let_time_pass(context->device);
     int64_t tail = stream->legacy ? context->blocking_tail : stream->tail;
-    return context->device->tenant->progress >= tail ? SUCCESS : NOT_READY;
+    return context->device->tenant->progress >= tail && stream->calls == 0 ? SUCCESS : NOT_READY;
 )
 
 static CUresult synchronize(CUcontext context) {
@@ -163,6 +183,8 @@ static CUresult synchronize(CUcontext context) {
     for (CUstream stream = context->streams; stream != NULL; stream = stream->next)
         tail = at_least(tail, stream->tail);
     TRY(wait_for(context->device, tail));
+    for (CUstream stream = context->streams; stream != NULL; stream = stream->next)
+        TRY(wait_stream(stream));
     trim_pools(context->device);
     return SUCCESS;
 }
@@ -211,6 +233,24 @@ API CUresult cuEventDestroy(CUevent event) {
     return cuEventDestroy_v2(event);
 }
 
+// Whether it is over, and if so when that was.
+static CUresult settle(CUevent event) {
+    if (find_event(event) == NULL)
+        return INVALID_HANDLE;
+    if (event->captured)
+        return CAPTURED_EVENT;
+    struct device *device = event->context->device;
+    if (!event->recorded || event->happened != 0)
+        return SUCCESS;
+    lock_card(device->card);
+    advance_card(device->card, monotonic_ns());
+    bool over = device->tenant->progress >= event->progress;
+    if (over)
+        event->happened = at_least(event->recorded_at, time_of(device->tenant, event->progress));
+    unlock_card(device->card);
+    return over ? SUCCESS : NOT_READY;
+}
+
 static CUresult record(CUevent event, CUstream stream) {
     if (find_event(event) == NULL || event->context != stream->context)
         return INVALID_HANDLE;
@@ -222,6 +262,9 @@ static CUresult record(CUevent event, CUstream stream) {
     }
     if (stream->legacy && global_captures > 0)
         return STREAM_CAPTURE_IMPLICIT;
+    if (stream->recorded != NULL && stream->recorded != event)
+        settle(stream->recorded);  // while it is still known when that was
+    stream->recorded = event;
     event->progress = start_of(stream);
     event->recorded_at = stream->context->device->card->now;
     event->happened = 0;
@@ -240,24 +283,6 @@ FLAVOURS(cuEventRecordWithFlags, (CUevent event, CUstream handle, unsigned flags
     NEED(flags == 0);
     return record(event, stream);
 )
-
-// Whether it is over, and if so when that was.
-static CUresult settle(CUevent event) {
-    if (find_event(event) == NULL)
-        return INVALID_HANDLE;
-    if (event->captured)
-        return CAPTURED_EVENT;
-    struct device *device = event->context->device;
-    if (!event->recorded || event->happened != 0)
-        return SUCCESS;
-    lock_card(device->card);
-    advance_card(device->card, monotonic_ns());
-    bool over = device->tenant->progress >= event->progress;
-    if (over)
-        event->happened = at_least(event->recorded_at, time_of(device->tenant, event->progress));
-    unlock_card(device->card);
-    return over ? SUCCESS : NOT_READY;
-}
 
 API CUresult cuEventQuery(CUevent event) {
     ENTER;
@@ -406,6 +431,86 @@ API CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstr
     return launch_grid(function, width, handle);
 }
 
+// ---------------------------------------------------------------- copies and host functions
+
+// What is copied is not there to be copied: it takes time, and who must see it done waits.
+CUresult copy(CUstream stream, int64_t bytes, bool waits) {
+    if (waits)
+        TRY(refuse_in_capture(stream));
+    if (stream->capture != NULL)
+        return graph_add_copy(stream->capture, bytes / COPY_BYTES_PER_NS);
+    if (stream->legacy && global_captures > 0)
+        return STREAM_CAPTURE_IMPLICIT;
+    put(stream, bytes / COPY_BYTES_PER_NS);
+    return waits ? wait_stream(stream) : SUCCESS;
+}
+
+struct call {
+    CUstream stream;
+    int64_t at;
+    host_function function;
+    void (*callback)(CUstream stream, int result, void *data);
+    void *data;
+};
+
+static void *make_call(void *argument) {
+    struct call call = *(struct call *)argument;
+    free(argument);
+    lock_all();
+    wait_for(call.stream->context->device, call.at);
+    unlock_all();
+    if (call.callback != NULL)
+        call.callback(call.stream, SUCCESS, call.data);
+    else
+        call.function(call.data);
+    lock_all();
+    call.stream->calls--;
+    unlock_all();
+    return NULL;
+}
+
+static CUresult call_later(struct call wanted) {
+    pthread_t thread;
+    struct call *call = malloc(sizeof *call);
+    if (call == NULL)
+        abort();
+    put(wanted.stream, 0);
+    *call = wanted;
+    call->at = wanted.stream->tail;
+    wanted.stream->calls++;
+    if (pthread_create(&thread, NULL, make_call, call) != 0)
+        abort();
+    pthread_detach(thread);
+    return SUCCESS;
+}
+
+static CUresult call_on(CUstream stream, host_function function, void *data) {
+    NEED(function);
+    if (stream->capture != NULL)
+        return graph_add_call(stream->capture, function, data);
+    return call_later((struct call){.stream = stream, .function = function, .data = data});
+}
+
+FLAVOURS(cuLaunchHostFunc, (CUstream handle, host_function function, void *data),
+    ENTER_STREAM(handle);
+    return call_on(stream, function, data);
+)
+
+FLAVOURS(cuLaunchHostFunc_v2, (CUstream handle, host_function function, void *data, unsigned mode),
+    ENTER_STREAM(handle);
+    (void)mode;
+    return call_on(stream, function, data);
+)
+
+FLAVOURS(cuStreamAddCallback,
+         (CUstream handle, void (*callback)(CUstream, int, void *), void *data, unsigned flags),
+    ENTER_STREAM(handle);
+    NEED(callback);
+    NEED(flags == 0);
+    TRY(refuse_in_capture(stream));
+    return call_later((struct call){.stream = stream, .callback = callback, .data = data});
+)
+
 // ---------------------------------------------------------------- graphs
 
 static CUgraphNode add_node(CUgraph graph, int kind) {
@@ -431,6 +536,18 @@ CUgraph graph_new(void) {
 
 CUresult graph_add_kernel(CUgraph graph, int64_t cost) {
     add_node(graph, NODE_KERNEL)->cost = cost;
+    return SUCCESS;
+}
+
+static CUresult graph_add_copy(CUgraph graph, int64_t cost) {
+    add_node(graph, NODE_MEMCPY)->cost = cost;
+    return SUCCESS;
+}
+
+static CUresult graph_add_call(CUgraph graph, host_function function, void *data) {
+    CUgraphNode node = add_node(graph, NODE_HOST);
+    node->function = function;
+    node->data = data;
     return SUCCESS;
 }
 
@@ -510,8 +627,8 @@ static CUresult add_alloc_node(CUgraphNode *out, CUgraph graph, CUDA_MEM_ALLOC_N
     NEED(out);
     NEED(graph);
     NEED(allocation);
-    NEED(allocation->bytes > 0 && allocation->location.type == LOCATION_DEVICE);
-    NEED(device_of(allocation->location.id));
+    NEED(allocation->bytes > 0 && allocation->allocation == PINNED);
+    NEED(device_at(&allocation->location));
     *out = add_node(graph, NODE_MEM_ALLOC);
     (*out)->bytes = (int64_t)((allocation->bytes + GRANULE - 1) / GRANULE * GRANULE);
     allocation->address = (*out)->address = (CUdeviceptr)graph_address((*out)->bytes);
@@ -532,7 +649,7 @@ static CUresult add_free_node(CUgraphNode *out, CUgraph graph, CUdeviceptr addre
 
 CUresult graph_add_alloc(CUgraph graph, int device, size_t bytes, CUdeviceptr *out) {
     CUgraphNode node;
-    CUDA_MEM_ALLOC_NODE_PARAMS allocation = {.location = {LOCATION_DEVICE, device}, .bytes = bytes};
+    CUDA_MEM_ALLOC_NODE_PARAMS allocation = {.allocation = PINNED, .location = {LOCATION_DEVICE, device}, .bytes = bytes};
     NEED(out);
     TRY(add_alloc_node(&node, graph, &allocation));
     *out = node->address;
@@ -656,6 +773,11 @@ FLAVOURS(cuGraphLaunch, (CUgraphExec executable, CUstream handle),
     for (int i = 0; i < executable->count; i++) {
         struct node *node = &executable->nodes[i];
         cost += node->cost;
+        if (node->kind == NODE_HOST && stream->capture == NULL) {
+            put(stream, cost);
+            cost = 0;
+            call_later((struct call){.stream = stream, .function = node->function, .data = node->data});
+        }
         if (node->kind == NODE_MEM_ALLOC)
             TRY(set_graph_memory(context->device, context->device->graph_used + node->bytes));
         else if (node->kind == NODE_MEM_FREE)

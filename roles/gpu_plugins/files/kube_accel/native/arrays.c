@@ -44,16 +44,19 @@ static uint64_t extent(uint64_t width, uint64_t height, uint64_t depth, uint64_t
     return charged(&charge, result, kind, result ? 0 : (uintptr_t) * array)
 
 HOOK(cuArrayCreate)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
+    tells();
     uint64_t bytes = d ? extent(d->width, d->height, 1, element(d->format, d->channels)) : 0;
     CREATE(bytes, REAL(cuArrayCreate)(array, d), ARRAY);
 }
 
 HOOK(cuArrayCreate_v2)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
+    tells();
     uint64_t bytes = d ? extent(d->width, d->height, 1, element(d->format, d->channels)) : 0;
     CREATE(bytes, REAL(cuArrayCreate_v2)(array, d), ARRAY);
 }
 
 HOOK(cuArray3DCreate)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *d) {
+    tells();
     if (!d || d->flags & WITHOUT_MEMORY) return REAL(cuArray3DCreate)(array, d);
     CREATE(extent(d->width, d->height, d->depth, element(d->format, d->channels)), REAL(cuArray3DCreate)(array, d),
            ARRAY);
@@ -64,11 +67,13 @@ static uint64_t extent_of(const CUDA_ARRAY3D_DESCRIPTOR *d) {
 }
 
 HOOK(cuArray3DCreate_v2)(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+    tells();
     if (!d || d->flags & WITHOUT_MEMORY) return REAL(cuArray3DCreate_v2)(array, d);
     CREATE(extent_of(d), REAL(cuArray3DCreate_v2)(array, d), ARRAY);
 }
 
 HOOK(cuMipmappedArrayCreate)(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
+    tells();
     if (!d || d->flags & WITHOUT_MEMORY) return REAL(cuMipmappedArrayCreate)(array, d, levels);
     uint64_t bytes = extent_of(d);
     if (levels > 1 && bytes < UINT64_MAX / 2) bytes += bytes / 100 * 34; // each level a quarter of the one before
@@ -77,12 +82,14 @@ HOOK(cuMipmappedArrayCreate)(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIP
 
 HOOK(cuArrayDestroy)(CUarray array) {
     struct record record;
+    tells();
     bool known = table_take(ARRAY, (uintptr_t)array, &record);
     return released(REAL(cuArrayDestroy)(array), ARRAY, (uintptr_t)array, known ? &record : NULL);
 }
 
 HOOK(cuMipmappedArrayDestroy)(CUmipmappedArray array) {
     struct record record;
+    tells();
     bool known = table_take(MIPMAP, (uintptr_t)array, &record);
     return released(REAL(cuMipmappedArrayDestroy)(array), MIPMAP, (uintptr_t)array, known ? &record : NULL);
 }

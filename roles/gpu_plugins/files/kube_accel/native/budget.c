@@ -11,7 +11,7 @@
 #define LEAST_SCALE   300
 
 uint32_t gated_devices, gated_generation;
-static uint32_t percent[KA_DEVICES];
+static uint32_t percent[KA_DEVICES], contended;
 static uint64_t looked_at;
 
 #define FORGET  1000   // ms without a claim after which the kept ones are history
@@ -55,7 +55,7 @@ static void correct(int index, const struct ka_policy_device *policy, uint32_t g
 }
 
 void budget_look(uint64_t now) {
-    uint32_t generation = __atomic_load_n(policy_generation(), __ATOMIC_ACQUIRE), gated = 0;
+    uint32_t generation = __atomic_load_n(policy_generation(), __ATOMIC_ACQUIRE), gated = 0, others = 0;
     for (int i = 0, count = policy_devices(); i < count; i++) {
         struct ka_policy_device policy;
         if (!policy_read(i, &policy) || policy.core_percent == 0 || policy.core_percent >= 100) continue;
@@ -64,9 +64,11 @@ void budget_look(uint64_t now) {
             idle && policy.core_soft_percent > policy.core_percent ? policy.core_soft_percent : policy.core_percent;
         __atomic_store_n(&percent[i], share < 100 ? share : 100, __ATOMIC_RELAXED);
         gated |= 1u << i;
+        others |= (uint32_t)(!idle && policy.feedback_others_permille != KA_UNKNOWN32) << i;
         correct(i, &policy, generation, now);
     }
     __atomic_store_n(&looked_at, now, __ATOMIC_RELAXED);
+    __atomic_store_n(&contended, others, __ATOMIC_RELAXED);
     __atomic_store_n(&gated_devices, gated, __ATOMIC_RELAXED);
     __atomic_store_n(&gated_generation, generation, __ATOMIC_RELEASE);
 }
@@ -98,6 +100,8 @@ int64_t budget_left(int index, uint64_t now) {
     }
     return share >= 100 ? burst : __atomic_load_n(&device->budget_ns, __ATOMIC_RELAXED);
 }
+
+bool budget_contended(int index) { return __atomic_load_n(&contended, __ATOMIC_RELAXED) >> index & 1; }
 
 uint64_t budget_wait(int index, int64_t debt) {
     uint32_t share = __atomic_load_n(&percent[index], __ATOMIC_RELAXED);

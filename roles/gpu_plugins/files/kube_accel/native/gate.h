@@ -15,14 +15,15 @@ extern uint32_t gated_generation;
 void budget_look(uint64_t now);                /* read the policy anew */
 int64_t budget_left(int index, uint64_t now);  /* ns of GPU time, after adding what time brought; below zero: wait */
 uint64_t budget_wait(int index, int64_t debt); /* ns until a debt is paid */
+bool budget_contended(int index);              /* others are known to use the GPU too */
 void budget_pay(int index, uint64_t from, uint64_t to,
                 uint64_t now); /* for the GPU's time between these, but for what the container has paid of it already */
 void budget_count(int index, uint32_t launches, uint64_t throttled);
 
-/* Whether any launch could have to wait. What most programs run into is these two loads and nothing else. */
+/* Whether any launch could have to wait. What most programs run into is these loads and nothing else. */
 static inline bool gate_on(void) {
-    const uint32_t *generation = policy_generation();
-    if (!generation) return false;
+    const uint32_t *generation = __atomic_load_n(&policy_changes, __ATOMIC_ACQUIRE);
+    if (__builtin_expect(!generation, 0) && !(generation = policy_generation())) return false;
     if (__builtin_expect(
             __atomic_load_n(generation, __ATOMIC_RELAXED) != __atomic_load_n(&gated_generation, __ATOMIC_ACQUIRE), 0))
         budget_look(now_ns());
@@ -33,13 +34,11 @@ static inline bool gate_on(void) {
 struct pass { /* one launch on its way */
     struct batch *batch;
     uint64_t at;
+    bool precise;
 };
 CUresult meter_enter(struct pass *pass, CUstream stream,
                      bool per_thread); /* waits for budget; on success meter_leave() is due after the launch */
-void meter_leave(struct pass *pass, CUresult result, bool alone);
-void meter_flush(CUstream stream,
-                 bool per_thread); /* before the program may wait for the stream, or turn it to another use */
-void meter_flush_context(void);
+void meter_leave(struct pass *pass, CUresult result, bool alone); /* alone: long work, measured precisely */
 void meter_capture(bool begins);
 void sleep_ns(uint64_t ns);
 #endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every call that starts work on a GPU, and those by which a program waits for its work or takes a stream into capture.
+// Every call that starts work on a GPU, and those that take a stream into capture.
 #include "gate.h"
 
 #define GATED(stream, per_thread, alone, call)                                                                         \
@@ -82,91 +82,11 @@ HOOK(cuGraphLaunch_ptsz)(CUgraphExec graph, CUstream stream) {
     GATED(stream, true, true, graph_launched(REAL(cuGraphLaunch_ptsz)(graph, stream)));
 }
 
-// ---------------------------------------------------------------- a stream's other uses
-
-#define FLUSHED(stream, per_thread, call)                                                                              \
-    if (gate_on()) meter_flush(stream, per_thread);                                                                    \
-    return call
-
-HOOK(cuCtxSynchronize)(void) {
-    if (gate_on()) meter_flush_context();
-    return REAL(cuCtxSynchronize)();
-}
-
-HOOK(cuCtxSynchronize_v2)(CUcontext context) {
-    if (gate_on()) meter_flush_context();
-    return REAL(cuCtxSynchronize_v2)(context);
-}
-
-HOOK(cuStreamSynchronize)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamSynchronize)(stream)); }
-HOOK(cuStreamSynchronize_ptsz)(CUstream stream) { FLUSHED(stream, true, REAL(cuStreamSynchronize_ptsz)(stream)); }
-HOOK(cuStreamQuery)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamQuery)(stream)); }
-HOOK(cuStreamQuery_ptsz)(CUstream stream) { FLUSHED(stream, true, REAL(cuStreamQuery_ptsz)(stream)); }
-HOOK(cuStreamDestroy)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamDestroy)(stream)); }
-HOOK(cuStreamDestroy_v2)(CUstream stream) { FLUSHED(stream, false, REAL(cuStreamDestroy_v2)(stream)); }
-
-HOOK(cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
-    FLUSHED(stream, false, REAL(cuStreamWaitEvent)(stream, event, flags));
-}
-HOOK(cuStreamWaitEvent_ptsz)(CUstream stream, CUevent event, unsigned flags) {
-    FLUSHED(stream, true, REAL(cuStreamWaitEvent_ptsz)(stream, event, flags));
-}
-
-HOOK(cuEventRecord)(CUevent event, CUstream stream) { FLUSHED(stream, false, REAL(cuEventRecord)(event, stream)); }
-HOOK(cuEventRecord_ptsz)(CUevent event, CUstream stream) {
-    FLUSHED(stream, true, REAL(cuEventRecord_ptsz)(event, stream));
-}
-HOOK(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
-    FLUSHED(stream, false, REAL(cuEventRecordWithFlags)(event, stream, flags));
-}
-HOOK(cuEventRecordWithFlags_ptsz)(CUevent event, CUstream stream, unsigned flags) {
-    FLUSHED(stream, true, REAL(cuEventRecordWithFlags_ptsz)(event, stream, flags));
-}
-
-HOOK(cuLaunchHostFunc)(CUstream stream, void *function, void *data) {
-    FLUSHED(stream, false, REAL(cuLaunchHostFunc)(stream, function, data));
-}
-HOOK(cuLaunchHostFunc_ptsz)(CUstream stream, void *function, void *data) {
-    FLUSHED(stream, true, REAL(cuLaunchHostFunc_ptsz)(stream, function, data));
-}
-
-HOOK(cuLaunchHostFunc_v2)(CUstream stream, void *function, void *data, unsigned mode) {
-    FLUSHED(stream, false, REAL(cuLaunchHostFunc_v2)(stream, function, data, mode));
-}
-HOOK(cuLaunchHostFunc_v2_ptsz)(CUstream stream, void *function, void *data, unsigned mode) {
-    FLUSHED(stream, true, REAL(cuLaunchHostFunc_v2_ptsz)(stream, function, data, mode));
-}
-
-HOOK(cuMemcpyDtoH_v2)(void *to, CUdeviceptr from, size_t bytes) {
-    FLUSHED(NULL, false, REAL(cuMemcpyDtoH_v2)(to, from, bytes));
-}
-HOOK(cuMemcpyDtoH_v2_ptds)(void *to, CUdeviceptr from, size_t bytes) {
-    FLUSHED(NULL, true, REAL(cuMemcpyDtoH_v2_ptds)(to, from, bytes));
-}
-HOOK(cuMemcpyDtoHAsync_v2)(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    FLUSHED(stream, false, REAL(cuMemcpyDtoHAsync_v2)(to, from, bytes, stream));
-}
-HOOK(cuMemcpyDtoHAsync_v2_ptsz)(void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    FLUSHED(stream, true, REAL(cuMemcpyDtoHAsync_v2_ptsz)(to, from, bytes, stream));
-}
-HOOK(cuMemcpy)(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    FLUSHED(NULL, false, REAL(cuMemcpy)(to, from, bytes));
-}
-HOOK(cuMemcpy_ptds)(CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    FLUSHED(NULL, true, REAL(cuMemcpy_ptds)(to, from, bytes));
-}
-HOOK(cuMemcpyAsync)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    FLUSHED(stream, false, REAL(cuMemcpyAsync)(to, from, bytes, stream));
-}
-HOOK(cuMemcpyAsync_ptsz)(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {
-    FLUSHED(stream, true, REAL(cuMemcpyAsync_ptsz)(to, from, bytes, stream));
-}
-
 // ---------------------------------------------------------------- capture
 
 #define CAPTURED(call)                                                                                                 \
     if (!gate_on()) return call;                                                                                       \
-    meter_flush_context();                                                                                             \
+    tells();                                                                                                            \
     meter_capture(true);                                                                                               \
     CUresult result = call;                                                                                            \
     if (result) meter_capture(false);                                                                                  \

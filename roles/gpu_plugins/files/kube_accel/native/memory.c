@@ -4,6 +4,7 @@
 
 #define ALLOCATE(bytes, call, pointer)                \
     struct charge charge;                             \
+    tells();                                           \
     CUresult result = charge_current(&charge, bytes); \
     if (result) return result;                        \
     result = call;                                    \
@@ -43,6 +44,7 @@ static CUresult pitched(struct charge *charge, CUresult result, CUdeviceptr poin
 
 HOOK(cuMemAllocPitch)(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
     struct charge charge;
+    tells();
     CUresult result = charge_current(&charge, area(width, height));
     if (result) return result;
     result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
@@ -51,6 +53,7 @@ HOOK(cuMemAllocPitch)(CUdeviceptr_v1 *pointer, unsigned *pitch, unsigned width, 
 
 HOOK(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
     struct charge charge;
+    tells();
     CUresult result = charge_current(&charge, area(width, height));
     if (result) return result;
     result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
@@ -63,9 +66,15 @@ HOOK(cuMemAllocPitch_v2)(CUdeviceptr *pointer, size_t *pitch, size_t width, size
     bool known = table_take(POINTER, pointer, &record); \
     return released(call, POINTER, pointer, known ? &record : NULL)
 
-HOOK(cuMemFree)(CUdeviceptr_v1 pointer) { FREE(pointer, REAL(cuMemFree)(pointer)); }
+HOOK(cuMemFree)(CUdeviceptr_v1 pointer) {
+    tells();
+    FREE(pointer, REAL(cuMemFree)(pointer));
+}
 
-HOOK(cuMemFree_v2)(CUdeviceptr pointer) { FREE(pointer, REAL(cuMemFree_v2)(pointer)); }
+HOOK(cuMemFree_v2)(CUdeviceptr pointer) {
+    tells();
+    FREE(pointer, REAL(cuMemFree_v2)(pointer));
+}
 
 HOOK(cuMemFreeAsync)(CUdeviceptr pointer, CUstream stream) { FREE(pointer, REAL(cuMemFreeAsync)(pointer, stream)); }
 

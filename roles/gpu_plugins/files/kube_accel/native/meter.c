@@ -3,9 +3,12 @@
 // and one after; the time between them is paid from the budget, and so is, every few milliseconds, that of what still
 // runs. A thread of ours reads the events, and ends batches that nobody else does.
 //
-// A batch ends with its 32nd launch, after a millisecond, or before anything by which the program could learn that its
-// work is done, so that no idle time comes between the last launch and the event. Nothing is recorded on a stream in
-// capture.
+// A batch ends with its 32nd launch, after a millisecond, or before any function by which the program could learn that
+// its work is done (those that names/cuda.txt marks), so that no idle time comes between the last launch and the event.
+// Where the GPU may have been idle within a batch all the same (the program looked at memory, or launches less than the
+// GPU could do), the batch is charged by what such launches usually take, and its stream is measured precisely for a
+// while, as one is at first: with the event right after each launch, and a batch for each that comes after a pause.
+// Nothing is recorded on a stream in capture.
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -23,7 +26,12 @@
 #define SLICE      (20 * MILLISECOND) // of a wait
 #define TICK       (5 * MILLISECOND)  // of the helper
 #define LATE       (2 * MILLISECOND)  // after which it ends a batch
-#define SOON       50000              // ns between launches that surely follow one another
+#define SOON       50000              // ns between launches of a batch
+#define TIGHT      5000               // ns in which no GPU goes idle
+#define PRECISE    64                 // batches for which a stream is measured precisely, at first too
+#define SAMPLES    256                // precise measurements at once,
+#define SAMPLE     100000             // ns between two on average when there are more launches than that
+#define CERTAIN    32                 // part of a batch that may have been idle and does not matter
 #define IDLE_TICKS 200                // after which it ends
 #define LEGACY     ((CUstream)1)
 #define PER_THREAD ((CUstream)2)
@@ -38,11 +46,15 @@ struct batch {
     void *thread; // of a per-thread default stream: nobody else can name it
     CUevent start, end;
     uint64_t opened, last;
-    uint64_t idle; // ns before the end in which the stream went idle, nobody knows when
+    uint64_t ended_at;
+    uint64_t idle;   // ns before the end in which the stream went idle, nobody knows when
+    uint64_t pauses; // ns between launches in which it may have been idle
     uint32_t launches, place;
     uint32_t inflight; // threads that have it in hand; from 0 on it is open, pending or free
+    uint32_t moves;    // of threads that take it in hand and let go
     bool closing;
-    bool gone; // its context ended meanwhile: who has it in hand gives it up
+    bool recorded; // the end, after the last launch
+    bool gone;     // its context ended meanwhile: who has it in hand gives it up
 };
 
 struct meter { // a context
@@ -51,7 +63,8 @@ struct meter { // a context
     uint32_t lock; // of the lists
     struct batch *free, *pending, **tail;
     uint32_t outstanding; // launches not yet paid for
-    uint64_t average;     // ns a launch
+    uint64_t since;       // when they began to be
+    uint64_t average;     // ns a launch; 0: not known yet
     CUevent base;         // what the times of events are asked against
     int64_t offset;       // CLOCK_MONOTONIC at base
 };
@@ -62,6 +75,8 @@ static struct process { // not inherited by a forked child
         struct batch *open;
     } lanes[LANES];
     uint32_t queued[STREAMS]; // launches not yet paid for, by stream
+    uint8_t told[STREAMS];    // batches of it since the GPU may last have been idle within one, as far as PRECISE
+    uint64_t sampled, random; // up to when precise measurements are used up
     struct meter meters[METERS];
     struct batch batches[BATCHES];
     uint32_t lock, batch_count, harvesting, helper, capturing, captures;
@@ -69,6 +84,9 @@ static struct process { // not inherited by a forked child
     static void *memory;
     return wiped(&memory, sizeof(struct process));
 }
+
+uint64_t open_lanes; // a bit for each with an open batch; a forked child finds those of its parent, and none behind them
+_Static_assert(LANES == 64, "bits");
 
 // ---------------------------------------------------------------- contexts
 
@@ -127,7 +145,9 @@ static bool in_capture(CUstream stream) {
 // ---------------------------------------------------------------- batches
 
 static void owe(struct batch *batch, uint32_t launches) {
-    __atomic_fetch_add(&batch->meter->outstanding, launches, __ATOMIC_RELAXED);
+    struct meter *meter = batch->meter;
+    if (!__atomic_fetch_add(&meter->outstanding, launches, __ATOMIC_RELAXED))
+        __atomic_store_n(&meter->since, batch->opened, __ATOMIC_RELAXED);
     __atomic_fetch_add(&process()->queued[batch->place], launches, __ATOMIC_RELAXED);
 }
 
@@ -158,18 +178,27 @@ static bool gone_idle(CUstream stream) {
     return idle;
 }
 
-// The last launch of the batch is made: the event after it. The caller is the only one that has the batch. `late`: that
-// launch was this long ago.
-static void finish(struct batch *batch, uint64_t late) {
+static bool record_end(struct batch *batch) {
+    bool entered = enter_context(batch->meter->context);
+    bool recorded = !in_capture(batch->stream) && !REAL(cuEventRecord)(batch->end, batch->stream);
+    leave_context(entered);
+    return recorded;
+}
+
+// The last launch of the batch was made: the event after it. The caller is the only one that has the batch.
+static void finish(struct batch *batch, uint64_t now) {
     struct meter *meter = batch->meter;
     if (batch->gone) return put_back(batch);
-    bool entered = enter_context(meter->context);
-    bool good = !in_capture(batch->stream);
-    if (good && late && gone_idle(batch->stream)) batch->idle = late;
-    good = good && !REAL(cuEventRecord)(batch->end, batch->stream);
-    leave_context(entered);
+    if (!batch->recorded && !batch->thread) {
+        uint64_t late = now > batch->last ? now - batch->last : 0;
+        bool entered = enter_context(meter->context), idle = late > TIGHT && gone_idle(batch->stream);
+        batch->recorded = record_end(batch);
+        leave_context(entered);
+        batch->idle = idle ? late : 0;
+    }
+    batch->ended_at = now;
     spin_lock(&meter->lock);
-    good = good && !batch->gone;
+    bool good = batch->recorded && !batch->gone;
     if (good) {
         batch->inflight = 0;
         batch->next = NULL;
@@ -192,30 +221,53 @@ static size_t place_of(const struct meter *meter, CUstream stream, const void *t
 // With the lane's lock held; others look without it whether there is anything.
 static void set_open(struct process *mine, size_t lane, struct batch *batch) {
     __atomic_store_n(&mine->lanes[lane].open, batch, __ATOMIC_RELAXED);
+    if (batch) __atomic_fetch_or(&open_lanes, 1ull << lane, __ATOMIC_RELAXED);
+    else __atomic_fetch_and(&open_lanes, ~(1ull << lane), __ATOMIC_RELAXED);
 }
 
-// Ends what is open in the lane if `meter` (and, where one is given, `stream`) has it; NULL: whoever has it. `late`:
-// the time, where the work may be over.
-static void flush_lane(struct process *mine, size_t lane, const struct meter *meter, CUstream stream,
-                       const void *thread, uint64_t late) {
+// Ends what is open in the lane, unless a thread has it in hand, which then does so. A recording on the legacy stream
+// would break a capture of another one: its batch is left while there is any, and none may begin meanwhile. True: none
+// is open any more.
+static bool flush_lane(struct process *mine, size_t lane, uint64_t now) {
     spin_lock(&mine->lanes[lane].lock);
     struct batch *batch = mine->lanes[lane].open;
-    if (batch && meter &&
-        (batch->meter != meter || (stream && batch->stream != stream) || (batch->thread && batch->thread != thread)))
-        batch = NULL;
+    if (!batch) __atomic_fetch_and(&open_lanes, ~(1ull << lane), __ATOMIC_RELAXED); // a forked child's
     if (batch) batch->closing = true;
-    if (batch && batch->inflight) batch = NULL; // who leaves it last ends it
+    bool held = batch && batch->inflight, legacy = batch && !held && batch->stream == LEGACY && !batch->recorded;
+    if (legacy) spin_lock(&mine->capturing);
+    if (held || (legacy && mine->captures)) {
+        if (legacy) spin_unlock(&mine->capturing);
+        spin_unlock(&mine->lanes[lane].lock);
+        return false;
+    }
     if (batch) {
         batch->inflight = 1;
         set_open(mine, lane, NULL);
     }
     spin_unlock(&mine->lanes[lane].lock);
-    if (batch) finish(batch, late && late > batch->last + SOON ? late - batch->last : 0);
+    if (batch) finish(batch, now);
+    if (legacy) spin_unlock(&mine->capturing);
+    return true;
 }
 
-static void flush_all(struct process *mine, const struct meter *meter, uint64_t late) {
-    for (size_t i = 0; i < LANES; i++)
-        if (__atomic_load_n(&mine->lanes[i].open, __ATOMIC_RELAXED)) flush_lane(mine, i, meter, NULL, &errno, late);
+static void flush_all(struct process *mine, uint64_t now) {
+    for (uint64_t open = __atomic_load_n(&open_lanes, __ATOMIC_RELAXED); open; open &= open - 1)
+        flush_lane(mine, (size_t)__builtin_ctzll(open), now);
+}
+
+void meter_told(void) {
+    struct process *mine = process();
+    if (mine) flush_all(mine, now_ns());
+}
+
+// Whether one more measurement may be precise: all, where there are few.
+static bool sample(struct process *mine, uint64_t now) {
+    uint64_t used = __atomic_load_n(&mine->sampled, __ATOMIC_RELAXED);
+    if ((int64_t)(used - now) > (int64_t)SAMPLES * SAMPLE) return false;
+    mine->random = mine->random * 6364136223846793005u + 1442695040888963407u; // no program's own rhythm
+    uint64_t step = SAMPLE / 2 + (mine->random >> 40) % SAMPLE;
+    __atomic_store_n(&mine->sampled, ((int64_t)(used - now) > 0 ? used : now) + step, __ATOMIC_RELAXED);
+    return true;
 }
 
 // ---------------------------------------------------------------- paying
@@ -241,6 +293,23 @@ static bool began(struct meter *meter, struct batch *batch, int64_t *from) {
     return offset > -1e6f && offset < 1e9f;
 }
 
+// Of what passed between the batch's events, what its launches took, and how its stream is to be measured from now on.
+static uint64_t likely(struct meter *meter, const struct batch *batch, uint64_t start, uint64_t took) {
+    uint8_t *told = &process()->told[batch->place], so_far = __atomic_load_n(told, __ATOMIC_RELAXED);
+    uint64_t average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED), end = start + took;
+    uint64_t open = batch->last > start ? batch->last - start : 0, each = took / batch->launches;
+    uint64_t idle = batch->idle + (batch->pauses < open ? batch->pauses : open); // but what the GPU was behind by
+    if (idle * CERTAIN > took || batch->ended_at > end + TIGHT) so_far = 0;
+    else if (so_far < PRECISE) so_far++;
+    __atomic_store_n(told, so_far, __ATOMIC_RELAXED);
+    if (idle * CERTAIN <= took) {
+        __atomic_store_n(&meter->average, average ? (3 * average + each) / 4 + 1 : each + 1, __ATOMIC_RELAXED);
+        return took;
+    }
+    uint64_t least = took > idle ? took - idle : 0, usual = average * batch->launches;
+    return usual < least ? least : usual < took ? usual : took;
+}
+
 // False: it still runs.
 static bool settle(struct meter *meter, struct batch *batch, uint64_t now) {
     CUresult result = REAL(cuEventQuery)(batch->end);
@@ -253,19 +322,10 @@ static bool settle(struct meter *meter, struct batch *batch, uint64_t now) {
     }
     if (!result && batch->launches && !REAL(cuEventElapsedTime)(&length, batch->start, batch->end) &&
         began(meter, batch, &from) && length >= 0 && length < 1e9f) {
-        uint64_t took = (uint64_t)((double)length * MILLISECOND),
-                 average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED);
-        if (batch->idle && average) { // between what was seen and what such launches usually take
-            uint64_t least = took > batch->idle ? took - batch->idle : 0, usual = average * batch->launches;
-            took = usual < least ? least : usual < took ? usual : took;
-        } else {
-            __atomic_store_n(&meter->average,
-                             average ? (3 * average + took / batch->launches) / 4 + 1 : took / batch->launches + 1,
-                             __ATOMIC_RELAXED);
-        }
         anchor(meter, batch, from);
         uint64_t start = (uint64_t)((batch->start == NULL || from >= REBASE ? 0 : from) + meter->offset);
-        budget_pay(meter->index, start, start + took, now);
+        uint64_t took = (uint64_t)((double)length * MILLISECOND);
+        budget_pay(meter->index, start, start + likely(meter, batch, start, took), now);
         budget_count(meter->index, batch->launches, 0);
     }
     put_back(batch);
@@ -366,8 +426,8 @@ static struct batch *take(struct process *mine, struct meter *meter, uint64_t *n
     if (*now != entered) budget_count(meter->index, 0, *now - entered);
     if (!batch) return NULL;
     batch->launches = 0;
-    batch->idle = 0;
-    batch->closing = false;
+    batch->idle = batch->pauses = 0;
+    batch->closing = batch->recorded = false;
     if ((batch->start || !REAL(cuEventCreate)(&batch->start, 0)) &&
         (batch->end || !REAL(cuEventCreate)(&batch->end, 0)))
         return batch;
@@ -386,25 +446,16 @@ void sleep_ns(uint64_t ns) {
     if (call) call(&pause, NULL);
 }
 
-// A recording on the default stream would break a capture of another stream, so that none may begin meanwhile.
 static bool end_late_batches(struct process *mine, uint64_t now) {
     bool any = false;
     if (!spin_try(&mine->harvesting)) return true;
-    spin_lock(&mine->capturing);
     for (size_t i = 0; i < LANES; i++) {
         spin_lock(&mine->lanes[i].lock);
         struct batch *batch = mine->lanes[i].open;
-        any |= batch != NULL;
-        bool late = batch && !batch->inflight && !batch->thread && now - batch->last >= LATE && now > batch->last &&
-                    !mine->captures;
-        if (late) {
-            batch->inflight = 1;
-            set_open(mine, i, NULL);
-        }
+        bool late = batch && !batch->inflight && now > batch->last && now - batch->last >= LATE;
         spin_unlock(&mine->lanes[i].lock);
-        if (late) finish(batch, now - batch->last);
+        any |= batch && !(late && flush_lane(mine, i, now));
     }
-    spin_unlock(&mine->capturing);
     spin_unlock(&mine->harvesting);
     return any;
 }
@@ -451,26 +502,38 @@ static void start_helper(struct process *mine) {
 // ---------------------------------------------------------------- the way of a launch
 
 // Time that launches already made on a stream will still take, as far as the average tells. What other streams have
-// queued may run beside it, and is in the average where it does not.
-static int64_t ahead_of_gpu(struct process *mine, const struct meter *meter, size_t place) {
+// queued may run beside it, and is in the average where it does not. Before anything is known, each is thought to take
+// as long as the first one has been running.
+static int64_t ahead_of_gpu(struct process *mine, const struct meter *meter, size_t place, uint64_t now) {
     uint64_t average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED),
-             outstanding = __atomic_load_n(average ? &mine->queued[place] : &meter->outstanding, __ATOMIC_RELAXED);
-    return average ? (int64_t)(average * outstanding) : outstanding > LAUNCHES ? DEPTH + (int64_t)MILLISECOND : 0;
+             since = __atomic_load_n(&meter->since, __ATOMIC_RELAXED);
+    uint32_t launches = __atomic_load_n(average ? &mine->queued[place] : &meter->outstanding, __ATOMIC_RELAXED);
+    if (average) return (int64_t)(average * launches);
+    return launches > LAUNCHES && now > since ? (int64_t)((now - since) * launches) : 0;
+}
+
+// Whether launches run further ahead of the GPU than they should: than a limit of time where others use the GPU too, or
+// tenants would take turns of such a length; else than the budget has paid for.
+static bool too_far(const struct meter *meter, int64_t queued, int64_t left) {
+    if (queued <= DEPTH) return false;
+    uint64_t average = __atomic_load_n(&meter->average, __ATOMIC_RELAXED),
+             all = average * __atomic_load_n(&meter->outstanding, __ATOMIC_RELAXED);
+    return !average || (int64_t)all > left || budget_contended(meter->index);
 }
 
 // No wait goes on longer than the debt it began with takes to be paid, or the queued work to be done: a kernel that
 // runs may be waiting for this launch.
 static uint64_t wait(struct process *mine, struct meter *meter, size_t place, uint64_t entered) {
-    int64_t left = budget_left(meter->index, entered), queued = ahead_of_gpu(mine, meter, place);
+    int64_t left = budget_left(meter->index, entered), queued = ahead_of_gpu(mine, meter, place, entered);
     uint64_t paid = entered + (left < 0 ? budget_wait(meter->index, -left) : 0);
     uint64_t done = entered + (queued > DEPTH ? 2 * (uint64_t)queued : 0), now = entered;
     for (;;) {
         harvest(mine);
         left = budget_left(meter->index, now);
-        queued = ahead_of_gpu(mine, meter, place);
+        queued = ahead_of_gpu(mine, meter, place, now);
         uint64_t pause;
         if (left < 0 && now < paid) pause = budget_wait(meter->index, -left);
-        else if (queued > DEPTH && now < done) pause = (uint64_t)(queued - DEPTH / 2);
+        else if (too_far(meter, queued, left) && now < done) pause = (uint64_t)(queued - DEPTH / 2);
         else break;
         sleep_ns(pause < SLICE ? pause > 50000 ? pause : 50000 : SLICE);
         now = now_ns();
@@ -489,25 +552,32 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     void *thread = thread_of(stream);
     size_t place = place_of(meter, stream, thread), lane = place % LANES;
     uint64_t now = now_ns();
-    if (__builtin_expect(budget_left(meter->index, now) < 0 || ahead_of_gpu(mine, meter, place) > DEPTH, 0)) {
+    int64_t left = budget_left(meter->index, now);
+    if (__builtin_expect(left < 0 || too_far(meter, ahead_of_gpu(mine, meter, place, now), left), 0)) {
         if (in_capture(stream)) return CUDA_SUCCESS;
-        flush_all(mine, meter, now);
+        flush_all(mine, now);
         now = wait(mine, meter, place, now);
     }
     pass->at = now;
+    // Of a thread's own default stream nobody else can record an event.
+    pass->precise = thread || (__atomic_load_n(&mine->told[place], __ATOMIC_RELAXED) < PRECISE && sample(mine, now));
     spin_lock(&mine->lanes[lane].lock);
     struct batch *batch = mine->lanes[lane].open;
     bool ours = batch && batch->meter == meter && batch->stream == stream && batch->thread == thread;
-    if (ours && !batch->closing && now - batch->last <= SOON) {
+    uint64_t pause = ours ? now - batch->last : 0;
+    uint64_t most = pass->precise || (batch && batch->recorded) ? TIGHT : SOON;
+    if (ours && !batch->closing && pause <= most) {
         batch->inflight++;
         batch->launches++;
+        batch->moves++;
         batch->last = now;
+        if (pause > TIGHT) batch->pauses += pause;
         owe(batch, 1);
         pass->batch = batch;
     }
     spin_unlock(&mine->lanes[lane].lock);
     if (pass->batch) return CUDA_SUCCESS;
-    if (batch) flush_lane(mine, lane, NULL, NULL, NULL, now);
+    if (batch) flush_lane(mine, lane, now);
     if (in_capture(stream) || !(batch = take(mine, meter, &now))) return CUDA_SUCCESS;
     pass->at = now;
     if (REAL(cuEventRecord)(batch->start, stream)) {
@@ -529,41 +599,29 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     return CUDA_SUCCESS;
 }
 
+// An end that was recorded while other threads were amid a launch may come before theirs.
 void meter_leave(struct pass *pass, CUresult result, bool alone) {
     struct batch *batch = pass->batch;
     if (!batch) return;
     struct process *mine = process();
     size_t lane = batch->place % LANES;
+    uint32_t moves = __atomic_load_n(&batch->moves, __ATOMIC_RELAXED);
+    bool recorded = !result && (pass->precise || alone) && !batch->gone && record_end(batch);
     spin_lock(&mine->lanes[lane].lock);
     bool shared = mine->lanes[lane].open == batch;
     if (result) {
         batch->launches--;
         owe(batch, -1u);
+    } else {
+        batch->recorded = recorded && batch->moves == moves && batch->inflight == 1;
     }
-    if (alone || !shared || batch->thread || batch->launches >= LAUNCHES || pass->at - batch->opened >= AGE)
-        batch->closing = true;
+    batch->moves++;
+    if (!shared || batch->launches >= LAUNCHES || pass->at - batch->opened >= AGE) batch->closing = true;
     bool last = batch->inflight == 1 && batch->closing;
     if (!last) batch->inflight--;
     if (last && shared) set_open(mine, lane, NULL);
     spin_unlock(&mine->lanes[lane].lock);
-    if (last) finish(batch, 0);
-}
-
-void meter_flush(CUstream stream, bool per_thread) {
-    struct process *mine = process();
-    struct meter *meter;
-    if (!mine || meter_here(&meter) || !meter) return;
-    stream = name_of(stream, per_thread);
-    if (stream == LEGACY) return meter_flush_context(); // it waits for the others
-    void *thread = thread_of(stream);
-    flush_lane(mine, place_of(meter, stream, thread) % LANES, meter, stream, thread, 0);
-}
-
-void meter_flush_context(void) {
-    struct process *mine = process();
-    struct meter *meter;
-    if (!mine || meter_here(&meter) || !meter) return;
-    flush_all(mine, meter, 0);
+    if (last) finish(batch, pass->at);
 }
 
 void meter_capture(bool begins) {
@@ -577,6 +635,7 @@ void meter_capture(bool begins) {
 void gate_destroying(void) {
     struct process *mine = process();
     if (!mine) return;
+    tells();
     harvest(mine);
     spin_lock(&mine->harvesting);
 }

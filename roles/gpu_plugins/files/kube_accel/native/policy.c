@@ -28,8 +28,10 @@ static const char *fault(const struct ka_policy *policy, off_t size) {
     return NULL;
 }
 
+static const struct ka_policy *mapped;
+const uint32_t *policy_changes; // of what is mapped
+
 static const struct ka_policy *policy_map(void) {
-    static const struct ka_policy *mapped;
     const struct ka_policy *policy = __atomic_load_n(&mapped, __ATOMIC_ACQUIRE), *none = NULL;
     if (policy) return policy;
     const char *path = policy_path(KA_POLICY_PATH, "KUBE_ACCEL_POLICY");
@@ -47,7 +49,10 @@ static const struct ka_policy *policy_map(void) {
         if (policy != MAP_FAILED) munmap((void *)policy, sizeof *policy);
         return NULL;
     }
-    if (__atomic_compare_exchange_n(&mapped, &none, policy, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return policy;
+    if (__atomic_compare_exchange_n(&mapped, &none, policy, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        __atomic_store_n(&policy_changes, &policy->generation, __ATOMIC_RELEASE);
+        return policy;
+    }
     munmap((void *)policy, sizeof *policy);
     return none;
 }

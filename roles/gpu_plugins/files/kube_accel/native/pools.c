@@ -298,6 +298,7 @@ static bool orphan(enum kind kind, uint64_t key, struct record *record, void *po
 HOOK(cuMemPoolDestroy)(CUmemoryPool handle) {
     struct pools *all = pools();
     struct pool *pool = all ? known(all, POOL, (uintptr_t)handle, 0) : NULL;
+    tells();
     if (!pool) return REAL(cuMemPoolDestroy)(handle);
     wake(pool);
     spin_lock(&pool->lock);
@@ -316,17 +317,27 @@ static CUresult settled(CUresult result) {
     return result;
 }
 
-HOOK(cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep) { return settled(REAL(cuMemPoolTrimTo)(pool, keep)); }
+HOOK(cuMemPoolTrimTo)(CUmemoryPool pool, size_t keep) {
+    tells();
+    return settled(REAL(cuMemPoolTrimTo)(pool, keep));
+}
 
 HOOK(cuMemPoolSetAttribute)(CUmemoryPool pool, int attribute, void *value) {
     return settled(REAL(cuMemPoolSetAttribute)(pool, attribute, value));
 }
 
-HOOK(cuDeviceGraphMemTrim)(CUdevice device) { return settled(REAL(cuDeviceGraphMemTrim)(device)); }
+HOOK(cuDeviceGraphMemTrim)(CUdevice device) {
+    tells();
+    return settled(REAL(cuDeviceGraphMemTrim)(device));
+}
 
-HOOK(cuGraphUpload)(CUgraphExec graph, CUstream stream) { return settled(REAL(cuGraphUpload)(graph, stream)); }
+HOOK(cuGraphUpload)(CUgraphExec graph, CUstream stream) {
+    tells();
+    return settled(REAL(cuGraphUpload)(graph, stream));
+}
 
 HOOK(cuGraphUpload_ptsz)(CUgraphExec graph, CUstream stream) {
+    tells();
     return settled(REAL(cuGraphUpload_ptsz)(graph, stream));
 }
 

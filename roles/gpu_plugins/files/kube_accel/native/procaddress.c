@@ -3,7 +3,7 @@
 // exports. If that is one the shim wraps, the wrapper is what the program gets.
 #include "shim.h"
 
-#define SPACE 1024 // a power of two, several times the number of wrappers
+#define SPACE 2048 // a power of two, several times the number of wrappers
 
 static struct {
     void *real, *wrapper;
@@ -28,8 +28,8 @@ static void add(int slot, void *wrapper) {
 static void build(void) {
     static int built;
     if (__atomic_load_n(&built, __ATOMIC_ACQUIRE)) return;
-#define HOOKED(name) add(SLOT_##name, (void *)name);
-#include "hooks.inc"
+    for (int slot = 0; slot < SLOT_COUNT; slot++)
+        if (wrappers[slot]) add(slot, wrappers[slot]);
     __atomic_store_n(&built, 1, __ATOMIC_RELEASE);
 }
 

@@ -16,6 +16,7 @@
 
 /* resolve.c: REAL(f)(...) calls the driver's own. One that this driver lacks answers CUDA_ERROR_NOT_SUPPORTED. */
 extern void *slots[];
+extern void *const wrappers[]; // by slot, what is exported in the function's place; NULL: a jump
 #define REAL(name) ((__typeof__(&name))__atomic_load_n(&slots[SLOT_##name], __ATOMIC_RELAXED))
 #define HAS(name)  (real_at(SLOT_##name) != NULL)
 void *real_at(int slot); /* NULL: this driver lacks it */
@@ -37,6 +38,7 @@ void spin_unlock(uint32_t *lock);
 /* A consistent copy for a device; stale feedback comes as unknown. False: no usable policy, and say() told why. */
 bool policy_read(int index, struct ka_policy_device *device);
 int policy_index(const uint8_t uuid[16]); /* -1: not in the policy */
+extern const uint32_t *policy_changes;    /* where policy_generation() is, or NULL as long as nobody asked for it */
 const uint32_t *policy_generation(void);  /* changes whenever the policy or its feedback does; NULL: no usable policy */
 int policy_devices(void);                 /* 0: no usable policy */
 /* The fixed path, or $variable where nothing is at KA_POLICY_PATH. */
@@ -94,6 +96,14 @@ void reserved_settle_all(void); /* bring the charges of pools and graph memory u
 void graph_settle(void);        /* after a graph was launched: charge what graph memory has grown by */
 void pool_settle(int pool);
 void pools_sleep(CUdevice device); /* its primary context has ended, and the pools may have with it */
+
+/* meter.c: ends what is being measured, before the program can learn that its work is done, or gives the stream other
+ * work. What names/cuda.txt marks with `tells` does so; a wrapper of such a function calls tells(). */
+extern uint64_t open_lanes;
+void meter_told(void);
+static inline void tells(void) {
+    if (__builtin_expect(__atomic_load_n(&open_lanes, __ATOMIC_RELAXED) != 0, 0)) meter_told();
+}
 
 /* meter.c: around a call that may destroy a context, whose events must not be asked for meanwhile */
 void gate_destroying(void);

@@ -52,6 +52,7 @@ HOOK(cuMemMap)
 HOOK(cuMemUnmap)(CUdeviceptr pointer, size_t bytes) {
     CUdeviceptr end = pointer + bytes;
     struct record mapping;
+    tells();
     CUresult result = REAL(cuMemUnmap)(pointer, bytes);
     while (!result && pointer < end && table_take(MAPPING, pointer, &mapping)) {
         let_go(mapping.owner);
