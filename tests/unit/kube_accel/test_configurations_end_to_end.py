@@ -108,20 +108,43 @@ def test_a_configuration_that_cannot_be_kept_is_applied_all_the_same(host: Confi
 
 def test_what_cannot_be_used_leaves_the_node_as_it_is_and_is_told(host: ConfiguredHost) -> None:
     host.start_api()
-    host.configs(good=sliced(4), bad="version: v1\nsharing: {timeslicing: {}}")
+    host.configs(good=sliced(4), bad="version: v1\nsharing: {mps: {}}")
     host.label("good")
     plugin = host.configured()
     host.wait_offered(SHARED, 32)
     host.label("gone")
     host.wait_event("ConfigurationMissing", "gone; there are: bad, good; the node stays with good")
     host.label("bad")
-    host.wait_event("ConfigurationInvalid", "sharing.timeslicing: unknown key; known: mps, timeSlicing; nothing of it")
+    host.wait_event("ConfigurationInvalid", "sharing.mps: is not served here: MPS is a mode of the node")
     assert host.offered(SHARED) == 32
     plugin.kill()
     host.wait_offered(SHARED, 0)
     host.configured()
     host.wait_offered(SHARED, 32)
     assert host.offered(RESOURCE) == 0
+
+
+def test_what_means_nothing_here_is_told_and_the_rest_is_applied(host: ConfiguredHost) -> None:
+    host.start_api()
+    slices = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"
+    host.configs(theirs=f"flags: {{failRequestsGreaterThanOne: true, failOnInitError: false}}\n{slices}", empty="# all")
+    host.label("theirs")
+    host.configured()
+    host.wait_offered(RESOURCE, 32)
+    host.wait_event("ConfigurationNotWholly", "configuration theirs is applied, but flags.failRequestsGreaterThanOne")
+    host.label("empty")
+    host.wait_offered(RESOURCE, 8)
+
+
+def test_more_replicas_than_kubelet_takes_are_refused(host: ConfiguredHost) -> None:
+    host.start_api()
+    host.configs(good=sliced(2), many=sliced(16384))
+    host.label("good")
+    host.configured()
+    host.wait_offered(SHARED, 16)
+    host.label("many")
+    host.wait_event("ConfigurationRefused", "nvidia.com/gpu.shared would have 131072 devices, a list of ")
+    assert host.offered(SHARED) == 16
 
 
 def test_pods_keep_what_they_have_and_the_configuration_waits_for_them(host: ConfiguredHost) -> None:

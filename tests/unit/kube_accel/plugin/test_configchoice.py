@@ -11,7 +11,7 @@ from kube_accel.sharing.timeslicing import Replication
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
 SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}\n"
-CONFIGS = {"whole": "version: v1\n", "sliced": SLICED, "wrong": "version: v1\nflag: {}\n"}
+CONFIGS = {"whole": "version: v1\n", "sliced": SLICED, "wrong": "version: v1\nflags: []\n"}
 
 
 def sliced(replicas: int, name: str = "nvidia.com/gpu") -> Configuration:
@@ -38,7 +38,7 @@ def test_without_label_and_default_there_is_none() -> None:
             "label nvidia.com/device-plugin.config=gone names configuration gone; there are: sliced, whole, wrong",
         ),
         (None, "gone", "ConfigurationMissing", "the default of the plugin names configuration gone; there are: "),
-        ("wrong", "", "ConfigurationInvalid", "configuration wrong: flag: unknown key; "),
+        ("wrong", "", "ConfigurationInvalid", "configuration wrong: flags: is "),
     ],
 )
 def test_what_cannot_be_had_is_named(label: str | None, default: str, reason: str, message: str) -> None:

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.sharing.timeslicing import Replication, replicated, spread
+from kube_accel.kube.deviceplugin import UNHEALTHY
+from kube_accel.kube.proto import deviceplugin_pb2 as pb
+from kube_accel.sharing.timeslicing import Replication, TooLongError, replicated, spread
 from kube_accel.sharing.whole import RESOURCE, Part, layout, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
 SHARED = "nvidia.com/gpu.shared"
+ON_A_NODE = pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)])
 
 
 def replicas(gpus: int, each: int) -> dict[str, Part]:
@@ -51,6 +54,30 @@ def test_what_is_not_chosen_stays_whole(devices: int | tuple[str, ...]) -> None:
 def test_without_another_name_one_resource_has_both() -> None:
     found = replicated(layout(inventory(2)), [Replication(RESOURCE, RESOURCE, 2, ("1",))])
     assert ids(found[RESOURCE]) == [uuid(0), f"{uuid(1)}::0", f"{uuid(1)}::1"]
+
+
+def test_gpus_of_one_resource_may_differ_in_replicas() -> None:
+    each = [Replication(RESOURCE, RESOURCE, 2, ("0",)), Replication(RESOURCE, RESOURCE, 3, ("1",))]
+    found = replicated(layout(inventory(3)), each)[RESOURCE]
+    assert Counter(part.uuid for part in found) == {uuid(0): 2, uuid(1): 3, uuid(2): 1}
+
+
+def test_a_gpu_that_two_replications_take_is_offered_once() -> None:
+    each = [Replication(RESOURCE, SHARED, 2), Replication(RESOURCE, RESOURCE, 9, 1), Replication(RESOURCE, SHARED, 3)]
+    found = replicated(layout(inventory(1)), each)
+    assert {name: ids(parts) for name, parts in found.items()} == {SHARED: [f"{uuid(0)}::{n}" for n in range(3)]}
+
+
+def test_a_list_that_kubelet_would_not_take_is_refused() -> None:
+    """16,384 replicas fit for one GPU, and for eight they do not, however many are asked for."""
+    assert len(replicated(layout(inventory(1)), [Replication(RESOURCE, RESOURCE, 16384)])[RESOURCE]) == 16384
+    for count in (16384, 10**30):
+        with pytest.raises(TooLongError, match="configure at most") as caught:
+            replicated(layout(inventory(8)), [Replication(RESOURCE, RESOURCE, count)])
+    most = int(str(caught.value).split("at most ")[1].split()[0])
+    parts = replicated(layout(inventory(8)), [Replication(RESOURCE, RESOURCE, most)])[RESOURCE]
+    devices = [pb.Device(ID=part.id, health=UNHEALTHY, topology=ON_A_NODE) for part in parts]
+    assert len(pb.ListAndWatchResponse(devices=devices).SerializeToString()) <= 4 << 20
 
 
 def test_a_resource_that_the_node_lacks_is_not_made() -> None:

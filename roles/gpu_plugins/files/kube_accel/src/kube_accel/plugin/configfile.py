@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration as NVIDIA's device plugin has it (``version: v1``): read completely or not at all. Pure.
+"""A configuration as NVIDIA's device plugin has it (api/config/v1 of its source): what that takes is taken. Pure.
 
-Keys that NVIDIA's plugin or GPU feature discovery know and that nothing here needs are checked and noted.
+What it takes and ignores, and what nothing here needs, is noted. A file with a mistake is refused as a whole.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kube_accel.model import Mode
+from kube_accel.plugin import goyaml
 from kube_accel.plugin.deliveryflags import DeliveryFlags
 from kube_accel.sharing.delivery import Strategy
 from kube_accel.sharing.profile import mode_of
@@ -19,8 +20,6 @@ from kube_accel.sharing.timeslicing import Replication
 
 PREFIX = "nvidia.com/"
 
-_MAX_REPLICAS = 1000
-"""Kubelet takes a list of 4 MiB: that many for each of 40 GPUs."""
 _MAX_NAME = 63
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 _DEVICE = re.compile(r"\d+(:\d+)?|(GPU|MIG)-[A-Za-z0-9/-]+")
@@ -58,13 +57,10 @@ class Configuration(DeliveryFlags):
 
 def parse(text: str) -> Configuration:
     """What the file says. Raises ConfigError."""
-    # Loaded here: a plugin without a configuration needs no YAML.
-    import yaml
-
     try:
-        document = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
+        document = goyaml.load(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
     reader = _Reader()
     found = _configuration(reader, document)
     if reader.problems:
@@ -74,10 +70,8 @@ def parse(text: str) -> Configuration:
 
 def _configuration(reader: _Reader, document: object) -> Configuration:
     top = reader.section(document, "", ("version", "flags", "resources", "sharing", "imex"))
-    if reader.problems:
-        return Configuration()
-    if top.get("version") != "v1":
-        reader.problem("version", f"is {top.get('version')!r}; it must be v1")
+    if top.get("version") not in (None, "", "v1"):
+        reader.problem("version", f"is {top['version']!r}; it must be v1")
     flags = reader.section(
         top.get("flags"),
         "flags",
@@ -129,7 +123,10 @@ def _sharing(reader: _Reader, value: object) -> tuple[tuple[Replication, ...], b
         reader.problem("sharing.mps", "is not served here: MPS is a mode of the node (gpu_mode: mps)")
     path = "sharing.timeSlicing"
     slicing = reader.section(
-        sharing.get("timeSlicing"), path, ("renameByDefault", "failRequestsGreaterThanOne", "resources")
+        sharing.get("timeSlicing"),
+        path,
+        ("renameByDefault", "failRequestsGreaterThanOne", "resources"),
+        exactly=True,
     )
     if not slicing:
         return (), False
@@ -139,19 +136,23 @@ def _sharing(reader: _Reader, value: object) -> tuple[tuple[Replication, ...], b
     if not isinstance(entries, list) or not entries:
         reader.problem(f"{path}.resources", "must be a list of what is shared, each with name and replicas")
         return (), one_each
-    found: dict[str, Replication] = {}
+    found: list[Replication] = []
     for number, entry in enumerate(entries):
         replication = _replication(reader, entry, f"{path}.resources[{number}]", rename)
         if replication is None:
             continue
-        if replication.resource in found:
-            reader.problem(f"{path}.resources[{number}].name", f"{replication.resource} is in the list twice")
-        found[replication.resource] = replication
-    return tuple(found.values()), one_each
+        others = {other.name for other in found if other.resource == replication.resource}
+        if others - {replication.name}:
+            reader.notes.append(
+                f"{path}.resources[{number}]: {replication.resource} is in the list twice with different names; a "
+                "device that both take is offered by the first"
+            )
+        found.append(replication)
+    return tuple(found), one_each
 
 
 def _replication(reader: _Reader, value: object, path: str, rename_by_default: bool) -> Replication | None:
-    entry = reader.section(value, path, ("name", "rename", "devices", "replicas"))
+    entry = reader.section(value, path, ("name", "rename", "devices", "replicas"), exactly=True)
     name = _resource(reader, entry.get("name"), f"{path}.name")
     if name is None:
         return None
@@ -161,10 +162,18 @@ def _replication(reader: _Reader, value: object, path: str, rename_by_default: b
     elif len(rename) > _MAX_NAME:
         reader.problem(f"{path}.name", f"with .shared it is longer than {_MAX_NAME} characters")
     replicas = entry.get("replicas")
-    if not isinstance(replicas, int) or isinstance(replicas, bool) or not 1 <= replicas <= _MAX_REPLICAS:
-        reader.problem(f"{path}.replicas", f"is {replicas!r}; it must be a number from 1 to {_MAX_REPLICAS}")
+    count = _whole(replicas)
+    if count is None or count < 1:
+        reader.problem(f"{path}.replicas", f"is {replicas!r}; it must be a whole number, at least 1")
         return None
-    return Replication(name, rename, replicas, _devices(reader, entry.get("devices"), f"{path}.devices"))
+    return Replication(name, rename, count, _devices(reader, entry.get("devices"), f"{path}.devices"))
+
+
+def _whole(value: object) -> int | None:
+    """The whole number that a value is; 4.0 is one in JSON, by which the other plugin goes."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        return None
+    return int(value)
 
 
 def _resource(reader: _Reader, value: object, path: str) -> str | None:
@@ -182,11 +191,12 @@ def _resource(reader: _Reader, value: object, path: str) -> str | None:
 def _devices(reader: _Reader, value: object, path: str) -> int | tuple[str, ...] | None:
     if value is None or value == "all":
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return value
+    count = _whole(value)
+    if count is not None and count > 0:
+        return count
     if isinstance(value, list):
-        names = tuple(str(item) for item in value if isinstance(item, int | str) and not isinstance(item, bool))
-        if names and len(names) == len(value) and all(map(_DEVICE.fullmatch, names)):
+        names = tuple(item if isinstance(item, str) else str(_whole(item)) for item in value)
+        if names and all(map(_DEVICE.fullmatch, names)):
             return names
     reader.problem(path, f"is {value!r}; it must be all, a number of devices, or a list of indices and UUIDs")
     return None
@@ -224,22 +234,31 @@ class _Reader:
         self.problems.append(f"{path}: {text}")
 
     def section(
-        self, value: object, path: str, known: Collection[str], unused: Collection[str] = ()
+        self, value: object, path: str, known: Collection[str], unused: Collection[str] = (), exactly: bool = False
     ) -> Mapping[str, Any]:
-        """The mapping at ``path``, which has no other keys than these."""
-        if value is None and path:
+        """What the mapping at ``path`` says by these keys; None is an empty one.
+
+        Go (encoding/json) prefers a key as it is spelled and else takes one that differs in case, unless a type reads
+        its keys ``exactly``. Other keys have no effect.
+        """
+        if value is None:
             return {}
         if not isinstance(value, Mapping):
             self.problem(path or "the file", f"is {value!r}; it must be a mapping")
             return {}
-        for key in value:
-            where = f"{path}.{key}" if path else str(key)
-            if key in unused:
-                if value[key] is not None:
+        spelled = {key.casefold(): key for key in (*known, *unused)}
+        found: dict[str, Any] = {}
+        for key, item in ((str(key), item) for key, item in value.items()):
+            name = key if exactly else spelled.get(key.casefold(), key)
+            where = f"{path}.{key}" if path else key
+            if name in unused:
+                if item is not None:
                     self.notes.append(f"{where} has no effect here")
-            elif key not in known:
-                self.problem(where, f"unknown key; known: {', '.join(sorted([*known, *unused]))}")
-        return value
+            elif name not in known:
+                self.notes.append(f"{where} has no effect: the key is not known; known are {', '.join(sorted(known))}")
+            elif key == name or name not in value:
+                found[name] = item
+        return found
 
     def choice(self, section: Mapping[str, Any], path: str, key: str, known: Collection[str]) -> str | None:
         """The value of ``key``, if it is there."""
@@ -260,7 +279,9 @@ class _Reader:
     def text(self, section: Mapping[str, Any], path: str, key: str) -> str | None:
         """The value of ``key``, if it is there."""
         value = section.get(key)
-        if value is None or (isinstance(value, str) and value):
-            return value
+        if isinstance(value, bool | int | float):
+            return str(value).lower() if isinstance(value, bool) else str(value)
+        if value is None or isinstance(value, str):
+            return value or None
         self.problem(f"{path}.{key}", f"is {value!r}; it must be a text")
         return None

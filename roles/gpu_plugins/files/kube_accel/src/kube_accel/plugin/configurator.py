@@ -83,6 +83,7 @@ class Configurator:
 
     def settle(self, client: KubeClient) -> None:
         """Have the configuration that is asked for now, or say why not."""
+        before = self.current
         configs = self._configs.item.get("data") or {}
         label = (self._labels.item.get("metadata", {}).get("labels") or {}).get(LABEL)
         self._soon = False
@@ -94,6 +95,9 @@ class Configurator:
             self._stay(client, error)
         else:
             self.problem = self._told = ""
+        if self.current is not None and self.current != before and self.current.configuration.notes:
+            notes = "; ".join(self.current.configuration.notes)
+            self._send(client, "ConfigurationNotWholly", f"configuration {self.current.name} is applied, but {notes}")
 
     def _stay(self, client: KubeClient, why: NotChosenError) -> None:
         if self.current is None:
@@ -129,18 +133,23 @@ class Configurator:
         self.problem, self._soon = str(error), True
 
     def _tell(self, client: KubeClient, reason: str, message: str) -> None:
-        from kube_accel.kube import events
-        from kube_accel.kube.api import ApiError
-
         if message == self._told:
             return
         _log.warning("another configuration is asked for", extra={"reason": message})
+        if self._send(client, reason, message):
+            self._told = message
+
+    def _send(self, client: KubeClient, reason: str, message: str) -> bool:
+        """Send an event of the node; whether the API server has it."""
+        from kube_accel.kube import events
+        from kube_accel.kube.api import ApiError
+
         try:
             events.send(client, events.of_node(self._node, "Warning", reason, message))
         except ApiError as error:
             _log.warning("an event was not sent", extra={"reason": str(error)})
-            return
-        self._told = message
+            return False
+        return True
 
 
 def _stored(file: Path) -> Chosen | None:

@@ -15,7 +15,7 @@ from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
 from kube_accel.sharing import mig, whole
 from kube_accel.sharing.delivery import Terms
-from kube_accel.sharing.timeslicing import replicated
+from kube_accel.sharing.timeslicing import TooLongError, replicated
 
 _log = logging.getLogger(__name__)
 
@@ -84,9 +84,13 @@ class WholeGpus:
             self._parts = dict.fromkeys(self._parts, ())
         else:
             configuration = self.configuration or Configuration()
-            self._parts = self._offered(snapshot.inventory, configuration)
             strategy = self._strategy_of(configuration)
-            self._tell(mig.problem(strategy, snapshot.inventory))
+            problem = mig.problem(strategy, snapshot.inventory)
+            try:
+                self._parts = self._offered(snapshot.inventory, configuration)
+            except TooLongError as error:
+                self._parts, problem = dict.fromkeys(self._parts, ()), str(error)
+            self._tell(problem)
             self.left_out = tuple(mig.left_out(strategy, snapshot.inventory).values())
         self.known_parts = None if snapshot.inventory is None else tuple(self.parts)
 
@@ -99,10 +103,13 @@ class WholeGpus:
     def try_on(
         self, configuration: Configuration, inventory: Inventory, listed: Iterable[PodDevices]
     ) -> NotChosenError | None:
-        """Why pods keep the node from that configuration, or None."""
+        """Why pods or kubelet keep the node from that configuration, or None."""
         layouts = [self._laid_out(inventory, one) for one in (self.configuration or configuration, configuration)]
         hardware = {part.uuid for found in layouts for parts in found.values() for part in parts}
-        offered = self._offered(inventory, configuration)
+        try:
+            offered = self._offered(inventory, configuration)
+        except TooLongError as error:
+            return NotChosenError("ConfigurationRefused", str(error))
         wanted = {resource: {part.id for part in parts} for resource, parts in offered.items()}
         return in_the_way(listed, hardware, wanted)
 

@@ -10,6 +10,11 @@ from heapq import heapify, heappop, heappush
 
 from kube_accel.sharing.whole import Part
 
+_LIST_BYTES = 4 << 20
+"""Kubelet's gRPC client takes messages of that size (grpc-go, defaultClientMaxReceiveMessageSize)."""
+_DEVICE_BYTES = 31
+"""What a device takes in a list (v1beta1, ListAndWatchResponse) beside its id: lengths, health, a NUMA node."""
+
 
 @dataclass(frozen=True, slots=True)
 class Replication:
@@ -32,25 +37,52 @@ class Replication:
         return not isinstance(self.devices, tuple) or part.index in self.devices or part.uuid in self.devices
 
 
+class TooLongError(ValueError):
+    """Kubelet would not take the list of a resource's devices; the message says how many replicas it would take."""
+
+
 def replicated(
-    resources: Mapping[str, tuple[Part, ...]], replications: Iterable[Replication]
+    resources: Mapping[str, tuple[Part, ...]], replications: Collection[Replication]
 ) -> dict[str, tuple[Part, ...]]:
     """The resources with what is replicated in place of what it was made of; a replica's id is ``<id>::<number>``.
 
-    Parts that a replication leaves out stay what they were.
+    Parts that a replication leaves out stay what they were. Of several that take a part, the first names it, and of
+    those by this name the one with most replicas counts. Raises TooLongError.
     """
-    by_resource = {replication.resource: replication for replication in replications}
-    found: dict[str, list[Part]] = {}
+    by_name: dict[str, list[tuple[Part, int]]] = {}
     for resource, parts in resources.items():
-        replication = by_resource.get(resource)
-        chosen = replication.chosen(parts) if replication is not None else ()
+        chosen = [
+            (replication, frozenset(replication.chosen(parts)))
+            for replication in replications
+            if replication.resource == resource
+        ]
         for part in parts:
-            if replication is None or part.id not in chosen:
-                found.setdefault(resource, []).append(part)
-                continue
-            copies = (replace(part, id=f"{part.id}::{number}") for number in range(replication.replicas))
-            found.setdefault(replication.name, []).extend(copies)
-    return {resource: tuple(parts) for resource, parts in found.items()}
+            taken = [replication for replication, ids in chosen if part.id in ids]
+            name = taken[0].name if taken else resource
+            count = max((each.replicas for each in taken if each.name == name), default=0)
+            by_name.setdefault(name, []).append((part, count))
+    for name, counted in by_name.items():
+        _check_length(name, counted)
+    return {name: tuple(_copies(counted)) for name, counted in by_name.items()}
+
+
+def _copies(counted: Iterable[tuple[Part, int]]) -> Iterable[Part]:
+    for part, count in counted:
+        if count:
+            yield from (replace(part, id=f"{part.id}::{number}") for number in range(count))
+        else:
+            yield part
+
+
+def _check_length(name: str, counted: Collection[tuple[Part, int]]) -> None:
+    length = sum(max(count, 1) * (_DEVICE_BYTES + len(f"{part.id}::{count}")) for part, count in counted)
+    if length > _LIST_BYTES:
+        devices = sum(max(count, 1) for _, count in counted)
+        most = max(count for _, count in counted) * _LIST_BYTES // length
+        raise TooLongError(
+            f"{name} would have {devices} devices, a list of {length / 2**20:.1f} MiB, and kubelet takes no more than "
+            f"{_LIST_BYTES >> 20} MiB; configure at most {most} replicas"
+        )
 
 
 def spread(
