@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import sim.cuda
+from kube_accel.enforce.shim import FILES
 from native.conftest import NATIVE, Libraries
 
 LIBRARIES = {"libcuda.so.1": "cuda", "libnvidia-ml.so.1": "nvml"}
@@ -44,10 +45,8 @@ def names(table: str) -> set[str]:
 def test_two_builds_are_the_same(libraries: Libraries, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(NATIVE, tmp_path / "elsewhere"))
     subprocess.run([copy / "build.sh", tmp_path / "again"], check=True)
-    for library in LIBRARIES:
-        one, two = (
-            hashlib.sha256((at / library).read_bytes()).hexdigest() for at in (libraries.shim, tmp_path / "again")
-        )
+    for name in FILES:
+        one, two = (hashlib.sha256((at / name).read_bytes()).hexdigest() for at in (libraries.shim, tmp_path / "again"))
         assert one == two
 
 
@@ -81,6 +80,11 @@ class TestEach:
 
     def test_has_no_executable_stack(self, built: Built, library: str) -> None:
         assert re.findall(r"GNU_STACK.* (RW) ", read("readelf", "-lW", built.directory / library)) == ["RW"]
+
+
+def test_the_hook_loads_nothing(built: Built) -> None:
+    assert "INTERP" not in read("readelf", "-lW", built.directory / "ldcache")
+    assert "NEEDED" not in read("readelf", "-dW", built.directory / "ldcache")
 
 
 def test_every_export_of_the_simulated_driver_is_there(libraries: Libraries) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import urllib3
 
+from kube_accel.enforce.shim import HOOK
 from kube_accel.model import Assignment, Mode, Share
 from kube_accel.sharing.assignment import ANNOTATION, encode
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
@@ -101,6 +102,7 @@ class FractionNode:
         for stem in ("libcuda", "libnvidia-ml"):
             for path in (libraries / f"{stem}.so.{self.topology.system.driver}", native / f"{stem}.so.1"):
                 shutil.copyfile(libraries / "libnvidia-ml.so.1", path)
+        shutil.copyfile(libraries / "libnvidia-ml.so.1", native / HOOK)
         (self.root / "proc").mkdir()
         self.enforcement = ["--container-driver-root", str(self.root), "--proc-root", str(self.root / "proc")]
         self.enforcement += ["--shim-dir", str(native), "--quota-overrides", f"{NAMESPACE}/overrides"]

@@ -66,7 +66,7 @@ def test_a_share_comes_with_limits_an_account_and_the_interposer(make: Make) -> 
     pod = node.pod("p", {"main": (30, 16)}, assigned={"main": (2,)})
     got = node.kubelet.admit(pod)["main"]
     node.kubelet.run(pod)
-    assert got.envs == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert got.envs == {"NVIDIA_VISIBLE_DEVICES": "void", "TRITON_LIBCUDA_PATH": "/usr/lib/x86_64-linux-gnu"}
     assert {"/dev/nvidia2", "/dev/nvidiactl"} <= {spec.container_path for spec in got.devices}
     mounts = sources(got)
     version = node.topology.system.driver

@@ -508,6 +508,25 @@ def test_a_share_comes_by_one_cdi_device_or_by_mounts(
     assert evaluate("gpu_plugins", "__gpu_plugins_share_cdi", {}, **variables) == expected
 
 
+@pytest.mark.parametrize(
+    ("runtimes", "named", "expected"),
+    [
+        (["containerd://1.7.28"], [], True),
+        (["containerd://1.6.8", "cri-o://1.27.0"], [], True),
+        (["containerd://1.7.28"], ["volume-mounts"], False),
+        (["containerd://1.7.28", "docker://28.0.1"], [], False),
+        (["containerd://2.1.4"], [], False),
+        ([], [], False),
+    ],
+)
+def test_mounts_come_with_a_cdi_device_of_hooks_where_no_runtime_fails_by_it(
+    evaluate: Evaluate, runtimes: list[str], named: list[str], expected: bool
+) -> None:
+    nodes = [versions(runtime, mode="vgpu", name=f"node-{index}") for index, runtime in enumerate(runtimes)]
+    variables = answers(__gpu_plugins_nodes={"resources": nodes}) | {"gpu_plugins_device_list_strategy": named}
+    assert evaluate("gpu_plugins", "__gpu_plugins_share_hooks", {}, **variables) is expected
+
+
 @pytest.mark.parametrize(("mode", "by_cdi"), [("pgpu", True), ("pgpu", False), ("vgpu", True), ("vgpu", False)])
 def test_the_plugin_sees_the_driver_only_where_it_hands_out_its_files(
     evaluate: Evaluate, mode: str, by_cdi: bool

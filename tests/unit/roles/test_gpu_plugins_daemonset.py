@@ -113,6 +113,14 @@ def test_shares_come_by_cdi_where_it_is_named(container: Any) -> None:
     assert "cdi" in {volume["name"] for volume in volumes}
 
 
+def test_shares_by_mounts_may_have_hooks_by_cdi(container: Any) -> None:
+    found, volumes = container(mode="cgpu", __gpu_plugins_share_cdi=[], __gpu_plugins_share_hooks=True)
+    assert {"--hooks-by-cdi", "--cdi-dir=/var/run/cdi"} <= set(found["command"])
+    assert not [flag for flag in found["command"] if flag.startswith("--device-list-strategy")]
+    assert "/var/run/cdi" in {mount["mountPath"] for mount in found["volumeMounts"]}
+    assert "cdi" in {volume["name"] for volume in volumes}
+
+
 def test_metrics_are_collected_as_often_as_asked_for_or_not_at_all(container: Any) -> None:
     for variables, word in (
         ({}, "--metrics-interval=10"),

@@ -22,6 +22,7 @@ PLUGIN = (
     {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True},
     {"gpu_plugins_mig_strategy": "mixed"},
     {"__gpu_plugins_strategies": ["cdi-cri"], "__gpu_plugins_share_cdi": ["cdi-cri"]},
+    {"__gpu_plugins_share_hooks": True},
 )
 SECONDARY = {
     "__scheduler_cluster": {},

@@ -11,7 +11,7 @@ from kube_accel.enforce.backend import Ask, Start
 from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.enforce.policy import Limit
-from kube_accel.enforce.shim import LIBRARIES
+from kube_accel.enforce.shim import FILES
 from kube_accel.plugin.driverfiles import DriverFinder
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.fraction import Kind
@@ -27,7 +27,7 @@ def interposer(root: Path, build: bytes) -> Interposer:
     """Of a daemon whose image has this build."""
     image = root / f"image-{build.decode()}"
     image.mkdir()
-    for name in LIBRARIES:
+    for name in FILES:
         (image / name).write_bytes(library(more=build))
     paths = Paths(root / "state", image, root / "sys", root / "dev", root / "cdi")
     delivery = Delivery(driver_root_here=str(root))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_accel.enforce.shim import LIBRARIES, Builds, ShimError
+from kube_accel.enforce.shim import FILES, Builds, ShimError
 from unit.kube_accel.enforce.test_heldopen import leasable, leased
 
 
@@ -16,7 +16,7 @@ def library(machine: int = 62, more: bytes = b"") -> bytes:
 def source(tmp_path: Path) -> Path:
     directory = tmp_path / "image"
     directory.mkdir()
-    for name in LIBRARIES:
+    for name in FILES:
         (directory / name).write_bytes(library())
     return directory
 
@@ -64,10 +64,10 @@ def test_a_damaged_build_is_made_anew(source: Path) -> None:
 @pytest.mark.attack
 def test_no_build_can_be_leased_once_it_is_installed(source: Path) -> None:
     made = builds(source)
-    paths = [made.path(made.install()) / name for name in LIBRARIES]
+    paths = [made.path(made.install()) / name for name in FILES]
     assert not any(map(leasable, paths))
     (source / "libcuda.so.1").write_bytes(library(more=b"newer"))
-    paths += [made.path(made.install()) / name for name in LIBRARIES]
+    paths += [made.path(made.install()) / name for name in FILES]
     assert not any(map(leasable, paths))
 
 
@@ -81,9 +81,10 @@ def test_a_build_that_was_leased_before_a_restart_is_made_anew(source: Path) -> 
         assert not leasable(path)
 
 
-def test_an_image_without_interposer_is_named(source: Path) -> None:
-    (source / "libnvidia-ml.so.1").unlink()
-    with pytest.raises(ShimError, match=r"no interposer .*libnvidia-ml.so.1.*--shim-dir"):
+@pytest.mark.parametrize("name", FILES)
+def test_an_image_without_interposer_is_named(source: Path, name: str) -> None:
+    (source / name).unlink()
+    with pytest.raises(ShimError, match=f"no interposer .*{name}.*--shim-dir"):
         builds(source).install()
 
 

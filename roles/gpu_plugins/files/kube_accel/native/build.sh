@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# build.sh OUT [ARCH]: libcuda.so.1 and libnvidia-ml.so.1 in OUT. CC names another compiler, NATIVE_CFLAGS adds flags (a sanitizer's).
+# build.sh OUT [ARCH]: libcuda.so.1, libnvidia-ml.so.1 and the hook ldcache in OUT. CC names another compiler, NATIVE_CFLAGS adds flags (a sanitizer's).
 # The same sources and compiler give the same bytes.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -34,3 +34,7 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 library libcuda.so.1 cuda 100 801 procaddress.c table.c charge.c device.c memory.c pools.c vmm.c arrays.c budget.c meter.c launch.c
 library libnvidia-ml.so.1 nvml 12 13 nvml.c
+
+# Static: it runs on any host, and a container's root file system gives it nothing to load. It is tried with sanitizers apart, which are never static.
+(cd "$here" && $cc -std=gnu11 -Os -Wall -Wextra -Werror -ffile-prefix-map="$here"=. -static -s -Wl,--build-id=none ldcache.c -o "$out/ldcache.new")
+mv "$out/ldcache.new" "$out/ldcache"

@@ -175,7 +175,12 @@ def _add_enforcement(group: argparse._ArgumentGroup) -> None:
         "--shim-dir",
         type=Path,
         default=Path("/usr/lib/kube-accel/native"),
-        help="the interposer's libraries: libcuda.so.1 and libnvidia-ml.so.1 (default: /usr/lib/kube-accel/native)",
+        help="a build of the interposer, both libraries and the hook (default: /usr/lib/kube-accel/native)",
+    )
+    group.add_argument(
+        "--hooks-by-cdi",
+        action="store_true",
+        help="with mounts, name a CDI device as well, which enters the libraries into the loader's cache",
     )
     group.add_argument(
         "--context-overhead",

@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             gdrcopy=arguments.gdrcopy_enabled,
             gds=arguments.gds_enabled,
             mofed=arguments.mofed_enabled,
+            hooks_by_cdi=arguments.hooks_by_cdi,
         ),
         cdi=CdiOptions(arguments.cdi_dir, arguments.nvidia_cdi_hook_path),
         mps_root=arguments.mps_root,

@@ -14,7 +14,7 @@ from pathlib import Path
 from kube_accel.enforce.backend import Ask, EnforceError, Name, Start
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.policy import Policy
-from kube_accel.enforce.shim import Builds, ShimError
+from kube_accel.enforce.shim import HOOK, Builds, ShimError
 from kube_accel.files import write_whole
 from kube_accel.model import Gpu, Inventory
 from kube_accel.sharing.cdi import DriverFiles
@@ -132,12 +132,13 @@ class Interposer:
     def _interposed(self, key: str, build: str, gpus: Iterable[Gpu]) -> Interposed:
         if self._inventory is None:
             raise OSError("the driver's files were not found yet")
-        shim = str(self._builds.path(build))
+        # The container keeps its libraries; the hook is the newest, which earlier builds did not have.
+        shim, hook = str(self._builds.path(build)), str(self._builds.path(self._build) / HOOK)
         version, root = self._inventory.driver_version, self._delivery.driver_root
         nodes = [name for gpu in sorted(gpus, key=lambda gpu: gpu.index) for name in whole(gpu).device_nodes]
         present = [name for name in (*nodes, *CONTROL_NODES) if (self._paths.dev_root / name).exists()]
         return interposed(
-            Sources(self._files, root, version, shim, self._machine),
+            Sources(self._files, root, version, shim, hook, self._machine),
             str(self.containers.policy_path(key)),
             str(self.containers.state_path(key)),
             dict.fromkeys(present),
@@ -145,9 +146,9 @@ class Interposer:
 
     def _specify(self, key: str, got: Interposed) -> None:
         """Have the container runtime know the container's device, where CDI brings it. Raises OSError."""
-        if not self._delivery.by_cdi:
+        if not (self._delivery.by_cdi or self._delivery.hooks_by_cdi):
             return
         directory = self._paths.cdi_dir
         directory.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(specification(got, key)) + "\n"
+        text = json.dumps(specification(got, key, self._delivery)) + "\n"
         write_whole(directory / f"{CDI_FILES}{key}.json", text, 0o644)

@@ -23,6 +23,10 @@ from kube_accel.files import open_regular
 _log = logging.getLogger(__name__)
 
 LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
+HOOK = "ldcache"
+"""The OCI hook that enters the libraries into a container's loader cache; the runtime runs it on the host."""
+FILES = (*LIBRARIES, HOOK)
+"""Of a build."""
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 """ELF's ``e_machine``."""
 _NAMES = {number: name for name, number in _MACHINES.items()}
@@ -53,13 +57,13 @@ class Builds:
         try:
             return self._installed()
         finally:
-            self._held.hold(path / name for path in self._root.glob("[!.]*") for name in LIBRARIES)
+            self._held.hold(path / name for path in self._root.glob("[!.]*") for name in FILES)
 
     def _installed(self) -> str:
         if self._stamps is not None and self._stamps == _stamps(self._source, self._root / self._digest):
             return self._digest
         try:
-            contents = {name: (self._source / name).read_bytes() for name in LIBRARIES}
+            contents = {name: (self._source / name).read_bytes() for name in FILES}
         except OSError as error:
             raise ShimError(
                 f"the image has no interposer ({error}); use an image with one, or name its directory by --shim-dir"
@@ -104,7 +108,8 @@ class Builds:
             for name, data in contents.items():
                 (draft / name).write_bytes(data)
                 (draft / name).chmod(0o555)
-                selinux.share(draft / name, self._label)
+                # The hook is the runtime's to use, and no container's.
+                selinux.share(draft / name, self._label and name != HOOK)
             draft.chmod(0o755)
             if target.is_dir():
                 # Damaged, or kept by a file lease: containers that run keep the files they have mapped.
@@ -122,7 +127,7 @@ class Builds:
 def _stamps(*directories: Path) -> tuple[tuple[int, ...], ...] | None:
     """What tells that libraries have changed; None when one is not there."""
     try:
-        found = [(directory / name).stat() for directory in directories for name in LIBRARIES]
+        found = [(directory / name).stat() for directory in directories for name in FILES]
     except OSError:
         return None
     return tuple((status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns) for status in found)

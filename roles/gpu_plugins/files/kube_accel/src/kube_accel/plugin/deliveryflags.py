@@ -27,6 +27,7 @@ class DeliveryFlags:
     gdrcopy: bool | None = None
     gds: bool | None = None
     mofed: bool | None = None
+    hooks_by_cdi: bool = False
 
 
 def settle(flags: DeliveryFlags, configuration: Configuration) -> Delivery:
@@ -50,6 +51,7 @@ def settle(flags: DeliveryFlags, configuration: Configuration) -> Delivery:
         gds=_first(flags.gds, configuration.gds, False),
         mofed=_first(flags.mofed, configuration.mofed, False),
         imex_channels=configuration.imex_channels,
+        hooks_by_cdi=flags.hooks_by_cdi and not by_cdi,
         driver_root=root,
         driver_root_here=_first(flags.container_driver_root, configuration.container_driver_root, root),
     )

@@ -40,6 +40,8 @@ class Delivery:
     gds: bool = False
     mofed: bool = False
     imex_channels: tuple[int, ...] = ()
+    hooks_by_cdi: bool = False
+    """Containers with a share that get their files by mounts name a CDI device too, for what mounts cannot bring."""
     driver_root: str = "/"
     """Where the driver's files are, as the container runtime sees it."""
     driver_root_here: str = "/"

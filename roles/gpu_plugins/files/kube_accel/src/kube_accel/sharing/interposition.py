@@ -4,6 +4,9 @@
 The driver's own libcuda and NVML lie at a private path, everything else of the driver where it always is. A container's
 distribution decides in which directory its loader looks: the libraries are in all of them, so that nothing has to run
 in the container, and no variable decides which library is found.
+
+Programs that ask ``ldconfig -p`` where a library is see the loader's cache alone, which the image brings. Where the
+runtime has CDI, a hook of ours on the host enters the libraries before the container starts.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ STATE = "/run/kube-accel/state"
 DRIVER = "/usr/lib/kube-accel/driver"
 """In the container, the driver's own libraries of those that are shimmed."""
 SHIMMED = ("libcuda", "libnvidia-ml")
+TRITON = "TRITON_LIBCUDA_PATH"
+"""Names the directory for Triton's linker, in place of what ``ldconfig -p`` says: there are images without ldconfig."""
 
 _VOID = {"NVIDIA_VISIBLE_DEVICES": "void"}
 """Has NVIDIA's runtime add nothing."""
@@ -39,6 +44,8 @@ class Sources:
     """Of the driver."""
     shim: str
     """Directory of one build of the interposer: ``libcuda.so.1`` and ``libnvidia-ml.so.1``."""
+    hook: str
+    """Program that enters libraries into a container's loader cache."""
     machine: str
     """``x86_64`` or ``aarch64``."""
 
@@ -52,6 +59,9 @@ class Interposed:
     writable: Mapping[str, str]
     device_nodes: tuple[str, ...]
     """Names below ``/dev``."""
+    environment: Mapping[str, str]
+    hook: tuple[str, ...]
+    """Command by which the runtime, on the host, has the container's loader cache know the libraries."""
 
 
 def missing(files: DriverFiles, version: str) -> str:
@@ -67,8 +77,10 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
     """
     read_only = {POLICY: policy}
     primary = _primary(sources)
-    directories = tuple(dict.fromkeys((primary, f"/usr/lib/{sources.machine}-linux-gnu", "/usr/lib64")))
-    for path, library in _names(sources, primary):
+    debian = f"/usr/lib/{sources.machine}-linux-gnu"
+    directories = tuple(dict.fromkeys((primary, debian, "/usr/lib64")))
+    names = dict(_names(sources, primary))
+    for path, library in names.items():
         for directory in directories:
             read_only[f"{directory}/{path}"] = library
     for path in sources.files.files:
@@ -79,7 +91,14 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
         read_only[f"{DRIVER}/{stem}.so.1"] = _below(sources.driver_root, f"{primary}/{stem}.so.{sources.version}")
     # A socket is connected to on a read-only mount too.
     read_only |= {path: _below(sources.driver_root, path) for path in sources.files.sockets}
-    return Interposed(read_only, {STATE: state}, tuple(device_nodes))
+    hook = (sources.hook, *directories, "--", *_cached(names, sources.version))
+    return Interposed(read_only, {STATE: state}, tuple(device_nodes), {TRITON: debian}, hook)
+
+
+def _cached(names: Iterable[str], version: str) -> list[str]:
+    """The names by which programs look for the libraries: the driver's version is in those without another one."""
+    stems = {name.partition(".so")[0] for name in names if not name.endswith(f".so.{version}")}
+    return sorted(name for name in names if not (name.endswith(f".so.{version}") and name.partition(".so")[0] in stems))
 
 
 def _names(sources: Sources, primary: str) -> Iterator[tuple[str, str]]:
@@ -108,23 +127,43 @@ def _below(root: str, path: str) -> str:
 def grant(got: Interposed, key: str, delivery: Delivery) -> Grant:
     """What kubelet is answered: the names of CDI devices, or everything itself. ``key`` is the container's."""
     device = f"{CDI_KIND}={key}"
+    environment = {**_VOID, **got.environment}
     if Strategy.CDI_CRI in delivery.strategies:
-        return Grant(dict(_VOID), (), cdi_devices=(device,))
+        return Grant(environment, (), cdi_devices=(device,))
+    annotations = {f"{delivery.annotation_prefix}kube-accel_share-{key[:16]}": device}
     if Strategy.CDI_ANNOTATIONS in delivery.strategies:
-        return Grant(dict(_VOID), (), annotations={f"{delivery.annotation_prefix}kube-accel_share-{key[:16]}": device})
-    return Grant(dict(_VOID), got.device_nodes, mounts=dict(got.writable), read_only_mounts=dict(got.read_only))
+        return Grant(environment, (), annotations=annotations)
+    return Grant(
+        environment,
+        got.device_nodes,
+        mounts=dict(got.writable),
+        read_only_mounts=dict(got.read_only),
+        # Who knows one of the two reads it; who knows neither starts the container without.
+        annotations=annotations if delivery.hooks_by_cdi else {},
+        cdi_devices=(device,) if delivery.hooks_by_cdi else (),
+    )
 
 
-def specification(got: Interposed, key: str) -> dict[str, Any]:
-    """The CDI specification with this container's one device."""
+def specification(got: Interposed, key: str, delivery: Delivery) -> dict[str, Any]:
+    """The CDI specification with this container's one device: all it gets, or what mounts cannot bring."""
+    # Not createContainer: in the runtime's own namespaces no volume of the pod is mounted in the container's root, a
+    # user namespace takes no right from the hook, and a root file system that is to be read-only is not so yet.
+    program, *arguments = got.hook
+    hook = {"hookName": "createRuntime", "path": program, "args": [posixpath.basename(program), *arguments]}
+    edits: dict[str, Any] = {"hooks": [hook]}
+    if delivery.by_cdi:
+        edits |= _all(got)
+    return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": [{"name": key, "containerEdits": edits}]}
+
+
+def _all(got: Interposed) -> dict[str, Any]:
     mounts = [_mount(source, target, "ro") for target, source in got.read_only.items()]
     mounts += [_mount(source, target, "rw") for target, source in got.writable.items()]
-    edits = {
+    return {
         "env": [f"{name}={value}" for name, value in _VOID.items()],
         "deviceNodes": [{"path": f"/dev/{name}"} for name in got.device_nodes],
         "mounts": mounts,
     }
-    return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": [{"name": key, "containerEdits": edits}]}
 
 
 def _mount(source: str, target: str, access: str) -> dict[str, Any]:
