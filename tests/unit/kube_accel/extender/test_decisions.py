@@ -355,12 +355,6 @@ def test_what_an_earlier_pod_of_the_same_name_holds_is_not_taken_for_this_one(ex
     assert "needs 60 percent" in extender.schedule(_seen(extender, api, "q", 60), "a")
 
 
-def test_holdings_of_pods_that_are_gone_do_not_count(extender: Extender, api: Api) -> None:
-    held = {uuid("a", gpu): (Holding("team", "ghost", "main", 100, 80 * GIB),) for gpu in (0, 1)}
-    extender.cluster.keep_node(node_object("a", gpus=2, held=held))
-    assert extender.schedule(_seen(extender, api, "p", 60), "a") == ""
-
-
 @pytest.mark.parametrize(
     "annotations",
     [
@@ -608,6 +602,7 @@ def test_no_more_mps_pods_share_a_gpu_than_it_has_clients(api: Api, told: bool) 
         extender.cluster.keep_node(node_object("m", mode=Mode.MPS, held=held))
     late = _made(extender, api, "late", limits)
     assert "where MPS takes no more than 48 clients" in extender.schedule(late, "m")
+    api.pods["p0"]["status"]["phase"] = "Running"
     api.delete("p0")
     extender.listen()
     assert extender.schedule(late, "m") == ""

@@ -36,7 +36,8 @@ class NodeGpus:
     """Of each UUID."""
     connectivity: Connectivity
     held: Mapping[tuple[str, str], Held]
-    """By namespace and name of the pod. A pod that is absent may hold something all the same."""
+    """By namespace and name of the pod. A pod that is absent may hold something all the same, and one that is there may
+    have ended since."""
     divided: frozenset[str]
     """UUIDs of GPUs that are not handed out as a whole where whole ones are."""
 
@@ -190,13 +191,14 @@ def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
     if assigned is not None and not all(uuid in node.position for uuid, *_ in assigned):
         assigned = None
     held = node.held.get((pod.namespace, pod.name))
-    if held is None or held == pod.stale:
+    if held is None or (held == pod.stale and not pod.runs):
         return assigned
     if assigned is None or pod.request is None:
         return held.uses
-    if held.containers >= staying(pod.request) and not _has_init(pod.request):
+    if held.containers >= staying(pod.request) and not _has_init(pod.request) and held != pod.stale:
         return held.uses
-    # Some containers are still to come, or have left devices to later ones that kubelet does not list.
+    # Some containers are still to come, or have left devices to later ones that kubelet does not list; or it is not
+    # known whether this was told before or after the pod got its own.
     most = {uuid: (cores, memory, count) for uuid, cores, memory, count in assigned}
     for uuid, cores, memory, count in held.uses:
         before = most.get(uuid, _NOTHING)

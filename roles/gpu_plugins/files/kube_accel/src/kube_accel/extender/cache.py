@@ -19,7 +19,18 @@ from typing import Any
 
 from kube_accel.extender.accounting import NO_USE, Kinds, NodeGpus, NodeView, anywhere, view
 from kube_accel.extender.charges import Charges
-from kube_accel.extender.pods import TAKEN, Pod, PodReader, Uses, assignment_text, nominated_node, stated_uses
+from kube_accel.extender.pods import (
+    TAKEN,
+    Held,
+    Pod,
+    PodReader,
+    Uses,
+    assignment_text,
+    has_ended,
+    is_running,
+    nominated_node,
+    stated_uses,
+)
 from kube_accel.model import Assignment, GpuUse, Mode
 from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 
@@ -53,6 +64,7 @@ class Node:
         "_kinds",
         "_strays",
         "_view",
+        "ended",
         "gpus",
         "labels",
         "lock",
@@ -85,6 +97,8 @@ class Node:
         """By UID of the pod."""
         self.nominated: dict[str, Pod] = {}
         """Likewise: pods that others were evicted here for."""
+        self.ended: dict[tuple[str, str], Held] = {}
+        """By namespace and name, what the plugin still tells of pods that kubelet is done with."""
         self._annotation: int | None = None
         self._view: NodeView | None = None
         self._kinds = kinds
@@ -121,8 +135,34 @@ class Node:
             return None
         pods = [*(pod for uid, pod in self.pods.items() if uid not in uids), *rivals]
         reserved = [entry.uses for uid, entry in self.reserved.items() if uid not in uids]
+        reserved += [held.uses for held in self.forgotten().values()]
         strays = self._strays()
         return view(self.gpus, self.name, pods, reserved, self._kinds, strays.get(self.gpus.mode, NO_USE))
+
+    def forgotten(self) -> dict[tuple[str, str], Held]:
+        """What kubelet holds for pods that the API server has not, or no longer, by namespace and name."""
+        told = self.gpus.held if self.gpus is not None else {}
+        if not told:
+            return {}
+        known = {(pod.namespace, pod.name): pod for pod in self.pods.values()}
+        known |= {(entry.pod.namespace, entry.pod.name): entry.pod for entry in self.reserved.values()}
+        return {
+            key: held
+            for key, held in told.items()
+            if self.ended.get(key) != held
+            and ((pod := known.get(key)) is None or (pod.shadowed and pod.stale == held and not pod.runs))
+        }
+
+    def leave(self, pod: Pod, ended: bool) -> None:
+        """The API server has this pod no more; ``ended``: kubelet is done with it, whatever its plugin still tells."""
+        self.pods.pop(pod.uid)
+        key = pod.namespace, pod.name
+        held = self.gpus.held.get(key) if self.gpus is not None else None
+        if not ended:
+            self.ended.pop(key, None)
+        elif held is not None and not pod.shadowed:
+            self.ended[key] = held
+        self.changed()
 
     def changed(self) -> None:
         """Forget what was concluded from pods, reservations and GPUs."""
@@ -145,6 +185,7 @@ class Node:
                 problem = f"its annotation {ANNOTATION} cannot be read: {error}"
                 _log.warning("a node's inventory cannot be read", extra={"node": self.name, "reason": str(error)})
         self.gpus, self.problem = gpus, problem
+        self.ended = {key: held for key, held in self.ended.items() if gpus is not None and gpus.held.get(key) == held}
         self.changed()
 
 
@@ -231,6 +272,8 @@ class Cluster:
             self._know(known, item)
         else:
             self._bound(known, pod.node, text)
+            if is_running(item) and not known.runs:
+                self._runs(known)
         if pod.uid in self._gone:
             # It went while another thread brought it here.
             self.drop_pod(pod.uid)
@@ -298,8 +341,14 @@ class Cluster:
         if first:
             self.bound(pod, reservation)
 
-    def drop_pod(self, uid: str) -> None:
-        """This pod is gone, or has ended."""
+    def _runs(self, pod: Pod) -> None:
+        with self.node(pod.node) as node:
+            pod.runs = True
+            if pod.stale is not None:
+                node.changed()
+
+    def drop_pod(self, uid: str, ended: bool = False) -> None:
+        """This pod is gone. What it has counts until its plugin tells otherwise, unless kubelet is done with it."""
         self._gone[uid] = None
         while len(self._gone) > _GONE:
             self._gone.popitem(last=False)
@@ -310,8 +359,8 @@ class Cluster:
         self._nominate(pod, "")
         if pod.node:
             with self.node(pod.node) as node:
-                if node.pods.pop(uid, None) is not None:
-                    node.changed()
+                if uid in node.pods:
+                    node.leave(pod, ended)
             with self._news:
                 self._news.notify_all()
         self.charges.discharge(uid)
@@ -375,7 +424,8 @@ class Cluster:
         """Keep GPUs of a node for a pod. Hold the node's lock, and have released what the pod had before."""
         pod, uid = reservation.pod, reservation.pod.uid
         if node.gpus is not None:
-            pod.stale = node.gpus.held.get((pod.namespace, pod.name))
+            key = pod.namespace, pod.name
+            pod.stale, pod.shadowed = node.gpus.held.get(key), key in node.forgotten()
         node.reserved[uid] = reservation
         self._reserved_on[uid] = node.name
         self._charge(pod, reservation.uses, node)
@@ -439,7 +489,7 @@ class PodSink:
         """Forget a pod."""
         uid = (item.get("metadata") or {}).get("uid")
         if isinstance(uid, str):
-            self._cluster.drop_pod(uid)
+            self._cluster.drop_pod(uid, has_ended(item))
 
     def keys(self) -> set[str]:
         """The UIDs of all pods."""

@@ -23,6 +23,8 @@ DETAILED = 5
 """Nodes for which a refusal names the GPU that came nearest. kube-scheduler puts every different reason it is given
 into the pod's status, each time it tries."""
 
+_NAMED = 3
+"""Pods that a reason names."""
 _REQUESTS = 64
 """Different requests for which every node's verdict is remembered."""
 _KINDS = 10_000
@@ -154,8 +156,14 @@ class Decider:
         found = place(request, gpus, node.name, view.node.connectivity)
         if not isinstance(found, Refusal):
             return found, view
-        rivals = ", ".join(sorted(f"{rival.namespace}/{rival.name}" for rival in node.rivals(pod)))
-        return replace(found, reason=f"{found.reason}; room is kept for {rivals}") if rivals else found
+        reason = found.reason
+        if rivals := _several(f"{rival.namespace}/{rival.name}" for rival in node.rivals(pod)):
+            reason += f"; room is kept for {rivals}"
+        if forgotten := _several(map("/".join, node.forgotten())):
+            reason += (
+                f"; {forgotten}, which the API server has no more, still holds GPUs: end its containers on the node"
+            )
+        return replace(found, reason=reason)
 
     def preempt(self, pod: Pod, request: PodRequest, victims: Mapping[str, Victims]) -> dict[str, Victims]:
         """The nodes where evicting pods helps, with the pods to evict.
@@ -199,6 +207,13 @@ class Decider:
         with node.lock:
             found = self.choose(pod, request, node)
         return found if isinstance(found, Refusal) else None
+
+
+def _several(names: Iterable[str]) -> str:
+    """The first of these names, and how many there are more."""
+    found = sorted(names)
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return ", ".join(found[:_NAMED]) + more
 
 
 _UNKNOWN = "its plugin has not reported GPUs"

@@ -71,6 +71,10 @@ class Pod:
     """Kubelet's own: it runs whatever becomes of its copy at the API server."""
     stale: Held | None = None
     """What kubelet told of this name before the pod was bound: an earlier pod's."""
+    shadowed: bool = False
+    """It still held that for the earlier pod, which the API server had forgotten."""
+    runs: bool = False
+    """Kubelet has allocated all that its containers have: of its name it tells this pod's, once it is asked again."""
     schedulable: bool = True
     """It is not being deleted and no scheduling gate holds it back; kube-scheduler may place it."""
     kept_until: float = float("-inf")
@@ -158,6 +162,27 @@ def nominated_node(item: Mapping[str, Any]) -> str:
         return ""
     name = (item.get("status") or {}).get("nominatedNodeName")
     return name if isinstance(name, str) else ""
+
+
+def is_running(item: Mapping[str, Any]) -> bool:
+    """Whether kubelet has started the containers of a pod."""
+    return (item.get("status") or {}).get("phase") == "Running"
+
+
+def has_ended(item: Mapping[str, Any]) -> bool:
+    """Whether kubelet was done with a pod of which a watch of living pods tells that it is gone.
+
+    Where a pod ends by itself, or by an eviction or deletion that lets it end, its phase says so first: it is no longer
+    selected, and the watch tells of it as it was before. One that was deleted by force, or that shows no container yet,
+    the API server forgets while kubelet may hold its devices.
+    """
+    metadata, status = item.get("metadata") or {}, item.get("status") or {}
+    containers = status.get("containerStatuses") or ()
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return True
+    if metadata.get("deletionGracePeriodSeconds") == 0:
+        return bool(containers) and all((entry.get("state") or {}).get("terminated") for entry in containers)
+    return bool(containers or status.get("initContainerStatuses")) or is_running(item)
 
 
 def uses_of(request: PodRequest, assignment: Assignment) -> Uses:
