@@ -33,10 +33,22 @@ def whole_units(value: object) -> Optional[int]:
     return number if number >= 0 else None
 
 
+def thousandths(value: object) -> int:
+    """A quantity in thousandths of a unit, rounded up: 1500 for ``"1500m"``. Raises ValueError for anything else."""
+    amount, unit = _ratio(value)
+    return -(-amount * 1000 // unit)
+
+
 def _divided(value: object) -> Tuple[int, int]:
     """Whole units, and not 0 where there is more. Raises ValueError."""
+    amount, unit = _ratio(value)
+    return divmod(amount, unit)
+
+
+def _ratio(value: object) -> Tuple[int, int]:
+    """An amount, and how many of it are a unit. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return value, 0
+        return value, 1
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise ValueError(f"{_shown(value)} is not a quantity; write a number such as 8 or 320Gi")
@@ -46,7 +58,7 @@ def _divided(value: object) -> Tuple[int, int]:
     # Not Fraction: it would bring the decimal module into every daemon.
     amount: int = int(before + after) * 2 ** _BINARY.get(suffix, 0) * 10 ** max(tens, 0)
     unit: int = 10 ** max(-tens, 0)
-    return divmod(amount, unit)
+    return amount, unit
 
 
 def human_bytes(amount: int) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.quantity import human_bytes, parse_quantity, whole_units
+from kube_accel.quantity import human_bytes, parse_quantity, thousandths, whole_units
 
 GIB = 1 << 30
 
@@ -28,6 +28,13 @@ GIB = 1 << 30
 )
 def test_quantities_the_api_server_writes(text: object, value: int) -> None:
     assert parse_quantity(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500m", 500), ("1.5", 1500), ("1u", 1), (2, 2000), ("1k", 1_000_000), ("0", 0)]
+)
+def test_thousandths_are_rounded_up_as_the_api_server_does(text: object, value: int) -> None:
+    assert thousandths(text) == value
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -169,7 +170,7 @@ class Decider:
         """The nodes where evicting pods helps, with the pods to evict.
 
         kube-scheduler chooses victims by sums over a node's GPUs. Where these leave no room on a GPU, pods of lower
-        priority are added, lowest first, and spared again where the pod fits without them.
+        priority are added. Whoever the pod fits without is spared, the highest priority first.
         """
         found = {}
         for name, given in victims.items():
@@ -179,7 +180,7 @@ class Decider:
             with node.lock:
                 uids = _enough_victims(node, pod, request, given.uids)
             if uids is not None:
-                found[name] = Victims(uids, given.pdb_violations)
+                found[name] = Victims(uids, min(given.pdb_violations, len(uids)))
         return found
 
     def _judge(self, name: str, request: PodRequest, judged: Judged) -> Verdict:
@@ -298,12 +299,13 @@ def _shortage(view: NodeView, request: PodRequest) -> float:
     )
 
 
-def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[str]) -> tuple[str, ...] | None:
+def _enough_victims(node: Node, pod: Pod, request: PodRequest, told: Sequence[str]) -> tuple[str, ...] | None:
+    """The pods to evict, the most important first; None where evicting does not help."""
     rivals = node.rivals(pod)
     static = {uid for uid, other in node.pods.items() if other.static}
-    told, given = given, [uid for uid in given if uid not in static]
+    given = [uid for uid in told if uid not in static]
 
-    def fits(uids: set[str]) -> bool:
+    def fits(uids: Collection[str]) -> bool:
         view = node.view_without({*uids, pod.uid}, rivals)
         if _unfit(node, view, request) is not None or view is None:
             return False
@@ -312,21 +314,59 @@ def _enough_victims(node: Node, pod: Pod, request: PodRequest, given: Sequence[s
             return True
         return not isinstance(place(request, view.gpus, node.name, view.node.connectivity), Refusal)
 
-    if fits(set(given)):
-        # An answer without victims ends all preemption, unless kube-scheduler has asked without any for us to add some.
+    if fits(()):
+        # They go for what kube-scheduler alone knows. An answer without victims ends all preemption, unless it has
+        # asked without any for us to add some.
         return tuple(given) if given or not told else None
-    others: list[Pod] = sorted(
+    others = sorted(
         (
             other
             for uid, other in node.pods.items()
             if other.priority < pod.priority and uid not in given and uid not in static
         ),
-        key=lambda other: (other.priority, other.uid),
+        key=lambda other: (-other.priority, other.uid),
     )
     added = [other.uid for other in others]
-    if not fits({*given, *added}):
+    if fits(given):
+        added = []
+    elif not fits([*given, *added]):
         return None
-    for uid in reversed(list(added)):
-        if fits({*given, *added} - {uid}):
-            added.remove(uid)
-    return (*given, *added)
+    # What kube-scheduler would spare is spared first: disruption budgets may be why.
+    return _needed(node, _by_priority(node, given), added, fits)
+
+
+def _needed(
+    node: Node, given: Sequence[str], added: Sequence[str], fits: Callable[[Collection[str]], bool]
+) -> tuple[str, ...]:
+    """Those without any one of which the others would not do, of pods in the order in which they are spared.
+
+    Of what we know nothing of, processors say, they free no less than those that kube-scheduler has given.
+    """
+    least = _freed(node, given)
+    found = [*added, *given]
+    spared = True
+    while spared:
+        spared = False
+        for uid in list(found):
+            rest = [other for other in found if other != uid]
+            if uid in node.pods and least <= _freed(node, rest) and fits(rest):
+                found, spared = rest, True
+    return tuple(_by_priority(node, [*(uid for uid in given if uid in found), *(uid for uid in added if uid in found)]))
+
+
+def _freed(node: Node, uids: Iterable[str]) -> Counter[str]:
+    """What pods that we know request besides GPUs."""
+    found = Counter[str]()
+    for uid in uids:
+        if uid in node.pods:
+            found.update(dict(node.pods[uid].besides))
+    return found
+
+
+def _by_priority(node: Node, uids: Iterable[str]) -> list[str]:
+    """The same pods, the highest priority first. Of those we do not know, kube-scheduler has said where they belong."""
+    found, last = [], float("inf")
+    for uid in uids:
+        last = node.pods[uid].priority if uid in node.pods else last
+        found.append((last, uid))
+    return [uid for _, uid in sorted(found, key=lambda entry: -entry[0])]

@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
 from kube_accel.asked import names_any
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
+from kube_accel.quantity import thousandths
 from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
 from kube_accel.sharing.request import RequestRefused, pod_request
 
 Uses = tuple[tuple[str, int, int, int], ...]
 """Of each GPU of a pod: UUID, cores, bytes, containers."""
+
+Amounts = tuple[tuple[str, int], ...]
+"""By resource, in thousandths."""
 
 Version = tuple[str, int]
 """A waiting pod's resourceVersion, and the moment we knew it, as ``Cluster.moment`` counts them."""
@@ -73,6 +78,8 @@ class Pod:
     """What kubelet told of this name before the pod was bound: an earlier pod's."""
     shadowed: bool = False
     """It still held that for the earlier pod, which the API server had forgotten."""
+    besides: Amounts = ()
+    """What it requests of resources that are not ours to schedule, as kube-scheduler counts it."""
     runs: bool = False
     """Kubelet has allocated all that its containers have: of its name it tells this pod's, once it is asked again."""
     schedulable: bool = True
@@ -104,6 +111,7 @@ class PodReader:
         self.interesting = re.compile(b'"(?:' + b"|".join(re.escape(name.encode()) for name in self.resources) + b')"')
         """Matches the JSON of every pod that asks for GPUs."""
         self._requests: dict[PodRequest, PodRequest] = {}
+        self._amounts: dict[Amounts, Amounts] = {}
 
     def read(self, item: Mapping[str, Any]) -> Pod | None:
         """The pod of an object; None for one that asks for nothing of ours, and for what is not a pod.
@@ -135,13 +143,61 @@ class PodReader:
             containers=tuple(sys.intern(str(entry.get("name"))) for entry in containers if isinstance(entry, dict)),
             node=sys.intern(str(spec.get("nodeName") or "")),
             static=_MIRROR in (metadata.get("annotations") or {}),
+            besides=self._besides(spec),
             schedulable=not metadata.get("deletionTimestamp") and not spec.get("schedulingGates"),
         )
+
+    def _besides(self, spec: Mapping[str, Any]) -> Amounts:
+        found = requested(spec, self.resources)
+        if len(self._amounts) > _SHAPES:
+            self._amounts.clear()
+        return self._amounts.setdefault(found, found)
 
     def _shared(self, request: PodRequest) -> PodRequest:
         if len(self._requests) > _SHAPES:
             self._requests.clear()
         return self._requests.setdefault(request, request)
+
+
+def requested(spec: Mapping[str, Any], ours: Container[str]) -> Amounts:
+    """What kube-scheduler counts for a pod of the resources that are not ours. What cannot be read counts as none."""
+    total: dict[str, int] = {}
+    peak: dict[str, int] = {}
+    for container in _objects(spec.get("initContainers")):
+        found = _requests(container.get("resources"), ours)
+        if container.get("restartPolicy") == "Always":
+            _add(total, found)
+        else:
+            peak |= {name: max(peak.get(name, 0), total.get(name, 0) + amount) for name, amount in found}
+    for container in _objects(spec.get("containers")):
+        _add(total, _requests(container.get("resources"), ours))
+    total |= {name: max(total.get(name, 0), amount) for name, amount in peak.items()}
+    _add(total, _requests({"requests": spec.get("overhead")}, ours))
+    return tuple(sorted(total.items()))
+
+
+def _objects(entries: object) -> list[dict[str, Any]]:
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _add(total: dict[str, int], amounts: Iterable[tuple[str, int]]) -> None:
+    for name, amount in amounts:
+        total[name] = total.get(name, 0) + amount
+
+
+def _requests(resources: object, ours: Container[str]) -> list[tuple[str, int]]:
+    amounts = resources.get("requests") if isinstance(resources, dict) else None
+    if not isinstance(amounts, dict):
+        return []
+    return [(sys.intern(name), _thousandths(str(amount))) for name, amount in amounts.items() if name not in ours]
+
+
+@lru_cache(1024)
+def _thousandths(amount: str) -> int:
+    try:
+        return thousandths(amount)
+    except ValueError:
+        return 0
 
 
 def assignment_text(item: Mapping[str, Any]) -> str | None:
