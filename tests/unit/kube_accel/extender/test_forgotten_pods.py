@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from kube_accel.sharing import assignment
 from kube_accel.sharing.inventory_annotation import Holding
-from unit.kube_accel.extender.world import GIB, Api, Extender, node_object, pod_object, share, taken, uuid
+from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, node_object, pod_object, share, taken, uuid
 
 NODE = "n1"
 RUNS = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
@@ -32,6 +32,8 @@ class Cluster:
     def __init__(self) -> None:
         self.api = Api()
         self.extender = Extender(self.api)
+        self.clock = Clock()
+        self.extender.cluster._clock = self.clock
         self.tell()
 
     def tell(self, *held: Holding, gpu: int = 0) -> None:
@@ -237,6 +239,7 @@ class Node(RuleBasedStateMachine):
         self.kubelet_is_done_with_who_is_forgotten()
         self.kubelet_admits()
         self.kubelet_starts()
+        self.cluster.clock.now += 3600
         self.the_plugin_tells()
         view = self.cluster.extender.cluster.nodes[NODE].view()
         assert view is not None

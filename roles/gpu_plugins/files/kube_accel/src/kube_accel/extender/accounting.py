@@ -191,14 +191,13 @@ def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
     if assigned is not None and not all(uuid in node.position for uuid, *_ in assigned):
         assigned = None
     held = node.held.get((pod.namespace, pod.name))
-    if held is None or (held == pod.stale and not pod.runs):
+    if held is None or held == pod.stale:
         return assigned
     if assigned is None or pod.request is None:
         return held.uses
-    if held.containers >= staying(pod.request) and not _has_init(pod.request) and held != pod.stale:
+    if held.containers >= staying(pod.request) and not _has_init(pod.request):
         return held.uses
-    # Some containers are still to come, or have left devices to later ones that kubelet does not list; or it is not
-    # known whether this was told before or after the pod got its own.
+    # Some containers are still to come, or have left devices to later ones that kubelet does not list.
     most = {uuid: (cores, memory, count) for uuid, cores, memory, count in assigned}
     for uuid, cores, memory, count in held.uses:
         before = most.get(uuid, _NOTHING)

@@ -11,6 +11,7 @@ import itertools
 import logging
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 
 _log = logging.getLogger(__name__)
 
+_TOLD = 60.0
+"""Seconds after which a plugin has told what kubelet has allocated, or does not run."""
 _GONE = 10_000
 """Pods remembered after they are gone, against news that come late."""
 
@@ -149,8 +152,7 @@ class Node:
         return {
             key: held
             for key, held in told.items()
-            if self.ended.get(key) != held
-            and ((pod := known.get(key)) is None or (pod.shadowed and pod.stale == held and not pod.runs))
+            if self.ended.get(key) != held and ((pod := known.get(key)) is None or (pod.shadowed and pod.stale == held))
         }
 
     def leave(self, pod: Pod, ended: bool) -> None:
@@ -169,8 +171,9 @@ class Node:
         self._view = None
         self._changed(self.name)
 
-    def annotate(self, text: str | None) -> None:
-        """Take what the node's plugin tells."""
+    def annotate(self, text: str | None, now: float = 0) -> None:
+        """Take what the node's plugin tells, at this moment in monotonic seconds."""
+        self._settle(now)
         found = None if text is None else hash(text)
         if found == self._annotation:
             return
@@ -188,14 +191,27 @@ class Node:
         self.ended = {key: held for key, held in self.ended.items() if gpus is not None and gpus.held.get(key) == held}
         self.changed()
 
+    def _settle(self, now: float) -> None:
+        """Where a pod runs for long and its plugin tells the same as before, that is the pod's and no earlier one's."""
+        for pod in self.pods.values():
+            if pod.shadowed and now > pod.runs_since + _TOLD:
+                pod.stale, pod.shadowed = None, False
+                self.changed()
+
 
 class Cluster:
     """All nodes and all pods that ask for GPUs."""
 
-    def __init__(self, reader: PodReader, changed: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(
+        self,
+        reader: PodReader,
+        changed: Callable[[str], None] = lambda name: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """``changed`` is called with a node's name, under its lock, whenever its room may have changed."""
         self._reader = reader
         self._node_changed = changed
+        self._clock = clock
         self._kinds = Kinds()
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
@@ -272,8 +288,8 @@ class Cluster:
             self._know(known, item)
         else:
             self._bound(known, pod.node, text)
-            if is_running(item) and not known.runs:
-                self._runs(known)
+            if is_running(item):
+                known.runs_since = min(known.runs_since, self._clock())
         if pod.uid in self._gone:
             # It went while another thread brought it here.
             self.drop_pod(pod.uid)
@@ -341,12 +357,6 @@ class Cluster:
         if first:
             self.bound(pod, reservation)
 
-    def _runs(self, pod: Pod) -> None:
-        with self.node(pod.node) as node:
-            pod.runs = True
-            if pod.stale is not None:
-                node.changed()
-
     def drop_pod(self, uid: str, ended: bool = False) -> None:
         """This pod is gone. What it has counts until its plugin tells otherwise, unless kubelet is done with it."""
         self._gone[uid] = None
@@ -399,7 +409,7 @@ class Cluster:
             with self.node(name) as node:
                 node.labels = {sys.intern(key): sys.intern(str(value)) for key, value in labels.items()}
                 before = node.gpus
-                node.annotate(text if isinstance(text, str) else None)
+                node.annotate(text if isinstance(text, str) else None, self._clock())
                 if node.gpus is not None and (before is None or before.divided != node.gpus.divided):
                     for pod in node.pods.values():
                         self._charge(pod, pod.uses, node)

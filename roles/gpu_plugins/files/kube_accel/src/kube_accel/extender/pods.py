@@ -80,8 +80,8 @@ class Pod:
     """It still held that for the earlier pod, which the API server had forgotten."""
     besides: Amounts = ()
     """What it requests of resources that are not ours to schedule, as kube-scheduler counts it."""
-    runs: bool = False
-    """Kubelet has allocated all that its containers have: of its name it tells this pod's, once it is asked again."""
+    runs_since: float = float("inf")
+    """Monotonic seconds; when its containers were first seen running, which have their devices then."""
     schedulable: bool = True
     """It is not being deleted and no scheduling gate holds it back; kube-scheduler may place it."""
     kept_until: float = float("-inf")
