@@ -222,11 +222,26 @@ typedef struct {
 } CUDA_ARRAY_DESCRIPTOR_v1;
 enum { SPARSE = 0x40, DEFERRED_MAPPING = 0x80 };
 
-static int64_t format_bytes(int format) {
+// Of a texel. Planes of colors that are sampled at every other texel count by half, in both directions by a quarter.
+static int64_t texel_bits(int format, unsigned channels) {
     switch (format) {
-    case 0x01: case 0x08: return 1;
-    case 0x02: case 0x09: case 0x10: return 2;
-    case 0x03: case 0x0a: case 0x20: return 4;
+    case 0x01: case 0x08: return 8 * channels;
+    case 0x02: case 0x09: case 0x10: return 16 * channels;
+    case 0x03: case 0x0a: case 0x20: return 32 * channels;
+    case 0x91: case 0x92: case 0x97: case 0x98: return 4;  // BC1, BC4
+    case 0x93: case 0x94: case 0x95: case 0x96: case 0x99: case 0x9a: case 0x9b: case 0x9c: case 0x9d: case 0x9e: return 8;
+    case 0xb0: case 0x53: case 0x59: return 8 + 2 * 8 / 4;  // 4:2:0
+    case 0x9f: case 0xa1: case 0x54: case 0x5a: return 16 + 2 * 16 / 4;
+    case 0xa2: case 0x55: case 0x5b: case 0xa5: case 0x51: return 8 + 2 * 8 / 2;  // 4:2:2
+    case 0xa3: case 0xa4: case 0x56: case 0x5c: case 0xa6: case 0xa7: return 16 + 2 * 16 / 2;
+    case 0xb2: case 0xb4: case 0x57: case 0x5d: return 3 * 8;  // 4:4:4
+    case 0xb3: case 0xb5: case 0x58: case 0x5e: return 3 * 16;
+    case 0xa8: case 0x52: case 0x50: case 0xa9: return 32;
+    case 0xb1: return 64;
+    case 0xc0: case 0xc6: return 8;  // normalized
+    case 0xc1: case 0xc7: case 0xc3: case 0xc9: return 16;
+    case 0xc2: case 0xc8: case 0xc4: case 0xca: return 32;
+    case 0xc5: case 0xcb: return 64;
     default: return 0;
     }
 }
@@ -235,15 +250,15 @@ static CUresult create_array(void **out, const CUDA_ARRAY3D_DESCRIPTOR *array, u
     ENTER_CONTEXT;
     NEED(out);
     NEED(array->width);
-    NEED(format_bytes(array->format));
-    NEED(array->channels == 1 || array->channels == 2 || array->channels == 4);
+    NEED(texel_bits(array->format, 1));
+    NEED(array->channels >= 1 && array->channels <= 4);
     int64_t bytes = 0;
     for (unsigned level = 0; level < levels; level++) {
         size_t sides[3] = {array->width >> level, array->height >> level, array->depth >> level};
         int64_t texels = 1;
         for (int i = 0; i < 3; i++)
             texels *= sides[i] > 0 ? (int64_t)sides[i] : 1;
-        bytes += texels * format_bytes(array->format) * array->channels;
+        bytes += texels * texel_bits(array->format, array->channels) / 8;
     }
     uint64_t address = 0;
     if ((array->flags & (SPARSE | DEFERRED_MAPPING)) != 0)
@@ -324,6 +339,16 @@ static CUmemoryPool default_pool(struct device *device) {
     return device->default_pool;
 }
 
+// NULL device: that without a preferred place, which has its memory on the first device.
+static CUmemoryPool default_managed(struct device *device) {
+    device = device != NULL ? device : device_of(0);
+    if (device->default_managed == NULL)
+        device->default_managed = device->managed = new_pool(device, true);
+    return device->default_managed;
+}
+
+static CUmemoryPool host_pool;
+
 static bool pool_lives(CUmemoryPool wanted) {
     CUmemoryPool pool = pools;
     while (pool != NULL && pool != wanted)
@@ -402,10 +427,13 @@ API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *wanted) {
     ENTER;
     NEED(out);
     NEED(wanted);
-    bool on_device = wanted->location.type == LOCATION_DEVICE;
-    struct device *device = on_device ? device_of(wanted->location.id) : device_of(0);
+    NEED(wanted->allocation == PINNED || wanted->allocation == MANAGED);
+    const int type = wanted->location.type;
+    bool on_device = type == LOCATION_DEVICE || type == LOCATION_DOMAIN, managed = wanted->allocation == MANAGED;
+    struct device *device = on_device ? device_at(&wanted->location) : device_of(0);
     NEED(device);
-    *out = new_pool(device, on_device);
+    NEED(on_device || type == LOCATION_HOST || type == LOCATION_HOST_NUMA || (managed && type == LOCATION_NONE));
+    *out = new_pool(device, on_device || managed);
     (*out)->made_here = true;
     return SUCCESS;
 }
@@ -484,25 +512,46 @@ API CUresult cuDeviceSetMemPool(CUdevice ordinal, CUmemoryPool pool) {
     return SUCCESS;
 }
 
-static CUresult pool_at(const CUmemLocation *location, int allocation) {
+static CUresult pool_at(CUmemoryPool *out, const CUmemLocation *location, int allocation, bool the_default) {
+    ENTER;
+    NEED(out);
     NEED(location);
-    NEED(location->type == LOCATION_DEVICE && allocation == 1);
+    NEED(allocation == PINNED || allocation == MANAGED);
+    struct device *device = device_at(location);
+    bool on_host = location->type == LOCATION_HOST || location->type == LOCATION_HOST_NUMA;
+    if (allocation == MANAGED) {
+        NEED(device != NULL || on_host || location->type == LOCATION_NONE);
+        *out = default_managed(device);
+        if (!the_default)
+            *out = (device != NULL ? device : device_of(0))->managed;
+        return SUCCESS;
+    }
+    NEED(device != NULL || on_host);
+    if (on_host && host_pool == NULL)
+        host_pool = new_pool(device_of(0), false);
+    *out = on_host ? host_pool : default_pool(device);
+    if (!on_host && !the_default)
+        *out = device->pool;
     return SUCCESS;
 }
 
 API CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int allocation) {
-    TRY(pool_at(location, allocation));
-    return cuDeviceGetDefaultMemPool(out, location->id);
+    return pool_at(out, location, allocation, true);
 }
 
 API CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int allocation) {
-    TRY(pool_at(location, allocation));
-    return cuDeviceGetMemPool(out, location->id);
+    return pool_at(out, location, allocation, false);
 }
 
 API CUresult cuMemSetMemPool(CUmemLocation *location, int allocation, CUmemoryPool pool) {
-    TRY(pool_at(location, allocation));
-    return cuDeviceSetMemPool(location->id, pool);
+    CUmemoryPool now;
+    TRY(pool_at(&now, location, allocation, false));
+    if (allocation == PINNED && device_at(location) != NULL)
+        return cuDeviceSetMemPool(ordinal_of(device_at(location)), pool);
+    ENTER;
+    NEED(allocation == MANAGED && pool_lives(pool));
+    (device_at(location) != NULL ? device_at(location) : device_of(0))->managed = pool;
+    return SUCCESS;
 }
 
 // ---------------------------------------------------------------- virtual memory management
@@ -568,8 +617,10 @@ API CUresult cuMemCreate(uint64_t *out, size_t bytes, const CUmemAllocationProp 
     NEED(properties);
     NEED(flags == 0 && bytes > 0 && bytes % GRANULE == 0 && properties->type == 1);
     struct device *device = NULL;
-    if (properties->location.type == LOCATION_DEVICE) {
-        device = device_of(properties->location.id);
+    const int where = properties->location.type;
+    NEED(where >= LOCATION_DEVICE && (where <= LOCATION_HOST_NUMA_CURRENT || where == LOCATION_DOMAIN));
+    if (where == LOCATION_DEVICE || where == LOCATION_DOMAIN) {
+        device = device_at(&properties->location);
         if (device == NULL)
             return INVALID_DEVICE;
         if (bytes > INT64_MAX / 2)

@@ -22,6 +22,26 @@ CUresult charge_current(struct charge *charge, uint64_t bytes) {
     return current_device(&device) ? CUDA_SUCCESS : charge_device(charge, device, bytes);
 }
 
+// Managed memory without a preferred device can go to any: it is the current one's, as that of cuMemAllocManaged.
+CUresult place_of_memory(const CUmemLocation *location, int type, CUdevice *device) {
+    bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!managed && type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    switch (location->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: *device = location->id; return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: *device = location->localized.device; return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_NONE:
+        if (!managed) return CUDA_ERROR_INVALID_VALUE;
+        // fall through
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        if (!managed) *device = ON_HOST;
+        else if (current_device(device)) *device = 0;
+        return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 CUresult charged(struct charge *charge, CUresult result, enum kind kind, uint64_t key) {
     if (charge->index < 0) return result;
     if (result) {

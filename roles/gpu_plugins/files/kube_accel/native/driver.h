@@ -27,6 +27,7 @@ typedef struct resource_description *CUdevResourceDesc;
 
 enum {
     CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
     CUDA_ERROR_OUT_OF_MEMORY = 2,
     CUDA_ERROR_NO_DEVICE = 100,
     CUDA_ERROR_NOT_READY = 600,
@@ -36,27 +37,50 @@ enum {
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum {
+    CU_MEM_LOCATION_TYPE_NONE = 0,
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEM_LOCATION_TYPE_HOST = 2,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6,
+};
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
+// All that are known, each a bit.
+enum { CU_MEM_HANDLE_TYPES = 0xf, CU_MEM_CREATE_USAGES = 0x7, CU_MEM_POOL_CREATE_USAGES = 0x2, CUDA_ARRAY3D_FLAGS = 0x1ff };
 enum { CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5, CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7 };
 enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
 enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 enum { CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 
 typedef struct {
-    int type, id;
+    int type;
+    union {
+        int id;
+        struct {
+            unsigned char device, domain;
+        } localized;
+    };
 } CUmemLocation;
 
-typedef struct { // as far as it is looked at
-    int type, handle_types;
+typedef struct {
+    int type;
+    unsigned handle_types;
     CUmemLocation location;
+    void *security;
+    unsigned char compression, rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
 } CUmemAllocationProp;
 
 typedef struct {
-    int type, handle_types;
+    int type;
+    unsigned handle_types;
     CUmemLocation location;
     void *security;
     size_t most;
-    unsigned char reserved[56];
+    unsigned short usage;
+    unsigned char reserved[54];
 } CUmemPoolProps;
 
 typedef struct {
@@ -105,7 +129,7 @@ typedef struct {
     void **parameters;
 } CUDA_LAUNCH_PARAMS;
 
-_Static_assert(sizeof(CUmemPoolProps) == 88 && offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, bytes) == 104 &&
+_Static_assert(sizeof(CUmemLocation) == 8 && sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemPoolProps) == 88 && offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, bytes) == 104 &&
                    sizeof(CUgraphNodeParams) == 256,
                "as in cuda.h");
 
@@ -167,6 +191,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device);
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device);
+CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *handle, int type, unsigned long long flags);
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
                      unsigned long long flags);

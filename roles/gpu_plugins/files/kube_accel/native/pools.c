@@ -148,7 +148,7 @@ static void wake(struct pool *pool) {
 }
 
 // Nothing is taken before the graph runs: asked whether it would fit.
-CUresult graph_would_take(CUdevice device, uint64_t bytes) {
+static CUresult graph_would_take(CUdevice device, uint64_t bytes) {
     struct charge charge;
     CUresult result = charge_device(&charge, device, bytes);
     if (result || charge.index < 0) return result;
@@ -167,18 +167,18 @@ static CUresult device_of(CUstream stream, CUdevice *device) {
     return result;
 }
 
-// A pool the shim did not see made is a device's own, or holds imported or host memory, which nobody here is charged
-// for.
+// NULL: the program was not given it by any function that the shim knows, so that nobody would be charged.
 static struct pool *pool_of(CUmemoryPool handle) {
     struct pools *all = pools();
-    struct pool *pool = all ? known(all, POOL, (uintptr_t)handle, 0) : NULL;
-    CUmemoryPool own;
-    int count = 0;
-    if (pool || REAL(cuDeviceGetCount)(&count)) return pool;
-    for (CUdevice device = 0; device < count; device++)
-        if (!REAL(cuDeviceGetDefaultMemPool)(&own, device) && own == handle)
-            return learn(POOL, (uintptr_t)handle, device);
-    return learn(UNCHARGED, (uintptr_t)handle, 0);
+    return all ? known(all, POOL, (uintptr_t)handle, 0) : NULL;
+}
+
+// A pool that the driver gave out, of this device or ON_HOST. One that is known stays what it is.
+static CUresult given(CUmemoryPool handle, CUdevice device) {
+    if (pool_of(handle)) return CUDA_SUCCESS;
+    bool charged = device != ON_HOST;
+    return learn(charged ? POOL : UNCHARGED, (uintptr_t)handle, charged ? device : 0) ? CUDA_SUCCESS
+                                                                                      : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 struct growth {
@@ -204,7 +204,7 @@ static CUresult ask(struct pool *pool, uint64_t bytes) {
 // One call at a time: what a pool has left may be enough for each of two, and not for both.
 static CUresult before(struct growth *growth, CUmemoryPool handle, uint64_t bytes) {
     struct pool *pool = pool_of(handle);
-    if (!pool) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!pool) return CUDA_ERROR_INVALID_VALUE;
     if (pool->index == NOT_IN_POLICY) return account_denied_by_policy();
     if (pool->index < 0) return CUDA_SUCCESS;
     wake(pool);
@@ -248,6 +248,8 @@ static CUresult before_in(struct growth *growth, CUmemoryPool handle, uint64_t b
         if (device_of(stream, &device)) return CUDA_SUCCESS; // the driver is to say what is wrong
         if (captured) return graph_would_take(device, bytes);
         if (REAL(cuDeviceGetMemPool)(&handle, device)) return CUDA_SUCCESS;
+        CUresult result = given(handle, device);
+        if (result) return result;
     }
     return before(growth, handle, bytes);
 }
@@ -277,12 +279,45 @@ HOOK(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr *pointer, size_t bytes, CUmemoryP
 }
 
 HOOK(cuMemPoolCreate)(CUmemoryPool *pool, const CUmemPoolProps *properties) {
-    CUresult result = REAL(cuMemPoolCreate)(pool, properties);
-    if (result) return result;
-    bool on_device = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (learn(on_device ? POOL : UNCHARGED, (uintptr_t)*pool, on_device ? properties->location.id : 0)) return result;
+    CUdevice device;
+    if (!properties) return REAL(cuMemPoolCreate)(pool, properties);
+    if (properties->handle_types & ~CU_MEM_HANDLE_TYPES || properties->usage & ~CU_MEM_POOL_CREATE_USAGES)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = place_of_memory(&properties->location, properties->type, &device);
+    if (result || (result = REAL(cuMemPoolCreate)(pool, properties))) return result;
+    if (learn(device != ON_HOST ? POOL : UNCHARGED, (uintptr_t)*pool, device != ON_HOST ? device : 0)) return result;
     REAL(cuMemPoolDestroy)(*pool);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+HOOK(cuDeviceGetMemPool)(CUmemoryPool *pool, CUdevice device) {
+    CUresult result = REAL(cuDeviceGetMemPool)(pool, device);
+    return result ? result : given(*pool, device);
+}
+
+HOOK(cuDeviceGetDefaultMemPool)(CUmemoryPool *pool, CUdevice device) {
+    CUresult result = REAL(cuDeviceGetDefaultMemPool)(pool, device);
+    return result ? result : given(*pool, device);
+}
+
+#define GIVEN(call)                                                                         \
+    CUdevice device;                                                                        \
+    CUresult result = location ? place_of_memory(location, type, &device) : CUDA_SUCCESS;   \
+    if (!result) result = call;                                                             \
+    return result ? result : given(*pool, device)
+
+HOOK(cuMemGetMemPool)(CUmemoryPool *pool, CUmemLocation *location, int type) {
+    GIVEN(REAL(cuMemGetMemPool)(pool, location, type));
+}
+
+HOOK(cuMemGetDefaultMemPool)(CUmemoryPool *pool, CUmemLocation *location, int type) {
+    GIVEN(REAL(cuMemGetDefaultMemPool)(pool, location, type));
+}
+
+// Its memory is charged to who exported it.
+HOOK(cuMemPoolImportFromShareableHandle)(CUmemoryPool *pool, void *handle, int type, unsigned long long flags) {
+    CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, handle, type, flags);
+    return result ? result : given(*pool, ON_HOST);
 }
 
 // Pointers of a pool that is no more stand for themselves.
@@ -349,34 +384,41 @@ HOOK(cuGraphInstantiateWithParams_ptsz)(CUgraphExec *graph, CUgraph of, void *pa
     return settled(REAL(cuGraphInstantiateWithParams_ptsz)(graph, of, parameters));
 }
 
+static CUresult node_would_take(const CUDA_MEM_ALLOC_NODE_PARAMS *node) {
+    CUdevice device;
+    if (node->properties.handle_types & ~CU_MEM_HANDLE_TYPES || node->properties.usage & ~CU_MEM_POOL_CREATE_USAGES)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = place_of_memory(&node->properties.location, node->properties.type, &device);
+    return result || device == ON_HOST ? result : graph_would_take(device, node->bytes);
+}
+
 HOOK(cuGraphAddMemAllocNode)
 (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
-    CUresult result =
-        parameters ? graph_would_take(parameters->properties.location.id, parameters->bytes) : CUDA_SUCCESS;
+    CUresult result = parameters ? node_would_take(parameters) : CUDA_SUCCESS;
     return result ? result : REAL(cuGraphAddMemAllocNode)(node, graph, after, count, parameters);
 }
 
-static CUresult node_would_take(const CUgraphNodeParams *parameters) {
+static CUresult any_node_would_take(const CUgraphNodeParams *parameters) {
     if (!parameters || parameters->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return CUDA_SUCCESS;
-    return graph_would_take(parameters->allocation.properties.location.id, parameters->allocation.bytes);
+    return node_would_take(&parameters->allocation);
 }
 
 HOOK(cuGraphAddNode)
 (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *parameters) {
-    CUresult result = node_would_take(parameters);
+    CUresult result = any_node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode)(node, graph, after, count, parameters);
 }
 
 HOOK(cuGraphAddNode_v2)
 (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
  CUgraphNodeParams *parameters) {
-    CUresult result = node_would_take(parameters);
+    CUresult result = any_node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode_v2)(node, graph, after, edges, count, parameters);
 }
 
 HOOK(cuGraphAddNode_v3)
 (CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
  CUgraphNodeParams *parameters) {
-    CUresult result = node_would_take(parameters);
+    CUresult result = any_node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode_v3)(node, graph, after, edges, count, parameters);
 }

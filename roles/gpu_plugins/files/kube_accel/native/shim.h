@@ -74,7 +74,11 @@ bool table_has(enum kind kind, uint64_t key, struct record *record);
 int table_hold(enum kind kind, uint64_t key, int more, struct record *last);
 void table_each(bool (*drop)(enum kind kind, uint64_t key, struct record *record, void *argument), void *argument);
 
-/* charge.c: one charge for one handle, reserved before the driver is asked, then recorded or given back. */
+/* charge.c */
+#define ON_HOST -1
+/* The device whose memory it is, or ON_HOST. What is not known is refused: it could be a GPU's and charged to nobody. */
+CUresult place_of_memory(const CUmemLocation *location, int type, CUdevice *device);
+/* One charge for one handle, reserved before the driver is asked, then recorded or given back. */
 struct charge {
     int index;
     uint64_t bytes;

@@ -11,9 +11,12 @@ static void let_go(CUmemGenericAllocationHandle handle) {
 HOOK(cuMemCreate)
 (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags) {
     struct charge charge = {.index = NO_SUCH_DEVICE};
-    CUresult result = CUDA_SUCCESS;
-    if (properties && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        result = charge_device(&charge, properties->location.id, bytes);
+    CUdevice device;
+    if (!properties) return REAL(cuMemCreate)(handle, bytes, properties, flags);
+    if (flags || properties->handle_types & ~CU_MEM_HANDLE_TYPES || properties->usage & ~CU_MEM_CREATE_USAGES)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = place_of_memory(&properties->location, properties->type, &device);
+    if (!result && device != ON_HOST) result = charge_device(&charge, device, bytes);
     if (result) return result;
     result = REAL(cuMemCreate)(handle, bytes, properties, flags);
     return charged(&charge, result, HANDLE, result ? 0 : *handle);
