@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import sim.cuda
+from kube_accel.enforce import elf
 from native.conftest import ROOT, Container, marked
 
 ASK = """
@@ -154,6 +155,36 @@ class TestDriver:
         subprocess.run(["gcc", "-shared", "-fPIC", "-o", old / "libcuda.so.1", source], check=True)
         code = "print(d('cuInit', 7), d('cuMemcpyBatchAsync'), take(1), d('cuMemGetInfo_v2', None, None))"
         assert container.words(code, KUBE_ACCEL_DRIVER=str(old)) == ["7", "801", "801", "801"]
+
+    @pytest.mark.parametrize("style", ["gnu", "sysv", "both"])
+    def test_lacks_a_function_that_no_program_finds_in_a_build_for_it(
+        self, container: Container, tmp_path: Path, style: str
+    ) -> None:
+        """A driver of CUDA 11 has no cuGetProcAddress_v2: by that a runtime sees that it is too old, and says so."""
+        old = tmp_path / "old"
+        old.mkdir()
+        shim = container.libraries.shim
+        for library, functions in {
+            "libcuda.so.1": ("cuInit", "cuGetProcAddress", "cuMemAlloc_v2"),
+            "libnvidia-ml.so.1": ("nvmlInit_v2", "nvmlDeviceGetComputeRunningProcesses_v2"),
+        }.items():
+            source = tmp_path / f"{library}.c"
+            source.write_text("".join(f"int {name}(int given) {{ return given; }}\n" for name in functions))
+            flags = ["-shared", "-fPIC", f"-Wl,--hash-style={style}"]
+            subprocess.run(["gcc", *flags, "-o", old / library, source], check=True)
+            lacked = elf.exports((shim / library).read_bytes()) - elf.exports((old / library).read_bytes())
+            fitted = elf.without((shim / library).read_bytes(), lacked)
+            assert elf.exports(fitted) == set(functions)
+            (container.public / library).unlink()
+            (container.public / library).write_bytes(fitted)
+        code = """
+cuda, nvml = CDLL("libcuda.so.1"), CDLL("libnvidia-ml.so.1")
+print(*(hasattr(cuda, name) for name in ("cuGetProcAddress_v2", "cuGetProcAddress", "cuMemCreate", "cuMemAlloc_v2")))
+print(*(hasattr(nvml, f"nvmlDeviceGetComputeRunningProcesses{version}") for version in ("", "_v2", "_v3")))
+print(cuda.cuInit(7), nvml.nvmlInit_v2(8))
+"""
+        wanted = ["False", "True", "False", "True", "False", "True", "False", "7", "8"]
+        assert container.words(code, KUBE_ACCEL_DRIVER=str(old)) == wanted
 
     def test_is_not_there(self, container: Container, tmp_path: Path) -> None:
         out, err = container.both(

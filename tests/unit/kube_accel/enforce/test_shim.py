@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import struct
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from kube_accel.enforce import elf
 from kube_accel.enforce.shim import FILES, Builds, ShimError
 from unit.kube_accel.enforce.test_heldopen import leasable, leased
 
@@ -116,3 +120,58 @@ def test_builds_go_when_no_container_uses_them(source: Path) -> None:
     made.prune({new}, now + 1e7)
     assert not made.path(old).exists()
     assert made.path(new).is_dir()
+
+
+def small(path: Path, *functions: str) -> Path:
+    """A library with these functions."""
+    code = path.with_suffix(".c")
+    code.write_text("".join(f"int {name}(void) {{ return 0; }}\n" for name in functions))
+    subprocess.run(["gcc", "-shared", "-fPIC", "-nostdlib", "-o", path, code], check=True)
+    return path
+
+
+class TestFitting:
+    @pytest.fixture
+    def machine(self) -> str:
+        return os.uname().machine
+
+    def test_a_build_lacks_what_the_driver_lacks(self, source: Path, tmp_path: Path, machine: str) -> None:
+        for name in FILES:
+            small(source / name, "cuInit", "cuGetProcAddress", "cuGetProcAddress_v2")
+        driver = small(tmp_path / "libcuda.so.470", "cuInit", "cuGetProcAddress", "cuOther")
+        made = builds(source, machine)
+        plain = made.install()
+        digest = made.install({"libcuda.so.1": driver})
+        assert digest != plain
+        assert elf.exports((made.path(digest) / "libcuda.so.1").read_bytes()) == {"cuInit", "cuGetProcAddress"}
+        assert len(elf.exports((made.path(digest) / "libnvidia-ml.so.1").read_bytes())) == 3
+        assert made.install({"libcuda.so.1": driver}) == digest
+
+    def test_a_newer_driver_gets_a_build_of_its_own(self, source: Path, tmp_path: Path, machine: str) -> None:
+        for name in FILES:
+            small(source / name, "cuInit", "cuGetProcAddress_v2")
+        driver, made = small(tmp_path / "libcuda.so.1", "cuInit"), builds(source, machine)
+        old = made.install({"libcuda.so.1": driver})
+        small(driver, "cuInit", "cuGetProcAddress_v2")
+        new = made.install({"libcuda.so.1": driver})
+        assert old != new
+        assert elf.exports((made.path(old) / "libcuda.so.1").read_bytes()) == {"cuInit"}
+
+    @pytest.mark.parametrize("content", [b"", b"text", b"\x7fELF\x02\x01\x01" + b"\xff" * 200, None])
+    def test_a_driver_that_cannot_be_read_hides_nothing(
+        self, source: Path, tmp_path: Path, machine: str, content: bytes | None
+    ) -> None:
+        for name in FILES:
+            small(source / name, "cuInit")
+        driver, made = tmp_path / "libcuda.so.1", builds(source, machine)
+        if content is not None:
+            driver.write_bytes(content)
+        assert made.install({"libcuda.so.1": driver}) == made.install()
+
+
+def test_every_length_that_a_library_is_cut_to_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    whole = small(tmp_path / "whole.so", "cuInit", "cuMemAlloc_v2").read_bytes()
+    assert elf.exports(whole) == {"cuInit", "cuMemAlloc_v2"}
+    for length in range(0, len(whole), 97):
+        with suppress(ValueError):
+            elf.exports(whole[:length])

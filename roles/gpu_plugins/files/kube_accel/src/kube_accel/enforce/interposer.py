@@ -20,7 +20,17 @@ from kube_accel.model import Gpu, Inventory
 from kube_accel.sharing.cdi import DriverFiles
 from kube_accel.sharing.delivery import Delivery, Grant
 from kube_accel.sharing.fraction import Kind
-from kube_accel.sharing.interposition import CDI_FILES, Interposed, Sources, grant, interposed, missing, specification
+from kube_accel.sharing.interposition import (
+    CDI_FILES,
+    Interposed,
+    Sources,
+    below,
+    grant,
+    interposed,
+    missing,
+    shimmed,
+    specification,
+)
 from kube_accel.sharing.whole import CONTROL_NODES, whole
 
 _log = logging.getLogger(__name__)
@@ -69,13 +79,15 @@ class Interposer:
 
     def unfit(self, inventory: Inventory) -> str:
         """Why it cannot be used with this driver; empty when it can."""
-        try:
-            build = self._builds.install()
-        except ShimError as error:
-            return str(error)
         root = self._delivery.driver_root_here
         files = self._find_files(Path(root), inventory.driver_version)
-        if lacking := missing(files, inventory.driver_version):
+        lacking = missing(files, inventory.driver_version)
+        own = {} if lacking else shimmed(files, inventory.driver_version)
+        try:
+            build = self._builds.install({library: Path(below(root, path)) for library, path in own.items()})
+        except ShimError as error:
+            return str(error)
+        if lacking:
             return (
                 f"the driver's library {lacking} is not below {root}; mount the driver's root there, or say by "
                 "--container-driver-root where it is"

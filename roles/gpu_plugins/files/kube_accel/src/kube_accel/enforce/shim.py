@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds of the interposer: copied out of the daemon's image into directories that never change, one a content.
 
-A container keeps the build that it was admitted with, whatever the daemon is upgraded to meanwhile.
+A container keeps the build that it was admitted with, whatever the daemon is upgraded to meanwhile. A build offers what
+the node's driver offers, and nothing that it lacks: programs take a name that is there for a driver that has it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+import mmap
 import os
 import shutil
 import struct
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kube_accel.enforce import selinux
+from kube_accel.enforce import elf, selinux
 from kube_accel.enforce.heldopen import HeldOpen
 from kube_accel.files import open_regular
 
@@ -50,17 +52,20 @@ class Builds:
         self._held = HeldOpen()
         self._digest = ""
         self._stamps: tuple[tuple[int, ...], ...] | None = None
-        """Of the image's build and the host's, as they were when both were read last."""
+        """Of the image's build, the host's and the driver, as they were when all were read last."""
 
-    def install(self) -> str:
-        """Have the image's build on the host; its digest. Reads only what has changed. Raises ShimError."""
+    def install(self, driver: Mapping[str, Path] | None = None) -> str:
+        """Have the image's build on the host, fitted to the driver; its digest. Reads only what has changed.
+
+        ``driver`` has the driver's own library for each of ours. Raises ShimError.
+        """
         try:
-            return self._installed()
+            return self._installed(driver or {})
         finally:
             self._held.hold(path / name for path in self._root.glob("[!.]*") for name in FILES)
 
-    def _installed(self) -> str:
-        if self._stamps is not None and self._stamps == _stamps(self._source, self._root / self._digest):
+    def _installed(self, driver: Mapping[str, Path]) -> str:
+        if self._stamps is not None and self._stamps == self._stamped(self._digest, driver):
             return self._digest
         try:
             contents = {name: (self._source / name).read_bytes() for name in FILES}
@@ -71,13 +76,18 @@ class Builds:
         for name, data in contents.items():
             if wrong := _unfit(data, self._machine):
                 raise ShimError(f"{self._source / name} {wrong}; use the image for this node's architecture")
+        contents |= {name: _fitted(contents[name], path) for name, path in driver.items()}
         digest = hashlib.sha256(b"".join(hashlib.sha256(data).digest() for data in contents.values())).hexdigest()[:32]
         try:
             self._write(self._root / digest, contents)
         except OSError as error:
             raise ShimError(f"the interposer cannot be copied to {self._root}: {error}; free space there") from error
-        self._digest, self._stamps = digest, _stamps(self._source, self._root / digest)
+        self._digest, self._stamps = digest, self._stamped(digest, driver)
         return digest
+
+    def _stamped(self, digest: str, driver: Mapping[str, Path]) -> tuple[tuple[int, ...], ...] | None:
+        ours = (directory / name for directory in (self._source, self._root / digest) for name in FILES)
+        return _stamps(*ours, *driver.values())
 
     def path(self, digest: str) -> Path:
         """Where a build is."""
@@ -124,13 +134,26 @@ class Builds:
         _log.info("a build of the interposer is installed", extra={"path": str(target)})
 
 
-def _stamps(*directories: Path) -> tuple[tuple[int, ...], ...] | None:
-    """What tells that libraries have changed; None when one is not there."""
+def _stamps(*paths: Path) -> tuple[tuple[int, ...], ...] | None:
+    """What tells that files have changed; None when one is not there."""
     try:
-        found = [(directory / name).stat() for directory in directories for name in FILES]
+        found = [path.stat() for path in paths]
     except OSError:
         return None
     return tuple((status.st_dev, status.st_ino, status.st_size, status.st_ctime_ns) for status in found)
+
+
+def _fitted(data: bytes, driver: Path) -> bytes:
+    """A library of ours without the names that the driver's lacks; whole where the driver's cannot be read."""
+    try:
+        with driver.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+            return elf.without(data, elf.exports(data) - elf.exports(library))
+    except (OSError, ValueError) as error:
+        _log.warning(
+            "the driver's library cannot be read, so that programs find names in the interposer that it may lack",
+            extra={"path": str(driver), "error": str(error)},
+        )
+        return data
 
 
 def _same(path: Path, data: bytes) -> bool:

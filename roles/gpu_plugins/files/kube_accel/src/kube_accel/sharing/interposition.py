@@ -70,13 +70,22 @@ def missing(files: DriverFiles, version: str) -> str:
     return next((f"{stem}.so.{version}" for stem in SHIMMED if f"{stem}.so.{version}" not in names), "")
 
 
+def shimmed(files: DriverFiles, version: str) -> dict[str, str]:
+    """The driver's own libraries of those that are shimmed, by the name that ours have.
+
+    The driver's files are complete: ``missing`` found nothing.
+    """
+    primary = _primary(files, version)
+    return {f"{stem}.so.1": f"{primary}/{stem}.so.{version}" for stem in SHIMMED}
+
+
 def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable[str]) -> Interposed:
     """The mounts for a container whose two files are at these paths on the host.
 
     The driver's files are complete: ``missing`` found nothing.
     """
     read_only = {POLICY: policy}
-    primary = _primary(sources)
+    primary = _primary(sources.files, sources.version)
     debian = f"/usr/lib/{sources.machine}-linux-gnu"
     directories = tuple(dict.fromkeys((primary, debian, "/usr/lib64")))
     names = dict(_names(sources, primary))
@@ -86,11 +95,11 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
     for path in sources.files.files:
         # Libraries of other directories are of another word size.
         if ".so." not in path:
-            read_only[in_container(path)] = _below(sources.driver_root, path)
-    for stem in SHIMMED:
-        read_only[f"{DRIVER}/{stem}.so.1"] = _below(sources.driver_root, f"{primary}/{stem}.so.{sources.version}")
+            read_only[in_container(path)] = below(sources.driver_root, path)
+    for library, path in shimmed(sources.files, sources.version).items():
+        read_only[f"{DRIVER}/{library}"] = below(sources.driver_root, path)
     # A socket is connected to on a read-only mount too.
-    read_only |= {path: _below(sources.driver_root, path) for path in sources.files.sockets}
+    read_only |= {path: below(sources.driver_root, path) for path in sources.files.sockets}
     hook = (sources.hook, *directories, "--", *_cached(names, sources.version))
     return Interposed(read_only, {STATE: state}, tuple(device_nodes), {TRITON: debian}, hook)
 
@@ -105,22 +114,23 @@ def _names(sources: Sources, primary: str) -> Iterator[tuple[str, str]]:
     """Every name of a library in a directory of the container, with the file on the host that is to be there."""
     for path in sources.files.files:
         if posixpath.dirname(path) == primary and ".so." in path:
-            yield posixpath.basename(path), _below(sources.driver_root, path)
+            yield posixpath.basename(path), below(sources.driver_root, path)
     for link, target in sources.files.links.items():
         if posixpath.dirname(link) == primary:
-            yield posixpath.basename(link), _below(sources.driver_root, target)
+            yield posixpath.basename(link), below(sources.driver_root, target)
     for stem in SHIMMED:
         for ending in ("", ".1", f".{sources.version}"):
             yield f"{stem}.so{ending}", f"{sources.shim}/{stem}.so.1"
 
 
-def _primary(sources: Sources) -> str:
+def _primary(files: DriverFiles, version: str) -> str:
     """The directory of the driver's libraries on the host; the first of several, as the loader has it."""
-    wanted = f"libcuda.so.{sources.version}"
-    return next(posixpath.dirname(path) for path in sources.files.files if posixpath.basename(path) == wanted)
+    wanted = f"libcuda.so.{version}"
+    return next(posixpath.dirname(path) for path in files.files if posixpath.basename(path) == wanted)
 
 
-def _below(root: str, path: str) -> str:
+def below(root: str, path: str) -> str:
+    """A path of the driver's as it is where the driver's root is ``root``."""
     return path if root == "/" else root.rstrip("/") + path
 
 
