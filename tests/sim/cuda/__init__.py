@@ -12,7 +12,6 @@ from sim import library
 HERE = Path(__file__).parent
 NAMES = HERE.parents[2] / "roles/gpu_plugins/files/kube_accel/native/names/cuda.txt"
 LIBRARY = "libcuda.so.1"
-NOT_SUPPORTED = 801
 _COMMAND = (
     *("gcc", "-std=gnu11", "-O2", "-g", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"),
     *("-Wall", "-Wextra", f"-Wl,-soname,{LIBRARY}", "-Wl,-Bsymbolic", f"-I{HERE}"),
@@ -61,7 +60,7 @@ def _exports_source() -> str:
     return "\n".join(
         [
             '#include "resolve.h"',
-            *(f"{public} int {name}(void) {{ return {NOT_SUPPORTED}; }}" for name in functions),
+            *(f'{public} int {name}(void) {{ return unsupported("{name}"); }}' for name in functions),
             *(f"{public} long {name};" for name in variables),
             "const struct export exports[] = {",
             *(f'    {{"{name}", (void *){name}, {version}}},' for name, version in rows),

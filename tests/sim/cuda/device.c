@@ -147,9 +147,27 @@ API CUresult cuInit(unsigned flags) {
     return result;
 }
 
+// Programs ask before cuInit, and where there is no GPU.
+static int version_of_topology(void) {
+    const char *path = getenv("GPUSIM_FILE");
+    FILE *file = path != NULL ? fopen(path, "re") : NULL;
+    if (file == NULL)
+        return 0;
+    char *line = NULL;
+    size_t size = 0;
+    int version = 0;
+    while (version == 0 && getline(&line, &size, file) >= 0)
+        if (strncmp(line, "system ", 7) == 0)
+            version = (int)number_after(line, " cuda=");
+    free(line);
+    fclose(file);
+    return version;
+}
+
 API CUresult cuDriverGetVersion(int *version) {
     NEED(version);
-    *version = driver_version > 0 ? driver_version : 13000;
+    const int told = driver_version > 0 ? driver_version : version_of_topology();
+    *version = told > 0 ? told : 13000;
     return SUCCESS;
 }
 
@@ -235,18 +253,7 @@ API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice ordinal) {
 API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice ordinal) {
     ENTER_DEVICE(ordinal);
     NEED(value);
-    switch (attribute) {
-    case 16: *value = 132; return SUCCESS;  // MULTIPROCESSOR_COUNT
-    case 75: *value = device->major; return SUCCESS;  // COMPUTE_CAPABILITY_MAJOR
-    case 76: *value = device->minor; return SUCCESS;  // COMPUTE_CAPABILITY_MINOR
-    case 41:  // UNIFIED_ADDRESSING
-    case 83:  // MANAGED_MEMORY
-    case 95:  // COOPERATIVE_LAUNCH
-    case 102:  // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-    case 103:  // HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-    case 115: *value = 1; return SUCCESS;  // MEMORY_POOLS_SUPPORTED
-    default: return NOT_SUPPORTED;
-    }
+    return attribute_of(device, attribute, value);
 }
 
 // ---------------------------------------------------------------- memory and time on the card

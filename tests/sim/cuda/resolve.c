@@ -61,3 +61,9 @@ API CUresult cuGetProcAddress(const char *name, void **function, int version, ui
     TRY(cuGetProcAddress_v2(name, function, version, flags, NULL));
     return *function != NULL ? SUCCESS : NOT_FOUND;
 }
+
+int unsupported(const char *name) {
+    if (getenv("GPUSIM_TELL") != NULL)
+        fprintf(stderr, "simcuda: %s is not simulated\n", name);
+    return NOT_SUPPORTED;
+}

@@ -11,4 +11,8 @@ struct export {
 extern const struct export exports[] __attribute__((visibility("hidden")));
 extern const int export_count __attribute__((visibility("hidden")));
 
+// What a function answers that no source here defines: CUDA_ERROR_NOT_SUPPORTED. With GPUSIM_TELL set it names itself on
+// standard error, for whoever wants to run one more program here.
+int unsupported(const char *name);
+
 #endif

@@ -34,6 +34,7 @@ typedef enum {
     ILLEGAL_ADDRESS = 700,
     PRIMARY_CONTEXT_ACTIVE = 708,
     CONTEXT_IS_DESTROYED = 709,
+    HOST_MEMORY_ALREADY_REGISTERED = 712,
     NOT_SUPPORTED = 801,
     STREAM_CAPTURE_UNSUPPORTED = 900,
     STREAM_CAPTURE_INVALIDATED = 901,
@@ -108,6 +109,7 @@ CUresult ready(void);
 struct device *device_of(CUdevice ordinal);
 struct device *device_at(const CUmemLocation *location);  // NULL: none
 CUdevice ordinal_of(const struct device *device);
+CUresult attribute_of(const struct device *device, int attribute, int *value);
 CUresult current_context(CUcontext *context);
 bool context_lives(CUcontext context);
 CUstream find_stream(CUcontext context, CUstream handle, bool per_thread);

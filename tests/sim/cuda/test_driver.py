@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,38 @@ def test_a_child_of_a_process_that_used_the_driver_cannot(node: Node) -> None:
         "import os\nd.open()\npid = os.fork()\nif pid == 0: os._exit(d('cuInit', 0))\nprint(os.waitpid(pid, 0)[1] >> 8)"
     )
     assert node.run(code) == ["3"]
+
+
+def test_the_version_is_the_nodes_before_cuinit_too(node: Node) -> None:
+    node.topology = replace(node.topology, system=replace(node.topology.system, cuda=12040))
+    node.save()
+    ask = "print(d.value(c_int, 'cuDriverGetVersion'))"
+    assert node.run(f"{ask}\nd.open()\n{ask}") == ["12040", "12040"]
+
+
+def test_attributes_are_a_gpus(node: Node) -> None:
+    code = """
+d.ok('cuInit', 0)
+told = lambda number, device: d('cuDeviceGetAttribute', byref(value), number, device) or value.value
+value = c_int()
+print(*[told(number, 2) for number in (33, 34, 50, 75, 10, 16, 120)], *[d('cuDeviceGetAttribute', byref(value), n, 0)
+    for n in (0, 1, 161, 162)])
+"""
+    domain, bus, slot = (int(part, 16) for part in node.topology.gpus[2].pci.split(".")[0].split(":"))
+    assert node.run(code) == [*map(str, (bus, slot, domain)), "9", "32", "132", "1", "1", "0", "0", "1"]
+
+
+def test_memory_of_the_host_takes_nothing_of_the_card(node: Node) -> None:
+    code = """
+d.open()
+free, place, flags = d.mem_info()[0], c_void_p(), c_uint()
+d.ok('cuMemHostAlloc', byref(place), c_size_t(GIB), 2)
+print(d.mem_info()[0] == free, d('cuMemHostGetFlags', byref(flags), place), flags.value)
+print(d('cuMemHostUnregister', place), d('cuMemFreeHost', place), d('cuMemFreeHost', place))
+mine = create_string_buffer(4096)
+print(*[d('cuMemHostRegister_v2', mine, c_size_t(4096), 0) for _ in range(2)], d('cuMemHostUnregister', mine))
+"""
+    assert node.run(code) == ["True", "0", "2", "1", "0", "1", "0", "712", "0"]
 
 
 def test_visible_devices(node: Node) -> None:

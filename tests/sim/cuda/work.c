@@ -137,6 +137,15 @@ API CUresult cuStreamCreate(CUstream *out, unsigned flags) {
     return create_stream(out, flags, 0);
 }
 
+API CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    ENTER_CONTEXT;
+    if (least != NULL)
+        *least = 0;
+    if (greatest != NULL)
+        *greatest = -5;
+    return SUCCESS;
+}
+
 API CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int priority) {
     return create_stream(out, flags, priority);
 }
