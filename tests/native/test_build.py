@@ -94,6 +94,12 @@ def test_every_export_of_the_simulated_driver_is_there(libraries: Libraries) -> 
     assert {request.export for request in sim.cuda.requests()} <= set(functions)
 
 
+def test_names_are_in_the_order_in_which_they_are_looked_for() -> None:
+    rows = [line.split() for line in (NATIVE / "names/cuda.txt").read_text().splitlines() if line[0] != "#"]
+    functions = [row[0] for row in rows if row[1:2] != ["data"]]
+    assert functions == sorted(functions)
+
+
 def test_a_wrapper_of_no_known_export_does_not_build(tmp_path: Path) -> None:
     copy = Path(shutil.copytree(NATIVE, tmp_path / "native"))
     with (copy / "arrays.c").open("a") as source:

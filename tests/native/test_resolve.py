@@ -44,6 +44,44 @@ print(len(sim.cuda.requests()))
 
 
 @pytest.mark.attack
+def test_an_address_that_is_no_export_is_swapped_by_its_name(container: Container, hooks: set[str]) -> None:
+    code = """
+kept = 0
+for request in sim.cuda.requests():
+    code, found, _ = ask("cuGetProcAddress_v2", request.name, request.version, request.flags)
+    if request.export in hooks and found != address(shim, request.export):
+        print(request.name, request.version, request.flags, request.export)
+    kept += request.export not in hooks and found not in (address(shim, request.export), address(real, request.export))
+print(kept)
+"""
+    wrapped = hooks | marked()
+    kept = sum(request.export not in wrapped for request in sim.cuda.requests())
+    assert container.words(ASK + code, HOOKS=" ".join(wrapped), GPUSIM_THUNKS="1") == [str(kept)]
+
+
+def test_a_newer_version_than_is_known_is_told_of_and_not_taken_for_an_older(
+    container: Container, tmp_path: Path
+) -> None:
+    """Its parameters may be others."""
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    source = tmp_path / "newer.c"
+    source.write_text(
+        "int cuMemAlloc_v2(void) { return 2; } int cuMemAlloc_v9(void) { return 9; }"
+        "int cuGetProcAddress_v2(const char *name, void **function) { *function = cuMemAlloc_v9; return 0; }"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", newer / "libcuda.so.1", source], check=True)
+    code = """
+found = c_void_p()
+d.ok("cuGetProcAddress_v2", b"cuMemAlloc", byref(found), 14000, c_uint64(0), None)
+print(CFUNCTYPE(c_int)(found.value)())
+"""
+    out, err = container.both(code, KUBE_ACCEL_DRIVER=str(newer))
+    assert out.split() == ["9"]
+    assert err.startswith("kube-accel: cuMemAlloc_v9 is newer than this interposer, which does not limit it")
+
+
+@pytest.mark.attack
 def test_a_pointer_the_driver_gives_is_limited(container: Container) -> None:
     code = """
 d.open()

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuGetProcAddress: which export answers a name, at a version, for a kind of default stream.
+// cuGetProcAddress: which export answers a name, at a version, for a kind of default stream. With GPUSIM_THUNKS it
+// answers with addresses that are none of its exports.
 
 #include "simcuda.h"
 
@@ -40,7 +41,7 @@ static int find(const char *name, void **function, int version, uint64_t flags) 
             snprintf(text, sizeof text, "%s%s%s", name, versions[v], streams[s]);
             const struct export *export = find_export(text, version);
             if (export != NULL) {
-                *function = export->function;
+                *function = getenv("GPUSIM_THUNKS") != NULL ? export->thunk : export->function;
                 return FOUND;
             }
         }

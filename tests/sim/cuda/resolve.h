@@ -5,7 +5,7 @@
 // All exports, by name; `version` is what versions.txt says.
 struct export {
     const char *name;
-    void *function;
+    void *function, *thunk;
     int version;
 };
 extern const struct export exports[] __attribute__((visibility("hidden")));

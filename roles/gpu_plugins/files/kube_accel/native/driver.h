@@ -35,6 +35,7 @@ enum {
 };
 
 #define CU_STREAM_PER_THREAD ((CUstream)2)
+#define CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 2
 
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum {

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write what the shim has for every export of a driver library: generate.py NAMES ARCH OUT SOURCE...
 
-slots.h numbers the functions, names.inc has their names; stubs.S has a slot for each function, which finds the driver's
-function when first called, and exports those that the sources do not wrap, as a jump through their slot. Functions
-marked `tells` call meter_told() first, if anything is being measured. `wrappers` has the address of each function that
-does more than to jump.
+slots.h numbers the functions, names.inc and since.inc have their names and versions; stubs.S has a slot for each
+function, which finds the driver's function when first called, and exports those that the sources do not wrap, as a jump
+through their slot. Functions marked `tells` call meter_told() first, if anything is being measured. `wrappers` has the
+address of each function that does more than to jump.
 """
 
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 JUMP = {
@@ -79,17 +80,24 @@ TOLD = {
 }
 
 
-def exports(path: Path) -> tuple[dict[str, bool], dict[str, int]]:
-    """Functions (name: whether it tells) and variables (name: bytes) of a names file."""
+@dataclass(frozen=True)
+class Function:
+    """``since``: the CUDA version from which on the name without suffix means this one."""
+
+    tells: bool
+    since: int
+
+
+def exports(path: Path) -> tuple[dict[str, Function], dict[str, int]]:
+    """Functions and variables (name: bytes) of a names file."""
     functions, variables = {}, {}
     for line in path.read_text().splitlines():
         match line.split("#")[0].split():
-            case [name]:
-                functions[name] = False
-            case [name, "tells"]:
-                functions[name] = True
             case [name, "data", size]:
                 variables[name] = int(size)
+            case [name, *marks]:
+                since = next((int(mark) for mark in marks if mark.isdigit()), 0)
+                functions[name] = Function("tells" in marks, since)
     return functions, variables
 
 
@@ -98,21 +106,21 @@ def wrapped(sources: list[Path]) -> list[str]:
     return [name for source in sources for name in re.findall(r"^HOOK\((\w+)\)", source.read_text(), re.MULTILINE)]
 
 
-def stubs(arch: str, functions: dict[str, bool], variables: dict[str, int], hooks: list[str]) -> str:
+def stubs(arch: str, functions: dict[str, Function], variables: dict[str, int], hooks: list[str]) -> str:
     """The assembly: the shared resolver, a lazy entry and a slot for each function, exported jumps, variables."""
     text = ['\t.section .note.GNU-stack, "", %progbits', "\t.text"]
     text += [KEEP[arch].replace("{name}", "lazy").replace("{call}", RESOLVE[arch])]
-    if any(functions.values()):
+    if any(function.tells for function in functions.values()):
         text += [KEEP[arch].replace("{name}", "told").replace("{call}", TOLD[arch])]
-    for index, (name, tells) in enumerate(functions.items()):
+    for index, (name, function) in enumerate(functions.items()):
         text += [f"lazy_{index}:\n\t{NUMBERED[arch].format(index=index, target='lazy')}"]
         if name not in hooks:
             jump = JUMP[arch].format(offset=8 * index)
-            if tells:
+            if function.tells:
                 text += [f"tell_{index}:\n\t{NUMBERED[arch].format(index=index, target='told')}"]
                 jump = f"{TELL[arch].format(index=index)}\n\t{jump}"
             text += [f"\t.globl {name}\n\t.type {name}, %function\n{name}:\n\t{jump}\n\t.size {name}, .-{name}"]
-    more = [name if tells or name in hooks else "0" for name, tells in functions.items()]
+    more = [name if function.tells or name in hooks else "0" for name, function in functions.items()]
     text += ['\t.section .data.rel.ro, "aw"\n\t.balign 8\n\t.globl wrappers\n\t.hidden wrappers\nwrappers:']
     text += [f"\t.quad {name}" for name in more]
     text += ["\t.data\n\t.balign 8\n\t.globl slots\n\t.hidden slots\n\t.type slots, %object\nslots:"]
@@ -136,6 +144,7 @@ def main(names: str, arch: str, out: str, *sources: str) -> None:
     slots = [f"    SLOT_{name}," for name in functions]
     Path(out, "slots.h").write_text("\n".join(["enum {", *slots, "    SLOT_COUNT", "};"]) + "\n")
     Path(out, "names.inc").write_text("".join(f'    "{name}",\n' for name in functions))
+    Path(out, "since.inc").write_text("".join(f"    {function.since},\n" for function in functions.values()))
     Path(out, "stubs.S").write_text(stubs(arch, functions, variables, hooks))
 
 

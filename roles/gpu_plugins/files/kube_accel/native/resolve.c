@@ -12,9 +12,10 @@
 #else
 #define OLDEST "GLIBC_2.17"
 #endif
-__asm__(".symver dlopen, dlopen@" OLDEST "\n.symver dlsym, dlsym@" OLDEST "\n.symver dlerror, dlerror@" OLDEST);
+__asm__(".symver dlopen, dlopen@" OLDEST "\n.symver dlsym, dlsym@" OLDEST "\n.symver dlerror, dlerror@" OLDEST
+        "\n.symver dladdr, dladdr@" OLDEST);
 
-static const char *const names[] = {
+const char *const names[] = {
 #include "names.inc"
 };
 
@@ -55,6 +56,11 @@ __attribute__((visibility("hidden"))) void *resolve(unsigned slot) {
 void *real_at(int slot) {
     void *function = resolve((unsigned)slot);
     return function == (void *)no_driver || function == (void *)not_in_driver ? NULL : function;
+}
+
+const char *export_at(const void *address) {
+    Dl_info info;
+    return dladdr(address, &info) && info.dli_saddr == address ? info.dli_sname : NULL;
 }
 
 void *real_symbol(const char *name) {

@@ -19,7 +19,9 @@ extern void *slots[];
 extern void *const wrappers[]; // by slot, what is exported in the function's place; NULL: a jump
 #define REAL(name) ((__typeof__(&name))__atomic_load_n(&slots[SLOT_##name], __ATOMIC_RELAXED))
 #define HAS(name)  (real_at(SLOT_##name) != NULL)
-void *real_at(int slot); /* NULL: this driver lacks it */
+extern const char *const names[]; // by slot
+void *real_at(int slot);                     /* NULL: this driver lacks it */
+const char *export_at(const void *address); /* the name of the export that is there; NULL: none is */
 /* Of libc or the driver, by the newest version: so is called what libc has only by versions after GLIBC_2.2.5. */
 void *real_symbol(const char *name);
 
