@@ -142,6 +142,48 @@ def test_by_cdi_kubelet_is_told_a_name_and_the_runtime_the_rest(make: Make) -> N
     assert {"path": "/dev/nvidia2"} in edits["deviceNodes"]
 
 
+def test_a_share_has_what_is_limited_unless_more_is_asked_for(make: Make) -> None:
+    node = make(start=False)
+    for stem in ("libnvidia-encode", "libnvidia-eglcore", "libnvidia-opencl"):
+        (node.root / f"usr/lib/{stem}.so.{node.topology.system.driver}").touch()
+    icd = "/usr/share/vulkan/icd.d/nvidia_icd.json"
+    (node.root / icd[1:]).parent.mkdir(parents=True)
+    (node.root / icd[1:]).touch()
+    drm = node.root / "sys/bus/pci/devices" / node.topology.gpus[2].pci / "drm/renderD130"
+    drm.parent.mkdir()
+    drm.touch()
+    (node.root / "dev/dri").mkdir()
+    for name in ("dri/renderD130", "nvidia-modeset"):
+        (node.root / "dev" / name).touch()
+
+    def extras(cores: int) -> set[str]:
+        pod = node.pod(f"p{cores}", {"main": (cores, 16)}, assigned={"main": (2,)})
+        got = node.kubelet.admit(pod)["main"]
+        node.kubelet.run(pod)
+        devices = {spec.container_path for spec in got.devices if not spec.container_path.startswith("/dev/nvidia2")}
+        names = {Path(path).name.partition(".so.")[0] for path in sources(got)}
+        return names & {"libnvidia-encode", "libnvidia-eglcore", "libnvidia-opencl", "nvidia_icd.json"} | {
+            path for path in devices if "dri" in path or "modeset" in path
+        }
+
+    node.start()
+    node.seen()
+    assert extras(30) == set()
+    assert [line for line in node.validate() if "capabilities" in line] == []
+    assert node.process is not None
+    node.process.terminate()
+    node.process.wait(20)
+    node.extra = ["--share-capabilities=graphics,video"]
+    node.start()
+    node.seen()
+    assert extras(31) == {
+        *("libnvidia-encode", "libnvidia-eglcore", "nvidia_icd.json"),
+        *("/dev/dri/renderD130", "/dev/nvidia-modeset"),
+    }
+    (warning,) = [line for line in node.validate() if "capabilities" in line]
+    assert warning.startswith("warn  capabilities: shares have Vulkan, OpenGL and OptiX, NVENC and NVDEC: their memory")
+
+
 def test_what_a_container_is_refused_is_counted_by_reason_and_told_to_its_pod(make: Make) -> None:
     node = make()
     pod = node.pod("p", {"main": (30, 16)}, assigned={"main": (2,)})

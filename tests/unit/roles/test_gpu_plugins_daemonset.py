@@ -121,6 +121,12 @@ def test_shares_by_mounts_may_have_hooks_by_cdi(container: Any) -> None:
     assert "cdi" in {volume["name"] for volume in volumes}
 
 
+def test_shares_have_the_capabilities_that_are_named(container: Any) -> None:
+    for given, flag in (({}, "compute,utility"), ({"gpu_plugins_share_capabilities": ["video"]}, "video")):
+        assert f"--share-capabilities={flag}" in container(mode="mps", **given)[0]["command"]
+    assert not [flag for flag in container(mode="pgpu")[0]["command"] if flag.startswith("--share-capabilities")]
+
+
 def test_metrics_are_collected_as_often_as_asked_for_or_not_at_all(container: Any) -> None:
     for variables, word in (
         ({}, "--metrics-interval=10"),

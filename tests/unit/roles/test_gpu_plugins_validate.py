@@ -256,6 +256,7 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
         "node": "The node is ready.",
         "mode": "pgpu",
         "accounts": "Whole GPUs need none.",
+        "capabilities": "Whole GPUs have all of the driver.",
         "offer": "2 nvidia.com/gpu",
         "rollout": "None was left unfinished.",
         "quota": "None is used up.",
@@ -267,7 +268,48 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
     wrong = [{"verdict": "unstable", "what": "health", "found": "x", "remedy": ""}]
     elsewhere = found | {"ansible_play_hosts": ["node-0", "node-1"]}
     rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=wrong, **elsewhere)
-    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer", "accounts"]
+    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer", "accounts", "capabilities"]
+
+
+@pytest.mark.parametrize(
+    ("given", "enforcement", "says"),
+    [
+        (
+            ["compute", "utility"],
+            "interposer",
+            "Shares have CUDA and NVML, which are limited. They do not have OpenCL,",
+        ),
+        (
+            ["compute", "utility"],
+            "mps",
+            "NVIDIA's runtime brings what NVIDIA_DRIVER_CAPABILITIES of a container names.",
+        ),
+        (
+            ["video", "compute", "graphics"],
+            "interposer",
+            "Shares have video, graphics of the driver. Their memory and GPU",
+        ),
+        (["all"], "interposer", "Shares have all of the driver."),
+    ],
+)
+def test_what_a_share_does_not_limit_is_told(evaluate: Evaluate, given: list[str], enforcement: str, says: str) -> None:
+    labels = {"nvidia-device-enable": "vgpu", "kube-accel.io/enforcement": enforcement}
+    variables = {
+        "__gpu_plugins_picked": {"resources": [changed(metadata={"labels": labels})]},
+        "__gpu_plugins_accounts": {"action": "none", "waits": False, "says": ""},
+        "gpu_mode": "vgpu",
+        "gpu_plugins_share_capabilities": given,
+        "gpu_plugins_findings": [],
+        "ansible_play_hosts": ["another"],
+        "inventory_hostname": "node-1",
+    }
+    facts = {"accel_nvml": GPUS | {"gpus": [GPU | {"memory_bytes": 80 << 30}]}}
+    wrong = evaluate("gpu_plugins", "__gpu_plugins_validations", facts, **variables)
+    passed = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, **variables)
+    rows = {row["what"]: (row["verdict"], row["found"]) for row in (*passed, *(row for row in wrong if row["found"]))}
+    verdict, found = rows["capabilities"]
+    assert found.startswith(says)
+    assert verdict == ("ok" if given == ["compute", "utility"] else "unstable")
 
 
 PLUGIN = {"spec": {"template": {"spec": {"containers": [{"image": "registry.example/kube-accel:1"}]}}}}

@@ -41,7 +41,7 @@ class Node:
         self.file = root / "cdi/kube-accel.io-gpu.json"
         self.proc = root / "proc"
         self.proc.mkdir()
-        self.writer = CdiWriter(CdiOptions(root / "cdi"), self.dev, self.proc)
+        self.writer = CdiWriter(CdiOptions(root / "cdi"), self.dev, self.proc, root / "sys")
 
     def update(self, gpus: int = 2, version: str = VERSION, strategy: Strategy = Strategy.CDI_CRI) -> None:
         self.write(self.parts(gpus), version, strategy)
@@ -64,6 +64,26 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
+
+
+def test_a_whole_gpu_has_its_graphics_nodes_and_a_mig_device_has_not(node: Node) -> None:
+    gpus = inventory(2).gpus
+    for number, gpu in enumerate(gpus):
+        drm = node.root / "sys/bus/pci/devices" / gpu.pci_address / "drm"
+        drm.mkdir(parents=True)
+        for name in (f"card{number}", f"renderD{128 + number}", "version"):
+            (drm / name).touch()
+    (node.dev / "dri").mkdir()
+    for name in ("card0", "renderD128", "card1"):
+        (node.dev / "dri" / name).touch()
+    (node.proc / "devices").write_text("Character devices:\n235 nvidia-caps\n")
+    slice_ = replace(whole(gpus[0]), id="MIG-1", uuid="MIG-1", device_nodes=("nvidia1", "nvidia-caps/nvidia-cap12"))
+    node.write([*map(whole, gpus), slice_])
+    found = {
+        device["name"]: [each["path"] for each in device["containerEdits"]["deviceNodes"] if "dri" in each["path"]]
+        for device in node.document()["devices"]
+    }
+    assert found == {uuid(0): ["/dev/dri/card0", "/dev/dri/renderD128"], uuid(1): ["/dev/dri/card1"], "MIG-1": []}
 
 
 def test_a_mig_device_has_its_capabilities_also_where_the_host_has_no_nodes_of_them(node: Node) -> None:

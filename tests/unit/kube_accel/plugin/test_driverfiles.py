@@ -51,6 +51,42 @@ def test_libraries_links_and_programs_are_found(tmp_path: Path) -> None:
     }
 
 
+def test_what_tells_graphics_and_opencl_of_their_libraries_is_found(tmp_path: Path) -> None:
+    install(tmp_path)
+    libraries = tmp_path / WHERE
+    for name in (f"libnvidia-allocator.so.{VERSION}", f"libnvidia-eglcore.so.{VERSION}", "libnvidia-egl-gbm.so.1.1.2"):
+        (libraries / name).touch()
+    (libraries / "libnvidia-egl-gbm.so.1").symlink_to("libnvidia-egl-gbm.so.1.1.2")
+    (libraries / "gbm").mkdir()
+    (libraries / "gbm/nvidia-drm_gbm.so").symlink_to(f"../libnvidia-allocator.so.{VERSION}")
+    here = ["etc/OpenCL/vendors/nvidia.icd", "usr/share/nvidia/nvoptix.bin"]
+    here += [f"usr/share/{name}" for name in ("glvnd/egl_vendor.d/10_nvidia.json", "vulkan/icd.d/nvidia_icd.json")]
+    others = ["usr/share/vulkan/icd.d/lvp_icd.json", "usr/share/glvnd/egl_vendor.d/50_mesa.json"]
+    for name in (*here, *others, "usr/lib/nvidia/current/nvidia_layers.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    # As Debian has it, by way of alternatives; and one that leads nowhere, which would keep containers from starting.
+    layers = tmp_path / "etc/vulkan/implicit_layer.d"
+    layers.mkdir(parents=True)
+    (layers / "nvidia_layers.json").symlink_to("/etc/alternatives/nvidia--layers")
+    (tmp_path / "etc/alternatives").mkdir()
+    (tmp_path / "etc/alternatives/nvidia--layers").symlink_to("/usr/lib/nvidia/current/nvidia_layers.json")
+    (layers / "nvidia_gone.json").symlink_to("/etc/alternatives/nvidia--gone")
+    (layers / "nvidia_loop.json").symlink_to("nvidia_loop.json")
+    found = DriverFinder().find(tmp_path, VERSION)
+    assert found.data == {
+        **{f"/{name}": f"/{name}" for name in here},
+        "/etc/vulkan/implicit_layer.d/nvidia_layers.json": "/usr/lib/nvidia/current/nvidia_layers.json",
+        f"/{WHERE}/gbm/nvidia-drm_gbm.so": f"/{WHERE}/libnvidia-allocator.so.{VERSION}",
+    }
+    assert f"/{WHERE}/libnvidia-egl-gbm.so.1.1.2" in found.files
+    assert found.links[f"/{WHERE}/libnvidia-egl-gbm.so.1"] == f"/{WHERE}/libnvidia-egl-gbm.so.1.1.2"
+    document = specification([whole(inventory(1).gpus[0])], found, "/driver", lambda name: True)
+    assert document is not None
+    mounted = {mount["containerPath"]: mount["hostPath"] for mount in document["containerEdits"]["mounts"]}
+    assert mounted.items() >= {path: f"/driver{source}" for path, source in found.data.items()}.items()
+
+
 @pytest.mark.attack
 def test_nobody_leases_what_was_found(tmp_path: Path) -> None:
     install(tmp_path)

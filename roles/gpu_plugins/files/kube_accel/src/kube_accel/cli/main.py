@@ -13,6 +13,8 @@ from pathlib import Path
 from kube_accel.cli.inspect import add_arguments as add_inspect_arguments
 from kube_accel.model import Enforcement, Mode, OnAbuse
 from kube_accel.sharing import mig
+from kube_accel.sharing.capabilities import INTERFACES, LIMITED, Capability
+from kube_accel.sharing.capabilities import parse as parse_capabilities
 from kube_accel.sharing.delivery import Strategy
 
 
@@ -178,6 +180,14 @@ def _add_enforcement(group: argparse._ArgumentGroup) -> None:
         help="a build of the interposer, both libraries and the hook (default: /usr/lib/kube-accel/native)",
     )
     group.add_argument(
+        "--share-capabilities",
+        type=_capabilities,
+        default=LIMITED,
+        metavar="NAME,...",
+        help="what shares get of the driver, as NVIDIA_DRIVER_CAPABILITIES names it; only compute and utility, which "
+        f"they always have, are limited. Others: all, {', '.join(INTERFACES)}",
+    )
+    group.add_argument(
         "--hooks-by-cdi",
         action="store_true",
         help="with mounts, name a CDI device as well, which enters the libraries into the loader's cache",
@@ -228,6 +238,13 @@ def _add_delivery(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--nvidia-cdi-hook-path", default="", help="nvidia-cdi-hook or nvidia-ctk on the host, if not found"
     )
+
+
+def _capabilities(text: str) -> frozenset[Capability]:
+    try:
+        return parse_capabilities(name.strip() for name in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _strategies(text: str) -> tuple[Strategy, ...]:

@@ -81,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         mps_interval=arguments.mps_interval,
         enforcement=arguments.enforcement,
         allow_unenforced=arguments.allow_unenforced,
+        share_capabilities=arguments.share_capabilities,
         shim_dir=arguments.shim_dir,
         proc_root=arguments.proc_root,
         context_overhead_bytes=arguments.context_overhead,

@@ -89,9 +89,11 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
         yield check_compute_mode(mode, gpus, arguments.smi_command)
     if mode in PROFILES:
         # Loaded here: whole GPUs have none of it.
-        from kube_accel.cli.validate_shares import check_enforcement, check_ledger, check_mps
+        from kube_accel.cli.validate_shares import check_capabilities, check_enforcement, check_ledger, check_mps
 
         yield check_enforcement(status)
+        if (found := check_capabilities(status)) is not None:
+            yield found
         yield check_ledger(arguments.state_dir, PROFILES[mode], gpus, arguments.pod_resources_socket)
         if mode is Mode.MPS and inventory is not None:
             paths = MpsPaths(arguments.mps_root, arguments.mps_control_command)

@@ -18,6 +18,7 @@ from kube_accel.placement.mps import client_limit
 from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.ledger import LedgerError, running
 from kube_accel.plugin.prestart import by_container, held_shares
+from kube_accel.sharing.capabilities import INTERFACES
 from kube_accel.sharing.profile import Profile
 
 _ATTEMPTS = 5
@@ -55,6 +56,22 @@ def check_enforcement(status: Mapping[str, Any]) -> Check:
     if not problem:
         return Check(Status.OK, "enforcement", name or "not told by this release")
     return Check(Status.WARN, "enforcement", f"{name}: {problem}", "see How shares are enforced in the role's README")
+
+
+def check_capabilities(status: Mapping[str, Any]) -> Check | None:
+    """What shares have of the driver is limited. None where the interposer does not enforce them."""
+    given = status.get("unlimited")
+    if given is None:
+        return None
+    if not given:
+        left_out = ", ".join(INTERFACES.values())
+        return Check(Status.OK, "capabilities", f"shares have CUDA and NVML, which are limited, without {left_out}")
+    return Check(
+        Status.WARN,
+        "capabilities",
+        f"shares have {given}: their memory and GPU time count for no share",
+        "leave them out of gpu_plugins_share_capabilities, and give such programs whole GPUs",
+    )
 
 
 def check_mps(inventory: Inventory, paths: MpsPaths, labelled: bool = False) -> Check:

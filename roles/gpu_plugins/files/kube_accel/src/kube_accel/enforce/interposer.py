@@ -16,7 +16,9 @@ from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.policy import Policy
 from kube_accel.enforce.shim import HOOK, Builds, ShimError
 from kube_accel.files import write_whole
+from kube_accel.graphics import graphics_nodes
 from kube_accel.model import Gpu, Inventory
+from kube_accel.sharing.capabilities import LIMITED, Capability, node_wanted, selected
 from kube_accel.sharing.cdi import DriverFiles
 from kube_accel.sharing.delivery import Delivery, Grant
 from kube_accel.sharing.fraction import Kind
@@ -65,13 +67,18 @@ class Interposer:
         delivery: Delivery,
         find_files: Callable[[Path, str], DriverFiles],
         machine: str = os.uname().machine,
+        capabilities: Collection[Capability] = LIMITED,
     ) -> None:
-        """``find_files`` finds the driver's files of a version below a directory."""
+        """``find_files`` finds the driver's files of a version below a directory.
+
+        ``capabilities`` are what containers get of the driver.
+        """
         self.containers = Containers(paths.state_dir, paths.sysfs_root)
         self._builds = Builds(paths.shim_dir, paths.state_dir, paths.sysfs_root, machine)
         self._paths = paths
         self._delivery = delivery
         self._find_files = find_files
+        self._capabilities = capabilities
         self._machine = machine
         self._build = ""
         self._files = DriverFiles()
@@ -92,7 +99,7 @@ class Interposer:
                 f"the driver's library {lacking} is not below {root}; mount the driver's root there, or say by "
                 "--container-driver-root where it is"
             )
-        self._build, self._files, self._inventory = build, files, inventory
+        self._build, self._files, self._inventory = build, selected(files, self._capabilities), inventory
         return ""
 
     def grant(self, ask: Ask) -> Grant:
@@ -147,8 +154,13 @@ class Interposer:
         # The container keeps its libraries; the hook is the newest, which earlier builds did not have.
         shim, hook = str(self._builds.path(build)), str(self._builds.path(self._build) / HOOK)
         version, root = self._inventory.driver_version, self._delivery.driver_root
-        nodes = [name for gpu in sorted(gpus, key=lambda gpu: gpu.index) for name in whole(gpu).device_nodes]
-        present = [name for name in (*nodes, *CONTROL_NODES) if (self._paths.dev_root / name).exists()]
+        nodes = [
+            name
+            for gpu in sorted(gpus, key=lambda gpu: gpu.index)
+            for name in (*whole(gpu).device_nodes, *graphics_nodes(self._paths.sysfs_root, gpu))
+        ]
+        wanted = (name for name in (*nodes, *CONTROL_NODES) if node_wanted(name, self._capabilities))
+        present = [name for name in wanted if (self._paths.dev_root / name).exists()]
         return interposed(
             Sources(self._files, root, version, shim, hook, self._machine),
             str(self.containers.policy_path(key)),

@@ -9,9 +9,11 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kube_accel.files import write_whole
+from kube_accel.graphics import graphics_nodes
 from kube_accel.plugin.driverfiles import DriverFinder
 from kube_accel.sharing.cdi import FILE, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
@@ -37,11 +39,12 @@ class CdiOptions:
 class CdiWriter:
     """Writes the specification when it is no longer what it was."""
 
-    def __init__(self, options: CdiOptions, dev_root: Path, proc_root: Path) -> None:
-        """``dev_root`` and ``proc_root`` are where the host's ``/dev`` and ``/proc`` are seen."""
+    def __init__(self, options: CdiOptions, dev_root: Path, proc_root: Path, sysfs_root: Path) -> None:
+        """``dev_root``, ``proc_root`` and ``sysfs_root`` are where the host's are seen."""
         self._options = options
         self._dev_root = dev_root
         self._proc_root = proc_root
+        self._sysfs_root = sysfs_root
         self._finder = DriverFinder()
         self._lock = threading.Lock()
         self._parts: tuple[Part, ...] = ()
@@ -89,6 +92,7 @@ class CdiWriter:
             extra_nodes(delivery, self._listed),
             self._hook(delivery),
             self._capability_major(),
+            partial(graphics_nodes, self._sysfs_root),
         )
         if document is None:
             return

@@ -93,7 +93,7 @@ class Daemon:
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
         self._lister = lister
         self._whole = WholeGpus(read_configuration(options), options.mig_strategy, flags=options.delivery)
-        self._cdi = CdiWriter(options.cdi, options.dev_root, options.proc_root)
+        self._cdi = CdiWriter(options.cdi, options.dev_root, options.proc_root, options.sysfs_root)
         self._cdi_problem = ""
         self._configurator: Configurator | None = None
         if options.config_map is not None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
@@ -34,6 +36,20 @@ _PROGRAMS = (
     "nvidia-cuda-mps-server",
 )
 _PROGRAM_DIRECTORIES = ("usr/lib/nvidia/current", "usr/bin", "usr/sbin", "opt/bin")
+_OTHER_VERSIONS = re.compile(r"libnvidia-egl-[a-z0-9]+\.so\.\d+(\.\d+)+")
+"""Libraries of graphics that come with the driver and have versions of their own."""
+_DATA = (
+    *((f"{top}/vulkan/icd.d", "nvidia*.json") for top in ("etc", "usr/share")),
+    *((f"{top}/vulkan/implicit_layer.d", "nvidia*.json") for top in ("etc", "usr/share")),
+    *((f"{top}/vulkansc/icd.d", "nvidia*.json") for top in ("etc", "usr/share")),
+    *((f"{top}/glvnd/egl_vendor.d", "*nvidia*.json") for top in ("etc", "usr/share")),
+    *((f"{top}/egl/egl_external_platform.d", "*nvidia*.json") for top in ("etc", "usr/share")),
+    ("usr/share/nvidia", "nvoptix.bin"),
+    ("etc/OpenCL/vendors", "nvidia.icd"),
+)
+_GBM = "gbm/nvidia-drm_gbm.so"
+"""Mesa's loader looks for it below the directory of its libraries."""
+_MOST_LINKS = 40
 _SOCKETS = ("run/nvidia-persistenced/socket", "run/nvidia-fabricmanager/socket")
 _SETTLED_NS = 2_000_000_000
 """A directory that changed less than this ago may change again without its time's saying so."""
@@ -62,6 +78,7 @@ class DriverFinder:
         files: dict[str, None] = {}
         links: dict[str, str] = {}
         read: dict[tuple[int, int, str], _Libraries] = {}
+        backends: list[str] = []
         for name in _LIBRARY_DIRECTORIES:
             try:
                 status = (root / name).stat()
@@ -81,6 +98,7 @@ class DriverFinder:
             read[key] = known
             files |= dict.fromkeys(f"/{name}/{library}" for library in sorted(known.names))
             links |= {f"/{name}/{link}": f"/{name}/{known.links[link]}" for link in sorted(known.links)}
+            backends.append(f"{name}/{_GBM}")
         self._read = read
         for program in _PROGRAMS:
             found = (f"{directory}/{program}" for directory in _PROGRAM_DIRECTORIES)
@@ -90,9 +108,23 @@ class DriverFinder:
             files |= dict.fromkeys(
                 f"/lib/firmware/nvidia/{version}/{path.name}" for path in sorted(firmware.glob("gsp*.bin"))
             )
-        self._held.hold(root / path.lstrip("/") for path in files)
+        found = (f"{at}/{path.name}" for at, pattern in _DATA for path in sorted((root / at).glob(pattern)))
+        data = {f"/{path}": end for path in (*found, *backends) if (end := _end(root, f"/{path}"))}
+        self._held.hold(root / path.lstrip("/") for path in (*files, *data.values()))
         sockets = tuple(f"/{path}" for path in _SOCKETS if (root / path).is_socket())
-        return DriverFiles(tuple(files), sockets, links)
+        return DriverFiles(tuple(files), sockets, links, data)
+
+
+def _end(root: Path, path: str) -> str:
+    """Where the file below ``root`` really is, links followed as by a process whose root that is; empty for none."""
+    for _ in range(_MOST_LINKS):
+        try:
+            target = (root / path.lstrip("/")).readlink()
+        except OSError:
+            break
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+    whole = root / path.lstrip("/")
+    return path if whole.is_file() and not whole.is_symlink() else ""
 
 
 def _libraries(directory: Path, version: str, changed_ns: int) -> _Libraries:
@@ -104,7 +136,9 @@ def _libraries(directory: Path, version: str, changed_ns: int) -> _Libraries:
             if entry.is_symlink():
                 with suppress(OSError):
                     targets[entry.name] = str(Path(entry.path).readlink())
-            elif entry.name.startswith("lib") and entry.name.endswith(f".so.{version}"):
+            elif (entry.name.startswith("lib") and entry.name.endswith(f".so.{version}")) or _OTHER_VERSIONS.fullmatch(
+                entry.name
+            ):
                 names.add(entry.name)
     return _Libraries(changed_ns, frozenset(names), dict(_links(targets, names)))
 

@@ -20,6 +20,7 @@ from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.deliveryflags import settle
 from kube_accel.plugin.driverfiles import DriverFinder
 from kube_accel.plugin.options import NodeError, PluginOptions
+from kube_accel.sharing.capabilities import unlimited
 from kube_accel.sharing.profile import Profile
 
 _log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Enforcing:
             Paths(options.state_dir, options.shim_dir, options.sysfs_root, options.dev_root, options.cdi.directory),
             self._delivery,
             self._finder.find,
+            capabilities=options.share_capabilities,
         )
         plain = Unenforced(profile, lambda name: (options.dev_root / name).exists())
         self._dmem = Dmem(plain, limit_memory, options.sysfs_root)
@@ -125,6 +127,13 @@ class Enforcing:
         else:
             _log.info("shares are enforced", extra=extra)
         return True
+
+    @property
+    def unlimited(self) -> str | None:
+        """What containers with a share have of the driver that nothing limits; None where the runtime brings it."""
+        if self.choice.name not in (Name.INTERPOSER, Name.MPS_INTERPOSER):
+            return None
+        return unlimited(self._options.share_capabilities)
 
     @property
     def limits_cores(self) -> bool:

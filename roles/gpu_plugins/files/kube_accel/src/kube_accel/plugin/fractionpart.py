@@ -221,7 +221,12 @@ class Fraction:
             | {"container": row.allocation.holder.container, "gpu": row.allocation.share.uuid, "count": row.count}
             for row in self.ledger.refusals()
         ]
-        return {"enforcement": choice.name.value, "enforcement_problem": choice.reason, "refusals": refused}
+        return {
+            "enforcement": choice.name.value,
+            "enforcement_problem": choice.reason,
+            "unlimited": self.enforcing.unlimited,
+            "refusals": refused,
+        }
 
     def see(self, snapshot: Snapshot) -> Snapshot:
         """Take the GPUs as NVML tells them; returned as they are for this mode."""

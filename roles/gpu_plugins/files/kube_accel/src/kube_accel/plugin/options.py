@@ -13,6 +13,7 @@ from kube_accel.model import Enforcement, Mode, OnAbuse
 from kube_accel.plugin.cdiwriter import CdiOptions
 from kube_accel.plugin.configfile import Configuration, parse
 from kube_accel.plugin.deliveryflags import DeliveryFlags
+from kube_accel.sharing.capabilities import LIMITED, Capability
 from kube_accel.sharing.mig import Strategy
 
 
@@ -79,6 +80,8 @@ class PluginOptions:
     """Of shares, as all that follows."""
     allow_unenforced: bool = False
     """Offer shares even where nothing can enforce them."""
+    share_capabilities: frozenset[Capability] = LIMITED
+    """What containers with a share get of the driver, where the interposer enforces it."""
     shim_dir: Path = Path("/usr/lib/kube-accel/native")
     """The interposer in the image."""
     proc_root: Path = Path("/proc")

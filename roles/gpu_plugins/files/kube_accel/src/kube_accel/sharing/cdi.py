@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kube_accel.model import Gpu
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.whole import CDI_KIND, CONTROL_NODES, Part
 
@@ -35,6 +36,8 @@ class DriverFiles:
     """Of its daemons."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Links beside the libraries, each with the library it leads to."""
+    data: Mapping[str, str] = field(default_factory=dict)
+    """What tells graphics and OpenCL of their libraries: by path in a container, where each really is."""
 
 
 def extra_nodes(delivery: Delivery, listed: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
@@ -61,6 +64,7 @@ def specification(
     more_nodes: Iterable[str] = (),
     hook: str | None = None,
     capability_major: int | None = None,
+    graphics_nodes: Callable[[Gpu], Iterable[str]] = lambda gpu: (),
 ) -> dict[str, Any] | None:
     """The document, in which every GPU or slice of one is a device by its UUID; None when there is none.
 
@@ -69,11 +73,18 @@ def specification(
     into the libraries' directory by itself. ``capability_major`` is the major number of ``nvidia-caps`` in
     ``/proc/devices``: by it the runtime makes the nodes of MIG devices, which the host may have none of. Other nodes
     that do not exist are left out: they would keep a container from starting. So are MIG devices without theirs.
+    ``graphics_nodes`` tells those of a whole GPU in ``/dev/dri``, which MIG devices do not have.
     """
     devices = {
         part.uuid: {
             "name": part.uuid,
-            "containerEdits": {"deviceNodes": _nodes(part.device_nodes, node_exists, capability_major)},
+            "containerEdits": {
+                "deviceNodes": _nodes(
+                    (*part.device_nodes, *(graphics_nodes(part.gpu) if part.uuid == part.gpu.uuid else ())),
+                    node_exists,
+                    capability_major,
+                )
+            },
         }
         for part in parts
         if any(map(node_exists, part.device_nodes))
@@ -86,6 +97,9 @@ def specification(
         return None
     mounts = [_mount(_below(driver_root, path), in_container(path), _READ_ONLY) for path in files.files]
     mounts += [_mount(_below(driver_root, path), path, [*_READ_ONLY, "noexec"]) for path in files.sockets]
+    mounts += [
+        _mount(_below(driver_root, source), in_container(path), _READ_ONLY) for path, source in files.data.items()
+    ]
     # NVIDIA's runtime, where it is the default, would bring them a second time.
     edits: dict[str, Any] = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
     if nodes := _nodes((*CONTROL_NODES, *more_nodes), node_exists):

@@ -12,7 +12,7 @@ runtime has CDI, a hook of ours on the host enters the libraries before the cont
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,7 +88,9 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
     primary = _primary(sources.files, sources.version)
     debian = f"/usr/lib/{sources.machine}-linux-gnu"
     directories = tuple(dict.fromkeys((primary, debian, "/usr/lib64")))
-    names = dict(_names(sources, primary))
+    # Debian has what is not the driver's own version's beside the directory in which it keeps the others aside.
+    home = posixpath.dirname(in_container(f"{primary}/libcuda"))
+    names = dict(_names(sources, (primary, home)))
     for path, library in names.items():
         for directory in directories:
             read_only[f"{directory}/{path}"] = library
@@ -98,6 +100,12 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
             read_only[in_container(path)] = below(sources.driver_root, path)
     for library, path in shimmed(sources.files, sources.version).items():
         read_only[f"{DRIVER}/{library}"] = below(sources.driver_root, path)
+    for path, source in sources.files.data.items():
+        # What lies below the libraries' directory, as GBM's backend does, is looked for where they are.
+        public = in_container(path)
+        inside = public.removeprefix(f"{home}/")
+        for place in (f"{directory}/{inside}" for directory in directories) if inside != public else (public,):
+            read_only[place] = below(sources.driver_root, source)
     # A socket is connected to on a read-only mount too.
     read_only |= {path: below(sources.driver_root, path) for path in sources.files.sockets}
     hook = (sources.hook, *directories, "--", *_cached(names, sources.version))
@@ -110,13 +118,13 @@ def _cached(names: Iterable[str], version: str) -> list[str]:
     return sorted(name for name in names if not (name.endswith(f".so.{version}") and name.partition(".so")[0] in stems))
 
 
-def _names(sources: Sources, primary: str) -> Iterator[tuple[str, str]]:
+def _names(sources: Sources, own: Container[str]) -> Iterator[tuple[str, str]]:
     """Every name of a library in a directory of the container, with the file on the host that is to be there."""
     for path in sources.files.files:
-        if posixpath.dirname(path) == primary and ".so." in path:
+        if posixpath.dirname(path) in own and ".so." in path:
             yield posixpath.basename(path), below(sources.driver_root, path)
     for link, target in sources.files.links.items():
-        if posixpath.dirname(link) == primary:
+        if posixpath.dirname(link) in own:
             yield posixpath.basename(link), below(sources.driver_root, target)
     for stem in SHIMMED:
         for ending in ("", ".1", f".{sources.version}"):
