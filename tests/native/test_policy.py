@@ -134,6 +134,70 @@ print(d.mem_info()[0] // MIB, take(3 * GIB))
     assert container.words(code) == [free, result]
 
 
+NEWS = """
+import time
+def hear():
+    with open(os.environ["KUBE_ACCEL_POLICY"], "r+b") as policy:
+        policy.seek(32)
+        policy.write(struct.pack("<Q", time.monotonic_ns()))
+"""
+
+
+def test_what_a_container_had_before_nvml_told_of_its_contexts_it_may_have_again(container: Container) -> None:
+    """A neighbor's arrival is when that is told: a program that fitted alone fits."""
+    limit = Limit(container.topology.gpus[0].uuid, 4 * GIB, 30)
+    container.tell(limit, feedback=[Feedback(uncounted_bytes=GIB)], at_ns=1)
+    code = """
+d.open()
+held = [d.alloc(GIB) for _ in range(3)] + [d.alloc(GIB // 2)]
+hear()
+print(take(GIB // 2), d.mem_info()[0] // MIB)
+for _ in range(2):
+    d.free(held.pop())
+    hear()
+    print(d.mem_info()[0] // MIB, take(GIB // 2 + 1), end=" ")
+    held.append(d.alloc(GIB // 2))
+    print(take(1), d.mem_info()[0] // MIB)
+"""
+    # What is more than it had is refused, as it is alone: contexts count from the beginning.
+    assert container.words(NEWS + code) == ["2", "0", "512", "2", "2", "0", "512", "2", "2", "0"]
+
+
+def test_more_contexts_than_it_had_leave_a_container_less(container: Container) -> None:
+    limit = Limit(container.topology.gpus[0].uuid, 4 * GIB, 30)
+    container.tell(limit, feedback=[Feedback(uncounted_bytes=GIB)], at_ns=1)
+    code = """
+d.open()
+held = d.alloc(4 * GIB)
+hear()
+d.free(held)
+with open(os.environ["KUBE_ACCEL_POLICY"], "r+b") as policy:
+    policy.seek(64 + 40)
+    policy.write(struct.pack("<Q", 3 * GIB))
+hear()
+print(d.mem_info()[0] // MIB, take(2 * GIB + 1), take(2 * GIB))
+"""
+    assert container.words(NEWS + code) == ["2048", "2", "0"]
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("written", [1 << 40, (1 << 64) - 1])
+def test_a_tenant_that_writes_what_it_had_has_no_more_than_its_limit(container: Container, written: int) -> None:
+    code = f"""
+d.open()
+d.alloc(MIB)
+with open(os.environ["KUBE_ACCEL_STATE"], "r+b") as state:
+    state.seek(64 + 32)
+    state.write(struct.pack("<Q", {written}))
+hear()
+print(d.mem_info()[0] // MIB, take(4 * GIB), take(3 * GIB))
+"""
+    container.tell(
+        Limit(container.topology.gpus[0].uuid, 4 * GIB, 30), feedback=[Feedback(uncounted_bytes=GIB)], at_ns=1
+    )
+    assert container.words(NEWS + code) == ["4095", "2", "0"]
+
+
 def test_what_is_read_while_it_is_written_belongs_together(container: Container) -> None:
     limit = Limit(container.topology.gpus[0].uuid, 4 * GIB, 30)
     container.tell(limit, feedback=[Feedback(uncounted_bytes=GIB)], at_ns=1)

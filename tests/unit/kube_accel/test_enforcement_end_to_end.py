@@ -215,7 +215,12 @@ def test_an_upgrade_changes_nothing_for_containers_that_run(make: Make) -> None:
     pod = node.pod("p", {"main": (30, 16)}, assigned={"main": (2,)})
     got = node.kubelet.admit(pod)["main"]
     node.kubelet.run(pod)
-    files = {path: (sources(got)[path].stat().st_ino, sources(got)[path].read_bytes()) for path in (POLICY, STATE)}
+
+    def files() -> tuple[object, ...]:
+        inodes = [sources(got)[path].stat().st_ino for path in (POLICY, STATE)]
+        return *inodes, told(got).limits, told(got).layout, sources(got)[STATE].read_bytes()
+
+    before = files()
     shim = sources(got)["/usr/lib64/libcuda.so.1"]
     old = node.process
     with (node.root / "native/libcuda.so.1").open("ab") as file:
@@ -230,7 +235,7 @@ def test_an_upgrade_changes_nothing_for_containers_that_run(make: Make) -> None:
     node.kubelet.run(later)
     assert sources(new)["/usr/lib64/libcuda.so.1"].parent != shim.parent
     assert shim.read_bytes() == (node.root / "usr/lib/libnvidia-ml.so.1").read_bytes()
-    assert files == {path: (sources(got)[path].stat().st_ino, sources(got)[path].read_bytes()) for path in files}
+    assert files() == before
     with sources(got)[STATE].open("r+b") as state:
         os.pwrite(state.fileno(), (2).to_bytes(8, "little"), 64 + 16)
     wait(lambda: node.refusals() == [("p", "limit", 2)], "the ledger")

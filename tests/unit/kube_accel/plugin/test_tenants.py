@@ -148,15 +148,29 @@ def test_cores_are_left_to_mps_where_it_limits_them(world: World) -> None:
     assert world.policy("a").limits[0].cores == 0
 
 
-def test_a_gpu_that_is_not_shared_is_not_asked_about(world: World) -> None:
-    world.pod("a")
-    world.pod("elsewhere", card=uuid(1))
+def test_a_gpu_of_one_container_is_asked_about_if_that_is_limited(world: World) -> None:
+    world.pod("whole", cores=100, card=uuid(1))
     world.tenants.tick()
     assert world.asked == []
-    world.pod("b")
+    world.pod("a")
     world.tenants.tick()
     assert world.asked == [(CARD,)]
-    assert world.policy("elsewhere").feedback == ()
+    assert world.policy("whole").feedback == ()
+
+
+def test_what_nvml_sees_of_a_container_counts_the_same_alone_and_with_a_neighbor(world: World) -> None:
+    world.pod("a")
+    world.process(1, "a")
+    world.usage = {CARD: GpuUsage({1: 2 * GIB}, {1: 40})}
+    world.write_state("a", USED, GIB)
+    for _ in range(2):
+        world.tenants.tick()
+    alone = world.policy("a").feedback
+    assert alone == (Feedback(GIB, 400, 0),)
+    world.pod("b")
+    for _ in range(2):
+        world.tenants.tick()
+    assert world.policy("a").feedback == alone
 
 
 def test_containers_are_told_what_nvml_sees_of_them_and_of_others(world: World) -> None:
@@ -282,14 +296,19 @@ def test_what_nvml_does_not_tell_is_unknown_and_not_nothing(world: World) -> Non
     assert world.policy("a").feedback_at_ns == at
 
 
-def test_who_is_alone_and_may_have_more_is_told_so_without_nvml(world: World) -> None:
+def test_who_is_alone_and_may_have_more_is_told_so_whatever_nvml_says(world: World) -> None:
     world.pod("a")
     world.tenants.override([Override("team.a.main", soft_cores=90)])
     world.tenants.tick()
     world.tenants.tick()
     assert world.policy("a").limits[0].soft_cores == 90
     assert world.policy("a").feedback == (Feedback(others_permille=0),)
-    assert world.asked == []
+    world.usage = {CARD: GpuUsage({9: GIB}, {9: 40})}
+    world.tenants.tick()
+    assert world.policy("a").feedback == (Feedback(0, 0, 0),)
+    world.usage = {CARD: GpuUsage({9: GIB}, None)}
+    world.tenants.tick()
+    assert world.policy("a").feedback == (Feedback(0, None, 0),)
 
 
 def test_an_override_reaches_a_running_container_and_leaves_it_again(world: World) -> None:

@@ -56,7 +56,8 @@ struct ka_state_device {
     uint64_t changes; /* counts charges and releases, so that a reader of all slots can tell that none came between */
     uint64_t denied_limit; /* allocations refused: over the limit */
     uint64_t denied_device; /* allocations the driver refused: the GPU itself is full */
-    uint64_t reserved[4];
+    uint64_t held_bytes; /* the most that it had at once, with what NVML alone sees: a container may have that again */
+    uint64_t reserved[3];
     int64_t budget_ns; /* from here on the compute gate's */
     uint64_t refilled_at_ns; /* CLOCK_MONOTONIC */
     uint64_t busy_ns; /* GPU time charged */

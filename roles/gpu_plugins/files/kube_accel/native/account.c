@@ -28,6 +28,25 @@ static bool take(struct ka_slot *slot, int index, struct ka_state_device *device
     return true;
 }
 
+static uint64_t uncounted(const struct ka_policy_device *policy) {
+    return policy->feedback_uncounted_bytes < ABSURD ? policy->feedback_uncounted_bytes : 0; // KA_UNKNOWN64 is none
+}
+
+// What a container had already when NVML's word came, it may have again: that word makes nothing fail that fitted.
+static void note_held(struct ka_state_device *device, const struct ka_policy_device *policy) {
+    uint64_t used = __atomic_load_n(&device->used_bytes, __ATOMIC_SEQ_CST), other = uncounted(policy);
+    if (!other || used >= ABSURD || used + other <= __atomic_load_n(&device->held_bytes, __ATOMIC_RELAXED)) return;
+    __atomic_store_n(&device->held_bytes, used + other, __ATOMIC_RELAXED);
+}
+
+// Of the limit, what is left for the account beside what NVML alone sees; never more than the limit.
+static uint64_t allowed(const struct ka_state_device *device, const struct ka_policy_device *policy) {
+    uint64_t limit = policy->memory_limit_bytes ? policy->memory_limit_bytes : UINT64_MAX, other = uncounted(policy),
+             held = __atomic_load_n(&device->held_bytes, __ATOMIC_RELAXED), all = held > limit ? held : limit;
+    all = all > other ? all - other : 0;
+    return all < limit ? all : limit;
+}
+
 static void less(uint64_t *from, uint64_t bytes) {
     uint64_t had = __atomic_load_n(from, __ATOMIC_SEQ_CST);
     while (!__atomic_compare_exchange_n(from, &had, had > bytes ? had - bytes : 0, true, __ATOMIC_SEQ_CST,
@@ -43,6 +62,8 @@ void account_release(int index, uint64_t bytes) {
     struct ka_slot *slot = index < 0 || !bytes ? NULL : state_slot();
     if (!slot) return;
     struct ka_state_device *device = &state_map()->device[index];
+    struct ka_policy_device policy;
+    if (policy_read(index, &policy)) note_held(device, &policy);
     enter(slot, device);
     less(&slot->charged_bytes[index], bytes);
     less(&device->used_bytes, bytes);
@@ -97,18 +118,14 @@ void account_denied_by_device(int index) {
     if (state) denied(&state->device[index].denied_device);
 }
 
-static uint64_t uncounted(const struct ka_policy_device *policy) {
-    return policy->feedback_uncounted_bytes == KA_UNKNOWN64 ? 0 : policy->feedback_uncounted_bytes;
-}
-
 CUresult account_reserve(int index, uint64_t bytes) {
     struct ka_policy_device policy;
     struct ka_slot *slot = state_slot();
     if (!policy_read(index, &policy) || !slot) return account_denied_by_policy();
     struct ka_state *state = state_map();
     struct ka_state_device *device = &state->device[index];
-    uint64_t limit = policy.memory_limit_bytes ? policy.memory_limit_bytes : UINT64_MAX, other = uncounted(&policy);
-    limit = limit > other ? limit - other : 0;
+    note_held(device, &policy);
+    uint64_t limit = allowed(device, &policy);
     if (bytes >= ABSURD) return denied(&device->denied_limit);
     if (take(slot, index, device, bytes, limit)) return CUDA_SUCCESS;
     reserved_settle_all();
@@ -122,8 +139,10 @@ bool account_view(int index, uint64_t *limit, uint64_t *used) {
     struct ka_state *state = state_map();
     if (!policy_read(index, &policy) || !state) return false;
     state_sweep();
+    struct ka_state_device *device = &state->device[index];
+    note_held(device, &policy);
     *limit = policy.memory_limit_bytes;
-    *used = __atomic_load_n(&state->device[index].used_bytes, __ATOMIC_SEQ_CST);
-    *used = *used < ABSURD ? *used + (uncounted(&policy) < ABSURD ? uncounted(&policy) : 0) : ABSURD;
+    *used = __atomic_load_n(&device->used_bytes, __ATOMIC_SEQ_CST);
+    *used = *used < ABSURD ? *used + (*limit ? *limit - allowed(device, &policy) : 0) : ABSURD;
     return true;
 }

@@ -72,8 +72,8 @@ class _Sharing:
     gpus: Mapping[str, Gpu]
     on: Mapping[str, tuple[Running, ...]]
     """By UUID."""
-    shared: tuple[str, ...]
-    """GPUs of several."""
+    watched: tuple[str, ...]
+    """GPUs of several, and those of one that is limited: what a container may have is the same with neighbors."""
     pods: Mapping[str, Mapping[str, tuple[Running, ...]]]
     """By UUID, and by the UID of a pod, as far as that is known."""
 
@@ -86,8 +86,9 @@ def _sharing(running: tuple[Running, ...], gpus: Mapping[str, Gpu]) -> _Sharing:
             on[uuid] += (entry,)
             if entry.uid:
                 pods[uuid][entry.uid] += (entry,)
-    shared = tuple(sorted(uuid for uuid, tenants in on.items() if len(tenants) > 1 and uuid in gpus))
-    return _Sharing(running, gpus, on, shared, pods)
+    limited = {limit.uuid for entry in running for limit in entry.limits if limit.memory_bytes}
+    watched = tuple(sorted(uuid for uuid, all_ in on.items() if uuid in gpus and (len(all_) > 1 or uuid in limited)))
+    return _Sharing(running, gpus, on, watched, pods)
 
 
 def _used(policy: Policy, account: Account | None, uuid: str) -> int | None:
@@ -409,20 +410,20 @@ class Tenants:
     def _look(
         self, running: tuple[Running, ...], policies: _Policies, gpus: Mapping[str, Gpu]
     ) -> tuple[Mapping[str, Mapping[str, Feedback]], _Accounts]:
-        """What NVML sees of containers that share a GPU, by key and then by UUID, and their accounts after that."""
+        """What NVML sees of containers, by key and then by UUID, and their accounts after that."""
         sharing = self._sharing
         if sharing.running != running or sharing.gpus is not gpus:
             sharing = self._sharing = _sharing(running, gpus)
         found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
         for entry in running:
             for limit in policies[entry.key].limits:
-                # Nobody else is there: no need to ask.
+                # Nobody else is there, whether NVML answers or not.
                 if limit.soft_cores and len(sharing.on.get(limit.uuid, ())) == 1:
                     found[entry.key][limit.uuid] = Feedback(others_permille=0)
         # An account is of no interest while nothing runs.
-        busy = {entry.key for uuid in sharing.shared if uuid not in self._resting for entry in sharing.on[uuid]}
+        busy = {entry.key for uuid in sharing.watched if uuid not in self._resting for entry in sharing.on[uuid]}
         before = self._containers.accounts({key: policies[key] for key in busy})
-        usage = (self._usage(sharing.shared, _NVML_SECONDS) if sharing.shared else None) or {}
+        usage = (self._usage(sharing.watched, _NVML_SECONDS) if sharing.watched else None) or {}
         after = self._containers.accounts(policies)
         self._resting = {uuid for uuid, told in usage.items() if not told.memory and not told.time}
         for uuid, told in usage.items():
@@ -435,7 +436,9 @@ class Tenants:
                 used = 0 if resting else _used(policy, after.get(key), uuid)
                 if used is not None:
                     first = _used(policy, before.get(key), uuid)
-                    found[key][uuid] = self._feedback((key, uuid), part, used if first is None else first, used)
+                    told_of = self._feedback((key, uuid), part, used if first is None else first, used)
+                    alone = len(sharing.on[uuid]) == 1
+                    found[key][uuid] = told_of._replace(others_permille=0) if alone else told_of
         return found, after
 
     def _feedback(self, pair: tuple[str, str], part: _Parts, before: int, after: int) -> Feedback:
