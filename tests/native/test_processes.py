@@ -9,6 +9,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -343,3 +344,55 @@ def test_a_crowd_of_processes_starts_at_once(container: Container, tmp_path: Pat
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
     assert container.words("d.open()\nprint(take(800 * MIB))") == ["0"]
+
+
+@pytest.fixture
+def elsewhere() -> list[str]:
+    """The command before one that is to see no process but its own."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc"]
+    probe = subprocess.run([*command, "true"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        pytest.skip(f"NOT TESTED: processes in another PID namespace: none can be made here: {probe.stderr.strip()}")
+    return command
+
+
+def test_a_process_that_closed_descriptors_lives_for_those_of_another_pid_namespace(
+    container: Container, elsewhere: list[str]
+) -> None:
+    code = "d.open()\nd.alloc(3 * GIB)\nos.closerange(3, 1024)\nprint(os.getpid(), flush=True)\ninput()"
+    program = PROLOGUE + "d.open()\nprint(take(2 * GIB), take(GIB), used())"
+    with holding(container, 3072, code):
+        command = [*elsewhere, sys.executable, "-S", "-c", program]
+        shown = subprocess.run(command, env=container.environment, capture_output=True, text=True)
+        assert (shown.stdout.split(), shown.stderr) == (["2", "0", "4096"], "")
+
+
+class TestLine:
+    """What the interposer says on stderr."""
+
+    CODE = PROLOGUE + "import signal\nsignal.signal(signal.SIGPIPE, signal.SIG_DFL)\nd.open()\nprint(take(1))"
+
+    def run(self, container: Container, stderr: int) -> str:
+        container.policy.unlink()
+        command = [sys.executable, "-S", "-c", self.CODE]
+        shown = subprocess.run(command, env=container.environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        assert shown.returncode == 0
+        return shown.stdout
+
+    @pytest.mark.parametrize(("mode", "written"), [(os.O_WRONLY, True), (os.O_RDWR, False)])
+    def test_is_for_a_file_of_lines_and_not_for_one_of_the_programs_own(
+        self, container: Container, tmp_path: Path, mode: int, written: bool
+    ) -> None:
+        """A daemon that closed descriptor 2 may have opened its data by that number."""
+        path = tmp_path / "file"
+        file = os.open(path, mode | os.O_CREAT)
+        assert self.run(container, file) == "2\n"
+        os.close(file)
+        assert path.read_text().startswith("kube-accel: GPU memory is refused") == written
+        assert written or path.read_bytes() == b""
+
+    def test_ends_no_program_whose_reader_is_gone(self, container: Container) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        assert self.run(container, writer) == "2\n"
+        os.close(writer)

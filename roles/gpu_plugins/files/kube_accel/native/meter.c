@@ -79,7 +79,8 @@ static struct process { // not inherited by a forked child
     uint64_t sampled, random; // up to when precise measurements are used up
     struct meter meters[METERS];
     struct batch batches[BATCHES];
-    uint32_t lock, batch_count, harvesting, helper, capturing, captures;
+    uint32_t lock, harvesting, helper, capturing, captures;
+    uint32_t leaving; // the process ends, and the driver with it
 } *process(void) {
     static void *memory;
     return wiped(&memory, sizeof(struct process));
@@ -353,11 +354,19 @@ static void harvest_meter(struct meter *meter, uint64_t now) {
     spin_unlock(&meter->lock);
 }
 
-// One thread at a time. Another thread may have a capture in which the driver forbids to ask for events, unless this
-// thread says it knows what it does.
+// One thread at a time, and none any more when the process ends.
+static bool begin(struct process *mine) {
+    if (!spin_try(&mine->harvesting)) return false;
+    if (!__atomic_load_n(&mine->leaving, __ATOMIC_SEQ_CST)) return true;
+    spin_unlock(&mine->harvesting);
+    return false;
+}
+
+// Another thread may have a capture in which the driver forbids to ask for events, unless this thread says it knows
+// what it does.
 static void harvest(struct process *mine) {
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (!spin_try(&mine->harvesting)) return;
+    if (!begin(mine)) return;
     bool exchanged = HAS(cuThreadExchangeStreamCaptureMode) && !REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     uint64_t now = now_ns();
     for (int i = 0; i < METERS; i++) {
@@ -448,7 +457,7 @@ void sleep_ns(uint64_t ns) {
 
 static bool end_late_batches(struct process *mine, uint64_t now) {
     bool any = false;
-    if (!spin_try(&mine->harvesting)) return true;
+    if (!begin(mine)) return true;
     for (size_t i = 0; i < LANES; i++) {
         spin_lock(&mine->lanes[i].lock);
         struct batch *batch = mine->lanes[i].open;
@@ -472,7 +481,7 @@ static void *help(void *argument) {
     struct process *mine = argument;
     int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (HAS(cuThreadExchangeStreamCaptureMode)) REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    for (int idle = 0; idle < IDLE_TICKS; idle++) {
+    for (int idle = 0; idle < IDLE_TICKS && !__atomic_load_n(&mine->leaving, __ATOMIC_RELAXED); idle++) {
         sleep_ns(TICK);
         bool open = end_late_batches(mine, now_ns());
         harvest(mine);
@@ -480,6 +489,23 @@ static void *help(void *argument) {
     }
     __atomic_store_n(&mine->helper, 0, __ATOMIC_SEQ_CST);
     return NULL;
+}
+
+// Before the driver's own, which was registered earlier: no thread of ours is amid a question to it then.
+static void stop_helper(void *unused) {
+    struct process *mine = process();
+    (void)unused;
+    if (!mine) return;
+    __atomic_store_n(&mine->leaving, 1, __ATOMIC_SEQ_CST);
+    spin_lock(&mine->harvesting);
+    spin_unlock(&mine->harvesting);
+}
+
+static void at_exit(void) {
+    static uint32_t registered; // in a forked child too
+    int (*call)(void (*)(void *), void *, void *) =
+        __atomic_exchange_n(&registered, 1, __ATOMIC_RELAXED) ? NULL : (__typeof__(call))real_symbol("__cxa_atexit");
+    if (call) call(stop_helper, NULL, NULL);
 }
 
 static void start_helper(struct process *mine) {
@@ -493,6 +519,7 @@ static void start_helper(struct process *mine) {
     pthread_t thread;
     sigfillset(&all);
     sigprocmask(SIG_SETMASK, &all, &before); // of this thread, and so of the new one: signals are the program's
+    at_exit();
     bool started = create && detach && !create(&thread, NULL, help, mine);
     sigprocmask(SIG_SETMASK, &before, NULL);
     if (started) detach(thread);

@@ -3,11 +3,14 @@
 // reads stderr.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,6 +37,27 @@ void *wiped(void **place, size_t bytes) {
     return none;
 }
 
+// Whether descriptor 2 is for people to read: a program may have closed it, and have a file of its own there since.
+static bool is_stderr(void) {
+    struct stat status;
+    int flags = fcntl(2, F_GETFL);
+    if (flags < 0 || syscall(SYS_fstat, 2, &status)) return false;
+    return S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode) ||
+           (S_ISREG(status.st_mode) && (flags & O_ACCMODE) == O_WRONLY);
+}
+
+// A reader who is gone ends nobody.
+static void write_line(const char *line, size_t length) {
+    sigset_t pipe, before, pending;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    sigpending(&pending);
+    sigprocmask(SIG_BLOCK, &pipe, &before);
+    bool broken = write(2, line, length) < 0 && errno == EPIPE;
+    if (broken && !sigismember(&pending, SIGPIPE)) sigtimedwait(&pipe, NULL, &(struct timespec){0});
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 void say(const char *format, ...) {
     static const char *said[32];
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
@@ -48,7 +72,7 @@ void say(const char *format, ...) {
     va_end(arguments);
     if (length > (int)sizeof line - 2) length = sizeof line - 2;
     line[length++] = '\n';
-    if (write(2, line, (size_t)length) < 0) return;
+    if (is_stderr()) write_line(line, (size_t)length);
 }
 
 // libc's own clock_gettime is newer than GLIBC_2.2.5, and a system call costs ten times as much.

@@ -28,11 +28,18 @@ static struct process { // not inherited
     return wiped(&memory, sizeof(struct process));
 }
 
+#define OUT_OF_THE_WAY 4000 // of programs that close all descriptors up to some number
+
 // Never closed again once mapped: closing any descriptor of a file drops the locks this process holds on it.
 static bool open_file(void) {
     const char *path = policy_path(KA_STATE_PATH, "KUBE_ACCEL_STATE");
     struct stat status;
     shared.file = open(path, O_RDWR | O_CLOEXEC);
+    int high = shared.file < 0 ? -1 : fcntl(shared.file, F_DUPFD_CLOEXEC, OUT_OF_THE_WAY);
+    if (high >= 0) {
+        close(shared.file);
+        shared.file = high;
+    }
     if (shared.file >= 0 && !syscall(SYS_fstat, shared.file, &status)) {
         shared.device = status.st_dev;
         shared.inode = status.st_ino;
@@ -185,8 +192,10 @@ struct ka_slot *state_slot(void) {
     if (!state) return slot;
     state_sweep();
     spin_lock(&mine->lock);
+    spin_lock(&mine->sweeping); // or another thread's sweep could let go of the place's lock
     slot = mine->slot ? mine->slot : claim(state);
     __atomic_store_n(&mine->slot, slot, __ATOMIC_RELEASE);
+    spin_unlock(&mine->sweeping);
     spin_unlock(&mine->lock);
     if (!slot) say("GPU memory is refused: the account has no place for another process (%d)", KA_SLOTS);
     return slot;

@@ -3,9 +3,9 @@
 // since the program's malloc may be in the middle of something.
 #include "shim.h"
 
-#define CHAINS 16384
+#define CHAINS 65536
 #define SHARDS 64
-#define ENTRIES (1u << 20) // address space only; what is not used costs nothing
+#define ENTRIES (1u << 22) // address space only; what is not used costs nothing
 
 struct entry {
     uint64_t key;
@@ -28,7 +28,7 @@ static struct table *table(void) {
 }
 
 static uint32_t chain_of(enum kind kind, uint64_t key) {
-    return (uint32_t)(((key >> 8 | key << 56) + kind) * 0x9e3779b97f4a7c15u >> 50) % CHAINS;
+    return (uint32_t)(((key >> 8 | key << 56) + kind) * 0x9e3779b97f4a7c15u >> 48) % CHAINS;
 }
 
 static uint32_t *lock(struct table *table, uint32_t chain) {
