@@ -28,8 +28,8 @@
 
 #define API __attribute__((visibility("default")))
 
-enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_GIS = 14, MAX_PROFILES = 64, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024 };
-enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, EVENT_POLL_MS = 250, ABSENT = -1, SAMPLE_NS = 100000000 };
+enum { MAX_GPUS = 32, MAX_MIGS = 7, MAX_GIS = 14, MAX_PROFILES = 64, MAX_SWITCHES = 16, MAX_LINKS = 36, MAX_PROCS = 1024, MAX_EVENTS = 1024, MAX_FAULTS = 64 };
+enum { MAX_TOKENS = 64, TEXT = 96, POLL_MS = 20, NOTHING = -2, EVENT_POLL_MS = 250, ABSENT = -1, SAMPLE_NS = 100000000 };
 
 typedef enum {
     SUCCESS = 0,
@@ -68,7 +68,8 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
     F(remap_uncorrected, NUMBER, OR_ZERO) F(remap_pending, NUMBER, OR_ZERO) F(remap_failed, NUMBER, OR_ZERO)      \
     F(recovery, NUMBER, OR_ABSENT) F(compute_mode, NUMBER, OR_ABSENT) F(persistence, NUMBER, OR_ABSENT)           \
     F(mem_temp, NUMBER, OR_ABSENT) F(energy, NUMBER, OR_ABSENT) F(power_throttle, NUMBER, OR_ABSENT)              \
-    F(thermal_throttle, NUMBER, OR_ABSENT) F(gpm, NUMBER, OR_ABSENT) F(unified, NUMBER, OR_ZERO)
+    F(thermal_throttle, NUMBER, OR_ABSENT) F(gpm, NUMBER, OR_ABSENT) F(unified, NUMBER, OR_ZERO)           \
+    F(retire_pending, NUMBER, OR_ABSENT)
 #define MIG(F)                                                                                                    \
     F(gpu, GPU, POSITION) F(gi, NUMBER, REQUIRED) F(ci, NUMBER, REQUIRED) F(profile, WORD, REQUIRED)              \
     F(mem, NUMBER, REQUIRED) F(uuid, WORD, REQUIRED) F(sms, NUMBER, OR_ZERO) F(slot, NUMBER, OR_ABSENT)
@@ -84,6 +85,7 @@ enum need { POSITION, REQUIRED, OR_ZERO, OR_ABSENT };
     F(gpu, GPU, POSITION) F(pid, NUMBER, REQUIRED) F(mem, NUMBER, OR_ZERO) F(sm, NUMBER, OR_ZERO)                 \
     F(memutil, NUMBER, OR_ZERO) F(type, WORD, OR_ZERO) F(gi, NUMBER, OR_ABSENT) F(ci, NUMBER, OR_ABSENT)
 #define EVENT(F) F(gpu, GPU, POSITION) F(xid, NUMBER, REQUIRED) F(seq, NUMBER, REQUIRED)
+#define FAULT(F) F(gpu, NUMBER, POSITION) F(call, WORD, REQUIRED) F(answer, WORD, REQUIRED)
 #define LINK(F) F(first, GPU, POSITION) F(second, GPU, POSITION) F(nvlink, NUMBER, REQUIRED)
 #define SWITCH(F) F(gpu, GPU, POSITION) F(links, NUMBER, POSITION)
 #define TOPO(F) F(first, GPU, POSITION) F(second, GPU, POSITION) F(ancestor, WORD, POSITION)
@@ -106,6 +108,7 @@ struct gpu {
 struct nvswitch { NVSWITCH(FIELD) };
 struct proc { PROC(FIELD) };
 struct event { EVENT(FIELD) };
+struct fault { FAULT(FIELD) };
 struct link { LINK(FIELD) };
 struct switch_links { SWITCH(FIELD) };
 struct topo { TOPO(FIELD) };
@@ -117,7 +120,8 @@ struct state {
     struct migprofile migprofiles[MAX_PROFILES];
     struct proc procs[MAX_PROCS];
     struct event events[MAX_EVENTS];
-    int system_count, gpu_count, nvswitch_count, migprofile_count, proc_count, event_count;
+    struct fault faults[MAX_FAULTS];
+    int fault_count, system_count, gpu_count, nvswitch_count, migprofile_count, proc_count, event_count;
     int visible[MAX_GPUS];
     int visible_count;
 };
@@ -208,6 +212,7 @@ KEYS(mig, MIG)
 KEYS(nvswitch, NVSWITCH)
 KEYS(proc, PROC)
 KEYS(event, EVENT)
+KEYS(fault, FAULT)
 KEYS(link, LINK)
 KEYS(switch_links, SWITCH)
 KEYS(topo, TOPO)
@@ -270,6 +275,18 @@ static bool check_system(struct state *state, const struct line *line, void *rec
     (void)state;
     return *wedge == '\0' || strcmp(wedge, "all") == 0 || strncmp(wedge, "nvml", 4) == 0 ||
            reject(line, wedge, "wedge= wants the name of an NVML function, or all");
+}
+
+static bool check_fault(struct state *state, const struct line *line, void *record) {
+    const struct fault *fault = record;
+    int64_t ignored;
+    if (fault->gpu >= state->gpu_count)
+        return reject(line, line->tokens[1], "not the index of a GPU named above, nor -1 for all and none");
+    if (strncmp(fault->call, "nvml", 4) != 0)
+        return reject(line, fault->call, "call= wants the name of an NVML function");
+    return parse_number(fault->answer, &ignored) || strcmp(fault->answer, "nothing") == 0 ||
+           strcmp(fault->answer, "garbage") == 0 || strcmp(fault->answer, "hang") == 0 ||
+           reject(line, fault->answer, "answer= wants a number of nvmlReturn_t, nothing, garbage or hang");
 }
 
 static bool check_gpu(struct state *state, const struct line *line, void *record) {
@@ -398,6 +415,7 @@ static const struct kind {
     {"nvswitch", nvswitch_keys, check_nvswitch, KEPT(nvswitch, nvswitches), MAX_SWITCHES},
     {"proc", proc_keys, check_proc, KEPT(proc, procs), MAX_PROCS},
     {"event", event_keys, NULL, KEPT(event, events), MAX_EVENTS},
+    {"fault", fault_keys, check_fault, KEPT(fault, faults), MAX_FAULTS},
     {"migprofile", migprofile_keys, NULL, KEPT(migprofile, migprofiles), MAX_PROFILES},
     {"gi", gi_keys, check_gi, 0, 0, 0, 0},
     {"mig", mig_keys, check_mig, 0, 0, 0, 0},
@@ -412,13 +430,14 @@ static bool parse_line(struct state *state, const struct line *line) {
     while (kind < end && strcmp(kind->name, line->tokens[0]) != 0)
         kind++;
     if (kind == end)
-        return reject(line, line->tokens[0], "not system, gpu, nvswitch, proc, event, migprofile, gi, mig, link, switch or topo");
+        return reject(line, line->tokens[0], "not system, gpu, nvswitch, proc, event, fault, migprofile, gi, mig, link, switch or topo");
     union {
         struct system system;
         struct gpu gpu;
         struct nvswitch nvswitch;
         struct proc proc;
         struct event event;
+        struct fault fault;
         struct migprofile migprofile;
         struct gi gi;
         struct mig mig;
@@ -600,15 +619,16 @@ static void refresh(void) {
         add_cuda_processes();
 }
 
-// Whether the file wedges this call, by its name with or without _v2, _v3.
+// Whether a word of the file is the name of this call, with or without _v2, _v3.
+static bool names(const char *word, const char *call) {
+    size_t length = strlen(word);
+    return strncmp(call, word, length) == 0 && (call[length] == '\0' || strncmp(call + length, "_v", 2) == 0);
+}
+
 static bool wedged(const char *call) {
     if (state == NULL || state->systems[0].wedge[0] == '\0')
         return false;
-    size_t length = strlen(state->systems[0].wedge);
-    if (strcmp(state->systems[0].wedge, "all") == 0)
-        return true;
-    return strncmp(call, state->systems[0].wedge, length) == 0 &&
-           (call[length] == '\0' || strncmp(call + length, "_v", 2) == 0);
+    return strcmp(state->systems[0].wedge, "all") == 0 || names(state->systems[0].wedge, call);
 }
 
 // Takes the lock and returns once no wedge holds this call; the lock is free while it waits.
@@ -632,6 +652,35 @@ struct call {
     int directory;  // held against others who edit the file, or -1
 };
 
+// Whether this call answers nonsense with success.
+static _Thread_local bool garbage;
+
+// What the file has this call about a GPU answer instead of the truth: SUCCESS for the truth or garbage, NOTHING for
+// success without an answer. The caller holds the lock; it is free while the call hangs.
+static nvmlReturn_t faulty(const char *name, int64_t gpu) {
+    garbage = false;
+    for (int i = 0; i < state->fault_count; i++) {
+        const struct fault *fault = &state->faults[i];
+        int64_t code;
+        if (fault->gpu != gpu || !names(fault->call, name))
+            continue;
+        if (parse_number(fault->answer, &code))
+            return (nvmlReturn_t)code;
+        if (strcmp(fault->answer, "nothing") == 0)
+            return (nvmlReturn_t)NOTHING;
+        if (strcmp(fault->answer, "garbage") == 0) {
+            garbage = true;
+            return SUCCESS;
+        }
+        pthread_mutex_unlock(&lock);
+        sleep_ms(POLL_MS);
+        pthread_mutex_lock(&lock);
+        refresh();
+        i = -1;
+    }
+    return SUCCESS;
+}
+
 static struct call enter(const char *name) {
     pthread_mutex_lock(&lock);
     bool ready = users > 0;
@@ -644,6 +693,8 @@ static struct call enter(const char *name) {
         call.error = UNINITIALIZED;
     else if (strcmp(state->systems[0].driver, "none") == 0)
         call.error = DRIVER_NOT_LOADED;
+    else
+        call.error = faulty(name, ABSENT);
     if (call.error != SUCCESS)
         pthread_mutex_unlock(&lock);
     return call;
@@ -667,7 +718,14 @@ static nvmlReturn_t resolve(nvmlDevice_t device, struct call *call) {
 
 static struct call enter_device(const char *name, nvmlDevice_t device) {
     struct call call = enter(name);
-    if (call.error == SUCCESS && (call.error = resolve(device, &call)) != SUCCESS)
+    if (call.error != SUCCESS)
+        return call;
+    call.error = resolve(device, &call);
+    if (call.error == SUCCESS && !garbage)
+        call.error = faulty(name, call.index);
+    if (call.error == SUCCESS)
+        call.error = resolve(device, &call);  // the file may be another one after a hang
+    if (call.error != SUCCESS)
         pthread_mutex_unlock(&lock);
     return call;
 }
@@ -692,13 +750,15 @@ static void leave(const struct call *call) {
 #define CALL(entry, ...)                                                     \
     __attribute__((cleanup(leave))) struct call call = entry(__VA_ARGS__);   \
     if (call.error != SUCCESS)                                               \
-        return call.error
+        return call.error == (nvmlReturn_t)NOTHING ? SUCCESS : call.error
 #define NEED(pointer)                \
     if ((pointer) == NULL)           \
         return INVALID_ARGUMENT
 
 static nvmlReturn_t copy_text(char *buffer, unsigned length, const char *text) {
     NEED(buffer);
+    if (garbage)
+        text = "\xff\xfe\xff";
     if (strlen(text) >= length)
         return INSUFFICIENT_SIZE;
     strcpy(buffer, text);
@@ -709,7 +769,7 @@ static nvmlReturn_t give_number(unsigned *out, int64_t value) {
     NEED(out);
     if (value == ABSENT)
         return NOT_SUPPORTED;
-    *out = (unsigned)value;
+    *out = garbage ? UINT32_MAX : (unsigned)value;
     return SUCCESS;
 }
 
@@ -776,9 +836,12 @@ API nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version) {
 // ---------------------------------------------------------------- enumeration and identity
 
 // A visible GPU's handle, or why there is none; the caller holds the lock.
-static nvmlReturn_t give_handle(int gpu, nvmlDevice_t *device) {
+static nvmlReturn_t give_handle(const char *name, int gpu, nvmlDevice_t *device) {
     if (strcmp(state->gpus[gpu].health, "lost") == 0)
         return GPU_IS_LOST;
+    nvmlReturn_t fault = faulty(name, gpu);
+    if (fault != SUCCESS)
+        return fault == (nvmlReturn_t)NOTHING ? SUCCESS : fault;
     *device = &handles[gpu][0];
     return SUCCESS;
 }
@@ -793,7 +856,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *dev
     NEED(device);
     if (index >= (unsigned)state->visible_count)
         return INVALID_ARGUMENT;
-    return give_handle(state->visible[index], device);
+    return give_handle(__func__, state->visible[index], device);
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
@@ -803,11 +866,11 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
     for (int i = 0; i < state->visible_count; i++) {
         int gpu = state->visible[i];
         if (strcmp(state->gpus[gpu].uuid, uuid) == 0)
-            return give_handle(gpu, device);
+            return give_handle(__func__, gpu, device);
         for (int slot = 0; slot < MAX_MIGS; slot++) {
             const struct mig *mig = &state->gpus[gpu].migs[slot];
             if (mig->present && strcmp(mig->uuid, uuid) == 0) {
-                nvmlReturn_t result = give_handle(gpu, device);
+                nvmlReturn_t result = give_handle(__func__, gpu, device);
                 if (result == SUCCESS)
                     *device += 1 + slot;
                 return result;
@@ -827,7 +890,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice
     for (int i = 0; i < state->visible_count; i++) {
         parse_pci(state->gpus[state->visible[i]].pci, &found[0], &found[1], &found[2]);
         if (memcmp(wanted, found, sizeof wanted) == 0)
-            return give_handle(state->visible[i], device);
+            return give_handle(__func__, state->visible[i], device);
     }
     return NOT_FOUND;
 }
@@ -883,7 +946,7 @@ static nvmlReturn_t give_pci(nvmlPciInfo_t *pci, const char *address, int64_t id
     pci->pciSubSystemId = (unsigned)subsystem;
     snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", pci->domain & 0xffff, pci->bus & 0xff,
              pci->device & 0xff);
-    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+    snprintf(pci->busId, sizeof pci->busId, garbage ? "\xff\xfe" : "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
     return SUCCESS;
 }
 
@@ -1670,6 +1733,11 @@ API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind,
     return SUCCESS;
 }
 
+API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *pending) {
+    CALL(enter_gpu, __func__, device);
+    return give_number(pending, call.gpu->retire_pending);
+}
+
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected, unsigned *uncorrected,
                                            unsigned *pending, unsigned *failed) {
     CALL(enter_gpu, __func__, device);
@@ -1794,6 +1862,9 @@ API nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
     const struct gpm_sample *a = get->sample1, *b = get->sample2;
     if (a == NULL || b == NULL || a->us == 0 || b->us <= a->us || a->gpu != b->gpu || a->instance != b->instance)
         return INVALID_ARGUMENT;
+    nvmlReturn_t fault = faulty(__func__, a->gpu);
+    if (fault != SUCCESS)
+        return fault == (nvmlReturn_t)NOTHING ? SUCCESS : fault;
     const double mean = (double)(a->percent + b->percent) / 2 + (a->instance == ABSENT ? 0 : a->instance);
     for (unsigned i = 0; i < get->numMetrics; i++) {
         nvmlGpmMetric_t *metric = &get->metrics[i];

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.nvml.profiles import PROFILES
-from sim.nvml.topology import Event, Gpu, Link, Process, SwitchLinks, System, Topology, TopologyError, edit
+from sim.nvml.topology import Event, Fault, Gpu, Link, Process, SwitchLinks, System, Topology, TopologyError, edit
 
 words = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"'), min_size=1, max_size=40)
 counts = st.integers(min_value=0, max_value=1 << 40)
@@ -40,6 +40,7 @@ def topologies(draw: st.DrawFn) -> Topology:
         switch_links=draw(st.lists(st.builds(SwitchLinks, gpu=index, links=st.integers(0, 18)), max_size=2)),
         processes=draw(st.lists(st.builds(Process, gpu=index, pid=st.integers(1, 1 << 22), mem=counts), max_size=3)),
         events=draw(st.lists(st.builds(Event, gpu=index, xid=st.integers(1, 200), seq=counts), max_size=3)),
+        faults=draw(st.lists(st.builds(Fault, gpu=index, call=st.just("nvmlX"), answer=st.just("999")), max_size=2)),
     )
 
 

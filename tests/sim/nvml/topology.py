@@ -14,6 +14,7 @@ Grammar, one record a line, ``#`` starts a comment, ``"..."`` keeps blanks, numb
     topo 0 1 PIX|PXB|PHB|NODE|SYS                                        without: NODE or SYS, by numa
     proc 0 pid=1234 mem=2048M sm=40 type=C|G|C+G|M|M+C|-         -: holds the GPU, and NVML does not list it
     event 0 xid=79 seq=1                                                 told once to whoever had registered before
+    fault 0 call=nvmlDeviceGetName answer=999|nothing|garbage|hang       what this function answers about this GPU
 
 NVML's calls that change MIG edit the file, so that every process sees what one of them made.
 """
@@ -108,6 +109,7 @@ class Gpu(Record):
     thermal_throttle: int | None = None
     gpm: int | None = None
     unified: int = 0
+    retire_pending: int | None = None
 
 
 @dataclass(kw_only=True)
@@ -204,6 +206,18 @@ class Event(Record):
     seq: int
 
 
+@dataclass(kw_only=True)
+class Fault(Record):
+    """What a function answers about a GPU, -1 for calls about none: a ``nvmlReturn_t``, ``nothing`` (success, and no
+    answer is written), ``garbage`` (success, text that is not UTF-8, huge numbers) or ``hang`` (until this is gone).
+    """
+
+    kind: ClassVar[str] = "fault"
+    gpu: int = field(metadata=_POSITIONAL)
+    call: str
+    answer: str
+
+
 _Record = TypeVar("_Record", bound=Record)
 
 
@@ -294,6 +308,7 @@ class Topology:
     topos: list[Topo] = field(default_factory=list)
     processes: list[Process] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
 
     @classmethod
     def parse(cls, text: str, name: str = "topology") -> Topology:
@@ -312,6 +327,7 @@ class Topology:
             Topo: topology.topos,
             Process: topology.processes,
             Event: topology.events,
+            Fault: topology.faults,
         }
         kinds = {record.kind: record for record in lists}
         for number, line in enumerate(text.splitlines(), 1):
@@ -350,6 +366,7 @@ class Topology:
             *self.topos,
             *self.processes,
             *self.events,
+            *self.faults,
         ]
         return "".join(_render_record(record) + "\n" for record in records)
 
@@ -388,6 +405,10 @@ class Topology:
     def remove_process(self, pid: int) -> None:
         """The process is gone from every GPU."""
         self.processes = [process for process in self.processes if process.pid != pid]
+
+    def fail(self, index: int, function: str, answer: str) -> None:
+        """Has a function answer so about a GPU, or about none with -1: see ``Fault``."""
+        self.faults.append(Fault(gpu=index, call=function, answer=answer))
 
     def wedge(self, function: str | None) -> None:
         """Calls of this NVML function, or of ``all``, block until this is set to something else."""
