@@ -8,12 +8,16 @@ import ctypes
 import os
 import platform
 import re
-from typing import Any
+from typing import Any, List
 
 LIBRARY = "libnvidia-ml.so.1"
 
 _FUNCTION_NOT_FOUND = 13
 _TEXT = 96
+_CACHE = "/etc/ld.so.cache"
+_ELF_HEADER = 20
+"""Bytes of an ELF file up to its machine."""
+_MACHINES = {3: "x86", 21: "ppc64", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv"}  # elf.h, EM_*
 _REMEDIES = {
     9: "the NVIDIA kernel driver is not loaded: install it, or load it with 'modprobe nvidia' and see 'dmesg'",
     18: "the NVIDIA library and the loaded kernel driver are of different versions: reload the modules or reboot",
@@ -77,7 +81,8 @@ def opened(library: str) -> Nvml:
         nvml = Nvml(library)
         nvml.call("nvmlInit_v2")
     except OSError as error:
-        raise NoAnswer(f"{library} cannot be loaded ({error}): install the NVIDIA driver") from error
+        why = unloadable(library) or str(error)
+        raise NoAnswer(f"{library} cannot be loaded ({why}): install the NVIDIA driver") from error
     except NvmlError as error:
         raise NoAnswer(unusable(error)) from error
     return nvml
@@ -87,6 +92,61 @@ def unusable(error: NvmlError) -> str:
     """Why NVML as a whole cannot be used, with the remedy."""
     remedy = _REMEDIES.get(error.code, "NVML cannot be used; nvidia-smi may show more")
     return f"{remedy} (NVML: {error})"
+
+
+def unloadable(library: str = LIBRARY) -> str:
+    """Why the loader cannot load the library although it is there, with its path; empty where it is not.
+
+    The loader passes over files of other machines and such that it may not read, and says "not found" in the end.
+    """
+    for path in _copies(library):
+        try:
+            ctypes.CDLL(path)
+        except OSError as error:
+            said = _foreign(path) or str(error)
+            return said if path in said else f"{path}: {said}"
+    return ""
+
+
+def _copies(library: str) -> List[str]:
+    """Where the loader looks for it and it is, in its order: ld.so(8)."""
+    if "/" in library:
+        return [library] if os.path.lexists(library) else []
+    triplet = f"{platform.machine()}-linux-gnu"
+    directories = [entry for entry in os.environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":") if entry]
+    try:
+        with open(_CACHE, "rb") as file:
+            cached = re.findall(rb"/[^\0]*/" + re.escape(library.encode()) + rb"(?=\0)", file.read())
+    except OSError:
+        cached = []
+    defaults = (f"/lib/{triplet}", f"/usr/lib/{triplet}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+    paths = [
+        *(os.path.join(directory, library) for directory in directories),
+        *(os.fsdecode(path) for path in cached),
+        *(os.path.join(directory, library) for directory in defaults),
+    ]
+    return [path for path in dict.fromkeys(paths) if os.path.lexists(path)]
+
+
+def _foreign(path: str) -> str:
+    """That a library is of another machine than this process, empty where it is not."""
+    try:
+        with open(path, "rb") as theirs, open("/proc/self/exe", "rb") as ours:
+            found, wanted = theirs.read(_ELF_HEADER), ours.read(_ELF_HEADER)
+    except OSError:
+        return ""
+    if len(found) < _ELF_HEADER or found[:4] != b"\x7fELF":
+        return "no ELF file"
+    machine, mine = _machine(found), _machine(wanted)
+    return f"it is a library for {machine}, and this machine runs {mine}" if machine != mine else ""
+
+
+def _machine(header: bytes) -> str:
+    """An ELF file's machine, by e_ident[EI_CLASS] and e_machine."""
+    order: Any = "little" if header[5] == 1 else "big"
+    number = int.from_bytes(header[18:20], order)
+    bits = {1: "32-bit", 2: "64-bit"}.get(header[4], "odd")
+    return f"{bits} {_MACHINES.get(number, f'machine {number}')}"
 
 
 class Nvml:
