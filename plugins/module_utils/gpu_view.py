@@ -100,6 +100,8 @@ class GpuView:
     """``healthy``, ``unhealthy`` or ``unknown``."""
     reason: str
     tenants: Tuple[Tenant, ...]
+    faults: Tuple[str, ...] = ()
+    """What its driver does not tell of it although it may be handed out: function, cause and remedy."""
 
     @property
     def allocated_bytes(self) -> int:
@@ -120,6 +122,16 @@ class GpuView:
 
 
 @dataclass(frozen=True)
+class UnreadableView:
+    """A GPU that the driver shows and does not describe: it is not handed out."""
+
+    index: int
+    uuid: str
+    """Empty where it does not tell."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class NodeView:
     """A node with GPUs."""
 
@@ -131,6 +143,8 @@ class NodeView:
     """Why this is not, or not all of, what the node has."""
     told: bool = True
     """Whether it is known who holds what, as far as the problem lets it."""
+    unreadable: Tuple[UnreadableView, ...] = ()
+    """GPUs of it that are not among the others."""
 
 
 @dataclass(frozen=True)
@@ -342,6 +356,7 @@ def document(found: ClusterView) -> Dict[str, Any]:
                 "mode": node.mode,
                 "problem": node.problem,
                 "gpus": [_gpu_document(gpu) for gpu in node.gpus],
+                "unreadable": [{"index": gpu.index, "uuid": gpu.uuid, "reason": gpu.reason} for gpu in node.unreadable],
                 "totals": totals([node]),
             }
             for node in found.nodes
@@ -381,6 +396,7 @@ def _gpu_document(gpu: GpuView) -> Dict[str, Any]:
         "model": gpu.model,
         "health": gpu.health,
         "reason": gpu.reason,
+        "faults": list(gpu.faults),
         "memory_bytes": gpu.memory_bytes,
         "allocated_bytes": gpu.allocated_bytes,
         "allocated_cores": gpu.allocated_cores,
@@ -451,7 +467,7 @@ def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Op
     problem = unready or pods.plugin_problem(node.name)
     if not said.told:
         problem = problem or "kubelet has not told who holds what"
-    return replace(node, mode=said.mode, gpus=said.gpus, problem=problem, told=said.told)
+    return replace(node, mode=said.mode, gpus=said.gpus, problem=problem, told=said.told, unreadable=said.unreadable)
 
 
 @dataclass(frozen=True)
@@ -463,6 +479,7 @@ class InventoryView:
     gpus: Tuple[GpuView, ...]
     told: bool
     """Whether kubelet has told who holds what."""
+    unreadable: Tuple[UnreadableView, ...] = ()
 
     @property
     def healthy(self) -> int:
@@ -479,7 +496,8 @@ def read_inventory(
     seen = pods or _Pods(None, "")
     gpus = sorted((_gpu(entry, used, seen, mode) for entry in entries), key=lambda gpu: gpu.index)
     driver = read_text(said, "driver", _TOKEN) if "driver" in said else ""
-    return InventoryView(mode, driver, tuple(gpus), all("held" in entry for entry in entries))
+    unread = [_unreadable(entry) for entry in read_objects(said.get("unreadable") or [], "unreadable", _MOST_GPUS)]
+    return InventoryView(mode, driver, tuple(gpus), all("held" in entry for entry in entries), tuple(unread))
 
 
 def unreadable(node: str, annotation: str, error: ValueError) -> str:
@@ -532,7 +550,23 @@ def _gpu(entry: Dict[str, Any], used: Mapping[Place, int], pods: _Pods, mode: st
         read_text(entry, "health", _TOKEN),
         read_text({"reason": "", **entry}, "reason", _WORDS),
         tuple(tenants),
+        tuple(read_text({"faults": row}, "faults", _WORDS) for row in _rows(entry.get("faults"))),
     )
+
+
+def _unreadable(entry: Dict[str, Any]) -> UnreadableView:
+    """A GPU of the annotation that could not be read. Raises ValueError."""
+    uuid = read_text(entry, "uuid", _TOKEN) if entry.get("uuid") is not None else ""
+    return UnreadableView(read_number(entry, "index", 1 << 16), uuid, read_text(entry, "reason", _WORDS))
+
+
+def _rows(value: object) -> List[Any]:
+    """A list of the annotation, empty where there is none. Raises ValueError."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(value) > _MOST_GPUS:
+        raise ValueError("faults: no list")
+    return value
 
 
 def _why(pod: Optional[Mapping[str, Any]], container: str, uuid: str, mode: str) -> str:

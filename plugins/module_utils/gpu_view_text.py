@@ -42,7 +42,9 @@ def summary(found: ClusterView, wide: bool = False) -> str:
         memory = _pair(sums["allocated_bytes"], sums["memory_bytes"]) if node.gpus else "unknown"
         row = [node.name, node.address or "-", *cells, *["-"] * (count - len(cells)), memory]
         rows.append([*row, *_wide(node)] if wide else row)
-    return _page([_table(rows), _cluster(found)], found)
+    notes = [f"{node.name}: {note}" for node in found.nodes for note in _notes(node)]
+    table = "\n".join([_table(rows), *printable.lines(notes)])
+    return _page([table, _cluster(found)], found)
 
 
 def details(found: ClusterView) -> str:
@@ -104,6 +106,7 @@ def _node(node: NodeView) -> str:
     lines += printable.lines(
         f"GPU {gpu.index} is {gpu.health}: {gpu.reason}" for gpu in node.gpus if gpu.health != "healthy"
     )
+    lines += printable.lines(_notes(node))
     lines += printable.lines(
         f"Why GPU {gpu.index} for {tenant.namespace}/{tenant.pod} {tenant.container}: {tenant.why}"
         for gpu in node.gpus
@@ -111,6 +114,12 @@ def _node(node: NodeView) -> str:
         if tenant.why
     )
     return "\n".join(lines)
+
+
+def _notes(node: NodeView) -> List[str]:
+    """What its driver does not tell of a node's GPUs."""
+    unread = [f"GPU {gpu.index} cannot be read and is not offered: {gpu.reason}" for gpu in node.unreadable]
+    return [*unread, *(f"GPU {gpu.index}: {fault}" for gpu in node.gpus for fault in gpu.faults)]
 
 
 def _share(gpu: GpuView, namespace: str, pod: str) -> str:

@@ -642,6 +642,39 @@ def test_validate_passes_on_a_good_node_and_names_what_is_bad(host: Host) -> Non
     assert len(failed) == 2
 
 
+def test_one_bad_gpu_and_one_bad_sensor_are_told_everywhere_and_cost_no_more(host: Host) -> None:
+    def break_two(topology: Topology) -> None:
+        topology.fail(1, "nvmlDeviceGetName", "garbage")
+        topology.fail(2, "nvmlDeviceGetPowerUsage", "999")
+
+    host.edit(break_two)
+    server = host.api_server()
+    plugin = host.plugin("--metrics-interval=1")
+    plugin.wait_ready()
+    good = {uuid for index, uuid in enumerate(host.uuids) if index != 1}
+    host.wait_healthy(good)
+    name, power = "nvmlDeviceGetName: the answer b'", "nvmlDeviceGetPowerUsage: Unknown Error (999); "
+    wait(lambda: {"GpuUnhealthy", "GpuValueUnreadable"} <= {event.split()[1] for event in events(server)})
+    assert any(name in event for event in events(server))
+    assert any(power in event for event in events(server))
+    wait(lambda: bool(inventory(server)["gpus"][1].get("faults")))
+    told = inventory(server)
+    assert told["unreadable"][0]["uuid"] == host.uuids[1]
+    assert told["unreadable"][0]["reason"].startswith(name)
+    assert told["gpus"][1]["faults"][0].startswith(power)
+    assert told["gpus"][1]["health"] == "healthy"
+    records = [record for record in plugin.logged() if record["message"] == "NVML fails for one GPU"]
+    assert {(record["gpu"], record["function"]) for record in records} == {
+        (host.uuids[1], "nvmlDeviceGetName"),
+        (host.uuids[2], "nvmlDeviceGetPowerUsage"),
+    }
+    assert all(record["cause"] and record["remedy"] for record in records)
+    done = host.run("validate")
+    assert done.returncode == 1
+    assert f"fail  GPU 1 ({host.uuids[1]}): {name}" in done.stdout
+    assert f"warn  GPU 2 ({host.uuids[2]}): {power}" in done.stdout
+
+
 def test_validate_names_a_gpu_whose_compute_mode_lets_nobody_in(host: Host) -> None:
     host.plugin().wait_ready()
     done = host.run("validate", "--smi-command", str(smi(host.root, host.uuids, {5: "Prohibited"})))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
 
+import pytest
+
 from kube_accel.nvml import machine
 from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
@@ -16,3 +18,25 @@ def test_what_the_kernel_tells_is_read_and_what_it_does_not_is_left_out(tmp_path
     (root / "class/dmi/id").mkdir(parents=True)
     (root / "class/dmi/id/product_name").write_bytes(b"PowerEdge \xff\n")
     assert machine.product(root) == "PowerEdge \ufffd"
+
+
+def put(root: Path, name: str, text: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("proc/sys/kernel/osrelease", "5.15.167.4-microsoft-standard-WSL2\n", "WSL2"),
+        ("sys/devices/soc0/family", "Tegra\n", "Jetson"),
+        ("sys/firmware/devicetree/base/compatible", "nvidia,p3701-0000\0nvidia,tegra234\0", "Jetson"),
+        ("proc/sys/kernel/osrelease", "6.8.0-1021-azure\n", ""),
+        ("sys/firmware/devicetree/base/compatible", "nvidia,dgx-spark\0", ""),
+    ],
+)
+def test_a_machine_that_nvml_does_not_describe_is_named(tmp_path: Path, name: str, text: str, word: str) -> None:
+    assert machine.unsupported_platform(tmp_path / "sys", tmp_path / "proc") == ""
+    put(tmp_path, name, text)
+    said = machine.unsupported_platform(tmp_path / "sys", tmp_path / "proc")
+    assert (word in said, "it is not supported; use" in said) == (bool(word) or not said, bool(word))

@@ -125,7 +125,8 @@ def test_a_gpu_that_fails_says_why() -> None:
     made = Driver(FakeNvml(nvmlDeviceGetMemoryInfo=fails(pynvml.NVML_ERROR_GPU_IS_LOST)), "/nowhere")
     made.devices = [Device("handle", {"uuid": "GPU-0", "index": 0})]
     answer = made.samples(False)
-    assert answer == {"gpus": [{"uuid": "GPU-0", "error": {"code": 15, "text": "GPU is lost"}}]}
+    error = {"code": 15, "text": "GPU is lost", "function": "nvmlDeviceGetMemoryInfo"}
+    assert answer == {"gpus": [{"uuid": "GPU-0", "error": error}]}
     assert samples(answer) == {}
 
 

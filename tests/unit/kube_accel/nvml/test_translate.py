@@ -123,3 +123,43 @@ def test_why_nvml_cannot_be_used_and_what_to_do(code: int, says: str) -> None:
     sentence = translate.unavailable({"code": code, "text": "Its Own Words"})
     assert says in sentence
     assert sentence.endswith(f"(NVML: Its Own Words, {code})")
+
+
+def told(code: int | None, text: str = "Its Own Words") -> dict[str, Any]:
+    return {"code": code, "text": text, "function": "nvmlDeviceGetMinorNumber"}
+
+
+def test_a_gpu_that_cannot_be_described_names_function_cause_and_remedy() -> None:
+    reason = translate.inventory(answer({"index": 0, "error": told(999)}), None).unreadable[0].reason
+    assert reason.startswith("nvmlDeviceGetMinorNumber: Its Own Words (999); read NVRM lines")
+    odd = translate.inventory(answer({"index": 0, "error": told(None)}), None).unreadable[0].reason
+    assert odd.startswith("nvmlDeviceGetMinorNumber: Its Own Words; reset the GPU")
+
+
+def test_what_a_platform_does_not_support_is_said_of_that_platform() -> None:
+    raw = answer({"index": 0, "error": told(3, "Not Supported")})
+    reason = translate.inventory(raw, None, "this is WSL2: use another").unreadable[0].reason
+    assert reason == "nvmlDeviceGetMinorNumber: Not Supported (3); this is WSL2: use another"
+    assert "WSL2" not in translate.inventory(raw, None).unreadable[0].reason
+    assert translate.unavailable(told(12), "this is a Jetson: use another").startswith("this is a Jetson: use another")
+
+
+def test_a_library_that_cannot_be_loaded_says_what_the_loader_said() -> None:
+    error = told(12) | {"loader": "/usr/lib/libnvidia-ml.so.1: undefined symbol: made_up"}
+    sentence = translate.unavailable(error)
+    assert "is there and cannot be loaded: /usr/lib/libnvidia-ml.so.1: undefined symbol: made_up" in sentence
+    assert "not found" not in sentence.partition("(NVML:")[0]
+
+
+@pytest.mark.parametrize(
+    ("ecc", "pending", "poll"),
+    [
+        (0, False, Poll(ecc=0)),
+        (None, None, Poll()),
+        (0, True, Poll(ecc=0, advice=translate._RETIRE_PENDING)),
+        (1, True, Poll(translate._RETIRE_BLOCKS, ecc=1)),
+    ],
+)
+def test_pages_that_wait_to_be_retired(ecc: int | None, pending: bool | None, poll: Poll) -> None:
+    """After an uncorrectable error no program gets a context until the page is retired."""
+    assert translate.polls([gpu(0, ecc=ecc, retire_pending=pending)], known(1)) == {"GPU-0": poll}

@@ -13,7 +13,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from kube_accel.nvml.worker import Driver, register_events, sysfs_address
+from kube_accel.nvml.worker import Driver, sysfs_address
 
 
 class FakeNvml(ModuleType):
@@ -81,10 +81,11 @@ def test_driver_without_anything_optional(nvml: FakeNvml, tmp_path: Path) -> Non
         "ecc": None,
         "remap_pending": None,
         "remap_failed": None,
+        "retire_pending": None,
         "recovery": None,
     }
     assert driver.poll()["stale"] is False
-    assert register_events(nvml, driver.devices) == (None, {})
+    assert (driver.events, driver.event_uuids) == (None, {})
 
 
 @pytest.mark.parametrize(("returned", "action"), [(0, 4), (pynvml.NVML_ERROR_NOT_SUPPORTED, None)])
@@ -129,7 +130,11 @@ def test_gpu_that_cannot_be_described_is_not_news_every_time(nvml: FakeNvml, tmp
     driver = Driver(nvml, str(tmp_path))
     answer = driver.inventory()
     assert answer["gpus"][0]["uuid"] == "GPU-0"  # type: ignore[index]
-    assert answer["gpus"][0]["error"] == {"code": 3, "text": "Not Supported"}  # type: ignore[index]
+    assert answer["gpus"][0]["error"] == {  # type: ignore[index]
+        "code": 3,
+        "text": "Not Supported",
+        "function": "nvmlDeviceGetMinorNumber",
+    }
     assert driver.poll()["stale"] is False
 
 

@@ -13,6 +13,7 @@ from kube_accel.model import DriverState, GpuHealth, Health, Snapshot, Unreadabl
 from kube_accel.plugin.condition import News, NodeCondition, condition, news
 from unit.kube_accel.plugin.fakes import HEALTHY, LOST, STARTING, UNAVAILABLE, UNKNOWN, ready, uuid
 
+SILENT = GpuHealth(Health.HEALTHY, faults=("nvmlX: odd; reset it",))
 ADVISED = GpuHealth(Health.HEALTHY, advice="reset it")
 FIRST, SECOND = f"GPU 0 ({uuid(0)})", f"GPU 1 ({uuid(1)})"
 WEDGED = replace(ready(2, {0: UNKNOWN, 1: LOST}), driver_state=DriverState.WEDGED, detail="it hangs")
@@ -27,6 +28,7 @@ QUIESCED = replace(ready(2, {0: LOST, 1: LOST}), driver_state=DriverState.QUIESC
         (WEDGED, NodeCondition("Unknown", "DriverNotAnswering", "it hangs")),
         (QUIESCED, NodeCondition("Unknown", "DriverReleased", "let go")),
         (ready(2), NodeCondition("True", "GpusHealthy", "every GPU may be handed out")),
+        (ready(2, {1: SILENT}), NodeCondition("True", "GpusHealthy", f"{SECOND}: nvmlX: odd; reset it")),
         (ready(2, {1: ADVISED}), NodeCondition("True", "GpusHealthy", f"{SECOND}: reset it")),
         (ready(2, {1: LOST}), NodeCondition("False", "GpuUnhealthy", f"{SECOND}: the GPU is lost")),
         (

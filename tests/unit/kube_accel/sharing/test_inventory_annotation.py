@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode
+from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode, UnreadableGpu
 from kube_accel.sharing.inventory_annotation import Holding, NodeInventory, decode, encode
 from unit.kube_accel.plugin.fakes import HEALTHY, LOST, inventory, uuid
 
@@ -62,6 +62,27 @@ DOCUMENT: dict[str, Any] = {
     "links": [[0, 1, "system", 18]],
     "memoryUnit": 256 << 20,
 }
+
+
+def test_what_cannot_be_read_of_gpus_is_told_where_there_is_such() -> None:
+    dark = (UnreadableGpu(2, None, "nvmlX: odd"), UnreadableGpu(3, "GPU-3", "nvmlY: odd\n"))
+    health = {uuid(0): replace(HEALTHY, faults=("nvmlZ: odd",) * 9), uuid(1): LOST}
+    node = replace(NODE, inventory=replace(NODE.inventory, unreadable=dark), health=health)
+    told = json.loads(encode(node))
+    assert told["unreadable"] == [
+        {"index": 2, "uuid": None, "reason": "nvmlX: odd"},
+        {"index": 3, "uuid": "GPU-3", "reason": "nvmlY: odd "},
+    ]
+    assert ["faults" in gpu for gpu in told["gpus"]] == [True, False]
+    found = decode(encode(node))
+    assert found.health[uuid(0)].faults == ("nvmlZ: odd",) * 8
+    assert [(gpu.index, gpu.uuid) for gpu in found.inventory.unreadable] == [(2, None), (3, "GPU-3")]
+
+
+@pytest.mark.parametrize("odd", [{"unreadable": [{}]}, {"unreadable": 1}, {"unreadable": [{"index": "0"}]}])
+def test_what_was_not_written_by_a_plugin_is_refused_there_too(odd: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"unreadable|index"):
+        decode(json.dumps(DOCUMENT | odd))
 
 
 def test_the_text() -> None:

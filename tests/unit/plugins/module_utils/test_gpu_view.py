@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kube_accel.inspect.gpu_view import ClusterView, document, metrics_paths, narrowed, read_used, totals, view
 from kube_accel.inspect.gpu_view_text import CSV_COLUMNS, comma_separated, details, gib, summary
-from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Mode
+from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Mode, UnreadableGpu
 from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
 
 GIB = 1 << 30
@@ -405,3 +405,35 @@ def test_sums_are_those_of_the_parts_and_within_what_there_is(cluster: dict[str,
 @pytest.mark.parametrize(("amount", "text"), [(0, "0"), (80 * GIB, "80"), (GIB // 2, "0.5"), (100 * GIB, "100")])
 def test_sizes_have_no_needless_digits(amount: int, text: str) -> None:
     assert gib(amount) == text
+
+
+def test_gpus_that_cannot_be_read_and_values_that_are_withheld_are_shown() -> None:
+    gpu = card("a", 0, 80 * GIB)
+    dark = (UnreadableGpu(1, "GPU-a-1", "nvmlDeviceGetName: odd; reset it"), UnreadableGpu(2, None, "nvmlX: odd"))
+    health = {gpu.uuid: GpuHealth(Health.HEALTHY, faults=("nvmlDeviceGetPowerUsage: odd; look",))}
+    told = NodeInventory(Mode.PGPU, Inventory("580.1", (13, 0), (gpu,), unreadable=dark), health, {})
+    item = node("a", {}, mode=Mode.PGPU)
+    item["metadata"]["annotations"][ANNOTATION] = encode(told)
+    found = view([item], [], {})
+    lines = [
+        "GPU 1 cannot be read and is not offered: nvmlDeviceGetName: odd; reset it",
+        "GPU 2 cannot be read and is not offered: nvmlX: odd",
+        "GPU 0: nvmlDeviceGetPowerUsage: odd; look",
+    ]
+    assert [line for line in details(found).splitlines() if line in lines] == lines
+    assert all(f"a: {line}" in summary(found).splitlines() for line in lines)
+    (shown,) = document(found)["nodes"]
+    assert shown["unreadable"] == [
+        {"index": 1, "uuid": "GPU-a-1", "reason": "nvmlDeviceGetName: odd; reset it"},
+        {"index": 2, "uuid": "", "reason": "nvmlX: odd"},
+    ]
+    assert shown["gpus"][0]["faults"] == ["nvmlDeviceGetPowerUsage: odd; look"]
+
+
+@pytest.mark.parametrize("odd", [{"faults": 1}, {"faults": [1]}, {"faults": ["x"] * 65}])
+def test_faults_that_no_plugin_wrote_are_refused(odd: dict[str, Any]) -> None:
+    item = node("a", {})
+    text = json.dumps({"version": 1, "mode": "vgpu", "driver": "1", "gpus": [entry(**odd)]})
+    item["metadata"]["annotations"][ANNOTATION] = text
+    (seen,) = view([item], [], {}).nodes
+    assert "cannot be read" in seen.problem

@@ -141,6 +141,8 @@ class GpuHealth:
     reason: str = ""
     advice: str = ""
     """What the GPU needs some day although it may be handed out until then."""
+    faults: tuple[str, ...] = ()
+    """What cannot be read of the GPU although it may be handed out: function, cause and remedy."""
 
 
 class DriverState(StrEnum):

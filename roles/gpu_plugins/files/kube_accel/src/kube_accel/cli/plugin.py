@@ -26,6 +26,8 @@ from kube_accel.plugin.options import (
     check_directories,
     listen_problem,
 )
+from kube_accel.sharing.profile import PROFILES
+from kube_accel.sharing.whole import NEEDED_NODES
 from kube_accel.stopping import stop_event
 
 EXIT_OK, EXIT_NODE = 0, 2
@@ -137,6 +139,9 @@ def _watching(arguments: argparse.Namespace) -> MonitorOptions:
         switches=found,
         kernel_logs=tuple(arguments.kernel_log),
         memory=arguments.state_dir / "health.json",
+        # A driver below another root has its device files there.
+        dev_root=arguments.dev_root if arguments.nvidia_driver_root in (None, "", "/") else None,
+        shared_nodes=NEEDED_NODES if arguments.mode in PROFILES else (),
     )
 
 

@@ -17,17 +17,22 @@ from kube_accel.enforce.mps import MpsPaths
 from kube_accel.inspect.printable import line
 from kube_accel.kube.deviceplugin import KUBELET_SOCKET
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.model import DriverState, Gpu, Inventory, Mode, Snapshot
+from kube_accel.model import DriverState, Gpu, GpuHealth, Health, Inventory, Mode, Snapshot
+from kube_accel.nvml import machine
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.nvml.translate import MAKE_NODES
 from kube_accel.plugin.admin import AdminError, call
 from kube_accel.sharing.profile import PROFILES
+from kube_accel.sharing.whole import NEEDED_NODES
 
 _NVML_DEADLINE = 30.0
+_SAMPLES_DEADLINE = 10.0
 _SMI_DEADLINE = 30.0
 _OLDEST_DRIVER = 470
+_PROC = Path("/proc")
+_LOOK = "read NVRM and Xid lines in the kernel log"
 _DISPLAY_CLASSES = ("0x0300", "0x0302")
 _NVIDIA = "0x10de"
-_SHARED_NODES = ("nvidiactl", "nvidia-uvm")
 
 
 class Status(Enum):
@@ -69,7 +74,10 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
     snapshot = look(arguments.sysfs_root)
     yield check_nvml(snapshot)
     inventory = snapshot.inventory
+    if inventory is None or not inventory.gpus:
+        yield from check_platform(machine.unsupported_platform(arguments.sysfs_root, _PROC))
     if inventory is not None:
+        yield from check_gpus(snapshot, inventory)
         yield check_driver(inventory, _kernel_module_version(arguments.sysfs_root))
         yield check_pci(pci_gpus(arguments.sysfs_root), inventory.gpus)
         yield check_device_nodes(inventory.gpus, lambda name: (arguments.dev_root / name).exists())
@@ -109,7 +117,10 @@ def look(sysfs_root: Path) -> Snapshot:
         snapshot = monitor.snapshot()
         while snapshot.driver_state is DriverState.STARTING and (left := deadline - time.monotonic()) > 0:
             snapshot = monitor.wait(snapshot.version, left)
-        return snapshot
+        if snapshot.driver_state is DriverState.READY:
+            # What only metrics ask for may be what a GPU does not tell.
+            monitor.samples(True, True, _SAMPLES_DEADLINE)
+        return monitor.snapshot()
     finally:
         monitor.stop()
 
@@ -119,12 +130,32 @@ def check_nvml(snapshot: Snapshot) -> Check:
     if snapshot.driver_state is DriverState.READY:
         count = len(snapshot.inventory.gpus) if snapshot.inventory else 0
         return Check(Status.OK, "nvml", f"answers, {count} GPUs")
-    return Check(
-        Status.FAIL,
-        "nvml",
-        f"{snapshot.driver_state.value}: {snapshot.detail}",
-        "install or reload the NVIDIA driver; in a pod, check runtimeClassName nvidia",
-    )
+    # Why NVML cannot be used has its remedy with it.
+    known = snapshot.driver_state in (DriverState.UNAVAILABLE, DriverState.WEDGED)
+    remedy = "" if known else "install or reload the NVIDIA driver; in a pod, check runtimeClassName nvidia"
+    return Check(Status.FAIL, "nvml", f"{snapshot.driver_state.value}: {snapshot.detail}", remedy)
+
+
+def check_platform(unsupported: str) -> Iterable[Check]:
+    """The machine is one whose GPUs NVML describes; asked where it describes none."""
+    if unsupported:
+        what, _, remedy = unsupported.partition("; ")
+        yield Check(Status.FAIL, "platform", what, remedy)
+
+
+def check_gpus(snapshot: Snapshot, inventory: Inventory) -> Iterable[Check]:
+    """Every GPU can be read and may be handed out; a line for each that is not so, and for each value it withholds."""
+    for unreadable in inventory.unreadable:
+        what, _, remedy = unreadable.reason.partition("; ")
+        name = f" ({unreadable.uuid})" if unreadable.uuid else ""
+        yield Check(Status.FAIL, f"GPU {unreadable.index}{name}", what, remedy or _LOOK)
+    for gpu in inventory.gpus:
+        health = snapshot.health.get(gpu.uuid, GpuHealth(Health.UNKNOWN))
+        name = f"GPU {gpu.index} ({gpu.uuid})"
+        if health.health is Health.UNHEALTHY:
+            yield Check(Status.FAIL, name, health.reason, "" if "; " in health.reason else _LOOK)
+        for text in filter(None, (health.advice, *health.faults)):
+            yield Check(Status.WARN, name, text)
 
 
 def check_driver(inventory: Inventory, kernel_module: str | None) -> Check:
@@ -160,14 +191,14 @@ def check_pci(on_bus: Collection[str], gpus: Collection[Gpu]) -> Check:
 
 def check_device_nodes(gpus: Collection[Gpu], exists: Callable[[str], bool]) -> Check:
     """The device nodes that a container is given exist."""
-    names = (*(f"nvidia{gpu.minor}" for gpu in gpus), *_SHARED_NODES)
+    names = (*(f"nvidia{gpu.minor}" for gpu in gpus), *NEEDED_NODES)
     missing = [name for name in names if not exists(name)]
     if missing:
         return Check(
             Status.FAIL,
             "device nodes",
             f"no {', '.join(f'/dev/{name}' for name in missing)}",
-            "run nvidia-modprobe -c0 -u on the host",
+            MAKE_NODES,
         )
     return Check(Status.OK, "device nodes", f"all {len(names)} exist")
 

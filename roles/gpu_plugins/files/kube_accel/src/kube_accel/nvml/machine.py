@@ -9,8 +9,32 @@ from pathlib import Path
 
 def product(sysfs_root: Path) -> str:
     """The board's product name, empty where the kernel does not tell it."""
+    return _text(sysfs_root / "class/dmi/id/product_name").strip()
+
+
+_WSL = (
+    "this is WSL2, whose driver does not tell what the plugin needs of GPUs: it is not supported; use a Linux host with"
+    " the NVIDIA driver for Linux"
+)
+_JETSON = (
+    "this is a Jetson, whose integrated GPU NVML does not describe: it is not supported; use NVIDIA's device plugin"
+    " with --device-discovery-strategy=tegra on this node"
+)
+
+
+def unsupported_platform(sysfs_root: Path, proc_root: Path) -> str:
+    """Why this machine's GPUs cannot be managed whatever NVML says, with the remedy; empty where they can."""
+    release = _text(proc_root / "sys/kernel/osrelease").lower()
+    if "microsoft" in release and "wsl" in release:
+        return _WSL
+    family = _text(sysfs_root / "devices/soc0/family")
+    compatible = _text(sysfs_root / "firmware/devicetree/base/compatible")
+    return _JETSON if "tegra" in family.lower() or "nvidia,tegra" in compatible else ""
+
+
+def _text(path: Path) -> str:
     try:
-        return (sysfs_root / "class/dmi/id/product_name").read_text(errors="replace").strip()
+        return path.read_text(errors="replace")
     except OSError:
         return ""
 

@@ -11,14 +11,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kube_accel.model import DriverState, GpuHealth, GpuUsage, Health, Inventory, Snapshot
-from kube_accel.nvml import translate
+from kube_accel.model import DriverState, GpuUsage, Health, Inventory, Snapshot
+from kube_accel.nvml import machine, translate
+from kube_accel.nvml.faults import KnownFaults
 from kube_accel.nvml.health import Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
 from kube_accel.nvml.kernel_log import KernelLog, Sightings
 from kube_accel.nvml.memory import Memory, Remembered, Xids
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 _DYING_CHECK_SECONDS = 0.05
 _MAX_DYING = 1
 _STOP_SECONDS = 1.0
+_LONGEST_PAUSE = 1800.0
+"""Seconds without a call that hung."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +47,16 @@ class MonitorOptions:
     """For the answer to a poll; NVML counts as wedged after it."""
     start_deadline: float = 60.0
     """For a worker's first answer: without nvidia-persistenced the driver brings up each GPU in turn."""
+    call_deadline: float = 20.0
+    """For one call about one GPU while a worker starts: as long as the driver may take to bring up a GPU."""
     retry_initial: float = 1.0
     retry_max: float = 15.0
     """Between attempts to start a worker; doubles from the initial value."""
     renew_interval: float = 60.0
-    """While a GPU is lost: age at which a worker is replaced, since NVML looks for GPUs only when initialised."""
+    """While a GPU is lost: age at which a worker is replaced, since NVML looks for GPUs only when initialised.
+
+    Also the time after which a function that did not return for a GPU is called again; doubles each time.
+    """
     recovery_polls: int = 3
     """Good polls in a row that make a GPU healthy again."""
     xid_recovery_seconds: float = 300.0
@@ -58,6 +66,10 @@ class MonitorOptions:
     """Where the kernel's log is: the first that can be read is followed."""
     memory: Path | None = None
     """File that keeps what a restart must not forget."""
+    dev_root: Path | None = None
+    """Where the host's ``/dev`` is seen; None: device files are not looked at."""
+    shared_nodes: tuple[str, ...] = ()
+    """Names of the device files that containers need besides their GPUs' own."""
 
 
 class QuiesceError(TimeoutError):
@@ -85,6 +97,17 @@ class _Worker:
     """It has given its inventory."""
     question: _Question | None = None
     """What the answer it owes is for, when somebody waits for it."""
+    avoids: tuple[tuple[int, str], ...] = ()
+    """Functions that it does not call, by GPU's index and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Hang:
+    """A function that did not return for a GPU."""
+
+    until: float
+    """When it may be called again."""
+    pause: float
 
 
 class GpuMonitor:
@@ -127,6 +150,10 @@ class GpuMonitor:
         self._kernel_log = KernelLog(options.kernel_logs)
         self._log_at = 0.0
         self._sightings = Sightings()
+        self._platform = machine.unsupported_platform(options.sysfs_root, options.proc_root)
+        self._faults = KnownFaults()
+        self._hung: dict[tuple[int, str], _Hang] = {}
+        """Functions that did not return, by GPU's index and name."""
 
     def start(self) -> None:
         """Begin watching; returns at once."""
@@ -265,7 +292,7 @@ class GpuMonitor:
             self._log_at = now + self._options.poll_interval
             self._read_kernel_log(self._inventory, now)
         if worker.deadline is not None and now >= worker.deadline:
-            self._wedged(worker, now)
+            self._late(worker, now)
         elif worker.deadline is None and now >= self._poll_at:
             self._request("poll", now + self._options.deadline)
         elif worker.deadline is None and self._questions:
@@ -320,14 +347,18 @@ class GpuMonitor:
             self._failed(DriverState.UNAVAILABLE, f"the NVML worker cannot be started: {error}", Health.UNKNOWN, now)
             return
         self._worker = _Worker(process, started=now, request=0, deadline=None)
-        self._request("inventory", now + self._options.start_deadline)
+        self._hung = {call: hang for call, hang in self._hung.items() if now < hang.until + hang.pause}
+        self._worker.avoids = tuple(call for call, hang in self._hung.items() if now < hang.until)
+        self._request("inventory", now + min(self._options.start_deadline, self._options.call_deadline))
 
     def _request(self, operation: str, deadline: float, question: _Question | None = None) -> None:
         worker = self._worker
         assert worker is not None
         self._requests += 1
         worker.request, worker.deadline, worker.question = self._requests, deadline, question
-        more = question.arguments if question is not None else {}
+        more: Mapping[str, object] = question.arguments if question is not None else {}
+        if operation == "inventory":
+            more = {"note": worker.process.note, "hung": worker.avoids}
         with contextlib.suppress(OSError):  # it has ended: its output says so too
             worker.process.send({"id": self._requests, "op": operation, **more})
 
@@ -339,6 +370,9 @@ class GpuMonitor:
             self._request(question.operation, now + self._options.deadline, question)
 
     def _told(self, question: _Question, answer: dict[str, Any]) -> None:
+        if "gpus" in answer:
+            source = f"{question.operation} {question.arguments.get('slow')}"
+            self._see_faults(source, answer["gpus"])
         with self._changed:
             question.answer = answer
             self._changed.notify_all()
@@ -397,8 +431,9 @@ class GpuMonitor:
 
     def _inventoried(self, worker: _Worker, answer: dict[str, Any], now: float) -> None:
         worker.answered = True
-        self._inventory = translate.inventory(answer, self._inventory)
-        self._observe_polls(translate.polls(answer["gpus"], self._inventory), now)
+        self._inventory = translate.inventory(answer, self._inventory, self._platform)
+        self._see_faults("poll", answer["gpus"])
+        self._observe_polls(self._polls(answer["gpus"], self._inventory), now)
         if self._failures:
             self._poll_at = now  # the last worker came this far too
         else:
@@ -409,11 +444,14 @@ class GpuMonitor:
         assert self._inventory is not None
         self._failures = 0
         self._poll_at = now + self._options.poll_interval
-        polls = translate.polls(answer["gpus"], self._inventory)
+        self._see_faults("poll", answer["gpus"])
+        polls = self._polls(answer["gpus"], self._inventory)
         self._observe_polls(polls, now)
         self._publish(DriverState.READY)
         missing = self._inventory.unreadable or any(poll.lost for poll in polls.values())
-        if answer["stale"] or (missing and now - worker.started >= self._options.renew_interval):
+        # One that cannot be ended hangs still.
+        again = not self._dying and any(now >= self._hung[call].until for call in worker.avoids if call in self._hung)
+        if answer["stale"] or again or (missing and now - worker.started >= self._options.renew_interval):
             self._spawn_at = now
             self._retire()
 
@@ -422,7 +460,9 @@ class GpuMonitor:
         if error["code"] == translate.DRIVER_NOT_LOADED:
             self._kernel_log.read()  # what came before it was unloaded
             self._observe_all(Reset(), now)
-        self._interrupted(worker, DriverState.UNAVAILABLE, translate.unavailable(error), Health.UNHEALTHY, now)
+        self._interrupted(
+            worker, DriverState.UNAVAILABLE, translate.unavailable(error, self._platform), Health.UNHEALTHY, now
+        )
 
     def _interrupted(self, worker: _Worker, state: DriverState, detail: str, health: Health, now: float) -> None:
         """A worker that had been fine is replaced at once: its successor knows better what is wrong, if anything."""
@@ -433,6 +473,60 @@ class GpuMonitor:
             self._retire()
         else:
             self._failed(state, detail, health, now)
+
+    def _polls(self, entries: list[dict[str, Any]], inventory: Inventory) -> dict[str, Poll]:
+        """What a poll found of each GPU, by NVML and by the device files there are."""
+        polls = translate.polls(entries, inventory)
+        root = self._options.dev_root
+        if root is None:
+            return polls
+        absent = [name for name in self._options.shared_nodes if not (root / name).exists()]
+        for gpu in inventory.gpus:
+            missing = [name for name in (f"nvidia{gpu.minor}",) if not (root / name).exists()] + absent
+            if missing and not polls[gpu.uuid].complaint:
+                polls[gpu.uuid] = replace(polls[gpu.uuid], complaint=translate.devices_missing(missing), answered=False)
+        return polls
+
+    def _see_faults(self, source: str, entries: Iterable[dict[str, Any]]) -> None:
+        self._faults.see(source, entries, self._platform)
+        if source != "poll" and self._snapshot.driver_state is DriverState.READY:
+            self._publish(DriverState.READY)
+
+    def _late(self, worker: _Worker, now: float) -> None:
+        """An answer is overdue: the driver hangs, or hangs for one GPU, whose call the next worker does not make."""
+        calling = worker.process.calling()
+        longest = self._options.deadline if worker.answered or self._hung else self._options.call_deadline
+        if not worker.answered:
+            end = worker.started + self._options.start_deadline
+            due = end if calling is None else min(end, calling.since + longest)
+            if now < due:
+                worker.deadline = due
+                return
+        # A young call is one of many slow ones.
+        if calling is None or now - calling.since < longest / 2 or not self._few_hang(calling.gpu, now):
+            self._hung.clear()
+            self._wedged(worker, now)
+            return
+        call = (calling.gpu, calling.function)
+        known = self._hung.get(call)
+        pause = self._options.renew_interval if known is None else min(2 * known.pause, _LONGEST_PAUSE)
+        self._hung[call] = _Hang(now + pause, pause)
+        self._observe_all(Silence(), now)
+        self._failures += 1
+        self._spawn_at = now
+        self._retire()
+        detail = (
+            f"NVML did not answer within {longest:g} s: {calling.function} hangs for GPU {calling.gpu}, and is not"
+            f" called for it any more; {translate.HANGS}"
+        )
+        log.warning("NVML worker replaced", extra={"pid": worker.process.pid, "cause": detail})
+        if known is None:
+            self._publish(DriverState.WEDGED, detail, Health.UNKNOWN)
+
+    def _few_hang(self, index: int, now: float) -> bool:
+        """Whether it is still to be believed that GPUs hang and not the driver, if this one does too."""
+        most = max(1, len(self._inventory.gpus) // 2) if self._inventory is not None else 1
+        return len({index, *(gpu for (gpu, _), hang in self._hung.items() if now < hang.until)}) <= most
 
     def _wedged(self, worker: _Worker, now: float) -> None:
         seconds = self._options.deadline if worker.answered else self._options.start_deadline
@@ -487,10 +581,10 @@ class GpuMonitor:
         """A new snapshot if a reader can see a difference. ``otherwise``: the health of GPUs not known to be bad."""
         self._remember()  # before anybody acts on it
         gpus = self._inventory.gpus if self._inventory is not None else ()
-        known = {gpu.uuid: self._conditions[gpu.uuid].health for gpu in gpus}
+        known = {gpu.uuid: replace(self._conditions[gpu.uuid].health, faults=self._faults.of(gpu.uuid)) for gpu in gpus}
         if otherwise is not None:
             known = {
-                uuid: GpuHealth(otherwise, detail, health.advice) if health.health is Health.HEALTHY else health
+                uuid: replace(health, health=otherwise, reason=detail) if health.health is Health.HEALTHY else health
                 for uuid, health in known.items()
             }
         old = self._snapshot

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,37 @@ def worker_command(sysfs_root: Path, proc_root: Path = Path("/proc")) -> Sequenc
     return (sys.executable, "-m", "kube_accel.nvml.worker", str(os.getpid()), str(sysfs_root), str(proc_root))
 
 
+@dataclass(frozen=True, slots=True)
+class Calling:
+    """A call that has not returned."""
+
+    gpu: int
+    """NVML's index."""
+    function: str
+    since: float
+    """By the monotonic clock."""
+
+
 class WorkerProcess:
     """A running worker. ``OSError`` from the constructor when it cannot be started."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        # A process group of its own: Ctrl-C at a terminal is for the parent to act on.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, process_group=0
-        )
+        self._note = os.fdopen(os.memfd_create("nvml-call"), "rb", buffering=0)
+        self.note = self._note.fileno()
+        """A file for the worker to note in what it is calling; it has the same descriptor there."""
+        try:
+            # A process group of its own: Ctrl-C at a terminal is for the parent to act on.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                process_group=0,
+                pass_fds=(self.note,),
+            )
+        except OSError:
+            self._note.close()
+            raise
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -65,9 +89,15 @@ class WorkerProcess:
         *lines, self._received = self._received.split(b"\n")
         return [json.loads(line) for line in lines], open_ended
 
+    def calling(self) -> Calling | None:
+        """The call about one GPU that has not returned; None where there is none."""
+        words = os.pread(self.note, 256, 0).partition(b"\n")[0].split()
+        return Calling(int(words[0]), words[1].decode(), float(words[2])) if len(words) == 3 else None
+
     def kill(self) -> None:
         """End it; ``gone`` tells when that has happened, which inside a hanging driver may be never."""
         self._process.kill()
+        self._note.close()
         self._stdin.close()
         self._stdout.close()
 

@@ -7,6 +7,7 @@ Two samples make a figure, of the time between them: those of one collection and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -35,8 +36,10 @@ class Profiler:
     Samples are as many as GPUs and GPU instances there were: whoever cuts a GPU anew gets another process.
     """
 
-    def __init__(self, nvml: ModuleType) -> None:
+    def __init__(self, nvml: ModuleType, failed: Callable[[Exception], None] = lambda error: None) -> None:
+        """``failed`` is told why something is not to be had."""
         self._nvml = nvml
+        self._failed = failed
         self._offered: dict[str, bool] = {}
         self._samples: dict[Key, list[Any]] = {}
         """Two of each: the older, if there is one, and one that is free."""
@@ -54,8 +57,9 @@ class Profiler:
             else:
                 self._nvml.nvmlGpmMigSampleGet(handle, instance, newer)
             found = self._between(older, newer) if key in self._sampled else {}
-        except self._nvml.NVMLError:
+        except Exception as error:
             self._sampled.discard(key)
+            self._failed(error)
             return None
         self._sampled.add(key)
         self._samples[key] = [newer, older]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +15,14 @@ Record = dict[str, Any]
 
 DRIVER_NOT_LOADED = 9
 _LIBRARY_NOT_FOUND = 12
+_NOT_SUPPORTED = 3
 _LOST = frozenset({6, 15, 16, 28})  # nvmlReturn_t: NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
 
 NOT_ENUMERATED = Poll("not enumerated by the driver", lost=True, answered=False)
+
+_RETIRE_PENDING = "a faulty memory page will be retired when the GPU is reset: reset it once no pod uses it"
+# No program gets a context on the GPU until then (NVIDIA, "Dynamic Page Retirement").
+_RETIRE_BLOCKS = "a memory page with an uncorrectable error waits to be retired: reset the GPU"
 
 _REMAP_FAILED = "a faulty memory row could not be remapped: replace the GPU"
 # The driver keeps programs off the row until then (NVIDIA, "GPU Memory Error Management").
@@ -45,6 +51,54 @@ _REMEDY = {  # by nvmlReturn_t
 }
 
 
+_RELOAD = (
+    "install the NVIDIA driver's libraries for this machine, and let the plugin's user read them; a container that was"
+    " started before has to be restarted"
+)
+
+MAKE_NODES = "run nvidia-modprobe -c0 -u on the host"
+HANGS = "read NVRM messages in `dmesg`; reset the GPU, or reboot the node"
+
+_FAULT_REMEDY = {  # by nvmlReturn_t, of one GPU
+    3: "the driver does not tell this of the GPU: see which GPUs and drivers are supported",
+    4: "let the plugin's container use the NVIDIA device files",
+    999: "read NVRM lines in `dmesg`; reset the GPU, or restart the plugin's pod if nvidia-smi works on the node",
+}
+_ODD_ANSWER = "reset the GPU, and replace the driver's version if it stays so"
+_ANY_CODE = "see `nvidia-smi -q` and NVRM lines in `dmesg` on the node; reset the GPU if it stays so"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What NVML does not tell of one GPU."""
+
+    function: str
+    cause: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.function}: {self.cause}; {self.remedy}"
+
+
+def fault(error: Record, platform: str = "") -> Fault:
+    """A fault of the wire.
+
+    ``platform``: why this machine's GPUs tell less than others, empty where there is no reason.
+    """
+    code = error["code"]
+    if error.get("hung"):
+        return Fault(error["function"], error["text"], HANGS)
+    if code is None:
+        return Fault(error["function"], error["text"], _ODD_ANSWER)
+    remedy = platform if platform and code == _NOT_SUPPORTED else _FAULT_REMEDY.get(code, _ANY_CODE)
+    return Fault(error["function"], f"{error['text']} ({code})", remedy)
+
+
+def devices_missing(names: Iterable[str]) -> str:
+    """Why a GPU whose device files are not there cannot be handed out, with the remedy."""
+    return f"no {', '.join(f'/dev/{name}' for name in names)}; {MAKE_NODES}"
+
+
 def usage(raw: Record) -> dict[str, GpuUsage]:
     """The worker's answer to ``usage``, by UUID; of a process with several samples the highest counts."""
     found = {}
@@ -56,8 +110,11 @@ def usage(raw: Record) -> dict[str, GpuUsage]:
     return found
 
 
-def inventory(raw: Record, previous: Inventory | None) -> Inventory:
-    """The worker's answer to ``inventory``. GPUs of ``previous`` that it lacks stay, with their links."""
+def inventory(raw: Record, previous: Inventory | None, platform: str = "") -> Inventory:
+    """The worker's answer to ``inventory``. GPUs of ``previous`` that it lacks stay, with their links.
+
+    ``platform`` as for ``fault``.
+    """
     current = {gpu.uuid: gpu for gpu in (_gpu(entry) for entry in raw["gpus"]) if gpu is not None}
     kept = {gpu.uuid: gpu for gpu in (previous.gpus if previous else ()) if gpu.uuid not in current}
     links = {
@@ -66,7 +123,7 @@ def inventory(raw: Record, previous: Inventory | None) -> Inventory:
     links |= {frozenset(link["pair"]): _link(link) for link in raw["links"]}
     known = current.keys() | kept.keys() | {gpu.index for gpu in kept.values()}
     unreadable = tuple(
-        UnreadableGpu(entry["index"], entry.get("uuid"), _reason(entry["error"]))
+        UnreadableGpu(entry["index"], entry.get("uuid"), _reason(entry["error"], platform))
         for entry in raw["gpus"]
         if entry.get("uuid", entry["index"]) not in known
     )
@@ -94,11 +151,13 @@ def polls(entries: list[Record], inventory: Inventory) -> dict[str, Poll]:
     return found
 
 
-def unavailable(error: Record) -> str:
-    """One sentence on why NVML cannot be used, with the remedy."""
+def unavailable(error: Record, platform: str = "") -> str:
+    """One sentence on why NVML cannot be used, with the remedy. ``platform`` as for ``fault``."""
     code, text = error["code"], error["text"]
-    remedy = _REMEDY.get(code, "NVML cannot be used; nvidia-smi on the node shows more")
-    return f"{remedy} (NVML: {text}, {code})"
+    remedy = platform or _REMEDY.get(code, "NVML cannot be used; nvidia-smi on the node shows more")
+    if loader := error.get("loader"):
+        remedy = f"libnvidia-ml.so.1 is there and cannot be loaded: {loader}; {_RELOAD}"
+    return f"{remedy} (NVML: {text}, {code})" if code is not None else f"{remedy} ({error['function']}: {text})"
 
 
 def _highest(samples: Iterable[tuple[int, int]]) -> dict[int, int]:
@@ -111,17 +170,19 @@ def _highest(samples: Iterable[tuple[int, int]]) -> dict[int, int]:
 def _poll(entry: Record) -> Poll:
     if error := entry.get("error"):
         return Poll(_reason(error), lost=error["code"] in _LOST, answered=False)
-    ecc = entry["ecc"]
-    advice = _REMAP_PENDING if entry["remap_pending"] else ""
+    ecc, retiring = entry["ecc"], entry.get("retire_pending")
+    advice = _REMAP_PENDING if entry["remap_pending"] else _RETIRE_PENDING if retiring and not ecc else ""
     if action := entry["recovery"]:
         complaint = f"the driver asks for {_RECOVERY.get(action, f'recovery action {action}')}"
     else:
-        complaint = _REMAP_FAILED if entry["remap_failed"] else ""
+        complaint = _REMAP_FAILED if entry["remap_failed"] else _RETIRE_BLOCKS if retiring and ecc else ""
     return Poll(complaint, ecc=ecc, advice=advice)
 
 
-def _reason(error: Record) -> str:
-    return f"NVML: {error['text']} ({error['code']})"
+def _reason(error: Record, platform: str = "") -> str:
+    if error["code"] in _LOST or "function" not in error:
+        return f"NVML: {error['text']} ({error['code']})"
+    return str(fault(error, platform))
 
 
 def _gpu(entry: Record) -> Gpu | None:

@@ -2,11 +2,15 @@
 """The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root> <proc root>``.
 
 A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
-JSON lines on stdin, ``{"id": 1, "op": "inventory" | "poll"}``, or ``"usage"`` with ``"uuids"``, or ``"samples"`` with
-``"slow"`` and ``"profile"``, or ``"limit"`` with ``"uuid"``, ``"cgroup"`` and ``"bytes"``; answers on stdout are
-``{"id": 1, "ok": ...}`` or ``{"id": 1, "error": {"code": 9, "text": ...}}``, and in between come
-``{"event": "xid", "uuid": ..., "xid": 79}`` and ``{"event": "wait", "code": 15}`` (waiting for events failed: a reason
-to poll now). NVML is initialised once in a process's life; whoever wants a fresh look starts a fresh process.
+JSON lines on stdin, ``{"id": 1, "op": "inventory"}`` with ``"note"`` and ``"hung"`` (``asking``), ``"poll"``, or
+``"usage"`` with ``"uuids"``, or ``"samples"`` with ``"slow"`` and ``"profile"``, or ``"limit"`` with ``"uuid"``,
+``"cgroup"`` and ``"bytes"``; answers on stdout are ``{"id": 1, "ok": ...}`` or ``{"id": 1, "error": FAULT}``, and in
+between come ``{"event": "xid", "uuid": ..., "xid": 79}`` and ``{"event": "wait", "code": 15}`` (waiting for events
+failed: a reason to poll now). NVML is initialised once in a process's life; whoever wants a fresh look starts a fresh
+process.
+
+A fault is ``{"code": 999, "text": ..., "function": "nvmlDeviceGetName"}``, with the code None where NVML said success.
+A GPU has one as ``error`` when nothing can be known of it, and a list of ``faults`` of single values.
 
 Imports are few on purpose, and pathlib is not among them: this process lives beside every daemon.
 """
@@ -23,10 +27,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kube_accel.nvml.sampling import Sampler, each_mig_device, memory
+from kube_accel.nvml.asking import Attempts, Calls, cause, number, text, token
+from kube_accel.nvml.sampling import Sampler, each_mig_device, memory, process_sample, remapped_rows
 
 if TYPE_CHECKING:
     from kube_accel.nvml.profiling import Profiler
@@ -37,6 +43,7 @@ Emit = Callable[[Record], None]
 EVENT_SLICE_MS = 1000
 EVENT_RETRY_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_LIBRARY_NOT_FOUND = 12  # nvmlReturn_t
 _OF_PROCESSES = "c_nvmlProcessInfo_v3_t", "c_nvmlProcessUtilizationSample_t"
 """Structures of numbers alone, of which there is one a process."""
 
@@ -54,11 +61,17 @@ _MIG_ATTRIBUTES = {  # fields of nvmlDeviceAttributes_t
 
 
 class Device:
-    """One GPU as enumerated: its handle, None when there is none to be had, and what was read of it."""
+    """One GPU as enumerated: its handle, None when there is none to be had, what was read of it, and what was not."""
 
-    def __init__(self, handle: object, facts: Record) -> None:
+    def __init__(self, handle: object, facts: Record, faults: Iterable[Record] = ()) -> None:
         self.handle = handle
         self.facts = facts
+        self.faults = tuple(faults)
+
+    @property
+    def index(self) -> int:
+        """NVML's number of it."""
+        return int(str(self.facts["index"]))
 
     @property
     def readable(self) -> bool:
@@ -69,8 +82,8 @@ class Device:
 class Driver:
     """NVML as this process sees it.
 
-    Methods raise ``pynvml.NVMLError`` only for errors that concern the driver as a whole; the error of one GPU is
-    part of that GPU's record.
+    Methods raise ``pynvml.NVMLError`` only for errors that concern the driver as a whole; whatever goes wrong with one
+    GPU is part of that GPU's record.
     """
 
     def __init__(
@@ -80,7 +93,9 @@ class Driver:
         proc_root: str = "/proc",
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._nvml = nvml
+        self._nvml = self.calls = Calls(nvml)
+        self._attempts = Attempts(self.calls)
+        self._optional = self._attempts.optional
         self._pci = f"{sysfs_root}/bus/pci"
         self._capabilities = f"{proc_root}/driver/nvidia/capabilities"
         self._migs: dict[object, Record] = {}
@@ -89,8 +104,14 @@ class Driver:
         """Of GPUs, by UUID and address."""
         self._sampled: dict[str, int] = {}
         """The newest sample of utilization that was passed on, by UUID, in NVML's microseconds."""
-        self._sampler = Sampler(nvml, self._optional, clock)
+        self._sampler = Sampler(self._nvml, self._attempts, clock)
         self._profiler: Profiler | None = None
+        self._start_faults: dict[int, list[Record]] = {}
+        """Of what is asked once, by index."""
+        self.events: object = None
+        """An event set that collects XIDs; None where there are no events."""
+        self.event_uuids: dict[int | None, object] = {}
+        """UUIDs of the GPUs in it, by handle."""
         self.devices: list[Device] = []
 
     def inventory(self) -> Record:
@@ -99,21 +120,27 @@ class Driver:
         nvml.nvmlInit()
         self._bound = self._bound_addresses()
         cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
-        self.devices = self._enumerate()
+        with self._attempts.all():
+            self.devices = self._enumerate()
+            self._start_faults = {}
+            links = self._links()
+            self._register_events()
+            gpus = [{**device.facts, **self._status(device)} for device in self.devices]
         return {
             "driver": nvml.nvmlSystemGetDriverVersion(),
             "cuda": [cuda // 1000, cuda % 1000 // 10],
-            "gpus": [{**device.facts, **self._status(device)} for device in self.devices],
-            "links": self._links(),
+            "gpus": gpus,
+            "links": links,
         }
 
     def poll(self) -> Record:
         """Each GPU's status, and ``stale``: a start now would report other GPUs than this process did."""
-        devices = self._enumerate()
-        gpus = [
-            {"index": device.facts["index"], "uuid": device.facts.get("uuid"), **self._status(device)}
-            for device in devices
-        ]
+        with self._attempts.all():
+            devices = self._enumerate()
+            gpus = [
+                {"index": device.facts["index"], "uuid": device.facts.get("uuid"), **self._status(device)}
+                for device in devices
+            ]
         changed = any(new.readable and new.facts != old.facts for new, old in zip(devices, self.devices, strict=False))
         stale = changed or len(devices) != len(self.devices) or self._bound_addresses() != self._bound
         return {"gpus": gpus, "stale": stale}
@@ -138,20 +165,26 @@ class Driver:
         device = next((device for device in self.devices if device.readable and device.facts["uuid"] == uuid), None)
         if device is None:
             return {"error": {"code": None, "text": f"there is no GPU {uuid}"}}
-        with self._errors_into(record):
+        with self._attempts.about(device.index), self._attempts.into(record):
             limits = nvml.c_nvmlSetMemoryLimits_v1_t(nameSpace=cgroup.encode(), softLimit=0, hardLimit=memory)
             nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, limits)
         return record
 
     def _samples(self, device: Device, slow: bool, profile: bool) -> Record:
         uuid = str(device.facts["uuid"])
-        record: Record = {"uuid": uuid}
-        with self._errors_into(record):
+        record: Record = {}
+        with self._attempts.about(device.index) as faults, self._attempts.into(record):
             mig = bool(device.facts.get("mig"))
             record |= self._sampler.read(device.handle, uuid, slow, mig)
             if profile:
                 record["profile"] = self._profile(device.handle, uuid, mig)
-        return record
+        if not faults:
+            return {"uuid": uuid, **record}
+        if all(value is None for value in _values(record)):
+            return {"uuid": uuid, "error": faults[0]}
+        if record.get("memory") is None:
+            record["memory"] = {"total": device.facts["memory"], "used": None, "reserved": None}
+        return {"uuid": uuid, **record, "faults": faults}
 
     def _profile(self, handle: object, uuid: str, mig: bool) -> Record:
         """Of the GPU, and of those MIG devices that have a GPU instance for themselves."""
@@ -159,17 +192,18 @@ class Driver:
         if self._profiler is None:
             from kube_accel.nvml.profiling import Profiler
 
-            self._profiler = Profiler(nvml)
-        found: Record = {"gpu": self._profiler.read(handle, uuid)}
+            self._profiler = Profiler(nvml, self._attempts.failed)
+        profiler = self._profiler
+        found: Record = {"gpu": profiler.read(handle, uuid)}
         if mig:
 
             def place(part: object, _: int) -> tuple[int, str]:
-                return nvml.nvmlDeviceGetGpuInstanceId(part), nvml.nvmlDeviceGetUUID(part)
+                return number(nvml.nvmlDeviceGetGpuInstanceId(part)), token(nvml.nvmlDeviceGetUUID(part))
 
-            parts = each_mig_device(nvml, handle, place)
+            parts = self._optional(lambda: each_mig_device(nvml, handle, place, self._attempts.failed)) or []
             instances = [instance for instance, _ in parts]
             found["parts"] = {
-                name: self._profiler.read(handle, uuid, instance)
+                name: profiler.read(handle, uuid, instance)
                 for instance, name in parts
                 if instances.count(instance) == 1
             }
@@ -178,52 +212,67 @@ class Driver:
     def _usage(self, device: Device) -> Record:
         uuid = str(device.facts["uuid"])
         record: Record = {"uuid": uuid}
-        with self._errors_into(record):
+        with self._attempts.about(device.index) as faults:
             record["memory"] = self._sampler.processes(device.handle) or []
+            if faults:
+                # Part of the processes is worse than none: who acts on it would take the others for gone.
+                return {"uuid": uuid, "error": faults[0]}
             record["time"] = self._process_time(device.handle, uuid)
-        return record
+        return record | ({"faults": faults} if faults else {})
 
     def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int]] | None:
         """Percent by process; none where nothing ran, None where that is not told."""
         now = self._sampler.now()
         since = min(self._sampled.get(uuid, now - 1_000_000), now)
-        samples = self._sampler.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since))
+        samples = self._sampler.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since), process_sample)
         if samples is None:
             return None
-        self._sampled[uuid] = max((sample.timeStamp for sample in samples), default=since)
-        return [(sample.pid, min(int(sample.smUtil), 100)) for sample in samples if sample.timeStamp > since]
+        self._sampled[uuid] = max((stamp for _, stamp, _ in samples), default=since)
+        return [(pid, min(percent, 100)) for pid, stamp, percent in samples if stamp > since]
 
     def _enumerate(self) -> list[Device]:
-        return [self._device(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+        devices = [self._device(index) for index in range(number(self._nvml.nvmlDeviceGetCount()))]
+        owners: dict[object, int] = {}
+        for device in devices:
+            uuid = device.facts.get("uuid")
+            if uuid is not None and owners.setdefault(uuid, device.index) != device.index:
+                claim = f"{uuid} is the UUID of GPU {owners[uuid]}"
+                device.facts = {
+                    "index": device.index,
+                    "error": {"code": None, "text": claim, "function": "nvmlDeviceGetUUID"},
+                }
+        return devices
 
     def _device(self, index: int) -> Device:
         nvml = self._nvml
         facts: Record = {"index": index}
         handle = None
-        with self._errors_into(facts):
+        with self._attempts.about(index) as faults, self._attempts.into(facts):
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            facts["uuid"] = nvml.nvmlDeviceGetUUID(handle)
-            address = sysfs_address(nvml.nvmlDeviceGetPciInfo(handle).busId)
+            facts["uuid"] = token(nvml.nvmlDeviceGetUUID(handle))
+            address = sysfs_address(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
             facts["pci"] = address
             facts |= self._fixed_facts(handle, address, facts["uuid"])
             facts["memory"], _ = memory(nvml, handle)  # asks the GPU, the others a cache
             mode = self._mig_mode(handle)
             facts["mig_capable"] = mode is not None
-            enabled = isinstance(mode, list) and mode[0] == nvml.NVML_DEVICE_MIG_ENABLE
+            enabled = mode == nvml.NVML_DEVICE_MIG_ENABLE
             facts["mig_devices"] = self._mig_devices(handle, facts["minor"]) if enabled else []
             facts["mig"] = enabled
-        return Device(handle, facts)
+        return Device(handle, facts, faults)
 
     def _fixed_facts(self, handle: object, address: str, uuid: object) -> Record:
         """What stays with a GPU as long as the driver does. Asked once: all are asked for at every poll."""
         nvml = self._nvml
         known = self._fixed.get((uuid, address))
         if known is None:
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+            capability = [number(major, _MOST_SMALL), number(minor, _MOST_SMALL)]
             known = self._fixed[uuid, address] = {
                 "numa": self._numa_node(address),
-                "minor": nvml.nvmlDeviceGetMinorNumber(handle),
-                "model": nvml.nvmlDeviceGetName(handle),
-                "cc": list(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+                "minor": number(nvml.nvmlDeviceGetMinorNumber(handle), _MOST_SMALL),
+                "model": text(nvml.nvmlDeviceGetName(handle)),
+                "cc": capability,
             }
         return known
 
@@ -231,47 +280,65 @@ class Driver:
         """``error`` when the GPU does not answer, else its counters; None where not supported."""
         if not device.readable:
             return {"error": device.facts["error"]}
-        nvml, handle = self._nvml, device.handle
+        nvml, handle, optional = self._nvml, device.handle, self._optional
         status: Record = {}
-        with self._errors_into(status):
-            status["ecc"] = self._optional(
-                lambda: nvml.nvmlDeviceGetTotalEccErrors(
-                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        with self._attempts.about(device.index) as faults:
+            status["ecc"] = optional(
+                lambda: number(
+                    nvml.nvmlDeviceGetTotalEccErrors(
+                        handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                    )
                 )
             )
-            remapped = self._optional(lambda: list(nvml.nvmlDeviceGetRemappedRows(handle)))
-            _, _, pending, failed = map(bool, remapped) if isinstance(remapped, list) else [None] * 4
+            rows = optional(lambda: remapped_rows(nvml, handle))
+            pending, failed = rows[2:] if rows is not None else (None, None)
             status |= {"remap_pending": pending, "remap_failed": failed}
-            status["recovery"] = self._optional(lambda: self._recovery_action(handle))
-        return status
+            # Before Ampere pages are retired instead.
+            status["retire_pending"] = None if rows is not None else optional(lambda: self._retiring(handle))
+            status["recovery"] = optional(lambda: self._recovery_action(handle))
+        met = [*device.faults, *self._start_faults.get(device.index, ()), *faults]
+        return status | ({"faults": met} if met else {})
+
+    def _retiring(self, handle: object) -> bool:
+        nvml = self._nvml
+        return bool(nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle) == nvml.NVML_FEATURE_ENABLED)
 
     def _recovery_action(self, handle: object) -> int | None:
         """``nvmlDeviceGpuRecoveryAction_t``, 0 for none; drivers before it was introduced do not know the field."""
         value = self._nvml.nvmlDeviceGetFieldValues(handle, [self._nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
         return int(value.value.uiVal) if value.nvmlReturn == self._nvml.NVML_SUCCESS else None
 
-    def _mig_mode(self, handle: object) -> object:
-        """Current and pending mode, None for a GPU without."""
-        return self._optional(lambda: self._nvml.nvmlDeviceGetMigMode(handle))
+    def _mig_mode(self, handle: object) -> int | None:
+        """The current mode, None for a GPU without. Raises for one that does not tell: it must not be offered."""
+        nvml = self._nvml
+        try:
+            current, _ = nvml.nvmlDeviceGetMigMode(handle)
+        except nvml.NVMLError as error:
+            if error.value in self._attempts.unsupported:
+                return None
+            raise
+        return number(current)
 
     def _mig_devices(self, handle: object, minor: object) -> list[Record]:
-        """The MIG devices of a GPU, by slot."""
-        return each_mig_device(self._nvml, handle, lambda part, slot: self._mig_device(part, slot, minor))
+        """The MIG devices of a GPU, by slot; without one that errs."""
+        return each_mig_device(
+            self._nvml, handle, lambda part, slot: self._mig_device(part, slot, minor), self._attempts.failed
+        )
 
     def _mig_device(self, handle: object, slot: int, minor: object) -> Record:
         """One MIG device. Asked at every poll, so that what cannot have changed is kept."""
         nvml = self._nvml
-        uuid = nvml.nvmlDeviceGetUUID(handle)
-        profile = nvml.nvmlDeviceGetName(handle).rpartition("MIG ")[2]
+        uuid = token(nvml.nvmlDeviceGetUUID(handle))
+        profile = text(text(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2])
         known = self._migs.get(uuid)
         if known is None or (known["profile"], known["slot"]) != (profile, slot):
-            instance = f"gi{nvml.nvmlDeviceGetGpuInstanceId(handle)}"
-            paths = (instance, f"{instance}/ci{nvml.nvmlDeviceGetComputeInstanceId(handle)}")
+            instance = f"gi{number(nvml.nvmlDeviceGetGpuInstanceId(handle))}"
+            paths = (instance, f"{instance}/ci{number(nvml.nvmlDeviceGetComputeInstanceId(handle))}")
             known = self._migs[uuid] = {
                 "uuid": uuid,
                 "slot": slot,
                 "profile": profile,
-                "memory": nvml.nvmlDeviceGetMemoryInfo(handle).total,
+                "memory": number(nvml.nvmlDeviceGetMemoryInfo(handle).total, least=1),
                 "attributes": self._mig_attributes(handle),
                 "caps": [cap for path in paths for cap in self._capability(f"gpu{minor}/mig/{path}")],
             }
@@ -279,8 +346,12 @@ class Driver:
 
     def _mig_attributes(self, handle: object) -> Record:
         """What it has of its GPU."""
-        found: Any = self._optional(lambda: self._nvml.nvmlDeviceGetAttributes_v2(handle))
-        return {} if found is None else {name: getattr(found, field) for name, field in _MIG_ATTRIBUTES.items()}
+
+        def asked() -> Record:
+            found: Any = self._nvml.nvmlDeviceGetAttributes_v2(handle)
+            return {name: number(getattr(found, field)) for name, field in _MIG_ATTRIBUTES.items()}
+
+        return self._optional(asked) or {}
 
     def _capability(self, path: str) -> list[int]:
         """The minor number of the device file that stands for access to a part of MIG; empty when it is not told."""
@@ -312,24 +383,61 @@ class Driver:
         """Each pair once; a pair in which a GPU does not answer is left out."""
         nvml = self._nvml
         readable = [device for device in self.devices if device.readable]
-        nvlinks = {id(device): self._nvlinks(device.handle) for device in readable}
+        nvlinks = {device.index: self._nvlinks(device) for device in readable}
         links: list[Record] = []
         for position, left in enumerate(readable):
             for right in readable[position + 1 :]:
-                to_left, to_right = nvlinks[id(right)], nvlinks[id(left)]
+                to_left, to_right = nvlinks[right.index], nvlinks[left.index]
                 if to_left is None or to_right is None:
                     continue
-                record: Record = {"pair": [left.facts["uuid"], right.facts["uuid"]]}
-                with self._errors_into(record):
-                    record["ancestor"] = nvml.nvmlDeviceGetTopologyCommonAncestor(left.handle, right.handle)
-                    direct = to_right.count(str(right.facts["pci"]))
-                    # Every GPU on NVSwitch reaches every other with all its links: a full mesh.
-                    record["nvlinks"] = direct or min(to_left.count(_SWITCH), to_right.count(_SWITCH))
-                    links.append(record)
+                with self._attempts.about(left.index) as faults:
+                    ancestor = self._optional(
+                        lambda left=left, right=right: number(  # type: ignore[misc]
+                            nvml.nvmlDeviceGetTopologyCommonAncestor(left.handle, right.handle)
+                        )
+                    )
+                self._keep(left, faults)
+                if ancestor is None:
+                    continue
+                direct = to_right.count(str(right.facts["pci"]))
+                # Every GPU on NVSwitch reaches every other with all its links: a full mesh.
+                count = direct or min(to_left.count(_SWITCH), to_right.count(_SWITCH))
+                pair = [left.facts["uuid"], right.facts["uuid"]]
+                links.append({"pair": pair, "ancestor": ancestor, "nvlinks": count})
         return links
 
-    def _nvlinks(self, handle: object) -> list[str] | None:
-        """The far end of each active NVLink: a GPU's PCI address or ``switch``. None when the GPU does not answer."""
+    def _nvlinks(self, device: Device) -> list[str] | None:
+        """The far end of each active NVLink: a GPU's PCI address or ``switch``. None when the GPU does not tell."""
+        with self._attempts.about(device.index) as faults:
+            ends = self._optional(lambda: self._far_ends(device.handle))
+        self._keep(device, faults)
+        return ends
+
+    def _keep(self, device: Device, faults: Iterable[Record]) -> None:
+        kept = self._start_faults.setdefault(device.index, [])
+        kept += [fault for fault in faults if fault not in kept]
+
+    def _register_events(self) -> None:
+        """Have the driver tell XIDs of each GPU, where it does that: the poll alone has to do elsewhere."""
+        nvml = self._nvml
+        try:
+            self.events = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError:
+            return
+
+        def register(device: Device) -> None:
+            kinds = nvml.nvmlDeviceGetSupportedEventTypes(device.handle) & nvml.nvmlEventTypeXidCriticalError
+            if kinds:
+                nvml.nvmlDeviceRegisterEvents(device.handle, kinds, self.events)
+                self.event_uuids[_address_of(device.handle)] = device.facts.get("uuid")
+
+        for device in self.devices:
+            if device.handle is not None:
+                with self._attempts.about(device.index) as faults:
+                    self._optional(partial(register, device))
+                self._keep(device, faults)
+
+    def _far_ends(self, handle: object) -> list[str]:
         nvml = self._nvml
         ends: list[str] = []
         for link in range(nvml.NVML_NVLINK_MAX_LINKS):
@@ -337,12 +445,10 @@ class Driver:
                 if nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED:
                     ends.append(self._far_end(handle, link))
             except nvml.NVMLError as error:
-                if self._concerns_all(error.value):
-                    raise
                 if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:  # one past the last link of this model
                     break
-                if error.value not in self._unsupported:
-                    return None
+                if error.value not in self._attempts.unsupported:
+                    raise
         return ends
 
     def _far_end(self, handle: object, link: int) -> str:
@@ -350,71 +456,37 @@ class Driver:
         kind = self._optional(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
         if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
             return _SWITCH
-        return sysfs_address(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId)
-
-    @property
-    def _unsupported(self) -> tuple[int, ...]:
-        nvml = self._nvml
-        return (
-            nvml.NVML_ERROR_NOT_SUPPORTED,
-            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            nvml.NVML_ERROR_NO_PERMISSION,
-            nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-        )
-
-    def _optional(self, read: Callable[[], object]) -> object:
-        """The value read, or None where this GPU or driver does not offer it."""
-        try:
-            return read()
-        except self._nvml.NVMLError as error:
-            if error.value in self._unsupported:
-                return None
-            raise
-
-    @contextlib.contextmanager
-    def _errors_into(self, record: Record) -> Iterator[None]:
-        try:
-            yield
-        except self._nvml.NVMLError as error:
-            if self._concerns_all(error.value):
-                raise
-            record["error"] = error_record(error)
-
-    def _concerns_all(self, code: int) -> bool:
-        nvml = self._nvml
-        return code in (
-            nvml.NVML_ERROR_UNINITIALIZED,
-            nvml.NVML_ERROR_DRIVER_NOT_LOADED,
-            nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-        )
+        return sysfs_address(text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId))
 
 
 _SWITCH = "switch"
+_MOST_SMALL = 1 << 16
+"""Of what is a small number: device files and capabilities."""
+
+
+def _values(record: Mapping[str, object]) -> Iterator[object]:
+    for value in record.values():
+        if isinstance(value, Mapping):
+            yield from _values(value)
+        else:
+            yield value
 
 
 def sysfs_address(bus_id: str) -> str:
     """NVML's ``00000000:1A:00.0`` in the spelling of sysfs, ``0000:1a:00.0``."""
     domain, rest = bus_id.lower().split(":", 1)
-    return f"{int(domain, 16):04x}:{rest}"
+    return token(f"{int(domain, 16):04x}:{rest}")
 
 
-def error_record(error: Exception) -> Record:
-    """An NVML error as the parent reads it."""
-    return {"code": getattr(error, "value", None), "text": str(error)}
+def error_record(error: Exception, function: str) -> Record:
+    """The driver's error as the parent reads it; of a library that cannot be loaded, with what the loader said."""
+    code = getattr(error, "value", None)
+    record: Record = {"code": code, "text": cause(error), "function": function}
+    if code == _LIBRARY_NOT_FOUND:
+        from kube_accel.mig.nvml_library import unloadable
 
-
-def register_events(nvml: ModuleType, devices: Iterable[Device]) -> tuple[object, dict[int | None, object]]:
-    """An event set that collects XIDs, and the UUIDs by handle of the GPUs in it: none where events are unsupported."""
-    events, uuids = None, {}
-    with contextlib.suppress(nvml.NVMLError):  # event sets are not supported: the poll alone has to do
-        events = nvml.nvmlEventSetCreate()
-        for device in devices:
-            with contextlib.suppress(nvml.NVMLError):  # the poll tells what ails this GPU
-                kinds = nvml.nvmlDeviceGetSupportedEventTypes(device.handle) & nvml.nvmlEventTypeXidCriticalError
-                if kinds:
-                    nvml.nvmlDeviceRegisterEvents(device.handle, kinds, events)
-                    uuids[_address_of(device.handle)] = device.facts.get("uuid")
-    return events, uuids
+        record["loader"] = unloadable()
+    return record
 
 
 def watch_events(nvml: ModuleType, events: object, uuids: Mapping[int | None, object], emit: Emit) -> None:
@@ -422,9 +494,10 @@ def watch_events(nvml: ModuleType, events: object, uuids: Mapping[int | None, ob
     while True:
         try:
             event = nvml.nvmlEventSetWait_v2(events, EVENT_SLICE_MS)
-        except nvml.NVMLError as error:
-            if error.value != nvml.NVML_ERROR_TIMEOUT:
-                emit({"event": "wait", "code": error.value})
+        except Exception as error:
+            code = getattr(error, "value", None)
+            if code != nvml.NVML_ERROR_TIMEOUT:
+                emit({"event": "wait", "code": code})
                 time.sleep(EVENT_RETRY_SECONDS)
             continue
         if event.eventType & nvml.nvmlEventTypeXidCriticalError:
@@ -441,10 +514,11 @@ def serve(requests: io.BufferedReader, emit: Emit, driver: Driver, nvml: ModuleT
         request = json.loads(line)
         try:
             if request["op"] == "inventory":
+                driver.calls.watched(request.get("note"), map(tuple, request.get("hung", ())))
                 answer = driver.inventory()
-                events, uuids = register_events(nvml, driver.devices)
-                if uuids:
-                    threading.Thread(target=watch_events, args=(nvml, events, uuids, emit), daemon=True).start()
+                if uuids := driver.event_uuids:
+                    events = (nvml, driver.events, uuids, emit)
+                    threading.Thread(target=watch_events, args=events, daemon=True).start()
             elif request["op"] == "usage":
                 answer = driver.usage(request["uuids"])
             elif request["op"] == "samples":
@@ -453,10 +527,9 @@ def serve(requests: io.BufferedReader, emit: Emit, driver: Driver, nvml: ModuleT
                 answer = driver.limit(request["uuid"], request["cgroup"], request["bytes"])
             else:
                 answer = driver.poll()
-        except nvml.NVMLError as error:
-            emit({"id": request["id"], "error": error_record(error)})
-        else:
             emit({"id": request["id"], "ok": answer})
+        except Exception as error:
+            emit({"id": request["id"], "error": error_record(error, driver.calls.function)})
 
 
 def die_with(parent: int) -> None:

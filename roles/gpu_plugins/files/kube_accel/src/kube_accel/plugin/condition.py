@@ -63,7 +63,7 @@ def condition(snapshot: Snapshot) -> NodeCondition | None:
         return NodeCondition("Unknown", "DriverNotAnswering", line(snapshot.detail, _LONGEST))
     faults = [f"{name}: {health.reason}" for _, name, health in _gpus(snapshot) if health.health is Health.UNHEALTHY]
     advice = [f"{name}: {health.advice}" for _, name, health in _gpus(snapshot) if health.advice]
-    message = line("; ".join([*faults, *advice]), _LONGEST)
+    message = line("; ".join([*faults, *advice, *silences(snapshot)]), _LONGEST)
     if faults:
         return NodeCondition("False", "GpuUnhealthy", message)
     return NodeCondition("True", "GpusHealthy", message or "every GPU may be handed out")
@@ -91,6 +91,12 @@ def news(snapshot: Snapshot, told: Mapping[str, str]) -> Iterator[News]:
             for old in known:
                 del bad[old]
             yield News("Normal", "GpuHealthy", f"{name} is handed out again", dict(bad))
+
+
+def silences(snapshot: Snapshot) -> Iterator[str]:
+    """What cannot be read of GPUs that may be handed out all the same."""
+    for _, name, health in _gpus(snapshot):
+        yield from (f"{name}: {fault}" for fault in health.faults)
 
 
 def _known(bad: Mapping[str, str], key: str, name: str) -> list[str]:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.metrics.service import Service
-from kube_accel.model import DriverState, GpuHealth, Health, Inventory, Share, Snapshot
+from kube_accel.model import DriverState, Health, Inventory, Share, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.admin import AdminError, AdminServer
 from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.cdiwriter import CdiWriter
+from kube_accel.plugin.condition import silences
 from kube_accel.plugin.configchoice import NotChosenError
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.configurator import Configurator, NotNowError
@@ -327,6 +328,8 @@ class Daemon:
             return
         with self._publishing:
             snapshot = self._snapshot()
+            for fault in silences(snapshot):
+                self._teller.say("GpuValueUnreadable", fault)
             # A plugin that follows another must not show an empty list before it looked.
             if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
                 return
@@ -368,7 +371,7 @@ class Daemon:
         health = dict(snapshot.health)
         for uuid in self._held_elsewhere.keys() & health.keys():
             if health[uuid].health is not Health.UNHEALTHY:
-                health[uuid] = GpuHealth(Health.UNHEALTHY, self._held_elsewhere[uuid])
+                health[uuid] = replace(health[uuid], health=Health.UNHEALTHY, reason=self._held_elsewhere[uuid])
         snapshot = replace(snapshot, health=health)
         return snapshot if self._fraction is None else self._fraction.see(snapshot)
 

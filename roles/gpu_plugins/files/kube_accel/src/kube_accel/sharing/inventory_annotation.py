@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode
+from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode, UnreadableGpu
 from kube_accel.sharing.reading import read_document, read_list, read_number, read_objects, read_text
 
 ANNOTATION: Final = "kube-accel.io/inventory"
@@ -19,6 +19,8 @@ _MAX_TEXT = 256 << 10
 """What the API server accepts for all annotations of an object."""
 _MAX_GPUS = 64
 _MAX_HOLDERS = 1024
+_MAX_FAULTS = 8
+"""Of one GPU that are told; a GPU with more is broken altogether."""
 _MAX_NUMBER = 2**63 - 1
 _TOKEN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -57,6 +59,8 @@ def encode(node: NodeInventory) -> str:
 
     A holding without amounts is the whole GPU. Links are ``[i, j, ancestor, nvlinks]`` with the two GPUs' places in
     the list and the ancestor's name in lower case. A GPU whose health is not given is of unknown health.
+
+    ``faults`` of a GPU, and the node's ``unreadable`` GPUs, are there where there are some.
     """
     position = {gpu.uuid: place for place, gpu in enumerate(node.inventory.gpus)}
     links = sorted(
@@ -72,6 +76,10 @@ def encode(node: NodeInventory) -> str:
         "gpus": [_gpu_document(gpu, node) for gpu in node.inventory.gpus],
         "links": links,
     }
+    if node.inventory.unreadable:
+        document["unreadable"] = [
+            {"index": gpu.index, "uuid": gpu.uuid, "reason": _line(gpu.reason)} for gpu in node.inventory.unreadable
+        ]
     if node.memory_unit is not None:
         document["memoryUnit"] = node.memory_unit
     return json.dumps(document, separators=(",", ":"))
@@ -95,9 +103,14 @@ def decode(text: str) -> NodeInventory:
             cuda_version=_version(document.get("cuda"), "cuda"),
             gpus=gpus,
             links=_links(document.get("links"), gpus),
+            unreadable=tuple(
+                _unreadable(entry) for entry in read_objects(document.get("unreadable", []), "unreadable", _MAX_GPUS)
+            ),
         ),
         health={
-            gpu.uuid: GpuHealth(Health(read_text(entry, "health", _TOKEN)), read_text(entry, "reason", _LINE))
+            gpu.uuid: GpuHealth(
+                Health(read_text(entry, "health", _TOKEN)), read_text(entry, "reason", _LINE), faults=_faults(entry)
+            )
             for gpu, entry in zip(gpus, entries, strict=True)
         },
         held={gpu.uuid: _held(gpu, entry) for gpu, entry in zip(gpus, entries, strict=True)} if told else None,
@@ -123,6 +136,8 @@ def _gpu_document(gpu: Gpu, node: NodeInventory) -> dict[str, object]:
         "health": health.health.value,
         "reason": _line(health.reason),
     }
+    if health.faults:
+        document["faults"] = [_line(fault) for fault in health.faults[:_MAX_FAULTS]]
     if gpu.uuid in node.divided:
         document["whole"] = False
     if node.held is not None:
@@ -153,6 +168,16 @@ def _gpu(entry: dict[str, Any]) -> Gpu:
         numa_node=None if entry.get("numaNode") is None else read_number(entry, "numaNode", 1 << 16),
         mig_enabled=_flag(entry.get("mig"), "mig"),
     )
+
+
+def _unreadable(entry: dict[str, Any]) -> UnreadableGpu:
+    uuid = None if entry.get("uuid") is None else read_text(entry, "uuid", _TOKEN)
+    return UnreadableGpu(read_number(entry, "index", 1 << 16), uuid, read_text(entry, "reason", _LINE))
+
+
+def _faults(entry: dict[str, Any]) -> tuple[str, ...]:
+    rows = read_list(entry.get("faults", []), "faults", _MAX_FAULTS)
+    return tuple(read_text({"faults": row}, "faults", _LINE) for row in rows)
 
 
 def _held(gpu: Gpu, entry: dict[str, Any]) -> tuple[Holding, ...]:

@@ -16,6 +16,8 @@ CDI_KIND = "kube-accel.io/gpu"
 
 # Every CUDA process opens these besides its GPU's own node; which of them exist depends on the loaded modules.
 CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+NEEDED_NODES = ("nvidiactl", "nvidia-uvm")
+"""Those without which no program can use a GPU."""
 
 # NVIDIA's container runtime takes a mount of /dev/null here as a request for the GPU. No image can ask for one, as it
 # can by its environment: with accept-nvidia-visible-devices-envvar-when-unprivileged=false only the mounts count.
