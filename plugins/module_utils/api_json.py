@@ -64,7 +64,7 @@ def checked(item: object) -> Dict[str, Any]:
         raise ApiJsonError("an object without metadata")
     metadata = item["metadata"]
     for key in _TEXTS:
-        if not isinstance(metadata.get(key, ""), str):
+        if not _is_text(metadata.get(key, "")):
             raise ApiJsonError(f"{named(item)}: metadata.{key} is no text")
     for key in _MAPS:
         found = metadata.get(key) or {}
@@ -76,13 +76,24 @@ def checked(item: object) -> Dict[str, Any]:
     return item
 
 
+def _is_text(value: object) -> bool:
+    """Whether it can be sent back: JSON can also write halves of characters."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def of_each(kind: str, read: Callable[[Any], Found], items: Iterable[Any], problems: List[str]) -> Iterator[Found]:
     """Yield what is read of each object. One that cannot be read becomes a problem, which names it and its kind."""
     for item in items:
         try:
             found = read(item)
         except ODD as error:
-            problems.append(f"{kind} {named(item)} {unreadable(error)}")
+            problems.append(f"{kind} {named(item)} {unreadable(error)}; see kubectl get {kind} --output=yaml")
         else:
             yield found
 

@@ -15,15 +15,8 @@ from .quantity import parse_quantity
 
 
 def names_any(spec: Mapping[str, Any], resources: AbstractSet[str]) -> bool:
-    """Return whether a pod names one of the resources, 0 of it too. Parts that cannot be read name none."""
-    for key in ("containers", "initContainers"):
-        entries = spec.get(key)
-        for container in entries if isinstance(entries, list) else ():
-            found = container.get("resources") if isinstance(container, dict) else None
-            for amounts in (found.get("limits"), found.get("requests")) if isinstance(found, dict) else ():
-                if isinstance(amounts, dict) and not resources.isdisjoint(amounts):
-                    return True
-    return False
+    """Return whether a pod names one of the resources, 0 of it too. Raises ValueError where that cannot be read."""
+    return any(not resources.isdisjoint(amounts) for container in _containers(spec) for amounts in _amounts(container))
 
 
 def asked(container: Mapping[str, Any], ours: Callable[[str], object]) -> Dict[str, Any]:
@@ -36,6 +29,14 @@ def asked(container: Mapping[str, Any], ours: Callable[[str], object]) -> Dict[s
     for amounts in _amounts(container):
         found.update((name, amount) for name, amount in amounts.items() if ours(name))
     return {name: amount for name, amount in found.items() if not _none(amount)}
+
+
+def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for key in ("containers", "initContainers"):
+        entries = spec.get(key) or []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise ValueError(f"spec.{key}: not a list of JSON objects")
+        yield from entries
 
 
 def _amounts(container: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -277,7 +277,7 @@ def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE)
 
 def not_ready(nodes: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
     """By node that is not ready, and whose plugin is not worth waiting for, what was last heard of it."""
-    found = of_each("node", lambda item: (item["metadata"]["name"], _readiness(item)), nodes, [])
+    found = of_each("node", lambda item: (_name(item), _readiness(item)), nodes, [])
     return {name: text for name, text in found if text}
 
 
@@ -439,6 +439,13 @@ def _pod(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return item
 
 
+def _name(item: Mapping[str, Any]) -> str:
+    name = item["metadata"]["name"]
+    if not isinstance(name, str):
+        raise TypeError("its name is no text")
+    return name
+
+
 def _place(pod: Mapping[str, Any]) -> str:
     """The node of a pod; empty without."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
@@ -447,12 +454,13 @@ def _place(pod: Mapping[str, Any]) -> str:
 def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Optional[NodeView]:
     """The node of an object; None for one that neither has our GPUs nor is to have some. Raises one of ODD."""
     metadata = item["metadata"]
+    name = _name(item)
     labels = metadata.get("labels") or {}
     text = (metadata.get("annotations") or {}).get(INVENTORY)
     wanted = labels.get(MODE_LABEL, "cgpu" if labels.get(CGPU_LABEL) == "true" else "")
     if text is None and not wanted:
         return None
-    node = NodeView(metadata["name"], "", wanted, (), told=False)
+    node = NodeView(name, "", wanted, (), told=False)
     try:
         node, unready = replace(node, address=_address(item)), _readiness(item)
     except ODD as error:

@@ -17,6 +17,7 @@ from kube_accel.extender.pods import Pod, pod_path, uses_of
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.tenure import NotOursError, Tenure
 from kube_accel.extender.wire import BindArguments
+from kube_accel.inspect.api_json import ODD, unreadable
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
@@ -115,6 +116,9 @@ class Binder:
                     if is_on := _node_of(item):
                         return _already(is_on, asked.node)
                     self._post(asked, asked.node, str(item["metadata"].get("resourceVersion", "")), {})
+            except ODD as error:
+                reason = f"{who} was not bound to {asked.node}: it {unreadable(error)}"
+                break
             except ApiError as error:
                 reason = f"{who} was not bound to {asked.node}: {error}"
                 if not isinstance(error, ApiRefusedError) or error.status != 409:
@@ -194,7 +198,7 @@ class Binder:
             return None
         if not _node_of(item) and item["metadata"].get("resourceVersion") == self._sent.get(pod.uid):
             return self._tenure.change(pod)
-        self._cluster.keep_pod(item)
+        self._cluster.hear_of(item)
         return item
 
     def reserve(self, pod: Pod, request: PodRequest, name: str, expires: float) -> Reservation | str:
@@ -266,7 +270,7 @@ class Binder:
             return Bound(Outcome.FAILED, reason)
         self._sent.pop(pod.uid, None)
         if item is not None:
-            self._cluster.keep_pod(item)
+            self._cluster.hear_of(item)
             if is_on := _node_of(item):
                 return _already(is_on, asked.node)
         self._cluster.release(pod.uid)

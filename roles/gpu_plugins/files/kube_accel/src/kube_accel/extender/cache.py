@@ -32,6 +32,7 @@ from kube_accel.extender.pods import (
     nominated_node,
     stated_uses,
 )
+from kube_accel.kube.watch import passing_over
 from kube_accel.model import Assignment, GpuUse, Mode
 from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 
@@ -295,6 +296,11 @@ class Cluster:
             self.drop_pod(pod.uid)
             return None
         return pod.uid
+
+    def hear_of(self, item: dict[str, Any]) -> None:
+        """Take a pod object that exists; one that cannot be read changes nothing, and the log names it."""
+        with passing_over(item, "/api/v1/pods"):
+            self.keep_pod(item)
 
     def _know(self, pod: Pod, item: Mapping[str, Any]) -> None:
         version = (item.get("metadata") or {}).get("resourceVersion")

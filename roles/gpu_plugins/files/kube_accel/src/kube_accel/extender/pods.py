@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from kube_accel.asked import names_any
+from kube_accel.inspect.api_json import ApiJsonError, checked, named
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
 from kube_accel.quantity import thousandths
@@ -114,16 +115,17 @@ class PodReader:
         self._amounts: dict[Amounts, Amounts] = {}
 
     def read(self, item: Mapping[str, Any]) -> Pod | None:
-        """The pod of an object; None for one that asks for nothing of ours, and for what is not a pod.
+        """The pod of an object; None for one that asks for nothing of ours.
 
-        kube-scheduler asks us about more: about those that name a resource of ours, and ask for 0 of it.
+        kube-scheduler asks us about more: about those that name a resource of ours, and ask for 0 of it. Raises one of
+        ``api_json.ODD`` where it cannot be told which pod it is, or whether it asks.
         """
-        metadata, spec = item.get("metadata"), item.get("spec")
-        if not isinstance(metadata, dict) or not isinstance(spec, dict) or not names_any(spec, self.resources):
+        metadata, spec = checked(item)["metadata"], item.get("spec") or {}
+        if not names_any(spec, self.resources):
             return None
         uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
-        if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str)):
-            return None
+        if not (uid and namespace and name):
+            raise ApiJsonError(f"pod {named(item)} has no metadata.uid, namespace or name")
         priority, containers = spec.get("priority"), spec.get("containers") or ()
         request, refused = None, ""
         try:

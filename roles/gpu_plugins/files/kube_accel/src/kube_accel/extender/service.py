@@ -21,6 +21,7 @@ from kube_accel.extender.overtaken import Overtaken
 from kube_accel.extender.pods import Pod, PodReader, nominated_node
 from kube_accel.extender.tenure import Tenure
 from kube_accel.extender.wire import Filtered
+from kube_accel.inspect.api_json import ODD, named, unreadable
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
 from kube_accel.web.head import Head
@@ -185,7 +186,7 @@ class Service:
             arguments = wire.read_arguments(body)
         if arguments.nodes is not None:
             raise wire.WireError("Nodes: only names are taken here; set nodeCacheCapable: true for this extender")
-        asked = self._reader.read(arguments.pod)
+        asked = self._read(arguments.pod)
         if asked is None:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
         pod = self._cluster.waiting(asked.uid, _HEARSAY_SECONDS)
@@ -250,5 +251,11 @@ class Service:
         return wire.write_bound(error), None if bound.kept is None else partial(decisions.log_bind, bound.kept)
 
     def _pod(self, item: Mapping[str, Any]) -> Pod | None:
-        pod = self._reader.read(item)
+        pod = self._read(item)
         return None if pod is None else self._cluster.meet(pod, item)
+
+    def _read(self, item: Mapping[str, Any]) -> Pod | None:
+        try:
+            return self._reader.read(item)
+        except ODD as error:
+            raise wire.WireError(f"pod {named(item)} {unreadable(error)}; see kubectl get pod --output=yaml") from error

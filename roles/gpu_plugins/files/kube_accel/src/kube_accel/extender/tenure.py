@@ -34,6 +34,7 @@ from typing import Any, Protocol
 from kube_accel.extender.cache import Cluster
 from kube_accel.extender.pods import TAKEN, Pod, Version, pod_path
 from kube_accel.extender.wire import BindArguments
+from kube_accel.inspect.api_json import ApiJsonError, checked
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 
 _log = logging.getLogger(__name__)
@@ -182,7 +183,7 @@ class Tenure:
             if error.status in (404, 409):  # 409: another one has its name by now
                 return None
             raise
-        self._cluster.keep_pod(item)
+        self._cluster.hear_of(_whole(item))
         return item
 
     def look(self, pod: Pod | BindArguments) -> dict[str, Any] | None:
@@ -193,7 +194,7 @@ class Tenure:
             if error.status == 404:
                 return None
             raise
-        return item if (item.get("metadata") or {}).get("uid") == pod.uid else None
+        return item if _whole(item)["metadata"].get("uid") == pod.uid else None
 
     def chase(self) -> None:
         """Try the strays again. Raises ApiError when the API server is not reached."""
@@ -221,10 +222,10 @@ class Tenure:
         """Look at the Lease once, and take or renew it where that is due. Raises ApiError."""
         begun = self._cluster.moment()
         lease = self._read()
-        now, version = self._clock(), str(lease["metadata"].get("resourceVersion", ""))
+        now, version = self._clock(), lease["metadata"].get("resourceVersion", "")
         if version != self._seen:
             self._seen, self._seen_at = version, now
-        holder = lease["spec"].get("holderIdentity") or ""
+        holder = str(lease["spec"].get("holderIdentity") or "")
         if self._serving and holder == self.identity:
             with self._state:
                 self._proven = begun
@@ -281,7 +282,7 @@ class Tenure:
             labels = {"app.kubernetes.io/managed-by": "accel.kubernetes", "app.kubernetes.io/component": "extender"}
             metadata = {"name": NAME, "namespace": NAMESPACE, "labels": labels}
             lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata}
-        return {**lease, "spec": lease.get("spec") or {}}
+        return {**_whole(lease), "spec": lease.get("spec") or {}}
 
     def _hold(self, lease: dict[str, Any]) -> None:
         self._write(lease, self.identity)
@@ -292,7 +293,8 @@ class Tenure:
         spec, now = lease["spec"], datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         changed: dict[str, Any] = {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": _DURATION}
         if spec.get("holderIdentity") != holder:
-            changed |= {"acquireTime": now, "leaseTransitions": (spec.get("leaseTransitions") or 0) + bool(holder)}
+            times = spec.get("leaseTransitions")
+            changed |= {"acquireTime": now, "leaseTransitions": (times if type(times) is int else 0) + bool(holder)}
         self._api.put(_PATH, {**lease, "spec": {**spec, **changed}})
 
     def _catch_up(self) -> None:
@@ -380,9 +382,17 @@ class Tenure:
             return False
         version = str(item["metadata"].get("resourceVersion", ""))
         if (item.get("spec") or {}).get("nodeName") or (before is not None and before.version not in ("", version)):
-            self._cluster.keep_pod(item)
+            self._cluster.hear_of(item)
             return False
         return _Stray(pod, version, problem)
 
     def _waiting(self) -> list[Pod]:
         return [pod for pod in list(self._cluster.pods.values()) if not pod.node]
+
+
+def _whole(item: dict[str, Any]) -> dict[str, Any]:
+    """The object that the API server answered with. Raises ApiRefusedError for what is none."""
+    try:
+        return checked(item)
+    except ApiJsonError as error:
+        raise ApiRefusedError(200, f"with what cannot be read: {error}") from error

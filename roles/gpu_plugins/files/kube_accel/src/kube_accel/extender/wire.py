@@ -7,11 +7,15 @@ The outer structures have no JSON names of their own, so Go writes ``NodeNames``
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from kube_accel.inspect.api_json import checked, of_each
 from kube_accel.inspect.printable import line
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -89,10 +93,10 @@ def read_arguments(body: Body) -> Arguments:
             raise WireError("NodeNames: not all are strings")
         return Arguments(pod, names, None)
     items = _optional(_required(document, "nodes", dict), "items", list) or []
-    try:
-        nodes = {str(item["metadata"]["name"]): item for item in items}
-    except (LookupError, TypeError) as error:
-        raise WireError("Nodes: an item has no metadata.name") from error
+    problems: list[str] = []
+    nodes = dict(of_each("node", lambda item: (checked(item)["metadata"]["name"], item), items, problems))
+    for problem in problems:
+        _log.warning("a node is left out", extra={"reason": problem})
     return Arguments(pod, list(nodes), nodes)
 
 

@@ -246,7 +246,7 @@ def passing_over(item: object, path: str) -> Iterator[None]:
         yield
     except ODD as error:
         extra = {"path": path, "object": named(item), "reason": line(repr(error))}
-        _log.warning("an object cannot be read, and is passed over", extra=extra)
+        _log.warning("an object cannot be read, and is passed over until it changes", extra=extra)
 
 
 def _identities(item: object) -> set[str]:

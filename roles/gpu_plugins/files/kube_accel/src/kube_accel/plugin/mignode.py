@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kube_accel.asked import asked
+from kube_accel.inspect.api_json import ODD, checked
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of
@@ -63,9 +64,10 @@ def in_the_way(
 ) -> tuple[Pod, ...]:
     """The pods that hold a device in ``going``, and those of which kubelet does not say yet what they hold.
 
-    ``items`` are the node's pods as the API server has them, ``listed`` what kubelet says that containers hold.
+    ``items`` are the node's pods as the API server has them, ``listed`` what kubelet says that containers hold. A pod
+    that cannot be read may ask for anything, and cannot be made anew; one without a name is nobody's to evict.
     """
-    known = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in items}
+    known = {key: item for item in items if (key := _key(item)) is not None}
     devices: dict[tuple[str, str], set[str]] = {}
     for entry in listed:
         if mode_of(entry.resource) is not None:
@@ -75,7 +77,7 @@ def in_the_way(
         item = known.get(key)
         if item is None:
             holds = any(device in going for device in devices[key])
-        elif (item.get("status") or {}).get("phase") in _ENDED:
+        elif _has_ended(item):
             holds = False
         elif key in devices:
             holds = any(device in going for device in devices[key])
@@ -86,15 +88,32 @@ def in_the_way(
     return tuple(sorted(found))
 
 
+def _key(item: Mapping[str, Any]) -> tuple[str, str] | None:
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    namespace, name = (metadata.get(key) if isinstance(metadata, dict) else None for key in ("namespace", "name"))
+    return (namespace, name) if isinstance(namespace, str) and isinstance(name, str) else None
+
+
+def _has_ended(item: Mapping[str, Any]) -> bool:
+    status = item.get("status")
+    return isinstance(status, dict) and status.get("phase") in _ENDED
+
+
 def _asks(item: Mapping[str, Any]) -> bool:
-    spec = item.get("spec") or {}
-    containers = (*spec.get("containers", ()), *(spec.get("initContainers") or ()))
-    return any(asked(container, mode_of) for container in containers)
+    try:
+        spec = item.get("spec") or {}
+        containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
+        return any(asked(container, mode_of) for container in containers)
+    except ODD:
+        return True
 
 
 def _pod(key: tuple[str, str], item: Mapping[str, Any] | None) -> Pod:
-    metadata = (item or {}).get("metadata") or {}
-    owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
+    try:
+        metadata = checked(item or {"metadata": {}})["metadata"]
+        owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
+    except ODD:
+        return Pod(*key, bare=True)
     static = "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
     return Pod(*key, metadata.get("uid", ""), "DaemonSet" in owners or static, not owners and not static)
 
