@@ -48,7 +48,7 @@ def busybox() -> bytes:
 
 
 def cuda() -> bytes:
-    """Busybox and libc, and ``take MIB...``, which says what becomes of allocating so much GPU memory."""
+    """Busybox, libc, ldconfig, and ``take MIB...``, which says what becomes of allocating so much GPU memory."""
     with tempfile.TemporaryDirectory() as work:
         program = Path(work) / "take"
         subprocess.run(
@@ -60,6 +60,7 @@ def cuda() -> bytes:
         )
         found = {path.lstrip("/"): Path(path).read_bytes() for path in libraries}
         found |= {"bin/take": program.read_bytes(), "bin/busybox": _busybox()}
+        found |= {"sbin/ldconfig": Path("/sbin/ldconfig").read_bytes()}
     return _archive((CUDA,), found, LINKS, FOREVER)
 
 

@@ -56,6 +56,12 @@ def says(rig: Rig, name: str, *command: str) -> str:
     return rig.kubectl("exec", name, "--", *command)
 
 
+def finds(rig: Rig, name: str) -> None:
+    """The loader's cache, of which the image has none, knows the driver."""
+    listed = says(rig, name, "/sbin/ldconfig", "-p")
+    assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= {line.split()[0] for line in listed.splitlines() if "=>" in line}
+
+
 def limited(rig: Rig, name: str) -> None:
     """Three of four GiB are given, and six refused."""
     assert says(rig, name, "take", "3072", "6144", "3072") == "0 2 0 4096\n"
@@ -86,6 +92,7 @@ def test_a_share_brought_by_cdi_is_limited(rig: Rig, h100: GpuNode) -> None:
         for name in ("brought", "confined"):
             h100.limited(name)
             limited(rig, name)
+            finds(rig, name)
 
 
 @pytest.mark.usefixtures("files")
@@ -101,5 +108,7 @@ def test_a_container_in_a_user_namespace_is_limited(rig: Rig, h100: GpuNode, map
         for name, user in (("mapped", "0"), ("confined", "65532")):
             h100.limited(name)
             limited(rig, name)
+            if strategy == "cdi-cri":
+                finds(rig, name)
             assert says(rig, name, "id", "-u") == f"{user}\n"
             assert int(says(rig, name, "cat", "/proc/self/uid_map").split()[1]) >= 65536

@@ -74,15 +74,12 @@ def test_what_nothing_limits_is_named() -> None:
 @pytest.mark.parametrize(
     ("name", "asking"),
     [
-        ("nvidia0", set(Capability)),
         ("nvidiactl", set(Capability)),
         ("nvidia-uvm", set(Capability)),
-        ("dri/card0", {Capability.GRAPHICS}),
-        ("dri/renderD128", {Capability.GRAPHICS}),
         ("nvidia-modeset", {Capability.GRAPHICS, Capability.DISPLAY}),
     ],
 )
-def test_device_nodes_of_graphics_come_with_it(name: str, asking: set[Capability]) -> None:
+def test_the_device_node_of_displays_comes_with_what_uses_it(name: str, asking: set[Capability]) -> None:
     assert {one for one in Capability if node_wanted(name, {one})} == asking
 
 

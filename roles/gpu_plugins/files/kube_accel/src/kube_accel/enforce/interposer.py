@@ -154,13 +154,12 @@ class Interposer:
         # The container keeps its libraries; the hook is the newest, which earlier builds did not have.
         shim, hook = str(self._builds.path(build)), str(self._builds.path(self._build) / HOOK)
         version, root = self._inventory.driver_version, self._delivery.driver_root
-        nodes = [
-            name
-            for gpu in sorted(gpus, key=lambda gpu: gpu.index)
-            for name in (*whole(gpu).device_nodes, *graphics_nodes(self._paths.sysfs_root, gpu))
-        ]
-        wanted = (name for name in (*nodes, *CONTROL_NODES) if node_wanted(name, self._capabilities))
-        present = [name for name in wanted if (self._paths.dev_root / name).exists()]
+        ordered = sorted(gpus, key=lambda gpu: gpu.index)
+        nodes = [name for gpu in ordered for name in whole(gpu).device_nodes]
+        if Capability.GRAPHICS in self._capabilities:
+            nodes += [name for gpu in ordered for name in graphics_nodes(self._paths.sysfs_root, gpu)]
+        nodes += [name for name in CONTROL_NODES if node_wanted(name, self._capabilities)]
+        present = [name for name in nodes if (self._paths.dev_root / name).exists()]
         return interposed(
             Sources(self._files, root, version, shim, hook, self._machine),
             str(self.containers.policy_path(key)),

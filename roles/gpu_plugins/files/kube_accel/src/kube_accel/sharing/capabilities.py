@@ -91,10 +91,8 @@ def selected(files: DriverFiles, capabilities: Collection[Capability]) -> Driver
 
 
 def node_wanted(name: str, capabilities: Collection[Capability]) -> bool:
-    """Return whether these capabilities bring the device node ``/dev/<name>``, one of a GPU's or of all GPUs'."""
-    if name == _MODESET:
-        return not {Capability.GRAPHICS, Capability.DISPLAY}.isdisjoint(capabilities)
-    return Capability.GRAPHICS in capabilities if name.startswith("dri/") else True
+    """Return whether these capabilities bring ``/dev/<name>``, one of the device nodes that all GPUs have in common."""
+    return name != _MODESET or not {Capability.GRAPHICS, Capability.DISPLAY}.isdisjoint(capabilities)
 
 
 def unlimited(capabilities: Collection[Capability]) -> str:
