@@ -25,7 +25,7 @@ from .mig_geometry import (
     plan,
     standard_starts,
 )
-from .nvml_library import Nvml, NvmlError, opened
+from .nvml_library import MAX_MIG_DEVICES, Nvml, NvmlError, opened
 
 _INVALID_ARGUMENT = 2
 _NOT_SUPPORTED = 3
@@ -43,6 +43,8 @@ _GPU_PROFILES = 18
 _COMPUTE_PROFILES = 9
 """NVML_COMPUTE_INSTANCE_PROFILE_COUNT."""
 _MAX_COMPUTE_INSTANCES = 8
+_ATTEMPTS = 16
+"""To list processes, while new ones start."""
 _NO_INSTANCE = 0xFFFFFFFF
 
 
@@ -283,6 +285,8 @@ def read(nvml: Nvml) -> List[Card]:
             cards.append(read_card(nvml, index))
         except NvmlError as error:
             raise MigError(f"GPU {index} cannot be read: {error}") from error
+        except Exception as error:  # an answer that makes no sense
+            raise MigError(f"GPU {index} cannot be read: NVML's answer cannot be used: {error!r}") from error
     return cards
 
 
@@ -385,7 +389,7 @@ def _read_instances(nvml: Nvml, handle: ctypes.c_void_p, profiles: Sequence[Prof
 def _devices(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[int, Tuple[str, ...]]:
     """UUIDs of the MIG devices by the GPU instance they are in."""
     found: Dict[int, Tuple[str, ...]] = {}
-    for slot in range(nvml.number("nvmlDeviceGetMaxMigDeviceCount", handle)):
+    for slot in range(min(nvml.number("nvmlDeviceGetMaxMigDeviceCount", handle), MAX_MIG_DEVICES)):
         device = ctypes.c_void_p()
         try:
             nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, ctypes.c_uint(slot), ctypes.byref(device))
@@ -430,7 +434,7 @@ def _processes(nvml: Nvml, handle: ctypes.c_void_p) -> Tuple[Process, ...]:
 def _running(nvml: Nvml, function: str, handle: ctypes.c_void_p) -> List[_Process]:
     count = ctypes.c_uint()
     infos: Any = None
-    while True:
+    for _attempt in range(_ATTEMPTS):
         try:
             nvml.call(function, handle, ctypes.byref(count), infos)
         except NvmlError as error:
@@ -442,6 +446,7 @@ def _running(nvml: Nvml, function: str, handle: ctypes.c_void_p) -> List[_Proces
             infos = (_Process * count.value)()
         else:
             return list(infos[: count.value]) if infos else []
+    raise NvmlError(_INSUFFICIENT_SIZE, f"{function} failed {_ATTEMPTS} times")
 
 
 def _name_of(pid: int) -> str:

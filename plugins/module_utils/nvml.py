@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Dict, Iterator
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.nvml_library import (
+    MAX_MIG_DEVICES,
     NoAnswer,
     Nvml,
     NvmlError,
@@ -244,7 +245,7 @@ def _mig(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[str, Any]:
 def _mig_devices(nvml: Nvml, gpu: ctypes.c_void_p) -> list[Dict[str, str]]:
     """UUID and profile of each, in NVML's order."""
     devices = []
-    for slot in range(nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu)):
+    for slot in range(min(nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu), MAX_MIG_DEVICES)):
         handle = ctypes.c_void_p()
         try:
             nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, ctypes.c_uint(slot), ctypes.byref(handle))

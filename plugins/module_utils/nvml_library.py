@@ -13,6 +13,10 @@ from typing import Any, List
 LIBRARY = "libnvidia-ml.so.1"
 
 _FUNCTION_NOT_FOUND = 13
+_UNKNOWN = 999
+_ADDRESS = re.compile(r"[0-9a-f]{8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]\Z")
+MAX_MIG_DEVICES = 64
+"""Slots of a GPU that are looked at, however many it claims: there are 7 as of 2026."""
 _TEXT = 96
 _CACHE = "/etc/ld.so.cache"
 _ELF_HEADER = 20
@@ -187,7 +191,10 @@ class Nvml:
         """A PCI address in sysfs spelling: NVML writes eight digits of domain, in capitals."""
         pci = _Pci()
         self.call(name, *arguments, ctypes.byref(pci))
-        return re.sub("^0000(?=.{4}:)", "", pci.busId.decode().lower())
+        address = pci.busId.decode(errors="replace").lower()
+        if _ADDRESS.match(address) is None:
+            raise NvmlError(_UNKNOWN, f"{name} answered {address!r}, which is no PCI address")
+        return re.sub("^0000(?=.{4}:)", "", address)
 
     def pci_id(self, handle: ctypes.c_void_p) -> int:
         """A GPU's PCI device and vendor id in one number, as 0x233510DE."""
