@@ -648,15 +648,17 @@ def test_one_bad_gpu_and_one_bad_sensor_are_told_everywhere_and_cost_no_more(hos
         topology.fail(2, "nvmlDeviceGetPowerUsage", "999")
 
     host.edit(break_two)
+    (host.root / "dev/nvidia3").unlink()
     server = host.api_server()
     plugin = host.plugin("--metrics-interval=1")
     plugin.wait_ready()
-    good = {uuid for index, uuid in enumerate(host.uuids) if index != 1}
+    good = {uuid for index, uuid in enumerate(host.uuids) if index not in (1, 3)}
     host.wait_healthy(good)
     name, power = "nvmlDeviceGetName: the answer b'", "nvmlDeviceGetPowerUsage: Unknown Error (999); "
     wait(lambda: {"GpuUnhealthy", "GpuValueUnreadable"} <= {event.split()[1] for event in events(server)})
     assert any(name in event for event in events(server))
     assert any(power in event for event in events(server))
+    wait(lambda: any("no /dev/nvidia3; run nvidia-modprobe" in event for event in events(server)))
     wait(lambda: bool(inventory(server)["gpus"][1].get("faults")))
     told = inventory(server)
     assert told["unreadable"][0]["uuid"] == host.uuids[1]

@@ -15,6 +15,8 @@ import pynvml
 import pytest
 
 import kube_accel.nvml
+from kube_accel.cli.main import _parser
+from kube_accel.cli.plugin import _watching
 from kube_accel.metrics.sample import samples
 from kube_accel.model import DriverState, GpuHealth, Health
 from kube_accel.nvml import translate
@@ -409,6 +411,21 @@ def test_a_function_that_hung_is_called_again_later(host: Host, watch: Callable[
     watching.until(lambda snapshot: set(snapshot.health.values()) == {HEALTHY})
 
 
+def test_a_jetson_is_named_where_nvml_does_not_describe_its_gpus(host: Host, watch: Callable[..., Watch]) -> None:
+    family = host.sysfs_root / "devices/soc0/family"
+    family.parent.mkdir(parents=True, exist_ok=True)
+    family.write_text("Tegra\n")
+    with host.change() as topology:
+        for gpu in topology.gpus:
+            topology.fail(gpu.index, "nvmlDeviceGetMinorNumber", "3")
+    snapshot = ready(watch(host, replace(QUICK, sysfs_root=host.sysfs_root)))
+    assert not snapshot.inventory.gpus
+    reasons = {unreadable.reason for unreadable in snapshot.inventory.unreadable}
+    (reason,) = reasons
+    assert reason.startswith("nvmlDeviceGetMinorNumber: Not Supported (3); this is a Jetson, ")
+    assert "use NVIDIA's device plugin" in reason
+
+
 # --- device files -----------------------------------------------------------------------------------------------------
 
 
@@ -430,3 +447,19 @@ def test_a_gpu_without_its_device_file_is_unhealthy_until_it_is_there(
     (dev / "nvidia-uvm").unlink()
     snapshot = watching.until(lambda snapshot: HEALTHY not in snapshot.health.values())
     assert {health.reason.partition(";")[0] for health in snapshot.health.values()} == {"no /dev/nvidia-uvm"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "root", "shared"),
+    [
+        (["--mode", "vgpu"], "/host/dev", ("nvidiactl", "nvidia-uvm")),
+        (["--mode", "cgpu"], "/host/dev", ("nvidiactl", "nvidia-uvm")),
+        (["--mode", "pgpu"], "/host/dev", ()),
+        (["--mode", "pgpu", "--nvidia-driver-root", "/run/nvidia/driver"], None, ()),
+    ],
+)
+def test_device_files_that_are_looked_at(arguments: list[str], root: str | None, shared: tuple[str, ...]) -> None:
+    """In mode pgpu a container may do without the shared ones, and a driver elsewhere has its files elsewhere."""
+    parsed = _parser().parse_args(["plugin", "--node-name", "n", "--dev-root", "/host/dev", *arguments])
+    options = _watching(parsed)
+    assert (options.dev_root, options.shared_nodes) == (root and Path(root), shared)
