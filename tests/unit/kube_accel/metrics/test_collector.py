@@ -172,6 +172,15 @@ def test_a_gpu_that_does_not_answer_is_absent_and_counted(gpus: Gpus, silent: li
     assert page.value(families.GPU_BUSY, uuid=uuid(1)) == 1
 
 
+def test_a_value_that_the_driver_errs_for_is_absent_and_counted(gpus: Gpus) -> None:
+    fault = {"code": 999, "text": "Unknown Error", "function": "nvmlDeviceGetPowerUsage"}
+    gpus.answer = lambda slow: {"gpus": [entry(0), entry(1, power=None, faults=[fault])]}
+    page = collected(collector(gpus))
+    assert page.value(families.COLLECTOR_FAILURES, collector="nvml", reason="value") == 1
+    assert len(page.of(families.GPU_POWER)) == 1
+    assert len(page.of(families.GPU_USED)) == 2
+
+
 @pytest.mark.parametrize(
     ("state", "reason"),
     [

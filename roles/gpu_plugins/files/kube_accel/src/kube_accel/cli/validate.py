@@ -27,6 +27,7 @@ from kube_accel.sharing.whole import NEEDED_NODES
 
 _NVML_DEADLINE = 30.0
 _SAMPLES_DEADLINE = 10.0
+_NOT_YET = (DriverState.STARTING, DriverState.WEDGED)
 _SMI_DEADLINE = 30.0
 _OLDEST_DRIVER = 470
 _PROC = Path("/proc")
@@ -115,10 +116,11 @@ def look(sysfs_root: Path) -> Snapshot:
     try:
         deadline = time.monotonic() + _NVML_DEADLINE
         snapshot = monitor.snapshot()
-        while snapshot.driver_state is DriverState.STARTING and (left := deadline - time.monotonic()) > 0:
+        # One that hangs for one GPU alone is asked without that next.
+        while snapshot.driver_state in _NOT_YET and (left := deadline - time.monotonic()) > 0:
             snapshot = monitor.wait(snapshot.version, left)
-        if snapshot.driver_state is DriverState.READY:
-            # What only metrics ask for may be what a GPU does not tell.
+        # What only metrics ask for may be what a GPU does not tell, or hang: then the next answer tells which.
+        if snapshot.driver_state is DriverState.READY and monitor.samples(True, True, _SAMPLES_DEADLINE) is None:
             monitor.samples(True, True, _SAMPLES_DEADLINE)
         return monitor.snapshot()
     finally:
@@ -272,6 +274,6 @@ def _kernel_module_version(sysfs_root: Path) -> str | None:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text().strip()
+        return path.read_text(errors="replace").strip()
     except OSError:
         return None

@@ -267,6 +267,8 @@ class Collector:
         for uuid, gpu in told.items():
             if self._profiling and gpu.profile is None and not gpu.mig_profiles:
                 self._parts.failed("nvml", "profiling")
+            if gpu.withheld:
+                self._parts.failed("nvml", "value")
             if gpu.busy is not None:
                 self._busy[uuid] += gpu.busy.seconds
         return told

@@ -209,8 +209,9 @@ COLLECTOR_AT: Final = _gauge(
 )
 COLLECTOR_FAILURES: Final = _counter(
     "collector_failures",
-    "Failures of a part, by reason: for nvml the driver's state, gpu (one GPU did not answer) or profiling (one does "
-    "not tell its counters, which were asked for), for containers kubelet (it has not told who holds what) or "
+    "Failures of a part, by reason: for nvml the driver's state, gpu (one GPU did not answer), value (a function "
+    "failed for one GPU, whose value is missing) or profiling (one does not tell its counters, which were asked for), "
+    "for containers kubelet (it has not told who holds what) or "
     "namespace (processes of the host are not seen).",
     ("node", "collector", "reason"),
 )

@@ -83,6 +83,8 @@ class GpuSample:
     """None where it was not asked for, or is not to be had."""
     mig_profiles: Mapping[str, Profile] = field(default_factory=dict)
     """By MIG device."""
+    withheld: bool = False
+    """Whether a value is missing for the driver erred, and not for the GPU does not have it."""
 
 
 def samples(raw: Mapping[str, Any]) -> dict[str, GpuSample]:
@@ -115,6 +117,7 @@ def _gpu(entry: Mapping[str, Any]) -> GpuSample:
         mig_profiles={
             part: told for part, raw in profiles.get("parts", {}).items() if (told := _profile(raw)) is not None
         },
+        withheld="faults" in entry,
     )
 
 

@@ -112,7 +112,7 @@ class CdiWriter:
 
     def _capability_major(self) -> int | None:
         """Of the driver's capabilities, as the kernel has it; None while it has none."""
-        with suppress(OSError):
+        with suppress(OSError, ValueError):
             for line in (self._proc_root / "devices").read_text().splitlines():
                 number, _, name = line.strip().partition(" ")
                 if name == "nvidia-caps":
