@@ -5,15 +5,22 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.message import Message
 
+from kube_accel.inspect.gpu_view import read_inventory
 from kube_accel.kube import podresources
 from kube_accel.kube.podresources import SERVICE, PodResourcesClient, PodResourcesError
 from kube_accel.kube.proto import podresources_pb2 as pb
+from kube_accel.model import Mode
 from kube_accel.rpc.channel import Channel
+from kube_accel.sharing.inventory_annotation import Holding, NodeInventory, decode, encode
+from unit.kube_accel.plugin.fakes import HEALTHY, inventory
 
 GRPC_DEFAULT = 4 << 20
 
@@ -119,3 +126,101 @@ def test_an_answer_of_more_than_grpc_takes_by_default_is_taken() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as name, kubelet(Path(name), lambda context: reply) as socket:
         (found,) = PodResourcesClient(socket).list(timeout=30)
     assert len(found.device_ids) == 100_000
+
+
+ODD_TEXTS = {
+    "not UTF-8": b"\xff\xfe\x80",
+    "half a character": b"\xed\xa0\x80",
+    "empty": b"",
+    "control characters": b"\x1b[2J\x00\n",
+    "capitals and dots": b"../../ETC",
+    "long": b"9" * 5000,
+}
+
+
+def texts(message: type[Message], at: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The path of each text of an answer, found in its definition."""
+    found = []
+    for field in message.DESCRIPTOR.fields:
+        if field.message_type is not None:
+            found += texts(field.message_type._concrete_class, (*at, field.name))
+        elif field.type == field.TYPE_STRING:
+            found.append((*at, field.name))
+    return found
+
+
+def with_text(path: tuple[str, ...], value: bytes) -> bytes:
+    """What kubelet sends of three pods, of which the second has this text there."""
+    mark = "THEODDTEXT"
+    replies = [lists(name) for name in ("first", "odd", "last")]
+    part: Any = replies[1]
+    for step in path[:-1]:
+        part = getattr(part, step)[0]
+    if path[-1] == "device_ids":
+        part.device_ids[0] = mark
+    else:
+        setattr(part, path[-1], mark)
+    answer = pb.ListPodResourcesResponse(pod_resources=[reply.pod_resources[0] for reply in replies])
+    return _spliced(answer.SerializeToString(), mark.encode(), value)
+
+
+def _spliced(data: bytes, mark: bytes, value: bytes) -> bytes:
+    """The same message with another text in place of the mark, and lengths that are right."""
+    found, position = b"", 0
+    if mark not in data:
+        return data
+    while position < len(data):
+        tag, position = data[position], position + 1
+        size, position = _length(data, position)
+        part, position = data[position : position + size], position + size
+        part = value if part == mark else _spliced(part, mark, value)
+        found += bytes([tag]) + _varint(len(part)) + part
+    return found
+
+
+def _length(data: bytes, position: int) -> tuple[int, int]:
+    size = shift = 0
+    while True:
+        byte, position = data[position], position + 1
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return size, position
+
+
+def _varint(number: int) -> bytes:
+    found = b""
+    while number >= 0x80:
+        found, number = found + bytes([number & 0x7F | 0x80]), number >> 7
+    return found + bytes([number])
+
+
+@pytest.mark.parametrize("path", texts(pb.ListPodResourcesResponse), ids=".".join)
+@pytest.mark.parametrize("value", ODD_TEXTS.values(), ids=ODD_TEXTS)
+def test_an_odd_text_costs_its_container_alone(
+    path: tuple[str, ...], value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the others hold is known, and told by the node's annotation, which can be read."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        handler = grpc.unary_unary_rpc_method_handler(lambda request, context: with_text(path, value))
+        with ThreadPoolExecutor() as threads:
+            server = grpc.server(threads)
+            server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"List": handler}),))
+            server.add_insecure_port(f"unix:{name}/kubelet.sock")
+            server.start()
+            listed = PodResourcesClient(Path(name) / "kubelet.sock").list(timeout=30)
+            server.stop(None)
+    assert {"first", "last"} <= {entry.pod for entry in listed}
+    assert len(listed) == 3, "what has an odd name is held all the same"
+    named = path[-1] != "device_ids" and (b"\xff" in value or b"\xed" in value or b"\n" in value)
+    assert [record.message for record in caplog.records if "under a name that is none" in record.message][1:] == []
+    assert bool(caplog.records) == named
+    held = {"GPU-0": tuple(Holding(entry.namespace, entry.pod, entry.container, 30, 1) for entry in listed)}
+    known = inventory(1)
+    gpu = replace(known.gpus[0], uuid="GPU-0")
+    node = NodeInventory(Mode.VGPU, replace(known, gpus=(gpu,), links={}), {"GPU-0": HEALTHY}, held)
+    text = encode(node)
+    told = decode(text).held
+    assert told is not None
+    assert {Holding("t", name, "main", 30, 1) for name in ("first", "last")} <= set(told["GPU-0"])
+    assert len(read_inventory(text).gpus[0].tenants) == 3

@@ -3,19 +3,28 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from google.protobuf.message import DecodeError, Message
+
+from kube_accel.inspect.printable import line
 from kube_accel.kube.proto import podresources_pb2 as pb
 from kube_accel.rpc.channel import Channel
 from kube_accel.rpc.status import Code, RpcError
 
+_log = logging.getLogger(__name__)
+
 SERVICE = "v1.PodResourcesLister"
 RECEIVE_LIMIT = 64 << 20
 """Bytes. Kubelet may send 16 MiB, which is more than gRPC takes by default."""
+_REPLACED = "\ufffd"
 _HEARING_SECONDS = 60.0
 """A kubelet listens before it has heard of its pods from the API server: nobody is who it lists for so long."""
 
@@ -55,6 +64,8 @@ class PodResourcesClient:
         """Since when this one is asked, by ``time.monotonic``."""
         self._had: _Listener | None = None
         """Who listed devices last; None where nobody had any in the last answer that was believed."""
+        self._odd: set[tuple[str, str, str, str]] = set()
+        """Names that were warned of."""
 
     def list(self, timeout: float) -> tuple[PodDevices, ...]:
         """Every container with devices, each resource once. ``timeout`` in seconds.
@@ -72,9 +83,18 @@ class PodResourcesClient:
                 for devices in container.devices:
                     key = (pod.namespace, pod.name, container.name, devices.resource_name)
                     held[key].extend(devices.device_ids)
+        self._tell({key for key in held if not all(map(str.isprintable, key)) or _REPLACED in "".join(key)})
         if not self._believed(listener, bool(held)):
             raise PodResourcesError(f"kubelet on {self._socket} has just started and not heard of its pods yet")
         return tuple(PodDevices(*key, tuple(ids)) for key, ids in held.items())
+
+    def _tell(self, odd: set[tuple[str, str, str, str]]) -> None:
+        """Warn of containers with names that are none, once."""
+        with self._lock:
+            news, self._odd = odd - self._odd, odd
+        for namespace, pod, container, resource in news:
+            extra = {"container": line(f"{namespace}/{pod} {container}"), "resource": line(resource)}
+            _log.warning("kubelet lists devices under a name that is none; see crictl pods on the node", extra=extra)
 
     def _believed(self, listener: _Listener, any_held: bool) -> bool:
         """Whether this can be all: containers had devices before kubelet restarted, and have them still."""
@@ -102,7 +122,7 @@ class PodResourcesClient:
 
     def _call(self, socket: _Listener, channel: Channel, timeout: float) -> pb.ListPodResourcesResponse:
         try:
-            reply = channel.call(f"/{SERVICE}/List", pb.ListPodResourcesRequest(), pb.ListPodResourcesResponse, timeout)
+            reply = channel.call(f"/{SERVICE}/List", pb.ListPodResourcesRequest(), _Listed, timeout)
         except BaseException:
             channel.close()
             raise
@@ -127,3 +147,44 @@ class PodResourcesClient:
         except OSError:
             return 0, 0, 0
         return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+class _Listed:
+    """Kubelet's answer, of which one odd text costs itself alone: Go does not look at the text that it sends."""
+
+    @staticmethod
+    def FromString(data: bytes) -> pb.ListPodResourcesResponse:  # noqa: N802 - protobuf's name
+        """Return the answer; what is not UTF-8 has replacement characters. Raises DecodeError."""
+        try:
+            return pb.ListPodResourcesResponse.FromString(data)
+        except DecodeError:
+            return _readable(_of_bytes().FromString(data))
+
+
+def _readable(reply: Any) -> pb.ListPodResourcesResponse:  # noqa: ANN401 - made while it runs
+    def text(found: bytes) -> str:
+        return found.decode(errors="replace")
+
+    made = pb.ListPodResourcesResponse()
+    for pod in reply.pod_resources:
+        told = made.pod_resources.add(namespace=text(pod.namespace), name=text(pod.name))
+        for container in pod.containers:
+            mine = told.containers.add(name=text(container.name))
+            for devices in container.devices:
+                mine.devices.add(resource_name=text(devices.resource_name), device_ids=map(text, devices.device_ids))
+    return made
+
+
+@cache
+def _of_bytes() -> type[Message]:
+    """Return the same message with bytes where it has text: on the wire they are alike."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
+    field = descriptor_pb2.FieldDescriptorProto
+    for each in (each for message in file.message_type for each in message.field if each.type == field.TYPE_STRING):
+        each.type = field.TYPE_BYTES
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    name = pb.ListPodResourcesResponse.DESCRIPTOR.full_name
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(name))

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kube_accel.files import write_whole
+from kube_accel.inspect.api_json import ODD
+from kube_accel.inspect.printable import line
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.mig.process import Cut, CutError, cut
 from kube_accel.model import DriverState
@@ -138,8 +140,8 @@ class MigManager:
             self._again = _LOOK
             try:
                 self._settle(client, watched.item.get("metadata") or {})
-            except (ApiError, OSError) as error:
-                _log.warning("the MIG configuration is not looked after", extra={"reason": str(error)})
+            except (ApiError, OSError, *ODD) as error:
+                _log.warning("the MIG configuration is not looked after", extra={"reason": line(str(error))})
                 self._again = _AGAIN
 
     def _settle(self, client: KubeClient, metadata: dict[str, Any]) -> None:

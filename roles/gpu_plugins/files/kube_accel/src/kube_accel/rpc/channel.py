@@ -8,14 +8,23 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from kube_accel.rpc import http2, message
 from kube_accel.rpc.status import Code, RpcError, from_headers
 
-_Reply = TypeVar("_Reply", bound=Message)
+_Reply = TypeVar("_Reply")
+_Reply_co = TypeVar("_Reply_co", covariant=True)
+
+
+class Readable(Protocol[_Reply_co]):
+    """What makes an answer of its bytes: as a rule a class of messages."""
+
+    def FromString(self, data: bytes, /) -> _Reply_co:  # noqa: N802 - protobuf's name
+        """Return the answer. Raises DecodeError."""
+
 
 _RECEIVE_LIMIT: Final = 4 << 20
 """Bytes of an answer, as gRPC has it."""
@@ -54,7 +63,7 @@ class Channel:
         self,
         method: str,
         request: Message,
-        reply: type[_Reply],
+        reply: Readable[_Reply],
         timeout: float,
         wanted: Callable[[], bool] | None = None,
     ) -> _Reply:

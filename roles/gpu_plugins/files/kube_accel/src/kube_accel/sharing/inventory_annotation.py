@@ -147,9 +147,9 @@ def _gpu_document(gpu: Gpu, node: NodeInventory) -> dict[str, object]:
 
 def _holding_document(holding: Holding) -> dict[str, object]:
     document: dict[str, object] = {
-        "namespace": holding.namespace,
-        "pod": holding.pod,
-        "container": holding.container,
+        "namespace": _name(holding.namespace),
+        "pod": _name(holding.pod),
+        "container": _name(holding.container),
     }
     if holding.cores < 100:
         document |= {"cores": holding.cores, "memoryBytes": holding.memory_bytes}
@@ -216,6 +216,13 @@ def _flag(value: object, key: str) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"{key}: neither true nor false")
     return value
+
+
+def _name(text: str) -> str:
+    """A name as kubelet tells it, as one that ``decode`` accepts: one odd name must not cost the whole annotation."""
+    if _NAME.fullmatch(text):
+        return text
+    return re.sub(r"[^a-z0-9]+", "-", text.lower())[:200].strip("-") or "unreadable"
 
 
 def _line(text: str) -> str:
