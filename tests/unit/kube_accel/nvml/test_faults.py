@@ -5,28 +5,34 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kube_accel.nvml
 from kube_accel.cli.main import _parser
 from kube_accel.cli.plugin import _watching
 from kube_accel.metrics.sample import samples
-from kube_accel.model import DriverState, GpuHealth, Health
+from kube_accel.model import DriverState, GpuHealth, Health, Mode
 from kube_accel.nvml import translate
 from kube_accel.nvml.asking import cause
 from kube_accel.nvml.faults import KnownFaults
 from kube_accel.nvml.worker import Driver
+from kube_accel.sharing.inventory_annotation import NodeInventory, decode, encode
 from sim.nvml import profiles
 from sim.nvml.conftest import Node, loaded, node  # noqa: F401
 from sim.nvml.topology import Topology
 from unit.kube_accel.nvml.conftest import PATIENCE, QUICK, Host, Watch
+from unit.kube_accel.nvml.test_worker import FakeNvml, tell
 
 OF_THE_DRIVER = {
     "nvmlInit",
@@ -254,6 +260,10 @@ def test_a_mig_device_that_errs_is_left_out_alone(node: Node, tmp_path: Path) ->
         ("nvmlDeviceGetPciInfo", None),
         ("nvmlDeviceGetMigMode", 7),
         ("nvmlDeviceGetMemoryInfo", None),
+        ("nvmlDeviceGetMemoryInfo", SimpleNamespace(total=0, used=0)),
+        ("nvmlDeviceGetMemoryInfo", SimpleNamespace(total=2**64 - 1, used=0)),
+        ("nvmlDeviceGetPciInfo", SimpleNamespace(busId="")),
+        ("nvmlDeviceGetPciInfo", SimpleNamespace(busId="00000000:1a:00.0/../..")),
     ],
 )
 def test_an_answer_of_another_type_is_that_gpus(node: Node, tmp_path: Path, function: str, odd: object) -> None:  # noqa: F811
@@ -294,6 +304,62 @@ def test_what_was_not_text_is_shown() -> None:
     with pytest.raises(UnicodeDecodeError) as caught:
         b"NVIDIA \xc0 T4".decode()
     assert cause(caught.value) == "the answer b'NVIDIA \\xc0 T4' is not UTF-8"
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A structure all of whose fields have one value."""
+
+    value: object
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.value
+
+
+odd_scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**64), 2**65)
+    | st.sampled_from([-1, 0, 1 << 16, 2**31, 2**63, 2**64 - 1])
+    | st.floats()
+    | st.text(max_size=100)
+    | st.binary(max_size=100)
+    | st.tuples(st.integers(-5, 5), st.integers(-5, 5))
+)
+odd_values = odd_scalars | st.builds(Structure, odd_scalars) | st.lists(st.builds(Structure, odd_scalars), max_size=3)
+
+
+IDENTITY = (
+    *("nvmlDeviceGetUUID", "nvmlDeviceGetPciInfo", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetName"),
+    *("nvmlDeviceGetCudaComputeCapability", "nvmlDeviceGetMemoryInfo"),
+)
+
+
+@settings(max_examples=300)
+@given(st.data(), st.sampled_from(IDENTITY) | st.sampled_from(OF_ONE_GPU))
+def test_any_answer_of_any_type_can_be_told_to_the_cluster(data: st.DataObject, function: str) -> None:
+    """Whatever one GPU answers, what others read of the node stays readable, with the other GPU in it."""
+    fake = FakeNvml()
+    tell(fake)
+    true = getattr(fake, function)
+    odd = data.draw(odd_values)
+    setattr(fake, function, lambda handle, *more: odd if handle == 1 else true(handle, *more))
+    driver = Driver(fake, "/nowhere", "/nowhere")
+    answer: Any = json.loads(json.dumps(driver.inventory()))
+    poll: Any = json.loads(json.dumps(driver.poll()))
+    inventory = translate.inventory(answer, None)
+    assert inventory.gpu("GPU-0") is not None
+    assert not translate.polls(poll["gpus"], inventory)["GPU-0"].complaint
+    assert "GPU-0" in samples(json.loads(json.dumps(driver.samples(True, True))))
+    assert "GPU-0" in translate.usage(json.loads(json.dumps(driver.usage(["GPU-0", "GPU-1"]))))
+    known = KnownFaults()
+    known.see("poll", answer["gpus"])
+    health = {gpu.uuid: GpuHealth(Health.HEALTHY, faults=known.of(gpu.uuid)) for gpu in inventory.gpus}
+    told = decode(encode(NodeInventory(Mode.PGPU, inventory, health, None)))
+    assert told.inventory.gpu("GPU-0") is not None
+    assert len(told.inventory.gpus) + len(told.inventory.unreadable) == 2
 
 
 # --- the monitor and its worker ---------------------------------------------------------------------------------------

@@ -37,9 +37,8 @@ class FakeNvml(ModuleType):
         super().__setattr__(name, value)
 
 
-@pytest.fixture
-def nvml() -> FakeNvml:
-    fake = FakeNvml()
+def tell(fake: FakeNvml) -> None:
+    """Have it tell what the plugin has to know."""
     fake.nvmlSystemGetDriverVersion = lambda: "470.1"
     fake.nvmlSystemGetCudaDriverVersion_v2 = lambda: 11040
     fake.nvmlDeviceGetCount = lambda: 2
@@ -51,6 +50,12 @@ def nvml() -> FakeNvml:
     fake.nvmlDeviceGetMemoryInfo = lambda _: SimpleNamespace(total=16 << 30, used=0)
     fake.nvmlDeviceGetCudaComputeCapability = lambda _: (7, 5)
     fake.nvmlDeviceGetTopologyCommonAncestor = lambda *_: 30
+
+
+@pytest.fixture
+def nvml() -> FakeNvml:
+    fake = FakeNvml()
+    tell(fake)
     return fake
 
 

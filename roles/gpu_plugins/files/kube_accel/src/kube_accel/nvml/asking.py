@@ -21,7 +21,9 @@ _T = TypeVar("_T")
 Record = dict[str, object]
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
-_MOST = 2**64 - 1
+_PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,39}")
+_MOST = 2**63 - 1
+"""What everybody who is told a number can keep."""
 _SHOWN = 64
 """Characters of an odd answer."""
 _NOTHING = b"\n"
@@ -53,6 +55,13 @@ def token(value: object) -> str:
     """An identifier as NVML should have answered it: what may stand in a device's name. Raises OddAnswerError."""
     if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
         raise OddAnswerError(f"{_shown(value)} is no identifier")
+    return value
+
+
+def profile(value: object) -> str:
+    """A MIG profile as NVML should have answered it: it becomes part of a resource's name. Raises OddAnswerError."""
+    if not isinstance(value, str) or _PROFILE.fullmatch(value) is None:
+        raise OddAnswerError(f"{_shown(value)} is no profile")
     return value
 
 

@@ -17,6 +17,8 @@ DRIVER_NOT_LOADED = 9
 _LIBRARY_NOT_FOUND = 12
 _NOT_SUPPORTED = 3
 _LOST = frozenset({6, 15, 16, 28})  # nvmlReturn_t: NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND
+_GONE = frozenset({15, 16})
+"""Those of ``_LOST`` that a GPU answers to every function."""
 
 NOT_ENUMERATED = Poll("not enumerated by the driver", lost=True, answered=False)
 
@@ -180,7 +182,7 @@ def _poll(entry: Record) -> Poll:
 
 
 def _reason(error: Record, platform: str = "") -> str:
-    if error["code"] in _LOST or "function" not in error:
+    if error["code"] in _GONE or "function" not in error:
         return f"NVML: {error['text']} ({error['code']})"
     return str(fault(error, platform))
 

@@ -31,7 +31,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from kube_accel.nvml.asking import Attempts, Calls, cause, number, text, token
+from kube_accel.nvml.asking import Attempts, Calls, cause, number, profile, text, token
 from kube_accel.nvml.sampling import Sampler, each_mig_device, memory, process_sample, remapped_rows
 
 if TYPE_CHECKING:
@@ -151,12 +151,12 @@ class Driver:
         chosen = [device for device in self.devices if device.readable and device.facts["uuid"] in wanted]
         return {"gpus": [self._usage(device) for device in chosen]}
 
-    def samples(self, slow: bool, profile: bool = False) -> Record:
+    def samples(self, slow: bool, profiled: bool = False) -> Record:
         """What every GPU does, for metrics; ``slow`` adds what changes rarely or takes long.
 
-        ``profile`` adds what its counters say of its parts.
+        ``profiled`` adds what its counters say of its parts.
         """
-        return {"gpus": [self._samples(device, slow, profile) for device in self.devices if device.readable]}
+        return {"gpus": [self._samples(device, slow, profiled) for device in self.devices if device.readable]}
 
     def limit(self, uuid: str, cgroup: str, memory: int) -> Record:
         """Have the kernel keep a cgroup's processes to so many bytes of a GPU; drivers before 615 cannot."""
@@ -170,13 +170,13 @@ class Driver:
             nvml.nvmlDeviceSetMemoryLimits_v1(device.handle, limits)
         return record
 
-    def _samples(self, device: Device, slow: bool, profile: bool) -> Record:
+    def _samples(self, device: Device, slow: bool, profiled: bool) -> Record:
         uuid = str(device.facts["uuid"])
         record: Record = {}
         with self._attempts.about(device.index) as faults, self._attempts.into(record):
             mig = bool(device.facts.get("mig"))
             record |= self._sampler.read(device.handle, uuid, slow, mig)
-            if profile:
+            if profiled:
                 record["profile"] = self._profile(device.handle, uuid, mig)
         if not faults:
             return {"uuid": uuid, **record}
@@ -329,15 +329,15 @@ class Driver:
         """One MIG device. Asked at every poll, so that what cannot have changed is kept."""
         nvml = self._nvml
         uuid = token(nvml.nvmlDeviceGetUUID(handle))
-        profile = text(text(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2])
+        cut = profile(text(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2])
         known = self._migs.get(uuid)
-        if known is None or (known["profile"], known["slot"]) != (profile, slot):
+        if known is None or (known["profile"], known["slot"]) != (cut, slot):
             instance = f"gi{number(nvml.nvmlDeviceGetGpuInstanceId(handle))}"
             paths = (instance, f"{instance}/ci{number(nvml.nvmlDeviceGetComputeInstanceId(handle))}")
             known = self._migs[uuid] = {
                 "uuid": uuid,
                 "slot": slot,
-                "profile": profile,
+                "profile": cut,
                 "memory": number(nvml.nvmlDeviceGetMemoryInfo(handle).total, least=1),
                 "attributes": self._mig_attributes(handle),
                 "caps": [cap for path in paths for cap in self._capability(f"gpu{minor}/mig/{path}")],
@@ -369,7 +369,7 @@ class Driver:
                 node = int(file.read())
         except (OSError, ValueError):
             return None
-        return node if node >= 0 else None
+        return node if 0 <= node <= _MOST_SMALL else None
 
     def _bound_addresses(self) -> frozenset[str]:
         """PCI functions the NVIDIA driver holds. NVML learns of a hot-plugged GPU only when it is initialised."""
