@@ -128,6 +128,22 @@ def test_each_architecture_has_a_jump_for_every_export(arch: str, tmp_path: Path
     assert stubs & hooks == set()
 
 
+@pytest.mark.parametrize("arch", OLDEST)
+def test_arguments_arrive_when_a_function_is_found_and_when_it_tells(arch: str, tmp_path: Path) -> None:
+    foreign = arch != platform.machine()
+    compiler, runner = (f"{arch}-linux-gnu-gcc", [f"qemu-{arch}"]) if foreign else ("gcc", [])
+    if lacking := [each for each in (compiler, *runner) if not shutil.which(each)]:
+        pytest.skip(f"NOT TESTED: the assembly for {arch}: {', '.join(lacking)} not installed")
+    (tmp_path / "names").write_text("cuMemcpy tells\n")
+    source = Path(__file__).with_name("stubs.c")
+    subprocess.run(["python3", NATIVE / "generate.py", tmp_path / "names", arch, tmp_path], check=True)
+    built = [compiler, "-O2", "-static", "-o", tmp_path / "stubs", source, tmp_path / "stubs.S"]
+    subprocess.run(built, check=True)
+    arrived = str(1 + 4 + 9 + 16 + 25 + 36 + 49 + 64 + 81 + 1000 + 20000)
+    shown = read(*runner, tmp_path / "stubs").splitlines()
+    assert shown == ["found 0 2.5", arrived, "told 2", arrived, "told 3", arrived, arrived]
+
+
 def test_the_cuda_library_does_not_know_nvml(libraries: Libraries) -> None:
     assert "nvml" not in read("strings", libraries.shim / "libcuda.so.1").lower()
 

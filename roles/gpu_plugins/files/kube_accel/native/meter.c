@@ -179,6 +179,8 @@ static bool gone_idle(CUstream stream) {
     return idle;
 }
 
+static bool is_gone(const struct batch *batch) { return __atomic_load_n(&batch->gone, __ATOMIC_RELAXED); }
+
 static bool record_end(struct batch *batch) {
     bool entered = enter_context(batch->meter->context);
     bool recorded = !in_capture(batch->stream) && !REAL(cuEventRecord)(batch->end, batch->stream);
@@ -189,7 +191,7 @@ static bool record_end(struct batch *batch) {
 // The last launch of the batch was made: the event after it. The caller is the only one that has the batch.
 static void finish(struct batch *batch, uint64_t now) {
     struct meter *meter = batch->meter;
-    if (batch->gone) return put_back(batch);
+    if (is_gone(batch)) return put_back(batch);
     if (!batch->recorded && !batch->thread) {
         uint64_t late = now > batch->last ? now - batch->last : 0;
         bool entered = enter_context(meter->context), idle = late > TIGHT && gone_idle(batch->stream);
@@ -265,8 +267,9 @@ void meter_told(void) {
 static bool sample(struct process *mine, uint64_t now) {
     uint64_t used = __atomic_load_n(&mine->sampled, __ATOMIC_RELAXED);
     if ((int64_t)(used - now) > (int64_t)SAMPLES * SAMPLE) return false;
-    mine->random = mine->random * 6364136223846793005u + 1442695040888963407u; // no program's own rhythm
-    uint64_t step = SAMPLE / 2 + (mine->random >> 40) % SAMPLE;
+    uint64_t random = __atomic_load_n(&mine->random, __ATOMIC_RELAXED) * 6364136223846793005u + 1442695040888963407u;
+    uint64_t step = SAMPLE / 2 + (random >> 40) % SAMPLE; // no program's own rhythm
+    __atomic_store_n(&mine->random, random, __ATOMIC_RELAXED);
     __atomic_store_n(&mine->sampled, ((int64_t)(used - now) > 0 ? used : now) + step, __ATOMIC_RELAXED);
     return true;
 }
@@ -596,7 +599,7 @@ CUresult meter_enter(struct pass *pass, CUstream stream, bool per_thread) {
     if (ours && !batch->closing && pause <= most) {
         batch->inflight++;
         batch->launches++;
-        batch->moves++;
+        __atomic_fetch_add(&batch->moves, 1, __ATOMIC_RELAXED);
         batch->last = now;
         if (pause > TIGHT) batch->pauses += pause;
         owe(batch, 1);
@@ -633,7 +636,7 @@ void meter_leave(struct pass *pass, CUresult result, bool alone) {
     struct process *mine = process();
     size_t lane = batch->place % LANES;
     uint32_t moves = __atomic_load_n(&batch->moves, __ATOMIC_RELAXED);
-    bool recorded = !result && (pass->precise || alone) && !batch->gone && record_end(batch);
+    bool recorded = !result && (pass->precise || alone) && !is_gone(batch) && record_end(batch);
     spin_lock(&mine->lanes[lane].lock);
     bool shared = mine->lanes[lane].open == batch;
     if (result) {
@@ -642,7 +645,7 @@ void meter_leave(struct pass *pass, CUresult result, bool alone) {
     } else {
         batch->recorded = recorded && batch->moves == moves && batch->inflight == 1;
     }
-    batch->moves++;
+    __atomic_fetch_add(&batch->moves, 1, __ATOMIC_RELAXED);
     if (!shared || batch->launches >= LAUNCHES || pass->at - batch->opened >= AGE) batch->closing = true;
     bool last = batch->inflight == 1 && batch->closing;
     if (!last) batch->inflight--;
@@ -684,7 +687,7 @@ static void forget(struct process *mine, struct meter *meter) {
         struct batch *batch = &mine->batches[i];
         if (batch->meter != meter) continue;
         if (batch->inflight) {
-            batch->gone = true;
+            __atomic_store_n(&batch->gone, true, __ATOMIC_RELAXED);
             continue;
         }
         owe(batch, -batch->launches);
