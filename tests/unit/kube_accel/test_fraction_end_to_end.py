@@ -385,6 +385,18 @@ def test_a_lost_gpu_takes_all_its_shares_along_and_no_others(make: Make) -> None
     wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
 
 
+def test_shares_of_a_gpu_without_its_device_file_are_not_offered_until_it_is_there(make: Make) -> None:
+    node = make()
+    dev = node.root / "dev"
+    (dev / "nvidia3").unlink()
+    wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[3]}, "one GPU less")
+    assert any(line.get("reason", "").startswith("no /dev/nvidia3; run nvidia-modprobe") for line in node.logged())
+    (dev / "nvidia3").touch()
+    wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
+    (dev / "nvidia-uvm").unlink()
+    wait(lambda: node.healthy() == set(), "no GPU")
+
+
 def test_memory_alone_is_shared_in_mode_cgpu(make: Make) -> None:
     node = make(Mode.CGPU)
     for number, gpu in enumerate((5, 5, 0)):

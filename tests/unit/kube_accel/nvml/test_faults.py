@@ -22,7 +22,7 @@ import kube_accel.nvml
 from kube_accel.cli.main import _parser
 from kube_accel.cli.plugin import _watching
 from kube_accel.metrics.sample import samples
-from kube_accel.model import DriverState, GpuHealth, Health, Mode
+from kube_accel.model import DriverState, GpuHealth, Health, Mode, Snapshot
 from kube_accel.nvml import translate
 from kube_accel.nvml.asking import cause
 from kube_accel.nvml.faults import KnownFaults
@@ -33,6 +33,7 @@ from sim.nvml.conftest import Node, loaded, node  # noqa: F401
 from sim.nvml.topology import Topology
 from unit.kube_accel.nvml.conftest import PATIENCE, QUICK, Host, Watch
 from unit.kube_accel.nvml.test_worker import FakeNvml, tell
+from waiting import wait
 
 OF_THE_DRIVER = {
     "nvmlInit",
@@ -131,14 +132,25 @@ def ask(sysfs: Path) -> Told:
     return Told(inventory, poll, driver.samples(True, True), driver.usage(uuids))
 
 
+@pytest.fixture(scope="module")
+def without_faults() -> dict[str, Told]:
+    """Asked once."""
+    return {}
+
+
 @pytest.fixture
-def told(node: Node, tmp_path: Path) -> Iterator[Callable[..., Told]]:  # noqa: F811
+def told(node: Node, tmp_path: Path, without_faults: dict[str, Told]) -> Iterator[Callable[..., Told]]:  # noqa: F811
     def on(*faults: tuple[int, str, str]) -> Told:
+        if not faults and without_faults:
+            return without_faults["told"]
         topology = machine()
         for fault in faults:
             topology.fail(*fault)
         topology.save(node.path)
-        return ask(tmp_path)
+        found = ask(tmp_path)
+        if not faults:
+            without_faults["told"] = found
+        return found
 
     yield on
     machine().save(node.path)
@@ -149,7 +161,10 @@ def test_each_function_is_of_the_driver_or_of_one_gpu() -> None:
     assert len(OF_ONE_GPU) > 25
 
 
-@pytest.mark.parametrize("answer", ["999", "4242", "15", "9", "6", "2", "nothing", "garbage"])
+RARER = [pytest.param(code, marks=pytest.mark.full) for code in ("15", "6", "2", "18", "1", "-1")]
+
+
+@pytest.mark.parametrize("answer", ["999", "4242", "9", "nothing", "garbage", *RARER])
 @pytest.mark.parametrize("function", OF_ONE_GPU)
 def test_a_fault_of_one_gpu_costs_the_others_nothing(told: Callable[..., Told], function: str, answer: str) -> None:
     bad = MIG_GPU if function in OF_MIG else WHOLE_GPU
@@ -169,6 +184,11 @@ def test_a_fault_of_one_gpu_costs_the_others_nothing(told: Callable[..., Told], 
     if answer in ("999", "4242"):
         faults = ill.faults(bad, uuids[bad])
         assert {(fault["function"], fault["code"]) for fault in faults} == {(function, int(answer))}
+        at_start, later = (
+            {fault["function"] for fault in (*entry.get("faults", ()), *filter(None, [entry.get("error")]))}
+            for entry in (ill.inventory["gpus"][bad], ill.poll["gpus"][bad])
+        )
+        assert at_start == later
     known = KnownFaults()
     known.see("samples", ill.samples["gpus"])
     known.see("poll", ill.poll["gpus"])
@@ -490,6 +510,36 @@ def test_a_jetson_is_named_where_nvml_does_not_describe_its_gpus(host: Host, wat
     (reason,) = reasons
     assert reason.startswith("nvmlDeviceGetMinorNumber: Not Supported (3); this is a Jetson, ")
     assert "use NVIDIA's device plugin" in reason
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("function", OF_ONE_GPU)
+def test_whichever_function_hangs_for_one_gpu_the_others_are_offered_measured_and_served(
+    make_host: Callable[[str], Host], watch: Callable[..., Watch], function: str
+) -> None:
+    host = make_host("4xa100-mig")
+    bad = MIG_GPU if function in OF_MIG else WHOLE_GPU
+    ill = machine()
+    ill.fail(bad, function, "hang")
+    ill.save(host.topology_file)
+    watching = watch(host, replace(HANGING, renew_interval=PATIENCE * 10))
+    others = {gpu.uuid for gpu in ill.gpus if gpu.index != bad}
+
+    def named(snapshot: Snapshot) -> bool:
+        assert snapshot.inventory is not None
+        said = [unreadable.reason for unreadable in snapshot.inventory.unreadable]
+        said += [text for health in snapshot.health.values() for text in (health.reason, *health.faults)]
+        return any(text.startswith(f"{function}: it did not return") for text in said)
+
+    def served() -> bool:
+        measured = watching.monitor.samples(True, True, 2.0)
+        usage = watching.monitor.usage(others, 2.0)
+        if measured is None or usage is None or not samples(measured).keys() >= others or not usage.keys() >= others:
+            return False
+        snapshot = watching.monitor.snapshot()
+        return named(snapshot) and all(snapshot.health.get(uuid) == HEALTHY for uuid in others)
+
+    wait(served)
 
 
 # --- device files -----------------------------------------------------------------------------------------------------

@@ -334,24 +334,27 @@ class Driver:
         if known is None or (known["profile"], known["slot"]) != (cut, slot):
             instance = f"gi{number(nvml.nvmlDeviceGetGpuInstanceId(handle))}"
             paths = (instance, f"{instance}/ci{number(nvml.nvmlDeviceGetComputeInstanceId(handle))}")
-            known = self._migs[uuid] = {
+            attributes = self._mig_attributes(handle)
+            known = {
                 "uuid": uuid,
                 "slot": slot,
                 "profile": cut,
                 "memory": number(nvml.nvmlDeviceGetMemoryInfo(handle).total, least=1),
-                "attributes": self._mig_attributes(handle),
+                "attributes": attributes or {},
                 "caps": [cap for path in paths for cap in self._capability(f"gpu{minor}/mig/{path}")],
             }
+            if attributes is not None:
+                self._migs[uuid] = known
         return known
 
-    def _mig_attributes(self, handle: object) -> Record:
-        """What it has of its GPU."""
-
-        def asked() -> Record:
+    def _mig_attributes(self, handle: object) -> Record | None:
+        """What it has of its GPU; nothing where the driver does not tell, None where it errs."""
+        try:
             found: Any = self._nvml.nvmlDeviceGetAttributes_v2(handle)
             return {name: number(getattr(found, field)) for name, field in _MIG_ATTRIBUTES.items()}
-
-        return self._optional(asked) or {}
+        except Exception as error:
+            self._attempts.failed(error)
+            return {} if getattr(error, "value", None) in self._attempts.unsupported else None
 
     def _capability(self, path: str) -> list[int]:
         """The minor number of the device file that stands for access to a part of MIG; empty when it is not told."""
