@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from .gpu_exclusion import Exclusion, excluded_by
 from .mig_geometry import (
     Card,
     GeometryError,
@@ -46,6 +48,7 @@ _MAX_COMPUTE_INSTANCES = 8
 _ATTEMPTS = 16
 """To list processes, while new ones start."""
 _NO_INSTANCE = 0xFFFFFFFF
+Look = Callable[[], List[Card]]
 
 
 class MigError(Exception):
@@ -137,15 +140,18 @@ class _Process(ctypes.Structure):
     )
 
 
-def carry_out(library: str, document: object, name: str, check: bool) -> Dict[str, Any]:
-    """Make the GPUs what the configuration says, or with ``check`` say what would be done.
+def carry_out(
+    library: str, document: object, name: str, check: bool, exclusions: Sequence[Exclusion] = ()
+) -> Dict[str, Any]:
+    """Make the GPUs what the configuration says, or with ``check`` say what would be done. Excluded ones are not read.
 
     Returns an Outcome as plain data, or ``{"refused": why}`` when nothing, or nothing that lasted, was changed. Raises
     NoAnswer when NVML cannot be used.
     """
     nvml = opened(library)
+    look = partial(read, nvml, exclusions)
     try:
-        cards = read(nvml)
+        cards = look()
         steps = [step for step in plan(document, name, cards) if step.needed]
         outcome = Outcome(
             before=[described(card) for card in cards],
@@ -160,8 +166,8 @@ def carry_out(library: str, document: object, name: str, check: bool) -> Dict[st
         elif outcome.in_use:
             return {"refused": refusal(outcome.in_use)}
         else:
-            _apply(nvml, document, name, steps, outcome)
-            outcome.after = [described(card) for card in read(nvml)]
+            _apply(nvml, look, document, name, steps, outcome)
+            outcome.after = [described(card) for card in look()]
     except (GeometryError, MigError, NvmlError) as error:
         return {"refused": str(error)}
     return dict(vars(outcome))
@@ -180,14 +186,14 @@ def refusal(in_use: Sequence[str]) -> str:
     return f"in use: {'; '.join(in_use)}. End these processes, or drain the node; nothing was changed"
 
 
-def _apply(nvml: Nvml, document: object, name: str, steps: Sequence[Step], outcome: Outcome) -> None:
+def _apply(nvml: Nvml, look: Look, document: object, name: str, steps: Sequence[Step], outcome: Outcome) -> None:
     """Every step, or on failure none: what was changed is put back."""
     begun: List[Step] = []
     try:
         for step in steps:
             begun.append(step)
-            _carry_out(nvml, step, document, name, outcome)
-        _verify(nvml, document, name, outcome)
+            _carry_out(nvml, look, step, document, name, outcome)
+        _verify(look, document, name, outcome)
     except (GeometryError, MigError, NvmlError) as error:
         failed = _put_back(nvml, begun)
         state = f"the old geometry could not be put back ({failed})" if failed else "the old geometry is back"
@@ -195,7 +201,7 @@ def _apply(nvml: Nvml, document: object, name: str, steps: Sequence[Step], outco
     outcome.changed = bool(steps)
 
 
-def _carry_out(nvml: Nvml, step: Step, document: object, name: str, outcome: Outcome) -> None:
+def _carry_out(nvml: Nvml, look: Look, step: Step, document: object, name: str, outcome: Outcome) -> None:
     handle = nvml.handle(step.card.index)
     _destroy(nvml, handle, step.card, step.destroy)
     if step.switches:
@@ -205,18 +211,18 @@ def _carry_out(nvml: Nvml, step: Step, document: object, name: str, outcome: Out
             return
         # Only in MIG mode does the driver tell where instances may be.
         fresh = read_card(nvml, step.card.index)
-        (step,) = (other for other in plan(document, name, _others(nvml, fresh)) if other.card.index == fresh.index)
+        (step,) = (other for other in plan(document, name, _others(look, fresh)) if other.card.index == fresh.index)
         handle = nvml.handle(step.card.index)
     _create(nvml, handle, step.card, step.create)
 
 
-def _others(nvml: Nvml, fresh: Card) -> List[Card]:
-    return [fresh if card.index == fresh.index else card for card in read(nvml)]
+def _others(look: Look, fresh: Card) -> List[Card]:
+    return [fresh if card.index == fresh.index else card for card in look()]
 
 
-def _verify(nvml: Nvml, document: object, name: str, outcome: Outcome) -> None:
+def _verify(look: Look, document: object, name: str, outcome: Outcome) -> None:
     waiting = {*outcome.reset, *outcome.reboot}
-    wrong = [step for step in plan(document, name, read(nvml)) if step.needed and step.card.uuid not in waiting]
+    wrong = [step for step in plan(document, name, look()) if step.needed and step.card.uuid not in waiting]
     if wrong:
         raise MigError(f"{', '.join(str(step.card) for step in wrong)}: NVML shows another geometry than it accepted")
 
@@ -277,12 +283,18 @@ def _create(nvml: Nvml, handle: ctypes.c_void_p, card: Card, instances: Sequence
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def read(nvml: Nvml) -> List[Card]:
-    """All GPUs. Raises MigError naming the first that cannot be read, NvmlError when none can."""
+def read(nvml: Nvml, exclusions: Sequence[Exclusion] = ()) -> List[Card]:
+    """All GPUs but those excluded. Raises MigError naming the first that cannot be read, NvmlError when none can."""
     cards = []
     for index in range(nvml.number("nvmlDeviceGetCount_v2")):
+        if excluded_by(exclusions, index):
+            continue
         try:
-            cards.append(read_card(nvml, index))
+            handle = nvml.handle(index)
+            address = nvml.pci_address("nvmlDeviceGetPciInfo_v3", handle)
+            model = nvml.text("nvmlDeviceGetName", handle)
+            if not excluded_by(exclusions, index, nvml.text("nvmlDeviceGetUUID", handle), address, model):
+                cards.append(read_card(nvml, index))
         except NvmlError as error:
             raise MigError(f"GPU {index} cannot be read: {error}") from error
         except Exception as error:  # an answer that makes no sense

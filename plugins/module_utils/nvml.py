@@ -16,8 +16,9 @@ import select
 import signal
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, Sequence
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_exclusion import Exclusion, excluded_by
 from ansible_collections.accel.kubernetes.plugins.module_utils.nvml_library import (
     MAX_MIG_DEVICES,
     NoAnswer,
@@ -74,6 +75,8 @@ class Reading:
     cuda_version: str | None = None
     gpus: list[Gpu] = field(default_factory=list)
     links: list[Dict[str, Any]] = field(default_factory=list)
+    excluded: list[Dict[str, Any]] = field(default_factory=list)
+    """GPUs that are left alone: index, uuid, model, pci_address, and by which entry."""
 
 
 class _Memory(ctypes.Structure):
@@ -97,10 +100,10 @@ class _FieldValue(ctypes.Structure):
     )
 
 
-def read(library: str, sysfs_root: str, timeout: float) -> Dict[str, Any]:
+def read(library: str, sysfs_root: str, timeout: float, exclusions: Sequence[Exclusion] = ()) -> Dict[str, Any]:
     """A Reading as plain data, after at most ``timeout`` seconds."""
     try:
-        return in_child(library, lambda: asdict(_read(library, sysfs_root)), timeout)
+        return in_child(library, lambda: asdict(_read(library, sysfs_root, exclusions)), timeout)
     except NoAnswer as error:
         return asdict(Reading(reason=str(error)))
 
@@ -166,7 +169,7 @@ def _collect(receive: int, timeout: float) -> tuple[bytes, bool]:
         parts.append(part)
 
 
-def _read(library: str, sysfs_root: str) -> Reading:
+def _read(library: str, sysfs_root: str, exclusions: Sequence[Exclusion]) -> Reading:
     try:
         nvml = opened(library)
     except NoAnswer as error:
@@ -183,11 +186,17 @@ def _read(library: str, sysfs_root: str) -> Reading:
         return Reading(reason=unusable(error))
     handles = {}
     for index in range(count):
-        gpu = Gpu(index)
-        reading.gpus.append(gpu)
+        gpu, handle = Gpu(index), None
         with _failure_of(gpu):
             handle = nvml.handle(index)
             _describe(nvml, handle, gpu, sysfs_root)
+        by = excluded_by(exclusions, index, gpu.uuid, gpu.pci_address, gpu.model)
+        if by:
+            known = {name: getattr(gpu, name) for name in ("index", "uuid", "model", "pci_address")}
+            reading.excluded.append({**known, "by": by})
+            continue
+        reading.gpus.append(gpu)
+        if handle is not None:
             handles[index] = handle
     reading.links = _links(nvml, reading.gpus, handles)
     return reading

@@ -32,6 +32,11 @@ options:
     description: Name of the configuration to apply.
     type: str
     required: true
+  excluded_gpus:
+    description: GPUs to leave alone, by UUID, index, PCI address or model, in which C(*) stands for anything.
+    type: list
+    elements: raw
+    default: []
   plugin_socket:
     description:
       - Socket of the device plugin, which is asked to let go of the GPUs while they are cut. Nobody is asked where it
@@ -144,7 +149,14 @@ import json
 from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import mig_geometry, mig_nvml, nvml, nvml_library, quiet
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    gpu_exclusion,
+    mig_geometry,
+    mig_nvml,
+    nvml,
+    nvml_library,
+    quiet,
+)
 
 
 def main() -> None:
@@ -153,6 +165,7 @@ def main() -> None:
         argument_spec={
             "configs": {"type": "dict", "required": True},
             "config": {"type": "str", "required": True},
+            "excluded_gpus": {"type": "list", "elements": "raw", "default": []},
             "plugin_socket": {"type": "path", "default": "/var/lib/kube-accel/admin.sock"},
             "services": {"type": "list", "elements": "str", "default": ["nvidia-dcgm", "nvidia-persistenced"]},
             "timeout": {"type": "float", "default": 120},
@@ -163,7 +176,7 @@ def main() -> None:
     )
     try:
         result = cut(module)
-    except (mig_geometry.GeometryError, nvml_library.NoAnswer, quiet.QuietError) as error:
+    except (ValueError, nvml_library.NoAnswer, quiet.QuietError) as error:
         module.fail_json(msg=str(error))
     if "refused" in result:
         module.fail_json(msg=result["refused"])
@@ -186,9 +199,10 @@ def cut(module: AnsibleModule) -> Dict[str, Any]:
     document, name, timeout = (module.params[key] for key in ("configs", "config", "timeout"))
     library = nvml_library.found(module.params["library"], module.params["driver_root"])
     mig_geometry.parse(document)
+    exclusions = gpu_exclusion.parse(module.params["excluded_gpus"])
 
     def carry_out(check: bool) -> Dict[str, Any]:
-        return nvml.in_child(library, lambda: mig_nvml.carry_out(library, document, name, check), timeout)
+        return nvml.in_child(library, lambda: mig_nvml.carry_out(library, document, name, check, exclusions), timeout)
 
     def run(command: Sequence[str]) -> int:
         status: int = module.run_command(list(command), handle_exceptions=False)[0]

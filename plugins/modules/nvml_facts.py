@@ -18,6 +18,13 @@ options:
     description: Seconds after which a driver that does not answer is reported as hanging.
     type: float
     default: 15
+  excluded_gpus:
+    description:
+      - GPUs to leave out, by UUID, index, PCI address or model, in which C(*) stands for anything. The display cards of
+        DGX Stations are left out in any case.
+    type: list
+    elements: raw
+    default: []
   sysfs_root:
     description: Where C(sysfs) is mounted. The NUMA node of a GPU is read there.
     type: path
@@ -144,6 +151,37 @@ nvml:
           returned: always
           type: str
           sample: ""
+    excluded:
+      description: The GPUs that are left out.
+      returned: always
+      type: list
+      elements: dict
+      contains:
+        index:
+          description: NVML's number of the GPU.
+          returned: always
+          type: int
+          sample: 4
+        uuid:
+          description: Its unique name.
+          returned: always
+          type: str
+          sample: GPU-8f2a1c5e-0b7d-4b53-9a3c-1d2e3f405162
+        model:
+          description: Its product name.
+          returned: always
+          type: str
+          sample: NVIDIA DGX Display
+        pci_address:
+          description: Its PCI address as in C(sysfs).
+          returned: always
+          type: str
+          sample: "0000:c1:00.0"
+        by:
+          description: The entry of O(excluded_gpus) that names it, or V(display card).
+          returned: always
+          type: str
+          sample: display card
     links:
       description: How each pair of GPUs is connected. A pair that could not be read is left out.
       returned: always
@@ -169,7 +207,7 @@ nvml:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import nvml, nvml_library
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_exclusion, nvml, nvml_library
 
 
 def main() -> None:
@@ -177,6 +215,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "timeout": {"type": "float", "default": 15},
+            "excluded_gpus": {"type": "list", "elements": "raw", "default": []},
             "sysfs_root": {"type": "path", "default": "/sys"},
             "library": {"type": "str", "default": nvml_library.LIBRARY},
             "driver_root": {"type": "path", "default": "/"},
@@ -184,7 +223,11 @@ def main() -> None:
         supports_check_mode=True,
     )
     library = nvml_library.found(module.params["library"], module.params["driver_root"])
-    reading = nvml.read(library, module.params["sysfs_root"], module.params["timeout"])
+    try:
+        exclusions = gpu_exclusion.parse(module.params["excluded_gpus"])
+    except ValueError as error:
+        module.fail_json(msg=f"excluded_gpus: {error}")
+    reading = nvml.read(library, module.params["sysfs_root"], module.params["timeout"], exclusions)
     module.exit_json(changed=False, ansible_facts={"accel_nvml": reading}, nvml=reading)
 
 

@@ -91,6 +91,14 @@ def test_a_gpu_is_cut_once_and_made_whole(apply: Apply, gpus: Path) -> None:
     assert Topology.load(gpus) == before
 
 
+def test_an_excluded_gpu_is_left_as_it_is(apply: Apply, gpus: Path) -> None:
+    before = Topology.load(gpus)
+    result = apply("mixed", excluded_gpus=[before.gpus[1].uuid])
+    assert devices(gpus) == {0: ["1g.18gb", "1g.18gb", "3g.71gb"]}
+    assert before.gpus[1].uuid not in {gpu["uuid"] for gpu in result["after"]}
+    assert not apply("mixed", excluded_gpus=["1"])["changed"]
+
+
 def test_only_what_differs_is_made_anew(apply: Apply, gpus: Path) -> None:
     apply("seven")
     kept = {mig.uuid for mig in Topology.load(gpus).migs}

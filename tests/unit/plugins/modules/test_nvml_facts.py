@@ -108,6 +108,23 @@ def test_a_driver_that_is_not_the_hosts_is_found_below_its_root(
         library = (library / "libnvidia-ml.so.1").rename(tmp_path / "libnvidia-ml.so.1").parent
 
 
+def test_excluded_gpus_are_told_apart(read: Read, topology_file: Path) -> None:
+    topology = PROFILES["8xh100"]("n")
+    topology.gpus[7].model = "NVIDIA DGX Display"
+    topology.save(topology_file)
+    facts = read(excluded_gpus=["1", topology.gpus[2].uuid, topology.gpus[3].pci])
+    assert [gpu["index"] for gpu in facts["gpus"]] == [0, 4, 5, 6]
+    by = {gpu["index"]: gpu["by"] for gpu in facts["excluded"]}
+    assert by == {1: "1", 2: topology.gpus[2].uuid, 3: topology.gpus[3].pci, 7: "display card"}
+    left = {topology.gpus[index].uuid for index in by}
+    assert not left & {uuid for link in facts["links"] for uuid in link["gpus"]}
+
+
+def test_an_entry_that_names_no_gpu_is_refused(run_module: Read) -> None:
+    said = run_module("nvml_facts", {"excluded_gpus": ["GPU-1"]}, check=False, environment={})
+    assert "excluded_gpus: 'GPU-1' names no GPU" in said["msg"]
+
+
 def test_check_mode_says_the_same(read: Read, topology_file: Path) -> None:
     PROFILES["mixed"]("n").save(topology_file)
 

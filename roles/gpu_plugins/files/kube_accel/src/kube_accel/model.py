@@ -110,6 +110,21 @@ class UnreadableGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class ExcludedGpu:
+    """A GPU that is left alone; None for what could not be read of it."""
+
+    index: int
+    uuid: str | None
+    pci_address: str | None
+    model: str | None
+    by: str
+    """The entry of the list that names it, ``display card``, or why the list cannot be used."""
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} ({self.model or self.uuid or 'unknown'}) by {self.by}"
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """What a node's driver reports, GPUs sorted by index."""
 
@@ -119,6 +134,7 @@ class Inventory:
     links: Mapping[frozenset[str], GpuLink] = field(default_factory=dict)
     """Keyed by the two UUIDs. A pair that could not be read is absent."""
     unreadable: tuple[UnreadableGpu, ...] = ()
+    excluded: tuple[ExcludedGpu, ...] = ()
 
     def gpu(self, uuid: str) -> Gpu | None:
         """The GPU with this UUID, or None."""

@@ -11,7 +11,7 @@ import os
 import threading
 from contextlib import suppress
 
-from kube_accel import logs
+from kube_accel import exclusions, logs
 from kube_accel.enforce.keptopen import raise_limit
 from kube_accel.nvml import switches
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
@@ -139,6 +139,7 @@ def _watching(arguments: argparse.Namespace) -> MonitorOptions:
         switches=found,
         kernel_logs=tuple(arguments.kernel_log),
         memory=arguments.state_dir / "health.json",
+        excluded=arguments.state_dir / exclusions.FILE,
         # A driver below another root has its device files there.
         dev_root=arguments.dev_root if arguments.nvidia_driver_root in (None, "", "/") else None,
         shared_nodes=NEEDED_NODES if arguments.mode in PROFILES else (),

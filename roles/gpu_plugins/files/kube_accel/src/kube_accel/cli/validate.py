@@ -12,12 +12,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from kube_accel import exclusions
 from kube_accel.enforce import selinux
 from kube_accel.enforce.mps import MpsPaths
 from kube_accel.inspect.printable import line
 from kube_accel.kube.deviceplugin import KUBELET_SOCKET
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.model import DriverState, Gpu, GpuHealth, Health, Inventory, Mode, Snapshot
+from kube_accel.model import DriverState, ExcludedGpu, Gpu, GpuHealth, Health, Inventory, Mode, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.nvml.translate import MAKE_NODES
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
-    snapshot = look(arguments.sysfs_root)
+    snapshot = look(arguments.sysfs_root, arguments.state_dir / exclusions.FILE)
     yield check_nvml(snapshot)
     inventory = snapshot.inventory
     if inventory is None or not inventory.gpus:
@@ -80,7 +81,7 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
     if inventory is not None:
         yield from check_gpus(snapshot, inventory)
         yield check_driver(inventory, _kernel_module_version(arguments.sysfs_root))
-        yield check_pci(pci_gpus(arguments.sysfs_root), inventory.gpus)
+        yield check_pci(pci_gpus(arguments.sysfs_root), [*inventory.gpus, *inventory.excluded])
         yield check_device_nodes(inventory.gpus, lambda name: (arguments.dev_root / name).exists())
     else:
         yield check_pci(pci_gpus(arguments.sysfs_root), ())
@@ -109,9 +110,9 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
             yield check_mps(inventory, paths, selinux.wanted(arguments.sysfs_root))
 
 
-def look(sysfs_root: Path) -> Snapshot:
-    """What NVML says first, or that it says nothing within half a minute."""
-    monitor = GpuMonitor(MonitorOptions(sysfs_root=sysfs_root))
+def look(sysfs_root: Path, excluded: Path | None = None) -> Snapshot:
+    """What NVML says first, or that it says nothing within half a minute. ``excluded`` lists GPUs to leave alone."""
+    monitor = GpuMonitor(MonitorOptions(sysfs_root=sysfs_root, excluded=excluded))
     monitor.start()
     try:
         deadline = time.monotonic() + _NVML_DEADLINE
@@ -131,7 +132,9 @@ def check_nvml(snapshot: Snapshot) -> Check:
     """NVML loads and answers."""
     if snapshot.driver_state is DriverState.READY:
         count = len(snapshot.inventory.gpus) if snapshot.inventory else 0
-        return Check(Status.OK, "nvml", f"answers, {count} GPUs")
+        excluded = snapshot.inventory.excluded if snapshot.inventory else ()
+        left_alone = "; left alone: " + ", ".join(map(str, excluded)) if excluded else ""
+        return Check(Status.OK, "nvml", f"answers, {count} GPUs{left_alone}")
     # Why NVML cannot be used has its remedy with it.
     known = snapshot.driver_state in (DriverState.UNAVAILABLE, DriverState.WEDGED)
     remedy = "" if known else "install or reload the NVIDIA driver; in a pod, check runtimeClassName nvidia"
@@ -176,7 +179,7 @@ def check_driver(inventory: Inventory, kernel_module: str | None) -> Check:
     return Check(Status.OK, "driver", f"{version}, CUDA {'.'.join(map(str, inventory.cuda_version))}")
 
 
-def check_pci(on_bus: Collection[str], gpus: Collection[Gpu]) -> Check:
+def check_pci(on_bus: Collection[str], gpus: Iterable[Gpu | ExcludedGpu]) -> Check:
     """Every NVIDIA GPU on the PCI bus is seen by NVML."""
     missing = sorted(set(on_bus) - {gpu.pci_address for gpu in gpus})
     if missing:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -33,14 +34,16 @@ class Cut:
     going: frozenset[str] = frozenset()
 
 
-def cut(text: str, config: str, check: bool, timeout: float) -> Cut:
+def cut(text: str, config: str, check: bool, timeout: float, excluded: Path | None = None) -> Cut:
     """Make the GPUs what that configuration of the mig-configs ``text`` says, or with ``check`` say what would be done.
+
+    ``excluded``: the file that lists GPUs to leave alone.
 
     Raises CutError when that takes more than ``timeout`` seconds or fails in an unforeseen way.
     """
     command = (sys.executable, "-m", "kube_accel.mig.worker", str(os.getpid()))
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
-    task = json.dumps({"text": text, "config": config, "check": check}).encode()
+    task = json.dumps({"text": text, "config": config, "check": check, "excluded": str(excluded or "")}).encode()
     try:
         output, _ = process.communicate(task, timeout)
     except subprocess.TimeoutExpired:

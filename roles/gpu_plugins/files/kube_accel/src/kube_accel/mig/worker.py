@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
+from kube_accel import exclusions
 from kube_accel.mig import mig_nvml
-from kube_accel.mig.mig_geometry import VERSION, GeometryError
+from kube_accel.mig.mig_geometry import VERSION
 from kube_accel.mig.nvml_library import LIBRARY, NoAnswer
 from kube_accel.nvml.worker import die_with, private_pipes
 
@@ -34,10 +35,11 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         return {"refused": f"the mig-configs document, version {VERSION}, is not YAML: {error}"}
     try:
-        return mig_nvml.carry_out(LIBRARY, document, task["config"], task["check"])
+        excluded = exclusions.read(task["excluded"]) if task["excluded"] else ()
+        return mig_nvml.carry_out(LIBRARY, document, task["config"], task["check"], excluded)
     except NoAnswer as error:
         return {"unavailable": str(error)}
-    except GeometryError as error:
+    except ValueError as error:
         return {"refused": str(error)}
 
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,6 +67,8 @@ class MonitorOptions:
     """Where the kernel's log is: the first that can be read is followed."""
     memory: Path | None = None
     """File that keeps what a restart must not forget."""
+    excluded: Path | None = None
+    """File that lists the GPUs to leave alone."""
     dev_root: Path | None = None
     """Where the host's ``/dev`` is seen; None: device files are not looked at."""
     shared_nodes: tuple[str, ...] = ()
@@ -120,7 +123,8 @@ class GpuMonitor:
     def __init__(self, options: MonitorOptions, spawn: Callable[[], WorkerProcess] | None = None) -> None:
         self._options = options
         self._rules = Rules(options.recovery_polls, options.xid_recovery_seconds, options.switches)
-        self._spawn = spawn or (lambda: WorkerProcess(worker_command(options.sysfs_root, options.proc_root)))
+        command = partial(worker_command, options.sysfs_root, options.proc_root, options.excluded)
+        self._spawn = spawn or (lambda: WorkerProcess(command()))
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -431,7 +435,11 @@ class GpuMonitor:
 
     def _inventoried(self, worker: _Worker, answer: dict[str, Any], now: float) -> None:
         worker.answered = True
-        self._inventory = translate.inventory(answer, self._inventory, self._platform)
+        before = self._inventory
+        self._inventory = translate.inventory(answer, before, self._platform)
+        for gpu in self._inventory.excluded:
+            if before is None or gpu not in before.excluded:
+                log.info("a GPU is left alone", extra={"gpu": gpu.index, "uuid": gpu.uuid, "reason": gpu.by})
         self._see_faults("poll", answer["gpus"])
         self._observe_polls(self._polls(answer["gpus"], self._inventory), now)
         if self._failures:
@@ -486,6 +494,11 @@ class GpuMonitor:
             if missing and not polls[gpu.uuid].complaint:
                 polls[gpu.uuid] = replace(polls[gpu.uuid], complaint=translate.devices_missing(missing), answered=False)
         return polls
+
+    def _expected(self) -> Mapping[str, Seen]:
+        """The GPUs that answered lately, but for those that are left alone now."""
+        excluded = {gpu.uuid for gpu in self._inventory.excluded} if self._inventory is not None else set()
+        return {uuid: seen for uuid, seen in self._seen.items() if uuid not in excluded}
 
     def _see_faults(self, source: str, entries: Iterable[dict[str, Any]]) -> None:
         self._faults.see(source, entries, self._platform)
@@ -557,7 +570,7 @@ class GpuMonitor:
         healthy = {uuid for uuid in polls if self._conditions[uuid].health.health is Health.HEALTHY}
         self._observed = True
         with self._changed:
-            self._seen = follow(self._seen, gpus, answered, healthy, time.time())
+            self._seen = follow(self._expected(), gpus, answered, healthy, time.time())
 
     def _observe_all(self, observation: Observation, now: float) -> None:
         for uuid in self._conditions:

@@ -16,9 +16,10 @@ from typing import Any
 _LAST_BREATH_SECONDS = 0.2
 
 
-def worker_command(sysfs_root: Path, proc_root: Path = Path("/proc")) -> Sequence[str]:
-    """How to start the worker of this process."""
-    return (sys.executable, "-m", "kube_accel.nvml.worker", str(os.getpid()), str(sysfs_root), str(proc_root))
+def worker_command(sysfs_root: Path, proc_root: Path = Path("/proc"), excluded: Path | None = None) -> Sequence[str]:
+    """How to start the worker of this process. ``excluded``: the file that lists GPUs to leave alone."""
+    places = str(sysfs_root), str(proc_root), "" if excluded is None else str(excluded)
+    return (sys.executable, "-m", "kube_accel.nvml.worker", str(os.getpid()), *places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from kube_accel.model import Ancestor, Gpu, GpuLink, GpuUsage, Inventory, MigDevice, UnreadableGpu
+from kube_accel.model import Ancestor, ExcludedGpu, Gpu, GpuLink, GpuUsage, Inventory, MigDevice, UnreadableGpu
 from kube_accel.nvml.health import Poll
 
 Record = dict[str, Any]
@@ -118,7 +118,12 @@ def inventory(raw: Record, previous: Inventory | None, platform: str = "") -> In
     ``platform`` as for ``fault``.
     """
     current = {gpu.uuid: gpu for gpu in (_gpu(entry) for entry in raw["gpus"]) if gpu is not None}
-    kept = {gpu.uuid: gpu for gpu in (previous.gpus if previous else ()) if gpu.uuid not in current}
+    excluded = tuple(
+        ExcludedGpu(entry["index"], entry["uuid"], entry["pci"], entry["model"], entry["by"])
+        for entry in raw.get("excluded", ())
+    )
+    gone = current.keys() | {gpu.uuid for gpu in excluded}
+    kept = {gpu.uuid: gpu for gpu in (previous.gpus if previous else ()) if gpu.uuid not in gone}
     links = {
         pair: link for pair, link in (previous.links if previous else {}).items() if not pair.isdisjoint(kept.keys())
     }
@@ -136,6 +141,7 @@ def inventory(raw: Record, previous: Inventory | None, platform: str = "") -> In
         gpus=tuple(sorted((current | kept).values(), key=lambda gpu: (gpu.index, gpu.uuid))),
         links=MappingProxyType(links),
         unreadable=unreadable,
+        excluded=excluded,
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root> <proc root>``.
+"""The process that holds NVML: ``python -m kube_accel.nvml.worker <parent pid> <sysfs root> <proc root> <excluded>``.
 
 A call into a sick driver may never return, so it happens here, where the parent can give up on it. Requests are
 JSON lines on stdin, ``{"id": 1, "op": "inventory"}`` with ``"note"`` and ``"hung"`` (``asking``), ``"poll"``, or
@@ -31,6 +31,8 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from kube_accel import exclusions
+from kube_accel.mig.gpu_exclusion import Exclusion, excluded_by
 from kube_accel.nvml.asking import Attempts, Calls, cause, number, profile, text, token
 from kube_accel.nvml.sampling import Sampler, each_mig_device, memory, process_sample, remapped_rows
 
@@ -91,6 +93,7 @@ class Driver:
         nvml: ModuleType,
         sysfs_root: str,
         proc_root: str = "/proc",
+        excluded: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._nvml = self.calls = Calls(nvml)
@@ -98,6 +101,9 @@ class Driver:
         self._optional = self._attempts.optional
         self._pci = f"{sysfs_root}/bus/pci"
         self._capabilities = f"{proc_root}/driver/nvidia/capabilities"
+        self._excluded = excluded
+        """File that lists the GPUs to leave alone; empty for none."""
+        self.left_alone: list[Record] = []
         self._migs: dict[object, Record] = {}
         self._bound: frozenset[str] = frozenset()
         self._fixed: dict[tuple[object, str], Record] = {}
@@ -131,6 +137,7 @@ class Driver:
             "cuda": [cuda // 1000, cuda % 1000 // 10],
             "gpus": gpus,
             "links": links,
+            "excluded": self.left_alone,
         }
 
     def poll(self) -> Record:
@@ -231,7 +238,7 @@ class Driver:
         return [(pid, min(percent, 100)) for pid, stamp, percent in samples if stamp > since]
 
     def _enumerate(self) -> list[Device]:
-        devices = [self._device(index) for index in range(number(self._nvml.nvmlDeviceGetCount()))]
+        devices = self._used(number(self._nvml.nvmlDeviceGetCount()))
         owners: dict[object, int] = {}
         for device in devices:
             uuid = device.facts.get("uuid")
@@ -242,6 +249,24 @@ class Driver:
                     "error": {"code": None, "text": claim, "function": "nvmlDeviceGetUUID"},
                 }
         return devices
+
+    def _used(self, count: int) -> list[Device]:
+        """The GPUs that nobody excludes. Where the list cannot be read, there are none: it might name any."""
+        self.left_alone, used, problem = [], [], ""
+        excluded: tuple[Exclusion, ...] = ()
+        try:
+            excluded = exclusions.read(self._excluded) if self._excluded else ()
+        except ValueError as error:
+            problem = str(error)
+        for index in range(count):
+            device = self._device(index)
+            known = {name: device.facts.get(name) for name in ("uuid", "pci", "model")}
+            by = problem or excluded_by(excluded, index, *map(_text_or_none, known.values()))
+            if by:
+                self.left_alone.append({"index": index, "by": by, **known})
+            else:
+                used.append(device)
+        return used
 
     def _device(self, index: int) -> Device:
         nvml = self._nvml
@@ -571,7 +596,11 @@ def load_nvml() -> ModuleType:
     return pynvml  # type: ignore[no-any-return]
 
 
-def main(parent: int, sysfs_root: str, proc_root: str) -> None:
+def _text_or_none(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def main(parent: int, sysfs_root: str, proc_root: str, excluded: str) -> None:
     """Serve the parent on stdin and stdout until it closes them or dies."""
     die_with(parent)
     requests, answers = private_pipes()
@@ -585,9 +614,9 @@ def main(parent: int, sysfs_root: str, proc_root: str) -> None:
             answers.write(json.dumps(record).encode() + b"\n")
             answers.flush()
 
-    serve(requests, emit, Driver(nvml, sysfs_root, proc_root), nvml)
+    serve(requests, emit, Driver(nvml, sysfs_root, proc_root, excluded), nvml)
     os._exit(0)  # the kernel lets go of the driver faster than NVML does, and the event thread may be inside it
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(int(sys.argv[1]), *sys.argv[2:5])

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from kube_accel import exclusions
 from kube_accel.files import write_whole
 from kube_accel.inspect.api_json import ODD
 from kube_accel.inspect.printable import line
@@ -110,6 +111,7 @@ class MigManager:
         self._lister = lister
         self._lock = state_dir / "mig.lock"
         self._file = state_dir / "mig.json"
+        self._excluded = state_dir / exclusions.FILE
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._dealt: _Dealt | None = None
@@ -306,7 +308,7 @@ class MigManager:
 
     def _planned(self, name: str, text: str) -> Cut:
         try:
-            return _usable(cut(text, name, check=True, timeout=_CUT))
+            return _usable(cut(text, name, check=True, timeout=_CUT, excluded=self._excluded))
         except CutError as error:
             raise _FailedError(str(error)) from error
 
@@ -318,7 +320,7 @@ class MigManager:
             self._gpus.resume(_HOLDER)
             raise _WaitingError(str(error), cordoned=True) from error
         try:
-            return _usable(cut(text, name, check=False, timeout=_CUT))
+            return _usable(cut(text, name, check=False, timeout=_CUT, excluded=self._excluded))
         except CutError as error:
             raise _FailedError(str(error)) from error
         finally:

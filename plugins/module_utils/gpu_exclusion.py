@@ -1,0 +1,94 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
+"""Which GPUs of a machine are left alone: those that somebody excludes, and display cards. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Iterable, Optional, Tuple
+
+DISPLAY_CARDS = ("DGX Display", "NVIDIA DGX Display")
+"""Of a DGX Station, whose GPUs are others: NVIDIA's device plugin leaves them out too (go-nvlib, skipped devices)."""
+
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
+_DISPLAY = "display card"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """One entry of a list of excluded GPUs: what it says, and which of these it names."""
+
+    text: str
+    index: Optional[int] = None
+    uuid: str = ""
+    pci_address: str = ""
+    model: str = ""
+    """A pattern in which ``*`` stands for anything."""
+
+    def names(self, index: int, uuid: Optional[str], pci_address: Optional[str], model: Optional[str]) -> bool:
+        """Whether it names the GPU of which this is known; None stands for what could not be read."""
+        if self.index is not None:
+            return index == self.index
+        if self.uuid:
+            return (uuid or "").lower() == self.uuid
+        if self.pci_address:
+            return _address(pci_address or "") == self.pci_address
+        return _matches(self.model, model or "")
+
+
+def parse(entries: object) -> Tuple[Exclusion, ...]:
+    """The entries of a list: UUIDs, indices as NVML counts, PCI addresses, or models, with ``*`` for anything.
+
+    Raises ValueError that names the first entry which is none of these.
+    """
+    if not isinstance(entries, (list, tuple)):
+        raise ValueError(f"{entries!r} is no list of GPUs")
+    return tuple(_parsed(entry) for entry in entries)
+
+
+def _parsed(entry: object) -> Exclusion:
+    text = str(entry).strip() if isinstance(entry, (str, int)) and not isinstance(entry, bool) else ""
+    if text.isascii() and text.isdigit():
+        return Exclusion(text, index=int(text))
+    if _UUID.fullmatch(text):
+        return Exclusion(text, uuid=text.lower())
+    if _ADDRESS.fullmatch(text):
+        return Exclusion(text, pci_address=_address(text))
+    if ":" in text or text.startswith(("GPU-", "MIG-", "-")) or not re.search("[A-Za-z]", text):
+        raise ValueError(
+            f"{entry!r} names no GPU: give its UUID (GPU-...), its index, its PCI address (0000:3b:00.0) or its model, "
+            "in which * stands for anything"
+        )
+    return Exclusion(text, model=text)
+
+
+def excluded_by(
+    exclusions: Iterable[Exclusion],
+    index: int,
+    uuid: Optional[str] = None,
+    pci_address: Optional[str] = None,
+    model: Optional[str] = None,
+) -> str:
+    """The text of the first entry that names a GPU; ``display card`` for one, and empty for a GPU that is used."""
+    if model in DISPLAY_CARDS:
+        return _DISPLAY
+    found = (each.text for each in exclusions if each.names(index, uuid, pci_address, model))
+    return next(found, "")
+
+
+def _address(text: str) -> str:
+    """A PCI address without leading zeros and function, so that all spellings of one are the same."""
+    parts = _ADDRESS.fullmatch(text.strip())
+    return "" if parts is None else ":".join(f"{int(part or '0', 16):x}" for part in parts.groups())
+
+
+def _matches(pattern: str, model: str) -> bool:
+    """Whether a model is as the pattern says, in the spelling of NVML or in that of node labels, with dashes."""
+    wanted = ".*".join(re.escape(_plain(part)) for part in pattern.split("*"))
+    return re.fullmatch(wanted, _plain(model)) is not None
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[\s-]+", " ", text).lower()
