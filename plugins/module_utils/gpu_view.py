@@ -105,7 +105,7 @@ class GpuView:
 
     @property
     def allocated_bytes(self) -> int:
-        """Never more than there is: pods that share all of a GPU by time have all of it each."""
+        """Never more than there is, whatever the plugin tells."""
         return min(self.memory_bytes, sum(tenant.memory_bytes for tenant in self.tenants))
 
     @property

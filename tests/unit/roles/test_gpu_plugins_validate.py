@@ -93,6 +93,24 @@ def test_what_is_wrong_with_a_node_comes_with_a_remedy(
     assert said.startswith(says)
 
 
+def test_a_node_that_kubectl_alone_took_from_cgpu_is_told_as_it_is(evaluate: Evaluate) -> None:
+    labels = {"nvidia-device-enable": "cgpu", "cgpu": "false"}
+    node = changed(metadata={"labels": labels}, status={"allocatable": {"nvidia.com/gpu": "1", "cpu": "8"}})
+    (said,) = findings(evaluate, node=node, gpu_plugins_mode="cgpu")
+    assert said == (
+        "unstable mode The node serves pgpu and is to serve cgpu. Somebody has cleared its label cgpu. "
+        "Run kubectl label node node-1 --overwrite cgpu=true, or set gpu_mode to pgpu: site.yml sets the label again."
+    )
+    words = evaluate(
+        "gpu_plugins",
+        "__gpu_plugins_passed_words",
+        {"accel_nvml": GPUS},
+        gpu_plugins_mode="cgpu",
+        __gpu_plugins_picked={"resources": [node]},
+    )
+    assert words["offer"] == "1 nvidia.com/gpu"
+
+
 @pytest.mark.parametrize(
     ("accounts", "says"),
     [

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+from kube_accel.inspect.gpu_view import read_inventory
 from kube_accel.model import Mode
 from kube_accel.plugin.annotation import render, whole_holdings
 from kube_accel.plugin.holdings import Holder
 from kube_accel.sharing.inventory_annotation import Holding, decode
+from kube_accel.sharing.timeslicing import Replication, replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout
 from unit.kube_accel.plugin.fakes import LOST, STARTING, inventory, ready, uuid
 
@@ -31,6 +33,29 @@ def test_a_part_counts_for_the_memory_it_has() -> None:
     text = render(ready(1), held, Mode.PGPU)
     assert text is not None
     assert decode(text).held == held
+
+
+def test_replicas_count_for_their_part_of_what_they_share() -> None:
+    known = inventory(2)
+    parts = replicated(layout(known), [Replication(RESOURCE, RESOURCE, 4)])[RESOURCE]
+    pods = [Holder("team", f"p{number}", "main") for number in range(3)]
+    ids = [f"{uuid(0)}::{number}" for number in range(4)]
+    held = whole_holdings({ids[0]: (pods[0],), ids[3]: (pods[1],)}, known, parts)
+    text = render(ready(2), held, Mode.PGPU)
+    assert text is not None
+    [first, second] = read_inventory(text).gpus
+    assert (first.allocated_bytes, first.allocated_cores, second.allocated_bytes) == (40 << 30, 50, 0)
+    three = whole_holdings(dict(zip(ids, ((pods[2],), (pods[2],), (pods[2],), (pods[0],)), strict=True)), known, parts)
+    assert [(one.pod, one.cores, one.memory_bytes >> 30) for one in three[uuid(0)]] == [("p0", 25, 20), ("p2", 75, 60)]
+    all_of_it = whole_holdings(dict.fromkeys(ids, (pods[0],)), known, parts)
+    assert all_of_it[uuid(0)] == (Holding("team", "p0", "main", 100, 80 << 30),)
+
+
+def test_replicas_of_a_mig_device_share_its_memory() -> None:
+    known = inventory(1)
+    parts = [Part(f"MIG-0::{i}", known.gpus[0], "MIG-0", (), "0:0", 10 << 30) for i in range(2)]
+    held = whole_holdings({"MIG-0::1": (Holder("team", "p", "main"),)}, known, parts)
+    assert held == {uuid(0): (Holding("team", "p", "main", 6, 5 << 30),)}
 
 
 def test_unknown_holdings_are_not_empty_ones() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -38,21 +38,29 @@ def render(
 
 
 def whole_holdings(held: Held, inventory: Inventory, parts: Iterable[Part]) -> dict[str, tuple[Holding, ...]]:
-    """Holders of parts. One with memory of its own counts for as many cores as it has of the memory. Pure."""
-    found: dict[str, defaultdict[Holder, int]] = {gpu.uuid: defaultdict(int) for gpu in inventory.gpus}
+    """Holders of parts. Pure.
+
+    One with memory of its own counts for as many cores as it has of the memory; each of *n* replicas for a part in *n*
+    of both, though it may use all.
+    """
+    parts = tuple(parts)
+    replicas = Counter(part.uuid for part in parts)
+    taken: dict[str, Counter[tuple[Holder, int, int]]] = {gpu.uuid: Counter() for gpu in inventory.gpus}
     total = {gpu.uuid: gpu.memory_bytes for gpu in inventory.gpus}
     for part in parts:
         memory = total[part.gpu.uuid] if part.memory_bytes is None else part.memory_bytes
-        for holder in held.get(part.id, ()):
-            amounts = found[part.gpu.uuid]
-            amounts[holder] = min(amounts[holder] + memory, total[part.gpu.uuid])
-    return {
-        uuid: tuple(
+        taken[part.gpu.uuid].update((holder, memory, replicas[part.uuid]) for holder in held.get(part.id, ()))
+    found: dict[str, tuple[Holding, ...]] = {}
+    for uuid, counted in taken.items():
+        amounts: Counter[Holder] = Counter()
+        for (holder, memory, divisor), count in counted.items():
+            amounts[holder] += memory * count // divisor
+        found[uuid] = tuple(
             Holding(holder.namespace, holder.pod, holder.container, max(1, 100 * memory // total[uuid]), memory)
-            for holder, memory in sorted(amounts.items())
+            for holder, amount in sorted(amounts.items())
+            for memory in (min(amount, total[uuid]),)
         )
-        for uuid, amounts in found.items()
-    }
+    return found
 
 
 def share_holdings(held: Mapping[Holder, Iterable[Share]]) -> dict[str, tuple[Holding, ...]]:
