@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import stat
+import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,13 +146,30 @@ def debian(tmp_path: Path, libraries: Libraries) -> Root:
     return Root.make(tmp_path / "root", DEBIAN, libraries.shim)
 
 
-@pytest.mark.parametrize("kind", ["new", "compat"])
+def before_2_33(cache: bytes) -> bytes:
+    """The cache as ldconfig wrote it before glibc 2.33, as in RHEL 8: an older one first, and no extensions."""
+    count = struct.unpack_from("<I", cache, 20)[0]
+    entries = [struct.unpack_from("<iIIIQ", cache, 48 + 24 * index) for index in range(count)]
+    head = struct.pack("<11sxI", b"ld.so-1.7.0", count)
+    head += b"".join(struct.pack("<iII", flags, key, value) for flags, key, value, _, _ in entries)
+    new = bytearray(cache)
+    new[28:36] = bytes(8)  # neither byte order nor extensions were told
+    return head.ljust((len(head) + 7) & ~7, b"\0") + bytes(new)
+
+
+@pytest.mark.parametrize("kind", ["new", "old", "compat"])
 def test_the_cache_is_what_ldconfig_would_make_of_it(root: Root, kind: str) -> None:
+    if kind == "old":
+        shutil.rmtree(root.path / "opt/own/glibc-hwcaps")  # there were none
     root.give(str(root.libraries.relative_to(root.path)))
-    root.inside("/sbin/ldconfig", "-c", kind)
+    root.inside("/sbin/ldconfig", "-c", "new" if kind == "old" else kind)
+    if kind == "old":
+        root.cache.write_bytes(before_2_33(root.cache.read_bytes()))
     expected = root.listed()
     root.give()
-    root.inside("/sbin/ldconfig", "-c", kind)
+    root.inside("/sbin/ldconfig", "-c", "new" if kind == "old" else kind)
+    if kind == "old":
+        root.cache.write_bytes(before_2_33(root.cache.read_bytes()))
     root.give(DEBIAN, RED_HAT)
     before, own = root.listed(), root.opens("libown.so.2")
     assert not [line for line in before if "libcuda" in line]
