@@ -139,6 +139,17 @@ n.nvmlShutdown()
     assert said(container, python, "-c", code).split() == [str(4 * GIB), "0", "0"]
 
 
+def test_torch_counts_gpus_by_nvml(container: Container, python: Path) -> None:
+    """As ``torch.cuda`` does before it loads CUDA: ctypes, and the names of NVML's first version."""
+    code = """
+import ctypes
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+count = ctypes.c_int(-1)
+print(nvml.nvmlInit(), nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)), count.value)
+"""
+    assert said(container, python, "-c", code).split() == ["0", "0", "8"]
+
+
 def test_gpustat_shows_the_share(container: Container, python: Path) -> None:
     told = json.loads(said(container, python, "-m", "gpustat", "--json"))
     assert [gpu["memory.total"] for gpu in told["gpus"]][:2] == [4096, 81559]
@@ -148,6 +159,11 @@ def test_gpustat_shows_the_share(container: Container, python: Path) -> None:
 def test_nvitop_shows_the_share(container: Container, python: Path) -> None:
     told = said(container, python, "-m", "nvitop", "--once", "--colorful", COLUMNS="100", TERM="xterm")
     assert "4096MiB" in told.replace(" ", "")
+
+
+def test_nvitop_asks_for_encoder_and_decoder(container: Container, python: Path) -> None:
+    code = "from nvitop import Device; print(Device(0).encoder_utilization(), Device(0).decoder_utilization())"
+    assert said(container, python, "-c", code).split() == ["0", "0"]
 
 
 def test_the_cuda_runtime_takes_a_share_where_it_starts(container: Container, python: Path) -> None:

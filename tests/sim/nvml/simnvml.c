@@ -792,6 +792,10 @@ API nvmlReturn_t nvmlInit_v2(void) {
     return nvmlInitWithFlags(0);
 }
 
+API nvmlReturn_t nvmlInit(void) {
+    return nvmlInitWithFlags(0);
+}
+
 API nvmlReturn_t nvmlShutdown(void) {
     CALL(enter, __func__);
     users--;
@@ -1563,6 +1567,27 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
         return NOT_SUPPORTED;
     nvmlReturn_t result = give_number(&rates->gpu, call.gpu->util);
     return result == SUCCESS ? give_number(&rates->memory, call.gpu->memutil) : result;
+}
+
+// Microseconds from sample to sample, of engines that nothing simulated uses.
+enum { ENGINE_PERIOD = 167000 };
+
+static nvmlReturn_t idle_engine(unsigned *utilization, unsigned *period) {
+    NEED(utilization);
+    NEED(period);
+    *utilization = 0;
+    *period = ENGINE_PERIOD;
+    return SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetEncoderUtilization(nvmlDevice_t device, unsigned *utilization, unsigned *period) {
+    CALL(enter_gpu, __func__, device);
+    return idle_engine(utilization, period);
+}
+
+API nvmlReturn_t nvmlDeviceGetDecoderUtilization(nvmlDevice_t device, unsigned *utilization, unsigned *period) {
+    CALL(enter_gpu, __func__, device);
+    return idle_engine(utilization, period);
 }
 
 typedef struct {

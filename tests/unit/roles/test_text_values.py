@@ -76,7 +76,7 @@ def taken_as_they_are(node: nodes.Node, filters: tuple[str, ...] = ()) -> Iterat
 FILES = sorted(
     path
     for path in [*ROLES.rglob("*"), *ROLES.with_name("playbooks").rglob("*")]
-    if path.suffix in (".yml", ".j2") and not {"files", "meta", "molecule"} & set(path.parts)
+    if path.suffix in (".yml", ".j2") and not {"files", "meta", "molecule"} & set(path.relative_to(ROLES.parent).parts)
 )
 
 
