@@ -435,7 +435,7 @@ def test_a_configuration_with_a_mistake_is_not_used_at_all(host: Host) -> None:
     plugin = host.plugin("--config-file", str(path))
     assert plugin.exit_code() == 2
     assert f"--config-file {path} is not used: " in plugin.refusal()
-    assert "sharing.timeSlicing.resources[0].replica: unknown key" in plugin.refusal()
+    assert "sharing.timeSlicing.resources[0].replicas: is None; it must be a whole number" in plugin.refusal()
     assert host.kubelet.devices(RESOURCE) == {}
 
 
