@@ -68,6 +68,12 @@ def _starts(node: Attacked) -> None:
     assert time.monotonic() - begin < 20
 
 
+def _prepared(node: Attacked) -> None:
+    """The plugin has made the files of the next starts, as it has soon after its own."""
+    spares = functools.partial((node.state_dir / "containers").glob, ".spare-*/*/policy")
+    wait(lambda: len(list(spares())) == spare_files.KEPT, "the spare files of the next starts")
+
+
 def _bound(node: Attacked, mib: int) -> None:
     """Mount on the directory of the accounts what the role mounts there; the plugin goes on."""
     where = node.state_dir / "containers"
@@ -144,6 +150,7 @@ def test_a_pod_is_kept_where_abuse_is_only_told() -> None:
 def test_a_start_needs_no_room_on_a_full_file_system() -> None:
     with attacked(Mode.VGPU, state_mib=32) as node:
         tenant = node.start("tenant")
+        _prepared(node)
         tenant.begin(
             "file = os.open(sys.argv[1], os.O_RDWR)\nos.fchmod(file, 0)\n"
             "print('open', flush=True)\nsize = 1 << 20\nwhile True:\n"
@@ -158,12 +165,11 @@ def test_a_start_needs_no_room_on_a_full_file_system() -> None:
 
 def test_accounts_cannot_fill_the_disk() -> None:
     with attacked(Mode.VGPU, "--account-abuse=event") as node:
-        spares = functools.partial((node.state_dir / "containers").glob, ".spare-*/*/policy")
-        wait(lambda: list(spares()), "spare files")
+        _prepared(node)
         _bound(node, 32)
         tenant = node.start("tenant")
         # What was made before lies below the tmpfs now; a host mounts it before the plugin starts.
-        wait(lambda: len(list(spares())) == spare_files.KEPT, "the spare files of the next starts")
+        _prepared(node)
         assert tenant.state.stat().st_dev != node.state_dir.stat().st_dev
         process = tenant.begin(
             "file = os.open(sys.argv[1], os.O_RDWR)\nos.fchmod(file, 0)\nsize = 1 << 20\n"
