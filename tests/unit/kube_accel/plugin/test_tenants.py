@@ -400,6 +400,20 @@ def test_an_account_that_was_blown_up_is_cut_back_and_told(world: World) -> None
 
 
 @pytest.mark.attack
+def test_misuse_is_told_to_the_pod_that_has_the_devices_now(world: World) -> None:
+    """Kubelet's last list is older than the start of the next pod with the same devices."""
+    world.pod("a")
+    old, new = Holder("team", "a", "main"), Holder("team", "b", "main")
+    world.specs["b"] = world.specs["a"]
+    world.hear("b")
+    world.held[new], world.devices[new] = world.held[old], world.devices[old]
+    world.start(new)
+    os.truncate(world.containers.state_path(world.key("b")), 1 << 30)
+    world.tenants.tick()
+    assert [entry[:2] for entry in world.reported] == [("b", "GpuAccountChanged")]
+
+
+@pytest.mark.attack
 def test_a_tenant_cannot_have_events_made_without_end(world: World) -> None:
     """One of the same words is sent once."""
     world.pod("a")

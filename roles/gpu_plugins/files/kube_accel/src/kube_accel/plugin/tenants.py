@@ -194,6 +194,8 @@ class Tenants:
     ) -> None:
         """Have ``write`` make the files of a container that is about to start, with its limits, overrides included."""
         if holder is None:
+            with self._lock:
+                self._started.pop(key, None)
             write(self.limits(shares))
             self._wake.set()
             return
@@ -393,7 +395,8 @@ class Tenants:
         """Have accounts put right, those too of init containers, which kubelet does not list."""
         keys = {entry.key for entry in running} | self._containers.keys()
         self._started = {key: holder for key, holder in self._started.items() if key in keys}
-        holders = self._started | {entry.key: entry.holder for entry in running}
+        # A start is newer than what kubelet listed: the devices may have been another's then.
+        holders = {entry.key: entry.holder for entry in running} | self._started
         found = self._containers.trim({key: policies.get(key) or Policy(()) for key in keys})
         self._offences.keep(set(holders.values()))
         for key, wrong in found.items():
