@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Iterable, Optional, Tuple
+from typing import Iterable, NamedTuple, Optional, Tuple
 
 DISPLAY_CARDS = ("DGX Display", "NVIDIA DGX Display")
 """Of a DGX Station, whose GPUs are others: NVIDIA's device plugin leaves them out too (go-nvlib, skipped devices)."""
@@ -16,26 +15,22 @@ _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\
 _DISPLAY = "display card"
 
 
-@dataclass(frozen=True)
-class Exclusion:
-    """One entry of a list of excluded GPUs: what it says, and which of these it names."""
+class Exclusion(NamedTuple):
+    """One entry of a list of excluded GPUs."""
 
     text: str
-    index: Optional[int] = None
-    uuid: str = ""
-    pci_address: str = ""
-    model: str = ""
-    """A pattern in which ``*`` stands for anything."""
+    """As it was written."""
+    by: str
+    """What it goes by: ``index``, ``uuid``, ``pci_address`` or ``model``."""
+    value: str
+    """In one spelling; a model is a pattern in which ``*`` stands for anything."""
 
     def names(self, index: int, uuid: Optional[str], pci_address: Optional[str], model: Optional[str]) -> bool:
         """Whether it names the GPU of which this is known; None stands for what could not be read."""
-        if self.index is not None:
-            return index == self.index
-        if self.uuid:
-            return (uuid or "").lower() == self.uuid
-        if self.pci_address:
-            return _address(pci_address or "") == self.pci_address
-        return _matches(self.model, model or "")
+        if self.by == "model":
+            return _matches(self.value, model or "")
+        known = {"index": str(index), "uuid": (uuid or "").lower(), "pci_address": _address(pci_address or "")}
+        return known[self.by] == self.value
 
 
 def parse(entries: object) -> Tuple[Exclusion, ...]:
@@ -51,17 +46,17 @@ def parse(entries: object) -> Tuple[Exclusion, ...]:
 def _parsed(entry: object) -> Exclusion:
     text = str(entry).strip() if isinstance(entry, (str, int)) and not isinstance(entry, bool) else ""
     if text.isascii() and text.isdigit():
-        return Exclusion(text, index=int(text))
+        return Exclusion(text, "index", str(int(text)))
     if _UUID.fullmatch(text):
-        return Exclusion(text, uuid=text.lower())
+        return Exclusion(text, "uuid", text.lower())
     if _ADDRESS.fullmatch(text):
-        return Exclusion(text, pci_address=_address(text))
+        return Exclusion(text, "pci_address", _address(text))
     if ":" in text or text.startswith(("GPU-", "MIG-", "-")) or not re.search("[A-Za-z]", text):
         raise ValueError(
             f"{entry!r} names no GPU: give its UUID (GPU-...), its index, its PCI address (0000:3b:00.0) or its model, "
             "in which * stands for anything"
         )
-    return Exclusion(text, model=text)
+    return Exclusion(text, "model", text)
 
 
 def excluded_by(

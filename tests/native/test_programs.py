@@ -48,7 +48,7 @@ def ok(answer):
     return answer[1] if len(answer) == 2 else answer[1:]
 
 ok(d.cuInit(0))
-version = ok(d.cuDriverGetVersion())
+ok(d.cuDriverGetVersion())
 device = ok(d.cuDeviceGet(0))
 ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(device))))
 free, total = ok(d.cuMemGetInfo())

@@ -172,10 +172,12 @@ def all_find_it(told: dict[str, Any], uid: int) -> None:
 @pytest.mark.parametrize(("user", "read_only"), [(0, False), (65532, True)], ids=["root", "confined"])
 def test_every_way_of_looking_finds_the_driver(host: Host, user: int, read_only: bool) -> None:
     here = Path("/")
+    before = (here / "etc/ld.so.cache").read_bytes()
     for cores in (30, 100):
         program = (python(here), "-S", "-c", PROGRAM)
         told = json.loads(host.run(host.admitted(cores), here, *program, user=user, read_only=read_only))
         all_find_it(told, user)
+    assert (here / "etc/ld.so.cache").read_bytes() == before, "the host's is nobody's business"
     assert not (here / "etc/.ld.so.cache.kube-accel").exists()
 
 

@@ -194,3 +194,10 @@ def test_what_a_library_prints_stays_out_of_the_answers() -> None:
     )
     assert done.stdout == b'{"id": 1}\n'
     assert done.stderr == b"the library says hello"
+
+
+def test_the_worker_loads_nothing_that_a_process_beside_every_daemon_can_do_without() -> None:
+    heavy = {"ast", "dataclasses", "inspect", "pathlib"}
+    code = f"import sys, kube_accel.nvml.worker; print(*sorted({heavy} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "\n"
