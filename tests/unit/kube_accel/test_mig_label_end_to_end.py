@@ -44,7 +44,7 @@ class LabelledHost(ApiHost, MigHost):
         super().__init__(root, stack)
         self.start_api()
         self.configs = root / "mig-configs.yaml"
-        self.configs.write_text(json.dumps(CONFIGS))
+        self.configure(CONFIGS)
         self.boot("first")
 
     def boot(self, name: str) -> None:
@@ -62,6 +62,12 @@ class LabelledHost(ApiHost, MigHost):
             node["metadata"]["labels"] |= {} if name is None else {LABEL: name}
 
         self.store.edit("nodes", "", NODE, edit)
+
+    def configure(self, configs: Object) -> None:
+        """Replace the file at once, as kubelet does with a mounted ConfigMap's."""
+        fresh = self.configs.with_suffix(".new")
+        fresh.write_text(json.dumps(configs))
+        fresh.rename(self.configs)
 
     def take_back(self) -> None:
         """Say pending, as the role does."""
@@ -204,7 +210,7 @@ def test_the_state_is_told_anew_to_who_takes_it_back_and_of_which_configurations
     host.cutting()
     host.wait_state("success")
     assert told() == checksum(json.dumps(CONFIGS))
-    host.configs.write_text(json.dumps(CONFIGS | {"mig-configs": CONFIGS["mig-configs"] | {"large": []}}))
+    host.configure(CONFIGS | {"mig-configs": CONFIGS["mig-configs"] | {"large": []}})
     host.take_back()
     host.wait_state("failed")
     assert told() == checksum(host.configs.read_text())
@@ -379,7 +385,7 @@ def test_a_configuration_that_is_corrected_does_not_wait_for_the_reboot(host: La
         {"devices": [0], "mig-enabled": True, "mig-devices": {"3g.20gb": 1}},
         {"devices": [2], "mig-enabled": False},
     ]
-    host.configs.write_text(json.dumps(CONFIGS | {"mig-configs": {"large": large}}))
+    host.configure(CONFIGS | {"mig-configs": {"large": large}})
     host.take_back()
     host.wait_state("success")
     assert host.free
