@@ -8,7 +8,7 @@ on is tried without anybody's editing a list.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, KeysView
 from typing import Any
 
 import pytest
@@ -89,7 +89,7 @@ class Noted(dict[str, Any]):
             yield key
 
     def keys(self) -> Any:
-        return list(self)
+        return KeysView(self)
 
     def values(self) -> Any:
         return [self[key] for key in self]

@@ -67,11 +67,13 @@ def checked(item: object) -> Dict[str, Any]:
         if not _is_text(metadata.get(key, "")):
             raise ApiJsonError(f"{named(item)}: metadata.{key} is no text")
     for key in _MAPS:
-        found = metadata.get(key) or {}
-        if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        found = metadata.get(key)
+        if found is not None and not (
+            isinstance(found, dict) and all(isinstance(each, str) for each in found.values())
+        ):
             raise ApiJsonError(f"{named(item)}: metadata.{key} has more than texts by name")
     for key in ("spec", "status", "data"):
-        if not isinstance(item.get(key) or {}, dict):
+        if not isinstance(item.get(key), (dict, type(None))):
             raise ApiJsonError(f"{named(item)}: {key} is no JSON object")
     return item
 

@@ -314,6 +314,7 @@ NODE_EVENTS = (
     "ConfigurationRefused",
     "ConfigurationMissing",
     "ConfigurationInvalid",
+    "ConfigurationUnreadable",
     "MigConfigFailed",
     "MigConfigWaiting",
 )

@@ -65,7 +65,8 @@ class ApiClient:
         try:
             return checked(read_object(data))
         except ApiJsonError as error:
-            raise ApiRefusedError(200, f"its answer is no node: {error}") from error
+            remedy = f"see kubectl get node {name} --output=yaml, and mend it"
+            raise ApiRefusedError(200, f"its answer is no node: {error}; {remedy}") from error
 
     def patch_node_status(self, name: str, status: Mapping[str, object]) -> None:
         """Merge into a node's status; lists as its keys have it, so that others' conditions stay.

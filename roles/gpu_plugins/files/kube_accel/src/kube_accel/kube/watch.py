@@ -29,6 +29,7 @@ _BURST = 10
 """Objects of a list read at once."""
 _GONE = 410
 _BUSY = (429, 500, 502, 503, 504)
+_REMEDY = "see it with kubectl get --output=yaml, and mend or delete it"
 _NOT_AN_OBJECT = re.compile(rb'"type"\s*:\s*"(?:BOOKMARK|ERROR)"')
 
 
@@ -60,6 +61,8 @@ class Watched:
     interesting: re.Pattern[bytes] | None = None
     """Watch events and pages of a list whose JSON it does not match are dropped unread; must match every object the
     sink keeps."""
+    odd: Callable[[object, str], set[str]] = lambda item, reason: _identities(item)
+    """Is told of an object that cannot be read, and why, besides the log; the keys that the sink may have it by."""
 
     def accept(self, kind: str) -> str:
         """The Accept header for a ``PartialObjectMetadata`` or ``PartialObjectMetadataList``."""
@@ -160,11 +163,7 @@ class Watch:
             for number, item in enumerate(items):
                 if not number % _BURST:
                     self._pause()
-                found = before & _identities(item)
-                with passing_over(item, self._watched.path):
-                    key = self._sink.keep(checked(item))
-                    found = set() if key is None else {key}
-                keys |= found
+                keys |= self._keep(item)
             if not metadata.get("continue"):
                 break
             query["continue"] = str(metadata["continue"])
@@ -231,12 +230,28 @@ class Watch:
             version = item["metadata"]["resourceVersion"]
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ApiUnreachableError(f"not a watch event: {error!r}") from error
-        with passing_over(item, self._watched.path):
-            if kind == "DELETED":
-                self._sink.drop(checked(item))
-            elif kind != "BOOKMARK":
-                self._sink.keep(checked(item))
+        if kind == "DELETED":
+            self._drop(item)
+        elif kind != "BOOKMARK":
+            self._keep(item)
         self._version = str(version)
+
+    def _keep(self, item: object) -> set[str]:
+        """Have an object kept; the keys that the sink may have it by."""
+        try:
+            key = self._sink.keep(checked(item))
+        except ODD as error:
+            _tell(item, self._watched.path, error)
+            return self._watched.odd(item, line(error if isinstance(error, ApiJsonError) else repr(error)))
+        return set() if key is None else {key}
+
+    def _drop(self, item: object) -> None:
+        try:
+            self._sink.drop(checked(item))
+        except ODD as error:
+            # It is gone, however odd it was in the end.
+            for key in self._sink.keys() & self._watched.odd(item, line(repr(error))):
+                self._sink.lose(key)
 
 
 @contextmanager
@@ -245,8 +260,12 @@ def passing_over(item: object, path: str) -> Iterator[None]:
     try:
         yield
     except ODD as error:
-        extra = {"path": path, "object": named(item), "reason": line(repr(error))}
-        _log.warning("an object cannot be read, and is passed over until it changes", extra=extra)
+        _tell(item, path, error)
+
+
+def _tell(item: object, path: str, error: Exception) -> None:
+    extra = {"path": path, "object": named(item), "reason": line(repr(error)), "remedy": _REMEDY}
+    _log.warning("an object cannot be read, and is passed over until it changes", extra=extra)
 
 
 def _identities(item: object) -> set[str]:

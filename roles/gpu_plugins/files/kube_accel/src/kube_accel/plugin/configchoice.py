@@ -41,7 +41,7 @@ class Chosen:
 NONE = Chosen("", "", Configuration())
 
 
-def choose(configs: Mapping[str, str], label: str | None, default: str) -> Chosen:
+def choose(configs: Mapping[str, object], label: str | None, default: str) -> Chosen:
     """The configuration that the node's label names, or ``default``, or none where that is empty.
 
     Raises NotChosenError when there is none of that name or when it has a mistake.
@@ -54,6 +54,8 @@ def choose(configs: Mapping[str, str], label: str | None, default: str) -> Chose
     if text is None:
         there = ", ".join(sorted(configs)) or "none"
         raise NotChosenError("ConfigurationMissing", f"{by} names configuration {name}; there are: {there}")
+    if not isinstance(text, str):
+        raise NotChosenError("ConfigurationInvalid", f"configuration {name} is no text; nothing of it was applied")
     try:
         return Chosen(name, text, parse(text))
     except ConfigError as error:

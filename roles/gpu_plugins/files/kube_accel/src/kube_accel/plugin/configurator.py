@@ -19,6 +19,7 @@ from kube_accel.plugin.options import PluginOptions
 
 if TYPE_CHECKING:
     from kube_accel.kube.client import KubeClient
+    from kube_accel.kube.watch import Watch
 
 _log = logging.getLogger(__name__)
 
@@ -62,14 +63,7 @@ class Configurator:
 
     def run(self, client: KubeClient, stop: threading.Event) -> None:
         """Follow label and ConfigMap until stopped."""
-        from kube_accel.kube.watch import Watch, Watched
-
-        source = self._source
-        node = Watched("/api/v1/nodes", {"fieldSelector": f"metadata.name={self._node}"}, metadata_only=True)
-        configs = Watched(
-            f"/api/v1/namespaces/{source.namespace}/configmaps", {"fieldSelector": f"metadata.name={source.name}"}
-        )
-        watches = [Watch(client, node, self._labels), Watch(client, configs, self._configs)]
+        watches = self._watches(client)
         for watch in watches:
             threading.Thread(target=partial(watch.run, stop), name="configuration watch", daemon=True).start()
         while not all(watch.synced.wait(_LOOK) for watch in watches):
@@ -81,6 +75,17 @@ class Configurator:
             self._wake.clear()
             self.settle(client)
 
+    def _watches(self, client: KubeClient) -> list[Watch]:
+        from kube_accel.kube.watch import Watch, Watched
+
+        (namespace, name), labels, configs = self._source, self._labels, self._configs
+        node = {"fieldSelector": f"metadata.name={self._node}"}
+        one = {"fieldSelector": f"metadata.name={name}"}
+        return [
+            Watch(client, Watched("/api/v1/nodes", node, metadata_only=True, odd=labels.odd), labels),
+            Watch(client, Watched(f"/api/v1/namespaces/{namespace}/configmaps", one, odd=configs.odd), configs),
+        ]
+
     def settle(self, client: KubeClient) -> None:
         """Have the configuration that is asked for now, or say why not."""
         before = self.current
@@ -88,6 +93,7 @@ class Configurator:
         label = (self._labels.item.get("metadata", {}).get("labels") or {}).get(LABEL)
         self._soon = False
         try:
+            self._check_readable()
             self._use(choose(configs, label, self._default))
         except NotNowError as error:
             self._not_now(error)
@@ -98,6 +104,19 @@ class Configurator:
         if self.current is not None and self.current != before and self.current.configuration.notes:
             notes = "; ".join(self.current.configuration.notes)
             self._send(client, "ConfigurationNotWholly", f"configuration {self.current.name} is applied, but {notes}")
+
+    def _check_readable(self) -> None:
+        """Raises NotChosenError where the node or the ConfigMap is there, and is none that the API server writes."""
+        namespace, name = self._source
+        objects = (
+            (self._labels, f"node {self._node}", f"kubectl get node {self._node}"),
+            (self._configs, f"ConfigMap {namespace}/{name}", f"kubectl --namespace {namespace} get configmap {name}"),
+        )
+        for known, shown, command in objects:
+            if known.problem:
+                why = known.problem.removeprefix(f"{shown.partition(' ')[2]}: ")
+                message = f"{shown}: {why}; see {command} --output=yaml, and mend it"
+                raise NotChosenError("ConfigurationUnreadable", message)
 
     def _stay(self, client: KubeClient, why: NotChosenError) -> None:
         if self.current is None:

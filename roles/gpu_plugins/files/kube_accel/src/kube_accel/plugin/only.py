@@ -6,30 +6,42 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+_KEY = "it"
+
 
 class Only:
     """The one object that a watch selects."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.item: Mapping[str, Any] = {}
+        self.problem = ""
+        """Why the object cannot be read as it is now; ``item`` is what it was before. Empty when it can be read."""
         self._on_change = on_change
 
     def keep(self, item: dict[str, Any]) -> str | None:
         """It is there."""
-        if item != self.item:
-            self.item = item
+        changed = item != self.item or self.problem
+        self.item, self.problem = item, ""
+        if changed:
             self._on_change()
-        return "it"
+        return _KEY
+
+    def odd(self, item: object, reason: str) -> set[str]:
+        """It is there, and cannot be read."""
+        if reason != self.problem:
+            self.problem = reason
+            self._on_change()
+        return {_KEY}
 
     def drop(self, item: dict[str, Any]) -> None:
         """It is gone."""
-        self.lose("it")
+        self.lose(_KEY)
 
     def keys(self) -> set[str]:
         """Of what there is."""
-        return {"it"} if self.item else set()
+        return {_KEY} if self.item or self.problem else set()
 
     def lose(self, key: str) -> None:
         """It went unseen."""
-        self.item = {}
+        self.item, self.problem = {}, ""
         self._on_change()

@@ -25,7 +25,8 @@ class OverridesWatch:
         self._use = use
         self._map = Only(self._changed)
         query = {"fieldSelector": f"metadata.name={source.name}"}
-        self._watch = Watch(client, Watched(f"/api/v1/namespaces/{source.namespace}/configmaps", query), self._map)
+        watched = Watched(f"/api/v1/namespaces/{source.namespace}/configmaps", query, odd=self._map.odd)
+        self._watch = Watch(client, watched, self._map)
 
     def run(self, stop: threading.Event) -> None:
         """Follow it until stopped."""
