@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from kube_accel import exclusions
 from kube_accel.files import write_whole
-from kube_accel.inspect.api_json import ODD
+from kube_accel.inspect.api_json import ODD, checked, unreadable
 from kube_accel.inspect.printable import line
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.mig.process import Cut, CutError, cut
@@ -126,12 +126,12 @@ class MigManager:
 
     def run(self, client: KubeClient, stop: threading.Event) -> None:
         """Follow the label until stopped. A cut that has begun is brought to its end."""
-        from kube_accel.kube.api import ApiError
         from kube_accel.kube.watch import Watch, Watched
 
         self._stop = stop
         watched = Only(self._wake.set)
-        node = Watched("/api/v1/nodes", {"fieldSelector": f"metadata.name={self._node}"}, metadata_only=True)
+        query = {"fieldSelector": f"metadata.name={self._node}"}
+        node = Watched("/api/v1/nodes", query, metadata_only=True, odd=watched.odd)
         watch = Watch(client, node, watched)
         threading.Thread(target=partial(watch.run, stop), name="MIG label watch", daemon=True).start()
         while not stop.is_set():
@@ -139,12 +139,24 @@ class MigManager:
             self._wake.clear()
             if not watch.synced.is_set() or stop.is_set():
                 continue
-            self._again = _LOOK
+            self._look(client, watched.item.get("metadata") or {})
+
+    def _look(self, client: KubeClient, metadata: dict[str, Any]) -> None:
+        """Bring the node's GPUs to what its label says, as far as that is to be had now."""
+        from kube_accel.kube.api import ApiError
+
+        self._again = _LOOK
+        try:
             try:
-                self._settle(client, watched.item.get("metadata") or {})
-            except (ApiError, OSError, *ODD) as error:
-                _log.warning("the MIG configuration is not looked after", extra={"reason": line(str(error))})
+                self._settle(client, metadata)
+            except ODD as error:
+                why = f"what the API server says {unreadable(error)}"
+                remedy = f"see kubectl get node {self._node} --output=yaml, and mend it"
+                self._tell(client, "Warning", "MigConfigWaiting", f"label {mignode.LABEL} waits: {why}; {remedy}")
                 self._again = _AGAIN
+        except (ApiError, OSError) as error:
+            _log.warning("the MIG configuration is not looked after", extra={"reason": line(str(error))})
+            self._again = _AGAIN
 
     def _settle(self, client: KubeClient, metadata: dict[str, Any]) -> None:
         name = (metadata.get("labels") or {}).get(mignode.LABEL, "")
@@ -186,7 +198,7 @@ class MigManager:
         if self._said in (None, State.PENDING) or not pending(metadata):
             return False
         # What is watched may be older than what we said.
-        return pending(client.get(self._path).get("metadata") or {})
+        return pending(self._read(client)["metadata"])
 
     def _quiesced(self) -> bool:
         """Whether somebody else has NVML let go of."""
@@ -332,7 +344,6 @@ class MigManager:
     # --- pods ---------------------------------------------------------------------------------------------------------
 
     def _pods(self, client: KubeClient) -> list[dict[str, Any]]:
-        from kube_accel.inspect.api_json import checked
         from kube_accel.kube.watch import passing_over
 
         found: list[dict[str, Any]] = []
@@ -353,7 +364,7 @@ class MigManager:
         while True:
             items = self._pods(client)
             pods = mignode.in_the_way(items, self._listed(), planned.going)
-            staying = mignode.leaving(client.get(self._path), items)
+            staying = mignode.leaving(self._read(client), items)
             if not pods and not staying:
                 return
             self._must_go(pods)
@@ -391,19 +402,23 @@ class MigManager:
 
     # --- what others see ----------------------------------------------------------------------------------------------
 
+    def _read(self, client: KubeClient) -> dict[str, Any]:
+        """Return the node as the API server has it. Raises ApiError, and ApiJsonError for what is no node."""
+        return checked(client.get(self._path))
+
     def _hold(self, client: KubeClient, name: str) -> None:
-        patch = mignode.hold(client.get(self._path), name)
+        patch = mignode.hold(self._read(client), name)
         if patch:
             client.patch(self._path, patch)
 
     def _release(self, client: KubeClient) -> None:
-        patch = mignode.release(client.get(self._path))
+        patch = mignode.release(self._read(client))
         if patch:
             client.patch(self._path, patch)
 
     def _say(self, client: KubeClient, state: State | None, text: str | None = None) -> None:
         """What became of these configurations."""
-        node = client.get(self._path)
+        node = self._read(client)
         patch = mignode.tell(node, state, text)
         if patch:
             client.patch(self._path, patch)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from kube_accel.asked import asked
 from kube_accel.inspect.api_json import ODD, checked
+from kube_accel.inspect.printable import line
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of
@@ -31,6 +32,8 @@ _EXPORTER: Final = "kube-accel.io/dcgm-exporter"
 _APPS: Final = {**_OPERANDS, _EXPORTER: "kube-accel-dcgm-exporter"}
 _PAUSED: Final = "paused-for-mig-change"
 _SHOWN = 5
+_LONGEST_NAME = 317
+"""Characters: a namespace has up to 63, a pod's name 253."""
 _ENDED: Final = ("Succeeded", "Failed")
 
 
@@ -56,7 +59,7 @@ class Pod:
     """Nothing makes it anew."""
 
     def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
+        return line(f"{self.namespace}/{self.name}", _LONGEST_NAME)
 
 
 def in_the_way(
@@ -171,8 +174,8 @@ def leaving(node: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> tupl
     """Pods that have been sent away by labels and are still there."""
     labels = (node.get("metadata") or {}).get("labels") or {}
     apps = {app for name, app in _APPS.items() if labels.get(name) == _PAUSED}
-    gone = (item["metadata"] for item in items if (item["metadata"].get("labels") or {}).get("app") in apps)
-    return tuple(sorted(Pod(metadata["namespace"], metadata["name"]) for metadata in gone))
+    gone = ((_key(item), (item["metadata"].get("labels") or {}).get("app")) for item in items)
+    return tuple(sorted(Pod(*key) for key, app in gone if key is not None and app in apps))
 
 
 def release(node: Mapping[str, Any]) -> dict[str, Any]:
