@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from kube_accel.enforce.policy import Limit
+from kube_accel.enforce.containers import Containers
+from kube_accel.enforce.policy import Limit, Policy
 from native.conftest import GIB, MIB, PROLOGUE, Container
 from waiting import wait
 
@@ -54,6 +55,28 @@ def test_processes_share_one_limit(container: Container) -> None:
             "1024",
             "0",
         ]
+
+
+def test_the_plugin_counts_an_account_while_a_process_of_its_container_lives(
+    container: Container, tmp_path: Path
+) -> None:
+    key = "0" * 32
+    (tmp_path / "containers" / key).mkdir(parents=True)
+    os.link(container.state, tmp_path / "containers" / key / "state")
+    plugin = Containers(tmp_path, tmp_path / "sys")
+
+    def used() -> int:
+        return (
+            plugin.uses({key: Policy((Limit(container.topology.gpus[0].uuid, 4 * GIB, 30),))})[key][0].used_bytes // MIB
+        )
+
+    with holding(container, 512) as one, holding(container, 256) as other:
+        assert used() == 768
+        for process in (one, other):
+            process.kill()
+            process.wait()
+        assert container.account().used_bytes == 768 * MIB
+        assert used() == 0
 
 
 def test_what_a_killed_process_held_is_there_for_the_next(container: Container) -> None:

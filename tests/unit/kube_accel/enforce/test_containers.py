@@ -4,6 +4,9 @@ import gc
 import mmap
 import os
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from kube_accel.enforce import selinux
 from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.keptopen import KeptOpen
-from kube_accel.enforce.policy import Feedback, Limit, Policy
+from kube_accel.enforce.policy import Feedback, Limit, Policy, Use
 from waiting import wait
 
 GIB = 1 << 30
@@ -226,6 +229,51 @@ def test_accounts_are_told_as_they_are_at_each_look(containers: Containers) -> N
             os.pwrite(state.fileno(), used.to_bytes(8, "little"), 64)
             found = containers.accounts({KEY: POLICY, "unknown": POLICY})
             assert {key: account.devices[0].used_bytes for key, account in found.items()} == {KEY: used}
+
+
+_LOCKS = """
+import fcntl, sys
+file = open(sys.argv[1], "r+b")
+fcntl.lockf(file, fcntl.LOCK_EX, 1, int(sys.argv[2]))
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def lock_of(state: Path, slot: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A process of a container that has this slot of its account."""
+    place = layouts.slots(1)[0] + slot * layouts.SLOT_SIZE
+    command = [sys.executable, "-c", _LOCKS, str(state), str(place)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as found:
+        try:
+            assert found.stdout is not None
+            found.stdout.readline()
+            yield found
+        finally:
+            found.kill()
+
+
+def test_memory_is_used_for_as_long_as_a_process_of_the_container_lives(containers: Containers) -> None:
+    def use() -> list[Use]:
+        return [one for uses in containers.uses({KEY: POLICY, "unknown": POLICY}).values() for one in uses]
+
+    with containers.state_path(KEY).open("r+b") as state:
+        os.pwrite(state.fileno(), (3 * GIB).to_bytes(8, "little"), 64)
+        os.pwrite(state.fileno(), (10**18).to_bytes(8, "little"), 64 + 80)
+    assert use() == [Use(0, 10**18)]
+    for slot in (0, layouts.SLOTS - 1):
+        with lock_of(containers.state_path(KEY), slot) as running:
+            assert use() == [Use(3 * GIB, 10**18)]
+            running.kill()
+            running.wait()
+            assert use() == [Use(0, 10**18)], "it was killed, and could not take its memory out of the account"
+
+
+@pytest.mark.attack
+def test_an_account_that_was_cut_short_says_nothing(containers: Containers) -> None:
+    os.truncate(containers.state_path(KEY), 100)
+    assert containers.uses({KEY: POLICY}) == {}
 
 
 def test_who_may_not_write_a_policy_reads_it(

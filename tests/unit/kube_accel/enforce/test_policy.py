@@ -117,6 +117,7 @@ def test_a_damaged_policy_is_refused_and_never_believed(data: bytes) -> None:
 @given(st.binary(min_size=policy.state_head(1, 16), max_size=policy.state_head(1, 16)), st.integers(1, 16))
 def test_whatever_a_tenant_writes_into_its_state_is_a_number_of_this_earth(data: bytes, devices: int) -> None:
     account = policy.read_state(data, devices, 1)
+    assert [use.used_bytes for use in policy.read_use(data, devices, 1)] == [one.used_bytes for one in account.devices]
     assert len(account.devices) == devices
     for device in account.devices:
         assert 0 <= device.denied_limit <= 2**53
@@ -127,6 +128,8 @@ def test_whatever_a_tenant_writes_into_its_state_is_a_number_of_this_earth(data:
 def test_a_state_that_was_cut_short_says_so() -> None:
     with pytest.raises(ValueError, match="cut short"):
         policy.read_state(policy.fresh_state(1), 1, 1)
+    with pytest.raises(ValueError, match="cut short"):
+        policy.read_use(policy.fresh_state(1), 1, 1)
 
 
 def test_a_fresh_state_has_counted_nothing() -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_accel.metrics.attribute import Attributed, Figures, Outcome, Owner, attribute
+from kube_accel.metrics.claims import Claim
 from kube_accel.metrics.sample import Busy, GpuSample
-from kube_accel.metrics.tenancy import Account, Container, Holding
+from kube_accel.metrics.tenancy import Container, Holding
 
 GIB = 1 << 30
 CARD = "GPU-0"
@@ -43,9 +44,17 @@ def told(
     found: GpuSample,
     owners: Mapping[int, Owner] | None,
     *held: Container,
-    accounts: Mapping[Account, int] | None = None,
+    claims: Mapping[Container, Claim] | None = None,
 ) -> Attributed:
-    return attribute(found, map(holds, held), owners, accounts or {})
+    return attribute(found, map(holds, held), owners, claims or {})
+
+
+def memory(found: Attributed) -> dict[str, int | None]:
+    return {container.pod: figures.memory_bytes for container, figures in found.containers.items()}
+
+
+def seconds(found: Attributed) -> dict[str, float | None]:
+    return {container.pod: figures.busy_seconds for container, figures in found.containers.items()}
 
 
 def test_every_container_has_what_its_processes_have() -> None:
@@ -111,17 +120,95 @@ def test_memory_that_the_driver_does_not_tell_is_the_accounts_or_nobodys() -> No
     found = sample(9 * GIB, {1: None, 2: GIB}, time={1: 1})
     owners = {1: owned(A), 2: owned(B)}
     assert told(found, owners, A, B).containers[A].memory_bytes is None
-    accounts = {Account(A, CARD): 7 * GIB, Account(B, CARD): 2**60}
-    with_account = told(found, owners, A, B, accounts=accounts)
-    assert [figures.memory_bytes for figures in with_account.containers.values()] == [7 * GIB, GIB]
+    with_account = told(found, owners, A, B, claims={A: Claim(7 * GIB), B: Claim(GIB)})
+    assert memory(with_account) == {"a": 7 * GIB, "b": GIB}
     assert "driver" not in with_account.unattributed
     assert with_account.outcomes["account", "container"] == 1
 
 
 @pytest.mark.attack
+def test_whose_memory_the_driver_does_not_tell_comes_before_an_account_that_says_more_than_the_driver() -> None:
+    owners = {1: owned(A), 2: owned(B)}
+    found = told(sample(9 * GIB, {1: None, 2: GIB}), owners, A, B, claims={A: Claim(7 * GIB), B: Claim(20 * GIB)})
+    assert memory(found) == {"a": 7 * GIB, "b": 2 * GIB}
+
+
+@pytest.mark.parametrize("nvml", [{}, {1: 0}, {1: GIB}])
+def test_the_larger_of_what_nvml_and_the_account_say_holds(nvml: Mapping[int, int]) -> None:
+    found = told(sample(3 * GIB, nvml), {1: owned(A)}, A, B, claims={A: Claim(3 * GIB), B: Claim(0)})
+    assert memory(found) == {"a": 3 * GIB, "b": 0}
+    assert found.unattributed == {"host": 0, "driver": 0, "mps_server": 0, "unknown": 0}
+
+
+def test_an_account_that_says_less_than_nvml_changes_nothing() -> None:
+    found = told(sample(3 * GIB, {1: 3 * GIB}), {1: owned(A)}, A, B, claims={A: Claim(GIB), B: Claim(0)})
+    assert (memory(found), found.outcomes["account", "container"]) == ({"a": 3 * GIB, "b": 0}, 0)
+
+
+def test_memory_of_processes_in_cgroups_that_name_no_pod_counts_once() -> None:
+    """Two pods of 3 GiB each, with contexts of 500 MiB, that an odd runtime put outside of the cgroups of pods."""
+    context = 500 << 20
+    processes = {1: 3 * GIB + context, 2: 3 * GIB + context, 9: GIB}
+    claims = {A: Claim(3 * GIB), B: Claim(3 * GIB)}
+    found = told(sample(7 * GIB + 2 * context, processes), dict.fromkeys(processes, HOST), A, B, claims=claims)
+    assert memory(found) == {"a": 3 * GIB, "b": 3 * GIB}
+    assert found.unattributed == {"host": GIB + 2 * context, "driver": 0, "mps_server": 0, "unknown": 0}
+
+
+def test_what_is_known_least_is_the_accounts_first() -> None:
+    processes, owners = {1: GIB, 2: GIB, 3: GIB}, {1: GONE, 2: HOST, 3: SERVER}
+    parts = [
+        told(sample(4 * GIB, processes), owners, A, B, claims={A: Claim(gib * GIB)}).unattributed for gib in range(5)
+    ]
+    assert [[part[each] // GIB for each in ("unknown", "driver", "host", "mps_server")] for part in parts] == [
+        [1, 1, 1, 1],
+        [0, 1, 1, 1],
+        [0, 0, 1, 1],
+        [0, 0, 0, 1],
+        [0, 0, 0, 1],
+    ], "the server's memory is no client's"
+
+
+def test_containers_whose_processes_cannot_be_looked_at_have_what_their_accounts_say() -> None:
+    found = told(sample(6 * GIB, {}), None, A, B, claims={A: Claim(2 * GIB, 1.0), B: Claim(3 * GIB, 2.0)})
+    assert found.containers == {A: Figures(2 * GIB, 1.0), B: Figures(3 * GIB, 2.0)}
+    assert found.unattributed == {"shared": GIB}
+    assert found.outcomes == {("account", "container"): 2}
+
+
+@pytest.mark.attack
 def test_an_account_is_a_tenants_word() -> None:
-    found = told(sample(9 * GIB, None), {}, A, accounts={Account(A, CARD): 2**60})
-    assert found.containers[A].memory_bytes == 80 * GIB
+    found = told(sample(9 * GIB, None), {}, A, claims={A: Claim(80 * GIB)})
+    assert found.containers[A].memory_bytes == 9 * GIB, "as much as is in use"
+    found = told(sample(None, None), {}, A, claims={A: Claim(2**60)})
+    assert found.containers[A].memory_bytes == 80 * GIB, "as much as there is"
+
+
+@pytest.mark.attack
+def test_an_account_takes_nothing_from_a_neighbor() -> None:
+    processes, owners = {1: 5 * GIB, 2: 0}, {1: owned(A), 2: owned(B)}
+    found = told(sample(5 * GIB, processes, time={1: 50}), owners, A, B, claims={B: Claim(20 * GIB, 10.0)})
+    assert (memory(found), seconds(found)) == ({"a": 5 * GIB, "b": 0}, {"a": 5.0, "b": 0.0})
+    unseen = told(sample(6 * GIB, {}), {}, A, B, claims={A: Claim(2 * GIB, 1.0), B: Claim(20 * GIB, 1e9)})
+    assert (memory(unseen), seconds(unseen)) == ({"a": 2 * GIB, "b": 4 * GIB}, {"a": 1.0, "b": 4.0})
+
+
+def test_gpu_time_is_the_larger_of_what_nvml_and_the_account_say() -> None:
+    processes, owners = {1: GIB, 2: GIB, 3: GIB}, {1: owned(A), 2: owned(B), 3: GONE}
+    claims = {A: Claim(GIB, 2.0), B: Claim(GIB, 0.5)}
+    found = told(sample(3 * GIB, processes, time={1: 10, 2: 30, 3: 60}), owners, A, B, claims=claims)
+    assert seconds(found) == {"a": 2.0, "b": 1.5}
+    nobody_told = told(sample(3 * GIB, processes), owners, A, B, SIDE, claims=claims)
+    busy = {container: figures.busy_seconds for container, figures in nobody_told.containers.items()}
+    assert busy == {A: 2.0, B: 0.5, SIDE: None}
+
+
+def test_an_account_that_measures_no_time_calls_nobody_idle() -> None:
+    """Containers without a limit of GPU time are not measured."""
+    processes, owners = {1: GIB, 2: GIB}, {1: owned(A), 2: owned(B)}
+    for measured in (None, 0.0):
+        found = told(sample(2 * GIB, processes), owners, A, B, claims={A: Claim(GIB, measured)})
+        assert seconds(found) == {"a": None, "b": None}
 
 
 def test_time_that_the_driver_gives_to_the_server_of_mps_is_its_clients() -> None:
@@ -195,25 +282,44 @@ def test_a_mig_device_of_which_a_container_has_two_replicas_counts_once() -> Non
 
 
 OWNERS = [owned(A), owned(B), owned(A, ""), HOST, SERVER, GONE, Owner(Outcome.NO_POD)]
+CLAIMS = st.dictionaries(
+    st.sampled_from([A, B, SIDE]), st.builds(Claim, st.integers(0, 2**60), st.none() | st.floats(0, 1e9)), max_size=3
+)
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 20 * GIB), st.integers(0, 100), st.sampled_from(OWNERS)), max_size=8),
     st.integers(0, 80 * GIB),
     st.floats(0, 10),
+    CLAIMS,
 )
 def test_nothing_counts_twice_and_nothing_is_lost(
-    processes: list[tuple[int, int, Owner]], driver: int, busy: float
+    processes: list[tuple[int, int, Owner]], driver: int, busy: float, claims: Mapping[Container, Claim]
 ) -> None:
-    memory = {pid: each[0] for pid, each in enumerate(processes)}
-    used = sum(memory.values()) + driver
-    found = told(
-        sample(used, memory, Busy(busy, 10.0), {pid: each[1] for pid, each in enumerate(processes)}),
-        {pid: each[2] for pid, each in enumerate(processes)},
-        A,
-        B,
-    )
+    listed = {pid: each[0] for pid, each in enumerate(processes)}
+    used = sum(listed.values()) + driver
+    owners = {pid: each[2] for pid, each in enumerate(processes)}
+    gpu = sample(used, listed, Busy(busy, 10.0), {pid: each[1] for pid, each in enumerate(processes)})
+    by_nvml, found = (told(gpu, owners, A, B, claims=each) for each in ({}, claims))
     figures = found.containers.values()
     assert sum(each.memory_bytes or 0 for each in figures) + sum(found.unattributed.values()) == used
+    assert min(found.unattributed.values()) >= 0
     assert sum(each.busy_seconds or 0 for each in figures) <= busy + 1e-9
     assert sum(each.processes or 0 for each in figures) <= len(processes)
+    for container, after in found.containers.items():
+        before, claim = by_nvml.containers[container], claims.get(container, Claim(0))
+        least, least_time = before.memory_bytes or 0, before.busy_seconds or 0
+        assert least <= (after.memory_bytes or 0) <= max(least, claim.memory_bytes)
+        assert least_time <= (after.busy_seconds or 0) <= max(least_time, claim.busy_seconds or 0) + 1e-9
+    assert found.unattributed["mps_server"] == by_nvml.unattributed["mps_server"]
+
+
+@given(st.integers(0, 80 * GIB), st.floats(0, 10), CLAIMS)
+def test_of_a_gpu_whose_processes_cannot_be_looked_at_nothing_counts_twice(
+    used: int, busy: float, claims: Mapping[Container, Claim]
+) -> None:
+    found = told(sample(used, {}, Busy(busy, 10.0)), None, A, B, SIDE, claims=claims)
+    figures = found.containers.values()
+    assert sum(each.memory_bytes or 0 for each in figures) + found.unattributed["shared"] == used
+    assert min(each.memory_bytes or 0 for each in figures) >= 0
+    assert sum(each.busy_seconds or 0 for each in figures) <= busy + 1e-9

@@ -16,7 +16,7 @@ from kube_accel.metrics.collector import Collector
 from kube_accel.metrics.containers import Kept, Key
 from kube_accel.metrics.meterstate import decode, encode
 from kube_accel.metrics.service import Service
-from kube_accel.metrics.tenancy import Account, Container, Holding, Tenancy
+from kube_accel.metrics.tenancy import Account, Charged, Container, Holding, Tenancy
 from kube_accel.model import DriverState, Mode, Share
 from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.ledger import Ledger
@@ -287,19 +287,24 @@ def test_a_kubelet_that_has_not_told_is_absent_and_counted(gpus: Gpus) -> None:
     assert not page.of(families.GPU_UNALLOCATED)
 
 
-def test_accounts_are_asked_for_only_where_the_driver_does_not_tell(gpus: Gpus, tmp_path: Path) -> None:
+def test_accounts_tell_what_nvml_does_not(gpus: Gpus, tmp_path: Path) -> None:
     run(tmp_path, 17, cgroup(UID, ID))
-    asked = []
+    run(tmp_path, 18, "0::/system.slice/odd.service")
+    busy_ns = iter((5 * 10**9, 7 * 10**9))
 
-    def accounts() -> dict[Account, int]:
-        asked.append(True)
-        return {Account(A, uuid(0)): 7}
+    def accounts() -> dict[Account, Charged]:
+        return {Account(A, uuid(0)): Charged(7, 100, 0), Account(B, uuid(0)): Charged(1000, 90, next(busy_ns))}
 
     made = collector(gpus, tenancy=Tenancy(lambda: HELD, lambda place: A, accounts), proc=tmp_path)
-    collected(made)
-    assert not asked
-    gpus.answer = lambda slow: {"gpus": [entry(0, processes=[[17, None]])]}
-    assert collected(made).value(families.CONTAINER_USED, pod="a") == 7
+    gpus.answer = lambda slow: {"gpus": [entry(0, 4.0, processes=[[17, None], [18, 200]])]}
+    page = collected(made)
+    assert page.value(families.CONTAINER_USED, pod="a") == 7
+    assert page.value(families.CONTAINER_USED, pod="b") == 90, "no more than its limit"
+    assert not page.of(families.CONTAINER_BUSY), "no account has been read before"
+    assert page.value(families.GPU_UNATTRIBUTED, reason="host") == 200
+    page = collected(made)
+    assert page.value(families.CONTAINER_BUSY, pod="b") == 2.0
+    assert len(page.of(families.CONTAINER_BUSY)) == 1
 
 
 def test_a_driver_that_hangs_leaves_what_containers_have(gpus: Gpus) -> None:

@@ -12,7 +12,7 @@ from kube_accel.kube.cgroups import Place
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.metrics.charge import Charge, Model, Payer, State
 from kube_accel.metrics.containers import Kept
-from kube_accel.metrics.tenancy import Container, Holding, Refused
+from kube_accel.metrics.tenancy import Account, Charged, Container, Holding, Refused
 from kube_accel.model import Enforcement, MigDevice, Mode, Share
 from kube_accel.plugin.fractionpart import Fraction
 from kube_accel.plugin.holdings import Holder
@@ -21,8 +21,9 @@ from kube_accel.plugin.options import PluginOptions
 from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing import mig, whole
 from kube_accel.sharing.timeslicing import Replication, replicated
+from unit.kube_accel.enforce.test_containers import lock_of
 from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, Listed, inventory, ready, uuid
-from unit.kube_accel.plugin.test_tenants import ID, PROFILE, World
+from unit.kube_accel.plugin.test_tenants import BUSY, ID, PROFILE, USED, World
 
 GIB = 1 << 30
 CARD = uuid(0)
@@ -139,6 +140,14 @@ def test_a_share_is_the_larger_of_cores_and_memory(world: World) -> None:
         )
     }
     assert tenancy(world, None).tenancy().holdings() is None
+
+
+def test_an_account_comes_with_the_limit_that_holds_for_it(world: World) -> None:
+    world.pod("a")
+    world.write_state("a", BUSY, 7)
+    world.write_state("a", USED, 5)
+    with lock_of(world.containers.state_path(world.key("a"))):
+        assert tenancy(world, {}).tenancy().accounts() == {Account(named(A), CARD): Charged(5, 4 * GIB, 7)}
 
 
 def test_pods_that_have_ended_have_nothing_though_kubelet_lists_them(world: World) -> None:

@@ -127,7 +127,7 @@ class World:
         return {(row.allocation.holder.pod, row.reason): row.count for row in self.ledger.refusals(running=False)}
 
 
-USED, LIMIT, DEVICE = 0, 16, 24
+USED, LIMIT, DEVICE, BUSY = 0, 16, 24, 80
 
 
 @pytest.fixture
@@ -494,4 +494,4 @@ def test_of_two_that_kubelet_gave_the_same_devices_the_one_that_runs_is_looked_a
     world.tenants.tick()
     assert world.refusals() == {("runs", "limit"): 2}
     assert {name for name, _, _ in world.reported} == {"runs"}
-    assert {holder.pod for holder, _ in world.tenants.accounts()} == {"runs"}
+    assert {holder.pod for holder, _ in world.tenants.uses()} == {"runs"}

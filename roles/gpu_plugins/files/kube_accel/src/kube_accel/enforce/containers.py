@@ -17,6 +17,7 @@ import logging
 import os
 import re
 import shutil
+import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
@@ -28,7 +29,7 @@ from kube_accel.enforce import policy as layouts
 from kube_accel.enforce import selinux
 from kube_accel.enforce.accounts import Mender, Wrong
 from kube_accel.enforce.keptopen import KeptOpen, most_open
-from kube_accel.enforce.policy import GENERATION_OFFSET, UNSEEN, Account, Policy
+from kube_accel.enforce.policy import GENERATION_OFFSET, UNSEEN, Account, Policy, Use
 from kube_accel.enforce.spares import Spare, Spares
 from kube_accel.files import make_private, open_regular
 
@@ -42,6 +43,8 @@ _KEY = re.compile("[0-9a-f]{32}")
 _ROOM_SECONDS = 1.0
 """How long a start waits for room that tenants took, once no spare files are left."""
 _LOOK_SECONDS = 0.02
+_LOCK = struct.Struct("hhqqi4x")
+"""``struct flock`` of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid."""
 
 
 def key_of(ids: Iterable[str]) -> str:
@@ -253,6 +256,29 @@ class Containers:
             return layouts.read_state(head, devices, policy.layout)
         except (OSError, ValueError):
             return None
+
+    def uses(self, policies: Mapping[str, Policy]) -> dict[str, tuple[Use, ...]]:
+        """What containers' processes say that they use, by key and GPU, without those whose account cannot be read.
+
+        A process that was killed may be in the account still. So memory is 0 where the kernel knows of no process that
+        has a lock there: of those that use the account each has one for as long as it lives.
+        """
+        found = {}
+        with self._lock:
+            for key, policy in policies.items():
+                with suppress(OSError, ValueError):
+                    found[key] = self._use(self._states.looked_at(key)[0], policy)
+        return found
+
+    def _use(self, file: int, policy: Policy) -> tuple[Use, ...]:
+        devices = len(policy.limits)
+        head = os.pread(file, layouts.state_head(policy.layout, devices), 0)
+        use = layouts.read_use(head, devices, policy.layout)
+        first, size = layouts.slots(policy.layout)
+        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, size, 0)
+        if _LOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK:
+            return use
+        return tuple(one._replace(used_bytes=0) for one in use)
 
     def trim(self, policies: Mapping[str, Policy]) -> dict[str, frozenset[Wrong]]:
         """Have accounts put right that tenants changed; what they did to them, by key.

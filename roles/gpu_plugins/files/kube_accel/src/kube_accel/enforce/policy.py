@@ -99,7 +99,9 @@ _TOLD_PLACE, _FEEDBACK = _place(
 )
 _STATE_HEADER, _STATE_DEVICE = record(STATE_HEADER), record(STATE_DEVICE)
 _TOLD: Final = ("denied_policy", "used_bytes", "denied_limit", "denied_device")
-"""What is read of a state; the rest changes all the time, and is for the container's own processes."""
+"""What is read of a state every second; the rest changes all the time."""
+_USED: Final = ("used_bytes", "busy_ns")
+"""What is read of it for metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +154,14 @@ class DeviceAccount(NamedTuple):
     """Allocations refused because the GPU itself is full."""
 
 
+class Use(NamedTuple):
+    """What a container's processes say that they use of one GPU."""
+
+    used_bytes: int
+    busy_ns: int
+    """GPU time charged since the container started; 0 where none is measured."""
+
+
 class Account(NamedTuple):
     """What a container's processes say of themselves."""
 
@@ -188,9 +198,15 @@ def state_size(layout: int) -> int:
 
 @lru_cache(maxsize=MAX_DEVICES)
 def state_head(layout: int, devices: int) -> int:
-    """How many bytes of a state file ``read_state`` wants for so many GPUs."""
+    """How many bytes of a state file ``read_state`` and ``read_use`` want for so many GPUs."""
     _known(layout)
     return _account(devices).size
+
+
+def slots(layout: int) -> tuple[int, int]:
+    """The bytes of a state file that a living process has a lock on one of: the first, and how many."""
+    size = SLOTS * SLOT_SIZE
+    return state_size(layout) - size, size
 
 
 def pack_policy(policy: Policy, generation: int) -> bytes:
@@ -290,6 +306,15 @@ def read_state(head: bytes, devices: int, layout: int) -> Account:
     return _understood(wanted.unpack_from(head))
 
 
+def read_use(head: bytes, devices: int, layout: int) -> tuple[Use, ...]:
+    """What a state file says is used of so many GPUs. Hostile input, and errors, as ``read_state`` has them."""
+    wanted = _account(devices, _USED)
+    if layout not in _LAYOUTS or len(head) < wanted.size:
+        raise ValueError(f"a state of {len(head)} bytes was cut short, or its layout {layout} is not known")
+    told = iter(wanted.unpack_from(head))
+    return tuple(Use(min(used, _MOST), busy) for used, busy in zip(told, told, strict=True))
+
+
 @lru_cache(maxsize=256)
 def _understood(told: tuple[int, ...]) -> Account:
     first, *rest = [min(value, _MOST) for value in told]
@@ -298,11 +323,11 @@ def _understood(told: tuple[int, ...]) -> Account:
     return Account(tuple(found), first)
 
 
-@lru_cache(maxsize=MAX_DEVICES)
-def _account(devices: int) -> struct.Struct:
-    """What is wanted of a state of so many GPUs, in the order of ``_TOLD``."""
+@lru_cache(maxsize=2 * MAX_DEVICES)
+def _account(devices: int, names: tuple[str, ...] = _TOLD) -> struct.Struct:
+    """What is wanted of a state of so many GPUs, in the order of ``names``."""
     fields = (*STATE_HEADER, *STATE_DEVICE * devices)
-    return record(tuple((name, form if name in _TOLD else f"{struct.calcsize(form)}x") for name, form in fields))
+    return record(tuple((name, form if name in names else f"{struct.calcsize(form)}x") for name, form in fields))
 
 
 @lru_cache(maxsize=256)

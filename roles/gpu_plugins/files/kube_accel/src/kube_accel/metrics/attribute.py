@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose memory and time of a GPU it is. Pure.
 
-The first that knows: a MIG device tells its own memory; a GPU that one container has alone is that container's, where
-processes cannot be looked at; a process is in the container that its cgroups name; the interposer's account, where the
-driver does not tell a process's memory. What nobody knows is absent, and said by reason.
+A MIG device tells its own memory. A GPU that one container has alone is that container's, where processes cannot be
+looked at. Otherwise a process is in the container that its cgroups name, and a container has the larger of two figures:
+what NVML says of its processes, and what the interposer charged it. What an account says beyond NVML is taken from what
+NVML gives to no container, so that nothing counts twice. What nobody knows is absent, and said by reason.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kube_accel.metrics.claims import Claim, divided
 from kube_accel.metrics.sample import GpuSample
-from kube_accel.metrics.tenancy import Account, Container, Holding
+from kube_accel.metrics.tenancy import Container, Holding
 
 
 class Outcome(StrEnum):
@@ -36,6 +38,9 @@ class Outcome(StrEnum):
 
 
 _KNOWN = {Outcome.CONTAINER, Outcome.HOST, Outcome.MPS_SERVER}
+_CLAIMED = ("unknown", "driver", "host")
+"""Whose memory an account may turn out to be a container's, in this order: what is known least goes first."""
+_NANOSECONDS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +78,20 @@ def attribute(
     sample: GpuSample,
     holdings: Iterable[Holding],
     owners: Mapping[int, Owner] | None,
-    accounts: Mapping[Account, int],
+    claims: Mapping[Container, Claim],
 ) -> Attributed:
-    """``owners`` by process id, of every process in the sample; None where processes cannot be looked at."""
+    """Say what each container has of the GPU of ``sample``, in bytes and seconds, and what no container has.
+
+    ``owners`` by process id, of every process in the sample; None where processes cannot be looked at. ``claims`` are
+    what the interposer charged containers on this GPU.
+    """
     holdings = tuple(holdings)
     if sample.mig_memory is not None:
         return _mig(sample, holdings, sample.mig_memory)
     held = {holding.container: holding for holding in holdings}
     if owners is None:
-        return _unseen(sample, held)
-    return _seen(sample, held, owners, accounts)
+        return _unseen(sample, held, claims)
+    return _seen(sample, held, owners, claims)
 
 
 def _mig(sample: GpuSample, holdings: Iterable[Holding], parts: Mapping[str, int]) -> Attributed:
@@ -105,21 +114,30 @@ def _mig(sample: GpuSample, holdings: Iterable[Holding], parts: Mapping[str, int
     return Attributed(found, _unknown(sample, sum(known) + shared) | together, _positive(outcomes))
 
 
-def _unseen(sample: GpuSample, held: Mapping[Container, Holding]) -> Attributed:
+def _unseen(sample: GpuSample, held: Mapping[Container, Holding], claims: Mapping[Container, Claim]) -> Attributed:
     busy = sample.busy.seconds if sample.busy is not None else None
     if len(held) == 1:
         figures = Figures(sample.used_bytes, busy)
         return Attributed(dict.fromkeys(held, figures), {}, {("sole", Outcome.CONTAINER.value): 1})
-    outcomes = {("sole", Outcome.NOT_VISIBLE.value): len(held)}
-    used = {} if sample.used_bytes is None else {"shared": sample.used_bytes}
-    return Attributed(dict.fromkeys(held, Figures()), used if held else _unknown(sample), _positive(outcomes))
+    claims = {container: claim for container, claim in claims.items() if container in held}
+    spare = sample.capacity_bytes if sample.used_bytes is None else sample.used_bytes
+    memory = divided({container: claim.memory_bytes for container, claim in claims.items()}, spare)
+    time = _claimed_time(sample, {}, claims)
+    found = {container: Figures(memory.get(container), time.get(container)) for container in held}
+    outcomes = {
+        ("account", Outcome.CONTAINER.value): len(memory),
+        ("sole", Outcome.NOT_VISIBLE.value): len(held) - len(memory),
+    }
+    if not held or sample.used_bytes is None:
+        return Attributed(found, _unknown(sample), _positive(outcomes))
+    return Attributed(found, {"shared": sample.used_bytes - sum(memory.values())}, _positive(outcomes))
 
 
 def _seen(
     sample: GpuSample,
     held: Mapping[Container, Holding],
     owners: Mapping[int, Owner],
-    accounts: Mapping[Account, int],
+    claims: Mapping[Container, Claim],
 ) -> Attributed:
     told = {*(sample.processes or ()), *(pid for pid, _, _ in sample.process_time or ())}
     matched = {pid: _matched(owners[pid], held) for pid in told & owners.keys()}
@@ -130,23 +148,69 @@ def _seen(
         by_owner[matched[pid]].append(used)
         outcomes["cgroup", matched[pid].outcome.value] += 1
     all_known = listed is not None and all(owner.outcome in _KNOWN for owner in by_owner)
-    busy = _busy(sample, held, matched, all_known, outcomes)
+    claims = {container: claim for container, claim in claims.items() if container in held}
+    busy = _claimed_time(sample, _busy(sample, held, matched, all_known, outcomes), claims)
+    by_container = {container: by_owner.get(Owner(Outcome.CONTAINER, container)) for container in held}
+    memory, unattributed = _memory(sample, by_container, by_owner, claims)
     found = {}
-    for container, holding in held.items():
-        mine = by_owner.get(Owner(Outcome.CONTAINER, container))
-        memory: int | None = None
-        if mine is not None:
-            memory = _sum(mine)
-        elif all_known:
-            memory = 0
-        account = accounts.get(Account(container, holding.uuid))
-        if memory is None and account is not None:
-            # A tenant's word, which is good for no more than there is.
-            memory = min(account, sample.capacity_bytes)
+    for container, mine in by_container.items():
+        if container in claims and memory[container] != _sum(mine or ()):
             outcomes["account", Outcome.CONTAINER.value] += 1
+        idle = mine is None and container not in claims
+        amount = (0 if all_known else None) if idle else memory[container]
         processes = len(mine) if mine is not None else 0 if all_known else None
-        found[container] = Figures(memory, busy.get(container), processes)
-    return Attributed(found, _unattributed(sample, by_owner), outcomes)
+        found[container] = Figures(amount, busy.get(container), processes)
+    return Attributed(found, unattributed, outcomes)
+
+
+def _memory(
+    sample: GpuSample,
+    by_container: Mapping[Container, list[int | None] | None],
+    by_owner: Mapping[Owner, list[int | None]],
+    claims: Mapping[Container, Claim],
+) -> tuple[dict[Container, int | None], dict[str, int]]:
+    """Bytes of each container, None where neither NVML nor an account tells, and bytes of nobody by reason."""
+    told = {container: sum(used for used in mine or () if used is not None) for container, mine in by_container.items()}
+    reasons = _reasons(sample, by_owner)
+    listed = sum(used for amounts in by_owner.values() for used in amounts if used is not None)
+    rest = (sample.capacity_bytes if sample.used_bytes is None else sample.used_bytes) - listed
+    spare = {reason: reasons.get(reason, 0) for reason in _CLAIMED} | {"driver": max(0, rest)}
+    # Whose memory NVML does not tell goes first: of the others it may be that nothing is left to tell.
+    silent = {each for each, mine in by_container.items() if sample.processes is None or (mine and None in mine)}
+    given: dict[Container, int] = {}
+    for first in (True, False):
+        beyond = {
+            container: claim.memory_bytes - told[container]
+            for container, claim in claims.items()
+            if (container in silent) == first
+        }
+        given |= divided(beyond, sum(spare.values()) - sum(given.values()))
+    taken = sum(given.values())
+    for reason in _CLAIMED:
+        part = min(taken, spare[reason])
+        taken -= part
+        if reason in reasons:
+            reasons[reason] -= part
+    memory: dict[Container, int | None] = {
+        container: told[container] + given[container] if container in given else _sum(mine or ())
+        for container, mine in by_container.items()
+    }
+    return memory, reasons
+
+
+def _claimed_time(
+    sample: GpuSample, told: Mapping[Container, float], claims: Mapping[Container, Claim]
+) -> Mapping[Container, float]:
+    """GPU time with what accounts say beyond NVML, of the time that NVML gives to no container."""
+    if sample.busy is None or sample.busy.seconds == 0:
+        return told
+    measured = {container: claim.busy_seconds for container, claim in claims.items() if claim.busy_seconds}
+    beyond = {
+        container: int((min(seconds, sample.busy.seconds) - told.get(container, 0.0)) * _NANOSECONDS)
+        for container, seconds in measured.items()
+    }
+    given = divided(beyond, int((sample.busy.seconds - sum(told.values())) * _NANOSECONDS))
+    return {**told, **{each: told.get(each, 0.0) + more / _NANOSECONDS for each, more in given.items()}}
 
 
 def _matched(owner: Owner, held: Mapping[Container, Holding]) -> Owner:
@@ -196,7 +260,8 @@ def _busy(
     return {}
 
 
-def _unattributed(sample: GpuSample, by_owner: Mapping[Owner, list[int | None]]) -> dict[str, int]:
+def _reasons(sample: GpuSample, by_owner: Mapping[Owner, list[int | None]]) -> dict[str, int]:
+    """Bytes that NVML gives to no container, by reason; absent where one of its processes does not tell."""
     if sample.processes is None:
         return {}
     found: dict[str, int] = {}

@@ -18,13 +18,14 @@ from kube_accel.metrics import families
 from kube_accel.metrics.aliases import dcgm, gpu_manager
 from kube_accel.metrics.attribute import Attributed, Owner, attribute
 from kube_accel.metrics.charge import Charge, Meter, Model, Payer, State, charge_families
+from kube_accel.metrics.claims import Claim, claims
 from kube_accel.metrics.containers import Containers, Kept, Key, unattributed
 from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Family, Series, Writer
 from kube_accel.metrics.processes import Processes
 from kube_accel.metrics.sample import GpuSample, Rare, samples
 from kube_accel.metrics.service import Service, Services
-from kube_accel.metrics.tenancy import Account, Holdings, Tenancy
+from kube_accel.metrics.tenancy import Account, Charged, Container, Holdings, Tenancy
 from kube_accel.model import DriverState, Mode
 from kube_accel.nvml.gpus import WatchedGpus
 
@@ -134,6 +135,8 @@ class Collector:
         self._tenancy = tenancy
         self._processes = Processes(proc_root, tenancy.owner) if tenancy.owner is not None else None
         self._containers = Containers(node, mode.value)
+        self._accounts: Mapping[Account, Charged] = {}
+        """As they were read last."""
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._books = books
         self._metering = threading.Lock()
@@ -220,9 +223,9 @@ class Collector:
             raise CollectError("kubelet")
         owners = self._owners(found.values())
         attributed: dict[str, Attributed] = {}
-        accounts = self._accounts(found.values())
+        claimed = self._claims(found.values())
         for uuid, sample in found.items():
-            told = attributed[uuid] = attribute(sample, holdings.get(uuid, ()), owners, accounts)
+            told = attributed[uuid] = attribute(sample, holdings.get(uuid, ()), owners, claimed.get(uuid, {}))
             self._outcomes.update(told.outcomes)
         # Read each time: in an upgrade both plugins see peaks.
         risen = self._containers.see(holdings, found, attributed, self._books.peaks(), time.time())
@@ -240,11 +243,10 @@ class Collector:
         pids += [pid for sample in found for pid, _, _ in sample.process_time or ()]
         return self._processes.owners(pids)
 
-    def _accounts(self, found: Collection[GpuSample]) -> Mapping[Account, int]:
-        """Looked at where the driver does not tell of a process what it has."""
-        if all(s.processes is not None and None not in s.processes.values() for s in found):
-            return {}
-        return self._tenancy.accounts()
+    def _claims(self, found: Collection[GpuSample]) -> Mapping[str, Mapping[Container, Claim]]:
+        """What accounts say, by GPU. Read after NVML was asked, by each collection: GPU time is what they grew by."""
+        before, self._accounts = self._accounts, self._tenancy.accounts()
+        return claims(before, self._accounts, {sample.uuid: sample.capacity_bytes for sample in found})
 
     def _sample(self) -> Mapping[str, GpuSample]:
         snapshot = self._gpus.snapshot()

@@ -50,6 +50,17 @@ class Account(NamedTuple):
     uuid: str
 
 
+class Charged(NamedTuple):
+    """What the interposer in a container charged it on one GPU."""
+
+    used_bytes: int
+    """0 once none of its processes lives."""
+    limit_bytes: int
+    """What it is limited to; 0 for no limit."""
+    busy_ns: int
+    """GPU time since the container started; 0 where none is measured. Less than before: it started anew."""
+
+
 class Refused(NamedTuple):
     """Allocations that a container was refused."""
 
@@ -66,6 +77,6 @@ class Tenancy:
     """None while kubelet has not told."""
     owner: Callable[[Place], Container | None] | None = None
     """Whose a cgroup is; None altogether where pods are not known by their cgroups."""
-    accounts: Callable[[], Mapping[Account, int]] = dict
-    """Bytes; hostile input."""
+    accounts: Callable[[], Mapping[Account, Charged]] = dict
+    """Hostile input."""
     refusals: Callable[[], Mapping[Refused, int]] = dict

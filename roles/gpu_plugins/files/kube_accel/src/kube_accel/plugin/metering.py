@@ -11,7 +11,7 @@ from kube_accel.kube.cgroups import Place
 from kube_accel.metrics.charge import Charge, Payer, State, memory_of
 from kube_accel.metrics.containers import Kept, Key
 from kube_accel.metrics.meterstate import decode, encode
-from kube_accel.metrics.tenancy import Account, Container, Holding, Holdings, Refused, Tenancy
+from kube_accel.metrics.tenancy import Account, Charged, Container, Holding, Holdings, Refused, Tenancy
 from kube_accel.model import Gpu, Share
 from kube_accel.plugin.holdings import Held, Holder
 from kube_accel.sharing.fraction import WHOLE
@@ -187,10 +187,12 @@ class ShareTenancy:
         pod, name = found
         return Container(pod.namespace, pod.name, name)
 
-    def _accounts(self) -> Mapping[Account, int]:
+    def _accounts(self) -> Mapping[Account, Charged]:
         return {
-            Account(Container(holder.namespace, holder.pod, holder.container), uuid): used
-            for (holder, uuid), used in self._tenants.accounts().items()
+            Account(Container(holder.namespace, holder.pod, holder.container), uuid): Charged(
+                use.used_bytes, limit.memory_bytes, use.busy_ns
+            )
+            for (holder, uuid), (limit, use) in self._tenants.uses().items()
         }
 
     def _refusals(self) -> Mapping[Refused, int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers, key_of
 from kube_accel.enforce.overrides import Override, Settled, Tenant, settle
-from kube_accel.enforce.policy import Account, Feedback, Limit, Policy, feedback_for, limits_for, uncounted
+from kube_accel.enforce.policy import Account, Feedback, Limit, Policy, Use, feedback_for, limits_for, uncounted
 from kube_accel.kube.cgroups import Place
 from kube_accel.model import Gpu, GpuUsage, Share
 from kube_accel.plugin.abuse import SENTENCES, Offences
@@ -257,15 +257,16 @@ class Tenants:
         pod = self._pods.find(holder.namespace, holder.pod)
         return pod is not None and pod.waiting
 
-    def accounts(self) -> dict[tuple[Holder, str], int]:
-        """Bytes that containers say to use, by GPU's UUID."""
+    def uses(self) -> dict[tuple[Holder, str], tuple[Limit, Use]]:
+        """What containers are limited to and say that they use, by GPU's UUID."""
         running = self._running
-        policies, accounts = self._read(running)
+        policies = {key: policy for key, (policy, _) in self._containers.read_all([e.key for e in running]).items()}
+        uses = self._containers.uses(policies)
         return {
-            (entry.holder, limit.uuid): device.used_bytes
+            (entry.holder, limit.uuid): (limit, use)
             for entry in running
-            if entry.key in accounts
-            for limit, device in zip(policies[entry.key].limits, accounts[entry.key].devices, strict=True)
+            if entry.key in uses
+            for limit, use in zip(policies[entry.key].limits, uses[entry.key], strict=True)
         }
 
     def _read(self, running: Iterable[Running]) -> tuple[_Policies, _Accounts]:
