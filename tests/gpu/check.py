@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,6 +66,7 @@ class Rig:
         self.containers = 0
         subprocess.run([NATIVE / "build.sh", root / "shim"], check=True)
         self.uuid = ""
+        self.rounds_each_ms = 0.0
 
     def environment(self, cores: int = 0, memory: int = 0) -> dict[str, str]:
         """Of a new container with these limits: its variables."""
@@ -93,7 +95,8 @@ class Rig:
 
     def workers(self, *environments: dict[str, str], milliseconds: float = 2, times: int = 1) -> list[float]:
         """The shares of GPU time of workers that run at once."""
-        command = [sys.executable, "-m", "gpu.worker", str(self.seconds * times), str(milliseconds)]
+        command = [sys.executable, "-m", "gpu.worker"]
+        command += [str(number) for number in (self.seconds * times, milliseconds, self.rounds_each_ms)]
         started = [
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
             for environment in environments
@@ -276,6 +279,8 @@ class Feedback:
 
 
 def quota(rig: Rig) -> Iterable[Row]:
+    calibrate = "from gpu.worker import calibrate\nprint(calibrate(d))"
+    rig.rounds_each_ms = float(rig.python(rig.direct(), calibrate))
     [alone] = rig.workers(rig.environment(cores=100))
     yield Row("GPU time without gate, kernels of 2 ms", f"{alone:.1%}")
     for percent in QUOTAS:
@@ -291,6 +296,32 @@ def quota(rig: Rig) -> Iterable[Row]:
     how = f"told by NVML {feedback.told} times" if feedback.told else "without feedback"
     good = abs(first / second / (30 / 70) - 1) <= 0.1
     yield Row("two tenants, 30 and 70 %", f"{first:.1%} and {second:.1%}, {how}", good)
+
+
+def node(rig: Rig) -> Iterable[Row]:
+    """The whole plugin, and what it says of a program in a share."""
+    try:
+        from gpu import node as nodes
+    except ImportError as error:
+        raise NotMeasuredError(
+            f"{error}; install the versions of kube_accel/pyproject.toml, grpcio and trustme"
+        ) from error
+    code = "from gpu.driver import Driver\nd = Driver()\nd.open()\nd.alloc(1 << 30)\nkernel = d.spinner()\n"
+    code += f"rounds = {int(2 * rig.rounds_each_ms)}\nwhile True:\n"
+    code += "    for _ in range(8): d.launch(kernel, 2000, rounds)\n    d.synchronize()"
+    root = Path("/") if rig.driver.is_relative_to("/usr/lib") else rig.driver.parent
+    home = rig.root / "node"
+    home.mkdir()
+    with ExitStack() as stack:
+        started = nodes.Node(home, stack, root, rig.driver, rig.root / "shim")
+        seen = nodes.look(started, [sys.executable, "-c", code], 30, 4 * GIB, rig.seconds)
+    yield Row("plugin: devices offered", ", ".join(f"{count} {name}" for name, count in seen.offered.items()))
+    yield Row("plugin: devices in a container", ", ".join(seen.devices) or "none")
+    yield Row("plugin: validate", "; ".join(seen.findings) or "all well", not seen.findings)
+    if not seen.attributed:
+        raise NotMeasuredError("use of a pod: this machine's cgroups cannot be written")
+    yield Row("plugin: memory of a pod that holds 1 GiB", f"{seen.memory / 2**20:.0f} MiB", seen.memory >= GIB)
+    yield Row("plugin: GPU time of a pod with 30 %", f"{seen.share:.1%}", abs(seen.share - 0.3) <= 0.05)
 
 
 def mps(rig: Rig) -> Iterable[Row]:
@@ -337,7 +368,7 @@ def nvml(rig: Rig) -> Iterable[Row]:
             yield Row(f"NVML: {name}", f"not measured: {error}")
 
 
-CHECKS = (machine, pointers, memory, account, nvml, cost, quota, mps, frameworks)
+CHECKS = (machine, pointers, memory, account, nvml, cost, quota, node, mps, frameworks)
 
 
 def measure(rig: Rig) -> Iterable[Row]:

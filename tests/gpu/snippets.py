@@ -89,7 +89,7 @@ a = cuda.device_array(1 << 28, dtype=numpy.float32)
 try:
     b = cuda.device_array(5 << 28, dtype=numpy.float32)
 except cuda.cudadrv.driver.CudaAPIError as error:
-    if "2" in str(error): print("limited")
+    if "OUT_OF_MEMORY" in str(error): print("limited")
 """,
     ),
 )

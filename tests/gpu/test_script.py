@@ -26,14 +26,19 @@ GOOD = {
 }
 MEASURED = {
     *("NVML sees of it beyond that", "a gated launch", "an allocation of 2 MiB", "share at 30 %"),
+    *("plugin: devices offered", "plugin: devices in a container", "plugin: validate"),
     *("four processes in 40 %", "two tenants, 30 and 70 %", "GPU time without gate, kernels of 2 ms"),
 }
 
 
 def test_runs_on_the_simulated_driver(tmp_path: Path) -> None:
-    driver = sim.cuda.build(tmp_path / "driver").parent
+    driver = sim.cuda.build(tmp_path / "driver/lib64").parent
     sim.nvml.build(driver)
-    profiles.h100("sim").save(tmp_path / "gpusim.conf")
+    machine = profiles.h100("sim")
+    machine.save(tmp_path / "gpusim.conf")
+    for library in driver.glob("lib*.so.1"):
+        versioned = library.rename(library.with_suffix(f".{machine.system.driver}"))
+        library.symlink_to(versioned.name)
     environment = {
         **os.environ,
         "PYTHON": sys.executable,

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""worker SECONDS MILLISECONDS: kernels of that length for so long; prints their share of the time in the second half.
+"""worker SECONDS MILLISECONDS ROUNDS: kernels of that length for so long; prints their share of the second half's time.
 
-With GPU_KERNEL=blocks a kernel's length is its number of blocks in microseconds, as the simulated driver has it.
+ROUNDS is how many the GPU does in a millisecond, by ``calibrate``, when nobody else is on it. With GPU_KERNEL=blocks a
+kernel's length is its number of blocks in microseconds, as the simulated driver has it.
 """
 
 from __future__ import annotations
@@ -14,31 +15,42 @@ from gpu.driver import Driver
 
 AHEAD_MS = 16
 """Work between two waits for the GPU."""
+CALIBRATION_SECONDS = 1.0
+"""By then the GPU's clock has risen."""
 
 
-def length(driver: Driver, kernel: int, milliseconds: float) -> tuple[int, int]:
-    """Blocks and cycles of a kernel that takes so long."""
-    if os.environ.get("GPU_KERNEL") == "blocks":
-        return int(milliseconds * 1000), 0
-    start, end, cycles = driver.event(), driver.event(), 10_000_000
-    for _ in range(3):
+def in_blocks() -> bool:
+    """Whether a kernel's length is its number of blocks."""
+    return os.environ.get("GPU_KERNEL") == "blocks"
+
+
+def calibrate(driver: Driver) -> float:
+    """Rounds a millisecond of a program that is alone on the GPU and not limited."""
+    if in_blocks():
+        return 1.0
+    kernel, start, end, rounds = driver.spinner(), driver.event(), driver.event(), 1_000_000
+    until = time.monotonic() + CALIBRATION_SECONDS
+    while True:
         driver.record(start)
-        driver.launch(kernel, 1, cycles)
+        driver.launch(kernel, 1, rounds)
         driver.record(end)
         driver.synchronize()
-    return 1, int(cycles * milliseconds / driver.elapsed_ms(start, end))
+        if time.monotonic() > until:
+            return rounds / driver.elapsed_ms(start, end)
 
 
-def main(seconds: float, milliseconds: float) -> None:
+def main(seconds: float, milliseconds: float, rounds_each_ms: float) -> None:
+    """Launch for so many seconds."""
     driver = Driver()
     driver.open()
     kernel = driver.spinner()
-    blocks, cycles = length(driver, kernel, milliseconds)
+    blocks = int(milliseconds * 1000) if in_blocks() else 1
+    rounds = int(milliseconds * rounds_each_ms)
     each = max(1, int(AHEAD_MS / milliseconds))
     begin, done, half, half_done = time.monotonic(), 0, 0.0, 0
     while time.monotonic() < begin + seconds:
         for _ in range(each):
-            code = driver.launch(kernel, blocks, cycles)
+            code = driver.launch(kernel, blocks, rounds)
             if code != 0:
                 sys.exit(f"launch: CUDA error {code}")
         driver.synchronize()
@@ -49,4 +61,4 @@ def main(seconds: float, milliseconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), float(sys.argv[2]))
+    main(*(float(word) for word in sys.argv[1:4]))

@@ -33,8 +33,8 @@ static void check(const char *what, int code) {
 }
 
 static double timed(const struct way *way, const char *what) {
-    uint64_t held[EACH], cycles = 0;
-    void *now_current, *parameters[] = {&cycles};
+    uint64_t held[EACH], rounds = 0;
+    void *now_current, *parameters[] = {&rounds};
     int failed = 0;
     int64_t begin = now();
     if (strcmp(what, "query") == 0)
