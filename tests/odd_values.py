@@ -49,6 +49,15 @@ ODD: dict[str, Any] = {
 }
 
 
+ODD_YAML = (
+    *("a: !!timestamp x", "a: !!bool x", "a: !!int ''", "a: !!int x", "a: !!int '0b'", "a: !!float ''", "a: !!float x"),
+    *("a: !!binary '\u00e9'", "a: !!omap 7", "a: !!pairs 7", "a: !!set 7", "a: 2001-99-99", "a: *x", "a: &a [*a]"),
+    *("? {}\n: 1", "? []\n: 1", "<<: 7", "<<: [7]", "a: !!python/object:os.system x", "a: " + "9" * 5000, "a: 1e400"),
+    *("\ud800", '"\\ud800"', "a: '\x00'", "[" * 400, "{a: " * 400, "a: {", "- x", "7", "", "a: !!null x"),
+)
+"""Texts that a decoder of YAML refuses in one way or another, or makes something odd of."""
+
+
 _FEW = ("absent", "null", "half a character", "a number", "a list", "an object")
 
 

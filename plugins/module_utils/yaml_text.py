@@ -9,6 +9,8 @@ import re
 import traceback
 from typing import Any, Callable, Dict
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD
+
 try:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
@@ -35,7 +37,7 @@ def load(text: str, path: str) -> Dict[str, Any]:
     """The document's mapping, to be edited in place. Raises YamlError naming the line."""
     try:
         documents = list(_yaml(text).load_all(text))
-    except YAMLError as error:
+    except (YAMLError, *ODD) as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise YamlError(f"{path} is not YAML{line}: {getattr(error, 'problem', None) or error}") from error

@@ -101,6 +101,7 @@ import copy
 from typing import Any, Dict, List
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan, printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NAMESPACE
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_carry import configuration_map
@@ -140,10 +141,10 @@ def parsed(text: str) -> object:
     """A document in YAML. Raises ValueError."""
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from error
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except (yaml.YAMLError, *ODD) as error:
+        raise ValueError(str(error)) from error
 
 
 def main() -> None:

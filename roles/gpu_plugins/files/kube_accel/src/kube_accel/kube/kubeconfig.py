@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from kube_accel.inspect.api_json import ODD
 from kube_accel.kube.api import in_cluster as in_cluster_api
 from kube_accel.kube.client import Credentials, KubeClient
 
@@ -39,7 +40,7 @@ def client_from_kubeconfig(path: Path) -> KubeClient:
             key_file=_file(path, user, "client-key"),
             token=str(user.get("token", "")),
         )
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, *ODD) as error:
         raise KubeconfigError(
             f"--kubeconfig {path} cannot be used: {error!r}; give one that kubectl accepts"
         ) from error

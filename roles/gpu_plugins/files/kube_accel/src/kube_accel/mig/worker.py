@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from kube_accel import exclusions
+from kube_accel.inspect.api_json import ODD
 from kube_accel.mig import mig_nvml
 from kube_accel.mig.mig_geometry import VERSION
 from kube_accel.mig.nvml_library import LIBRARY, NoAnswer
@@ -32,7 +33,7 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
     """What ``mig_nvml.carry_out`` says, or that nothing can be done and why: ``unavailable`` where that is NVML."""
     try:
         document = yaml.safe_load(task["text"])
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, *ODD) as error:
         return {"refused": f"the mig-configs document, version {VERSION}, is not YAML: {error}"}
     try:
         excluded = exclusions.read(task["excluded"]) if task["excluded"] else ()

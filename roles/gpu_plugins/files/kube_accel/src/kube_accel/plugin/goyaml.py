@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from kube_accel.inspect.api_json import ODD
+
 if TYPE_CHECKING:
     import yaml
 
@@ -43,8 +45,8 @@ def load(text: str) -> object:
     Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
     try:
         return next(yaml.load_all(text, Loader=Loader), None)
-    except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
-        raise ValueError(f"not YAML: {' '.join(str(error).split())}") from error
+    except (yaml.YAMLError, *ODD) as error:
+        raise ValueError(f"not YAML: {' '.join((str(error) if error.args else repr(error)).split())}") from error
 
 
 def _number(text: str) -> int:
