@@ -413,6 +413,25 @@ def test_misuse_is_told_to_the_pod_that_has_the_devices_now(world: World) -> Non
     assert [entry[:2] for entry in world.reported] == [("b", "GpuAccountChanged")]
 
 
+def test_an_override_of_a_pod_does_not_reach_the_next_one_with_the_same_devices(world: World) -> None:
+    world.pod("a")
+    world.tenants.override([Override("team.a.main", GIB, 10)])
+    world.tenants.tick()
+    old, new = Holder("team", "a", "main"), Holder("team", "b", "main")
+    world.specs["b"] = world.specs["a"]
+    world.hear("b")
+    world.held[new], world.devices[new] = world.held[old], world.devices[old]
+    for _ in range(2):
+        world.start(new)
+        assert world.policy("b").limits == (Limit(CARD, 4 * GIB, 30, 0, 64 << 20),)
+        world.tenants.tick()
+        assert world.policy("b").limits == (Limit(CARD, 4 * GIB, 30, 0, 64 << 20),)
+    del world.held[old], world.devices[old]
+    world.list()
+    world.tenants.tick()
+    assert world.policy("b").limits == (Limit(CARD, 4 * GIB, 30, 0, 64 << 20),)
+
+
 @pytest.mark.attack
 def test_a_tenant_cannot_have_events_made_without_end(world: World) -> None:
     """One of the same words is sent once."""

@@ -200,9 +200,12 @@ class Tenants:
             self._wake.set()
             return
         with self._lock:
-            # What was refused to it until now counts; from here on it has a new account.
-            before = [entry for entry in self._running if entry.holder == holder]
+            # What was refused to it until now counts, and to who had its devices; from here on it has a new account.
+            before = [entry for entry in self._running if holder == entry.holder or key == entry.key]
             self._count(before, *self._read(before))
+            # Kubelet may list who had them for a moment more.
+            self._listed = tuple(entry for entry in self._listed if holder == entry.holder or key != entry.key)
+            self._running = self._one_each(self._listed)
             pod = self._pods.find(holder.namespace, holder.pod)
             new = Running(key, holder, pod.uid if pod is not None else "", shares, self.limits(shares))
             others = [entry for entry in self._running if entry.holder != holder]
