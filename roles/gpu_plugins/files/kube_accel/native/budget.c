@@ -18,6 +18,8 @@ static uint64_t looked_at;
 #define LONGEST 100000 // ms of a claim; what runs longer was claimed while it ran
 #define STEAL   10     // ms after which a claim's holder is taken for dead
 #define CLAIMS  5
+#define SPANS   256  // of one process and device
+#define TOUCH   2000 // ns: closer ones are one. Times of events are this much apart where no time was.
 
 enum { RAW_BUSY, RAW_THEN, THEN, SCALE_SEEN, HOLDER, CLAIMED_AT, CLAIMED }; // of ka_state_device.gate
 _Static_assert(CLAIMED + CLAIMS == sizeof((struct ka_state_device *)0)->gate / 8, "all of it");
@@ -120,7 +122,7 @@ static bool hold(struct ka_state_device *device) {
     return false;
 }
 
-// Of this time, what none of the container's processes has claimed yet. The latest claims are kept as pairs of 32-bit
+// Of this time, what no other process of the container has claimed yet. The latest claims are kept as pairs of 32-bit
 // numbers of 128 ns.
 static uint64_t claim(struct ka_state_device *device, uint64_t from, uint64_t to, uint64_t now) {
     int32_t low = -(int32_t)((to >> 7) - (from >> 7)), high = 0; // all times against `to`
@@ -136,13 +138,13 @@ static uint64_t claim(struct ka_state_device *device, uint64_t from, uint64_t to
         int32_t begin = (int32_t)((uint32_t)(word >> 32) - (uint32_t)(to >> 7)),
                 end = (int32_t)((uint32_t)word - (uint32_t)(to >> 7));
         if (!word || begin > end || end - begin > 1 << 30) continue;
-        if (end < low || begin > high) {
+        if (end < low - (TOUCH >> 7) || begin > high + (TOUCH >> 7)) {
             kept[count].from = begin;
             kept[count++].to = end;
             continue;
         }
         int32_t common = (end < high ? end : high) - (begin > low ? begin : low);
-        uint64_t shared = (uint64_t)common << 7;
+        uint64_t shared = common > 0 ? (uint64_t)common << 7 : 0;
         fresh = shared < fresh ? fresh - shared : 0;
         low = begin < low ? begin : low;
         high = end > high ? end : high;
@@ -165,14 +167,65 @@ static uint64_t claim(struct ka_state_device *device, uint64_t from, uint64_t to
     return fresh;
 }
 
+// What this process has paid for lately, in order of time. Streams are read in any order and each lies behind the GPU by
+// its own, so that many times between two others are still to come.
+struct paid {
+    uint32_t count;
+    struct span {
+        uint64_t from, to;
+    } spans[SPANS];
+};
+
+static struct paid *paid(int index) {
+    static void *memory;
+    struct paid *all = wiped(&memory, sizeof(struct paid) * KA_DEVICES);
+    return all ? &all[index] : NULL;
+}
+
+// Puts `span` in the place of `gone` ones.
+static void replace(struct paid *paid, uint32_t at, uint32_t gone, struct span span) {
+    if (!gone && paid->count == SPANS) { // without the oldest
+        if (at == 0) return;
+        for (uint32_t i = 1; i < at; i++) paid->spans[i - 1] = paid->spans[i];
+        paid->spans[at - 1] = span;
+        return;
+    }
+    if (!gone)
+        for (uint32_t i = paid->count++; i > at; i--) paid->spans[i] = paid->spans[i - 1];
+    else
+        for (uint32_t i = at + gone; i < paid->count; i++) paid->spans[i + 1 - gone] = paid->spans[i];
+    if (gone) paid->count -= gone - 1;
+    paid->spans[at] = span;
+}
+
+// Of this time, what nobody of the container has paid for yet. One thread at a time.
+static uint64_t fresh(struct ka_state_device *device, int index, uint64_t from, uint64_t to, uint64_t now) {
+    struct paid *before = paid(index);
+    if (!before) return claim(device, from, to, now);
+    struct span span = {from, to}, *spans = before->spans;
+    uint64_t sum = 0, at = from;
+    uint32_t first = 0, next;
+    while (first < before->count && spans[first].to + TOUCH < from) first++;
+    for (next = first; next < before->count && spans[next].from <= to + TOUCH; next++) {
+        uint64_t end = spans[next].from < to ? spans[next].from : to;
+        if (end > at) sum += claim(device, at, end, now);
+        if (spans[next].to > at) at = spans[next].to;
+        if (spans[next].from < span.from) span.from = spans[next].from;
+        if (spans[next].to > span.to) span.to = spans[next].to;
+    }
+    if (to > at) sum += claim(device, at, to, now);
+    replace(before, first, next - first, span);
+    return sum;
+}
+
 void budget_pay(int index, uint64_t from, uint64_t to, uint64_t now) {
     struct ka_state_device *device = account(index);
     if (!device || to <= from) return;
     if (to - from > (uint64_t)LONGEST * MILLISECOND) from = to - (uint64_t)LONGEST * MILLISECOND;
-    uint64_t fresh = claim(device, from, to, now);
-    add(device, -(int64_t)(fresh * scale_of(device) / 1000), (int64_t)BURST * MILLISECOND);
-    __atomic_fetch_add(&device->gate[RAW_BUSY], fresh, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&device->busy_ns, fresh * scale_of(device) / 1000, __ATOMIC_RELAXED);
+    uint64_t raw = fresh(device, index, from, to, now), used = raw * scale_of(device) / 1000;
+    add(device, -(int64_t)used, (int64_t)BURST * MILLISECOND);
+    __atomic_fetch_add(&device->gate[RAW_BUSY], raw, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&device->busy_ns, used, __ATOMIC_RELAXED);
 }
 
 void budget_count(int index, uint32_t launches, uint64_t throttled) {
