@@ -8,7 +8,7 @@ on is tried without anybody's editing a list.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, KeysView
+from collections.abc import Callable, ItemsView, Iterator, KeysView
 from typing import Any
 
 import pytest
@@ -80,6 +80,10 @@ class Noted(dict[str, Any]):
         if isinstance(key, str):
             self._paths.add((*self._at, key))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        """A copy is read by nobody yet, and is plain."""
+        return {key: copy.deepcopy(value, memo) for key, value in super().items()}
+
     def __getitem__(self, key: str) -> Any:
         self._note(key)
         return super().__getitem__(key)
@@ -104,7 +108,7 @@ class Noted(dict[str, Any]):
         return [self[key] for key in self]
 
     def items(self) -> Any:
-        return [(key, self[key]) for key in self]
+        return ItemsView(self)
 
 
 def noted(value: Any, paths: set[Path], at: Path = ()) -> Any:

@@ -20,6 +20,9 @@ Found = TypeVar("Found")
 ODD = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What comes of an object of which a part is of a kind that it never is."""
 
+ANY = "*"
+"""In a shape, every key that it does not name."""
+
 _DECODER = json.JSONDecoder(**NUMBERS)
 _TEXTS = ("name", "namespace", "uid", "resourceVersion")
 _MAPS = ("labels", "annotations")
@@ -76,6 +79,52 @@ def checked(item: object) -> Dict[str, Any]:
         if not isinstance(item.get(key), (dict, type(None))):
             raise ApiJsonError(f"{named(item)}: {key} is no JSON object")
     return item
+
+
+def shaped(item: object, shape: Any) -> Dict[str, Any]:  # noqa: ANN401 - see Shape
+    """Return an object of which also the parts that a shape names are what it says, or not there.
+
+    A shape is ``str``, ``bool`` or ``int``; a list of one shape, for a list of such; a dict of shapes by key, for an
+    object, with ``ANY`` as the key of all others; or a function that raises ValueError. A key that ends in ``!`` has to
+    be there. Raises ApiJsonError, which names the object and the part.
+    """
+    found = checked(item)
+    _fit(found, shape, named(found), ())
+    return found
+
+
+def _fit(value: Any, shape: Any, name: str, at: Tuple[Any, ...]) -> None:  # noqa: ANN401
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            raise _misfit(name, at, "is no JSON object")
+        for key, child in value.items():
+            inner = shape.get(key, shape.get(f"{key}!", shape.get(ANY)))
+            if inner is not None and child is not None:
+                _fit(child, inner, name, (*at, key))
+        for key in shape:
+            if key.endswith("!") and value.get(key[:-1]) in (None, ""):
+                raise _misfit(name, (*at, key[:-1]), "is missing")
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            raise _misfit(name, at, "is no list")
+        for place, child in enumerate(value):
+            _fit(child, shape[0], name, (*at, place))
+    elif shape is str:
+        if not _is_text(value):
+            raise _misfit(name, at, "is no text")
+    elif shape in (bool, int):
+        if type(value) is not shape:
+            raise _misfit(name, at, "is neither true nor false" if shape is bool else "is no whole number")
+    else:
+        try:
+            shape(value)
+        except ValueError as error:
+            raise _misfit(name, at, f"cannot be used: {error}") from None
+
+
+def _misfit(name: str, at: Tuple[Any, ...], what: str) -> ApiJsonError:
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in at).lstrip(".")
+    return ApiJsonError(f"{name}: {path} {what}")
 
 
 def _is_text(value: object) -> bool:

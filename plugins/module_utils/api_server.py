@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from typing import Any, Dict, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, checked, of_each
 from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
@@ -55,20 +55,27 @@ def explained() -> Iterator[None]:
 
 
 def objects(
-    client: K8SClient, kind: str, api_version: str = "v1", problems: Optional[List[str]] = None, **selected: str
+    client: K8SClient,
+    kind: str,
+    api_version: str = "v1",
+    problems: Optional[List[str]] = None,
+    read: Callable[[Any], Dict[str, Any]] = checked,
+    **selected: str,
 ) -> Iterator[Dict[str, Any]]:
     """All objects of a kind, page by page; ``selected`` by ``namespace``, ``label_selector``, ``field_selector``.
 
     To be used within ``explained``. One that cannot be read ends the list, or is among the ``problems`` of those that
-    give some.
+    give some. ``read`` says what can be read, and raises ApiJsonError for the rest.
     """
     resource, following = client.resource(kind, api_version), None
     while True:
         more: Dict[str, str] = {"_continue": following} if following else {}
         page = client.get(resource, limit=_PAGE, **selected, **more).to_dict()
-        items = page["items"]
-        yield from map(checked, items) if problems is None else of_each(kind.lower(), checked, items, problems)
-        following = page["metadata"].get("continue")
+        items, metadata = page.get("items") or [], page.get("metadata") or {}
+        if not isinstance(items, list) or not isinstance(metadata, dict):
+            raise ApiJsonError(f"a list of {kind}s that is none")
+        yield from map(read, items) if problems is None else of_each(kind.lower(), read, items, problems)
+        following = metadata.get("continue")
         if not following:
             return
 

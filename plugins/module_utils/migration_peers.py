@@ -273,6 +273,8 @@ def recorded(node: Object) -> Dict[str, Any]:
         name in (DEPLOY, MODE_LABEL, CGPU_LABEL) and (value is None or _is_value(value))
         for name, value in labels.items()
     )
+    names = record.get("daemonsets") or []
+    fits = fits and isinstance(names, list) and all(isinstance(name, str) for name in names)
     return record if fits and isinstance(record.get("from"), str) and record["from"] in KINDS else {}
 
 

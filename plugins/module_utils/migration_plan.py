@@ -81,6 +81,8 @@ class Cluster:
     """MutatingWebhookConfigurations."""
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """The data of ConfigMaps, by ``namespace/name``."""
+    problems: Sequence[str] = ()
+    """Objects that cannot be read, one sentence each, which begins with kind and name."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callab
     return {
         "nodes": {each.node: _node(cluster, each, found, terms, parse) for each in wanted},
         "peers": [_peer(peer, cluster) for peer in found],
-        "notes": [*_notes(cluster, found), *_left_out(cluster, found, parse)],
+        "notes": [*cluster.problems, *_notes(cluster, found), *_left_out(cluster, found, parse)],
     }
 
 
@@ -147,7 +149,8 @@ def _node(
         **{"off": {}, "forget": {}, "back": {}, "gone": [], "offers": ""},
     }
     if node is None:
-        return {**empty, "state": REFUSED, "problems": [f"the cluster has no node {each.node}"]}
+        unread = _unread(cluster, "node", each.node)
+        return {**empty, "state": REFUSED, "problems": unread or [f"the cluster has no node {each.node}"]}
     pods = [pod for pod in cluster.pods if pod["spec"].get("nodeName") == each.node]
     serving = [peer for peer in found if peers.on_node(peer, node, pods)]
     record = peers.recorded(node)
@@ -173,12 +176,17 @@ def _node(
     entry["resources"] = _resources(peer, node, each.mode)
     entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
     entry["stranded"] = sorted({row["pod"] for row in entry["pods"] if row["changes"]})
-    told = carry.carried(peer, node, each.mode, cluster.files.get(carry.configuration_map(peer)) or {}, parse)
+    files = carry.configuration_map(peer)
+    told = carry.carried(peer, node, each.mode, cluster.files.get(files) or {}, parse)
     if entry["state"] in (DUE, BEGUN):
         entry["variables"] = carry.unset(told.variables, each.variables, parse)
-        unread = carry.unread(told.variables, each.variables, parse)
+        unread = [*_unread(cluster, "configmap", files), *carry.unread(told.variables, each.variables, parse)]
         entry["problems"] = [*told.problems, *unread, *_problems(cluster, peer, node, each, entry, terms)]
     return entry
+
+
+def _unread(cluster: Cluster, kind: str, name: str) -> List[str]:
+    return [problem for problem in cluster.problems if name and problem.startswith(f"{kind} {name} ")]
 
 
 def _state(node: Object, mode: str, serving: bool, record: bool) -> str:

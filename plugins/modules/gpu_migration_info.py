@@ -98,14 +98,16 @@ table:
 """
 
 import copy
+from functools import partial
 from typing import Any, Dict, List
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan, printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NAMESPACE
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_carry import configuration_map
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import peers
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_shapes import SHAPES
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
@@ -118,22 +120,27 @@ except ImportError:  # AnsibleK8SModule says what is missing.
 
 def cluster(client: K8SClient) -> migration_plan.Cluster:
     """What the API server has of all that may matter."""
-    daemonsets = list(objects(client, "DaemonSet", "apps/v1"))
+    problems: List[str] = []
+
+    def listed(kind: str, api_version: str = "v1", **selected: str) -> List[Dict[str, Any]]:
+        read = partial(shaped, shape=SHAPES[kind])
+        return list(objects(client, kind, api_version, problems, read, **selected))
+
+    daemonsets = listed("DaemonSet", "apps/v1")
     maps = filter(None, map(configuration_map, peers(daemonsets)))
     files: Dict[str, Dict[str, str]] = {}
     for name in maps:
         namespace, _slash, own = name.partition("/")
-        found: List[Dict[str, Any]] = list(
-            objects(client, "ConfigMap", namespace=namespace, field_selector=f"metadata.name={own}")
-        )
+        found = listed("ConfigMap", namespace=namespace, field_selector=f"metadata.name={own}")
         files[name] = dict(found[0].get("data") or {}) if found else {}
     return migration_plan.Cluster(
-        nodes=list(objects(client, "Node")),
+        nodes=listed("Node"),
         daemonsets=daemonsets,
-        pods=list(objects(client, "Pod")),
-        deployments=list(objects(client, "Deployment", "apps/v1")),
-        webhooks=list(objects(client, "MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1")),
+        pods=listed("Pod"),
+        deployments=listed("Deployment", "apps/v1"),
+        webhooks=listed("MutatingWebhookConfiguration", "admissionregistration.k8s.io/v1"),
         files=files,
+        problems=problems,
     )
 
 

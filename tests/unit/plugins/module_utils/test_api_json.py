@@ -7,9 +7,22 @@ from typing import Any
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils import api_json
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, checked, named, read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import (
+    ANY,
+    ApiJsonError,
+    checked,
+    named,
+    read_object,
+    shaped,
+)
 
 pytestmark = pytest.mark.attack
+
+
+def int_below_9(value: int) -> None:
+    if value >= 9:
+        raise ValueError(f"{value} is too much")
+
 
 GOOD = {
     "metadata": {"name": "n", "namespace": "s", "labels": {"a": "b"}, "annotations": None},
@@ -41,6 +54,35 @@ def test_what_is_no_object_of_json_is_said_in_a_line(text: str | bytes) -> None:
     assert str(caught.value).isprintable()
     with pytest.raises(ApiJsonError):
         api_json.checked(api_json.read_at("" if isinstance(text, bytes) else text, 0)[0])
+
+
+SHAPE = {"spec!": {"list": [{"name!": str}], "switch": bool, "number": int, "map": {ANY: str}, "amount": int_below_9}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"list": [{"name": "a"}], "switch": True, "number": 7, "map": {"x": "y"}, "amount": 8, "other": []}, ""),
+        ({"list": None, "switch": None, "number": None, "map": None, "amount": None}, ""),
+        (None, "spec is missing"),
+        ({"list": {}}, "spec.list is no list"),
+        ({"list": [{"name": "a"}, None]}, "spec.list[1] is no JSON object"),
+        ({"list": [{"name": ""}]}, "spec.list[0].name is missing"),
+        ({"list": [{"name": "\ud800"}]}, "spec.list[0].name is no text"),
+        ({"switch": 1}, "spec.switch is neither true nor false"),
+        ({"number": True}, "spec.number is no whole number"),
+        ({"map": {"x": 7}}, "spec.map.x is no text"),
+        ({"amount": 9}, "spec.amount cannot be used: 9 is too much"),
+    ],
+)
+def test_an_object_of_another_shape_is_said_with_the_part_that_is(spec: Any, problem: str) -> None:
+    item = {"metadata": {"name": "n", "namespace": "s"}, "spec": spec}
+    if not problem:
+        assert shaped(item, SHAPE) is item
+        return
+    with pytest.raises(ApiJsonError) as caught:
+        shaped(item, SHAPE)
+    assert str(caught.value) == f"s/n: {problem}"
 
 
 def test_the_last_of_a_name_given_twice_counts_as_in_go() -> None:

@@ -1,0 +1,53 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the plan of a migration reads of objects of the API server, and of which type that always is. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ANY
+from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
+
+
+def _amount(value: object) -> None:
+    if whole_units(value) is None:
+        raise ValueError("it is no amount")
+
+
+_AMOUNTS = {ANY: _amount}
+_CONTAINER = {
+    **{"name!": str, "image": str, "command": [str], "args": [str], "env": [{"name!": str, "value": str}]},
+    **{"resources": {"limits": _AMOUNTS}, "volumeMounts": [{"name!": str, "mountPath": str}]},
+}
+_EXPRESSIONS = [{"key!": str, "operator": str, "values": [str]}]
+_NAMED = {"metadata": {"name!": str}}
+_OWNED = {
+    "name!": str,
+    "namespace!": str,
+    "ownerReferences": [{"kind!": str, "name!": str, "uid": str, "controller": bool}],
+}
+_POD = {
+    **{"containers!": [_CONTAINER], "initContainers": [_CONTAINER], "nodeName": str, "nodeSelector": {ANY: str}},
+    "volumes": [{"name!": str, "hostPath": {"path": str}, "configMap": {"name": str}}],
+    "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
+    "affinity": {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [{"matchExpressions": _EXPRESSIONS, "matchFields": _EXPRESSIONS}]
+            }
+        }
+    },
+}
+SHAPES: Mapping[str, Any] = {
+    "Node": {
+        **{**_NAMED, "spec": {"taints": [{"key!": str, "value": str, "effect!": str}]}},
+        "status": {"allocatable": _AMOUNTS},
+    },
+    "DaemonSet": {"metadata": _OWNED, "spec!": {"template!": {"spec!": _POD}, "updateStrategy": {}}},
+    "Pod": {"metadata": _OWNED, "spec!": _POD, "status": {"phase": str}},
+    "Deployment": _NAMED,
+    "MutatingWebhookConfiguration": {**_NAMED, "webhooks": [{"name": str}]},
+    "ConfigMap": _NAMED,
+}
+"""By kind, as ``api_json.shaped`` has it."""
