@@ -67,7 +67,7 @@ def checked(item: object) -> Dict[str, Any]:
         raise ApiJsonError("an object without metadata")
     metadata = item["metadata"]
     for key in _TEXTS:
-        if not _is_text(metadata.get(key, "")):
+        if not is_text(metadata.get(key, "")):
             raise ApiJsonError(f"{named(item)}: metadata.{key} is no text")
     for key in _MAPS:
         found = metadata.get(key)
@@ -89,18 +89,19 @@ def shaped(item: object, shape: Any) -> Dict[str, Any]:  # noqa: ANN401 - see Sh
     be there. Raises ApiJsonError, which names the object and the part.
     """
     found = checked(item)
-    _fit(found, shape, named(found), ())
+    fit(found, shape, named(found))
     return found
 
 
-def _fit(value: Any, shape: Any, name: str, at: Tuple[Any, ...]) -> None:  # noqa: ANN401
+def fit(value: Any, shape: Any, name: str, at: Tuple[Any, ...] = ()) -> None:  # noqa: ANN401
+    """Raise ApiJsonError, which names the part of what is called ``name``, where a value is not of a shape."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             raise _misfit(name, at, "is no JSON object")
         for key, child in value.items():
             inner = shape.get(key, shape.get(f"{key}!", shape.get(ANY)))
             if inner is not None and child is not None:
-                _fit(child, inner, name, (*at, key))
+                fit(child, inner, name, (*at, key))
         for key in shape:
             if key.endswith("!") and value.get(key[:-1]) in (None, ""):
                 raise _misfit(name, (*at, key[:-1]), "is missing")
@@ -108,9 +109,9 @@ def _fit(value: Any, shape: Any, name: str, at: Tuple[Any, ...]) -> None:  # noq
         if not isinstance(value, list):
             raise _misfit(name, at, "is no list")
         for place, child in enumerate(value):
-            _fit(child, shape[0], name, (*at, place))
+            fit(child, shape[0], name, (*at, place))
     elif shape is str:
-        if not _is_text(value):
+        if not is_text(value):
             raise _misfit(name, at, "is no text")
     elif shape in (bool, int):
         if type(value) is not shape:
@@ -127,8 +128,8 @@ def _misfit(name: str, at: Tuple[Any, ...], what: str) -> ApiJsonError:
     return ApiJsonError(f"{name}: {path} {what}")
 
 
-def _is_text(value: object) -> bool:
-    """Whether it can be sent back: JSON can also write halves of characters."""
+def is_text(value: object) -> bool:
+    """Return whether it is a text that can be sent back: JSON can also write halves of characters."""
     if not isinstance(value, str):
         return False
     try:

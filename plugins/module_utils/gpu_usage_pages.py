@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import collections
 import json
-import math
+import re
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from .api_json import read_object
+from .api_json import is_text, read_object
 from .gpu_usage import Account, Charge, Gpus, Page
 from .gpu_view import read_series
 
@@ -29,6 +29,11 @@ REQUEST = "accel_container_gpu_memory_request_bytes"
 PEAK = "accel_container_gpu_memory_peak_bytes"
 
 _VERSION = 1
+_MOST = 1e30
+"""Byte-seconds of memory of a million large GPUs in a century are less."""
+_MOST_DIGITS = 400
+"""Of a float that is written out are fewer."""
+_FRACTION = re.compile(r"[0-9]{1,999}(?:/[0-9]{1,999})?", re.ASCII)
 _OWN = ("namespace", "pod", "container")
 _SERIES = ("__name__", "node", "mode", "model", "uuid", "index", "pci_bus_id", "driver_version", "cuda_version", *_OWN)
 
@@ -123,15 +128,15 @@ def own(labels: Mapping[str, str], name: str) -> str:
 
 
 def number(text: str) -> Optional[Fraction]:
-    """Exactly what is written; None for what is no number, and for one below 0 or beyond what a float can be."""
+    """Exactly what is written; None for what is no number, and for one below 0 or beyond what clusters count to."""
     try:
         value = float(text)
     except ValueError:
         return None
-    if not 0 <= value < math.inf:
+    if not 0 <= value < _MOST or len(text) > _MOST_DIGITS:
         return None
     # An exponent without bounds would make a fraction without bounds.
-    return Fraction(text) if value else Fraction(0)
+    return Fraction(text.replace("_", "")) if value else Fraction(0)
 
 
 def encode(taken: Mapping[str, Page]) -> str:
@@ -162,10 +167,22 @@ def decode(text: str) -> Dict[str, Page]:
 
 
 def _page(entry: Mapping[str, Any]) -> Page:
-    charges = {Account(*row[:3]): Charge(*map(Fraction, row[3:])) for row in entry["charges"]}
-    capacity = {model: Fraction(seconds) for model, seconds in entry["capacity"].items()}
+    charges = {Account(*map(_text, row[:3])): Charge(*map(_fraction, row[3:])) for row in entry["charges"]}
+    capacity = {model: _fraction(seconds) for model, seconds in entry["capacity"].items()}
     gpus = {model: Gpus(int(amount), int(memory)) for model, (amount, memory) in entry["gpus"].items()}
     return Page(float(entry["at"]), "kept", capacity, charges, gpus)
+
+
+def _text(value: object) -> str:
+    if not is_text(value):
+        raise ValueError("a name that is no text")
+    return str(value)
+
+
+def _fraction(value: object) -> Fraction:
+    if not isinstance(value, str) or _FRACTION.fullmatch(value) is None:
+        raise ValueError("an amount that is no fraction")
+    return Fraction(value)
 
 
 def _source(labels: Mapping[str, str]) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import collections
 import json
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
+from .api_json import ApiJsonError, fit, is_text
 from .gpu_usage import GAP_SECONDS, Account, Page, Window, began_in
 from .gpu_usage_pages import (
     ALLOCATED_GPUS,
@@ -30,9 +31,10 @@ from .gpu_usage_pages import (
     place,
 )
 from .gpu_usage_sizing import Holding
+from .printable import line
 
 Ask = Callable[[str, float], Sequence[Mapping[str, Any]]]
-"""The series that an expression has at a time, as the HTTP API's ``result``."""
+"""The series that an expression has at a time: of the HTTP API's ``result`` those that are ``readable``."""
 
 _PLACE = (
     "node, exported_node, uuid, namespace, exported_namespace, pod, exported_pod, container, exported_container, mode"
@@ -41,6 +43,57 @@ _BEFORE = "30d"
 """Before a period, in looking for who told of a node then."""
 _STEPS = 2000
 """Of a period, in looking for how long a container was there."""
+
+
+def readable(answer: object, problems: List[str]) -> List[Mapping[str, Any]]:
+    """Return the series of an answer that are what Prometheus sends. Of each of the others there is a problem.
+
+    Raises ValueError for an answer that is no list.
+    """
+    if not isinstance(answer, list):
+        raise ValueError("its result is no list of series")
+    found = []
+    for series in answer:
+        name = f"series {_named(series)} of Prometheus"
+        try:
+            fit(series, _SHAPE, name)
+            if not isinstance(series.get("values", series.get("value")), list):
+                raise ApiJsonError(f"{name}: it has no value")
+        except ApiJsonError as error:
+            problems.append(f"{error}; see the target that it comes from, by its labels job and instance")
+        else:
+            found.append(series)
+    return found
+
+
+def _named(series: object) -> str:
+    labels = series.get("metric") if isinstance(series, dict) else None
+    if not isinstance(labels, dict):
+        return "without labels"
+    known = {name: labels[name] for name in _NAMING if labels.get(name)}
+    return line(json.dumps(known, ensure_ascii=False), _LONGEST_NAME)
+
+
+def _labels(value: object) -> None:
+    if not isinstance(value, dict) or not all(is_text(text) for text in value.values()):
+        raise ValueError("labels are texts")
+
+
+def _point(value: object) -> None:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("a value is a list of time and text")
+    at, text = value
+    if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 <= at < _MOST_SECONDS:
+        raise ValueError("its time is no second since 1970")
+    if not isinstance(text, str) or number(text) is None:
+        raise ValueError(f"{line(text, 40)} is no amount")
+
+
+_SHAPE = {"metric!": _labels, "value": _point, "values": [_point]}
+_NAMING = ("__name__", "node", "exported_node", "uuid", "namespace", "exported_namespace", "pod", "exported_pod", "job")
+_LONGEST_NAME = 512
+_MOST_SECONDS = 253402300800
+"""Of the year 10000."""
 
 
 def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
@@ -148,7 +201,8 @@ def _samples(answer: Iterable[Mapping[str, Any]], last: bool = False) -> Iterato
     """All of them, or the last of each series."""
     for series in answer:
         labels = series["metric"]
-        for at, value in series["values"][-1:] if last else series["values"]:
+        told = _points(series)
+        for at, value in told[-1:] if last else told:
             yield Sample(labels.get("__name__", ""), labels, value, float(at))
 
 
@@ -160,10 +214,16 @@ def _last(told: Iterable[Page]) -> List[Page]:
 def _fell(series: Mapping[str, Any], before: Sequence[Page]) -> bool:
     """Whether it was once below what it had been at the edge before, by more than two plugins differ."""
     model = series["metric"].get("model", "")
-    lowest = number(series["value"][1])
-    return lowest is not None and any(lowest < page.capacity.get(model, 0) - page.lag for page in before)
+    lowest = _value(series)
+    return any(lowest < page.capacity.get(model, 0) - page.lag for page in before)
+
+
+def _points(series: Mapping[str, Any]) -> Sequence[Tuple[float, str]]:
+    points: Sequence[Tuple[float, str]] = series["values"] if "values" in series else [series["value"]]
+    return points
 
 
 def _value(series: Mapping[str, Any]) -> float:
-    value = number(series["value"][1])
+    """The last one."""
+    value = number(_points(series)[-1][1]) if _points(series) else None
     return 0.0 if value is None else float(value)

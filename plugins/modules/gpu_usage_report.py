@@ -381,6 +381,7 @@ def _from_prometheus(module: AnsibleK8SModule, window: gpu_usage.Window) -> _Fou
     known = gpu_usage_prometheus.used_known(ask, window, selector)
     holdings = gpu_usage_prometheus.holdings(ask, window, selector)
     warnings = [f"Prometheus warns: {warning}" for warning in dict.fromkeys(ask.warnings)]
+    warnings += list(dict.fromkeys(ask.problems))
     if not usage.nodes:
         which = f" with {selector}" if selector else ""
         warnings.append(
@@ -393,13 +394,14 @@ def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:
     """And what to keep of it."""
     earlier = _kept(module.params["since"]) if module.params["since"] else None
     client = get_api_client(module=module)
-    nodes, pods = list(objects(client, "Node")), list(objects(client, "Pod"))
+    problems: List[str] = []
+    nodes, pods = (list(objects(client, kind, problems=problems)) for kind in ("Node", "Pod"))
     namespace = module.params["plugins_namespace"]
     paths = gpu_view.metrics_paths(pods, namespace)
-    problems = [
-        f"node {node.name}: no plugin of it runs in {namespace}"
-        for node in gpu_view.view(nodes, pods).nodes
-        if node.name not in paths
+    seen = gpu_view.view(nodes, pods)
+    problems += [problem for problem in seen.problems if " cannot be read" in problem]
+    problems += [
+        f"node {node.name}: no plugin of it runs in {namespace}" for node in seen.nodes if node.name not in paths
     ]
     away = gpu_view.not_ready(nodes)
     problems += [f"node {name}: {away[name]}; its plugin was not asked" for name in sorted(paths) if name in away]
@@ -440,6 +442,7 @@ class _Prometheus:
 
     def __init__(self, params: Mapping[str, Any]) -> None:
         self.warnings: List[str] = []
+        self.problems: List[str] = []
         self._url = params["prometheus_url"].rstrip("/")
         self._shown = re.sub(r"//[^/@]*@", "//", self._url)
         self._headers = {"Accept": "application/json"}
@@ -464,9 +467,10 @@ class _Prometheus:
         except (URLError, OSError, UrlConnectionError, SSLValidationError, ValueError) as error:
             raise ReportError(f"{self._shown} did not answer as Prometheus does: {error}") from error
         try:
-            self.warnings += document.get("warnings") or []
-            return document["data"]["result"]
-        except (KeyError, TypeError, AttributeError) as error:
+            warnings = document.get("warnings") or []
+            self.warnings += map(str, warnings) if isinstance(warnings, list) else [str(warnings)]
+            return gpu_usage_prometheus.readable(document["data"]["result"], self.problems)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ReportError(f"{self._shown} did not answer as Prometheus does: {str(document)[:200]}") from error
 
 
