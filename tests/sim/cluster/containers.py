@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from sim import cgroups
 from sim.cluster import namespace
 from sim.cluster.kinds import Object, dig
 from sim.kubelet import DeviceSpec, Mount
@@ -206,7 +207,7 @@ class Process:
                 why = f'exec: "{argv[0]}": {(error.strerror or "").lower()}'
                 raise ContainerError("RunContainerError", f"failed to create containerd task: {why}") from error
         self._fd = os.pidfd_open(self._process.pid)
-        self.id = f"process://{self._process.pid}"
+        self.id = f"process://{cgroups.container_id(self._process.pid)}"
 
     def fileno(self) -> int:
         return self._fd

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from sim import native
+from sim import cgroups, native
 from sim.cluster.apiserver import PREVIOUS, VERSION, ApiServer
 from sim.cluster.containers import (
     IMAGE_LIBRARIES,
@@ -448,6 +448,9 @@ class _Pod:
                 raise ContainerError("CreateContainerError", "an image is not simulated: give the container a command")
             argv = [mounts.rewrite(expand(word, env)) for word in words]
             env = {key: value if base.get(key) == value else mounts.rewrite(value) for key, value in env.items()}
+            env[cgroups.POD] = self._uid
+            if self._spec.get("hostPID"):
+                env["LD_PRELOAD"] = str(cgroups.build(self._directory))
             env |= gpu_environment(env, self._runtime(), agent.host, self._directory)
             if env.get("NVIDIA_VISIBLE_DEVICES") == "void":
                 env |= device_environment(granted.devices, agent.host)

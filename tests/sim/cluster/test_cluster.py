@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kube_accel.kube.cgroups import place
 from kube_accel.kube.deviceplugin import HEALTHY
 from sim.cluster import Cluster, NodeSpec, Spec
 from sim.cluster.client import MERGE, Api, command, pod, until
@@ -85,7 +86,7 @@ def node_of(api: Api, name: str) -> str:
 
 def process_of(api: Api, name: str) -> int:
     text = until(lambda: state(api, name).get("containerID"), f"{name} to run")
-    return int(text.removeprefix("process://"))
+    return int(text.removeprefix("process://"), 16)
 
 
 class TestContainers:
@@ -238,6 +239,28 @@ class TestContainers:
         assert ready(api, "spared-2")
         api.call("DELETE", f"{budgets}/spared")
         assert evict("spared-2")[0] == 201
+
+    def test_a_pod_of_the_hosts_processes_sees_which_cgroup_a_process_of_a_pod_is_in(self, api: Api) -> None:
+        script = "sleep 1000 & echo $!; env -i sleep 1000 & echo $!; wait"
+        api.create(PODS, pod("tenant", "sh", "-c", script))
+        children = until(lambda: len(found := log(api, "tenant").split()) == 2 and found, "its processes")
+        body, first = api.get(f"{PODS}/tenant"), process_of(api, "tenant")
+        files = [f"/proc/{process}/cgroup" for process in (first, *children, os.getpid())]
+        read = "import sys; [print(open(name).readline(), end='') for name in sys.argv[1:]]"
+        seen = {}
+        for name, more in (("of-the-host", {"hostPID": True}), ("of-its-own", {})):
+            api.create(PODS, pod(name, "python3", "-c", read, *files, restartPolicy="Never", **more))
+            assert finished(api, name) == "Succeeded"
+            seen[name] = log(api, name).splitlines()
+        *inside, outside = map(place, seen["of-the-host"])
+        uid, container = body["metadata"]["uid"], body["status"]["containerStatuses"][0]["containerID"]
+        assert {(found.pod_uid, f"process://{found.container_id}") for found in inside if found} == {(uid, container)}
+        assert None not in inside
+        real = Path(f"/proc/{os.getpid()}/cgroup").read_text().splitlines()[0]
+        assert (outside, seen["of-the-host"][-1]) == (place(real), real)
+        assert seen["of-its-own"][-1] == real
+        assert uid not in str(seen["of-its-own"])
+        api.call("DELETE", f"{PODS}/tenant?gracePeriodSeconds=0")
 
     def test_stubborn_pod_is_killed_with_all_its_processes(self, api: Api) -> None:
         script = "trap '' TERM; sleep 1000 & echo $!; while :; do sleep 0.05; done"

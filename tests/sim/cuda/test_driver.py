@@ -357,3 +357,43 @@ while True:
         busy.kill()
         busy.communicate()
     assert asked.stdout.split() == [str(busy.pid)]
+
+
+def test_nvml_sees_for_how_long_a_gpu_was_busy_also_while_its_process_asks_for_nothing(
+    node: Node, tmp_path: Path
+) -> None:
+    """One kernel of half a second, on a GPU of which the file says that it is idle."""
+    launch = "d.open()\nd.launch(d.spinner(), 500_000)\nprint('launched', flush=True)\ninput()"
+    library = sim.nvml.build(tmp_path / "nvml")
+    code = """
+import pynvml, sys
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+def rate():
+    return pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu
+print(rate(), flush=True)
+input()
+while rate() == 0:
+    pass
+while rate() > 0:
+    pass
+kind, samples = pynvml.nvmlDeviceGetSamples(gpu, pynvml.NVML_GPU_UTILIZATION_SAMPLES, 0)
+percent = sum(sample.sampleValue.uiVal for sample in samples)
+print(400 < percent <= 500 or percent, *{sample.pid for sample in pynvml.nvmlDeviceGetProcessUtilization(gpu, 0)})
+"""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library.parent), "GPUSIM_FILE": str(node.path)}
+    node.run("d.open()")  # so that there are processes to look at from the start
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **pipes) as asks:
+        assert asks.stdout is not None
+        assert asks.stdout.readline() == "0\n"
+        busy = node.start(launch)
+        try:
+            assert busy.stdout is not None
+            assert busy.stdout.readline() == "launched\n"
+            out, _ = asks.communicate("\n", timeout=60)
+        finally:
+            for process in (asks, busy):
+                process.kill()
+            busy.communicate()
+    assert out.split() == ["True", str(busy.pid)]

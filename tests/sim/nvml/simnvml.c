@@ -548,19 +548,110 @@ static bool same_file(const struct stat *a, const struct stat *b) {
            a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-// The percent of a GPU's time a process of the simulated CUDA driver got since this was last looked at, SAMPLE_NS ago or more.
-static int64_t sm_of(int gpu, const struct card *card, const struct tenant *tenant) {
-    static struct sample {
-        int64_t pid, now, progress, sm;
-    } samples[MAX_GPUS][64];
-    struct sample *sample = &samples[gpu][tenant->pid % 64];
-    if (sample->pid != tenant->pid || card->now - sample->now >= SAMPLE_NS) {
-        int64_t passed = card->now - sample->now;
-        bool known = sample->pid == tenant->pid && passed > 0;
-        int64_t sm = known ? (tenant->progress - sample->progress) * 100 / passed : 0;
-        *sample = (struct sample){tenant->pid, card->now, tenant->progress, sm > 100 ? 100 : sm};
+enum { SAMPLE_US = 100000, KEPT_SAMPLES = 120 };  // the driver samples; asked twice within a sample it has nothing new
+
+static unsigned long long newest_sample(void) {
+    unsigned long long stamp = (unsigned long long)clock_us(CLOCK_REALTIME);
+    return stamp - stamp % SAMPLE_US;
+}
+
+// Percent by sample, of the last ones; `until` is the stamp of the last, `rest` the nanoseconds that are in none yet.
+struct load {
+    unsigned long long until;
+    int64_t rest;
+    unsigned char percent[KEPT_SAMPLES];
+};
+
+static unsigned char *load_at(struct load *load, unsigned long long stamp) {
+    return &load->percent[stamp / SAMPLE_US % KEPT_SAMPLES];
+}
+
+// Nobody was looking since `until`: each of the samples up to `stamp` gets an equal part of the nanoseconds since.
+static void add_load(struct load *load, unsigned long long stamp, int64_t busy_ns) {
+    const int64_t count = stamp > load->until ? (int64_t)((stamp - load->until) / SAMPLE_US) : 0;
+    load->rest += busy_ns;
+    int64_t percent = count == 0 ? 0 : load->rest / (count * SAMPLE_NS / 100);
+    percent = percent > 100 ? 100 : percent;
+    load->rest -= percent * (count * SAMPLE_NS / 100);
+    unsigned long long oldest = stamp - (KEPT_SAMPLES - 1) * SAMPLE_US;
+    for (unsigned long long at = load->until < oldest ? oldest : load->until + SAMPLE_US; at <= stamp; at += SAMPLE_US)
+        *load_at(load, at) = (unsigned char)percent;
+    load->until = stamp;
+}
+
+// The load of a sample: of one that nobody has looked at yet, as of the last.
+static int64_t load_of(struct load *load, unsigned long long stamp) {
+    return load->until == 0 ? 0 : *load_at(load, stamp > load->until ? load->until : stamp);
+}
+
+static int64_t load_since(struct load *load, unsigned long long since) {
+    unsigned long long oldest = load->until < KEPT_SAMPLES * SAMPLE_US ? 0 : load->until - KEPT_SAMPLES * SAMPLE_US;
+    int64_t sum = 0, count = 0;
+    for (unsigned long long at = load->until; at > (since > oldest ? since : oldest); at -= SAMPLE_US, count++)
+        sum += *load_at(load, at);
+    return count == 0 ? 0 : (sum + count - 1) / count;
+}
+
+// What processes of the simulated CUDA driver did on a GPU, as far as it was looked at.
+static struct watched {
+    int64_t looked_at;  // CLOCK_MONOTONIC; 0: never
+    struct load load;
+    struct watched_tenant {
+        int64_t pid, progress;
+        struct load load;
+    } tenants[TENANTS];
+} watched[CARDS];
+
+// A card's processes get on while none of them looks: what each has of the GPU's time by now.
+static void progress_by(const struct card *card, int64_t now, int64_t progress[TENANTS]) {
+    int64_t left[TENANTS], at = card->now;
+    int busy = 0;
+    for (int i = 0; i < card->highest; i++) {
+        const struct tenant *tenant = &card->tenants[i];
+        progress[i] = tenant->progress;
+        left[i] = tenant->target > tenant->progress && tenant_lives(tenant) ? tenant->target - tenant->progress : 0;
+        busy += left[i] > 0;
     }
-    return sample->sm;
+    while (busy > 0 && now - at >= busy) {
+        int64_t gain = (now - at) / busy;
+        for (int i = 0; i < card->highest; i++)
+            gain = left[i] > 0 && left[i] < gain ? left[i] : gain;
+        at += gain * busy;
+        busy = 0;
+        for (int i = 0; i < card->highest; i++)
+            if (left[i] > 0) {
+                progress[i] += gain;
+                busy += (left[i] -= gain) > 0;
+            }
+    }
+}
+
+static void watch_card(const struct card *card, struct watched *seen) {
+    int64_t now = clock_us(CLOCK_MONOTONIC) * 1000, sum = 0;
+    const unsigned long long stamp = newest_sample();
+    if (now - seen->looked_at < SAMPLE_NS || stamp == seen->load.until)
+        return;
+    int64_t progress[TENANTS];
+    progress_by(card, now, progress);
+    for (int i = 0; i < card->highest; i++) {
+        struct watched_tenant *tenant = &seen->tenants[i];
+        const int64_t pid = card->tenants[i].pid;
+        if (tenant->pid != pid)
+            *tenant = (struct watched_tenant){.pid = pid, .progress = seen->looked_at == 0 ? progress[i] : 0};
+        if (seen->looked_at != 0 && pid != 0 && progress[i] >= tenant->progress) {
+            const int64_t gain = progress[i] - tenant->progress;
+            sum += gain;
+            if (tenant->load.until == 0)
+                tenant->load.until = seen->load.until;
+            add_load(&tenant->load, stamp, gain);
+        }
+        tenant->progress = progress[i];
+    }
+    if (seen->looked_at != 0)
+        add_load(&seen->load, stamp, sum);
+    else
+        seen->load.until = stamp;
+    seen->looked_at = now;
 }
 
 // Adds the living processes of the simulated CUDA driver to those of the file.
@@ -575,14 +666,15 @@ static void add_cuda_processes(void) {
     close(file);
     if (cards == MAP_FAILED)
         return;
-    for (int gpu = 0; gpu < state->gpu_count && gpu < CARDS && cards->layout == CARD_LAYOUT; gpu++)
+    for (int gpu = 0; gpu < state->gpu_count && gpu < CARDS && cards->layout == CARD_LAYOUT; gpu++) {
+        watch_card(&cards->cards[gpu], &watched[gpu]);
         for (int i = 0; i < cards->cards[gpu].highest && state->proc_count < MAX_PROCS; i++) {
             const struct tenant *tenant = &cards->cards[gpu].tenants[i];
             if (tenant_lives(tenant))
                 state->procs[state->proc_count++] = (struct proc){.gpu = gpu, .pid = tenant->pid, .mem = tenant->used,
-                                                                  .sm = sm_of(gpu, &cards->cards[gpu], tenant),
                                                                   .type = "C", .gi = ABSENT, .ci = ABSENT};
         }
+    }
     munmap((void *)cards, sizeof *cards);
 }
 
@@ -1556,6 +1648,20 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t
     return SUCCESS;
 }
 
+// Percent of a GPU's time at a sample: what the file says or what simulated processes did, ABSENT where nothing is told.
+static int64_t busy_of(int64_t gpu, int64_t told, unsigned long long stamp) {
+    int64_t busy = gpu < CARDS ? load_of(&watched[gpu].load, stamp) : 0;
+    return told == ABSENT || told > busy ? told : busy;
+}
+
+// The same of a process of the simulated CUDA driver, on average since then.
+static int64_t sm_since(int64_t gpu, int64_t pid, unsigned long long since) {
+    for (int i = 0; gpu < CARDS && i < TENANTS; i++)
+        if (watched[gpu].tenants[i].pid == pid)
+            return load_since(&watched[gpu].tenants[i].load, since);
+    return 0;
+}
+
 typedef struct {
     unsigned gpu, memory;
 } nvmlUtilization_t;
@@ -1565,7 +1671,7 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
     NEED(rates);
     if (call.gpu->mig == 1)
         return NOT_SUPPORTED;
-    nvmlReturn_t result = give_number(&rates->gpu, call.gpu->util);
+    nvmlReturn_t result = give_number(&rates->gpu, busy_of(call.index, call.gpu->util, newest_sample()));
     return result == SUCCESS ? give_number(&rates->memory, call.gpu->memutil) : result;
 }
 
@@ -1598,14 +1704,8 @@ typedef struct {
     } sampleValue;
 } nvmlSample_t;
 _Static_assert(sizeof(nvmlSample_t) == 16, "nvmlSample_t as nvml.h has it");
-enum { SAMPLE_US = 100000, KEPT_SAMPLES = 120 };  // the driver samples; asked twice within a sample it has nothing new
-
-static unsigned long long newest_sample(void) {
-    unsigned long long stamp = (unsigned long long)clock_us(CLOCK_REALTIME);
-    return stamp - stamp % SAMPLE_US;
-}
-
-// All samples have what the file says now. Without room for them it says how many there can be.
+// Samples have what the file says now, or what simulated processes did then if that is more. Without room for them it
+// says how many there can be.
 API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned kind, unsigned long long since, unsigned *type,
                                       unsigned *count, nvmlSample_t *samples) {
     enum { GPU_UTILIZATION = 1, MEMORY_UTILIZATION = 2, TYPE_UNSIGNED = 1 };
@@ -1624,9 +1724,12 @@ API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, unsigned kind, unsign
         return SUCCESS;
     const unsigned long long newest = newest_sample();
     unsigned found = 0;
-    for (unsigned i = KEPT_SAMPLES; i-- > 0 && found < room;)
-        if (newest - (unsigned long long)i * SAMPLE_US > since)
-            samples[found++] = (nvmlSample_t){newest - (unsigned long long)i * SAMPLE_US, {.uiVal = (unsigned)value}};
+    for (unsigned i = KEPT_SAMPLES; i-- > 0 && found < room;) {
+        const unsigned long long stamp = newest - (unsigned long long)i * SAMPLE_US;
+        const int64_t percent = kind == GPU_UTILIZATION ? busy_of(call.index, value, stamp) : value;
+        if (stamp > since)
+            samples[found++] = (nvmlSample_t){stamp, {.uiVal = (unsigned)percent}};
+    }
     *count = found;
     return found > 0 ? SUCCESS : NOT_FOUND;
 }
@@ -1693,13 +1796,14 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProces
     unsigned found = 0;
     for (int i = 0; i < state->proc_count && stamp > since; i++) {
         const struct proc *proc = &state->procs[i];
-        if (proc->gpu != call.index || (proc->sm <= 0 && proc->memutil <= 0))
+        const int64_t sm = i < written_procs ? proc->sm : sm_since(proc->gpu, proc->pid, since);
+        if (proc->gpu != call.index || (sm <= 0 && proc->memutil <= 0))
             continue;
         if (samples != NULL && found < *count)
             samples[found] = (nvmlProcessUtilizationSample_t){
                 .pid = (unsigned)proc->pid,
                 .timeStamp = stamp,
-                .smUtil = (unsigned)proc->sm,
+                .smUtil = (unsigned)sm,
                 .memUtil = (unsigned)proc->memutil,
             };
         found++;
