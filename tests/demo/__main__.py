@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from demo.allocation import GpuRow, table
-from demo.cluster import Cluster, Wish, simulated_cluster
+from demo.cluster import LOOK, Cluster, Wish, simulated_cluster
 from demo.picture import picture
 from demo.playbook import run_site
 from demo.story import DemoError, Story, until
-from demo.usage import report, scraped
+from demo.usage import SCRAPE_SECONDS, report, scraped
 from kube_accel.plugin.ledger import refusals
 from sim.cluster import namespace
 from sim.inventory import write_inventory
@@ -37,32 +37,56 @@ QUOTA = {"namespaces": {"team-a": {"limits": [{"cores": 50}]}}}
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+TESTS = Path(__file__).parents[1]
+
+
+def program(name: str, *words: object) -> str:
+    """How a shell runs a program of the demo."""
+    return " ".join([f"PYTHONPATH={TESTS} exec python3 {TESTS}/demo/{name}.py", *map(str, words)])
+
+
+def working(wish: Wish, gib: int, percent: int) -> Wish:
+    """The pod, with a program that uses so much of each GPU it sees."""
+    return replace(wish, command=f"{LOOK}; {program('work', gib, percent)}")
+
+
 def vgpu(name: str, cores: int, gib: int, namespace: str = "default") -> Wish:
     return Wish(name, {"tencent.com/vcuda-core": cores, "tencent.com/vcuda-memory": gib * 4}, namespace)
 
 
-WHOLE = [Wish(name, {"nvidia.com/gpu": gpus}) for name, gpus in (("one-gpu", 1), ("two-gpus", 2), ("four-gpus", 4))]
+def mps(name: str, cores: int, gib: int) -> Wish:
+    return Wish(name, {"nvidia.com/mps-core": cores, "nvidia.com/mps-memory": gib})
+
+
+def cgpu(name: str, gib: int) -> Wish:
+    return Wish(name, {"aliyun.com/gpu-mem": gib})
+
+
+WHOLE = [
+    working(Wish("one-gpu", {"nvidia.com/gpu": 1}), 60, 80),
+    working(Wish("two-gpus", {"nvidia.com/gpu": 2}), 40, 60),
+    working(Wish("four-gpus", {"nvidia.com/gpu": 4}), 70, 90),
+]
 TOO_MANY = Wish("too-many", {"nvidia.com/gpu": 9})
 SHARES = [
-    vgpu("small-1", 30, 8),
-    vgpu("small-2", 30, 8),
-    vgpu("small-3", 30, 8, namespace="team-a"),
-    vgpu("half-1", 50, 16),
-    vgpu("half-2", 50, 16),
+    working(vgpu("small-1", 30, 8), 6, 25),
+    working(vgpu("small-2", 30, 8), 5, 15),
+    working(vgpu("small-3", 30, 8, namespace="team-a"), 7, 20),
+    working(vgpu("half-1", 50, 16), 12, 40),
+    # Most of what it asked for is wasted, and the report is to say so.
+    working(vgpu("half-2", 50, 16), 2, 5),
 ]
 SPREAD = [
-    replace(wish, name=f"{wish.name}-spread", annotations={"kube-accel.io/placement": "spread"}) for wish in SHARES
+    Wish(f"{wish.name}-spread", wish.limits, wish.namespace, {"kube-accel.io/placement": "spread"}) for wish in SHARES
 ]
+# It does nothing, and the report is to say so.
 SIX_CARDS = Wish("six-cards", {"tencent.com/vcuda-core": 600})
-MPS = [
-    Wish("mps-1", {"nvidia.com/mps-core": 30, "nvidia.com/mps-memory": 4}),
-    Wish("mps-2", {"nvidia.com/mps-core": 50, "nvidia.com/mps-memory": 8}),
-]
-CGPU = [Wish("cgpu-1", {"aliyun.com/gpu-mem": 4}), Wish("cgpu-2", {"aliyun.com/gpu-mem": 6})]
-PROGRAM = f"PYTHONPATH={Path(__file__).parents[1]} exec python3 {Path(__file__).with_name('program.py')}"
+WASTEFUL = ("half-2", "six-cards")
+MPS = [working(mps("mps-1", 30, 4), 2, 20), working(mps("mps-2", 50, 8), 5, 40)]
+CGPU = [working(cgpu("cgpu-1", 4), 3, 30), working(cgpu("cgpu-2", 6), 4, 30)]
 SMI = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
-GREEDY = replace(vgpu("greedy", 20, 4), command=f'echo "nvidia-smi shows $({SMI}) MiB"; {PROGRAM} 3 6')
-NEIGHBOUR = replace(vgpu("neighbour", 20, 4), command=f"{PROGRAM} 2 1")
+GREEDY = replace(vgpu("greedy", 20, 4), command=f'echo "nvidia-smi shows $({SMI}) MiB"; {program("program", 3, 6)}')
+NEIGHBOUR = replace(vgpu("neighbour", 20, 4), command=program("program", 2, 1))
 EXCESS = vgpu("excess", 30, 8, namespace="team-a")
 LARGE = vgpu("large", 10, 64)
 
@@ -76,7 +100,8 @@ def tell(root: Path, story: Story) -> None:
     story.chapter("A bare cluster: one control plane, two nodes of 8 H100, two of a T4, nothing installed")
     with simulated_cluster(root, SPEC, story):
         cluster = Cluster(root / "admin.conf")
-        inventory = write_inventory(root, MODES, scheduler_quota=QUOTA)
+        # As often as it is scraped: what takes hours elsewhere is over in a minute here.
+        inventory = write_inventory(root, MODES, scheduler_quota=QUOTA, gpu_plugins_metrics_interval=SCRAPE_SECONDS)
         story.say("inventory: " + ", ".join(f"{node} is {mode}" for node, mode in MODES.items()))
 
         story.chapter("ansible-playbook accel.kubernetes.site")
@@ -103,7 +128,7 @@ def tell(root: Path, story: Story) -> None:
             story.say("the second run changed nothing")
 
             story.chapter("ansible-playbook accel.kubernetes.report: who used how much of the GPUs, and who pays")
-            report(root, prometheus, began, output, story)
+            report(root, prometheus, began, output, WASTEFUL, story)
     story.chapter("Done: nothing is left running, nothing is left on disk but")
     for path in sorted(output.iterdir()):
         story.show(f"   {path}")
@@ -116,7 +141,8 @@ def whole_gpus(cluster: Cluster, story: Story) -> None:
     cluster.run(WHOLE)
     for wish in WHOLE:
         seen = until(lambda wish=wish: cluster.log(wish), f"the log of {wish.name}")
-        story.say(f"{wish.name} asks for {wish.asks} and sees {len(seen.splitlines())} GPU(s)")
+        gpus = sum(line.startswith("GPU ") for line in seen.splitlines())
+        story.say(f"{wish.name} asks for {wish.asks} and sees {gpus} GPU(s)")
     tell_refusal(cluster, TOO_MANY, "Insufficient nvidia.com/gpu", story)
 
 

@@ -21,6 +21,8 @@ from kubernetes.client.exceptions import ApiException
 from demo.allocation import GpuRow, rows
 from demo.story import DemoError, Story, until
 
+LOOK = "nvidia-smi -L; env | grep ^CUDA_MPS_"
+
 
 @contextmanager
 def simulated_cluster(root: Path, spec: Mapping[str, Any], story: Story) -> Iterator[None]:
@@ -55,7 +57,7 @@ class Wish:
     limits: Mapping[str, int]
     namespace: str = "default"
     annotations: Mapping[str, str] = field(default_factory=dict)
-    command: str = "nvidia-smi -L; env | grep ^CUDA_MPS_; exec sleep 3600"
+    command: str = f"{LOOK}; exec sleep 3600"
 
     @property
     def full_name(self) -> str:
@@ -66,7 +68,7 @@ class Wish:
         return ", ".join(f"{resource}: {amount}" for resource, amount in self.limits.items())
 
     def pod(self) -> dict[str, Any]:
-        """A pod that runs the command, which by default lists the GPUs it sees and what it was told, and stays."""
+        """A pod that runs the command, which by default lists the GPUs it sees, says what it was told, and idles."""
         return {
             "apiVersion": "v1",
             "kind": "Pod",

@@ -5,7 +5,7 @@ import pytest
 
 import prometheus
 from demo.story import Story, until
-from demo.usage import scraped
+from demo.usage import misjudged, scraped
 
 
 def test_a_demo_without_a_prometheus_says_so(
@@ -28,3 +28,32 @@ def test_a_prometheus_scrapes_the_plugins(tmp_path: Path, capsys: pytest.Capture
     assert {target["labels"]["instance"] for target in targets} == {"192.0.2.1:9445", "192.0.2.2:9445"}
     assert {target["labels"]["job"] for target in targets} == {"kube-accel"}
     assert "scrapes the 2 plugins" in capsys.readouterr().out
+
+
+REPORT = """GPU-hours from A to B, by Prometheus
+Charged is what was allocated
+
+NAMESPACE  MODE  MODEL     GPU-HOURS   USED   IDLE  MEMORY(GiB-h)  COST(EUR)
+default    pgpu  Tesla T4      0.372  0.298  0.074         29.633       0.93
+(free)     -     Tesla T4      0.280      -      -              -       0.70
+TOTAL                          0.652  0.298  0.074         29.633       1.63
+
+RIGHT-SIZING: pods that never used 30 % of the memory they asked for
+NAMESPACE  POD        MODE  ASKED(GiB)  PEAK(GiB)  SEEN(h)  WHAT WOULD DO
+default    six-cards  vgpu      477.88       0.00      0.0  it used none: give it back
+default    half-2     vgpu       16.00       2.25      0.0  tencent.com/vcuda-memory: 11 would do (2.75 GiB)"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wasteful", "why"),
+    [
+        (REPORT, ("half-2", "six-cards"), ""),
+        (REPORT, ("six-cards",), "half-2, six-cards ask for more than they use, and not six-cards"),
+        (REPORT.partition("\n\nRIGHT")[0], ("six-cards",), ""),
+        (REPORT.replace("0.298  0.074", "0.000  0.372"), (), "namespace default used no GPU time in mode pgpu"),
+    ],
+)
+def test_a_report_that_takes_working_pods_for_idle_ends_the_demo(
+    text: str, wasteful: tuple[str, ...], why: str
+) -> None:
+    assert misjudged(text.splitlines(), wasteful) == why

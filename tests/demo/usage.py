@@ -7,7 +7,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +19,7 @@ from demo.story import DemoError, Story
 
 PRICES = {"NVIDIA H100 80GB HBM3": 2.5, "Tesla T4": 0.35}
 JOB = "kube-accel"
+SCRAPE_SECONDS = 2
 
 
 @contextmanager
@@ -31,14 +32,16 @@ def scraped(root: Path, targets: Collection[str], story: Story) -> Iterator[str 
     # By address: Debian's Prometheus cannot look for pods.
     job = {"job_name": JOB, "honor_labels": True, "static_configs": [{"targets": sorted(targets)}]}
     configuration = root / "prometheus.yml"
-    configuration.write_text(yaml.safe_dump({"global": {"scrape_interval": "2s"}, "scrape_configs": [job]}))
+    configuration.write_text(
+        yaml.safe_dump({"global": {"scrape_interval": f"{SCRAPE_SECONDS}s"}, "scrape_configs": [job]})
+    )
     with prometheus.serve(configuration, root / "prometheus") as server:
         story.say(f"a Prometheus scrapes the {len(targets)} plugins: {server.url}")
         yield server.url
 
 
-def report(root: Path, url: str | None, began: float, output: Path, story: Story) -> None:
-    """Runs the report playbook. Raises DemoError when it fails or has nothing to tell."""
+def report(root: Path, url: str | None, began: float, output: Path, wasteful: Collection[str], story: Story) -> None:
+    """Runs the report playbook. Raises DemoError when it fails, or takes other pods than these for wasteful."""
     wanted = {
         "report_prices": PRICES,
         "report_currency": "EUR",
@@ -58,5 +61,27 @@ def report(root: Path, url: str | None, began: float, output: Path, story: Story
     shown = re.search(r'"msg": (\[\n.*?\n    \])', done.stdout, re.DOTALL)
     if done.returncode or shown is None:
         raise DemoError(f"report.yml failed; see {log}:\n{done.stdout[-3000:]}")
-    story.show("\n".join(json.loads(shown[1])))
+    lines = json.loads(shown[1])
+    story.show("\n".join(lines))
+    if why := misjudged(lines, wasteful):
+        raise DemoError(f"the report does not tell what pods did: {why}; see {log}")
     story.say(f"the same with charts, open it in a browser: {wanted['report_html']}")
+
+
+def misjudged(lines: Iterable[str], wasteful: Collection[str]) -> str:
+    """What a report says that is not so, where every namespace has pods that work and these ask for too much."""
+    sections: list[list[list[str]]] = [[]]
+    for line in lines:
+        if line:
+            sections[-1].append(re.split(" {2,}", line))
+        else:
+            sections.append([])
+    _, table, *rest = sections
+    used = table[0].index("USED")
+    for row in table[1:]:
+        if row[0] not in ("(free)", "TOTAL") and float(row[used]) == 0:
+            return f"namespace {row[0]} used no GPU time in mode {row[1]}"
+    flagged = {row[1] for row in rest[0][2:]} if rest else set()
+    if rest and flagged != set(wasteful):
+        return f"{', '.join(sorted(flagged))} ask for more than they use, and not {', '.join(sorted(wasteful))}"
+    return ""
