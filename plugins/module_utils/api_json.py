@@ -113,9 +113,12 @@ def fit(value: Any, shape: Any, name: str, at: Tuple[Any, ...] = ()) -> None:  #
     elif shape is str:
         if not is_text(value):
             raise _misfit(name, at, "is no text")
-    elif shape in (bool, int):
-        if type(value) is not shape:
-            raise _misfit(name, at, "is neither true nor false" if shape is bool else "is no whole number")
+    elif shape is bool:
+        if not isinstance(value, bool):
+            raise _misfit(name, at, "is neither true nor false")
+    elif shape is int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise _misfit(name, at, "is no whole number")
     else:
         try:
             shape(value)
