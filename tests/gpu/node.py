@@ -10,29 +10,31 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import urllib3
 
+from kube_accel.model import Assignment, Share
+from kube_accel.sharing.assignment import ANNOTATION, encode
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
 from sim.kubelet import Container, ContainerAllocation, FakeKubelet, PodSpec
 
-NODE, NAMESPACE, POD = "node-1", "team", "share"
+NODE, NAMESPACE = "node-1", "team"
 CORES, MEMORY = "tencent.com/vcuda-core", "tencent.com/vcuda-memory"
 UNIT = 256 << 20
-CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup") if Path("/sys/fs/cgroup/cgroup.procs").exists() else Path("/sys/fs/cgroup/pids")
 USED, BUSY = "accel_container_gpu_memory_used_bytes", "accel_container_gpu_busy_seconds_total"
 
 
 class Node:
-    """A node of mode vgpu whose GPUs are this machine's."""
+    """A node of mode vgpu whose GPUs are this machine's; its pods have shares of the one with this UUID."""
 
-    def __init__(self, root: Path, stack: ExitStack, driver_root: Path, libraries: Path, shim: Path) -> None:
-        self.root, self.libraries = root, libraries
+    def __init__(self, root: Path, stack: ExitStack, driver_root: Path, libraries: Path, shim: Path, gpu: str) -> None:
+        self.root, self.libraries, self.gpu = root, libraries, gpu
         self.kubelet = stack.enter_context(FakeKubelet(root / "kubelet", random.Random(0)))
         self.store, authority = Store(), Authority()
         for name in ("default", NAMESPACE):
@@ -74,9 +76,9 @@ class Node:
             return answer.data.decode() if answer.status == 200 else ""
         return ""
 
-    def figure(self, family: str) -> float:
-        """Of the pod with a share; 0 while there is none."""
-        found = re.search(rf'^{family}{{[^}}]*pod="{POD}"[^}}]*}} (\S+)', self.get("/metrics"), re.MULTILINE)
+    def figure(self, family: str, pod: str) -> float:
+        """Of a pod with a share; 0 while there is none."""
+        found = re.search(rf'^{family}{{[^}}]*pod="{pod}"[^}}]*}} (\S+)', self.get("/metrics"), re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
     def validate(self) -> list[str]:
@@ -85,15 +87,17 @@ class Node:
         done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60)
         return [line for line in done.stdout.splitlines() if not line.startswith("ok ")]
 
-    def admit(self, cores: int, units: int) -> tuple[PodSpec, ContainerAllocation]:
-        """A pod with a share."""
+    def admit(self, name: str, cores: int, units: int) -> tuple[PodSpec, ContainerAllocation]:
+        """A pod with a share of the GPU."""
         limits = {CORES: cores, MEMORY: units}
-        amounts = {name: str(count) for name, count in limits.items()}
+        amounts = {resource: str(count) for resource, count in limits.items()}
         container = {"name": "main", "image": "i", "resources": {"limits": amounts, "requests": amounts}}
-        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}}
+        share = Share(self.gpu, cores, units * UNIT)
+        assigned = {ANNOTATION: encode(Assignment(NODE, {"main": (share,)}))}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": assigned}}
         body["spec"] = {"nodeName": NODE, "containers": [container]}
         uid = self.store.create("pods", NAMESPACE, body)["metadata"]["uid"]
-        pod = PodSpec(NAMESPACE, POD, uid, (Container("main", limits),))
+        pod = PodSpec(NAMESPACE, name, uid, (Container("main", limits),))
         got = self.kubelet.admit(pod)["main"]
         self.kubelet.run(pod)
         return pod, got
@@ -120,50 +124,80 @@ def until(met: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def in_cgroup(pid: int, uid: str) -> bool:
-    """Move a process to a container's cgroup; False where this machine does not let us."""
-    place = CGROUPS / f"kubepods/pod{uid}/{pid:064}"
+@contextmanager
+def container(node: Node, pod: PodSpec, got: ContainerAllocation, program: Sequence[str]) -> Iterator[bool]:
+    """Run a program as the container's; tells whether this machine's cgroups say that it is that."""
+    place = CGROUPS / f"kubepods/pod{pod.uid}" / ("0" * 64)
+    running = subprocess.Popen(program, env=node.environment_of(got))
     try:
-        place.mkdir(parents=True)
-        (place / "cgroup.procs").write_text(f"{pid}")
-    except OSError:
-        return False
-    return True
+        with suppress(OSError):
+            place.mkdir(parents=True)
+            (place / "cgroup.procs").write_text(f"{running.pid}")
+        yield pod.uid in Path(f"/proc/{running.pid}/cgroup").read_text()
+    finally:
+        running.kill()
+        running.wait()
+        until(lambda: _removed(place), 5)
+
+
+def _removed(place: Path) -> bool:
+    """Whether a container's cgroup is gone, and those around it that nobody else uses."""
+    with suppress(OSError):
+        for directory in (place, *place.parents[:2]):
+            directory.rmdir()
+    return not place.exists()
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the plugin makes of this machine, and of a program that allocates and launches without pause."""
+    """What the plugin makes of this machine, and of programs that allocate and launch without pause."""
 
     offered: Mapping[str, int]
     """Devices of each resource."""
     devices: tuple[str, ...]
     """Of the container."""
-    attributed: bool
-    """Whether the program could be put where containers are."""
-    memory: int
-    """Bytes that the pod uses."""
-    share: float
-    """Part of the GPU's time that the pod had."""
     findings: tuple[str, ...]
     """Lines of ``kube-accel validate`` that do not say that all is well."""
+    memory: int
+    """Bytes that the pod uses that was there first."""
+    alone: float
+    """Part of the GPU's time that it had while it was alone."""
+    beside: tuple[float, float]
+    """Parts that it and a second pod had after that."""
 
 
-def look(node: Node, program: Sequence[str], cores: int, memory: int, seconds: float) -> Seen:
-    """Run a program in a pod with ``cores`` percent and ``memory`` bytes. Raises TimeoutError when nothing is ready."""
+class NotAttributedError(Exception):
+    """Nobody can say whose a process is on this machine."""
+
+
+def look(node: Node, program: Sequence[str], shares: tuple[int, int], memory: int, seconds: float) -> Iterator[Seen]:
+    """Run a program in a pod with the first share and ``memory`` bytes, then in a second pod with the other beside it.
+
+    Yields what was seen before anything ran, then all of it. Raises TimeoutError when the plugin is not ready, and
+    NotAttributedError.
+    """
     if not until(lambda: node.get("/readyz") != "", 30):
         raise TimeoutError(f"the plugin is not ready: {node.log.read_text()[-500:]}")
-    pod, got = node.admit(cores, memory // UNIT)
-    running = subprocess.Popen(program, env=node.environment_of(got))
-    try:
-        attributed = in_cgroup(running.pid, pod.uid)
-        until(lambda: node.figure(USED) > 0 and node.figure(BUSY) > 0, 3 * seconds + 1)
-        before, at = node.figure(BUSY), time.monotonic()
-        time.sleep(seconds)
-        share = (node.figure(BUSY) - before) / (time.monotonic() - at)
-        offered = {name: len(node.kubelet.devices(name)) for name in (CORES, MEMORY)}
-        devices = tuple(sorted(spec.container_path for spec in got.devices))
-        return Seen(offered, devices, attributed, int(node.figure(USED)), share, tuple(node.validate()))
-    finally:
-        running.kill()
-        running.wait()
+    pods = [node.admit(f"share-{share}", share, memory // UNIT) for share in shares]
+    (first, got), (second, others) = pods
+    offered = {name: len(node.kubelet.devices(name)) for name in (CORES, MEMORY)}
+    devices = tuple(sorted(spec.container_path for spec in got.devices))
+    seen = Seen(offered, devices, tuple(node.validate()), 0, 0.0, (0.0, 0.0))
+    yield seen
+    with container(node, first, got, program) as attributed:
+        if not attributed:
+            raise NotAttributedError("this machine's cgroups cannot be written")
+        [alone] = busy(node, [first.name], seconds)
+        used = int(node.figure(USED, first.name))
+        with container(node, second, others, program):
+            had = busy(node, [first.name, second.name], 2 * seconds)
+    yield replace(seen, memory=used, alone=alone, beside=(had[0], had[1]))
+
+
+def busy(node: Node, pods: Sequence[str], seconds: float) -> list[float]:
+    """Return the parts of the GPU's time that pods had, once all of them had some."""
+    until(lambda: all(node.figure(USED, pod) > 0 and node.figure(BUSY, pod) > 0 for pod in pods), 3 * seconds + 1)
+    before, at = [node.figure(BUSY, pod) for pod in pods], time.monotonic()
+    time.sleep(seconds)
+    after, passed = [node.figure(BUSY, pod) for pod in pods], time.monotonic() - at
+    return [(end - begin) / passed for begin, end in zip(before, after, strict=True)]
