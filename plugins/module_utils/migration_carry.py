@@ -99,12 +99,9 @@ def carried(peer: Peer, node: Object, mode: str, files: Mapping[str, str], parse
             f"its configuration {name} in ConfigMap {configuration_map(peer)} cannot be used: {wrong[name]}; "
             f"mend it there, or have the node name another by its label {CONFIG_LABEL}"
         )
-    if (((configurations.get(name) or {}) if name else {}).get("sharing") or {}).get("mps"):
-        problems.append(f"its configuration {name} shares GPUs by MPS, which mode mps does; set gpu_mode=mps for it")
-    usable = {name: text for name, text in configurations.items() if not ((text or {}).get("sharing") or {}).get("mps")}
-    if usable:
-        variables["gpu_plugins_configs"] = usable
-    if default in usable:
+    if configurations:
+        variables["gpu_plugins_configs"] = configurations
+    if default in configurations:
         variables["gpu_plugins_default_config"] = default
     return Carried(variables, tuple(problems))
 

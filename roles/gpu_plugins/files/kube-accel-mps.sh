@@ -62,6 +62,12 @@ prepare)
   fi
   # Kept over a crash: what there was before us, not what the last start has set.
   if [ ! -s "$before" ]; then
+    # They would start no process more. The unit tries again until they have ended.
+    direct=$(nvidia-smi -i "$uuid" --query-compute-apps=pid --format=csv,noheader | grep -x '[0-9]*') || direct=
+    if [ -n "$direct" ]; then
+      echo "kube-accel-mps: processes use GPU $uuid without MPS: $(echo "$direct" | xargs); end their pods" >&2
+      exit 1
+    fi
     compute_mode >"$before.new"
     mv "$before.new" "$before"
   fi

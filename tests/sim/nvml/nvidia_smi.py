@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for nvidia-smi on a simulated host: ``-L``, ``--query-gpu`` as CSV, ``-c``, its messages and codes."""
+"""Stands in for nvidia-smi on a simulated host: ``-L``, GPUs and processes as CSV, ``-c``, its messages and codes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _each_gpu(show: Show, chosen: str) -> int:
         try:
             gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
             if chosen in ("", pynvml.nvmlDeviceGetUUID(gpu)):
-                print("\n".join(show(gpu, index)))
+                print("".join(f"{line}\n" for line in show(gpu, index)), end="")
         except pynvml.NVMLError as error:
             print(f"Unable to determine the device handle for GPU{index}: {error}")
             code = error.value
@@ -69,6 +69,10 @@ def _each_gpu(show: Show, chosen: str) -> int:
 
 def _query(names: list[str]) -> Show:
     return lambda gpu, _: [", ".join(str(_FIELDS[name](gpu)) for name in names)]
+
+
+def _processes(gpu: Any, index: int) -> list[str]:
+    return [str(process.pid) for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)]
 
 
 def _set_compute_mode(wanted: int) -> Show:
@@ -101,6 +105,8 @@ def main(arguments: list[str]) -> int:
                 print(f'Field "{unknown[0]}" is not a valid field to query.')
                 return _BAD_ARGUMENTS
             show = _query(names)
+        case ["--query-compute-apps=pid", "--format=csv,noheader"]:
+            show = _processes
         case _:
             print("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.")
             return _BAD_ARGUMENTS

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from kube_accel.plugin.configchoice import LABEL
-from sim.kubelet import Container, PodSpec
+from sim.kubelet import AdmissionError, Container, PodSpec
 from unit.kube_accel.api_host import NODE, ApiHost
+from unit.kube_accel.fraction_node import smi
+from unit.kube_accel.mps_daemons import MpsDaemons
 from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Plugin
 from waiting import wait
 
@@ -108,14 +110,14 @@ def test_a_configuration_that_cannot_be_kept_is_applied_all_the_same(host: Confi
 
 def test_what_cannot_be_used_leaves_the_node_as_it_is_and_is_told(host: ConfiguredHost) -> None:
     host.start_api()
-    host.configs(good=sliced(4), bad="version: v1\nsharing: {mps: {}}")
+    host.configs(good=sliced(4), bad="version: v1\nsharing: {timeSlicing: {resources: []}}")
     host.label("good")
     plugin = host.configured()
     host.wait_offered(SHARED, 32)
     host.label("gone")
     host.wait_event("ConfigurationMissing", "gone; there are: bad, good; the node stays with good")
     host.label("bad")
-    host.wait_event("ConfigurationInvalid", "sharing.mps: is not served here: MPS is a mode of the node")
+    host.wait_event("ConfigurationInvalid", "sharing.timeSlicing.resources: must be a list")
     assert host.offered(SHARED) == 32
     plugin.kill()
     host.wait_offered(SHARED, 0)
@@ -209,3 +211,37 @@ def test_the_way_that_containers_are_told_changes_live_too(host: ConfiguredHost)
     assert (granted.mounts, granted.devices) == ((), ())
     host.label("cdi")
     host.wait_event("ConfigurationRefused", "the CDI specification that it asks for cannot be written: no library of")
+
+
+def test_replicas_that_share_by_mps_are_offered_where_its_control_daemon_answers(host: ConfiguredHost) -> None:
+    daemons = MpsDaemons(host.root, host.uuids, host.stack)
+    host.start_api()
+    resources = [{"name": RESOURCE, "replicas": 4}]
+    host.configs(mps=json.dumps({"version": "v1", "sharing": {"mps": {"resources": resources}}}), whole="version: v1")
+    host.label("mps")
+    plugin = host.configured(*daemons.arguments, "--mps-interval", "1")
+    host.wait_offered(RESOURCE, 32)
+    got = host.kubelet.admit(pod("first", RESOURCE))["main"]
+    gpu = host.uuids.index(got.envs["NVIDIA_VISIBLE_DEVICES"])
+    assert got.envs["CUDA_MPS_PIPE_DIRECTORY"] == str(daemons.client(gpu))
+    assert (got.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], got.envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"][:2]) == (
+        "25",
+        "0=",
+    )
+    with pytest.raises(AdmissionError, match="failRequestsGreaterThanOne allows one; ask for 1"):
+        host.kubelet.admit(pod("second", RESOURCE, 2))
+    lines = host.run(
+        "validate", *daemons.arguments, "--smi-command", str(smi(host.root, host.uuids, mode="Default"))
+    ).stdout
+    assert "ok    mps: the control daemons of all 8 GPUs answer" in lines
+    assert "and GPUs that MPS shares Exclusive_Process; restart the unit kube-accel-mps@<uuid>" in lines
+    gone = 7 if gpu != 7 else 6
+    daemons.stop(gone)
+    host.wait_offered(RESOURCE, 28)
+    daemons.start(gone)
+    host.wait_offered(RESOURCE, 32)
+    host.kubelet.remove(pod("first", RESOURCE))
+    host.label("whole")
+    daemons.stop(gone)
+    host.wait_offered(RESOURCE, 8)
+    assert plugin.process.poll() is None

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -21,6 +19,7 @@ from sim import mps
 from sim.kubelet import AdmissionError, ContainerStartError
 from sim.nvml.topology import Topology
 from unit.kube_accel.fraction_node import FractionNode
+from unit.kube_accel.mps_daemons import MpsDaemons
 from waiting import wait
 
 GIB = 1 << 30
@@ -411,43 +410,14 @@ def test_memory_alone_is_shared_in_mode_cgpu(make: Make) -> None:
     assert set(annotation.health.values()).pop().health is Health.HEALTHY
 
 
-class Mps:
-    """The control daemons of a node."""
+class Mps(MpsDaemons):
+    """The control daemons of a node of mode mps."""
 
     def __init__(self, node: FractionNode, stack: ExitStack) -> None:
+        super().__init__(node.root, node.uuids, stack)
         self.node = node
-        self.root = node.root / "mps"
-        self.program = mps.install(node.root / "bin")
-        node.validated = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
-        node.extra = [*node.validated, "--mps-interval", "2"]
-        for gpu in range(len(node.uuids)):
-            for made in ("shm", "client"):
-                (self.root / node.uuids[gpu] / made).mkdir(parents=True)
-            self.start(gpu)
-            stack.callback(self.stop, gpu)
-
-    def pipe(self, gpu: int) -> Path:
-        return self.root / self.node.uuids[gpu] / "pipe"
-
-    def run(self, gpu: int, *arguments: str, commands: str = "") -> None:
-        pipe = str(self.pipe(gpu))
-        environment = os.environ | {"CUDA_MPS_PIPE_DIRECTORY": pipe, "CUDA_MPS_LOG_DIRECTORY": pipe}
-        subprocess.run([self.program, *arguments], input=commands, text=True, env=environment, capture_output=True)
-
-    def client(self, gpu: int) -> Path:
-        return self.root / self.node.uuids[gpu] / "client"
-
-    def start(self, gpu: int) -> None:
-        self.run(gpu, "-d")
-        (self.client(gpu) / "control").unlink(missing_ok=True)
-        (self.client(gpu) / "control").hardlink_to(self.pipe(gpu) / "control")
-
-    def asked(self, gpu: int, command: str) -> bool:
-        """Whether the control daemon has been asked this, and has made up its answer."""
-        return f"Cmd:{command}\n" in (self.pipe(gpu) / "control.log").read_text()
-
-    def stop(self, gpu: int) -> None:
-        self.run(gpu, commands="quit\n")
+        node.validated = self.arguments
+        node.extra = [*self.arguments, "--mps-interval", "2"]
 
 
 @pytest.fixture

@@ -351,8 +351,10 @@ def slicing(replicas: int = 4, default_name: bool = False, **entry: Any) -> dict
     return {"version": "v1", "sharing": {"timeSlicing": {"renameByDefault": not default_name, "resources": resources}}}
 
 
+BY_MPS = {"renameByDefault": True, "resources": [{"name": "gpu", "replicas": 5, "devices": 1}]}
 CONFIGS = {
     "four": slicing(),
+    "clients": {"version": "v1", "sharing": {"mps": BY_MPS, "timeSlicing": slicing()["sharing"]["timeSlicing"]}},
     "kept": slicing(default_name=True),
     "named": slicing(rename="nvidia.com/turns"),
     "some": slicing(devices=1),
@@ -371,6 +373,7 @@ CONFIGS = {
         ({"gpu_plugins_config": "named"}, {"nvidia.com/turns": 8}),
         ({"gpu_plugins_config": "some"}, {"nvidia.com/gpu.shared": 1}),
         ({"gpu_plugins_config": "text"}, {"nvidia.com/gpu.shared": 6}),
+        ({"gpu_plugins_config": "clients"}, {"nvidia.com/gpu.shared": 10}),
         ({"gpu_plugins_config": "four", "gpu_mode": "mps"}, {"nvidia.com/mps-core": 200, "nvidia.com/mps-memory": 160}),
     ],
 )
@@ -380,6 +383,29 @@ def test_a_node_must_offer_what_its_configuration_makes(
     facts = {"accel_nvml": {"gpus": [gpu(), gpu()]}}
     variables = answers(gpu_plugins_configs=CONFIGS) | given
     assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({}, []),
+        ({"gpu_plugins_config": "four"}, []),
+        ({"gpu_plugins_config": "clients"}, ["GPU-new"]),
+        ({"gpu_plugins_config": "clients", "gpu_mode": "vgpu"}, []),
+        ({"gpu_mode": "mps"}, ["GPU-new"]),
+    ],
+)
+def test_the_gpus_that_mps_shares_have_control_daemons(
+    evaluate: Evaluate, given: dict[str, Any], wanted: list[str]
+) -> None:
+    gpus = [
+        gpu() | {"uuid": "GPU-new"},
+        gpu(capability="6.1") | {"uuid": "GPU-old"},
+        cut("1g.10gb") | {"uuid": "GPU-cut"},
+    ]
+    variables = answers(gpu_plugins_configs=CONFIGS) | given
+    found = evaluate("gpu_plugins", "__gpu_plugins_mps_wanted", {"accel_nvml": {"gpus": gpus}}, **variables)
+    assert found == wanted
 
 
 def test_the_label_of_the_node_counts_where_the_inventory_names_no_configuration(evaluate: Evaluate) -> None:

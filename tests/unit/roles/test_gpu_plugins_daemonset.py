@@ -51,6 +51,17 @@ def test_the_kernels_own_log_takes_a_privileged_container(container: Any) -> Non
     assert [volume["hostPath"]["path"] for volume in volumes].count("/dev") == 1
 
 
+def test_control_daemons_of_mps_are_seen_where_a_configuration_has_them(container: Any) -> None:
+    by_mps = {"sharing": {"mps": {"resources": [{"name": "gpu", "replicas": 2}]}}}
+    for configs, seen in (({}, False), ({"turns": {"sharing": {"timeSlicing": None}}}, False), ({"m": by_mps}, True)):
+        found, volumes = container(gpu_plugins_configs=configs)
+        assert ("--mps-root=/run/nvidia/mps" in found["command"]) == seen
+        assert ("/run/nvidia/mps" in {mount["mountPath"] for mount in found["volumeMounts"]}) == seen
+        assert ("mps" in {volume["name"] for volume in volumes}) == seen
+        variables = {variable["name"]: variable.get("value") for variable in found["env"]}
+        assert ("compute" in variables["NVIDIA_DRIVER_CAPABILITIES"]) == seen, "it asks them by their program"
+
+
 def test_health_checks_are_switched_as_with_the_peer(container: Any) -> None:
     found, _ = container(gpu_plugins_disable_healthchecks=48, gpu_plugins_enable_healthchecks="31,all")
     variables = {variable["name"]: variable.get("value") for variable in found["env"]}

@@ -30,7 +30,10 @@ class Gpu:
         self.mode = root / "mode"
         self.mode.write_text("Default\n")
         smi = programs / "nvidia-smi"
-        act = f'case $3 in -c) echo "$4" >{self.mode} ;; *) cat {self.mode} ;; esac'
+        self.processes = root / "processes"
+        self.processes.touch()
+        ask = f"--query-compute-apps=pid) cat {self.processes} ;; *) cat {self.mode} ;;"
+        act = f'case $3 in -c) echo "$4" >{self.mode} ;; {ask} esac'
         smi.write_text(f'#!/bin/sh\n[ "$2" = {UUID} ] || exit 2\n{act}\n')
         smi.chmod(0o755)
         self.mounted = root / "mounted"
@@ -194,6 +197,20 @@ def test_with_selinux_containers_may_use_what_it_makes(gpu: Gpu, tmp_path: Path)
     assert said.read_text().splitlines() == [f"{label} {gpu.shm}", f"-R {label} {gpu.client}"]
     (tmp_path / "refuses").touch()
     gpu.call("prepare")
+
+
+def test_a_gpu_that_processes_use_directly_is_shared_when_they_have_ended(gpu: Gpu) -> None:
+    gpu.processes.write_text("4711\n4712\n")
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        gpu.call("prepare")
+    assert f"processes use GPU {UUID} without MPS: 4711 4712; end their pods" in caught.value.stderr.decode()
+    assert gpu.mode.read_text() == "Default\n", "they may start more"
+    gpu.processes.write_text("")
+    gpu.call("prepare")
+    assert gpu.mode.read_text() == "EXCLUSIVE_PROCESS\n"
+    gpu.processes.write_text("4713\n")
+    gpu.call("prepare")
+    assert gpu.mode.read_text() == "EXCLUSIVE_PROCESS\n", "clients outlive a control daemon that crashed"
 
 
 @pytest.mark.parametrize(("before", "after"), [("Default", "DEFAULT"), ("Prohibited", "PROHIBITED")])

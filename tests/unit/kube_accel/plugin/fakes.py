@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from kube_accel.enforce.mps import MpsPaths
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Ancestor, DriverState, Gpu, GpuHealth, GpuLink, GpuUsage, Health, Inventory, Snapshot
 from kube_accel.nvml.memory import Xids
@@ -71,7 +72,8 @@ class Listed:
 
 def plugin(dev_root: Path, on_stream_end: Callable[[], None] = lambda: None) -> WholeGpuPlugin:
     """One that nobody needs to hear of, with a kubelet that lists nothing."""
-    return WholeGpuPlugin(dev_root, lambda devices: None, on_stream_end, Starts(Listed(), lambda reason: None))
+    starts, mps = Starts(Listed(), lambda reason: None), MpsPaths(dev_root / "mps", "nvidia-cuda-mps-control")
+    return WholeGpuPlugin(dev_root, lambda devices: None, on_stream_end, starts, mps)
 
 
 def offer(plugin: WholeGpuPlugin, snapshot: Snapshot) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kube_accel.plugin.configfile import ConfigError, Configuration, parse
 from kube_accel.sharing.delivery import Strategy
-from kube_accel.sharing.timeslicing import Replication
+from kube_accel.sharing.replication import Replication
 
 FULL: dict[str, Any] = {
     "version": "v1",
@@ -186,7 +186,8 @@ def test_two_names_for_a_resource_are_told_of() -> None:
 @pytest.mark.parametrize(
     ("sharing", "said"),
     [
-        ({"mps": {}}, "sharing.mps: is not served here: MPS is a mode of the node (gpu_mode: mps)"),
+        ({"mps": {"resources": []}}, "sharing.mps.resources: must be a list"),
+        ({"mps": {"resources": [{"name": "gpu", "replicas": 0}]}}, "sharing.mps.resources[0].replicas: is 0"),
         ({"timeSlicing": {"renameByDefault": True}}, "sharing.timeSlicing.resources: must be a list"),
         ({"timeSlicing": {"resources": []}}, "sharing.timeSlicing.resources: must be a list"),
         ({"timeSlicing": {"resources": ["gpu"]}}, "sharing.timeSlicing.resources[0]: is 'gpu'; it must be a mapping"),
@@ -235,9 +236,42 @@ def test_what_is_no_configuration_is_refused(document: str, said: str) -> None:
     assert said in problems(document)
 
 
+MPS = "sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}"
+
+
+def test_replicas_by_mps_are_one_for_each_container_unless_the_file_says_other() -> None:
+    """NewConfig of NVIDIA's plugin, which preserves what it did before it had the choice."""
+    gpu = "nvidia.com/gpu"
+    found = parse(MPS)
+    assert found.replications == (Replication(gpu, gpu, 4, by_mps=True),)
+    assert found.one_replica_each
+    for says in (True, False):
+        key = f"failRequestsGreaterThanOne: {str(says).lower()}"
+        assert parse(MPS.replace("mps: {", f"mps: {{{key}, ")).one_replica_each is says
+
+
+def test_mps_goes_before_time_slicing_and_shares_all_devices() -> None:
+    slices, clients = "[{name: gpu, replicas: 9}]", "[{name: gpu, replicas: 2, devices: 1}]"
+    found = parse(f"sharing: {{timeSlicing: {{resources: {slices}}}, mps: {{resources: {clients}}}}}")
+    assert [(each.replicas, each.devices, each.by_mps) for each in found.replications] == [(2, None, True)]
+    assert found.notes == (
+        "sharing.timeSlicing has no effect beside sharing.mps",
+        "devices has no effect in sharing.mps: all GPUs of a resource are shared",
+    )
+
+
+def test_mps_does_not_go_with_mig_devices_by_profile() -> None:
+    said = problems(f"flags: {{migStrategy: mixed}}\n{MPS}")
+    assert said.startswith("flags.migStrategy: is mixed, which MPS does not go with")
+    assert parse(f"flags: {{migStrategy: single}}\n{MPS}").mig_strategy == "single"
+
+
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 KEYS = st.sampled_from(
-    ["version", "flags", "sharing", "timeSlicing", "resources", "plugin", "name", "replicas", "devices", "gfd", "imex"]
+    [
+        *("version", "flags", "sharing", "timeSlicing", "mps", "resources"),
+        *("plugin", "name", "replicas", "devices", "gfd", "imex"),
+    ]
 ) | st.text(max_size=4)
 VALUES = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=12

@@ -20,7 +20,7 @@ from kube_accel.plugin.metering import LedgerBooks, ShareTenancy, whole_holdings
 from kube_accel.plugin.options import PluginOptions
 from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing import mig, whole
-from kube_accel.sharing.timeslicing import Replication, replicated
+from kube_accel.sharing.replication import Replication, replicated
 from unit.kube_accel.enforce.test_containers import lock_of
 from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, Listed, inventory, ready, uuid
 from unit.kube_accel.plugin.test_tenants import BUSY, ID, PROFILE, USED, World

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http2_bytes import PREFACE, frame, literal
+from kube_accel.enforce.mps import MpsPaths
 from kube_accel.metrics.service import Outcome
 from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
@@ -20,7 +21,7 @@ from kube_accel.plugin.server import WholeGpuPlugin, serve
 from kube_accel.plugin.starts import Starts
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Terms
-from kube_accel.sharing.timeslicing import Replication, replicated
+from kube_accel.sharing.replication import Replication, replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout
 from sim.kubelet.channel import open_channel
 from sim.kubelet.client import DevicePluginClient
@@ -37,7 +38,8 @@ class Host:
         self.kubelet = Listed()
         self.refused: list[str] = []
         starts = Starts(self.kubelet, self.refused.append)
-        self.plugin = WholeGpuPlugin(self.dev, self.allocated.append, lambda: None, starts)
+        self.mps = MpsPaths(root / "mps", "nvidia-cuda-mps-control")
+        self.plugin = WholeGpuPlugin(self.dev, self.allocated.append, lambda: None, starts, self.mps)
         self.socket = root / "plugin.sock"
         self.server = serve(self.plugin, self.socket)
         self.channel = open_channel(self.socket)
@@ -193,6 +195,39 @@ def test_more_than_one_replica_is_refused_where_that_was_asked_for(host: Host) -
     assert "failRequestsGreaterThanOne allows one; ask for 1" in caught.value.details()
     host.plugin.offer(*whole_gpus(), Terms(one_each=True))
     assert host.client.allocate([uuid(0), uuid(1)], timeout=5), "GPUs that nobody shares"
+
+
+def by_mps(host: Host, one_each: bool = False) -> None:
+    """Have it offer two GPUs to four containers each."""
+    parts = replicated(layout(inventory(2)), [Replication(RESOURCE, RESOURCE, 4, by_mps=True)])[RESOURCE]
+    good = frozenset({uuid(0), uuid(1)})
+    host.plugin.offer(parts, good, inventory(2), Terms(one_each=one_each))
+
+
+def test_a_replica_by_mps_has_its_part_of_threads_and_memory(host: Host) -> None:
+    by_mps(host, one_each=True)
+    (got,) = host.client.allocate([f"{uuid(1)}::2"], timeout=5).container_responses
+    pipe = str(host.mps.client(uuid(1)))
+    memory = inventory(2).gpus[1].memory_bytes // 4
+    assert dict(got.envs) == {
+        "NVIDIA_VISIBLE_DEVICES": uuid(1),
+        "CUDA_MPS_PIPE_DIRECTORY": pipe,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={memory >> 30}G",
+    }
+    mounts = {mount.container_path: (mount.host_path, mount.read_only) for mount in got.mounts}
+    assert mounts[pipe] == (pipe, True)
+    assert mounts["/dev/shm"] == (str(host.mps.shm(uuid(1))), False)
+
+
+def test_several_replicas_by_mps_add_up_on_one_gpu_alone(host: Host) -> None:
+    by_mps(host)
+    (got,) = host.client.allocate([f"{uuid(0)}::0", f"{uuid(0)}::3"], timeout=5).container_responses
+    assert got.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+    with pytest.raises(grpc.RpcError) as caught:
+        host.client.allocate([f"{uuid(0)}::0", f"{uuid(1)}::0"], timeout=5)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "replicas of 2 GPUs, and a process uses one through MPS; ask for 1" in caught.value.details()
 
 
 def whole_gpus() -> tuple[tuple[Part, ...], frozenset[str], Inventory]:

@@ -5,7 +5,7 @@ from kube_accel.model import Inventory
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.wholepart import WholeGpus
 from kube_accel.sharing.mig import Strategy
-from kube_accel.sharing.timeslicing import Replication
+from kube_accel.sharing.replication import Replication
 from kube_accel.sharing.whole import Part, whole
 from unit.kube_accel.plugin.fakes import STARTING, ready, uuid
 
@@ -57,6 +57,27 @@ def test_gpus_that_are_not_whole_by_the_usual_name_are_divided() -> None:
     ):
         found.see(node)
         assert found.divided == divided
+
+
+def test_gpus_are_shared_by_mps_where_the_configuration_says_so() -> None:
+    node = ready(2).inventory
+    assert node is not None
+    by_mps = Configuration(replications=(Replication("nvidia.com/gpu", "nvidia.com/gpu", 2, by_mps=True),))
+    assert WholeGpus(by_mps).shared_by_mps(node) == {uuid(0), uuid(1)}
+    assert WholeGpus().shared_by_mps(node) == frozenset()
+
+
+def test_more_replicas_than_mps_takes_are_refused_with_the_number_it_takes() -> None:
+    node = ready(1)
+    assert node.inventory is not None
+    many = Configuration(replications=(Replication("nvidia.com/gpu", "nvidia.com/gpu", 61, by_mps=True),))
+    refused = WholeGpus().try_on(many, node.inventory, ())
+    assert refused is not None
+    assert "which takes 48 processes with this driver; configure at most 48" in str(refused)
+    gpus = WholeGpus(many)
+    gpus.see(node)
+    assert (list(gpus.parts), "configure at most 48" in gpus.problem) == ([], True)
+    assert [part.id for part in gpus.parts_of(many, node.inventory)] == [uuid(0)], "what the hardware has"
 
 
 def test_the_strategy_of_the_flag_goes_before_that_of_the_file() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kube_accel.sharing.cdi import DriverFiles, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
-from kube_accel.sharing.timeslicing import Replication, replicated
+from kube_accel.sharing.replication import Replication, replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
 

@@ -14,6 +14,7 @@ from kube_accel.model import Gpu, Inventory, MigDevice, Mode
 from kube_accel.sharing import whole
 from kube_accel.sharing.mig import Strategy, layout
 from kube_accel.sharing.node_labels import NFD_OWNED, OWNED, TIMESTAMP, Machine, Patch, clean, labels, plan
+from kube_accel.sharing.replication import Replication, replicated
 from unit.kube_accel.api_server import merge
 from unit.kube_accel.plugin.fakes import inventory
 
@@ -114,6 +115,14 @@ def test_equal_mig_devices_are_told_as_gpus() -> None:
     assert (found["nvidia.com/gpu.replicas"], found["nvidia.com/gpu.slices.gi"]) == ("1", "1")
     broken = cut(Strategy.SINGLE, (SMALL, MEDIA))
     assert (broken["nvidia.com/gpu.product"], broken["nvidia.com/gpu.count"]) == ("NVIDIA-H100-MIG-INVALID", "0")
+
+
+def test_gpus_shared_by_mps_are_told_as_the_peer_does() -> None:
+    parts = replicated(whole.layout(inventory(2)), [Replication(whole.RESOURCE, whole.RESOURCE, 4, by_mps=True)])
+    found = labels(inventory(2), Mode.PGPU, parts, MACHINE)
+    assert found["nvidia.com/gpu.product"] == "NVIDIA-H100-SHARED"
+    assert (found["nvidia.com/gpu.replicas"], found["nvidia.com/gpu.sharing-strategy"]) == ("4", "mps")
+    assert (found["nvidia.com/mps.capable"], of(inventory(2))["nvidia.com/mps.capable"]) == ("true", "false")
 
 
 def test_mig_devices_shared_in_time_are_told_so() -> None:

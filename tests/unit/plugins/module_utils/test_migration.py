@@ -283,25 +283,26 @@ def test_configurations_have_to_be_in_the_inventory_first(label: str) -> None:
     files = {"nvidia-device-plugin/nvdp-configs": {"four": yaml.safe_dump(SLICED), "mps": yaml.safe_dump(MPS)}}
     entry = planned([item], [found], files=files)["nodes"]["gpu-1"]
     assert entry["variables"] == {
-        "gpu_plugins_configs": {"four": SLICED},
+        "gpu_plugins_configs": {"four": SLICED, "mps": MPS},
         "gpu_plugins_default_config": "four",
         "gpu_plugins_mig_strategy": "mixed",
     }
     assert "set gpu_plugins_configs: " in " ".join(entry["problems"])
     # As text or as a document, and with others beside them.
-    present = entry["variables"] | {"gpu_plugins_configs": {"four": yaml.safe_dump(SLICED), "more": {}}}
+    configurations = {"four": yaml.safe_dump(SLICED), "mps": MPS, "more": {}}
+    present = entry["variables"] | {"gpu_plugins_configs": configurations}
     assert planned([item], [found], files=files, variables=present)["nodes"]["gpu-1"]["problems"] == []
     assert planned([item], [found], files=files, mode="vgpu")["nodes"]["gpu-1"]["variables"] == {}
 
 
-def test_a_configuration_that_shares_by_mps_is_another_mode() -> None:
+def test_a_configuration_that_shares_by_mps_is_taken_as_it_is() -> None:
     found = chosen("nvidia")
     found["metadata"]["labels"]["nvidia.com/device-plugin.config"] = "mps"
     files = {"nvidia-device-plugin/nvdp-configs": {"mps": yaml.safe_dump(MPS)}}
-    entry = planned([objects.nvidia(configured=True)], [found], files=files)["nodes"]["gpu-1"]
-    assert entry["problems"] == [
-        "its configuration mps shares GPUs by MPS, which mode mps does; set gpu_mode=mps for it"
-    ]
+    variables = {"gpu_plugins_configs": {"mps": MPS}, "gpu_plugins_default_config": "mps"}
+    item = objects.nvidia(configured=True)
+    assert planned([item], [found], files=files)["nodes"]["gpu-1"]["variables"] == variables
+    assert planned([item], [found], files=files, variables=variables)["nodes"]["gpu-1"]["problems"] == []
 
 
 def test_where_the_operator_brings_the_driver_ours_has_to_know() -> None:

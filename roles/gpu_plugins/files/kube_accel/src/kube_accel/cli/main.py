@@ -45,9 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     node.add_argument("--dev-root", type=Path, default=Path("/dev"), help="where the host's /dev is seen")
 
     node.add_argument(
-        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="mode mps: <root>/<uuid>/pipe and shm"
+        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="what MPS shares: <root>/<uuid>/pipe and shm"
     )
-    node.add_argument("--mps-control-command", default="nvidia-cuda-mps-control", help="mode mps: asks the daemons")
+    node.add_argument(
+        "--mps-control-command", default="nvidia-cuda-mps-control", help="asks the control daemons of MPS"
+    )
 
     state = argparse.ArgumentParser(add_help=False)
     state.add_argument("--state-dir", type=Path, default=Path("/var/lib/kube-accel"))
@@ -102,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where the host's /proc is seen: MIG's device files, and processes by the host's ids",
     )
     plugin.add_argument(
-        "--mps-interval", type=_seconds, default=5.0, help="mode mps: seconds between questions (default: 5)"
+        "--mps-interval", type=_seconds, default=5.0, help="what MPS shares: seconds between questions (default: 5)"
     )
     plugin.add_argument(
         "--metrics-interval",

@@ -7,7 +7,7 @@ import argparse
 import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -95,19 +95,23 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
     yield check_plugin(status)
     mode = Mode(status.get("mode", Mode.PGPU))
     gpus = inventory.gpus if inventory is not None else ()
+    clients = {gpu.uuid for gpu in gpus} if mode is Mode.MPS else set(status.get("shared_by_mps", ()))
     if gpus:
-        yield check_compute_mode(mode, gpus, arguments.smi_command)
+        yield check_compute_mode(mode, gpus, arguments.smi_command, clients)
+    # Loaded here: whole GPUs have none of it.
+    if inventory is not None and clients:
+        from kube_accel.cli.validate_shares import check_mps
+
+        paths = MpsPaths(arguments.mps_root, arguments.mps_control_command)
+        shared = replace(inventory, gpus=tuple(gpu for gpu in gpus if gpu.uuid in clients))
+        yield check_mps(shared, paths, selinux.wanted(arguments.sysfs_root))
     if mode in PROFILES:
-        # Loaded here: whole GPUs have none of it.
-        from kube_accel.cli.validate_shares import check_capabilities, check_enforcement, check_ledger, check_mps
+        from kube_accel.cli.validate_shares import check_capabilities, check_enforcement, check_ledger
 
         yield check_enforcement(status)
         if (found := check_capabilities(status)) is not None:
             yield found
         yield check_ledger(arguments.state_dir, PROFILES[mode], gpus, arguments.pod_resources_socket)
-        if mode is Mode.MPS and inventory is not None:
-            paths = MpsPaths(arguments.mps_root, arguments.mps_control_command)
-            yield check_mps(inventory, paths, selinux.wanted(arguments.sysfs_root))
 
 
 def look(sysfs_root: Path, excluded: Path | None = None) -> Snapshot:
@@ -240,8 +244,8 @@ def check_plugin(status: Mapping[str, Any]) -> Check:
     return Check(Status.OK, "plugin", counts)
 
 
-def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str) -> Check:
-    """Every GPU takes as many processes as the mode has: by way of MPS, or directly."""
+def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str, clients: Collection[str] = ()) -> Check:
+    """Every GPU takes as many processes as the mode has: directly, or by way of MPS those with UUIDs in ``clients``."""
     query = [smi, "--query-gpu=uuid,compute_mode", "--format=csv,noheader"]
     try:
         text = subprocess.run(query, capture_output=True, text=True, timeout=_SMI_DEADLINE, check=True).stdout
@@ -249,13 +253,21 @@ def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str) -> Check:
         return Check(Status.WARN, "compute mode", f"not known: {error}", "name the program with --smi-command")
     found = dict(line.split(", ", 1) for line in text.splitlines() if ", " in line)
     good = {Mode.MPS: ("Exclusive_Process",), Mode.PGPU: ("Default", "Exclusive_Process")}.get(mode, ("Default",))
-    bad = [f"GPU {gpu.index} {found.get(gpu.uuid, 'not told')}" for gpu in gpus if found.get(gpu.uuid) not in good]
+    wanted = {gpu.uuid: ("Exclusive_Process",) if gpu.uuid in clients else good for gpu in gpus}
+    bad = [
+        f"GPU {gpu.index} {found.get(gpu.uuid, 'not told')}"
+        for gpu in gpus
+        if found.get(gpu.uuid) not in wanted[gpu.uuid]
+    ]
+    needs = f"mode {mode.value} needs {' or '.join(good)}"
+    if clients and mode is not Mode.MPS:
+        needs += ", and GPUs that MPS shares Exclusive_Process"
     if bad:
         return Check(
             Status.FAIL,
             "compute mode",
-            f"{', '.join(bad)}; mode {mode.value} needs {' or '.join(good)}",
-            "restart the unit kube-accel-mps@<uuid>" if mode is Mode.MPS else f"nvidia-smi -c {good[0].upper()}",
+            f"{', '.join(bad)}; {needs}",
+            "restart the unit kube-accel-mps@<uuid>" if clients else f"nvidia-smi -c {good[0].upper()}",
         )
     return Check(Status.OK, "compute mode", f"{' or '.join(good)} on all {len(gpus)} GPUs")
 

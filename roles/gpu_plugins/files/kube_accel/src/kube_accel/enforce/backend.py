@@ -143,15 +143,7 @@ class WithMps:
         """What both give. Raises EnforceError."""
         # First what makes no files.
         other = self._more(ask.kind, ask.chosen, ask.gpus)
-        one = self._backend.grant(ask)
-        return Grant(
-            one.environment | other.environment,
-            one.device_nodes + other.device_nodes,
-            one.mounts | other.mounts,
-            one.read_only_mounts | other.read_only_mounts,
-            one.annotations | other.annotations,
-            one.cdi_devices + other.cdi_devices,
-        )
+        return self._backend.grant(ask).joined(other)
 
     def start(self, start: Start) -> None:
         """Have the other backend's limits in force; the control daemon has MPS's."""

@@ -14,7 +14,7 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from kube_accel.placement.mps import client_limit
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import Kind
 from kube_accel.sharing.profile import Profile
+from kube_accel.sharing.whole import Part
 
 _log = logging.getLogger(__name__)
 
@@ -99,18 +100,39 @@ def grant(kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profil
         return Grant({}, ())
     ((uuid, count),) = chosen.items()
     if kind is Kind.CORES:
-        client = str(paths.client(uuid))
-        environment = {PIPE_VARIABLE: client, THREADS_VARIABLE: str(count)}
-        # A socket is connected to on a read-only mount too.
-        read_only = {client: client}
-        if not paths.keeps_libraries(uuid):
-            # A file that something is mounted on is not replaced.
-            read_only[f"{_SHM}/{_INJECTION}"] = "/dev/null"
-        return Grant(environment, (), {_SHM: str(paths.shm(uuid))}, read_only)
-    size = count * profile.memory_unit_bytes
+        return _client(uuid, count, paths)
+    return Grant(_memory_limit(count * profile.memory_unit_bytes), ())
+
+
+def replica_grant(parts: Collection[Part], paths: MpsPaths) -> Grant:
+    """What MPS adds for replicas: each has an equal part of its GPU's threads and memory.
+
+    Raises EnforceError for those of several GPUs.
+    """
+    gpus = {part.gpu.uuid: part for part in parts}
+    if len(gpus) != 1:
+        raise EnforceError(f"these are replicas of {len(gpus)} GPUs, and a process uses one through MPS; ask for 1")
+    ((uuid, part),) = gpus.items()
+    count, replicas = len(parts), part.mps_replicas
+    client = _client(uuid, max(1, 100 * count // replicas), paths)
+    return replace(client, environment=client.environment | _memory_limit(part.gpu.memory_bytes * count // replicas))
+
+
+def _client(uuid: str, threads: int, paths: MpsPaths) -> Grant:
+    """What makes a container's processes clients of a GPU's control daemon, with so many percent of its threads."""
+    client = str(paths.client(uuid))
+    # A socket is connected to on a read-only mount too.
+    read_only = {client: client}
+    if not paths.keeps_libraries(uuid):
+        # A file that something is mounted on is not replaced.
+        read_only[f"{_SHM}/{_INJECTION}"] = "/dev/null"
+    return Grant({PIPE_VARIABLE: client, THREADS_VARIABLE: str(threads)}, (), {_SHM: str(paths.shm(uuid))}, read_only)
+
+
+def _memory_limit(size: int) -> dict[str, str]:
     limit = f"{size >> 30}G" if size % (1 << 30) == 0 else f"{size >> 20}M"
     # The container sees one GPU, which to it is number 0.
-    return Grant({MEMORY_VARIABLE: f"0={limit}"}, ())
+    return {MEMORY_VARIABLE: f"0={limit}"}
 
 
 def unfit(gpu: Gpu, driver_version: str) -> str:
@@ -254,13 +276,15 @@ class MpsMonitor:
         self._deadline = deadline
         self._lock = threading.Lock()
         self._states: dict[str, DaemonState] = {}
+        self._shared: frozenset[str] = frozenset()
         self._client_limit = 0
 
-    def see(self, inventory: Inventory | None) -> None:
-        """Look after these GPUs from now on. Those that went are not asked about any more."""
-        wanted = (
-            {gpu.uuid for gpu in inventory.gpus if not unfit(gpu, inventory.driver_version)} if inventory else set()
-        )
+    def see(self, inventory: Inventory | None, shared: frozenset[str] | None = None) -> None:
+        """Look after these GPUs from now on, all, or those with ``shared`` UUIDs. Others are let go."""
+        gpus = inventory.gpus if inventory is not None else ()
+        self._shared = frozenset(gpu.uuid for gpu in gpus) if shared is None else shared
+        version = inventory.driver_version if inventory is not None else ""
+        wanted = {gpu.uuid for gpu in gpus if gpu.uuid in self._shared and not unfit(gpu, version)}
         with self._lock:
             if inventory is not None:
                 self._client_limit = client_limit(inventory.cuda_version)
@@ -275,7 +299,7 @@ class MpsMonitor:
         if inventory is None:
             return snapshot
         health = dict(snapshot.health)
-        for gpu in inventory.gpus:
+        for gpu in (gpu for gpu in inventory.gpus if gpu.uuid in self._shared):
             known = health.get(gpu.uuid, GpuHealth(Health.UNKNOWN))
             problem = unfit(gpu, inventory.driver_version) or self._states.get(gpu.uuid, UNSEEN).problem
             if problem and known.health is not Health.UNHEALTHY:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kube_accel.model import Mode
@@ -16,7 +16,7 @@ from kube_accel.plugin import goyaml
 from kube_accel.plugin.deliveryflags import DeliveryFlags
 from kube_accel.sharing.delivery import Strategy
 from kube_accel.sharing.profile import mode_of
-from kube_accel.sharing.timeslicing import Replication
+from kube_accel.sharing.replication import Replication
 
 PREFIX = "nvidia.com/"
 
@@ -97,9 +97,12 @@ def _configuration(reader: _Reader, document: object) -> Configuration:
     if reader.switch(imex, "imex", "required"):
         reader.notes.append("imex.required has no effect here: a channel that does not exist is left out")
     replications, one_each = _sharing(reader, top.get("sharing"))
+    strategy = reader.choice(flags, "flags", "migStrategy", ("none", "single", "mixed"))
+    if strategy == "mixed" and any(each.by_mps for each in replications):
+        reader.problem("flags.migStrategy", "is mixed, which MPS does not go with; use none or single, or time-slicing")
     policy = reader.choice(plugin, "flags.plugin", "sharedDevicesAllocationPolicy", ("distributed", "packed"))
     return Configuration(
-        mig_strategy=reader.choice(flags, "flags", "migStrategy", ("none", "single", "mixed")),
+        mig_strategy=strategy,
         device_list_strategy=_strategies(reader, plugin.get("deviceListStrategy")),
         device_id_strategy=reader.choice(plugin, "flags.plugin", "deviceIDStrategy", ("uuid", "index")),
         pass_device_specs=reader.switch(plugin, "flags.plugin", "passDeviceSpecs"),
@@ -118,21 +121,27 @@ def _configuration(reader: _Reader, document: object) -> Configuration:
 
 
 def _sharing(reader: _Reader, value: object) -> tuple[tuple[Replication, ...], bool]:
+    """What is replicated, and whether a container gets one replica at most. MPS goes before time-slicing."""
     sharing = reader.section(value, "sharing", ("timeSlicing", "mps"))
-    if sharing.get("mps") is not None:
-        reader.problem("sharing.mps", "is not served here: MPS is a mode of the node (gpu_mode: mps)")
-    path = "sharing.timeSlicing"
-    slicing = reader.section(
-        sharing.get("timeSlicing"),
-        path,
-        ("renameByDefault", "failRequestsGreaterThanOne", "resources"),
-        exactly=True,
-    )
-    if not slicing:
-        return (), False
-    rename = reader.switch(slicing, path, "renameByDefault") or False
-    one_each = reader.switch(slicing, path, "failRequestsGreaterThanOne") or False
-    entries = slicing.get("resources")
+    slices, one_slice = _replicated(reader, sharing.get("timeSlicing"), "sharing.timeSlicing")
+    if sharing.get("mps") is None:
+        return slices, one_slice or False
+    if slices:
+        reader.notes.append("sharing.timeSlicing has no effect beside sharing.mps")
+    clients, one_client = _replicated(reader, sharing["mps"], "sharing.mps")
+    if any(client.devices is not None for client in clients):
+        reader.notes.append("devices has no effect in sharing.mps: all GPUs of a resource are shared")
+    # A client is one process on one GPU.
+    return tuple(replace(client, devices=None, by_mps=True) for client in clients), one_client is not False
+
+
+def _replicated(reader: _Reader, value: object, path: str) -> tuple[tuple[Replication, ...], bool | None]:
+    section = reader.section(value, path, ("renameByDefault", "failRequestsGreaterThanOne", "resources"), exactly=True)
+    if not section:
+        return (), None
+    rename = reader.switch(section, path, "renameByDefault") or False
+    one_each = reader.switch(section, path, "failRequestsGreaterThanOne")
+    entries = section.get("resources")
     if not isinstance(entries, list) or not entries:
         reader.problem(f"{path}.resources", "must be a list of what is shared, each with name and replicas")
         return (), one_each

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from kube_accel.enforce.mps import MpsMonitor, MpsPaths
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.metrics.service import Service
 from kube_accel.model import DriverState, Health, Inventory, Share, Snapshot
@@ -94,6 +95,9 @@ class Daemon:
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
         self._lister = lister
         self._whole = WholeGpus(read_configuration(options), options.mig_strategy, flags=options.delivery)
+        self._mps_paths = MpsPaths(options.mps_root, options.mps_control_command)
+        self._mps = MpsMonitor(self._mps_paths, self._publish, self._mps_incident, options.mps_interval)
+        """Of GPUs that a configuration has shared by MPS; it asks about no other."""
         self._cdi = CdiWriter(options.cdi, options.dev_root, options.proc_root, options.sysfs_root)
         self._cdi_problem = ""
         self._configurator: Configurator | None = None
@@ -221,7 +225,7 @@ class Daemon:
         known_as = options.mode.value if name == whole.RESOURCE else f"{options.mode.value}.{name.partition('/')[2]}"
         registrar = Registrar(options.device_plugin_dir, known_as, name, options.takeover)
         starts = Starts(self._lister, self._given_twice)
-        plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake, starts)
+        plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake, starts, self._mps_paths)
         return _Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
 
     def _serve_kind(self, kind: Kind, name: str, fraction: Fraction) -> _Served:
@@ -373,7 +377,14 @@ class Daemon:
             if health[uuid].health is not Health.UNHEALTHY:
                 health[uuid] = replace(health[uuid], health=Health.UNHEALTHY, reason=self._held_elsewhere[uuid])
         snapshot = replace(snapshot, health=health)
-        return snapshot if self._fraction is None else self._fraction.see(snapshot)
+        if self._fraction is not None:
+            return self._fraction.see(snapshot)
+        inventory = snapshot.inventory
+        self._mps.see(inventory, self._whole.shared_by_mps(inventory) if inventory is not None else frozenset())
+        return self._mps.apply(snapshot)
+
+    def _mps_incident(self, uuid: str, message: str) -> None:
+        self._teller.say("MpsInterrupted", f"GPU {uuid}: {message}")
 
     def _holdings_changed(self) -> None:
         self._held_elsewhere = strangers(self._holdings.listed or (), self._foreign)
@@ -493,7 +504,7 @@ class Daemon:
             "detail": snapshot.detail,
             "mode": self._options.mode.value,
             **self._configuration_status(),
-            **(self._fraction.status() if self._fraction is not None else {}),
+            **(self._fraction.status() if self._fraction is not None else self._whole_status(snapshot.inventory)),
             "resources": {
                 served.registrar.resource: {
                     "registered": served.registrar.state.registered,
@@ -505,6 +516,10 @@ class Daemon:
             "devices": sum(len(served.plugin.devices) for served in served_now),
             "healthy": sum(device.healthy for served in served_now for device in served.plugin.devices),
         }
+
+    def _whole_status(self, inventory: Inventory | None) -> dict[str, Any]:
+        shared = self._whole.shared_by_mps(inventory) if inventory is not None else frozenset()
+        return {"shared_by_mps": sorted(shared)} if shared else {}
 
     def _configuration_status(self) -> dict[str, str]:
         if self._configurator is None:

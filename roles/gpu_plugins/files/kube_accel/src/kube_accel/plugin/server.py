@@ -7,10 +7,12 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kube_accel.enforce.backend import EnforceError
+from kube_accel.enforce.mps import MpsPaths, replica_grant
 from kube_accel.kube import deviceplugin
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Gpu, Inventory
@@ -20,8 +22,8 @@ from kube_accel.plugin.devices import Device, device_list
 from kube_accel.plugin.starts import StartRefused, Starts
 from kube_accel.rpc.server import Context, Server
 from kube_accel.rpc.status import Code, RpcError
-from kube_accel.sharing import timeslicing, whole
-from kube_accel.sharing.delivery import Grant, Terms
+from kube_accel.sharing import replication, whole
+from kube_accel.sharing.delivery import Delivery, Grant, Terms
 
 _log = logging.getLogger(__name__)
 
@@ -206,10 +208,12 @@ class WholeGpuPlugin(ListedPlugin):
         on_allocate: Callable[[tuple[str, ...]], None],
         on_stream_end: Callable[[], None],
         starts: Starts,
+        mps: MpsPaths,
     ) -> None:
-        """``starts`` is this resource's alone; else as ``ListedPlugin``."""
+        """``starts`` is this resource's alone, ``mps`` for replicas that share so; else as ListedPlugin."""
         super().__init__(dev_root, on_allocate, on_stream_end)
         self._starts = starts
+        self._mps = mps
 
     def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
         """What kubelet shall call, which it asks each time it gets to know us."""
@@ -263,13 +267,21 @@ class WholeGpuPlugin(ListedPlugin):
                     f"{len(parts)} replicas for one container: they are parts of shared GPUs, and "
                     "failRequestsGreaterThanOne allows one; ask for 1",
                 )
-            reply.container_responses.append(
-                self._response(whole.grant(parts, self._node_exists, offer.terms.delivery))
-            )
+            reply.container_responses.append(self._response(self._granted(parts, offer.terms.delivery)))
         devices = tuple(device for container in request.container_requests for device in container.devices_ids)
         self._starts.allocated(devices)
         self._on_allocate(devices)
         return reply
+
+    def _granted(self, parts: Collection[whole.Part], delivery: Delivery) -> Grant:
+        grant = whole.grant(parts, self._node_exists, delivery)
+        clients = [part for part in parts if part.mps_replicas]
+        if not clients:
+            return grant
+        try:
+            return grant.joined(replica_grant(clients, self._mps))
+        except EnforceError as error:
+            raise RpcError(Code.INVALID_ARGUMENT, str(error)) from error
 
     def pre_start_container(
         self, request: pb.PreStartContainerRequest, context: Context
@@ -291,7 +303,7 @@ class WholeGpuPlugin(ListedPlugin):
         try:
             if offer.shared:
                 size, pack = container.allocation_size, offer.terms.pack
-                return timeslicing.spread(offer.parts, available, required, size, pack)
+                return replication.spread(offer.parts, available, required, size, pack)
             return choose_connected(offer.connectivity, available, required, container.allocation_size)
         except Exception:
             _log.exception("no preference for this request", extra={"available": list(available)})

@@ -8,6 +8,7 @@ from collections.abc import Iterable, KeysView, Mapping
 
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Inventory, Snapshot
+from kube_accel.placement.mps import client_limit
 from kube_accel.plugin.configchoice import NotChosenError, in_the_way
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.deliveryflags import DeliveryFlags, settle
@@ -15,7 +16,7 @@ from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
 from kube_accel.sharing import mig, whole
 from kube_accel.sharing.delivery import Terms
-from kube_accel.sharing.timeslicing import TooLongError, replicated
+from kube_accel.sharing.replication import TooManyError, check_clients, replicated
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class WholeGpus:
             problem = mig.problem(strategy, snapshot.inventory)
             try:
                 self._parts = self._offered(snapshot.inventory, configuration)
-            except TooLongError as error:
+            except TooManyError as error:
                 self._parts, problem = dict.fromkeys(self._parts, ()), str(error)
             self._tell(problem)
             self.left_out = tuple(mig.left_out(strategy, snapshot.inventory).values())
@@ -108,7 +109,7 @@ class WholeGpus:
         hardware = {part.uuid for found in layouts for parts in found.values() for part in parts}
         try:
             offered = self._offered(inventory, configuration)
-        except TooLongError as error:
+        except TooManyError as error:
             return NotChosenError("ConfigurationRefused", str(error))
         wanted = {resource: {part.id for part in parts} for resource, parts in offered.items()}
         return in_the_way(listed, hardware, wanted)
@@ -119,12 +120,22 @@ class WholeGpus:
     def _laid_out(self, inventory: Inventory, configuration: Configuration) -> Mapping[str, tuple[whole.Part, ...]]:
         return (self._layout or mig.layout(self._strategy_of(configuration)))(inventory)
 
-    def parts_of(self, configuration: Configuration, inventory: Inventory) -> Iterable[whole.Part]:
-        """All that there would be."""
-        return (part for parts in self._offered(inventory, configuration).values() for part in parts)
+    def parts_of(self, configuration: Configuration, inventory: Inventory) -> tuple[whole.Part, ...]:
+        """All that there would be; what the hardware has where that is too many."""
+        try:
+            offered: Mapping[str, tuple[whole.Part, ...]] = self._offered(inventory, configuration)
+        except TooManyError:
+            offered = self._laid_out(inventory, configuration)
+        return tuple(part for parts in offered.values() for part in parts)
+
+    def shared_by_mps(self, inventory: Inventory) -> frozenset[str]:
+        """UUIDs of GPUs whose containers are to be clients of MPS."""
+        parts = self.parts_of(self.configuration or Configuration(), inventory)
+        return frozenset(part.gpu.uuid for part in parts if part.mps_replicas)
 
     def _offered(self, inventory: Inventory, configuration: Configuration) -> dict[str, tuple[whole.Part, ...]]:
         found = replicated(self._laid_out(inventory, configuration), configuration.replications)
+        check_clients(found, client_limit(inventory.cuda_version))
         return found or {whole.RESOURCE: ()}
 
     def _tell(self, problem: str) -> None:

@@ -78,3 +78,14 @@ class Grant:
     annotations: dict[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
     """Qualified names."""
+
+    def joined(self, other: Grant) -> Grant:
+        """Return what both give; the other's where they differ."""
+        return Grant(
+            self.environment | other.environment,
+            self.device_nodes + other.device_nodes,
+            self.mounts | other.mounts,
+            self.read_only_mounts | other.read_only_mounts,
+            self.annotations | other.annotations,
+            self.cdi_devices + other.cdi_devices,
+        )

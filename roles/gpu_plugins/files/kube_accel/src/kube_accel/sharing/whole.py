@@ -41,6 +41,8 @@ class Part:
     """NVML's: that of the GPU, or ``<gpu>:<instance>``."""
     memory_bytes: int | None = None
     """Of its GPU; None for all of it."""
+    mps_replicas: int = 0
+    """How many share the GPU by MPS, this one among them; 0 where it is not shared so."""
 
 
 Layout = Callable[[Inventory], Mapping[str, tuple[Part, ...]]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time-slicing: a part of the hardware offered several times, its containers taking turns without any limit. Pure."""
+"""A part of the hardware offered several times: its containers take turns without any limit, or share by MPS. Pure."""
 
 from __future__ import annotations
 
@@ -27,18 +27,22 @@ class Replication:
     replicas: int
     devices: int | tuple[str, ...] | None = None
     """So many of them, those with these indices or UUIDs, or (None) all."""
+    by_mps: bool = False
+    """Each replica has an equal part of the GPU's memory and threads, which MPS enforces; else they take turns."""
 
     def chosen(self, parts: Iterable[Part]) -> Collection[str]:
-        """The ids of those of ``parts`` that are replicated."""
+        """The ids of those of ``parts`` that are replicated: by MPS, whole GPUs alone."""
         ids = [part.id for part in parts if self._named(part)]
         return ids[: self.devices] if isinstance(self.devices, int) else ids
 
     def _named(self, part: Part) -> bool:
+        if self.by_mps and part.uuid != part.gpu.uuid:
+            return False
         return not isinstance(self.devices, tuple) or part.index in self.devices or part.uuid in self.devices
 
 
-class TooLongError(ValueError):
-    """Kubelet would not take the list of a resource's devices; the message says how many replicas it would take."""
+class TooManyError(ValueError):
+    """Kubelet would not take the list of a resource's devices, or MPS not the clients; the message says how many."""
 
 
 def replicated(
@@ -47,7 +51,7 @@ def replicated(
     """The resources with what is replicated in place of what it was made of; a replica's id is ``<id>::<number>``.
 
     Parts that a replication leaves out stay what they were. Of several that take a part, the first names it, and of
-    those by this name the one with most replicas counts. Raises TooLongError.
+    those by this name the one with most replicas counts. Raises TooManyError.
     """
     by_name: dict[str, list[tuple[Part, int]]] = {}
     for resource, parts in resources.items():
@@ -60,6 +64,8 @@ def replicated(
             taken = [replication for replication, ids in chosen if part.id in ids]
             name = taken[0].name if taken else resource
             count = max((each.replicas for each in taken if each.name == name), default=0)
+            if count > 1 and taken[0].by_mps:
+                part = replace(part, mps_replicas=count)
             by_name.setdefault(name, []).append((part, count))
     for name, counted in by_name.items():
         _check_length(name, counted)
@@ -74,12 +80,23 @@ def _copies(counted: Iterable[tuple[Part, int]]) -> Iterable[Part]:
             yield part
 
 
+def check_clients(resources: Mapping[str, tuple[Part, ...]], clients: int) -> None:
+    """Raise TooManyError where more replicas would share a GPU by MPS than it takes ``clients`` (processes)."""
+    for resource, parts in resources.items():
+        count = max((part.mps_replicas for part in parts), default=0)
+        if count > clients:
+            raise TooManyError(
+                f"{count} replicas of a GPU, offered as {resource}, would share it by MPS, which takes {clients} "
+                f"processes with this driver; configure at most {clients}"
+            )
+
+
 def _check_length(name: str, counted: Collection[tuple[Part, int]]) -> None:
     length = sum(max(count, 1) * (_DEVICE_BYTES + len(f"{part.id}::{count}")) for part, count in counted)
     if length > _LIST_BYTES:
         devices = sum(max(count, 1) for _, count in counted)
         most = max(count for _, count in counted) * _LIST_BYTES // length
-        raise TooLongError(
+        raise TooManyError(
             f"{name} would have {devices} devices, a list of {length / 2**20:.1f} MiB, and kubelet takes no more than "
             f"{_LIST_BYTES >> 20} MiB; configure at most {most} replicas"
         )

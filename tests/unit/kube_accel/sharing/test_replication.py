@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from kube_accel.kube.deviceplugin import UNHEALTHY
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
-from kube_accel.sharing.timeslicing import Replication, TooLongError, replicated, spread
+from kube_accel.sharing.replication import Replication, TooManyError, check_clients, replicated, spread
 from kube_accel.sharing.whole import RESOURCE, Part, layout, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
@@ -56,6 +57,33 @@ def test_without_another_name_one_resource_has_both() -> None:
     assert ids(found[RESOURCE]) == [uuid(0), f"{uuid(1)}::0", f"{uuid(1)}::1"]
 
 
+def test_a_replica_by_mps_knows_how_many_share_its_gpu() -> None:
+    found = replicated(layout(inventory(2)), [Replication(RESOURCE, SHARED, 4, by_mps=True)])
+    assert [part.mps_replicas for part in found[SHARED]] == [4] * 8
+    once = replicated(layout(inventory(2)), [Replication(RESOURCE, SHARED, 1, by_mps=True)])
+    assert [part.mps_replicas for part in once[SHARED]] == [0, 0], "nobody to share with"
+
+
+def test_mps_shares_no_mig_device() -> None:
+    pieces = tuple(slices(1, 2).values())
+    found = replicated(
+        {RESOURCE: (*pieces, whole(inventory(2).gpus[1]))}, [Replication(RESOURCE, SHARED, 2, by_mps=True)]
+    )
+    assert ids(found[RESOURCE]) == ids(pieces)
+    assert ids(found[SHARED]) == [f"{uuid(1)}::0", f"{uuid(1)}::1"]
+
+
+def test_no_more_replicas_share_a_gpu_by_mps_than_it_takes() -> None:
+    for replication, refused in (
+        (Replication(RESOURCE, SHARED, 48, by_mps=True), False),
+        (Replication(RESOURCE, SHARED, 49, by_mps=True), True),
+        (Replication(RESOURCE, SHARED, 49), False),
+    ):
+        offered = replicated(layout(inventory(1)), [replication])
+        with pytest.raises(TooManyError, match="configure at most 48") if refused else nullcontext():
+            check_clients(offered, 48)
+
+
 def test_gpus_of_one_resource_may_differ_in_replicas() -> None:
     each = [Replication(RESOURCE, RESOURCE, 2, ("0",)), Replication(RESOURCE, RESOURCE, 3, ("1",))]
     found = replicated(layout(inventory(3)), each)[RESOURCE]
@@ -72,7 +100,7 @@ def test_a_list_that_kubelet_would_not_take_is_refused() -> None:
     """16,384 replicas fit for one GPU, and for eight they do not, however many are asked for."""
     assert len(replicated(layout(inventory(1)), [Replication(RESOURCE, RESOURCE, 16384)])[RESOURCE]) == 16384
     for count in (16384, 10**30):
-        with pytest.raises(TooLongError, match="configure at most") as caught:
+        with pytest.raises(TooManyError, match="configure at most") as caught:
             replicated(layout(inventory(8)), [Replication(RESOURCE, RESOURCE, count)])
     most = int(str(caught.value).split("at most ")[1].split()[0])
     parts = replicated(layout(inventory(8)), [Replication(RESOURCE, RESOURCE, most)])[RESOURCE]
