@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 from urllib.parse import quote, urlencode
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_evidence, gpu_view
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, checked, read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, read_object, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
@@ -48,6 +48,12 @@ def subject(params: Mapping[str, Any]) -> Tuple[Optional[Tuple[str, str]], str]:
     """The pod (namespace and name) and the node that these options name."""
     pod = params["pod"]
     return ((pod["namespace"], pod["name"]) if pod else None), params["node"] or ""
+
+
+def _read(item: object) -> Object:
+    """Return an object that has a name. Raises ApiJsonError."""
+    found: Object = shaped(item, {"metadata": {"name!": str}, "involvedObject": {}})
+    return found
 
 
 class Collector:
@@ -115,23 +121,26 @@ class Collector:
         return answer
 
     def _one(self, kind: str, name: str, namespace: Optional[str]) -> Optional[Object]:
+        full = f"{kind.lower()} {namespace + '/' if namespace else ''}{name}"
         try:
             with explained():
-                resource = self._client.resource(kind, "v1")
-                found: Object = checked(self._client.get(resource, name=name, namespace=namespace).to_dict())
+                item = self._client.get(self._client.resource(kind, "v1"), name=name, namespace=namespace).to_dict()
         except ApiServerError as error:
             self._heard(error)
-            full = f"{kind.lower()} {namespace + '/' if namespace else ''}{name}"
             absent = error.status == _NOT_FOUND
             self.problems.append(f"there is no {full}" if absent else f"{full}: {error}")
             return None
         self._answered = True
-        return found
+        try:
+            return _read(item)
+        except ApiJsonError as error:
+            self.problems.append(f"{full} cannot be read: {error}")
+            return None
 
     def _all(self, kind: str, api_version: str, selected: Mapping[str, str]) -> Optional[List[Object]]:
         try:
             with explained():
-                found = list(objects(self._client, kind, api_version, self.problems, **selected))
+                found = list(objects(self._client, kind, api_version, self.problems, _read, **selected))
         except ApiServerError as error:
             self._heard(error)
             where = f" of namespace {selected['namespace']}" if "namespace" in selected else ""

@@ -370,7 +370,10 @@ def _maps(value: object) -> List[Mapping[str, Any]]:
 
 
 def _text(value: object) -> str:
-    return str(value) if isinstance(value, (str, int, float)) and not isinstance(value, bool) else ""
+    if isinstance(value, str):
+        # JSON can write halves of characters, which nothing can be asked with.
+        return value.encode(errors="replace").decode()
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
 
 
 def _texts(value: object) -> Dict[str, str]:

@@ -102,7 +102,7 @@ def _events(collector: Collector, bundle: Bundle, redaction: Redaction, items: S
     found = []
     for item in items:
         namespace = _namespace(item) or "default"
-        kind = item.get("kind") or ("Pod" if "nodeName" in item.get("spec", {}) else "Node")
+        kind = item.get("kind") or ("Pod" if "nodeName" in (item.get("spec") or {}) else "Node")
         found += collector.events(namespace, _name(item), str(kind))
     found.sort(key=lambda event: (str(event.get("lastTimestamp")), _namespace(event), _name(event)))
     bundle.add_json("events.json", shown(found, redaction))
