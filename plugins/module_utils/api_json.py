@@ -131,6 +131,12 @@ def _misfit(name: str, at: Tuple[Any, ...], what: str) -> ApiJsonError:
     return ApiJsonError(f"{name}: {path} {what}")
 
 
+def entries(value: object) -> None:
+    """A shape: a list, of which each entry is checked where it is read. Raises ValueError."""
+    if not isinstance(value, list):
+        raise ValueError("no list")
+
+
 def is_text(value: object) -> bool:
     """Return whether it is a text that can be sent back: JSON can also write halves of characters."""
     if not isinstance(value, str):

@@ -8,7 +8,13 @@ import contextlib
 import copy
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, checked, of_each
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import (
+    ODD,
+    ApiJsonError,
+    checked,
+    of_each,
+    unreadable,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.exceptions import CoreException
@@ -52,6 +58,28 @@ def explained() -> Iterator[None]:
             raise ApiServerError(f"the API server was not reached: {error}") from error
         text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
         raise ApiServerError(f"the API server refused with status {status}: {text.strip()}", int(status)) from error
+
+
+def one(
+    client: K8SClient,
+    kind: str,
+    name: str,
+    namespace: Optional[str] = None,
+    read: Callable[[Any], Dict[str, Any]] = checked,
+) -> Dict[str, Any]:
+    """The object of this name. Raises ApiServerError where it cannot be read. To be used within ``explained``.
+
+    ``read`` says what can be read, and raises one of ``ODD`` for the rest.
+    """
+    resource = client.resource(kind, "v1")
+    found = client.get(resource, name=name, namespace=namespace).to_dict()
+    try:
+        return read(found)
+    except ODD as error:
+        where = f"--namespace {namespace} " if namespace else ""
+        remedy = f"see kubectl {where}get {kind.lower()} {name} --output=yaml, and mend it"
+        full = f"{namespace}/{name}" if namespace else name
+        raise ApiServerError(f"{kind.lower()} {full} {unreadable(error)}; {remedy}") from error
 
 
 def objects(

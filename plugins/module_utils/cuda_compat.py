@@ -19,6 +19,7 @@ OK, UNSTABLE, BLOCKED = "ok", "unstable", "blocked"
 VERDICTS = (OK, UNSTABLE, BLOCKED)
 """From the best to the worst."""
 
+_VERSION = re.compile(r"\s*v?(\d{1,9}(?:\.\d{1,9})*)(?!\d)")
 MODES = ("pgpu", "vgpu", "mps", "cgpu")
 
 
@@ -104,9 +105,15 @@ def decide(machine: Machine, needs: Needs) -> Decision:
     return Decision(first.verdict, first.rule, first.reason, first.remedy, found)
 
 
+def not_read(cause: str, remedy: str) -> Decision:
+    """What is said of something that cannot be read, which may run or not."""
+    found = Finding(UNSTABLE, "cannot_be_read", f"What it needs is not known: {cause}", remedy)
+    return Decision(found.verdict, found.rule, found.reason, found.remedy, [found])
+
+
 def version_of(text: object) -> Version:
     """A dotted version's numbers, empty when it has none."""
-    match = re.match(r"\s*v?(\d+(?:\.\d+)*)", str(text or ""))
+    match = _VERSION.match(str(text or ""))
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import cuda_tables as tables
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, entries, fit, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.asked import asked
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Gpu, Machine, Needs, version_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
@@ -22,6 +23,12 @@ MODE_OF: Tuple[Tuple[str, str], ...] = (
 """Names of resources and the mode that serves them."""
 
 _CORES = ("tencent.com/vcuda-core", "nvidia.com/mps-core")
+_CONTAINER = {
+    "name!": str,
+    "image!": str,
+    "env": [{"name!": str, "value": str}],
+    "resources": {"requests": {}, "limits": {}},
+}
 _TRUE = ("1", "t", "true", "y", "yes", "on")
 
 
@@ -85,6 +92,27 @@ def needs_of_image(
         requires=needs.requires + requires,
         paddle_allocator=environment.get("FLAGS_allocator_strategy", "") if paddle else needs.paddle_allocator,
     )
+
+
+def read_pod(item: object) -> Dict[str, Any]:
+    """A pod, whose containers may be anything. Raises ApiJsonError, which names it and the part."""
+    found: Dict[str, Any] = shaped(
+        item, {"spec!": {"nodeName": str, "containers!": entries, "initContainers": entries}}
+    )
+    return found
+
+
+def containers(pod: Mapping[str, Any]) -> Iterator[Tuple[str, Mapping[str, Any], str]]:
+    """Name of each container of what ``read_pod`` returned, the container, and why it cannot be read, or nothing."""
+    for key in ("containers", "initContainers"):
+        for place, entry in enumerate(pod["spec"].get(key) or ()):
+            where = f"spec.{key}[{place}]"
+            try:
+                fit(entry, _CONTAINER, where)
+            except ApiJsonError as error:
+                yield where, {}, str(error)
+            else:
+                yield entry["name"], entry, ""
 
 
 def needs_of_container(needs: Needs, container: Mapping[str, Any]) -> Needs | None:

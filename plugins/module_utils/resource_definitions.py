@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ANY, ODD, named, shaped, unreadable
 
 NAMESPACE = "kube-public"
 DOMAIN = "features.alauda.io"
@@ -100,6 +102,28 @@ def configmap(definition: Definition) -> Dict[str, Any]:
             "requests": definition.requests,
         },
     }
+
+
+def readable(item: object) -> Dict[str, Any]:
+    """A ConfigMap of which every part that is read is what it always is. Raises ApiJsonError, which names it."""
+    found: Dict[str, Any] = shaped(item, {"metadata": {"name!": str, "labels": {ANY: str}}, "data": {ANY: str}})
+    return found
+
+
+def told(items: Iterable[object]) -> Tuple[List[Definition], Dict[str, List[str]]]:
+    """What ConfigMaps say, by name, and what is wrong with those that are not right, one that is none included."""
+    found: List[Dict[str, Any]] = []
+    wrong: Dict[str, List[str]] = {}
+    for item in items:
+        try:
+            found.append(readable(item))
+        except ODD as error:
+            see = f"see kubectl --namespace {NAMESPACE} get configmap --output=yaml, and mend or remove it"
+            wrong.setdefault(named(item), []).append(f"{unreadable(error)}; {see}")
+    found.sort(key=lambda item: str(item["metadata"]["name"]))
+    for item in found:
+        wrong.setdefault(item["metadata"]["name"], []).extend(problems_of(item))
+    return [definition_of(item) for item in found], {name: words for name, words in wrong.items() if words}
 
 
 def definition_of(item: Mapping[str, Any]) -> Definition:

@@ -13,8 +13,9 @@ from typing import Any, Callable, Dict, Mapping
 from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD, fit, read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import Watch
 
 
@@ -87,10 +88,14 @@ def renewed(host: Host, lease: Lease) -> str:
             connection.close()
         if answer.status != 200:
             raise LeaseError(f"{server['server']} answers with status {answer.status} for the Lease {lease.name}")
-        spec: Dict[str, Any] = read_object(body).get("spec") or {}
+        found = read_object(body)
+        fit(found, {"spec": {"holderIdentity": str, "renewTime": str}}, "its object")
+        spec: Dict[str, Any] = found.get("spec") or {}
         return str(spec.get("renewTime") or "") if spec.get("holderIdentity") else ""
-    except (OSError, http.client.HTTPException, ValueError, KeyError, yaml_text.YamlError) as error:
-        raise LeaseError(f"the Lease {lease.name} cannot be read with {lease.kubeconfig}: {error}") from error
+    except (OSError, http.client.HTTPException, *ODD, yaml_text.YamlError) as error:
+        see = f"see kubectl --namespace {lease.namespace} get lease {lease.name} --output=yaml"
+        what = f"the Lease {lease.namespace}/{lease.name} cannot be read with {lease.kubeconfig}"
+        raise LeaseError(line(f"{what}: {error}; {see}")) from error
 
 
 def _entries(host: Host, lease: Lease) -> tuple[Mapping[str, Any], Mapping[str, Any]]:

@@ -156,7 +156,7 @@ import copy
 from typing import Any, Dict, List, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import printable, resource_definitions
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects, one
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
@@ -187,13 +187,25 @@ def plan(
     return steps
 
 
-def get(client: K8SClient, configmaps: object, name: str) -> Dict[str, Any]:
-    """A ConfigMap as it is, empty when there is none."""
+def get(client: K8SClient, name: str) -> Dict[str, Any]:
+    """A ConfigMap as it is, empty when there is none. Raises ApiServerError."""
     try:
-        found: Dict[str, Any] = client.get(configmaps, name=name, namespace=resource_definitions.NAMESPACE).to_dict()
+        return one(client, "ConfigMap", name, resource_definitions.NAMESPACE, resource_definitions.readable)
     except NotFoundError:
         return {}
-    return found
+
+
+def others(client: K8SClient, definitions: List[resource_definitions.Definition], odd: List[str]) -> Dict[str, str]:
+    """ConfigMaps of others for the same resources; ``odd`` gets those that cannot be read."""
+    found = objects(
+        client,
+        "ConfigMap",
+        problems=odd,
+        read=resource_definitions.readable,
+        namespace=resource_definitions.NAMESPACE,
+        label_selector=f"{resource_definitions.TYPE}={resource_definitions.KIND}",
+    )
+    return resource_definitions.duplicates(definitions, found)
 
 
 def send(client: K8SClient, configmaps: object, step: Step) -> None:
@@ -244,16 +256,13 @@ def main() -> None:
     if wrong:
         module.fail_json(msg="; ".join(wrong) + "; nothing was changed", written=[])
     written: List[str] = []
+    odd: List[str] = []
     try:
         with explained():
             client = get_api_client(module=module)
             configmaps = client.resource("ConfigMap", "v1")
-            existing = {definition.name: get(client, configmaps, definition.name) for definition in definitions}
-            offered = {}
-            if state == "present":
-                selector = f"{resource_definitions.TYPE}={resource_definitions.KIND}"
-                found = objects(client, "ConfigMap", namespace=resource_definitions.NAMESPACE, label_selector=selector)
-                offered = resource_definitions.duplicates(definitions, found)
+            existing = {definition.name: get(client, definition.name) for definition in definitions}
+            offered = others(client, definitions, odd) if state == "present" else {}
         foreign = [name for name, item in existing.items() if item and not resource_definitions.ours(item)]
         if foreign:
             module.fail_json(
@@ -276,6 +285,8 @@ def main() -> None:
             f"ConfigMap {resource_definitions.NAMESPACE}/{name} defines {printable.line(key, 128)} too, so that a form "
             "asks for it twice; remove it with state=absent and its custom_name, or with kubectl"
         )
+    for problem in odd:
+        module.warn(f"{problem}; whether a form asks for a resource of it twice is not known")
     module.exit_json(
         changed=bool(steps),
         duplicates=list(offered),

@@ -56,7 +56,7 @@ definitions:
       requests: disabled
       enabled: true
 problems:
-  description: What is wrong, by ConfigMap. Those without a mistake are not in it.
+  description: What is wrong, by ConfigMap. Those without a mistake are not in it. One that cannot be read is only here.
   returned: success
   type: dict
   sample:
@@ -67,7 +67,7 @@ import copy
 from dataclasses import asdict
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import printable, resource_definitions
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
@@ -83,19 +83,21 @@ def main() -> None:
     try:
         with explained():
             client = get_api_client(module=module)
-            found = client.get(
-                client.resource("ConfigMap", "v1"),
-                namespace=resource_definitions.NAMESPACE,
-                label_selector=",".join(f"{key}={value}" for key, value in selector.items()),
+            definitions, problems = resource_definitions.told(
+                objects(
+                    client,
+                    "ConfigMap",
+                    read=lambda item: item,
+                    namespace=resource_definitions.NAMESPACE,
+                    label_selector=",".join(f"{key}={value}" for key, value in selector.items()),
+                )
             )
     except ApiServerError as error:
         module.fail_json(msg=str(error))
-    items = sorted(found.to_dict()["items"], key=lambda item: item["metadata"]["name"])
-    problems = {item["metadata"]["name"]: resource_definitions.problems_of(item) for item in items}
     module.exit_json(
         changed=False,
-        definitions=[printable.document(asdict(resource_definitions.definition_of(item))) for item in items],
-        problems={name: printable.lines(wrong) for name, wrong in problems.items() if wrong},
+        definitions=[printable.document(asdict(definition)) for definition in definitions],
+        problems={printable.line(name): printable.lines(wrong) for name, wrong in problems.items()},
     )
 
 

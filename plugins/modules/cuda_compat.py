@@ -233,7 +233,7 @@ errors:
 
 import copy
 from dataclasses import asdict
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
     cuda_compat,
@@ -241,8 +241,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     cuda_tables,
     printable,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
-from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Machine, Needs, version_of
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import checked
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, one
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Decision, Needs, version_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_errors import explain
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import ImageError, Reference, parse_reference
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_registry import Access, Registry, RegistryError
@@ -259,8 +260,8 @@ class Asked:
         self.params = module.params
         self._client: Any = None
 
-    def pairs(self) -> Iterator[Tuple[str, Machine, Needs]]:
-        """Subject, machine and needs of each check."""
+    def decisions(self) -> Iterator[Tuple[str, Decision]]:
+        """Subject and decision of each check."""
         needs = self._needs()
         if self.params["pod"]:
             yield from self._containers(needs, self.params["pod"])
@@ -273,12 +274,10 @@ class Asked:
             environment, labels = self._image(self.params["image"], self.params["architecture"])
         needs = self._with_image(needs, environment, labels, self.params["image"] or "")
         if self.params["node"]:
-            machine = cuda_needs.machine_of_labels(
-                self._get("Node", self.params["node"])["metadata"].get("labels") or {}
-            )
+            machine = cuda_needs.machine_of_labels(self._labels(self.params["node"]))
         else:
             machine = cuda_needs.machine_of_facts(self.params["facts"])
-        yield self.params["image"] or "program", machine, needs
+        yield self.params["image"] or "program", cuda_compat.decide(machine, needs)
 
     def _needs(self) -> Needs:
         params = self.params
@@ -297,31 +296,36 @@ class Asked:
         told = {name: str(value) for name, value in self.params["labels"].items()}
         return cuda_needs.needs_of_image(needs, {**environment, **given}, {**labels, **told}, reference)
 
-    def _containers(self, needs: Needs, options: Dict[str, Any]) -> Iterator[Tuple[str, Machine, Needs]]:
-        pod = self._get("Pod", options["name"], options["namespace"])
+    def _containers(self, needs: Needs, options: Dict[str, Any]) -> Iterator[Tuple[str, Decision]]:
+        pod = self._get("Pod", options["name"], options["namespace"], cuda_needs.read_pod)
         node = pod["spec"].get("nodeName")
         named = f"{options['namespace']}/{options['name']}"
         if self.params["facts"] is not None:
             machine, architecture = cuda_needs.machine_of_facts(self.params["facts"]), self.params["architecture"]
         elif self.params["node"] or node:
-            labels = self._get("Node", self.params["node"] or node)["metadata"].get("labels") or {}
+            labels = self._labels(self.params["node"] or node)
             machine = cuda_needs.machine_of_labels(labels)
             architecture = labels.get("kubernetes.io/arch", self.params["architecture"])
         else:
             self.module.fail_json(msg=f"pod {named} is on no node yet; name one it is meant for in 'node'")
-        for container in pod["spec"]["containers"] + (pod["spec"].get("initContainers") or []):
-            asks = cuda_needs.needs_of_container(needs, container)
-            if asks is None:
-                continue
-            environment, labels = {}, {}
-            if options["read_image"]:
-                environment, labels = self._image(container["image"], architecture)
-            environment = {**environment, **cuda_needs.environment_of(container)}
-            yield (
-                f"{named} {container['name']}",
-                machine,
-                self._with_image(asks, environment, labels, container["image"]),
-            )
+        remedy = f"See kubectl --namespace {options['namespace']} get pod {options['name']} --output=yaml, and mend it."
+        for name, container, problem in cuda_needs.containers(pod):
+            asks = None if problem else cuda_needs.needs_of_container(needs, container)
+            try:
+                if asks is not None:
+                    asks = self._of_container(asks, container, architecture if options["read_image"] else "")
+            except ImageError as error:
+                problem = str(error)
+            if problem:
+                yield f"{named} {name}", cuda_compat.not_read(problem, remedy)
+            elif asks is not None:
+                yield f"{named} {name}", cuda_compat.decide(machine, asks)
+
+    def _of_container(self, needs: Needs, container: Mapping[str, Any], architecture: str) -> Needs:
+        """``needs`` with what its image, for this architecture if any, and its environment tell. Raises ImageError."""
+        environment, labels = self._image(container["image"], architecture) if architecture else ({}, {})
+        environment = {**environment, **cuda_needs.environment_of(container)}
+        return self._with_image(needs, environment, labels, container["image"])
 
     def _image(self, name: str, architecture: str) -> Tuple[Dict[str, str], Dict[str, str]]:
         """Environment and labels."""
@@ -334,16 +338,22 @@ class Asked:
         variables = (item.partition("=") for item in config.get("Env") or [])
         return {key: value for key, _equals, value in variables}, config.get("Labels") or {}
 
-    def _get(self, kind: str, name: str, namespace: str | None = None) -> Dict[str, Any]:
+    def _labels(self, node: str) -> Dict[str, str]:
+        return self._get("Node", node)["metadata"].get("labels") or {}
+
+    def _get(
+        self,
+        kind: str,
+        name: str,
+        namespace: Optional[str] = None,
+        read: Callable[[Any], Dict[str, Any]] = checked,
+    ) -> Dict[str, Any]:
         if self._client is None:
             self.module.requires("kubernetes")
             with explained():
                 self._client = get_api_client(module=self.module)
         with explained():
-            found: Dict[str, Any] = self._client.get(
-                self._client.resource(kind, "v1"), name=name, namespace=namespace
-            ).to_dict()
-        return found
+            return one(self._client, kind, name, namespace, read)
 
 
 def main() -> None:
@@ -392,10 +402,7 @@ def main() -> None:
     if wrong:
         module.fail_json(msg=f"{wrong[0]} is {module.params[wrong[0]]!r}; write a version such as 12.4")
     try:
-        checks = [
-            {"subject": subject, **asdict(cuda_compat.decide(machine, needs))}
-            for subject, machine, needs in Asked(module).pairs()
-        ]
+        checks = [{"subject": subject, **asdict(decision)} for subject, decision in Asked(module).decisions()]
     except (ApiServerError, RegistryError, ImageError) as error:
         module.fail_json(msg=str(error))
     worst = max(checks, key=lambda check: cuda_compat.VERDICTS.index(check["verdict"]), default=NOTHING)

@@ -58,10 +58,12 @@ condition:
 
 import contextlib
 import copy
+from functools import partial
 from typing import Any, Dict
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import entries, shaped
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, one
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
@@ -70,14 +72,19 @@ with contextlib.suppress(ImportError):  # AnsibleK8SModule says what is missing.
     from kubernetes.dynamic.exceptions import NotFoundError
 
 
-def found(client: K8SClient, nodes: object, name: str, kind: str) -> Dict[str, Any]:
-    """The node's condition of this type, empty when there is none."""
+# A condition of somebody else may be anything, and stays.
+_read = partial(shaped, shape={"status": {"conditions": entries}})
+
+
+def found(client: K8SClient, name: str, kind: str) -> Dict[str, Any]:
+    """The node's condition of this type, empty when there is none. Raises ApiServerError."""
     try:
-        node = client.get(nodes, name=name).to_dict()
+        node = one(client, "Node", name, read=_read)
     except NotFoundError:
         return {}
     conditions = (node.get("status") or {}).get("conditions") or []
-    return next((dict(condition) for condition in conditions if condition["type"] == kind), {})
+    mine = (entry for entry in conditions if isinstance(entry, dict) and entry.get("type") == kind)
+    return next(map(dict, mine), {})
 
 
 def main() -> None:
@@ -89,7 +96,7 @@ def main() -> None:
         with explained():
             client = get_api_client(module=module)
             nodes = client.resource("Node", "v1")
-            condition = found(client, nodes, name, kind)
+            condition = found(client, name, kind)
             if condition and not module.check_mode:
                 # By its type and not by its place: kubelet writes conditions meanwhile.
                 patch = {"status": {"conditions": [{"type": kind, "$patch": "delete"}]}}
