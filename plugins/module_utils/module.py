@@ -36,7 +36,7 @@ class Proposal:
     changes: Sequence[FileChange] = ()
     record: Record = field(default_factory=Record)
     validate: Callable[[], None] = lambda: None
-    """Raises Refused or CommandError when a candidate is no good."""
+    """Raises Refused or CommandError when a candidate is no good. Reads alone, so that check mode tells it too."""
     result: Dict[str, Any] = field(default_factory=dict)
     """Further return values of the module."""
     restart: bool = False
@@ -72,7 +72,9 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
         proposal = propose()
         if proposal.changes:
             transaction.check_room(proposal.changes)
-        if (proposal.changes or proposal.restart) and not module.check_mode:
+        if (proposal.changes or proposal.restart) and module.check_mode:
+            proposal.validate()
+        elif proposal.changes or proposal.restart:
             trusted_path.make_directory(transaction.directory)
             with host.lock(os.path.join(transaction.directory, "lock")):
                 recovered = transaction.recover() or recovered

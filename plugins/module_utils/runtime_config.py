@@ -172,7 +172,26 @@ def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) 
     default = _get(data, dialect.default)
     if wanted.default and default != wanted.name:
         return f"the default runtime is {default!r} instead of {wanted.name!r}"
+    if wanted.cdi is not None and dialect.cdi is not None and _cdi(dialect, data) != wanted.cdi:
+        return f"{'.'.join(dialect.cdi)} is {str(not wanted.cdi).lower()} instead of {str(wanted.cdi).lower()}"
     return ""
+
+
+def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> str:
+    """Which field of a runtime differs from the one it is modelled on and must not, empty when none does."""
+    dialect = _dialect(runtime, data, path)
+    base = _base(dialect, data, name)
+    for place in dialect.inherited:
+        ours, theirs = (_get(data, (*dialect.runtimes, each, *place)) for each in (name, base))
+        if has_runtime(runtime, data, base, path) and bool(ours) != bool(theirs):
+            return f"runtime {name} has {'.'.join(place)} = {ours!r}, and {base} {theirs!r}"
+    return ""
+
+
+def _cdi(dialect: _Dialect, data: Mapping[str, Any]) -> bool:
+    """Whether CDI is on: for containerd from version 3 of its file unless switched off."""
+    cdi = _get(data, dialect.cdi or ())
+    return bool(data.get("version", 1) > 2 if cdi is None else cdi)
 
 
 def stray_default(data: Mapping[str, Any], path: str) -> str:
@@ -194,8 +213,12 @@ def default_of(data: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
 
 def cdi_of(data: Mapping[str, Any], path: str) -> bool:
     """Whether CDI is on with that containerd file: from version 3 unless switched off."""
-    cdi = _get(data, _dialect("containerd", data, path).cdi or ())
-    return bool(data.get("version", 1) > 2 if cdi is None else cdi)
+    return _cdi(_dialect("containerd", data, path), data)
+
+
+def lacks_cdi(data: Mapping[str, Any], path: str) -> bool:
+    """Whether the configuration that containerd prints, which has every setting, has none of CDI."""
+    return _get(data, _dialect("containerd", data, path).cdi or ()) is None
 
 
 def crio_low_levels(data: Mapping[str, Any], wanted: Wanted) -> list[LowLevel]:

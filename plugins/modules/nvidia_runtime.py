@@ -12,13 +12,15 @@ description:
   - Adds the NVIDIA container runtime to the configuration of containerd, Docker, CRI-O, k3s, rke2 or microk8s, or
     removes it.
   - Edits the file in place. Comments, order and entries of others stay as they are.
+  - What the runtime would not heed is refused before anything is written, with what overrides it. That is a drop-in
+    that is read later, a flag of the daemon's command line, and a daemon that reads another file.
   - The whole change is one transaction on the host. The candidate is validated, the previous bytes are kept in
     O(backup_dir), the file is replaced atomically, the service is restarted and has to become ready. On any failure the
     previous file comes back and the service is restarted again. A systemd timer does the same if the run is cut off;
     where there is no systemd, the next run does.
   - The first run remembers the file as it was. O(state=absent) brings back exactly those bytes if nobody else has
     changed the file since, and otherwise takes out just what is ours.
-  - For containerd the main file is edited rather than a drop-in, because containerd before 2.1 replaces whole plugin
+  - For containerd the main file is edited rather than a drop-in, because containerd before 2.0 replaces whole plugin
     tables by those of a drop-in and a file without C(imports) reads none. For CRI-O a drop-in is the file edited.
   - k3s and rke2 write containerd's configuration at each start. Where it imports drop-ins, ours is put there. Where it
     does not, they find the program of the runtime themselves and are just restarted; if they cannot find it, a marked
@@ -139,7 +141,8 @@ attributes:
   check_mode:
     support: full
     details:
-      - Commands that only read are run, so that the base of a missing containerd file is known.
+      - Commands that only read are run, the validation of the candidate too, so that check mode refuses what the run
+        would. Whether CRI-O finds the runtime's program is not asked, since an earlier task may install it.
       - Without tomlkit the file is checked where the target's Python is 3.11 or newer, and no diff is shown.
   diff_mode:
     support: full
@@ -202,12 +205,17 @@ recovered:
   sample: ""
 """
 
+import fnmatch
 import os
 from dataclasses import replace
 from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    rancher_config,
+    runtime_config,
+    runtime_effect,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     BACKUP_DIR,
@@ -531,13 +539,81 @@ class NvidiaRuntime:
                 "Set runtime to what it uses, or service to the unit that runs it"
             )
 
+    def _require_heeded(self, changes: list[FileChange]) -> None:
+        """Raise Refused where the daemon's command line, or a drop-in that is read later, keeps it from our file."""
+        if not self._is_present():
+            return
+        command = self._started_with()
+        read = runtime_effect.file_read(self.runtime, command)
+        if read and os.path.realpath(read) != os.path.realpath(self.path) and not self._imported_by(read):
+            raise Refused(
+                f"{self.name} on this host reads {read}, as its command line says, and not {self.path}, so nothing was "
+                f"changed: set config_path to {read}"
+            )
+        for change in changes:
+            text = (change.after or b"").decode()
+            directives = runtime_config.parse(self.runtime, text, change.path) if self.runtime != "crio" else {}
+            flag = runtime_effect.flags_against(command, directives) if self.runtime == "docker" else ""
+            if flag:
+                raise Refused(
+                    f"dockerd on this host is started with {flag}, and does not start when {change.path} says the same "
+                    f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
+                )
+            if self.runtime == "crio":
+                self._require_last(change.path, text)
+
+    def _require_last(self, path: str, text: str) -> None:
+        directory, name = os.path.split(path)
+        later = {other: said for other, said in self._beside(directory).items() if other > name}
+        ours = runtime_config.parse(self.runtime, text, path)
+        wrong = runtime_effect.winner(self.runtime, [ours], later, self.wanted, directory)
+        if wrong:
+            raise Refused(f"{wrong}, so nothing was changed: take that out there, or set config_path to that file")
+
+    def _beside(self, directory: str, ending: str = "") -> Dict[str, str]:
+        """The drop-ins of a directory by file name."""
+        found = {}
+        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
+            path = os.path.join(directory, name)
+            if name.endswith(ending) and not name.startswith(".") and os.path.isfile(path):
+                found[name] = text_of(self.transaction.host.read(path) or b"", path)
+        return found
+
+    def _imported_by(self, path: str) -> bool:
+        """Whether the file that containerd reads imports ours."""
+        data = self.transaction.host.read(path) if self.runtime == "containerd" else None
+        if data is None:
+            return False
+        patterns = runtime_config.imports_of(text_of(data, path), path)
+        directory = os.path.dirname(path)
+        return any(fnmatch.fnmatch(self.path, os.path.join(directory, pattern)) for pattern in patterns)
+
+    def _started_with(self) -> list[str]:
+        """Words of the command line that the daemon runs with; none where it does not run as a unit of systemd."""
+        host, apply = self.transaction.host, self.transaction.service.apply
+        if not apply or host.find("systemctl") is None or self.name not in ("containerd", "docker"):
+            return []
+        try:
+            shown = host.run(["systemctl", "show", "--property=MainPID", "--value", apply[-1]], timeout=10).strip()
+        except CommandError:
+            return []
+        said = host.read(f"/proc/{shown}/cmdline") if shown.isdecimal() and shown != "0" else None
+        return (said or b"").decode(errors="replace").split("\0")
+
     def _require_program(self) -> None:
-        """Raise Refused where CRI-O, which does not start with a runtime that is not there, would not find ours."""
-        if self.runtime == "crio" and self._is_present() and self.transaction.host.read(self.wanted.binary) is None:
+        """Raise Refused where CRI-O, which does not start with a runtime that is not there, would not find ours.
+
+        In check mode the toolkit may be what an earlier task of the same run would have installed.
+        """
+        if self._lacks_program() and not self.module.check_mode:
             raise Refused(
                 f"{self.wanted.binary} does not exist and CRI-O would not start with it, so nothing was changed: "
                 "install the container toolkit, or set runtime_binary"
             )
+
+    def _lacks_program(self) -> bool:
+        wanted = self.runtime == "crio" and self._is_present()
+        return wanted and self.transaction.host.read(self.wanted.binary) is None
 
     def _require_calm(self) -> None:
         """Raise Refused where the restart would stop containers."""
@@ -559,9 +635,12 @@ class NvidiaRuntime:
         if changes:
             self._require_unit()
             self._require_program()
+            self._require_heeded(changes)
         command = self.module.params["validate"]
         if command is None:
             command = self._default_validation()
+            if self._lacks_program():
+                return
             if command and self.transaction.host.find(command[0]) is None:
                 self.transaction.warnings.append(f"{command[0]} is not on PATH: the candidate was not validated.")
                 return
@@ -596,7 +675,13 @@ class NvidiaRuntime:
         """What containerd makes of the candidate and the files it imports has to hold our runtime."""
         try:
             merged = runtime_config.parse("containerd", dump, "the output of 'containerd config dump'")
-            wrong = runtime_config.complaint("containerd", merged, self.wanted, "the merged configuration")
+            wanted = self.wanted
+            if wanted.cdi and runtime_config.lacks_cdi(merged, "the merged configuration"):
+                # Which no file can change, and containers get their GPUs without it.
+                self.transaction.warnings.append("This containerd has no CDI, which came with 1.7: cdi has no effect.")
+                wanted = replace(wanted, cdi=None)
+            wrong = runtime_config.complaint("containerd", merged, wanted, "the merged configuration")
+            wrong = wrong or runtime_config.unlike_base("containerd", merged, wanted.name, "the merged configuration")
             stray = runtime_config.stray_default(merged, "the merged configuration")
         except runtime_config.ConfigError as error:
             raise Refused(str(error)) from error
@@ -657,6 +742,7 @@ class RancherRuntime(NvidiaRuntime):
         seen = self._seen()
         if self._is_present():
             plan = rancher_config.plan_present(self.where, seen, self.wanted)
+            self._require_last_drop_in(plan, seen)
         else:
             plan = rancher_config.plan_absent(self.where, seen)
         self.awaited = plan.awaited
@@ -675,6 +761,24 @@ class RancherRuntime(NvidiaRuntime):
                 record.originals.pop(path, None)
             changes.append(FileChange(path, current, after))
         return changes, plan.awaited and not changes and bool(self._missing(seen.generated.encode()))
+
+    def _require_last_drop_in(self, plan: rancher_config.RancherPlan, seen: rancher_config.Seen) -> None:
+        """Raise Refused where a drop-in that is read after ours overrides it."""
+        generated = runtime_config.parse("containerd", seen.generated, self.where.generated)
+        for path, text in plan.files.items():
+            directory, name = os.path.split(path)
+            if text is None or name != rancher_config.DROP_IN:
+                continue
+            ours = runtime_config.parse("containerd", text, path)
+            later = {other: said for other, said in self._beside(directory, ".toml").items() if other > name}
+            wrong = runtime_effect.winner("containerd", [generated, ours], later, self.wanted, directory)
+            if wrong:
+                raise Refused(
+                    f"{wrong}, so nothing was changed: take that out there, or move that file away, then run again"
+                )
+
+    def _require_heeded(self, changes: list[FileChange]) -> None:
+        """The distribution names the file itself."""
 
     def _seen(self) -> rancher_config.Seen:
         generated = self.transaction.host.read(self.where.generated)

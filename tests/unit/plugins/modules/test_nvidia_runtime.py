@@ -92,7 +92,7 @@ def test_present_is_foretold_done_once_and_then_left_alone(node: Node) -> None:
     assert foretold["changed"]
     assert node.config.read_bytes() == before
     assert not (node.root / "backups").exists()
-    assert node.log() == []
+    assert all(line.startswith("systemctl show ") for line in node.log())
 
     done = node.run(default_runtime=True)
     assert done["changed"]
@@ -180,18 +180,73 @@ def test_a_candidate_that_containerd_refuses_is_not_written(node: Node) -> None:
     assert not any("restart" in line for line in node.log())
 
 
-def test_an_import_that_overrides_the_runtime_is_found_before_anything_changes(node: Node) -> None:
+@pytest.mark.parametrize("check", [False, True])
+def test_an_import_that_overrides_the_runtime_is_found_before_anything_changes(node: Node, check: bool) -> None:
     before = node.config.read_bytes()
     overridden = node.config.read_text().replace("'runc'", "'crun'")
     (node.root / "merged.toml").write_text(overridden)
     node.command("containerd", f"cat {node.root}/merged.toml")
 
-    result = node.run(default_runtime=True)
+    result = node.run(check=check, default_runtime=True)
 
     assert result["failed"]
     assert "there is no runtime nvidia" in result["msg"]
     assert "imports" in result["msg"]
     assert node.config.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("sed 's/enable_cdi = true/enable_cdi = false/'", "enable_cdi is false instead of true"),
+        ("sed '0,/SystemdCgroup = true/s//SystemdCgroup = false/'", "SystemdCgroup = "),
+    ],
+)
+def test_what_containerd_makes_of_the_file_has_to_be_what_was_asked_for(node: Node, made: str, says: str) -> None:
+    """A drop-in that replaces the plugin's table keeps the runtime, and not the rest."""
+    before = node.config.read_bytes()
+    node.command("containerd", f'{made} "$2"')
+    result = node.run(check=True, cdi=True)
+    assert says in result["msg"]
+    assert node.config.read_bytes() == before
+
+
+def running_as(node: Node, *command: str) -> subprocess.Popen[bytes]:
+    """A process that systemd calls the runtime's, with these words on its command line."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", *command])
+    log = f'echo "systemctl $*" >>{node.root}/log'
+    node.command("systemctl", f'{log}; case "$*" in *MainPID*) echo {process.pid} ;; esac')
+    return process
+
+
+def test_a_containerd_that_reads_another_file_is_named_before_anything_changes(node: Node) -> None:
+    before = node.config.read_bytes()
+    other = node.root / "other.toml"
+    other.write_text("version = 3\n")
+    process = running_as(node, "--config", str(other))
+    try:
+        for check in (True, False):
+            refused = node.run(check=check)
+            assert f"containerd on this host reads {other}, as its command line says" in refused["msg"]
+            assert f"set config_path to {other}" in refused["msg"]
+        assert node.config.read_bytes() == before
+        other.write_text(f'version = 3\nimports = ["{node.root}/conf*.toml"]\n')
+        assert node.run(check=True)["changed"], "it imports the file"
+    finally:
+        process.kill()
+
+
+def test_a_flag_that_keeps_docker_from_reading_the_directive_is_named(node: Node) -> None:
+    node.command("dockerd", "exit 0")
+    node.command("docker", "echo true 0")
+    options = {"runtime": "docker", "config_path": str(node.root / "daemon.json")}
+    process = running_as(node, "--default-runtime=runc")
+    try:
+        refused = node.run(**options, check=True, default_runtime=True)
+        assert "dockerd on this host is started with --default-runtime, and does not start when" in refused["msg"]
+        assert node.run(**options, check=True)["changed"], "the runtime alone is no such directive"
+    finally:
+        process.kill()
 
 
 def test_a_service_that_does_not_come_back_gets_its_old_file(node: Node) -> None:
@@ -442,7 +497,8 @@ def crio_options(node: Node) -> dict[str, Any]:
     node.command("crictl", '[ "$*" = "--runtime-endpoint unix:///run/crio/crio.sock info" ]')
     node.command("crio", f'echo "crio $*" >>{node.root}/log; ! grep refused "$2"')
     node.command("nvidia-container-runtime", "")
-    path, program = node.root / "99-nvidia.toml", node.root / "bin" / "nvidia-container-runtime"
+    path, program = node.root / "crio.conf.d/99-nvidia.toml", node.root / "bin" / "nvidia-container-runtime"
+    path.parent.mkdir(exist_ok=True)
     return {"runtime": "crio", "config_path": str(path), "runtime_binary": str(program), "default_runtime": True}
 
 
@@ -471,6 +527,18 @@ def test_what_crio_would_not_start_with_is_not_written(node: Node) -> None:
 
     assert not config.exists()
     assert not any("restart" in line for line in node.log())
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_a_later_drop_in_of_crio_that_wins_is_named(node: Node, check: bool) -> None:
+    options = crio_options(node)
+    config = Path(options["config_path"])
+    later = config.with_name("99-zz.conf")
+    later.write_text('[crio.runtime]\ndefault_runtime = "crun"\n')
+    refused = node.run(check=check, **options)
+    assert f"{later}, which is read after ours, overrides it: the default runtime is 'crun'" in refused["msg"]
+    assert not config.exists()
+    assert node.run(check=True, **options | {"default_runtime": False})["changed"]
 
 
 CRIO_OF_ITS_PACKAGES = """
@@ -595,6 +663,21 @@ def test_k3s_gets_a_drop_in_and_loses_it(k3s: Node) -> None:
     assert k3s.run(state="absent", **options)["changed"]
     assert k3s_files(k3s) == {}
     assert not k3s.run(state="absent", **options)["changed"]
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("name", ["99-nvidia.toml", "nvidia.toml"])
+def test_a_later_drop_in_of_k3s_that_wins_is_named(k3s: Node, name: str, check: bool) -> None:
+    later = k3s.root / "k3s/config-v3.toml.d" / name
+    runtime = f"plugins.'{CRI}'.containerd"
+    later.write_text(f'version = 3\n[{runtime}]\ndefault_runtime_name = "runc"\n')
+    before = k3s_files(k3s)
+    refused = k3s.run(check=check, **k3s_options(k3s, default_runtime=True))
+    assert f"{later}, which is read after ours, overrides it: the default runtime is 'runc'" in refused["msg"]
+    assert k3s_files(k3s) == before
+    assert k3s.run(check=True, **k3s_options(k3s))["changed"], "the default is not asked for"
+    later.write_text(f"version = 3\n[{runtime}.runtimes.nvidia.options]\nBinaryName = '/other'\n")
+    assert "BinaryName = '/other' instead of" in k3s.run(check=check, **k3s_options(k3s))["msg"]
 
 
 def make_old(node: Node) -> None:
@@ -779,6 +862,8 @@ def test_a_real_containerd_takes_the_file(node: Node, cdi: bool | None) -> None:
     result = node.run(containerd_command=[CONTAINERD], default_runtime=True, cdi=cdi)
 
     assert result["changed"], result
+    old = " 1.6." in subprocess.run([str(CONTAINERD), "--version"], capture_output=True, text=True).stdout
+    assert ("This containerd has no CDI, which came with 1.7" in str(result.get("warnings"))) == bool(cdi and old)
     dump = subprocess.run(
         [str(CONTAINERD), "--config", str(node.config), "config", "dump"], capture_output=True, text=True, check=True
     )

@@ -1,0 +1,70 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a runtime would heed what its file is to say: later drop-ins, and flags of its command line. No I/O.
+
+Sources: containerd's docs/man/containerd-config.toml.5.md (imports, in the order of their names), crio.conf.d(5),
+dockerd's reference (a directive that is a flag and in the file keeps it from starting).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any, Dict, Mapping, Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import Wanted
+
+_DOCKER_FLAGS = {"--default-runtime": "default-runtime", "--add-runtime": "runtimes"}
+"""Flags of dockerd and the directives of its file that they stand for."""
+_CONFIG_FLAGS = {"containerd": ("--config", "-c"), "docker": ("--config-file",)}
+
+
+def winner(
+    runtime: str, before: Sequence[Mapping[str, Any]], later: Mapping[str, str], wanted: Wanted, directory: str
+) -> str:
+    """Return what the first of the later drop-ins that overrides ours does, empty when none does.
+
+    ``before`` are the documents that are read first, ours last; ``later`` the texts of others in the same directory by
+    file name, read in the order of their names. Raises ConfigError where one of them cannot be read.
+    """
+    together: Dict[str, Any] = {}
+    for document in before:
+        together = merged(together, document)
+    for name in sorted(later):
+        path = posixpath.join(directory, name)
+        together = merged(together, runtime_config.parse(runtime, later[name], path))
+        wrong = runtime_config.complaint(runtime, together, wanted, path)
+        wrong = wrong or runtime_config.unlike_base(runtime, together, wanted.name, path)
+        if wrong:
+            return f"{path}, which is read after ours, overrides it: {wrong}"
+    return ""
+
+
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return both documents as one, table by table; the other's values count."""
+    found = dict(one)
+    for key, value in other.items():
+        old = found.get(key)
+        found[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return found
+
+
+def file_read(runtime: str, command: Sequence[str]) -> str:
+    """Return the configuration file that a daemon's command line names, empty when it names none."""
+    found = ""
+    for place, word in enumerate(command):
+        for flag in _CONFIG_FLAGS.get(runtime, ()):
+            if word == flag and place + 1 < len(command):
+                found = command[place + 1]
+            elif word.startswith(f"{flag}="):
+                found = word[len(flag) + 1 :]
+    return found
+
+
+def flags_against(command: Sequence[str], directives: Mapping[str, Any]) -> str:
+    """Return the first flag of dockerd that stands for a directive its file is to have, empty when none does."""
+    for word in command:
+        flag = word.partition("=")[0]
+        if _DOCKER_FLAGS.get(flag) in directives:
+            return flag
+    return ""

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a runtime from heeding its file: later drop-ins and flags."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect import (
+    file_read,
+    flags_against,
+    merged,
+    winner,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+BINARY = "/usr/bin/nvidia-container-runtime"
+CRI = "io.containerd.cri.v1.runtime"
+DIRECTORY = "/etc/containerd/conf.d"
+
+
+def cri(**tables: object) -> dict[str, object]:
+    return {"version": 3, "plugins": {CRI: tables}}
+
+
+def runtime(binary: str = BINARY, systemd: bool = True) -> dict[str, object]:
+    return {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": binary, "SystemdCgroup": systemd}}
+
+
+BASE = cri(
+    containerd={"runtimes": {"runc": {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True}}}}
+)
+OURS = cri(enable_cdi=True, containerd={"default_runtime_name": "nvidia", "runtimes": {"nvidia": runtime()}})
+WANTED = Wanted("nvidia", BINARY, default=True, cdi=True)
+HEAD = f"version = 3\n[plugins.'{CRI}'"
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        ({}, ""),
+        ({"x.toml": "version = 3"}, ""),
+        ({"x.toml": f"{HEAD}.registry]\nconfig_path = '/etc/certs.d'"}, ""),
+        ({"x.toml": f"{HEAD}]\nenable_cdi = false"}, f"plugins.{CRI}.enable_cdi is false instead of true"),
+        ({"x.toml": f"{HEAD}.containerd]\ndefault_runtime_name = 'runc'"}, "the default runtime is 'runc'"),
+        ({"x.toml": f"{HEAD}.containerd.runtimes.nvidia.options]\nBinaryName = '/x'"}, "BinaryName = '/x'"),
+        (
+            {"x.toml": f"{HEAD}.containerd.runtimes.nvidia.options]\nSystemdCgroup = false"},
+            "runtime nvidia has options.SystemdCgroup = False, and runc True",
+        ),
+        (
+            {"x.toml": f"{HEAD}.containerd]\ndefault_runtime_name = 'runc'", "y.toml": "version = 3"},
+            f"{DIRECTORY}/x.toml, which is read after ours",
+        ),
+    ],
+)
+def test_a_later_drop_in_that_overrides_ours_is_named(later: dict[str, str], says: str) -> None:
+    found = winner("containerd", [BASE, OURS], later, WANTED, DIRECTORY)
+    assert says in found
+    assert bool(found) == bool(says)
+
+
+def test_what_was_not_asked_for_may_be_as_it_is() -> None:
+    later = {"x.toml": f"{HEAD}]\nenable_cdi = false\n[plugins.'{CRI}'.containerd]\ndefault_runtime_name = 'runc'"}
+    assert winner("containerd", [BASE, OURS], later, Wanted("nvidia", BINARY), DIRECTORY) == ""
+
+
+def test_a_drop_in_that_is_no_toml_is_named() -> None:
+    with pytest.raises(ConfigError, match=f"{DIRECTORY}/x.toml cannot be read as TOML"):
+        winner("containerd", [BASE, OURS], {"x.toml": "]"}, WANTED, DIRECTORY)
+
+
+TABLES = st.recursive(
+    st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3), max_leaves=8
+).filter(lambda value: isinstance(value, dict))
+
+
+@given(TABLES, TABLES)
+def test_of_two_documents_the_second_counts_and_nothing_else_is_lost(
+    one: dict[str, object], other: dict[str, object]
+) -> None:
+    both = merged(one, other)
+    assert merged(both, other) == both
+    assert both.keys() == one.keys() | other.keys()
+    assert merged(one, {}) == one
+    assert merged({}, other) == other
+
+
+@pytest.mark.parametrize(
+    ("runtime", "command", "path"),
+    [
+        ("containerd", ["/usr/bin/containerd"], ""),
+        ("containerd", ["/usr/bin/containerd", "--config", "/etc/x.toml", "--log-level", "info"], "/etc/x.toml"),
+        ("containerd", ["/usr/bin/containerd", "-c", "/etc/x.toml"], "/etc/x.toml"),
+        ("containerd", ["/usr/bin/containerd", "--config=/etc/x.toml", "--config=/etc/y.toml"], "/etc/y.toml"),
+        ("containerd", ["/usr/bin/containerd", "--config"], ""),
+        ("docker", ["/usr/bin/dockerd", "--config-file=/etc/x.json", "-H", "fd://"], "/etc/x.json"),
+        ("crio", ["/usr/bin/crio", "--config", "/etc/x"], ""),
+    ],
+)
+def test_the_file_that_a_command_line_names_is_found(runtime: str, command: list[str], path: str) -> None:
+    assert file_read(runtime, command) == path
+
+
+def test_a_flag_that_stands_for_a_directive_is_found() -> None:
+    assert flags_against(["dockerd", "--add-runtime", "x=/y"], {"runtimes": {}}) == "--add-runtime"
+    assert flags_against(["dockerd", "--default-runtime=x"], {"default-runtime": "y"}) == "--default-runtime"
+    assert flags_against(["dockerd", "--default-runtime=x", "-H", "fd://"], {"runtimes": {}}) == ""
