@@ -72,9 +72,10 @@ def one(
     ``read`` says what can be read, and raises one of ``ODD`` for the rest.
     """
     resource = client.resource(kind, "v1")
-    found = client.get(resource, name=name, namespace=namespace).to_dict()
     try:
-        return read(found)
+        return read(_answer(client, resource, name=name, namespace=namespace))
+    except _EXPECTED:
+        raise
     except ODD as error:
         where = f"--namespace {namespace} " if namespace else ""
         remedy = f"see kubectl {where}get {kind.lower()} {name} --output=yaml, and mend it"
@@ -98,7 +99,10 @@ def objects(
     resource, following = client.resource(kind, api_version), None
     while True:
         more: Dict[str, str] = {"_continue": following} if following else {}
-        page = client.get(resource, limit=_PAGE, **selected, **more).to_dict()
+        try:
+            page = _answer(client, resource, limit=_PAGE, **selected, **more)
+        except ODD as error:
+            raise ApiJsonError(f"{kind}s {unreadable(error)}") from error
         items, metadata = page.get("items") or [], page.get("metadata") or {}
         if not isinstance(items, list) or not isinstance(metadata, dict):
             raise ApiJsonError(f"a list of {kind}s that is none")
@@ -106,6 +110,12 @@ def objects(
         following = metadata.get("continue")
         if not following:
             return
+
+
+def _answer(client: K8SClient, resource: object, **selected: object) -> Dict[str, Any]:
+    """What a request gives. Raises what the client raises, one of ``ODD`` where it can make no object of it."""
+    found: Dict[str, Any] = client.get(resource, **selected).to_dict()
+    return found
 
 
 def text_at(client: K8SClient, path: str, most: int) -> str:

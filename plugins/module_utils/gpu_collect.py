@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 from urllib.parse import quote, urlencode
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_evidence, gpu_view
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, read_object, shaped
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, fit, read_object, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
@@ -198,7 +198,9 @@ class Collector:
     def version(self) -> str:
         """The API server's; empty where it does not tell."""
         try:
-            return str(read_object(text_at(self._client, "/version", gpu_evidence.LOG_BYTES)).get("gitVersion"))
+            told = read_object(text_at(self._client, "/version", gpu_evidence.LOG_BYTES))
+            fit(told, {"gitVersion!": str}, "its answer")
+            return str(told["gitVersion"])
         except (ApiServerError, ApiJsonError) as error:
             self.problems.append(f"version of the API server: {error}")
             return ""

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever of the daemons reads answers of the API server or kubelet is tried with odd ones: a new reader fails."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kube_accel
+from kube_accel.inspect.kubectl import Kubectl, KubectlError
+from kube_accel.kube.api import ApiClient
+from kube_accel.kube.client import KubeClient
+from odd_values import Path as FieldPath
+from odd_values import cases, with_value
+from readers import Clients, misnamed, readers, untested
+
+ROOT = Path(kube_accel.__file__).parent
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+CLIENTS = Clients(
+    types={"KubeClient", "ApiClient", "PodResourcesClient", "Lister", "Api", "Kubectl"}
+    | {"client_in_cluster", "client_from_kubeconfig", "in_cluster"},
+    names={"client", "api", "lister", "kubectl"},
+    methods=methods(KubeClient) | methods(ApiClient) | methods(Kubectl) | {"list"},
+    functions={"Watch"},
+)
+_EXTENDER = "unit/kube_accel/extender/test_odd_objects.py"
+_NODE = "unit/kube_accel/plugin/test_odd_answers.py"
+_MIG = "unit/kube_accel/plugin/test_odd_mig_nodes.py"
+_SHOWN = "unit/kube_accel/test_odd_objects.py"
+_KUBELET = "unit/kube_accel/kube/test_podresources.py::test_an_odd_text_costs_its_container_alone"
+
+TABLE = {
+    "cli/inspect.py::_look": "unit/kube_accel/test_readers.py::test_an_odd_object_of_kubectl_costs_itself_alone",
+    "cli/validate.py::check_pod_resources": _KUBELET,
+    "cli/validate_shares.py::check_ledger": _KUBELET,
+    "extender/daemon.py::Extender.__init__": f"{_EXTENDER}::test_an_odd_pod_that_waits_costs_itself_alone",
+    "extender/tenure.py::Tenure._read": f"{_EXTENDER}::test_an_odd_lease_is_taken_or_told",
+    "extender/tenure.py::Tenure.change": f"{_EXTENDER}::test_an_odd_answer_about_a_pod_is_why_it_is_not_bound",
+    "extender/tenure.py::Tenure.look": f"{_EXTENDER}::test_an_odd_answer_about_a_pod_is_why_it_is_not_bound",
+    "kube/watch.py::Watch._follow": "unit/kube_accel/kube/test_watch.py::test_an_odd_object_costs_itself_alone",
+    "kube/watch.py::Watch._get": "unit/kube_accel/kube/test_watch.py::test_an_odd_object_costs_itself_alone",
+    "plugin/configurator.py::Configurator._watches": f"{_NODE}::"
+    "test_an_odd_node_leaves_its_configuration_as_it_is_and_is_told",
+    "plugin/daemon.py::Daemon._configure": _KUBELET,
+    "plugin/fractionpart.py::Listing.list": _KUBELET,
+    "plugin/holdings.py::HoldingsReader._ask": _KUBELET,
+    "plugin/labels.py::LabelWriter.run.write": f"{_NODE}::test_an_odd_node_is_labelled_or_told",
+    "plugin/migmanager.py::MigManager._listed": _KUBELET,
+    "plugin/migmanager.py::MigManager._pods": f"{_MIG}::test_who_still_leaves_a_node_is_known_beside_an_odd_pod",
+    "plugin/migmanager.py::MigManager._read": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
+    "plugin/migmanager.py::MigManager.run": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
+    "plugin/overrideswatch.py::OverridesWatch.__init__": f"{_NODE}::"
+    "test_an_odd_override_costs_itself_alone_and_is_told",
+    "plugin/podwatch.py::PodsWatch.__init__": f"{_SHOWN}::test_a_node_knows_its_other_pods",
+    "plugin/podwatch.py::PodsWatch._list": f"{_SHOWN}::test_a_node_knows_its_other_pods",
+    "plugin/starts.py::Starts.forget": _KUBELET,
+    "plugin/starts.py::listed_now": _KUBELET,
+}
+"""The test that tries odd values of what each place reads."""
+
+
+def test_every_reader_has_a_test_of_odd_answers() -> None:
+    assert readers(ROOT, CLIENTS) == TABLE.keys()
+    assert untested(TABLE) == set()
+
+
+def test_every_client_is_called_one() -> None:
+    assert misnamed(ROOT, CLIENTS) == set()
+
+
+def test_a_new_reader_is_found(tmp_path: Path) -> None:
+    (tmp_path / "new.py").write_text(
+        "class A:\n    def f(self, client: KubeClient, k: KubeClient | None) -> None:\n"
+        "        client.post('/x', {})\n        print(client.get('/x'))\n"
+        "    def g(self) -> None:\n        self._client.post('/x', {})\n"
+    )
+    assert readers(tmp_path, CLIENTS) == {"new.py::A.f"}
+    assert misnamed(tmp_path, CLIENTS) == {"new.py::k"}
+    assert untested({"new.py::A.f": "unit/kube_accel/test_readers.py::nothing"})
+
+
+def test_only_one_place_reads_the_messages_of_kubelets_pod_resources() -> None:
+    found = {path.name for path in ROOT.rglob("*.py") if "import podresources_pb2" in path.read_text()}
+    assert found == {"podresources.py"}
+
+
+ODD = {"metadata": {"name": "odd", "namespace": "team", "labels": {"a": "b"}}, "spec": {}, "status": {}}
+FIELDS: list[FieldPath] = [*((key,) for key in ODD), *(("metadata", key) for key in ODD["metadata"])]
+
+
+@pytest.mark.parametrize(("path", "values"), cases(FIELDS))
+def test_an_odd_object_of_kubectl_costs_itself_alone(
+    path: FieldPath, values: Mapping[str, Any], tmp_path: Path
+) -> None:
+    for name, value in values.items():
+        odd = with_value(ODD, path, value)
+        problems: list[str] = []
+        found = kubectl(tmp_path, {"items": [good("a"), odd, good("b")]}).items("pod", problems=problems)
+        assert [each for each in found if each in (good("a"), good("b"))] == [good("a"), good("b")], name
+        assert len(found) + len(problems) == 3, name
+        assert all("kubectl get pod" in problem for problem in problems), name
+
+
+@pytest.mark.parametrize("answer", [[], None, 7, {}, {"items": 7}, {"items": None}])
+def test_an_answer_of_kubectl_that_is_no_list_is_named(answer: object, tmp_path: Path) -> None:
+    with pytest.raises(KubectlError, match="get pods: not a list"):
+        kubectl(tmp_path, answer).items("pod", problems=[])
+
+
+@pytest.mark.parametrize("item", [None, 7, "x", [], [[]]])
+def test_an_item_of_kubectl_that_is_no_object_is_a_problem(item: object, tmp_path: Path) -> None:
+    problems: list[str] = []
+    assert kubectl(tmp_path, {"items": [item, good("a")]}).items("pod", problems=problems) == [good("a")]
+    assert len(problems) == 1
+
+
+def good(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name}}
+
+
+def kubectl(tmp_path: Path, answer: object) -> Kubectl:
+    """One that prints this answer."""
+    (tmp_path / "answer").write_text(json.dumps(answer))
+    program = tmp_path / "kubectl"
+    program.write_text(f"#!/bin/sh\nexec cat {tmp_path}/answer\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    return Kubectl([str(program)])

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever of the modules reads the API server's answers is tried with odd ones: a new reader fails here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_collect, gpu_diagnosis
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects, one
+
+from odd_values import Path as FieldPath
+from odd_values import cases, with_value
+from readers import Clients, misnamed, readers, untested
+from unit.plugins.module_utils.test_odd_diagnosis import NAMESPACE, Cluster, good, rules
+from unit.plugins.odd_api import Client
+
+ROOT = Path(__file__).parents[3] / "plugins"
+
+CLIENTS = Clients(
+    types={"K8SClient", "get_api_client"},
+    names={"client"},
+    methods={"get"},
+    functions={"objects", "one", "text_at"},
+)
+_HERE = "unit/plugins/test_readers.py"
+_READERS = "unit/plugins/module_utils/test_odd_readers.py"
+_DIAGNOSIS = "unit/plugins/module_utils/test_odd_diagnosis.py"
+
+_INSPECTED = "unit/kube_accel/test_odd_objects.py"
+_COLLECT = "module_utils/gpu_collect.py::Collector"
+
+TABLE = {
+    "module_utils/api_server.py::_answer": f"{_HERE}::test_an_answer_that_the_client_cannot_take_is_named",
+    f"{_COLLECT}._all": f"{_DIAGNOSIS}::test_an_odd_object_beside_it_keeps_nothing_from_the_bundle",
+    f"{_COLLECT}._one": f"{_DIAGNOSIS}::test_a_pod_that_is_odd_itself_is_diagnosed_by_the_rest",
+    f"{_COLLECT}._page": f"{_HERE}::test_an_odd_text_keeps_nothing_from_the_diagnosis",
+    f"{_COLLECT}.log": f"{_HERE}::test_an_odd_text_keeps_nothing_from_the_diagnosis",
+    f"{_COLLECT}.version": f"{_HERE}::test_an_odd_version_is_a_problem_or_none",
+    "modules/cf_crl.py::get": f"{_READERS}::test_an_odd_definition_that_is_to_be_written_is_named_with_what_to_do",
+    "modules/cf_crl.py::others": f"{_READERS}::test_an_odd_definition_keeps_none_from_being_written",
+    "modules/cf_crl_info.py::main": f"{_READERS}::test_an_odd_definition_is_listed_or_named_beside_the_others",
+    "modules/cuda_compat.py::Asked._get": f"{_READERS}::test_an_odd_container_is_named_and_the_others_are_judged",
+    "modules/gpu_inspect_info.py::main": f"{_INSPECTED}::test_an_odd_pod_that_waits_is_shown_or_named",
+    "modules/gpu_migration_info.py::cluster.listed": "unit/plugins/module_utils/test_odd_migration.py"
+    "::test_an_odd_object_leaves_the_plan_of_the_others_and_is_told",
+    "modules/gpu_usage_report.py::_from_plugins": f"{_HERE}::test_an_odd_object_of_a_list_costs_itself_alone",
+    "modules/node_condition.py::found": f"{_READERS}::test_a_condition_is_found_beside_an_odd_one",
+}
+"""The test that tries odd values of what each place reads."""
+
+
+def test_every_reader_has_a_test_of_odd_answers() -> None:
+    assert readers(ROOT, CLIENTS) == TABLE.keys()
+    assert untested(TABLE) == set()
+
+
+def test_every_client_is_called_one() -> None:
+    assert misnamed(ROOT, CLIENTS) == set()
+
+
+def test_whoever_logs_in_has_a_reader_of_the_table() -> None:
+    """A module reads by functions of its own, or by the collector."""
+    who = {path for path in (ROOT / "modules").glob("*.py") if "get_api_client(" in path.read_text()}
+    by_collector = {path for path in who if "Collector(" in path.read_text()}
+    assert {path.name for path in who - by_collector} == {
+        Path(place.split("::")[0]).name for place in TABLE if place.startswith("modules/")
+    }
+
+
+ODD = {"metadata": {"name": "odd", "namespace": "team", "labels": {"a": "b"}}, "spec": {}, "status": {}}
+FIELDS: list[FieldPath] = [*((key,) for key in ODD), *(("metadata", key) for key in ODD["metadata"])]
+
+
+@pytest.mark.parametrize(("path", "values"), cases(FIELDS))
+def test_an_odd_object_of_a_list_costs_itself_alone(path: FieldPath, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        problems: list[str] = []
+        items = [{"metadata": {"name": "a"}}, with_value(ODD, path, value), {"metadata": {"name": "b"}}]
+        found = list(objects(Client({"Pod": items}), "Pod", problems=problems))
+        assert [items[0], items[2]] == [each for each in found if each in (items[0], items[2])], name
+        assert len(found) + len(problems) == 3, name
+        assert all("see kubectl get pod" in problem for problem in problems), name
+
+
+class Refusing(Client):
+    """The client makes objects of what came, which a list with an item that is none does not survive."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__({})
+        self.error = error
+
+    def get(self, kind: str, **selected: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [TypeError("no container"), AttributeError("x"), ValueError("not JSON"), KeyError(1)])
+def test_an_answer_that_the_client_cannot_take_is_named(error: Exception) -> None:
+    with pytest.raises(ApiJsonError, match=r"^Pods cannot be read: "):
+        list(objects(Refusing(error), "Pod"))
+    with (
+        pytest.raises(ApiServerError, match=r"^pod team/x cannot be read: .*; see kubectl --namespace team get pod x "),
+        explained(),
+    ):
+        one(Refusing(error), "Pod", "x", "team")
+
+
+TEXTS = (
+    "",
+    "\x00\x1b[2J",
+    "{" * 9999,
+    "x" * (1 << 17),
+    "kube_accel_gpu_info{",
+    'a{b="\\',
+    "a 1e999\nb NaN\nc -1",
+    "\ud800",
+    "9" * 9999,
+)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_an_odd_text_keeps_nothing_from_the_diagnosis(text: str) -> None:
+    collector = gpu_collect.Collector(Cluster(good()), NAMESPACE)
+    with patch.object(gpu_collect, "text_at", lambda client, path, most: text):
+        evidence = collector.evidence(("team", "train"), "")
+    found = gpu_diagnosis.diagnose(evidence)
+    document = gpu_diagnosis.document(found, gpu_diagnosis.looked_at(evidence), collector.problems)
+    json.dumps(document)
+    assert {"quota_oom", "plugin_down"} <= set(rules(document))
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "[]", "7", "null", "{}", '{"gitVersion": 7}', '{"gitVersion": null}'])
+def test_an_odd_version_is_a_problem_or_none(text: str) -> None:
+    collector = gpu_collect.Collector(Cluster(good()), NAMESPACE)
+    with patch.object(gpu_collect, "text_at", lambda client, path, most: text):
+        assert collector.version() == ""
+    assert collector.problems[0].startswith("version of the API server: ")
