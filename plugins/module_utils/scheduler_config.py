@@ -334,9 +334,7 @@ def _merge_extenders(
     present = data.get("extenders")
     if present is None:
         present = []
-    elif not present:
-        # What is added stands below then: beside a comment after [] it would be no YAML.
-        present.fa.set_block_style()
+    yaml_text.in_block(present)
     yaml_text.discard(present, lambda item: key_of(item) in owned and key_of(item) not in keys)
     for extender in wanted:
         key = key_of(extender)
@@ -414,6 +412,7 @@ def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
     if data.get("profiles") is None:
         data["profiles"] = []
     profiles = data["profiles"]
+    yaml_text.in_block(profiles)
     profile = _profile(data)
     if profile is None:
         if profiles:
@@ -461,10 +460,10 @@ def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
     if not fit["args"] and "args" not in (first_fit or {}):
         del fit["args"]
     if set(fit) <= {"name"} and first_fit is None:
-        profile["pluginConfig"].remove(fit)
+        yaml_text.discard(profile["pluginConfig"], lambda item: item is fit)
     if not profile["pluginConfig"] and "pluginConfig" not in (first_profile or {}):
         del profile["pluginConfig"]
     if set(profile) <= {"schedulerName"} and first_profile is None:
-        data["profiles"].remove(profile)
+        yaml_text.discard(data["profiles"], lambda item: item is profile)
     if not data["profiles"] and "profiles" not in first:
         del data["profiles"]

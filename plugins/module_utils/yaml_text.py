@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import re
 import traceback
@@ -48,10 +49,16 @@ def load(text: str, path: str) -> Dict[str, Any]:
 
 
 def dump(data: Dict[str, Any], like: str) -> str:
-    """The document as text, laid out as the text it came from."""
+    """The document as text, laid out as the text it came from, whose lines of comment stay."""
     out = io.StringIO()
     _yaml(like).dump(data, out)
-    return out.getvalue()
+    return _with_comments(out.getvalue(), like)
+
+
+def in_block(items: list[Any]) -> None:
+    """Have what is added to an empty list stand below it: beside a comment after [] it would be no YAML."""
+    if not items and hasattr(items, "fa"):
+        items.fa.set_block_style()
 
 
 def discard(items: list[Any], unwanted: Callable[[Any], bool]) -> None:
@@ -74,6 +81,19 @@ def plain(value: object) -> Any:  # noqa: ANN401
         if isinstance(value, kind):
             return kind(value)
     return value
+
+
+def _with_comments(text: str, like: str) -> str:
+    """The text with lines of comment of another that it lost: to the parser they belong to the entry before them."""
+    if "#" not in like:
+        return text
+    before, after = like.splitlines(keepends=True), text.splitlines(keepends=True)
+    found: list[str] = []
+    for tag, first, last, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        lost = before[first:last] if tag in ("delete", "replace") else []
+        found += after[start:end]
+        found += [line for line in lost if line.lstrip().startswith("#") and line not in after[start:end]]
+    return "".join(found)
 
 
 def _yaml(text: str) -> YAML:

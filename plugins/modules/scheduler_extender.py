@@ -388,7 +388,7 @@ class SchedulerExtender:
         self, record: Record, told: Told, current: bytes | None, config_path: str, config: bytes | None
     ) -> Tuple[bytes | None, bytes | None]:
         originals = dict(record.originals)
-        touched = told.bears_checksum() or record.owned or self.wanted != scheduler_config.Wanted()
+        touched = told.bears_checksum() or record.owned or self.wanted.extenders or self.wanted.binpack
         if config is None or not touched:
             config_after = config
         elif config_path in originals and record.untouched(config_path, config):
@@ -419,12 +419,18 @@ class SchedulerExtender:
             text_of(config, path),
             scheduler_config.Wanted(),
             owned,
-            base if original is None else text_of(original, path),
+            self._first(record, path, config, base),
             path,
         )
         bare = yaml_text.plain(yaml_text.load(text, path)) == yaml_text.plain(yaml_text.load(base, path))
         brought = told.mounts_our_file() or (path in record.originals and original is None)
         return None if bare and brought else text.encode()
+
+    @staticmethod
+    def _first(record: Record, path: str, config: bytes, base: str) -> str:
+        """The configuration before our first change; as it is now where nobody knows."""
+        original = record.originals.get(path, config)
+        return base if original is None else text_of(original, path)
 
     def _binders(self, record: Record, config: bytes | None, path: str) -> List[str]:
         """Addresses of the extenders in the configuration as it is that bind pods and are not ours."""

@@ -355,3 +355,27 @@ def test_whatever_the_file_others_keep_theirs_and_ours_comes_changes_and_goes(
 
     gone = plan(twice, Wanted(), owned_by(second), text)
     assert data_of(gone) == data_of(text)
+
+
+EMPTY = (
+    *("profiles: []  # none\n", "profiles: []\n", "profiles:\n", "profiles: null # x\n", "profiles: []\n# end\n", ""),
+    *("extenders: []  # none\n", "extenders:\n", "profiles: [] # none\nextenders: [] # also\n# end\n"),
+)
+
+
+@pytest.mark.parametrize("edited", ["", "# a later hand\n", "percentageOfNodesToScore: 50\n"])
+@pytest.mark.parametrize(
+    "wanted", [Wanted([], {"a/b": 3}), Wanted([OURS], {}), Wanted([OURS], {"a/b": 3})], ids=["pack", "extend", "both"]
+)
+@pytest.mark.parametrize("tail", EMPTY)
+def test_of_lists_without_entries_what_others_wrote_since_stays(tail: str, wanted: Wanted, edited: str) -> None:
+    before = f"apiVersion: {scheduler_config.API_VERSION}\nkind: KubeSchedulerConfiguration\n{tail}"
+    text = scheduler_config.plan(before, wanted, Owned(), before, "F") + edited
+    owned = Owned(frozenset(map(scheduler_config.key_of, wanted.extenders)), frozenset(wanted.binpack))
+    after = scheduler_config.plan(text, Wanted(), owned, before, "F")
+    first = {key: value or None for key, value in yaml.safe_load(before).items()}
+    then = {key: value or None for key, value in yaml.safe_load(after).items()}
+    assert then == first | (yaml.safe_load(edited) or {})
+    for comment in ("# none", "# x", "# also", "# end", "# a later hand"):
+        assert after.count(comment) == (before + edited).count(comment)
+    assert scheduler_config.plan(after, Wanted(), owned, before, "F") == after

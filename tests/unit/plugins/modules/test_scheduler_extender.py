@@ -67,6 +67,18 @@ def test_a_change_of_the_configuration_alone_restarts_the_scheduler(node: Contro
     assert node.kubelet.starts == 3
 
 
+@pytest.mark.parametrize("empty", ["extenders: []\n", "profiles: []  # none\n", "profiles:\nextenders: null\n"])
+def test_absent_leaves_a_control_plane_alone_that_no_run_has_changed(node: ControlPlane, empty: str) -> None:
+    node.config.parent.mkdir(parents=True)
+    head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    node.config.write_text(f"{head}clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler.conf\n{empty}")
+    before, starts = node.files(), node.kubelet.starts
+    for check in (True, False):
+        assert not node.run(state="absent", check=check)["changed"]
+    assert node.files() == before
+    assert node.kubelet.starts == starts
+
+
 def test_absent_gives_back_the_very_bytes(node: ControlPlane) -> None:
     before = node.files()
     node.run(extenders=[EXTENDER])
