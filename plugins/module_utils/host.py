@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
 import signal
 import stat
@@ -110,6 +111,16 @@ class Host:
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
         # Modules run as root, who may use what is reserved. Some file systems count no inodes.
         return 0 if found.f_files and not found.f_ffree else found.f_bfree * found.f_frsize
+
+    def is_mounted(self, path: str) -> bool:
+        """Whether a mount lies on just that file, as a container's volume does: it cannot be replaced (proc(5))."""
+        target = os.path.realpath(path)
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+                points = (line.split(" ", 5)[4] for line in lines)
+                return any(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), point) == target for point in points)
+        except (OSError, IndexError):
+            return False
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:

@@ -210,6 +210,12 @@ class Transaction:
 
     def check_room(self, changes: Sequence[FileChange]) -> None:
         """Raise TransactionError where the files, or what is remembered of them, could not be written."""
+        for change in changes:
+            if self.host.is_mounted(change.path):
+                raise TransactionError(
+                    f"{change.path} is a mount of its own, so no file can take its place; unmount it, or name the file "
+                    f"behind it (see 'findmnt {change.path}'); nothing was changed"
+                )
         needed = _SLACK + sum(2 * len(change.before or b"") + len(change.after or b"") for change in changes)
         written = [change.path for change in changes if change.after is not None]
         for path in [self._journal_path, *written]:
@@ -279,7 +285,7 @@ class Transaction:
     def _write(self, changes: Sequence[FileChange], journal: Dict[str, Any]) -> None:
         for change in changes:
             if change.after is not None:
-                created = self.host.make_directory(os.path.dirname(change.path), 0o755)
+                created = self.host.make_directory(os.path.dirname(os.path.realpath(change.path)), 0o755)
                 if created:
                     journal["record"]["directories"] += created
                     self._save(self._journal_path, journal)
@@ -287,7 +293,7 @@ class Transaction:
         # Last: what names a file has to let go of it first.
         for change in changes:
             if change.after is None:
-                self.host.remove(change.path)
+                self._remove(change.path)
 
     def _apply(self, journal: Mapping[str, Any], write: Callable[[], None], undoing: bool) -> None:
         if not self._restarts(journal):
@@ -334,8 +340,12 @@ class Transaction:
                 self.host.write(entry["path"], before, entry["mode"])
         for entry in journal["files"]:
             if not entry["backup"]:
-                self.host.remove(entry["path"])
+                self._remove(entry["path"])
         self._remove_empty_directories(journal)
+
+    def _remove(self, path: str) -> None:
+        """Delete what a path leads to; a link that led nowhere before leads nowhere again."""
+        self.host.remove(os.path.realpath(path))
 
     def _remove_empty_directories(self, journal: Mapping[str, Any]) -> None:
         for directory in reversed(journal["record"]["directories"]):
@@ -412,7 +422,7 @@ class Transaction:
             '{ : >"$tmp" && chmod "$3" "$tmp"; }; } && cat "$2" >"$tmp" && mv -f "$tmp" "$1"; }',
         ]
         for entry in journal["files"]:
-            path = quote(entry["path"])
+            path = quote(os.path.realpath(entry["path"]))
             ours = f"ours {path} {entry['after']}" if entry["after"] else f"[ ! -e {path} ]"
             action = f"back {path} {quote(entry['backup'])} {entry['mode']:o}" if entry["backup"] else f"rm -f {path}"
             lines.append(f"if {ours}; then {action} || failed=1; fi")

@@ -284,6 +284,64 @@ def test_a_file_is_not_written_through_a_link_at_its_draft(tmp_path: Path) -> No
     assert found == {"main": (False, NEW), "victim": (False, OLD)}
 
 
+def linked_nowhere(machine: Machine) -> tuple[Path, Path]:
+    """A link to a file that is not there, in a directory that is not there."""
+    link, target = machine.root / "linked", machine.root / "gone/target"
+    link.symlink_to("gone/target")
+    return link, target
+
+
+def test_a_link_to_nowhere_stays_whatever_comes_of_the_change(machine: Machine) -> None:
+    link, target = linked_nowhere(machine)
+    transaction(machine).commit([FileChange(str(link), None, NEW)], Record())
+    assert (link.is_symlink(), target.read_bytes()) == (True, NEW)
+    record = transaction(machine).record()
+    transaction(machine).commit([FileChange(str(link), NEW, None)], record)
+    assert (link.is_symlink(), target.parent.exists()) == (True, False)
+    machine.well = lambda running: running == OLD
+    (machine.root / "main").write_bytes(NEW)
+    with pytest.raises(TransactionError, match="the previous files are back"):
+        transaction(machine).commit([FileChange(str(link), None, NEW)], Record())
+    assert (link.is_symlink(), target.parent.exists()) == (True, False)
+
+
+def test_the_timer_leaves_a_link_to_nowhere(machine: Machine) -> None:
+    link, target = linked_nowhere(machine)
+
+    def die(running: bytes | None) -> bool:
+        raise KilledError
+
+    machine.well = die
+    with pytest.raises(KilledError):
+        transaction(machine).commit([FileChange(str(link), None, NEW)], Record())
+    assert machine.timer is not None
+    subprocess.run(machine.timer[-3:], env={"PATH": "/usr/bin:/bin"}, check=False)
+    assert (link.is_symlink(), target.exists()) == (True, False)
+
+
+def test_a_file_that_is_a_mount_is_refused_with_what_to_do(machine: Machine) -> None:
+    path = str(machine.root / "main")
+    machine.is_mounted = lambda path: path.endswith("main")  # type: ignore[method-assign]
+    with pytest.raises(TransactionError, match=f"{path} is a mount of its own, .* nothing was changed"):
+        transaction(machine).check_room(changes(machine))
+
+
+def test_a_mount_on_a_file_is_seen(tmp_path: Path) -> None:
+    file, other = tmp_path / "a file", tmp_path / "other"
+    for path in (file, other):
+        path.touch()
+    machine = Machine(tmp_path)
+    assert not machine.is_mounted(str(file))
+    mounted = subprocess.run(["mount", "--bind", other, file], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    try:
+        assert machine.is_mounted(str(file))
+        assert not machine.is_mounted(str(other))
+    finally:
+        subprocess.run(["umount", file], check=True)
+
+
 def test_an_edit_by_others_meanwhile_is_kept(machine: Machine) -> None:
     def edit(running: bytes | None) -> bool:
         (machine.root / "main").write_bytes(b"theirs\n")
