@@ -36,7 +36,8 @@ options:
   state:
     description:
       - Whether the runtime is configured.
-      - V(absent) removes the runtime of that name whoever added it, and makes another the default if it was.
+      - V(absent) brings back what was there before the first change by this module, a runtime of that name and its
+        being the default included. Where this module has changed nothing, it does nothing.
     type: str
     choices: [present, absent]
     default: present
@@ -318,6 +319,8 @@ class NvidiaRuntime:
         self.runtime = "containerd" if self.name == "microk8s" else self.name
         self.path: str = params["config_path"] or CONFIG_PATHS[self.name]
         self.toolkit_path: str = params["toolkit_config_path"]
+        if not params["runtime_name"].strip():
+            raise Refused("runtime_name is empty; name the handler of the RuntimeClass, such as nvidia")
         self.low_levels: list[runtime_config.LowLevel] = []
         self.wanted = runtime_config.Wanted(
             params["runtime_name"], params["runtime_binary"], params["default_runtime"], params["cdi"]
@@ -389,8 +392,9 @@ class NvidiaRuntime:
         text = self._base() if current is None else text_of(current, self.path)
         data = runtime_config.parse(self.runtime, text, self.path)
         owned = runtime_config.Owned(**record.owned)
-        if not runtime_config.has_runtime(self.runtime, data, owned.name or self.wanted.name, self.path):
-            # Nothing of ours is in it, or no longer: from here on this is what absent brings back.
+        known = owned.name and self.path in record.originals
+        if not known or not runtime_config.has_runtime(self.runtime, data, owned.name, self.path):
+            # Nothing of ours is in it yet, or no longer: from here on this is what absent brings back.
             owned = runtime_config.Owned()
             record.originals[self.path] = current
         monitor = self.low_levels[0].monitor if self.low_levels else ""
@@ -416,16 +420,14 @@ class NvidiaRuntime:
             return None
 
     def _absent(self, record: Record, current: bytes | None) -> FileChange | None:
-        if current is None:
-            return None
-        name = self.wanted.name
         owned = runtime_config.Owned(**record.owned)
-        if owned.name == name and self.path in record.originals and record.untouched(self.path, current):
+        name = owned.name
+        if current is None or not name or self.path not in record.originals:
+            return None  # nothing here is known to be ours
+        if record.untouched(self.path, current):
             after = record.originals[self.path]
         else:
             text = text_of(current, self.path)
-            if name not in text and not owned.name:
-                return None  # also of a file that could not be edited, and without tomlkit
             plan = runtime_config.plan_absent(self.runtime, text, name, owned, self._original(record, None), self.path)
             if not plan.edits:
                 return None

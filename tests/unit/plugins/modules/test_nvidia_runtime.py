@@ -130,6 +130,86 @@ def test_absent_keeps_what_others_changed_since(node: Node) -> None:
     assert node.config.read_text().rstrip() == (before + "\n# a later hand\n").rstrip()
 
 
+OTHERS = {
+    "docker": """{
+    "default-runtime": "nvidia",
+    "features": {},
+    "runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}
+}
+""",
+    "containerd": """version = 3
+# of the image
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = "nvidia"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia] # theirs
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "/etc/spec.json"
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.nvidia.options]
+BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+""",
+    "crio": """[crio.runtime]
+default_runtime = "nvidia"
+[crio.runtime.runtimes.nvidia]
+runtime_path = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
+""",
+}
+"""A runtime of that name that was there before us, and is the only one."""
+
+
+def owned_by_others(node: Node, runtime: str) -> tuple[Path, dict[str, Any]]:
+    """Its file, and options that change it in every way."""
+    if runtime == "crio":
+        options = crio_options(node)
+    else:
+        node.command("dockerd", "exit 0")
+        node.command("docker", "echo true 0")
+        path = node.config if runtime == "containerd" else node.root / "daemon.json"
+        options = {"runtime": runtime, "config_path": str(path), "default_runtime": False, "cdi": True}
+    path = Path(options["config_path"])
+    path.write_text(OTHERS[runtime])
+    return path, options
+
+
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_a_runtime_that_no_run_has_touched_stays_when_ours_is_to_go(node: Node, runtime: str) -> None:
+    path, options = owned_by_others(node, runtime)
+    for check in (True, False):
+        assert not node.run(state="absent", check=check, **options)["changed"]
+    assert path.read_text() == OTHERS[runtime]
+    assert not any("restart" in line for line in node.log())
+
+
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_a_runtime_that_was_there_before_us_comes_back_byte_for_byte(node: Node, runtime: str) -> None:
+    path, options = owned_by_others(node, runtime)
+    assert node.run(**options)["changed"], "another program"
+    assert not node.run(**options)["changed"]
+    assert node.run(state="absent", **options)["changed"]
+    assert path.read_text() == OTHERS[runtime]
+    assert not node.run(state="absent", **options)["changed"]
+
+
+@pytest.mark.parametrize("runtime", OTHERS)
+def test_a_runtime_that_was_there_before_us_keeps_what_others_changed_since(node: Node, runtime: str) -> None:
+    path, options = owned_by_others(node, runtime)
+    node.run(**options)
+    later = path.read_text()
+    path.write_text(f"{later}# later\n" if runtime != "docker" else later.replace("{", '{"debug": true,', 1))
+    assert node.run(state="absent", **options)["changed"]
+    read = json.loads if runtime == "docker" else tomllib.loads
+    found, before = read(path.read_text()), read(OTHERS[runtime])
+    assert {key: value for key, value in found.items() if key != "debug"} == before
+    assert ("debug" in found) == (runtime == "docker")
+    assert runtime == "docker" or path.read_text().count("#") == OTHERS[runtime].count("#") + 1
+
+
+def test_a_runtime_without_a_name_is_refused(node: Node) -> None:
+    before = node.config.read_bytes()
+    for runtime in ("containerd", "k3s"):
+        assert "runtime_name is empty; name the handler" in node.run(runtime=runtime, runtime_name="")["msg"]
+    assert node.config.read_bytes() == before
+
+
 def test_mode_of_the_file_stays_and_backups_are_private(node: Node) -> None:
     node.config.chmod(0o640)
     before = node.config.read_bytes()
