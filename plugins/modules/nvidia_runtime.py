@@ -397,8 +397,7 @@ class NvidiaRuntime:
             # Nothing of ours is in it yet, or no longer: from here on this is what absent brings back.
             owned = runtime_config.Owned()
             record.originals[self.path] = current
-        monitor = self.low_levels[0].monitor if self.low_levels else ""
-        wanted = replace(self.wanted, monitor=monitor)
+        wanted = replace(self.wanted, shared=self.low_levels[0].shared if self.low_levels else {})
         merged = None if current is None else self._merged(text)
         plan = runtime_config.plan_present(
             self.runtime, text, wanted, owned, self._original(record, text), self.path, merged

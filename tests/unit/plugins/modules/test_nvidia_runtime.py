@@ -628,6 +628,9 @@ default_runtime = "crun"
 runtime_path = "/usr/libexec/crio/crun"
 runtime_type = ""
 monitor_path = "/usr/libexec/crio/conmon"
+monitor_cgroup = "pod"
+monitor_env = ["PATH=/usr/bin"]
+allowed_annotations = ["io.containers.trace-syscall"]
 [crio.runtime.runtimes.runc]
 runtime_path = "/usr/libexec/crio/runc"
 monitor_path = "/usr/libexec/crio/conmon"
@@ -648,6 +651,8 @@ def test_crio_whose_programs_are_not_on_path(node: Node) -> None:
 
     runtime = tomllib.loads(config.read_text())["crio"]["runtime"]["runtimes"]["nvidia"]
     assert runtime["monitor_path"] == "/usr/libexec/crio/conmon", "CRI-O does not start without one"
+    assert (runtime["monitor_cgroup"], runtime["monitor_env"]) == ("pod", ["PATH=/usr/bin"])
+    assert runtime["allowed_annotations"] == ["io.containers.trace-syscall"]
     runtimes = tomllib.loads(toolkit.read_text())["nvidia-container-runtime"]["runtimes"]
     assert runtimes == ["/usr/libexec/crio/crun", "runc", "crun"]
     said.write_text(CRIO_OF_ITS_PACKAGES.replace('"crun"', '"nvidia"', 1))
