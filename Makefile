@@ -81,9 +81,10 @@ test-cluster: setup ## On a real one-node Kubernetes, where its binaries are at 
 	  RIG_CONTAINERD=$(CURDIR)/.cache/containerd-2 tests/tools/machine.sh pytest $(addprefix tests/cluster/test_,cdi.py pgpu.py confined.py attacks.py); \
 	  else pytest -m 'not soak' tests/cluster; fi
 
-soak: setup ## Ten thousand random steps of a plugin and what it lives with, damaged files and questions for the interposer; about an hour.
+soak: setup ## Ten thousand random steps of a plugin and what it lives with, damaged files, of hosts too, and questions for the interposer; about an hour.
 	KUBE_ACCEL_EXAMPLES=250 pytest tests/unit/kube_accel/plugin/test_stateful.py
 	KUBE_ACCEL_FUZZ_SECONDS=600 KUBE_ACCEL_FUZZ_SEED=$$RANDOM pytest tests/native/test_fuzz.py
+	KUBE_ACCEL_FUZZ_SECONDS=240 KUBE_ACCEL_FUZZ_SEED=$$RANDOM pytest tests/unit/plugins/module_utils/test_mutations.py
 
 churn: setup ## On a real one-node Kubernetes: 100 pods come and go for 10 minutes in each fractional mode, and what serves them is killed in turn; root.
 	@tests/tools/image.sh && tests/tools/machine.sh pytest -s tests/cluster/test_churn.py

@@ -392,11 +392,16 @@ class NvidiaRuntime:
         text = self._base() if current is None else text_of(current, self.path)
         data = runtime_config.parse(self.runtime, text, self.path)
         owned = runtime_config.Owned(**record.owned)
-        known = owned.name and self.path in record.originals
-        if not known or not runtime_config.has_runtime(self.runtime, data, owned.name, self.path):
-            # Nothing of ours is in it yet, or no longer: from here on this is what absent brings back.
+        known = bool(owned.name) and self.path in record.originals
+        if known and not runtime_config.has_runtime(self.runtime, data, owned.name, self.path):
+            # Others took it out: what they left, without the rest of ours, is from here on what absent brings back.
+            original = self._original(record, None)
+            left = runtime_config.plan_absent(self.runtime, text, owned.name, owned, original, self.path).text
+            record.originals[self.path] = None if current is None else left.encode()
             owned = runtime_config.Owned()
+        elif not known:
             record.originals[self.path] = current
+            owned = runtime_config.Owned()
         wanted = replace(self.wanted, shared=self.low_levels[0].shared if self.low_levels else {})
         merged = None if current is None else self._merged(text)
         plan = runtime_config.plan_present(

@@ -85,6 +85,28 @@ def test_a_version_2_file_that_names_no_runtime_keeps_runc() -> None:
     assert runtime_config.parse("containerd", gone.text, FILE) == runtime_config.parse("containerd", before, FILE)
 
 
+def test_runc_that_was_named_beside_others_goes_with_ours_unless_somebody_joined() -> None:
+    before = f"version = 2\n[plugins.'{CRI[2]}'.containerd.runtimes.kata]\nruntime_type = 'io.containerd.kata.v2'\n"
+    plan = present(before, Wanted("nvidia", BINARY))
+    assert "runc" in containerd_part(plan.text)["containerd"]["runtimes"]
+    assert runtime_config.plan_absent("containerd", plan.text, "nvidia", plan.owned, before, FILE).text == before
+    joined = f"{plan.text}[plugins.'{CRI[2]}'.containerd.runtimes.other]\nruntime_type = 'x'\n"
+    after = runtime_config.plan_absent("containerd", joined, "nvidia", plan.owned, before, FILE).text
+    assert set(containerd_part(after)["containerd"]["runtimes"]) == {"kata", "runc", "other"}
+
+
+def test_a_file_is_read_for_editing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can edit takes seconds for files of 300 KiB."""
+    parses: list[str] = []
+    parse = runtime_config.tomlkit.parse
+    monkeypatch.setattr(runtime_config.tomlkit, "parse", lambda text: parses.append(text) or parse(text))
+    before = text_of("containerd-2.1.toml")
+    plan = present(before, Wanted("nvidia", BINARY, default=True, cdi=True))
+    assert len(parses) == 1
+    runtime_config.plan_absent("containerd", plan.text, "nvidia", plan.owned, before, FILE)
+    assert len(parses) == 2
+
+
 def test_the_cgroup_driver_follows_a_later_change_of_runc() -> None:
     first = present(text_of("containerd-1.7.toml"), Wanted("nvidia", BINARY))
     switched = first.text.replace("SystemdCgroup = true", "SystemdCgroup = false", 1)

@@ -203,6 +203,22 @@ def test_a_runtime_that_was_there_before_us_keeps_what_others_changed_since(node
     assert runtime == "docker" or path.read_text().count("#") == OTHERS[runtime].count("#") + 1
 
 
+def test_a_default_of_ours_that_outlived_our_runtime_is_no_original(node: Node) -> None:
+    node.command("dockerd", "exit 0")
+    node.command("docker", "echo true 0")
+    config = node.root / "daemon.json"
+    before = {"default-runtime": "crun", "runtimes": {"crun": {"path": "/usr/bin/crun"}}}
+    config.write_text(json.dumps(before))
+    options: dict[str, Any] = {"runtime": "docker", "config_path": str(config), "default_runtime": True}
+    node.run(**options)
+    others = json.loads(config.read_text())
+    del others["runtimes"]["nvidia"]
+    config.write_text(json.dumps(others))
+    assert node.run(**options)["changed"], "somebody took it out"
+    assert node.run(state="absent", **options)["changed"]
+    assert json.loads(config.read_text()) == before
+
+
 def test_a_runtime_without_a_name_is_refused(node: Node) -> None:
     before = node.config.read_bytes()
     for runtime in ("containerd", "k3s"):
