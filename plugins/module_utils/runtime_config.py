@@ -132,7 +132,7 @@ def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
             # dockerd takes an empty file for {}.
             data = json.loads(text, object_pairs_hook=_unique) if text.strip() else {}
         elif tomllib is not None:
-            # Twenty times as fast as what can edit.
+            # Faster than what can edit.
             data = tomllib.loads(text)
         elif tomlkit is not None:
             data = _plain(tomlkit.parse(text))
@@ -178,6 +178,11 @@ def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) 
     if wanted.cdi is not None and dialect.cdi is not None and _cdi(dialect, data) != wanted.cdi:
         return f"{'.'.join(dialect.cdi)} is {str(not wanted.cdi).lower()} instead of {str(wanted.cdi).lower()}"
     return ""
+
+
+def unmet(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) -> str:
+    """What would not be in effect with a merged configuration: what is wanted, and the cgroup driver of the others."""
+    return complaint(runtime, data, wanted, path) or unlike_base(runtime, data, wanted.name, path)
 
 
 def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> str:

@@ -33,8 +33,7 @@ def winner(
     for name in sorted(later):
         path = posixpath.join(directory, name)
         together = merged(together, runtime_config.parse(runtime, later[name], path))
-        wrong = runtime_config.complaint(runtime, together, wanted, path)
-        wrong = wrong or runtime_config.unlike_base(runtime, together, wanted.name, path)
+        wrong = runtime_config.unmet(runtime, together, wanted, path)
         if wrong:
             return f"{path}, which is read after ours, overrides it: {wrong}"
     return ""

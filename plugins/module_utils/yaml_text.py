@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import operator
 import re
 import traceback
 from typing import Any, Callable, Dict
@@ -88,12 +89,22 @@ def _with_comments(text: str, like: str) -> str:
     if "#" not in like:
         return text
     before, after = like.splitlines(keepends=True), text.splitlines(keepends=True)
-    found: list[str] = []
+    # An edit changes few lines, and the search takes the square of their number.
+    head = _alike(before, after)
+    tail = _alike(before[head:][::-1], after[head:][::-1])
+    before, found, rest = before[head : len(before) - tail], after[:head], after[len(after) - tail :]
+    after = after[head : len(after) - tail]
     for tag, first, last, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         lost = before[first:last] if tag in ("delete", "replace") else []
         found += after[start:end]
         found += [line for line in lost if line.lstrip().startswith("#") and line not in after[start:end]]
-    return "".join(found)
+    return "".join(found + rest)
+
+
+def _alike(one: list[str], other: list[str]) -> int:
+    """How many lines both begin with."""
+    same = map(operator.eq, one, other)
+    return next((place for place, equal in enumerate(same) if not equal), min(len(one), len(other)))
 
 
 def _yaml(text: str) -> YAML:

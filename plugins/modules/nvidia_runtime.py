@@ -556,27 +556,27 @@ class NvidiaRuntime:
                 f"{self.name} on this host reads {read}, as its command line says, and not {self.path}, so nothing was "
                 f"changed: set config_path to {read}"
             )
-        for change in changes:
-            text = (change.after or b"").decode()
-            directives = runtime_config.parse(self.runtime, text, change.path) if self.runtime != "crio" else {}
-            flag = runtime_effect.flags_against(command, directives) if self.runtime == "docker" else ""
+        for change in changes if self.runtime in ("docker", "crio") else ():
+            said = runtime_config.parse(self.runtime, (change.after or b"").decode(), change.path)
+            flag = runtime_effect.flags_against(command, said) if self.runtime == "docker" else ""
             if flag:
                 raise Refused(
                     f"dockerd on this host is started with {flag}, and does not start when {change.path} says the same "
                     f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
                 )
             if self.runtime == "crio":
-                self._require_last(change.path, text)
+                self._require_last(change.path, [said], "", "set config_path to that file")
 
-    def _require_last(self, path: str, text: str) -> None:
+    def _require_last(self, path: str, documents: Sequence[Dict[str, Any]], ending: str, remedy: str) -> None:
+        """Raise Refused where a drop-in that is read after ours, the last of the documents, overrides it."""
         directory, name = os.path.split(path)
-        later = {other: said for other, said in self._beside(directory).items() if other > name}
-        ours = runtime_config.parse(self.runtime, text, path)
-        wrong = runtime_effect.winner(self.runtime, [ours], later, self.wanted, directory)
+        later = {other: said for other, said in self._beside(directory, ending).items() if other > name}
+        runtime = "crio" if self.runtime == "crio" else "containerd"
+        wrong = runtime_effect.winner(runtime, documents, later, self.wanted, directory)
         if wrong:
-            raise Refused(f"{wrong}, so nothing was changed: take that out there, or set config_path to that file")
+            raise Refused(f"{wrong}, so nothing was changed: take that out there, or {remedy}")
 
-    def _beside(self, directory: str, ending: str = "") -> Dict[str, str]:
+    def _beside(self, directory: str, ending: str) -> Dict[str, str]:
         """The drop-ins of a directory by file name."""
         found = {}
         for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
@@ -686,8 +686,7 @@ class NvidiaRuntime:
                 # Which no file can change, and containers get their GPUs without it.
                 self.transaction.warnings.append("This containerd has no CDI, which came with 1.7: cdi has no effect.")
                 wanted = replace(wanted, cdi=None)
-            wrong = runtime_config.complaint("containerd", merged, wanted, "the merged configuration")
-            wrong = wrong or runtime_config.unlike_base("containerd", merged, wanted.name, "the merged configuration")
+            wrong = runtime_config.unmet("containerd", merged, wanted, "the merged configuration")
             stray = runtime_config.stray_default(merged, "the merged configuration")
         except runtime_config.ConfigError as error:
             raise Refused(str(error)) from error
@@ -769,19 +768,11 @@ class RancherRuntime(NvidiaRuntime):
         return changes, plan.awaited and not changes and bool(self._missing(seen.generated.encode()))
 
     def _require_last_drop_in(self, plan: rancher_config.RancherPlan, seen: rancher_config.Seen) -> None:
-        """Raise Refused where a drop-in that is read after ours overrides it."""
         generated = runtime_config.parse("containerd", seen.generated, self.where.generated)
         for path, text in plan.files.items():
-            directory, name = os.path.split(path)
-            if text is None or name != rancher_config.DROP_IN:
-                continue
-            ours = runtime_config.parse("containerd", text, path)
-            later = {other: said for other, said in self._beside(directory, ".toml").items() if other > name}
-            wrong = runtime_effect.winner("containerd", [generated, ours], later, self.wanted, directory)
-            if wrong:
-                raise Refused(
-                    f"{wrong}, so nothing was changed: take that out there, or move that file away, then run again"
-                )
+            if text is not None and os.path.basename(path) == rancher_config.DROP_IN:
+                ours = runtime_config.parse("containerd", text, path)
+                self._require_last(path, [generated, ours], ".toml", "move that file away, then run again")
 
     def _require_heeded(self, changes: list[FileChange]) -> None:
         """The distribution names the file itself."""

@@ -130,7 +130,11 @@ class WholeGpus:
 
     def shared_by_mps(self, inventory: Inventory) -> frozenset[str]:
         """UUIDs of GPUs whose containers are to be clients of MPS."""
-        parts = self.parts_of(self.configuration or Configuration(), inventory)
+        configuration = self.configuration or Configuration()
+        # Asked at every look at the GPUs, and replicas can be many.
+        if not any(replication.by_mps for replication in configuration.replications):
+            return frozenset()
+        parts = self.parts_of(configuration, inventory)
         return frozenset(part.gpu.uuid for part in parts if part.mps_replicas)
 
     def _offered(self, inventory: Inventory, configuration: Configuration) -> dict[str, tuple[whole.Part, ...]]:

@@ -56,12 +56,12 @@ def labels(
         f"{PREFIX}gpu.machine": clean(machine.product) or "unknown",
         f"{PREFIX}gpu.mode": _pci_mode(machine.pci_classes),
         f"{PREFIX}mig.capable": _truth(any(gpu.mig_capable for gpu in inventory.gpus)),
-        f"{PREFIX}mps.capable": _truth(mode is Mode.MPS or _by_mps(offered)),
+        f"{PREFIX}mps.capable": _truth(mode is Mode.MPS or any(map(_by_mps, offered.values()))),
     }
 
 
-def _by_mps(offered: Mapping[str, Sequence[Part]]) -> bool:
-    return any(part.mps_replicas for parts in offered.values() for part in parts)
+def _by_mps(parts: Iterable[Part]) -> bool:
+    return any(part.mps_replicas for part in parts)
 
 
 def clean(text: str) -> str:
@@ -109,7 +109,7 @@ def _resource(gpus: Iterable[Gpu], mode: Mode, offered: Mapping[str, Sequence[Pa
     for name, parts in offered.items():
         most = max(Counter(part.uuid for part in parts if part.uuid in uuids).values(), default=1)
         if most > 1:
-            strategy = "mps" if any(part.mps_replicas for part in parts) else "time-slicing"
+            strategy = "mps" if _by_mps(parts) else "time-slicing"
             replicas, shared = most, "-SHARED" if name == RESOURCE else ""
     major, minor = alike[0].compute_capability
     return {
