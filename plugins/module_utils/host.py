@@ -13,11 +13,16 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from typing import Iterator, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
+
+_FS_IOC_GETFLAGS = 0x80086601
+_FS_IMMUTABLE_FL = 0x10
+_FS_APPEND_FL = 0x20
 
 
 class CommandError(Exception):
@@ -46,7 +51,7 @@ class Host:
             return None
 
     def write(self, path: str, data: bytes, mode: int) -> None:
-        """Replace a file atomically. An existing one keeps mode, owner and label; a new one gets ``mode``."""
+        """Replace a file atomically. An existing one keeps mode, owner and attributes; a new one gets ``mode``."""
         target = os.path.realpath(path)
         directory, name = os.path.split(target)
         # A dot name: kubelet and containerd skip it. In the same directory: the rename is atomic.
@@ -67,7 +72,7 @@ class Host:
             raise
 
     def _resemble(self, temporary: str, target: str, mode: int) -> None:
-        """Give a file the mode, owner and label of the one it replaces, or those of a new one."""
+        """Give a file the mode, owner, extended attributes and label of the one it replaces, or those of a new one."""
         try:
             existing = os.stat(target)
         except FileNotFoundError:
@@ -75,10 +80,21 @@ class Host:
             context = self.module.selinux_default_context(target)
         else:
             os.chown(temporary, existing.st_uid, existing.st_gid)
+            # Before the mode, which setting an access control list changes.
+            self._copy_attributes(target, temporary)
             os.chmod(temporary, stat.S_IMODE(existing.st_mode))
             context = self.module.selinux_context(target)
         if self.module.selinux_enabled():
             self.module.set_context_if_different(temporary, context, False)
+
+    @staticmethod
+    def _copy_attributes(source: str, target: str) -> None:
+        """Copy extended attributes, access control lists among them. The label is SELinux's own affair."""
+        with contextlib.suppress(OSError):
+            for name in os.listxattr(source):
+                if name != "security.selinux":
+                    with contextlib.suppress(OSError):
+                        os.setxattr(target, name, os.getxattr(source, name))
 
     def remove(self, path: str) -> None:
         """Delete a file; fine when it is gone."""
@@ -121,6 +137,28 @@ class Host:
                 return any(re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), point) == target for point in points)
         except (OSError, IndexError):
             return False
+
+    def is_immutable(self, path: str) -> bool:
+        """Whether a file or directory is marked immutable or append-only (chattr(1), FS_IOC_GETFLAGS of linux/fs.h)."""
+        flags = bytearray(8)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        except OSError:
+            return False
+        try:
+            fcntl.ioctl(descriptor, _FS_IOC_GETFLAGS, flags)
+        except OSError:
+            return False  # a file system without such marks
+        finally:
+            os.close(descriptor)
+        return bool(int.from_bytes(flags[:4], sys.byteorder) & (_FS_IMMUTABLE_FL | _FS_APPEND_FL))
+
+    def names(self, path: str) -> int:
+        """How many names (hard links) a file has, 0 when there is none."""
+        try:
+            return os.stat(path).st_nlink
+        except FileNotFoundError:
+            return 0
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:

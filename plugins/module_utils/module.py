@@ -23,6 +23,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.transaction impor
 )
 
 BACKUP_DIR = "/var/lib/accel-kubernetes/backups"
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 class Refused(Exception):
@@ -50,11 +51,34 @@ def transaction_for(module: AnsibleModule, kind: str, path: str, service: Servic
 
 
 def text_of(data: bytes, path: str) -> str:
-    """A file's text. Raises Refused when it is not UTF-8."""
+    """A file's text, without a byte order mark and with line feeds alone. Raises Refused when it is not UTF-8.
+
+    Lines that end in different ways stay as they are.
+    """
     try:
-        return data.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}") from error
+        raise Refused(
+            f"{path} is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}; write it in UTF-8, then run again"
+        ) from error
+    text = text[len(_mark_of(text)) :]
+    return text.replace("\r\n", "\n") if _ends_lines_as_windows_does(text) else text
+
+
+def bytes_like(before: bytes | None, text: str) -> bytes:
+    """The bytes of a text that ``text_of`` gave or that was made of it, in the form of the file it was read from."""
+    old = (before or b"").decode()
+    if _ends_lines_as_windows_does(old):
+        text = text.replace("\n", "\r\n")
+    return (_mark_of(old) + text).encode()
+
+
+def _mark_of(text: str) -> str:
+    return _BYTE_ORDER_MARK if text.startswith(_BYTE_ORDER_MARK) else ""
+
+
+def _ends_lines_as_windows_does(text: str) -> bool:
+    return 0 < text.count("\n") == text.count("\r\n")
 
 
 def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable[[], Proposal]) -> None:
@@ -71,7 +95,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
                 recovered = transaction.recover()
         proposal = propose()
         if proposal.changes:
-            transaction.check_room(proposal.changes)
+            transaction.check_writable(proposal.changes)
         if (proposal.changes or proposal.restart) and module.check_mode:
             proposal.validate()
         elif proposal.changes or proposal.restart:

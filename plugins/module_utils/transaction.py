@@ -208,14 +208,12 @@ class Transaction:
             )
         return RESTORED
 
-    def check_room(self, changes: Sequence[FileChange]) -> None:
+    def check_writable(self, changes: Sequence[FileChange]) -> None:
         """Raise TransactionError where the files, or what is remembered of them, could not be written."""
         for change in changes:
-            if self.host.is_mounted(change.path):
-                raise TransactionError(
-                    f"{change.path} is a mount of its own, so no file can take its place; unmount it, or name the file "
-                    f"behind it (see 'findmnt {change.path}'); nothing was changed"
-                )
+            wrong = self._unwritable(os.path.realpath(change.path))
+            if wrong:
+                raise TransactionError(f"{wrong}, then run again; nothing was changed")
         needed = _SLACK + sum(2 * len(change.before or b"") + len(change.after or b"") for change in changes)
         written = [change.path for change in changes if change.after is not None]
         for path in [self._journal_path, *written]:
@@ -229,6 +227,23 @@ class Transaction:
                     f"{directory} has {room // 1024} KiB left and {needed // 1024} KiB are needed; make room there "
                     f"(see 'df {directory}'), then run again; nothing was changed"
                 )
+
+    def _unwritable(self, path: str) -> str:
+        """Why no other file can take this one's place, and what to do; empty where one can."""
+        if self.host.is_mounted(path):
+            return (
+                f"{path} is a mount of its own, so no file can take its place; unmount it, or name the file behind it "
+                f"(see 'findmnt {path}')"
+            )
+        for place in (path, os.path.dirname(path)):
+            if self.host.is_immutable(place):
+                return f"{place} is immutable or append-only, even to root; run 'chattr -i -a {place}'"
+        if self.host.names(path) > 1:
+            return (
+                f"{path} is known by other names too, as hard links, which would keep the old content; "
+                f"make it a file of its own ('cp -p {path} {path}.own && mv {path}.own {path}')"
+            )
+        return ""
 
     def commit(self, changes: Sequence[FileChange], record: Record) -> None:
         """Make the changes and remember the record, or leave the host as it was and raise TransactionError.

@@ -11,7 +11,8 @@ version_added: 0.1.0
 description:
   - Adds the NVIDIA container runtime to the configuration of containerd, Docker, CRI-O, k3s, rke2 or microk8s, or
     removes it.
-  - Edits the file in place. Comments, order and entries of others stay as they are.
+  - Edits the file in place. Comments, order, line ends and entries of others stay as they are, and so do the mode,
+    owner, label and attributes. A file that is a mount, immutable or a hard link is refused in check mode too.
   - What the runtime would not heed is refused before anything is written, with what overrides it. That is a drop-in
     that is read later, a flag of the daemon's command line, and a daemon that reads another file.
   - The whole change is one transaction on the host. The candidate is validated, the previous bytes are kept in
@@ -222,6 +223,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     BACKUP_DIR,
     Proposal,
     Refused,
+    bytes_like,
     carry_out,
     text_of,
     transaction_for,
@@ -367,7 +369,7 @@ class NvidiaRuntime:
                     exception=runtime_config.TOMLKIT_TRACEBACK,
                 )
             self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
-            self.transaction.check_room([FileChange(self.path, None, b"")])
+            self.transaction.check_writable([FileChange(self.path, None, b"")])
             return Proposal(result={"config_path": self.path}, restart=True)
         if changes:
             self._require_calm()
@@ -397,7 +399,7 @@ class NvidiaRuntime:
             # Others took it out: what they left, without the rest of ours, is from here on what absent brings back.
             original = self._original(record, None)
             left = runtime_config.plan_absent(self.runtime, text, owned.name, owned, original, self.path).text
-            record.originals[self.path] = None if current is None else left.encode()
+            record.originals[self.path] = None if current is None else bytes_like(current, left)
             owned = runtime_config.Owned()
         elif not known:
             record.originals[self.path] = current
@@ -408,7 +410,7 @@ class NvidiaRuntime:
             self.runtime, text, wanted, owned, self._original(record, text), self.path, merged
         )
         record.owned = dict(vars(plan.owned))
-        return FileChange(self.path, current, plan.text.encode()) if plan.edits else None
+        return FileChange(self.path, current, bytes_like(current, plan.text)) if plan.edits else None
 
     def _merged(self, text: str) -> Dict[str, Any] | None:
         """What containerd makes of the file with those it imports. None where it imports none or cannot say."""
@@ -436,7 +438,7 @@ class NvidiaRuntime:
             if not plan.edits:
                 return None
             # A CRI-O drop-in that holds nothing more goes.
-            after = plan.text.encode() if self.runtime != "crio" or plan.text.strip() else None
+            after = bytes_like(current, plan.text) if self.runtime != "crio" or plan.text.strip() else None
         record.originals.pop(self.path, None)
         record.owned = {}
         return FileChange(self.path, current, after)
@@ -483,7 +485,7 @@ class NvidiaRuntime:
         if not (ours or low_level) and record.untouched(path, current):
             return FileChange(path, current, before, restart=False)
         plan = runtime_config.plan_values(text, values, path)
-        return FileChange(path, current, plan.text.encode(), restart=False) if plan.edits else None
+        return FileChange(path, current, bytes_like(current, plan.text), restart=False) if plan.edits else None
 
     def _missing_low_level(self, text: str) -> str:
         """What the toolkit would not find of CRI-O's, whose packages keep their runtimes off PATH."""
@@ -557,7 +559,7 @@ class NvidiaRuntime:
                 f"changed: set config_path to {read}"
             )
         for change in changes if self.runtime in ("docker", "crio") else ():
-            said = runtime_config.parse(self.runtime, (change.after or b"").decode(), change.path)
+            said = runtime_config.parse(self.runtime, text_of(change.after or b"", change.path), change.path)
             flag = runtime_effect.flags_against(command, said) if self.runtime == "docker" else ""
             if flag:
                 raise Refused(
@@ -656,7 +658,8 @@ class NvidiaRuntime:
 
     def _validate_one(self, command: list[str], path: str, candidate: bytes) -> None:
         if self.runtime == "containerd":
-            candidate = runtime_config.with_imports_from(candidate.decode(), path).encode()
+            text = runtime_config.with_imports_from(text_of(candidate, path), path)
+            candidate = bytes_like(candidate, text)
         copy = self.transaction.host.temporary(candidate, os.path.basename(path))
         try:
             out = self.transaction.host.run([word.replace("%s", copy) for word in command], timeout=30)
@@ -754,7 +757,7 @@ class RancherRuntime(NvidiaRuntime):
         changes = []
         for path, text in plan.files.items():
             current = self.transaction.read(path)
-            after = None if text is None else text.encode()
+            after = None if text is None else bytes_like(current, text)
             known = path in record.originals and record.untouched(path, current)
             if known and (after is None or not self._is_present()):
                 after = record.originals[path]

@@ -263,6 +263,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     BACKUP_DIR,
     Proposal,
     Refused,
+    bytes_like,
     carry_out,
     text_of,
     transaction_for,
@@ -342,7 +343,7 @@ class SchedulerExtender:
             "scheduler_config_path": config_path,
             "configuration": {}
             if after[0] is None
-            else yaml_text.plain(yaml_text.load(after[0].decode(), config_path)),
+            else yaml_text.plain(yaml_text.load(text_of(after[0], config_path), config_path)),
             "binders": binders,
         }
         changes = [change for change in changes if change.before != change.after]
@@ -382,7 +383,7 @@ class SchedulerExtender:
             "extenders": [[url, sorted(names)] for url, names in map(scheduler_config.key_of, self.wanted.extenders)],
             "binpack": sorted(self.wanted.binpack),
         }
-        return text.encode(), _encoded(told.text())
+        return bytes_like(config, text), _encoded(current, told.text())
 
     def _absent(
         self, record: Record, told: Told, current: bytes | None, config_path: str, config: bytes | None
@@ -401,7 +402,7 @@ class SchedulerExtender:
             told_after: bytes | None = first
         else:
             told.remove(None if first is None else text_of(first, self.told_path), keep_config)
-            told_after = _encoded(told.text())
+            told_after = _encoded(current, told.text())
         record.originals.clear()
         record.owned = {}
         return config_after, told_after
@@ -424,7 +425,7 @@ class SchedulerExtender:
         )
         bare = yaml_text.plain(yaml_text.load(text, path)) == yaml_text.plain(yaml_text.load(base, path))
         brought = told.mounts_our_file() or (path in record.originals and original is None)
-        return None if bare and brought else text.encode()
+        return None if bare and brought else bytes_like(config, text)
 
     @staticmethod
     def _first(record: Record, path: str, config: bytes, base: str) -> str:
@@ -469,7 +470,7 @@ class SchedulerExtender:
 
     def _lease(self, told: Told, config: bytes | None) -> Lease | None:
         """The Lease of the scheduler that will run, None when there is no election."""
-        text = self._base(told, flags=False) if config is None else config.decode()
+        text = self._base(told, flags=False) if config is None else text_of(config, self.told_path)
         found = scheduler_config.election(text, self.told_path, told.flag)
         path = told.outside(found.kubeconfig) if found else None
         if found is None or path is None:
@@ -539,8 +540,8 @@ def api_fields(options: Mapping[str, Any]) -> Dict[str, Any]:
     return fields
 
 
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
+def _encoded(before: bytes | None, text: str | None) -> bytes | None:
+    return None if text is None else bytes_like(before, text)
 
 
 def _texts(files: Mapping[str, bytes | None]) -> Dict[str, str]:

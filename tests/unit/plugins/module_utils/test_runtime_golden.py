@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils import module, runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Owned, Plan, Wanted
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -33,7 +33,7 @@ def wanted_for(runtime: str) -> Wanted:
 
 
 def text_of(path: Path) -> str:
-    return path.read_bytes().decode()
+    return str(module.text_of(path.read_bytes(), FILE))
 
 
 def plan_for(path: Path) -> Plan:

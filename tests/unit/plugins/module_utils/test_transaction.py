@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -92,11 +93,11 @@ class Machine(Host):  # type: ignore[misc]
         self.clock += seconds
 
 
-def transaction(machine: Machine) -> Transaction:
+def transaction(machine: Machine, directory: Path | None = None) -> Transaction:
     def watch(host: Host, undoing: bool) -> Callable[[], str]:
         return lambda: "" if machine.well(machine.running) else "it is ill"
 
-    state = machine.root / "state"
+    state = (directory or machine.root) / "state"
     state.mkdir(exist_ok=True)
     return Transaction(machine, str(state), "it", Service(["restart"], watch, timeout=30))
 
@@ -253,7 +254,7 @@ def test_a_place_where_nothing_can_be_written_is_named(
     monkeypatch.setattr(os, "statvfs", lambda _path: SimpleNamespace(**(room | seen)))
 
     with pytest.raises(TransactionError, match=f"{says}.*nothing was changed") if says else nullcontext():
-        transaction(machine).check_room(changes(machine))
+        transaction(machine).check_writable(changes(machine))
 
 
 @pytest.mark.parametrize("call", ["fsync", "rename"])
@@ -323,7 +324,7 @@ def test_a_file_that_is_a_mount_is_refused_with_what_to_do(machine: Machine) -> 
     path = str(machine.root / "main")
     machine.is_mounted = lambda path: path.endswith("main")  # type: ignore[method-assign]
     with pytest.raises(TransactionError, match=f"{path} is a mount of its own, .* nothing was changed"):
-        transaction(machine).check_room(changes(machine))
+        transaction(machine).check_writable(changes(machine))
 
 
 def test_a_mount_on_a_file_is_seen(tmp_path: Path) -> None:
@@ -340,6 +341,49 @@ def test_a_mount_on_a_file_is_seen(tmp_path: Path) -> None:
         assert not machine.is_mounted(str(other))
     finally:
         subprocess.run(["umount", file], check=True)
+
+
+@pytest.mark.parametrize("mark", ["i", "a"])
+@pytest.mark.parametrize("place", ["main", "doomed", ""])
+def test_what_is_marked_against_changes_is_refused_with_what_to_do(machine: Machine, mark: str, place: str) -> None:
+    path = machine.root / place
+    marked = subprocess.run(["chattr", f"+{mark}", path], capture_output=True, text=True)
+    if marked.returncode != 0:
+        pytest.skip(f"nothing can be marked here: {marked.stderr.strip()}")
+    try:
+        with pytest.raises(TransactionError, match=f"^{path} is immutable .* 'chattr -i -a {path}', then run"):
+            transaction(machine, machine.root.parent).check_writable(changes(machine))
+    finally:
+        subprocess.run(["chattr", f"-{mark}", path], check=True)
+
+
+def test_a_file_of_two_names_is_refused_with_what_to_do(machine: Machine) -> None:
+    path = machine.root / "main"
+    os.link(path, machine.root / "other name")
+    with pytest.raises(
+        TransactionError, match=f"{path} is known by other names too, .* nothing was changed"
+    ) as refused:
+        transaction(machine).check_writable(changes(machine))
+    remedy = re.search(r"\('(.*)'\)", str(refused.value))
+    assert remedy
+    subprocess.run(remedy[1], shell=True, check=True)
+    transaction(machine).check_writable(changes(machine))
+    assert path.read_bytes() == OLD
+
+
+def test_a_file_keeps_what_others_wrote_beside_its_content(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(OLD)
+    path.chmod(0o640)
+    try:
+        os.setxattr(path, "user.note", b"by hand")
+    except OSError as error:
+        pytest.skip(f"files have no attributes here: {error}")
+    module = SimpleNamespace(selinux_context=lambda path: [], selinux_enabled=lambda: False)
+    Host(module).write(str(path), NEW, 0o600)
+    assert path.read_bytes() == NEW
+    assert os.getxattr(path, "user.note") == b"by hand"
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_an_edit_by_others_meanwhile_is_kept(machine: Machine) -> None:

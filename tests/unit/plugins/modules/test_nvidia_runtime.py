@@ -130,6 +130,24 @@ def test_absent_keeps_what_others_changed_since(node: Node) -> None:
     assert node.config.read_text().rstrip() == (before + "\n# a later hand\n").rstrip()
 
 
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["no mark", "byte order mark"])
+def test_a_file_from_windows_keeps_its_form(node: Node, mark: bytes) -> None:
+    before = mark + node.config.read_bytes().replace(b"\n", b"\r\n")
+    node.config.write_bytes(before)
+    node.command("containerd", r"""sed '1s/^\xef\xbb\xbf//' "$2" """)
+
+    assert node.run(default_runtime=True)["changed"]
+    data = node.config.read_bytes()
+    assert b"nvidia" in data
+    assert data.startswith(mark + b"version")
+    assert data.count(b"\n") == data.count(b"\r\n")
+    assert not node.run(default_runtime=True)["changed"]
+    node.config.write_bytes(data + b"# a later hand\r\n")
+
+    assert node.run(state="absent")["changed"]
+    assert node.config.read_bytes() == before + b"# a later hand\r\n"
+
+
 OTHERS = {
     "docker": """{
     "default-runtime": "nvidia",
@@ -536,18 +554,22 @@ def test_an_old_file_is_refused_with_the_remedy(node: Node) -> None:
         assert "config migrate" in result["msg"]
 
 
-@pytest.mark.parametrize("content", [None, '{\n  "live-restore": true\n}\n'])
-def test_docker(node: Node, content: str | None) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [None, b'{\n  "live-restore": true\n}\n', b'\xef\xbb\xbf{\r\n  "live-restore": true\r\n}\r\n'],
+    ids=["no file", "unix", "windows"],
+)
+def test_docker(node: Node, content: bytes | None) -> None:
     config = node.root / "daemon.json"
     if content is not None:
-        config.write_text(content)
-    node.command("dockerd", 'exec python3 -m json.tool "$3"')
+        config.write_bytes(content)
+    node.command("dockerd", r"""sed '1s/^\xef\xbb\xbf//' "$3" | python3 -m json.tool""")
     node.command("docker", "exit 0")
     options: dict[str, Any] = {"runtime": "docker", "config_path": str(config), "default_runtime": True, "cdi": True}
 
     assert node.run(check=True, **options)["changed"]
     assert node.run(**options)["changed"]
-    data = json.loads(config.read_text())
+    data = json.loads(config.read_text(encoding="utf-8-sig"))
     assert data["default-runtime"] == "nvidia"
     assert data["runtimes"]["nvidia"]["path"] == "/usr/bin/nvidia-container-runtime"
     assert data["features"]["cdi"] is True
@@ -555,7 +577,7 @@ def test_docker(node: Node, content: str | None) -> None:
     assert not node.run(**options)["changed"]
 
     node.run(state="absent", **options)
-    assert (config.read_text() if config.exists() else None) == content
+    assert (config.read_bytes() if config.exists() else None) == content
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,24 @@ def test_absent_gives_back_the_very_bytes(node: ControlPlane) -> None:
     assert not node.run(state="absent")["changed"]
 
 
+def test_files_from_windows_keep_their_form(node: ControlPlane) -> None:
+    existing_configuration(node, FIXTURES.joinpath("scheduler-config.yaml").read_text())
+    before = {name: data.replace(b"\n", b"\r\n") for name, data in node.files().items()}
+    for name, data in before.items():
+        (node.root / name).write_bytes(data)
+
+    assert node.run(extenders=[EXTENDER], binpack_resources=BINPACK)["changed"]
+    after = node.files()
+    assert after != before
+    assert {name: data.count(b"\n") for name, data in after.items()} == {
+        name: data.count(b"\r\n") for name, data in after.items()
+    }
+    assert not node.run(extenders=[EXTENDER], binpack_resources=BINPACK)["changed"]
+
+    assert node.run(state="absent")["changed"]
+    assert node.files() == before
+
+
 def test_nothing_is_taken_from_a_host_that_never_got_the_library(node: ControlPlane, tmp_path: Path) -> None:
     lacking = tmp_path / "lacking/ruamel/__init__.py"
     lacking.parent.mkdir(parents=True)
