@@ -11,30 +11,11 @@ import copy
 import json
 import posixpath
 import re
-import traceback
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import json_text
-
-try:
-    import tomlkit
-    from tomlkit.exceptions import TOMLKitError
-
-    TOMLKIT_TRACEBACK = ""
-except ImportError:
-    # The module says so before it plans TOML.
-    tomlkit = None  # type: ignore[assignment]
-    TOMLKitError = ValueError  # type: ignore[assignment,misc]
-    TOMLKIT_TRACEBACK = traceback.format_exc()
-
-try:
-    import tomllib
-except ImportError:
-    # Python before 3.11.
-    tomllib = None  # type: ignore[assignment]
-
-Path = Tuple[str, ...]
+from ansible_collections.accel.kubernetes.plugins.module_utils import json_text, nested, toml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.nested import Edit, Path
 
 _CONTAINERD_CRI = {
     2: ("io.containerd.grpc.v1.cri",),
@@ -49,10 +30,6 @@ _OF_K0S = re.compile(r"\A# k0s_managed=true *\r?$", re.MULTILINE)
 
 class ConfigError(Exception):
     """The file cannot be edited. Says where, why and what to do."""
-
-
-class MissingLibraryError(Exception):
-    """tomlkit is not there. Without it TOML cannot be edited, nor read by a Python before 3.11."""
 
 
 class _TwiceError(Exception):
@@ -90,14 +67,6 @@ class Owned:
 
 
 @dataclass(frozen=True)
-class Edit:
-    """One difference; value None deletes."""
-
-    path: Path
-    value: Any
-
-
-@dataclass(frozen=True)
 class Plan:
     """The new text and how it differs. Without edits it is the old text."""
 
@@ -131,13 +100,8 @@ def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
         if runtime == "docker":
             # dockerd takes an empty file for {}.
             data = json.loads(text, object_pairs_hook=_unique) if text.strip() else {}
-        elif tomllib is not None:
-            # Faster than what can edit.
-            data = tomllib.loads(text)
-        elif tomlkit is not None:
-            data = _plain(tomlkit.parse(text))
         else:
-            raise MissingLibraryError
+            data = toml_text.parse(text)
     except _TwiceError as error:
         raise ConfigError(f"{path} has {error} twice in one object; leave one of them, then run again") from error
     except json.JSONDecodeError as error:
@@ -145,8 +109,7 @@ def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
             f"{path} is not JSON, line {error.lineno} column {error.colno}: {error.msg}; correct it "
             f"('python3 -m json.tool {path}' reads it in the same way), then run again"
         ) from error
-    except (TOMLKitError, AttributeError, ValueError) as error:
-        # tomlkit stumbles over some tables that come after those below them.
+    except ValueError as error:
         raise ConfigError(
             f"{path} cannot be read as TOML: {error}; correct it, then run again. "
             "If that line is right, move its table before the tables below it"
@@ -159,7 +122,7 @@ def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
 def has_runtime(runtime: str, data: Mapping[str, Any], name: str, path: str) -> bool:
     """Whether the file names that runtime."""
     dialect = _dialect(runtime, data, path)
-    return _get(data, (*dialect.runtimes, name)) is not None
+    return nested.get(data, (*dialect.runtimes, name)) is not None
 
 
 def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) -> str:
@@ -169,10 +132,10 @@ def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) 
         return f"there is no runtime {wanted.name}"
     for place, value in dialect.fields.items():
         expected = value or wanted.binary
-        found = _get(data, (*dialect.runtimes, wanted.name, *place))
+        found = nested.get(data, (*dialect.runtimes, wanted.name, *place))
         if found != expected:
             return f"runtime {wanted.name} has {'.'.join(place)} = {found!r} instead of {expected!r}"
-    default = _get(data, dialect.default)
+    default = nested.get(data, dialect.default)
     if wanted.default and default != wanted.name:
         return f"the default runtime is {default!r} instead of {wanted.name!r}"
     if wanted.cdi is not None and dialect.cdi is not None and _cdi(dialect, data) != wanted.cdi:
@@ -189,14 +152,14 @@ def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> 
     """Which field of a runtime differs from the one it is modelled on and must not, empty when none does."""
     dialect = _dialect(runtime, data, path)
     kind = dialect.fields.get(("runtime_type",))
-    known = _get(data, dialect.runtimes) or {}
+    known = nested.get(data, dialect.runtimes) or {}
     # Where the default is ours, nothing here tells which of the others was it.
-    ours_by_default = _get(data, dialect.default) == name
-    alike = [each for each in known if each != name and _get(known, (each, "runtime_type")) == kind]
+    ours_by_default = nested.get(data, dialect.default) == name
+    alike = [each for each in known if each != name and nested.get(known, (each, "runtime_type")) == kind]
     bases = alike if ours_by_default else [_base(dialect, data, name, {})]
     for place in dialect.inherited:
-        ours = _get(known, (name, *place))
-        theirs = {each: _get(known, (each, *place)) for each in bases if each in known}
+        ours = nested.get(known, (name, *place))
+        theirs = {each: nested.get(known, (each, *place)) for each in bases if each in known}
         if theirs and all(bool(ours) != bool(value) for value in theirs.values()):
             each, value = next(iter(theirs.items()))
             return f"runtime {name} has {'.'.join(place)} = {ours!r}, and {each} {value!r}"
@@ -205,7 +168,7 @@ def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> 
 
 def _cdi(dialect: _Dialect, data: Mapping[str, Any]) -> bool:
     """Whether CDI is on: for containerd from version 3 of its file unless switched off."""
-    cdi = _get(data, dialect.cdi or ())
+    cdi = nested.get(data, dialect.cdi or ())
     return bool(data.get("version", 1) > 2 if cdi is None else cdi)
 
 
@@ -218,12 +181,12 @@ def stray_default(data: Mapping[str, Any], path: str) -> str:
 
 def cri_table(data: Mapping[str, Any], path: str) -> str:
     """Name of the plugin that holds the runtimes in a containerd file of that version."""
-    return _dialect("containerd", data, path).default[1]
+    return str(_dialect("containerd", data, path).default[1])
 
 
 def default_of(data: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
     """The default runtime containerd's file names, None when it names none."""
-    return _get(data, _dialect("containerd", data, path).default)
+    return nested.get(data, _dialect("containerd", data, path).default)
 
 
 def cdi_of(data: Mapping[str, Any], path: str) -> bool:
@@ -233,26 +196,26 @@ def cdi_of(data: Mapping[str, Any], path: str) -> bool:
 
 def lacks_cdi(data: Mapping[str, Any], path: str) -> bool:
     """Whether the configuration that containerd prints, which has every setting, has none of CDI."""
-    return _get(data, _dialect("containerd", data, path).cdi or ()) is None
+    return nested.get(data, _dialect("containerd", data, path).cdi or ()) is None
 
 
 def crio_low_levels(data: Mapping[str, Any], wanted: Wanted) -> list[LowLevel]:
     """What CRI-O's merged configuration runs containers with: its default or, where that is ours, those it may have."""
-    runtimes = _get(data, ("crio", "runtime", "runtimes")) or {}
+    runtimes = nested.get(data, ("crio", "runtime", "runtimes")) or {}
     found = {
         name: LowLevel(table.get("runtime_path") or name, {key: table[key] for key in _OF_CRIO_BASE if table.get(key)})
         for name, table in runtimes.items()
         if name != wanted.name and table.get("runtime_type") in (None, "", "oci")
     }
     found = {name: low for name, low in found.items() if "nvidia-container-runtime" not in low.program}
-    default = _get(data, ("crio", "runtime", "default_runtime"))
+    default = nested.get(data, ("crio", "runtime", "default_runtime"))
     return [found[name] for name in ([default] if default in found else ["crun", "runc"]) if name in found]
 
 
 def systemd_cgroup_of(data: Mapping[str, Any], name: str, path: str) -> Any:  # noqa: ANN401
     """SystemdCgroup of the runtime that one of that name is modelled on, None when it is not said."""
     dialect = _dialect("containerd", data, path)
-    return _get(data, (*dialect.runtimes, _base(dialect, data, name, {}), "options", "SystemdCgroup"))
+    return nested.get(data, (*dialect.runtimes, _base(dialect, data, name, {}), "options", "SystemdCgroup"))
 
 
 def imports_of(text: str, path: str) -> list[str]:
@@ -302,17 +265,17 @@ def plan_present(
         edits += _removal(dialect, data, owned.name, before)
         owned = Owned(cdi=owned.cdi, base=owned.base)
     made_base = owned.base
-    if dialect.explicit_base and _get(data, (*dialect.runtimes, dialect.base)) is None:
+    if dialect.explicit_base and nested.get(data, (*dialect.runtimes, dialect.base)) is None:
         edits.append(Edit((*dialect.runtimes, dialect.base), dict(dialect.explicit_base)))
         made_base = True
     place = (*dialect.runtimes, wanted.name)
-    current = _get(data, place)
+    current = nested.get(data, place)
     base_name = _base(dialect, data, wanted.name, before)
-    base = _get(data, (*dialect.runtimes, base_name))
+    base = nested.get(data, (*dialect.runtimes, base_name))
     fields: Dict[Path, Any] = {key: value or wanted.binary for key, value in dialect.fields.items()}
     fields.update({(key,): value for key, value in wanted.shared.items()})
     for key in dialect.inherited:
-        inherited = _get(base, key)
+        inherited = nested.get(base, key)
         effective = inherited if merged is None else _effective(merged, wanted.name, key)
         if bool(effective) != bool(inherited):
             inherited = effective
@@ -321,11 +284,11 @@ def plan_present(
     if current is None:
         entry = copy.deepcopy(base) if isinstance(base, dict) and dialect.inherited else {}
         for key, value in fields.items():
-            _set(entry, key, value)
+            nested.put(entry, key, value)
         edits.append(Edit(place, entry))
     else:
-        edits += [Edit(place + key, value) for key, value in fields.items() if _get(current, key) != value]
-    default = _get(data, dialect.default)
+        edits += [Edit(place + key, value) for key, value in fields.items() if nested.get(current, key) != value]
+    default = nested.get(data, dialect.default)
     made_default = owned.default
     if wanted.default and default != wanted.name:
         edits.append(Edit(dialect.default, wanted.name))
@@ -337,7 +300,7 @@ def plan_present(
     if wanted.cdi is not None:
         if dialect.cdi is None:
             raise ConfigError("cdi cannot be set for cri-o, where it is always on; leave the option out")
-        if _get(data, dialect.cdi) != wanted.cdi:
+        if nested.get(data, dialect.cdi) != wanted.cdi:
             edits.append(Edit(dialect.cdi, wanted.cdi))
             switched_cdi = True
     return _plan(runtime, text, data, edits, Owned(wanted.name, made_default, switched_cdi, made_base), path)
@@ -346,13 +309,13 @@ def plan_present(
 def plan_values(text: str, values: Mapping[Path, object], path: str) -> Plan:
     """A TOML file with these values set; None takes one out."""
     data = parse("toml", text, path)
-    edits = [Edit(place, value) for place, value in values.items() if _get(data, place) != value]
+    edits = [Edit(place, value) for place, value in values.items() if nested.get(data, place) != value]
     return _plan("toml", text, data, edits, Owned(), path)
 
 
 def value_at(text: str, place: Path, path: str) -> Any:  # noqa: ANN401
     """A value of a TOML file, None when it is not there."""
-    return _get(parse("toml", text, path), place)
+    return nested.get(parse("toml", text, path), place)
 
 
 def plan_absent(runtime: str, text: str, name: str, owned: Owned, original: str | None, path: str) -> Plan:
@@ -361,13 +324,13 @@ def plan_absent(runtime: str, text: str, name: str, owned: Owned, original: str 
     dialect = _dialect(runtime, data, path)
     before = {} if original is None else parse(runtime, original, path)
     edits = _removal(dialect, data, name, before)
-    if owned.cdi and dialect.cdi is not None and _get(data, dialect.cdi) is not None:
-        previous = _get(before, dialect.cdi)
-        if _get(data, dialect.cdi) != previous:
+    if owned.cdi and dialect.cdi is not None and nested.get(data, dialect.cdi) is not None:
+        previous = nested.get(before, dialect.cdi)
+        if nested.get(data, dialect.cdi) != previous:
             edits.append(Edit(dialect.cdi, previous))
     base = (*dialect.runtimes, dialect.base)
     added = _names(data, dialect) - _names(before, dialect)
-    if owned.base and _get(data, base) == dialect.explicit_base and added <= {name, dialect.base}:
+    if owned.base and nested.get(data, base) == dialect.explicit_base and added <= {name, dialect.base}:
         edits.append(Edit(base, None))
     if original is not None:
         edits = _pruned(data, edits, before)
@@ -381,7 +344,7 @@ def _check_kinds(dialect: _Dialect, data: Mapping[str, Any], name: str, path: st
     kinds += [((*ours, *key), str, "a text") for key in dialect.fields]
     kinds += [(dialect.cdi, bool, "true or false")] if dialect.cdi else []
     for place, kind, words in kinds:
-        parent = _get(data, place[:-1])
+        parent = nested.get(data, place[:-1])
         if isinstance(parent, dict) and place[-1] in parent and not isinstance(parent[place[-1]], kind):
             raise ConfigError(
                 f"{path} has {json.dumps(parent[place[-1]], default=str)} at {'.'.join(place)}, where {words} belongs; "
@@ -390,7 +353,7 @@ def _check_kinds(dialect: _Dialect, data: Mapping[str, Any], name: str, path: st
 
 
 def _names(data: Mapping[str, Any], dialect: _Dialect) -> set[str]:
-    return set(_get(data, dialect.runtimes) or ())
+    return set(nested.get(data, dialect.runtimes) or ())
 
 
 def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:
@@ -441,11 +404,11 @@ def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:
 
 def _base(dialect: _Dialect, data: Mapping[str, Any], name: str, before: Mapping[str, Any]) -> str:
     """The default runtime, or the one before us, if it is of runc's kind, else runc."""
-    default = _get(data, dialect.default)
+    default = nested.get(data, dialect.default)
     if default == name:
-        default = _get(before, dialect.default)
+        default = nested.get(before, dialect.default)
     if isinstance(default, str) and default != name:
-        kind = _get(data, (*dialect.runtimes, default, "runtime_type"))
+        kind = nested.get(data, (*dialect.runtimes, default, "runtime_type"))
         if kind == dialect.fields.get(("runtime_type",)):
             return default
     return dialect.base
@@ -454,44 +417,48 @@ def _base(dialect: _Dialect, data: Mapping[str, Any], name: str, before: Mapping
 def _effective(merged: Mapping[str, Any], name: str, key: Path) -> Any:  # noqa: ANN401
     """A field of the runtime that one of that name is modelled on, in the merged configuration."""
     dialect = _dialect("containerd", merged, "the merged configuration")
-    return _get(merged, (*dialect.runtimes, _base(dialect, merged, name, {}), *key))
+    return nested.get(merged, (*dialect.runtimes, _base(dialect, merged, name, {}), *key))
 
 
 def _removal(dialect: _Dialect, data: Mapping[str, Any], name: str, before: Mapping[str, Any]) -> list[Edit]:
     edits = []
     place = (*dialect.runtimes, name)
-    now, previous = _get(data, place), _get(before, place)
+    now, previous = nested.get(data, place), nested.get(before, place)
     if now is not None and previous is None:
         edits.append(Edit(place, None))
     elif now is not None:
         # It was there before us: what others changed in it since stays.
         fields = (*dialect.fields, *dialect.inherited, *((key,) for key in _OF_CRIO_BASE))
-        edits += [Edit(place + key, _get(previous, key)) for key in fields if _get(now, key) != _get(previous, key)]
-    if _get(data, dialect.default) == name != _get(before, dialect.default):
+        edits += [
+            Edit(place + key, nested.get(previous, key))
+            for key in fields
+            if nested.get(now, key) != nested.get(previous, key)
+        ]
+    if nested.get(data, dialect.default) == name != nested.get(before, dialect.default):
         edits.append(Edit(dialect.default, _previous_default(dialect, data, name, before)))
     return edits
 
 
 def _previous_default(dialect: _Dialect, data: Mapping[str, Any], name: str, before: Mapping[str, Any]) -> str | None:
-    previous = _get(before, dialect.default)
+    previous = nested.get(before, dialect.default)
     if isinstance(previous, str) and previous != name:
         return previous
-    if before or not dialect.fallback or _get(data, (*dialect.runtimes, dialect.fallback)) is None:
+    if before or not dialect.fallback or nested.get(data, (*dialect.runtimes, dialect.fallback)) is None:
         return None
     return dialect.fallback
 
 
 def _pruned(data: Mapping[str, Any], edits: Sequence[Edit], before: Mapping[str, Any]) -> list[Edit]:
     """The edits, with tables that they leave empty and that we had to create deleted as a whole."""
-    left = _edited(data, edits)
+    left = nested.edited(data, edits)
     deleted: list[Path] = []
     for edit in edits:
         path = edit.path
         if edit.value is not None:
             continue
-        while len(path) > 1 and _get(left, path[:-1]) == {} and _get(before, path[:-1]) is None:
+        while len(path) > 1 and nested.get(left, path[:-1]) == {} and nested.get(before, path[:-1]) is None:
             path = path[:-1]
-            _delete(left, path)
+            nested.delete(left, path)
         deleted.append(path)
     topmost = [
         path for path in dict.fromkeys(deleted) if not any(path != top and path[: len(top)] == top for top in deleted)
@@ -504,23 +471,19 @@ def _plan(runtime: str, text: str, data: Mapping[str, Any], edits: Sequence[Edit
         return Plan(text, (), owned)
     for edit in edits:
         for depth in range(1, len(edit.path)):
-            value = _get(data, edit.path[:depth])
-            if not isinstance(value, dict) and edit.path[depth - 1] in (_get(data, edit.path[: depth - 1]) or {}):
+            value = nested.get(data, edit.path[:depth])
+            if not isinstance(value, dict) and edit.path[depth - 1] in (nested.get(data, edit.path[: depth - 1]) or {}):
                 raise ConfigError(
                     f"{path} has {json.dumps(value, default=str)} at {'.'.join(edit.path[:depth])}, "
                     "where a table belongs; delete that entry, then run again"
                 )
     try:
-        result = _edit_json(text, edits) if runtime == "docker" else _edit_toml(text, edits)
-        right = parse(runtime, result, path) == _edited(data, edits)
-    except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
-        # Every version of tomlkit has some layout that it loses its way in.
-        right = False
-    if not right:
+        result = _edit_json(text, edits) if runtime == "docker" else toml_text.edited(text, edits)
+    except toml_text.LayoutError as error:
         raise ConfigError(
-            f"{path} is laid out in a way that cannot be edited safely: write its inline tables out with headers, "
-            "then run again"
-        )
+            f"{path} is laid out in a way that cannot be edited without harm to the rest of it: write {error} as a "
+            "table with a header of its own, then run again"
+        ) from error
     return Plan(result, tuple(edits), owned)
 
 
@@ -534,116 +497,9 @@ def _edit_json(text: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-def _edit_toml(text: str, edits: Sequence[Edit]) -> str:
-    if tomlkit is None:
-        raise MissingLibraryError
-    document = tomlkit.parse(text)
-    for edit in edits:
-        node: Any = document
-        for key in edit.path[:-1]:
-            if key not in node:
-                node[key] = tomlkit.table(True)
-            node = node[key]
-        if edit.value is None:
-            del node[edit.path[-1]]
-        elif isinstance(edit.value, dict):
-            siblings = [item for item in node.values() if isinstance(item, tomlkit.items.Table)]
-            table = _table(edit.value)
-            node[edit.path[-1]] = table
-            _indent(table, siblings[0].trivia.indent if siblings else "")
-        else:
-            added = edit.path[-1] not in node
-            node[edit.path[-1]] = _quoted_as(node.get(edit.path[-1]), edit.value)
-            if added and isinstance(node, tomlkit.items.Table):
-                _align(node, edit.path[-1])
-    return str(tomlkit.dumps(document))
-
-
-def _align(table: tomlkit.items.Table, added: str) -> None:
-    """Indent a new value as those beside it."""
-    values = {
-        key.key: item for key, item in table.value.body if key is not None and not isinstance(item, tomlkit.items.Table)
-    }
-    new = values.pop(added)
-    beside = next(iter(values.values()), None)
-    if beside is not None:
-        new.trivia.indent = beside.trivia.indent
-
-
-def _quoted_as(old: object, value: object) -> object:
-    """A string in the kind of quotes of the one it replaces."""
-    literal = isinstance(old, tomlkit.items.String) and old.as_string().startswith("'")
-    return tomlkit.value(f"'{value}'") if literal and isinstance(value, str) and "'" not in value else value
-
-
-def _table(value: Mapping[str, Any]) -> tomlkit.items.Table:
-    """A TOML table: its values, a blank line, its tables."""
-    table = tomlkit.table()
-    for key, item in value.items():
-        if not isinstance(item, dict):
-            table.add(key, item)
-    table.add(tomlkit.nl())
-    for key, item in value.items():
-        if isinstance(item, dict):
-            table.add(key, _table(item))
-    return table
-
-
-def _indent(table: tomlkit.items.Table, indent: str) -> None:
-    """Indent a table as containerd writes its own: each level two deeper, or nothing at all."""
-    table.trivia.indent = indent
-    for key, item in table.value.body:
-        if isinstance(item, tomlkit.items.Table):
-            _indent(item, indent and indent + "  ")
-        elif key is not None:
-            item.trivia.indent = indent and indent + "  "
-
-
-def _edited(data: Mapping[str, Any], edits: Sequence[Edit]) -> Dict[str, Any]:
-    result: Dict[str, Any] = copy.deepcopy(dict(data))
-    for edit in edits:
-        if edit.value is None:
-            _delete(result, edit.path)
-        else:
-            _set(result, edit.path, edit.value)
-    return result
-
-
-def _get(data: object, path: Path) -> Any:  # noqa: ANN401
-    for key in path:
-        if not isinstance(data, dict) or key not in data:
-            return None
-        data = data[key]
-    return data
-
-
-def _set(data: Dict[str, Any], path: Path, value: object) -> None:
-    for key in path[:-1]:
-        data = data.setdefault(key, {})
-    data[path[-1]] = value
-
-
-def _delete(data: Dict[str, Any], path: Path) -> None:
-    parent = _get(data, path[:-1])
-    if isinstance(parent, dict):
-        parent.pop(path[-1], None)
-
-
 def _unique(pairs: Sequence[Tuple[str, Any]]) -> Dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         keys = [key for key, _value in pairs]
         raise _TwiceError(repr(next(key for key in keys if keys.count(key) > 1)))
     return result
-
-
-def _plain(value: object) -> Any:  # noqa: ANN401
-    """tomlkit's values as Python's own."""
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return value

@@ -217,6 +217,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     rancher_config,
     runtime_config,
     runtime_effect,
+    toml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
@@ -362,11 +363,11 @@ class NvidiaRuntime:
             toolkit = self._toolkit_change(record, ours_in_toolkit, low_level)
         except runtime_config.ConfigError as error:
             raise Refused(str(error)) from error
-        except runtime_config.MissingLibraryError:
+        except toml_text.MissingLibraryError:
             if not self.module.check_mode:
                 self.module.fail_json(
                     msg=missing_required_lib("tomlkit", reason="to edit TOML and keep its comments"),
-                    exception=runtime_config.TOMLKIT_TRACEBACK,
+                    exception=toml_text.TOMLKIT_TRACEBACK,
                 )
             self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
             self.transaction.check_writable([FileChange(self.path, None, b"")])
