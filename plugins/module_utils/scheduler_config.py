@@ -8,6 +8,7 @@ k8s.io/component-base/config/v1alpha1). kube-scheduler decodes strictly: one unk
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, Mapping, Sequence, Tuple
@@ -233,18 +234,15 @@ def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> s
     ``original`` is the text before our first change: what it lacked and is empty in the end goes. Raises ConfigError.
     """
     data = _load(text, path)
-    before = yaml_text.plain(data)
-    first = _load(original, path)
+    first = data if original == text else _load(original, path)
+    data = copy.deepcopy(data)
     _merge_extenders(data, wanted.extenders, owned.extenders, first, path)
     _merge_binpack(data, wanted.binpack, owned.binpack, first, path)
-    check(yaml_text.plain(data), path)
-    if yaml_text.plain(data) == before:
-        return text
-    result: str = yaml_text.dump(data, text)
-    if yaml_text.plain(yaml_text.load(result, path)) != yaml_text.plain(data):
-        raise ConfigError(
-            f"{path} is laid out in a way that cannot be edited safely; write it without anchors and tags"
-        )
+    check(data, path)
+    try:
+        result: str = yaml_text.edit(text, data, path)
+    except yaml_text.YamlError as error:
+        raise ConfigError(str(error)) from error
     return result
 
 
@@ -270,7 +268,7 @@ def _load(text: str, path: str) -> Dict[str, Any]:
         data: Dict[str, Any] = yaml_text.load(text, path)
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
-    check(yaml_text.plain(data), path)
+    check(data, path)
     return data
 
 
@@ -331,11 +329,7 @@ def _merge_extenders(
     keys = [key_of(extender) for extender in wanted]
     if len(set(keys)) != len(keys):
         raise ConfigError("two of the extenders given have the same url_prefix and managed_resources; merge them")
-    present = data.get("extenders")
-    if present is None:
-        present = []
-    yaml_text.in_block(present)
-    yaml_text.discard(present, lambda item: key_of(item) in owned and key_of(item) not in keys)
+    present = [item for item in data.get("extenders") or () if key_of(item) not in owned or key_of(item) in keys]
     for extender in wanted:
         key = key_of(extender)
         found = next((item for item in present if key_of(item) == key), None)
@@ -346,19 +340,26 @@ def _merge_extenders(
             if key in owned and name not in extender:
                 del found[name]
         for name, value in extender.items():
-            if yaml_text.plain(found.get(name)) != value:
-                found[name] = value
-    if present and data.get("extenders") is None:
+            found[name] = value
+    if present:
         data["extenders"] = present
-    if not present and "extenders" in data and "extenders" not in first:
-        del data["extenders"]
-    _check_extenders(yaml_text.plain(present), path)
+    elif "extenders" in data:
+        _empty(data, "extenders", first)
+    _check_extenders(present, path)
+
+
+def _empty(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> None:
+    """Leave a list without entries, or its absence, as it was at first."""
+    if name not in first:
+        del data[name]
+    else:
+        data[name] = None if first[name] is None else []
 
 
 def _profile(data: Mapping[str, Any]) -> Dict[str, Any] | None:
     """The profile of pods that name no scheduler."""
     for profile in data.get("profiles") or ():
-        if profile.get("schedulerName", _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
+        if (profile.get("schedulerName") or _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
             found: Dict[str, Any] = profile
             return found
     return None
@@ -399,11 +400,11 @@ def _merge_binpack(
     if gone:
         resources = _resources(data)
         kept = {str(item["name"]): item["weight"] for item in (_DEFAULT_RESOURCES if _scores_by_default(first) else [])}
-        yaml_text.discard(resources, lambda item: item.get("name") in gone.difference(kept))
+        resources[:] = [item for item in resources if item.get("name") not in gone.difference(kept)]
         for item in resources:
             if item.get("name") in gone:
                 item["weight"] = kept[item["name"]]
-        if not resources or (kept and not wanted and yaml_text.plain(resources) == _DEFAULT_RESOURCES):
+        if not resources or (kept and not wanted and resources == _DEFAULT_RESOURCES):
             _prune(data, first)
 
 
@@ -412,7 +413,6 @@ def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
     if data.get("profiles") is None:
         data["profiles"] = []
     profiles = data["profiles"]
-    yaml_text.in_block(profiles)
     profile = _profile(data)
     if profile is None:
         if profiles:
@@ -422,6 +422,7 @@ def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
             )
         profile = {"schedulerName": _DEFAULT_SCHEDULER}
         profiles.append(profile)
+    _refuse_without_effect(profile, f"{path}: profiles[{profiles.index(profile)}].plugins")
     if profile.get("pluginConfig") is None:
         profile["pluginConfig"] = []
     fit = _fit(profile)
@@ -446,6 +447,25 @@ def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
     return resources
 
 
+def _refuse_without_effect(profile: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError where the profile does not score by what bin packing sets."""
+    plugins = profile.get("plugins") or {}
+    for point in ("score", "multiPoint"):
+        names = {
+            key: {str(plugin.get("name")) for plugin in (plugins.get(point) or {}).get(key) or ()}
+            for key in ("enabled", "disabled")
+        }
+        if _FIT in names["enabled"]:
+            return
+        off = names["disabled"].intersection((_FIT, "*"))
+        if off:
+            raise ConfigError(
+                f"{where}.{point}.disabled has {_FIT if _FIT in off else repr('*')}, so nodes are not scored by {_FIT} "
+                f"and binpack_resources would have no effect: add {_FIT} to {point}.enabled, or leave "
+                "binpack_resources out"
+            )
+
+
 def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
     """Take out what surrounds an emptied list of resources, as far as it is bare and was not there at first."""
     profile, fit = _profile(data), _fit(_profile(data))
@@ -460,10 +480,10 @@ def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
     if not fit["args"] and "args" not in (first_fit or {}):
         del fit["args"]
     if set(fit) <= {"name"} and first_fit is None:
-        yaml_text.discard(profile["pluginConfig"], lambda item: item is fit)
-    if not profile["pluginConfig"] and "pluginConfig" not in (first_profile or {}):
-        del profile["pluginConfig"]
+        profile["pluginConfig"] = [item for item in profile["pluginConfig"] if item is not fit]
+    if not profile["pluginConfig"]:
+        _empty(profile, "pluginConfig", first_profile or {})
     if set(profile) <= {"schedulerName"} and first_profile is None:
-        yaml_text.discard(data["profiles"], lambda item: item is profile)
-    if not data["profiles"] and "profiles" not in first:
-        del data["profiles"]
+        data["profiles"] = [item for item in data["profiles"] if item is not profile]
+    if not data["profiles"]:
+        _empty(data, "profiles", first)

@@ -103,7 +103,7 @@ def _entries(host: Host, lease: Lease) -> tuple[Mapping[str, Any], Mapping[str, 
     data = host.read(lease.kubeconfig)
     if data is None:
         raise LeaseError(f"{lease.kubeconfig} does not exist")
-    config = yaml_text.plain(yaml_text.load(data.decode(), lease.kubeconfig))
+    config = yaml_text.load(data.decode(), lease.kubeconfig)
     context = _named(config, "contexts", config["current-context"])["context"]
     return _named(config, "clusters", context["cluster"])["cluster"], _named(config, "users", context["user"])["user"]
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import posixpath
 import re
@@ -44,7 +45,7 @@ class Manifest:
             self._data = yaml_text.load(text, path)
         except yaml_text.YamlError as error:
             raise ConfigError(str(error)) from error
-        self._before = yaml_text.plain(self._data)
+        self._before = copy.deepcopy(self._data)
         containers = (self._data.get("spec") or {}).get("containers") or ()
         if self._data.get("kind") != "Pod" or not containers:
             raise ConfigError(f"{path} is no Pod with a container; name kube-scheduler's manifest in manifest_path")
@@ -117,17 +118,18 @@ class Manifest:
         if not annotations and "annotations" in metadata and not (first.get("metadata") or {}).get("annotations"):
             del metadata["annotations"]
         if self.mounts_our_file() and not keep_config:
-            yaml_text.discard(self._words(), lambda word: str(word).startswith("--config="))
+            words = self._words()
+            words[:] = [word for word in words if not str(word).startswith("--config=")]
         self._unmount(lambda name: name.startswith(_MOUNT_PREFIX) or (name == VOLUME and not keep_config))
 
     def text(self) -> str:
         """The manifest as text; unchanged when nothing was edited."""
-        after = yaml_text.plain(self._data)
-        if after == self._before:
+        if self._data == self._before:
             return self._text
-        result: str = yaml_text.dump(self._data, self._text)
-        if yaml_text.plain(yaml_text.load(result, self.path)) != after:
-            raise ConfigError(f"{self.path} is laid out in a way that cannot be edited safely; remove anchors and tags")
+        try:
+            result: str = yaml_text.edit(self._text, self._data, self.path)
+        except yaml_text.YamlError as error:
+            raise ConfigError(str(error)) from error
         return result
 
     def _refuse_old(self) -> None:
@@ -182,8 +184,8 @@ class Manifest:
         for owner, key in ((self._container, "volumeMounts"), (self._spec(), "volumes")):
             items = owner.get(key)
             if items:
-                yaml_text.discard(items, lambda item: ours(str(item.get("name"))))
-                if not items:
+                owner[key] = [item for item in items if not ours(str(item.get("name")))]
+                if not owner[key]:
                     del owner[key]
 
 

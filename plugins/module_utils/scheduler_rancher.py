@@ -166,7 +166,7 @@ def _load(text: str, path: str) -> Dict[str, Any]:
     if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
         return {}
     try:
-        data: Dict[str, Any] = yaml_text.plain(yaml_text.load(text, path))
+        data: Dict[str, Any] = yaml_text.load(text, path)
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
     return data

@@ -1,119 +1,511 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read a YAML document so that it can be edited and written back with its comments, order, quotes and indentation."""
+"""Read a YAML document as Kubernetes does, and change values in its text, of which every other character stays. No I/O.
+
+What a plain scalar stands for is what go-yaml v2 makes of it, by which Kubernetes and k3s read: ``yes`` and ``on`` are
+true, ``010`` is 8, a date is text.
+"""
 
 from __future__ import annotations
 
 import difflib
-import io
+import functools
+import json
 import operator
 import re
 import traceback
-from typing import Any, Callable, Dict
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD
 
 try:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
-    from ruamel.yaml.representer import RoundTripRepresenter
 
-    class _Representer(RoundTripRepresenter):  # type: ignore[misc, unused-ignore]
-        """Writes null where there was null; the round trip would leave the value out."""
-
-    _Representer.add_representer(
-        type(None), lambda representer, _value: representer.represent_scalar("tag:yaml.org,2002:null", "null")
-    )
     RUAMEL_TRACEBACK = ""
 except ImportError:
     # The module says so before it reads YAML.
     YAMLError = ValueError  # type: ignore[assignment, misc, unused-ignore]
     RUAMEL_TRACEBACK = traceback.format_exc()
+# By the C library, of either package, it is read ten times as fast.
+_FAST: Any = None
+_ERRORS: Tuple[Any, ...] = (YAMLError,)
+try:
+    from _ruamel_yaml import CParser as _FAST  # type: ignore[import-not-found, no-redef, unused-ignore]
+except ImportError:
+    try:
+        from yaml import YAMLError as OtherError
+        from yaml.cyaml import CParser as _FAST  # type: ignore[attr-defined, no-redef, unused-ignore]
+
+        _ERRORS = (YAMLError, OtherError)
+    except ImportError:
+        pass  # ruamel.yaml alone does.
+
+_MOST_VALUES = 1_000_000
+"""Values of a document once its aliases are followed: a few lines of them can stand for more than fits in memory."""
+_TRUE = frozenset(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))
+_FALSE = frozenset(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"))
+_NULL = frozenset(("", "~", "null", "Null", "NULL"))
+_WHOLE = re.compile(r"([-+]?)(?:0b([01]+)|0o?([0-7]+)|0x([0-9a-f]+)|([1-9][0-9]*|0))", re.IGNORECASE)
+_FRACTION = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_ENDLESS = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
+_BARE = re.compile(r"(--)?[A-Za-z/][\w./@=-]*(:[\w./@=-]+)*", re.ASCII)
+"""Texts that need no quotes, wherever they stand, if they are not another kind of value."""
+_TAG = "tag:yaml.org,2002:"
+_MERGE = "<<"
 
 
 class YamlError(Exception):
-    """The text is not one YAML mapping. Says where and why."""
+    """The text is not one YAML mapping, or cannot be edited. Says where and why."""
+
+
+@dataclass(eq=False)
+class Node:
+    """A value and where it is in the text. The end of one in block style is that of the last scalar in it."""
+
+    kind: str
+    """scalar, mapping, sequence or alias."""
+    start: int
+    end: int = 0
+    flow: bool = False
+    value: Any = None
+    """Of a scalar."""
+    items: List[Node] = field(default_factory=list)
+    """Of a mapping by turns key and value."""
+    target: Node | None = None
+    """What an alias stands for."""
+    named: bool = False
+    """Whether an alias could stand for it."""
+
+    def real(self) -> Node:
+        """The value itself, behind an alias."""
+        return self if self.target is None else self.target
+
+    def pairs(self) -> Iterator[Tuple[Node, Node]]:
+        """Keys and values of a mapping."""
+        return zip(self.items[::2], self.items[1::2])  # noqa: B905 - without strict: Python 3.9
 
 
 def load(text: str, path: str) -> Dict[str, Any]:
-    """The document's mapping, to be edited in place. Raises YamlError naming the line."""
+    """The document's mapping in Python's own types. Raises YamlError naming the line."""
     try:
-        documents = list(_yaml(text).load_all(text))
-    except (YAMLError, *ODD) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise YamlError(f"{path} is not YAML{line}: {getattr(error, 'problem', None) or error}") from error
-    if len(documents) != 1 or not isinstance(documents[0], dict):
-        raise YamlError(f"{path} is not a single YAML mapping")
-    data: Dict[str, Any] = documents[0]
+        data: Dict[str, Any] = _Values().of(_parse(text))
+    except YamlError as error:
+        raise YamlError(f"{path} {error}") from None
+    except RecursionError:
+        raise YamlError(
+            f"{path} is not YAML that can be read: an anchor holds itself, or it is nested too deeply"
+        ) from None
     return data
 
 
-def dump(data: Dict[str, Any], like: str) -> str:
-    """The document as text, laid out as the text it came from, whose lines of comment stay."""
-    out = io.StringIO()
-    _yaml(like).dump(data, out)
-    return _with_comments(out.getvalue(), like)
+def edit(text: str, data: Dict[str, Any], path: str) -> str:
+    """The text with just those values changed that differ in ``data``; raises YamlError where that cannot be done."""
+    before = load(text, path)
+    if before == data:
+        return text
+    try:
+        text = _without_aliases(text, data)
+        editor = _Editor(text)
+        editor.change(_parse(text), data, "")
+        result = editor.text()
+        if _Values().of(_parse(result)) == data:
+            return result
+        place = " and ".join(dict.fromkeys(editor.places))
+    except (YamlError, *ODD):
+        place = "it"
+    raise YamlError(
+        f"{path} is laid out in a way that cannot be edited safely: write {place} out as plain lists and mappings, "
+        "one entry a line, without tags, merged or explicit keys, then run again"
+    )
 
 
-def in_block(items: list[Any]) -> None:
-    """Have what is added to an empty list stand below it: beside a comment after [] it would be no YAML."""
-    if not items and hasattr(items, "fa"):
-        items.fa.set_block_style()
+@functools.lru_cache(maxsize=16)
+def _parse(text: str) -> Node:
+    """The document's mapping. Raises YamlError."""
+    try:
+        roots = _composed(text)
+    except (*_ERRORS, *ODD) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise YamlError(f"is not YAML{line}: {getattr(error, 'problem', None) or error}") from error
+    if len(roots) != 1 or roots[0].kind != "mapping":
+        raise YamlError("is not a single YAML mapping")
+    return roots[0]
 
 
-def discard(items: list[Any], unwanted: Callable[[Any], bool]) -> None:
-    """Delete entries one by one: comments of the others stay with them."""
-    for position in reversed(range(len(items))):
-        if unwanted(items[position]):
-            del items[position]
-    if not items and hasattr(items, "fa"):
-        # [] stands before a comment beside the key; below it, it would be no YAML.
-        items.fa.set_flow_style()
+def _events(text: str) -> Iterator[Any]:
+    if _FAST is None:
+        yield from YAML(typ="safe", pure=True).parse(text)
+        return
+    parser = _FAST(text)
+    while parser.check_event():
+        yield parser.get_event()
 
 
-def plain(value: object) -> Any:  # noqa: ANN401
-    """A loaded value as Python's own types."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    for kind in (bool, int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
+def _composed(text: str) -> List[Node]:
+    roots: List[Node] = []
+    anchors: Dict[str, Node] = {}
+    open_nodes: List[Node] = []
+    for event in _events(text):
+        kind = event.__class__.__name__
+        if kind in ("MappingEndEvent", "SequenceEndEvent"):
+            node = open_nodes.pop()
+            ends = node.flow or not node.items
+            node.end = event.end_mark.index if ends else max(item.end for item in node.items[-2:])
+            continue
+        if kind == "AliasEvent":
+            if event.anchor not in anchors:
+                raise YamlError(f"is not YAML, line {event.start_mark.line + 1}: no anchor &{event.anchor}")
+            node = Node("alias", event.start_mark.index, event.end_mark.index, target=anchors[event.anchor])
+        elif kind == "ScalarEvent":
+            node = Node("scalar", event.start_mark.index, event.end_mark.index, value=_scalar(event))
+            if event.style in ("|", ">"):
+                node.end = node.start + len(text[node.start : node.end].rstrip())
+            elif node.start == node.end and open_nodes[-1:] and len(open_nodes[-1].items) % 2 == 1:
+                node.start = node.end = _beside(text, open_nodes[-1], node.start)
+        elif kind in ("MappingStartEvent", "SequenceStartEvent"):
+            flow = bool(event.flow_style)
+            node = Node(kind[:-10].lower(), event.start_mark.index, flow=flow)
+        else:
+            continue
+        if kind != "AliasEvent" and event.anchor:
+            anchors[event.anchor] = node
+            node.named = True
+        (open_nodes[-1].items if open_nodes else roots).append(node)
+        if kind in ("MappingStartEvent", "SequenceStartEvent"):
+            open_nodes.append(node)
+    return roots
+
+
+def _beside(text: str, mapping: Node, place: int) -> int:
+    """Where a value that is left out would begin: the parsers differ in where a comment belongs."""
+    return text.index(":", mapping.items[-1].end) + 1 if mapping.kind == "mapping" else place
+
+
+def _scalar(event: Any) -> Any:  # noqa: ANN401
+    """What a scalar stands for."""
+    text = str(event.value)
+    tag = str(event.tag or "")
+    if tag in ("", "!"):
+        return resolved(text) if not tag and event.style in (None, "") else text
+    kind = {"str": str, "int": int, "float": float, "bool": bool, "null": type(None)}.get(tag[len(_TAG) :])
+    value = text if kind is str else resolved(text)
+    if kind is None or not tag.startswith(_TAG) or not isinstance(value, (int, float) if kind is float else kind):
+        raise YamlError(f"is not YAML, line {event.start_mark.line + 1}: {text!r} is tagged {tag}; take the tag out")
     return value
 
 
-def _with_comments(text: str, like: str) -> str:
-    """The text with lines of comment of another that it lost: to the parser they belong to the entry before them."""
-    if "#" not in like:
+def resolved(text: str) -> Any:  # noqa: ANN401
+    """What an unquoted text stands for."""
+    if text in _NULL:
+        return None
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    if text.lower() in _ENDLESS:
+        return float(_ENDLESS[text.lower()])
+    if text[0] not in "0123456789+-.":
         return text
-    before, after = like.splitlines(keepends=True), text.splitlines(keepends=True)
-    # An edit changes few lines, and the search takes the square of their number.
-    head = _alike(before, after)
-    tail = _alike(before[head:][::-1], after[head:][::-1])
-    before, found, rest = before[head : len(before) - tail], after[:head], after[len(after) - tail :]
-    after = after[head : len(after) - tail]
-    for tag, first, last, start, end in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
-        lost = before[first:last] if tag in ("delete", "replace") else []
-        found += after[start:end]
-        found += [line for line in lost if line.lstrip().startswith("#") and line not in after[start:end]]
-    return "".join(found + rest)
+    bare = text.replace("_", "")
+    match = _WHOLE.fullmatch(bare)
+    if match:
+        sign, *digits = match.groups()
+        found = next((int(part, base) for part, base in zip(digits, (2, 8, 16, 10)) if part), 0)  # noqa: B905
+        return -found if sign == "-" else found
+    if _FRACTION.fullmatch(bare):
+        number = float(bare)
+        return int(number) if number.is_integer() and abs(number) < 1e15 else number
+    return text
 
 
-def _alike(one: list[str], other: list[str]) -> int:
-    """How many lines both begin with."""
+class _Values:
+    """Makes values of nodes, each use of an alias one of its own."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def of(self, node: Node) -> Any:  # noqa: ANN401
+        self.made += 1
+        if self.made > _MOST_VALUES:
+            raise YamlError(f"stands for more than {_MOST_VALUES} values by its aliases")
+        node = node.real()
+        if node.kind == "scalar":
+            return node.value
+        if node.kind == "sequence":
+            return [self.of(item) for item in node.items]
+        own: Dict[str, Any] = {}
+        merged: Dict[str, Any] = {}
+        for key, item in node.pairs():
+            name = key_of(key)
+            if name == _MERGE:
+                for mapping in _merged(item):
+                    merged = {**self.of(mapping), **merged}
+            elif name in own:
+                raise YamlError(f"is not YAML: it has {name} twice in one mapping; remove one of them")
+            else:
+                own[name] = self.of(item)
+        return {**merged, **own} if merged else own
+
+
+def key_of(node: Node) -> str:
+    """The name that a key stands for, as in JSON."""
+    value = node.real().value
+    if node.real().kind != "scalar" or value is None:
+        raise YamlError("has a key that is no text; correct it")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _merged(node: Node) -> List[Node]:
+    """The mappings that << takes in, those that win first."""
+    found = node.real().items if node.real().kind == "sequence" else [node]
+    if any(item.real().kind != "mapping" for item in found):
+        raise YamlError("merges with << what is no mapping; correct it")
+    return found
+
+
+def _without_aliases(text: str, data: Dict[str, Any]) -> str:
+    """The text with those aliases written out that stand for something that changes."""
+    while True:
+        root = _parse(text)
+        changed: List[Node] = []
+        _collect(root, data, changed)
+        wanted = {id(node) for node in changed}
+        places = [node for node in _all(root) if node.target and wanted.intersection((id(node), id(node.target)))]
+        if not places:
+            return text
+        editor = _Editor(text)
+        for place in places:
+            editor.replace(place, _Values().of(place), None)
+        text = editor.text()
+
+
+def _collect(node: Node, data: Any, changed: List[Node]) -> None:  # noqa: ANN401
+    """All nodes on the way to what changes."""
+    if _Values().of(node) == data:
+        return
+    changed.append(node)
+    if node.kind == "mapping" and isinstance(data, dict):
+        for key, item in node.pairs():
+            if key_of(key) in data:
+                _collect(item, data[key_of(key)], changed)
+    elif node.kind == "sequence" and isinstance(data, list):
+        for before, after in _paired([_Values().of(item) for item in node.items], data):
+            if before is not None and after is not None:
+                _collect(node.items[before], data[after], changed)
+
+
+def _all(node: Node) -> Iterator[Node]:
+    yield node
+    for item in node.items:
+        yield from _all(item)
+
+
+def _paired(before: List[Any], after: List[Any]) -> Iterator[Tuple["int | None", "int | None"]]:
+    """Which entry of a list became which of another; None stands for one that goes or comes."""
+    old = [json.dumps(item, sort_keys=True) for item in before]
+    new = [json.dumps(item, sort_keys=True) for item in after]
+    # Few entries change, and the search takes the square of their number.
+    head = _alike(old, new)
+    tail = _alike(old[head:][::-1], new[head:][::-1])
+    yield from ((number, number) for number in range(head))
+    matcher = difflib.SequenceMatcher(None, old[head : len(old) - tail], new[head : len(new) - tail], autojunk=False)
+    for opcode in matcher.get_opcodes():
+        start, end, first, last = opcode[1:]
+        for step in range(max(end - start, last - first)):
+            yield (
+                head + start + step if start + step < end else None,
+                head + first + step if first + step < last else None,
+            )
+    yield from ((len(old) - number, len(new) - number) for number in range(tail, 0, -1))
+
+
+def _alike(one: List[str], other: List[str]) -> int:
+    """How many entries both begin with."""
     same = map(operator.eq, one, other)
     return next((place for place, equal in enumerate(same) if not equal), min(len(one), len(other)))
 
 
-def _yaml(text: str) -> YAML:
-    yaml = YAML(typ="rt")
-    yaml.Representer = _Representer
-    yaml.preserve_quotes = True
-    yaml.width = 4096
-    yaml.explicit_start = text.startswith("---")
-    match = re.search(r"^( *)[^\s#-][^\n]*:[ \t]*\n( *)- ", text, re.MULTILINE)
-    offset = max(0, len(match.group(2)) - len(match.group(1))) if match else 0
-    yaml.indent(mapping=2, sequence=offset + 2, offset=offset)
-    return yaml
+class _Editor:
+    """Collects replacements in a text, by places of the text as it was."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._cuts: List[Tuple[int, int, str]] = []
+        self.places: List[str] = []
+        """What was changed."""
+
+    def text(self) -> str:
+        """The text with everything replaced."""
+        parts = []
+        done = 0
+        for start, end, new in sorted(self._cuts, key=lambda cut: cut[:2]):
+            parts += [self._text[done : max(done, start)], new]
+            done = max(done, end)
+        return "".join([*parts, self._text[done:]])
+
+    def change(self, node: Node, data: Any, place: str, key: Node | None = None) -> None:  # noqa: ANN401
+        """Make a node that no alias stands for what it is to be; ``key`` is the one before it in a mapping."""
+        if _Values().of(node) == data:
+            return
+        if node.kind == "mapping" and node.items and isinstance(data, dict) and self._keeps(node, data):
+            self._mapping(node, data, place)
+        elif node.kind == "sequence" and node.items and isinstance(data, list) and data:
+            self._sequence(node, data, place)
+        else:
+            self.places.append(place)
+            self.replace(node, data, key)
+
+    def replace(self, node: Node, data: Any, key: Node | None) -> None:  # noqa: ANN401
+        """Put another value in a node's place."""
+        column = node.start - self._line_start(node.start)
+        if node.items and not node.flow and key is not None and self._line_start(key.end) <= node.start - column - 1:
+            # It is below its key; what stands for it now stands beside it, before a comment.
+            width = 2 if node.kind == "mapping" else 1
+            for number in range(len(node.items) // width):
+                self._out(node, number, width)
+            colon = self._text.index(":", key.end) + 1
+            self._cuts.append((colon, colon, "" if data is None else " " + flow(data)))
+        elif not isinstance(data, (dict, list)) or not data or self._in_flow(node):
+            blank = "" if node.start < node.end or self._text[: node.start].endswith(" ") else " "
+            self._cuts.append((node.start, node.end, blank + flow(data)))
+        elif re.fullmatch(r" *(- +)+", self._text[node.start - column : node.start]):
+            self._cuts.append((node.start, node.end, "\n".join(block(data, column)).lstrip()))
+        else:
+            self._cuts.append((len(self._text[: node.start].rstrip(" ")), node.end, ""))
+            line = self._text[node.start - column : node.start]
+            column = len(line) - len(re.sub(r"^ *(- +)*", "", line))
+            self._lines_in(node.end, block(data, column if isinstance(data, list) and self._flush() else column + 2))
+
+    @staticmethod
+    def _keeps(node: Node, data: Dict[str, Any]) -> bool:
+        """Whether an entry of a mapping stays, beside which the others can come and go."""
+        return any(key_of(key) in data or key_of(key) == _MERGE for key in node.items[::2])
+
+    def _mapping(self, node: Node, data: Dict[str, Any], place: str) -> None:
+        merged = _Values().of(node)
+        names = []
+        for number, (key, item) in enumerate(node.pairs()):
+            name = key_of(key)
+            names.append(name)
+            where = f"{place}.{name}".lstrip(".")
+            if name in data:
+                self.change(item, data[name], where, key)
+            elif name != _MERGE:
+                self.places.append(where)
+                self._out(node, number, 2)
+        for name, item in data.items():
+            if name not in names and (name not in merged or merged[name] != item):
+                self.places.append(f"{place}.{name}".lstrip("."))
+                self._in(node, len(names), {name: item})
+
+    def _sequence(self, node: Node, data: List[Any], place: str) -> None:
+        done = 0
+        for before, after in _paired([_Values().of(item) for item in node.items], data):
+            if before is None:
+                self.places.append(place)
+                self._in(node, done, [data[after or 0]])
+                continue
+            done = before + 1
+            if after is None:
+                self.places.append(f"{place}[{before}]")
+                self._out(node, before, 1)
+            else:
+                self.change(node.items[before], data[after], f"{place}[{before}]")
+
+    def _out(self, node: Node, number: int, width: int) -> None:
+        """Take an entry out."""
+        entry = node.items[number * width : (number + 1) * width]
+        following = node.items[(number + 1) * width].start if (number + 1) * width < len(node.items) else None
+        if node.flow:
+            # The comma before the last goes with it.
+            start = entry[0].start if following or not number else node.items[number * width - 1].end
+            self._cuts.append((start, following or entry[-1].end, ""))
+            return
+        start = self._dash(node, number) if width == 1 else entry[0].start
+        line = self._line_start(start)
+        if self._text[line:start].strip():
+            self._cuts.append((start, following or entry[-1].end, ""))
+            return
+        end = self._text.find("\n", entry[-1].end) + 1 or len(self._text)
+        kept = [row for row in self._text[line:end].splitlines(keepends=True) if row.lstrip().startswith("#")]
+        self._cuts.append((line, end, "".join(kept)))
+
+    def _in(self, node: Node, number: int, entry: Any) -> None:  # noqa: ANN401
+        """Put an entry, a list or mapping of one, before that of a number."""
+        width = 2 if node.kind == "mapping" else 1
+        last = number * width == len(node.items)
+        if node.flow:
+            place = node.items[-1].end if last else node.items[number * width].start
+            self._cuts.append((place, place, f", {flow(entry)[1:-1]}" if last else f"{flow(entry)[1:-1]}, "))
+            return
+        first = self._dash(node, 0) if width == 1 else node.items[0].start
+        lines = block(entry, first - self._line_start(first))
+        if number:
+            self._lines_in(node.items[number * width - 1].end, lines)
+        else:
+            place = self._line_start(first)
+            self._cuts.append((place, place, "".join(line + "\n" for line in lines)))
+
+    def _lines_in(self, after: int, lines: List[str]) -> None:
+        """Put lines below that of a place."""
+        end = self._text.find("\n", after)
+        text = "\n".join(lines)
+        if end < 0:
+            self._cuts.append((len(self._text), len(self._text), "\n" + text))
+        else:
+            self._cuts.append((end + 1, end + 1, text + "\n"))
+
+    def _line_start(self, place: int) -> int:
+        return self._text.rfind("\n", 0, place) + 1
+
+    def _dash(self, node: Node, number: int) -> int:
+        """Where the dash of a list's entry is."""
+        # Between the dash and the entry before it are comments at most, before the first an anchor as well.
+        start = node.items[number - 1].end if number else node.start
+        match = re.compile(r"(?:[&!]\S*|#[^\n]*|\s)*-(?=\s)").match(self._text, start)
+        if match is None:
+            raise YamlError(f"a list whose entry {number} has no dash")
+        return match.end() - 1
+
+    def _in_flow(self, node: Node) -> bool:
+        """Whether a value stands in brackets."""
+        return any(outer.flow and outer.start < node.start < outer.end for outer in _all(_parse(self._text)))
+
+    def _flush(self) -> bool:
+        """Whether lists begin at the column of their key in this text."""
+        match = re.search(r"^( *)[^\s#-][^\n]*:[ \t]*\n( *)- ", self._text, re.MULTILINE)
+        return match is None or len(match.group(2)) <= len(match.group(1))
+
+
+def block(data: Any, column: int) -> List[str]:  # noqa: ANN401
+    """Lines of a list or mapping in block style."""
+    lines = []
+    space = " " * column
+    if isinstance(data, list):
+        for item in data:
+            if isinstance(item, (dict, list)) and item:
+                below = block(item, column + 2)
+                lines += [f"{space}- {below[0].lstrip()}", *below[1:]]
+            else:
+                lines.append(f"{space}- {flow(item)}")
+        return lines
+    for name, item in data.items():
+        if isinstance(item, (dict, list)) and item:
+            lines += [f"{space}{flow(name)}:", *block(item, column + 2 if isinstance(item, dict) else column)]
+        else:
+            lines.append(f"{space}{flow(name)}: {flow(item)}")
+    return lines
+
+
+def flow(data: Any) -> str:  # noqa: ANN401
+    """A value on one line."""
+    if isinstance(data, dict):
+        return "{" + ", ".join(f"{flow(name)}: {flow(item)}" for name, item in data.items()) + "}"
+    if isinstance(data, list):
+        return "[" + ", ".join(map(flow, data)) + "]"
+    if isinstance(data, str) and _BARE.fullmatch(data) and resolved(data) == data:
+        return data
+    return json.dumps(data)

@@ -341,9 +341,7 @@ class SchedulerExtender:
         ]
         result = {
             "scheduler_config_path": config_path,
-            "configuration": {}
-            if after[0] is None
-            else yaml_text.plain(yaml_text.load(text_of(after[0], config_path), config_path)),
+            "configuration": {} if after[0] is None else yaml_text.load(text_of(after[0], config_path), config_path),
             "binders": binders,
         }
         changes = [change for change in changes if change.before != change.after]
@@ -423,7 +421,7 @@ class SchedulerExtender:
             self._first(record, path, config, base),
             path,
         )
-        bare = yaml_text.plain(yaml_text.load(text, path)) == yaml_text.plain(yaml_text.load(base, path))
+        bare = yaml_text.load(text, path) == yaml_text.load(base, path)
         brought = told.mounts_our_file() or (path in record.originals and original is None)
         return None if bare and brought else bytes_like(config, text)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_config
+from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_config, yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError, Owned, Wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -180,6 +180,113 @@ def test_what_kube_scheduler_would_not_start_with_is_refused(text: str, wanted: 
     assert all(word in str(refusal.value) for word in words)
 
 
+FIT = (
+    "pluginConfig:\n  - name: NodeResourcesFit\n"
+    "    args: {scoringStrategy: {type: MostAllocated, resources: [{name: cpu, weight: 1}]}}\n"
+)
+SHARED = (
+    BARE
+    + f"profiles:\n- schedulerName: default-scheduler\n  {FIT.replace(':', ': &pc', 1)}"
+    + "- schedulerName: other\n  pluginConfig: *pc\n"
+)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_profile_that_shares_its_plugins_by_an_alias_packs_alone(swapped: bool) -> None:
+    text = SHARED
+    if swapped:
+        text = (
+            text.replace("default-scheduler", "x").replace("other", "default-scheduler").replace(": x\n", ": other\n")
+        )
+    before = {profile["schedulerName"]: profile for profile in data_of(text)["profiles"]}
+    wanted = Wanted(binpack={"nvidia.com/gpu": 3})
+
+    once = plan(text, wanted)
+
+    after = {profile["schedulerName"]: profile for profile in data_of(once)["profiles"]}
+    assert after["other"] == before["other"]
+    strategy = after["default-scheduler"]["pluginConfig"][0]["args"]["scoringStrategy"]
+    assert strategy["resources"] == [{"name": "cpu", "weight": 1}, {"name": "nvidia.com/gpu", "weight": 3}]
+    assert plan(once, wanted, owned_by(wanted), text) == once
+    assert data_of(plan(once, Wanted(), owned_by(wanted), text)) == data_of(text)
+
+
+NEEDED = "enabled: [{name: PrioritySort}, {name: DefaultBinder}]"
+PLUGINS: list[tuple[str, str]] = [
+    ("score: {disabled: [{name: NodeResourcesFit}]}", "score.disabled has NodeResourcesFit"),
+    ("score: {disabled: [{name: '*'}], enabled: [{name: ImageLocality}]}", "score.disabled has '*'"),
+    (
+        "multiPoint: {disabled: [{name: '*'}], enabled: [{name: PrioritySort}, {name: DefaultBinder}]}",
+        "multiPoint.disabled has '*'",
+    ),
+    ("{score: {disabled: [{name: '*'}]}, multiPoint: {enabled: [{name: NodeResourcesFit}]}}", "score.disabled"),
+    ("score: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit, weight: 2}]}", ""),
+    ("{multiPoint: {disabled: [{name: '*'}], " + NEEDED + "}, score: {enabled: [{name: NodeResourcesFit}]}}", ""),
+    ("multiPoint: {disabled: [{name: '*'}], " + NEEDED[:-1] + ", {name: NodeResourcesFit}]}", ""),
+    ("filter: {disabled: [{name: NodeResourcesFit}]}", ""),
+    ("score:", ""),
+]
+
+
+def disabling(plugins: str) -> str:
+    return BARE + f"profiles:\n- plugins:\n    {plugins}\n"
+
+
+@pytest.mark.parametrize(("plugins", "words"), PLUGINS)
+def test_bin_packing_is_refused_where_nodes_are_not_scored_by_it(plugins: str, words: str) -> None:
+    text = disabling(plugins)
+    if not words:
+        assert plan(text, Wanted(binpack={"nvidia.com/gpu": 1})) != text
+        return
+    with pytest.raises(ConfigError, match="would have no effect") as refusal:
+        plan(text, Wanted(binpack={"nvidia.com/gpu": 1}))
+    assert f"profiles[0].plugins.{words}" in str(refusal.value)
+    assert "NodeResourcesFit to " in str(refusal.value)
+    # Extenders are called all the same.
+    assert plan(text, Wanted([OURS])) != text
+
+
+OF_GO = [
+    ("leaderElect: true", "leaderElect: yes"),
+    ("leaderElect: true", "leaderElect: Off"),
+    ("leaderElect: true", "leaderElect: true\nparallelism: 0x10\npercentageOfNodesToScore: 010"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), OF_GO)
+def test_values_that_go_reads_in_its_way_are_taken_and_kept(old: str, new: str) -> None:
+    text = BARE.replace(old, new)
+    after = plan(text, Wanted([OURS]))
+    assert after.startswith(text)
+    assert (scheduler_config.election(text, FILE) is None) == ("Off" in new)
+
+
+def test_names_that_go_would_read_as_other_values_are_quoted() -> None:
+    named = {**OURS, "tlsConfig": {"serverName": "on"}, "httpTimeout": "010"}
+    after = plan(BARE, Wanted([named]))
+    assert 'serverName: "on"' in after
+    assert 'httpTimeout: "010"' in after
+
+
+@pytest.mark.parametrize("wanted", [Wanted([OURS], {"nvidia.com/gpu": 1}), Wanted()], ids=["present", "absent"])
+def test_a_text_is_parsed_once_however_often_it_is_asked_about(wanted: Wanted, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    composed = yaml_text._composed
+    monkeypatch.setattr(yaml_text, "_composed", lambda text: parsed.append(text) or composed(text))
+    yaml_text._parse.cache_clear()
+    ours = Wanted([OURS], {"nvidia.com/gpu": 1})
+    text = THEIRS if wanted.extenders else plan(THEIRS, ours)
+    parsed.clear()
+
+    after = plan(text, wanted, owned_by(ours), THEIRS)
+    scheduler_config.holds(text, owned_by(ours), FILE)
+    scheduler_config.binders(text, FILE)
+    scheduler_config.election(after, FILE)
+
+    assert after != text
+    assert len(parsed) == len(set(parsed)) <= 2
+
+
 KUBE_SCHEDULER = shutil.which(
     "kube-scheduler", path=os.pathsep.join([os.environ.get("KUBEBUILDER_ASSETS", ""), "/usr/local/kubebuilder/bin"])
 )
@@ -210,6 +317,29 @@ def test_a_real_kube_scheduler_reads_what_is_planned(text: str, tmp_path: Path) 
     planned = plan(text, Wanted([extender], {"nvidia.com/gpu": 3, "cpu": 1}))
 
     assert kube_scheduler_says(planned, tmp_path) == ""
+
+
+@pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
+@pytest.mark.parametrize("text", [BARE.replace(old, new) for old, new in OF_GO])
+def test_a_real_kube_scheduler_reads_values_as_they_are_read_here(text: str, tmp_path: Path) -> None:
+    assert kube_scheduler_says(text, tmp_path) == ""
+    its, ours = yaml.safe_load((tmp_path / "out").read_text()), yaml_text.load(text, FILE)
+    assert its["leaderElection"]["leaderElect"] is ours["leaderElection"]["leaderElect"]
+    for key in ("parallelism", "percentageOfNodesToScore"):
+        assert its[key] == ours.get(key, its[key])
+
+
+@pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
+@pytest.mark.parametrize(("plugins", "words"), PLUGINS)
+def test_a_real_kube_scheduler_scores_by_what_is_not_refused(plugins: str, words: str, tmp_path: Path) -> None:
+    assert kube_scheduler_says(disabling(plugins), tmp_path) == ""
+    (profile,) = data_of((tmp_path / "out").read_text())["profiles"]
+    score, multi = (profile["plugins"].get(point, {}) for point in ("score", "multiPoint"))
+    names = [{item["name"] for item in found} for found in (score.get("enabled", ()), score.get("disabled", ()))]
+    everywhere = (
+        {item["name"] for item in multi["enabled"]} if names[1].isdisjoint({"*", "NodeResourcesFit"}) else set()
+    )
+    assert ("NodeResourcesFit" in names[0] | everywhere) is not bool(words)
 
 
 @pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
