@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a runtime would heed what its file is to say: later drop-ins, and flags of its command line. No I/O.
+"""Whether a runtime heeds its file: later drop-ins, flags of its command line, what it says of itself. No I/O.
 
 Sources: containerd's docs/man/containerd-config.toml.5.md (imports, in the order of their names), crio.conf.d(5),
 dockerd's reference (a directive that is a flag and in the file keeps it from starting).
@@ -9,6 +9,7 @@ dockerd's reference (a directive that is a flag and in the file keeps it from st
 from __future__ import annotations
 
 import posixpath
+from dataclasses import replace
 from typing import Any, Dict, Mapping, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_config
@@ -67,3 +68,56 @@ def flags_against(command: Sequence[str], directives: Mapping[str, Any]) -> str:
         if _DOCKER_FLAGS.get(flag) in directives:
             return flag
     return ""
+
+
+def said_by_containerd(config: object) -> Dict[str, Any]:
+    """Return the configuration in containerd's verbose CRI status as a file has it, empty where it holds no runtimes.
+
+    CDI is left out where the containerd has none, before 1.7.
+    """
+    containerd = _table(config, "containerd")
+    if "runtimes" not in containerd:
+        return {}
+    runtimes = {
+        name: {"runtime_type": table.get("runtimeType"), "options": table.get("options") or {}}
+        for name, table in _table(containerd, "runtimes").items()
+        if isinstance(table, dict)
+    }
+    cri: Dict[str, Any] = {
+        "containerd": {"default_runtime_name": containerd.get("defaultRuntimeName"), "runtimes": runtimes}
+    }
+    if isinstance(config, dict) and "enableCDI" in config:
+        cri["enable_cdi"] = bool(config["enableCDI"])
+    return {"version": 3, "plugins": {"io.containerd.cri.v1.runtime": cri}}
+
+
+def said_by_docker(info: object) -> Dict[str, Any]:
+    """Return the configuration in Docker's information as daemon.json has it, empty where it holds none.
+
+    Docker names directories of CDI while that is on, and has no such field before 25.
+    """
+    runtimes = _table(info, "Runtimes")
+    if not isinstance(info, dict) or not runtimes:
+        return {}
+    found: Dict[str, Any] = {"runtimes": runtimes, "default-runtime": info.get("DefaultRuntime")}
+    if "CDISpecDirs" in info:
+        found["features"] = {"cdi": bool(info["CDISpecDirs"])}
+    return found
+
+
+def unmet(runtime: str, said: Mapping[str, Any], wanted: Wanted) -> str:
+    """Return what a running runtime, as it says of itself, lacks of what is wanted; empty when nothing.
+
+    Of CDI nothing is wanted from a runtime that does not speak of it.
+    """
+    source = f"what {runtime} says of itself"
+    if runtime == "docker":
+        speaks = "features" in said
+    else:
+        speaks = runtime == "containerd" and not runtime_config.lacks_cdi(said, source)
+    return str(runtime_config.unmet(runtime, said, wanted if speaks else replace(wanted, cdi=None), source))
+
+
+def _table(data: object, key: str) -> Dict[str, Any]:
+    value = data.get(key) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}

@@ -15,6 +15,8 @@ description:
     owner, label and attributes. A file that is a mount, immutable or a hard link is refused in check mode too.
   - What the runtime would not heed is refused before anything is written, with what overrides it. That is a drop-in
     that is read later, a flag of the daemon's command line, and a daemon that reads another file.
+  - The restarted runtime is asked whether it has what its file says. If it does not, the change is undone. One whose
+    file is as wanted, and which says that it runs without it, is restarted.
   - The whole change is one transaction on the host. The candidate is validated, the previous bytes are kept in
     O(backup_dir), the file is replaced atomically, the service is restarted and has to become ready. On any failure the
     previous file comes back and the service is restarted again. A systemd timer does the same if the run is cut off;
@@ -120,6 +122,14 @@ options:
       - An empty list waits for nothing.
     type: list
     elements: str
+  cri_socket:
+    description:
+      - Socket of containerd's CRI, by which the restarted containerd has to say that it has the runtime, its program,
+        its being the default, CDI and the cgroup driver. Docker and CRI-O are asked by their commands.
+      - By default V(/run/containerd/containerd.sock), V(/run/k3s/containerd/containerd.sock) or
+        V(/var/snap/microk8s/common/run/containerd.sock), and none where O(ready) is given.
+      - With an empty string containerd is not asked.
+    type: str
   timeout:
     description:
       - Seconds for the restart, and again for the service to become ready.
@@ -175,6 +185,7 @@ EXAMPLES = r"""
     containerd_command: [/var/lib/k0s/bin/containerd]
     service: k0sworker
     ready: [k0s, ctr, version]
+    cri_socket: /run/k0s/containerd.sock
 
 - name: Have k3s offer it, on a node whose GPUs are shared
   accel.kubernetes.nvidia_runtime:
@@ -217,6 +228,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     rancher_config,
     runtime_config,
     runtime_effect,
+    runtime_running,
     toml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
@@ -261,7 +273,6 @@ CTR = {
     "rke2": ["/var/lib/rancher/rke2/bin/ctr", "--address", "/run/k3s/containerd/containerd.sock"],
     "microk8s": ["microk8s", "ctr"],
 }
-CRI_PLUGINS = {("io.containerd.grpc.v1", "cri"), ("io.containerd.cri.v1", "runtime")}
 UNITS = {
     "containerd": ("containerd",),
     "docker": ("docker",),
@@ -283,37 +294,10 @@ TOOLKIT_VALUES = {
 }
 
 
-def cri_watch(ctr: Sequence[str]) -> Watch:
-    """A watch that calls containerd well when its CRI plugin runs, without which it starts if that part is wrong."""
-
-    def watch(host: Host, undoing: bool) -> Callable[[], str]:
-        del undoing
-
-        def probe() -> str:
-            try:
-                rows = [line.split() for line in host.run([*ctr, "plugins", "ls"], timeout=10).splitlines()]
-                states = {(row[0], row[1]): row[-1] for row in rows if len(row) > 2}
-                found = {plugin: states[plugin] for plugin in CRI_PLUGINS if plugin in states}
-                if not found:
-                    return "containerd runs without its CRI plugin, which kubelet needs"
-                ill = [plugin for plugin, state in found.items() if state != "ok"]
-                if not ill:
-                    return ""
-                said = host.run([*ctr, "plugins", "ls", "-d", f"id=={ill[0][1]}"], timeout=10)
-            except CommandError as error:
-                return str(error)
-            reasons = [
-                line.split(":", 1)[1].strip() for line in said.splitlines() if line.strip().startswith("Message:")
-            ]
-            return f"the CRI plugin did not start: {reasons[0] if reasons else found[ill[0]]}"
-
-        return probe
-
-    return watch
-
-
 class NvidiaRuntime:
     """One run of the module, for a runtime whose configuration is a file to edit."""
+
+    TIMEOUT = 60
 
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
@@ -338,11 +322,49 @@ class NvidiaRuntime:
         ready = self._ready() if params["ready"] is None else params["ready"]
         watch: Watch | None = None
         if ready is None:
-            watch = cri_watch(CTR[self.name])
+            watch = runtime_running.cri_watch(CTR[self.name])
         elif ready:
             watch = command_watch(ready)
         reset = ["systemctl", "reset-failed", unit]
-        return Service(["systemctl", "restart", unit], watch, params["timeout"] or 60, reset)
+        return Service(["systemctl", "restart", unit], self._heeded(watch), params["timeout"] or self.TIMEOUT, reset)
+
+    def _heeded(self, well: Watch | None) -> Watch | None:
+        """A watch that also has the restarted runtime say that it has what is wanted."""
+        if not self._is_present():
+            return well
+
+        def watch(host: Host, undoing: bool) -> Callable[[], str]:
+            ready = well(host, undoing) if well else lambda: ""
+            return ready if undoing else lambda: ready() or self._unheeded()
+
+        return watch
+
+    def _unheeded(self) -> str:
+        """What keeps us from saying that what is wanted is in effect, empty when nothing or nobody can be asked."""
+        try:
+            wrong = self._lacks()
+        except runtime_running.SilentError as error:
+            return str(error)
+        return f"{self.name} runs, and says that {wrong}: what else it is told overrides {self.path}" if wrong else ""
+
+    def _lacks(self) -> str:
+        """What the running runtime lacks of what is wanted, empty when it is not known how to ask it."""
+        if not self._can_be_asked():
+            return ""
+        return str(runtime_running.lacks(self.transaction.host, self.name, self._cri_socket(), self.wanted))
+
+    def _can_be_asked(self) -> bool:
+        restarts = bool(self.transaction.service.apply)
+        return self._is_present() and restarts and runtime_running.can_be_asked(self.name, self._cri_socket())
+
+    def _cri_socket(self) -> str:
+        given: str | None = self.module.params["cri_socket"]
+        if given is not None:
+            return given[len("unix://") :] if given.startswith("unix://") else given
+        if self.module.params["ready"] is not None:
+            # It tells of a runtime elsewhere, and another may answer here.
+            return ""
+        return runtime_running.CRI_SOCKETS.get(self.name, "")
 
     def _ready(self) -> list[str] | None:
         if self.name in READY_WITHOUT_CRICTL and Host(self.module).find("crictl") is None:
@@ -372,7 +394,9 @@ class NvidiaRuntime:
             self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
             self.transaction.check_writable([FileChange(self.path, None, b"")])
             return Proposal(result={"config_path": self.path}, restart=True)
-        if changes:
+        if not changes and not restart:
+            restart = self._is_behind()
+        if changes or restart:
             self._require_calm()
         return Proposal(
             [*changes, *([toolkit] if toolkit else [])],
@@ -381,6 +405,16 @@ class NvidiaRuntime:
             {"config_path": self.path},
             restart,
         )
+
+    def _is_behind(self) -> bool:
+        """Whether the runtime runs since before its files say what is wanted. One that is silent is left alone."""
+        try:
+            return bool(self._lacks())
+        except runtime_running.SilentError as error:
+            self.transaction.warnings.append(
+                f"{self.path} is as wanted. Whether that is in effect is not known: {error}."
+            )
+            return False
 
     def _runtime_changes(self, record: Record) -> tuple[list[FileChange], bool]:
         """Changes of the runtime's files, and whether it has to be restarted in any case."""
@@ -711,6 +745,8 @@ class NvidiaRuntime:
 class RancherRuntime(NvidiaRuntime):
     """One run of the module for k3s or rke2."""
 
+    TIMEOUT = 300
+
     def __init__(self, module: AnsibleModule) -> None:
         name = module.params["runtime"]
         self.where = rancher_config.Places(
@@ -721,19 +757,9 @@ class RancherRuntime(NvidiaRuntime):
         self.awaited = False
         super().__init__(module)
 
-    def _service(self) -> Service:
-        service = super()._service()
-        if not service.apply:
-            return service
-        inner = service.watch
-
-        def watch(host: Host, undoing: bool) -> Callable[[], str]:
-            ready = inner(host, undoing) if inner else lambda: ""
-            if undoing or not self.awaited:
-                return ready
-            return lambda: ready() or self._missing(host.read(self.path))
-
-        return Service(service.apply, watch, self.module.params["timeout"] or 300, service.reset)
+    def _unheeded(self) -> str:
+        missing = self._missing(self.transaction.host.read(self.path)) if self.awaited else ""
+        return missing or super()._unheeded()
 
     def _unit(self) -> str:
         host = Host(self.module)
@@ -829,6 +855,7 @@ def main() -> None:
             "service": {"type": "str"},
             "ready": {"type": "list", "elements": "str"},
             "timeout": {"type": "int"},
+            "cri_socket": {"type": "str"},
             "stop_containers": {"type": "bool", "default": False},
             "backup_dir": {"type": "path", "default": BACKUP_DIR},
         },

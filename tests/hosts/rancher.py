@@ -44,6 +44,7 @@ def base(generation: int, directory: str, program: str, default: str) -> str:
             '  runtime_type = "io.containerd.runc.v2"',
             f"[plugins.'{cri}'.containerd.runtimes.'nvidia'.options]",
             f'  BinaryName = "{program}"',
+            "  SystemdCgroup = true",
         ]
     return "\n".join(lines) + "\n"
 

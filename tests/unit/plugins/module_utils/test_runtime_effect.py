@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a runtime from heeding its file: later drop-ins and flags."""
+"""What keeps a runtime from heeding its file: later drop-ins and flags, and whether it says that it does."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect im
     file_read,
     flags_against,
     merged,
+    said_by_containerd,
+    said_by_docker,
+    unmet,
     winner,
 )
 from hypothesis import given
@@ -106,3 +109,53 @@ def test_a_flag_that_stands_for_a_directive_is_found() -> None:
     assert flags_against(["dockerd", "--add-runtime", "x=/y"], {"runtimes": {}}) == "--add-runtime"
     assert flags_against(["dockerd", "--default-runtime=x"], {"default-runtime": "y"}) == "--default-runtime"
     assert flags_against(["dockerd", "--default-runtime=x", "-H", "fd://"], {"runtimes": {}}) == ""
+
+
+def docker(**info: object) -> dict[str, object]:
+    return {"Runtimes": {"runc": {"path": "runc"}, "nvidia": {"path": BINARY}}, "DefaultRuntime": "nvidia", **info}
+
+
+@pytest.mark.parametrize(
+    ("info", "says"),
+    [
+        (docker(CDISpecDirs=["/etc/cdi"]), ""),
+        (docker(), ""),  # Before 25 there is no CDI to ask for.
+        (docker(CDISpecDirs=[]), "features.cdi is false instead of true"),
+        (docker(CDISpecDirs=None), "features.cdi is false instead of true"),
+        (docker(DefaultRuntime="runc"), "the default runtime is 'runc' instead of 'nvidia'"),
+        (docker(Runtimes={"nvidia": {"path": "/x"}}), "path = '/x' instead of"),
+        (docker(Runtimes={"runc": {"path": "runc"}}), "there is no runtime nvidia"),
+    ],
+)
+def test_what_docker_says_of_itself_is_held_against_what_is_wanted(info: dict[str, object], says: str) -> None:
+    found = unmet("docker", said_by_docker(info), Wanted("nvidia", BINARY, default=True, cdi=True))
+    assert says in found
+    assert bool(found) == bool(says)
+
+
+def containerd(systemd: bool = True, **config: object) -> dict[str, object]:
+    runtimes = {
+        name: {"runtimeType": "io.containerd.runc.v2", "options": {"BinaryName": binary, "SystemdCgroup": cgroup}}
+        for name, binary, cgroup in (("runc", "", True), ("nvidia", BINARY, systemd))
+    }
+    return {"containerd": {"defaultRuntimeName": "nvidia", "runtimes": runtimes}, **config}
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (containerd(enableCDI=True), ""),
+        (containerd(), ""),  # Before 1.7.
+        (containerd(enableCDI=False), "enable_cdi is false instead of true"),
+        (containerd(systemd=False), "SystemdCgroup = False, and runc True"),
+    ],
+)
+def test_what_containerd_says_of_itself_is_held_against_what_is_wanted(config: dict[str, object], says: str) -> None:
+    found = unmet("containerd", said_by_containerd(config), Wanted("nvidia", BINARY, default=True, cdi=True))
+    assert says in found
+    assert bool(found) == bool(says)
+
+
+@pytest.mark.parametrize("odd", [None, [], {}, "x", {"containerd": None}, {"Runtimes": []}, {"containerd": {}}])
+def test_what_does_not_say_its_runtimes_says_nothing(odd: object) -> None:
+    assert said_by_containerd(odd) == said_by_docker(odd) == {}

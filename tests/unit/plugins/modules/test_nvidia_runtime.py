@@ -9,12 +9,14 @@ import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import running
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 ROOT = Path(__file__).parents[4]
@@ -31,6 +33,7 @@ class Node:
     run_module: Callable[..., dict[str, Any]]
     start_module: Callable[..., subprocess.Popen[str]]
     root: Path
+    cri_socket: Path
 
     @property
     def config(self) -> Path:
@@ -51,8 +54,19 @@ class Node:
             "config_path": str(self.config),
             "backup_dir": str(self.root / "backups"),
             "timeout": 20,
+            "cri_socket": str(self.cri_socket),
             **options,
         }
+
+    def docker(self, live_restore: str = "true 0") -> None:
+        """Have a docker that has read its file; ``live_restore`` is whether that is on, and a number of containers."""
+        self.command(
+            "docker",
+            f"""case "$*" in
+*LiveRestoreEnabled*) echo {live_restore} ;;
+*json*) exec {sys.executable} {ROOT}/tests/running.py docker {self.root}/daemon.json ;;
+esac""",
+        )
 
     def run(self, *, check: bool = False, **options: Any) -> dict[str, Any]:
         return self.run_module("nvidia_runtime", self.arguments(**options), check=check, environment=self.environment)
@@ -65,9 +79,22 @@ class Node:
 @pytest.fixture
 def node(
     run_module: Callable[..., dict[str, Any]], start_module: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> Node:
+) -> Iterator[Node]:
     """A machine with a containerd 2.1 that accepts what is TOML, systemd and kubeadm's configuration."""
-    node = Node(run_module, start_module, tmp_path)
+    with running.containerd(lambda: read_by_containerd(tmp_path)) as cri_socket:
+        yield made(Node(run_module, start_module, tmp_path, cri_socket))
+
+
+def read_by_containerd(root: Path) -> list[Path]:
+    """What the containerd of the machine has read, or that of its k3s."""
+    if (root / "k3s").exists():
+        return [root / "k3s/config.toml", *sorted((root / "k3s/config-v3.toml.d").glob("*.toml"))]
+    template = root / "containerd-template.toml"
+    return [template if template.exists() else root / "config.toml", *(root / "conf.d").glob("*.toml")]
+
+
+def made(node: Node) -> Node:
+    tmp_path = node.root
     (tmp_path / "bin").mkdir()
     shutil.copy(FIXTURES / "containerd-2.1.toml", node.config)
     node.command(
@@ -180,7 +207,7 @@ def owned_by_others(node: Node, runtime: str) -> tuple[Path, dict[str, Any]]:
         options = crio_options(node)
     else:
         node.command("dockerd", "exit 0")
-        node.command("docker", "echo true 0")
+        node.docker()
         path = node.config if runtime == "containerd" else node.root / "daemon.json"
         options = {"runtime": runtime, "config_path": str(path), "default_runtime": False, "cdi": True}
     path = Path(options["config_path"])
@@ -223,7 +250,7 @@ def test_a_runtime_that_was_there_before_us_keeps_what_others_changed_since(node
 
 def test_a_default_of_ours_that_outlived_our_runtime_is_no_original(node: Node) -> None:
     node.command("dockerd", "exit 0")
-    node.command("docker", "echo true 0")
+    node.docker()
     config = node.root / "daemon.json"
     before = {"default-runtime": "crun", "runtimes": {"crun": {"path": "/usr/bin/crun"}}}
     config.write_text(json.dumps(before))
@@ -271,7 +298,7 @@ def test_a_missing_file_begins_with_what_containerd_prints(node: Node) -> None:
 def test_before_containerd_is_installed_check_mode_still_foretells(node: Node) -> None:
     node.config.unlink()
     (node.root / "bin" / "containerd").unlink()
-    node = Node(node.run_module, node.start_module, node.root)
+    node = Node(node.run_module, node.start_module, node.root, node.cri_socket)
 
     foretold = node.run(check=True, containerd_command=["no-containerd-here"])
 
@@ -352,7 +379,7 @@ def test_a_containerd_that_reads_another_file_is_named_before_anything_changes(n
 
 def test_a_flag_that_keeps_docker_from_reading_the_directive_is_named(node: Node) -> None:
     node.command("dockerd", "exit 0")
-    node.command("docker", "echo true 0")
+    node.docker()
     options = {"runtime": "docker", "config_path": str(node.root / "daemon.json")}
     process = running_as(node, "--default-runtime=runc")
     try:
@@ -564,7 +591,7 @@ def test_docker(node: Node, content: bytes | None) -> None:
     if content is not None:
         config.write_bytes(content)
     node.command("dockerd", r"""sed '1s/^\xef\xbb\xbf//' "$3" | python3 -m json.tool""")
-    node.command("docker", "exit 0")
+    node.docker()
     options: dict[str, Any] = {"runtime": "docker", "config_path": str(config), "default_runtime": True, "cdi": True}
 
     assert node.run(check=True, **options)["changed"]
@@ -589,7 +616,7 @@ def test_containers_that_a_restart_would_stop_keep_docker_as_it_is(
 ) -> None:
     config = node.root / "daemon.json"
     node.command("dockerd", "exit 0")
-    node.command("docker", f'[ "$1" != info ] || echo {said}')
+    node.docker(said)
     for check in (True, False):
         result = node.run(check=check, runtime="docker", config_path=str(config), stop_containers=allowed)
         assert result.get("failed", False) == refused
@@ -603,7 +630,7 @@ def test_containers_that_a_restart_would_stop_keep_docker_as_it_is(
 def test_a_docker_that_cannot_validate_is_warned_about(node: Node) -> None:
     config = node.root / "daemon.json"
     node.command("dockerd", "echo 'Status: unknown flag: --validate' >&2; exit 125")
-    node.command("docker", "exit 0")
+    node.docker()
 
     result = node.run(runtime="docker", config_path=str(config))
 
@@ -611,9 +638,14 @@ def test_a_docker_that_cannot_validate_is_warned_about(node: Node) -> None:
     assert "not validated" in str(result["warnings"])
 
 
+def crio(node: Node, script: str) -> None:
+    """A CRI-O that says of itself what its drop-in says, and does else what the script says."""
+    node.command("crio", f'[ "$*" = "status config" ] && exec cat {node.root}/crio.conf.d/99-nvidia.toml\n{script}')
+
+
 def crio_options(node: Node) -> dict[str, Any]:
     node.command("crictl", '[ "$*" = "--runtime-endpoint unix:///run/crio/crio.sock info" ]')
-    node.command("crio", f'echo "crio $*" >>{node.root}/log; ! grep refused "$2"')
+    crio(node, f'echo "crio $*" >>{node.root}/log; ! grep refused "$2"')
     node.command("nvidia-container-runtime", "")
     path, program = node.root / "crio.conf.d/99-nvidia.toml", node.root / "bin" / "nvidia-container-runtime"
     path.parent.mkdir(exist_ok=True)
@@ -681,7 +713,7 @@ def test_crio_whose_programs_are_not_on_path(node: Node) -> None:
     toolkit.write_text('[nvidia-container-runtime]\nruntimes = ["runc", "crun"]\n')
     before = toolkit.read_bytes()
     said.write_text(CRIO_OF_ITS_PACKAGES)
-    node.command("crio", f'[ "$*" = config ] && exec cat {said}; exit 0')
+    crio(node, f'[ "$*" = config ] && exec cat {said}; exit 0')
     node.command("runc", "")
 
     assert node.run(check=True, **options)["changed"]
@@ -694,7 +726,7 @@ def test_crio_whose_programs_are_not_on_path(node: Node) -> None:
     runtimes = tomllib.loads(toolkit.read_text())["nvidia-container-runtime"]["runtimes"]
     assert runtimes == ["/usr/libexec/crio/crun", "runc", "crun"]
     said.write_text(CRIO_OF_ITS_PACKAGES.replace('"crun"', '"nvidia"', 1))
-    node.command("crio", f'[ "$*" = config ] && exec cat {said}; exit 0')
+    crio(node, f'[ "$*" = config ] && exec cat {said}; exit 0')
     assert not node.run(**options)["changed"], "the default is now ours"
 
     toolkit.write_text(toolkit.read_text() + "# a later hand\n")
@@ -706,7 +738,7 @@ def test_crio_whose_programs_are_not_on_path(node: Node) -> None:
 def test_crio_whose_programs_the_toolkit_finds(node: Node) -> None:
     options = crio_options(node) | toolkit_options(node)
     said = CRIO_OF_ITS_PACKAGES.replace("/usr/libexec/crio", str(node.root / "bin"))
-    node.command("crio", f"[ \"$*\" = config ] && exec echo '{said}'; exit 0")
+    crio(node, f"[ \"$*\" = config ] && exec echo '{said}'; exit 0")
     node.command("crun", "")
 
     node.run(**options)
@@ -725,7 +757,7 @@ def test_crio_without_crictl_is_asked_by_its_own_command(node: Node) -> None:
 
 def test_what_crio_says_that_is_no_toml_is_not_heeded(node: Node) -> None:
     options = crio_options(node) | toolkit_options(node)
-    node.command("crio", '[ "$*" = config ] && exec echo "]"; exit 0')
+    crio(node, '[ "$*" = config ] && exec echo "]"; exit 0')
 
     assert node.run(**options)["changed"]
 
@@ -821,6 +853,56 @@ def test_an_old_k3s_is_only_restarted_so_that_it_finds_the_runtime(k3s: Node) ->
     log = k3s.log()
     assert not k3s.run(**k3s_options(k3s))["changed"]
     assert [line for line in k3s.log() if "restart" in line] == [line for line in log if "restart" in line]
+
+
+def test_a_running_containerd_that_does_not_have_it_is_undone(node: Node) -> None:
+    """What else it is told, and we did not see, overrides the file."""
+    before = node.config.read_bytes()
+    other = node.root / "conf.d/other.toml"
+    other.parent.mkdir()
+    table = f"[plugins.'{CRI}'.containerd]\ndefault_runtime_name = 'runc'\n"
+    other.write_text(table)
+
+    refused = node.run(default_runtime=True, timeout=2)
+
+    assert "containerd runs, and says that the default runtime is 'runc' instead of 'nvidia'" in refused["msg"]
+    assert f"overrides {node.config}; the previous files are back and the service is well" in refused["msg"]
+    assert node.config.read_bytes() == before
+    for table in ("runtimes.nvidia.options]\nBinaryName = '/x'\n", "runtimes.nvidia.options]\nSystemdCgroup = false\n"):
+        other.write_text(f"[plugins.'{CRI}'.containerd.{table}")
+        assert "nvidia has options." in node.run(timeout=2)["msg"]
+    other.write_text(f"[plugins.'{CRI}']\nenable_cdi = false\n")
+    assert "enable_cdi is false instead of true" in node.run(timeout=2, cdi=True)["msg"]
+    assert node.run()["changed"]
+
+
+def test_a_runtime_that_does_not_answer_is_not_called_configured(node: Node) -> None:
+    before = node.config.read_bytes()
+    refused = node.run(timeout=2, cri_socket=f"unix://{node.root}/nowhere.sock")
+    assert f"does not answer at {node.root}/nowhere.sock" in refused["msg"]
+    assert node.config.read_bytes() == before
+    assert node.run(cri_socket="")["changed"], "it is not asked"
+    assert "is not known: the container runtime does not answer" in str(
+        node.run(cri_socket=f"{node.root}/nowhere.sock")["warnings"]
+    )
+
+
+def test_a_runtime_that_has_not_read_its_file_is_restarted(node: Node) -> None:
+    node.run()
+    other = node.root / "conf.d/since-the-last-start.toml"
+    other.parent.mkdir()
+    other.write_text(f"[plugins.'{CRI}'.containerd.runtimes.nvidia.options]\nBinaryName = '/x'\n")
+    node.command("systemctl", f'echo "systemctl $*" >>{node.root}/log; [ "$1" != restart ] || rm -f {other}')
+
+    assert node.run(check=True)["changed"]
+    assert other.exists()
+    done = node.run()
+
+    assert done["changed"]
+    assert done["diff"] == []
+    assert node.log()[-1].startswith("systemctl stop accel-nvidia_runtime-")
+    assert not other.exists()
+    assert not node.run()["changed"]
 
 
 def test_an_old_k3s_that_finds_another_runtime_is_named(k3s: Node) -> None:
