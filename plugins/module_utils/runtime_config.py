@@ -160,6 +160,9 @@ def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> 
     for place in dialect.inherited:
         ours = nested.get(known, (name, *place))
         theirs = {each: nested.get(known, (each, *place)) for each in bases if each in known}
+        if ours_by_default:
+            # That of a runc which no file names tells nothing: it is containerd's own.
+            theirs = {each: value for each, value in theirs.items() if value}
         if theirs and all(bool(ours) != bool(value) for value in theirs.values()):
             each, value = next(iter(theirs.items()))
             return f"runtime {name} has {'.'.join(place)} = {ours!r}, and {each} {value!r}"
@@ -265,7 +268,9 @@ def plan_present(
         edits += _removal(dialect, data, owned.name, before)
         owned = Owned(cdi=owned.cdi, base=owned.base)
     made_base = owned.base
-    if dialect.explicit_base and nested.get(data, (*dialect.runtimes, dialect.base)) is None:
+    default = nested.get(data, dialect.default)
+    served = nested.get(data, (*dialect.runtimes, str(default))) is not None
+    if dialect.explicit_base and not served and nested.get(data, (*dialect.runtimes, dialect.base)) is None:
         edits.append(Edit((*dialect.runtimes, dialect.base), dict(dialect.explicit_base)))
         made_base = True
     place = (*dialect.runtimes, wanted.name)
@@ -288,7 +293,6 @@ def plan_present(
         edits.append(Edit(place, entry))
     else:
         edits += [Edit(place + key, value) for key, value in fields.items() if nested.get(current, key) != value]
-    default = nested.get(data, dialect.default)
     made_default = owned.default
     if wanted.default and default != wanted.name:
         edits.append(Edit(dialect.default, wanted.name))

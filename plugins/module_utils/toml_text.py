@@ -78,16 +78,33 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
 def _edited(text: str, data: Mapping[str, Any], edits: Sequence[Edit]) -> str | None:
     """The document with the edits made in the first way that makes them and nothing else, None when there is none."""
     expected = nested.edited(data, edits)
-    for new_table in (_table, _inline_table):
-        for attempt in (_in_short, _as_a_whole, _by_lines):
-            try:
-                result = attempt(text, edits, new_table)
-                if parse(result) == expected:
-                    return result
-            except (AttributeError, LookupError, TypeError, ValueError):
-                # Every version of tomlkit has some layout that it loses its way in.
-                continue
+    # By its lines a table goes without the comments below it, which are about the next.
+    shorter, left = _without_tables(text, edits)
+    for start, wanted in [(shorter, left), (text, edits)]:
+        for new_table in (_table, _inline_table):
+            for attempt in (_in_short, _as_a_whole, _by_lines):
+                try:
+                    result = attempt(start, wanted, new_table) if wanted else start
+                    if parse(result) == expected:
+                        return result
+                except (AttributeError, LookupError, TypeError, ValueError):
+                    # Every version of tomlkit has some layout that it loses its way in.
+                    continue
     return None
+
+
+def _without_tables(text: str, edits: Sequence[Edit]) -> Tuple[str, Sequence[Edit]]:
+    """The document without the tables that go, where they have headers, and the edits that are left to make."""
+    sections = list(_sections(text))
+    gone = [
+        edit.path
+        for edit in edits
+        if edit.value is None and any(_starts(header, edit.path) for header, unused in sections)
+    ]
+    kept = [
+        (header, _remark(lines) if any(_starts(header, path) for path in gone) else lines) for header, lines in sections
+    ]
+    return _text(kept), [edit for edit in edits if edit.value is not None or edit.path not in gone]
 
 
 def _as_a_whole(text: str, edits: Sequence[Edit], new_table: Callable[[Mapping[str, Any]], Any]) -> str:
@@ -122,12 +139,12 @@ def _in_short(text: str, edits: Sequence[Edit], new_table: Callable[[Mapping[str
 
 def _by_lines(text: str, edits: Sequence[Edit], new_table: Callable[[Mapping[str, Any]], Any]) -> str:
     """Edit one table at a time; those that go are taken out by their lines, new ones end the document."""
-    sections = list(_sections(text))
+    shorter, left = _without_tables(text, edits)
+    sections = list(_sections(shorter))
     new = tomlkit.document()
     for edit in edits:
-        if edit.value is None and any(_starts(header, edit.path) for header, unused in sections):
-            sections = [(header, _remark(lines) if _starts(header, edit.path) else lines) for header, lines in sections]
-            if nested.get(parse(_text(sections)), edit.path[:-1]) is None:
+        if edit not in left:
+            if nested.get(parse(shorter), edit.path[:-1]) is None:
                 _apply(new, Edit(edit.path[:-1], {}), new_table)
         elif isinstance(edit.value, dict):
             _apply(new, edit, new_table)
@@ -143,8 +160,10 @@ def _text(sections: Sequence[Tuple[Path, List[str]]]) -> str:
 
 
 def _remark(lines: List[str]) -> List[str]:
-    """What stands below the last value of a table: it is about the table that follows."""
-    return lines[1 + max(place for place, line in enumerate(lines) if line.strip()[:1] not in ("", "#")) :]
+    """The comments below the last value of a table."""
+    last = max(place for place, line in enumerate(lines) if line.strip()[:1] not in ("", "#"))
+    below = lines[last + 1 :]
+    return below if any(line.strip() for line in below) else []
 
 
 def _runs(text: str, edits: Sequence[Edit]) -> Iterator[Tuple[bool, List[str]]]:

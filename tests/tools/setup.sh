@@ -27,8 +27,8 @@ say "installing pinned Python packages"
 .venv/bin/uv pip install --quiet --python .venv/bin/python --requirement requirements-dev.txt \
   --editable roles/gpu_plugins/files/kube_accel
 
-# Programs that tests ask for the truth: a containerd to read configurations and import images, a registry to push to,
-# a promtool that knows what Prometheus takes for metrics.
+# Programs that tests ask for the truth: a containerd to import images, those of several releases and Dockers to read
+# configurations, a registry to push to, a promtool that knows what Prometheus takes for metrics.
 # Unpacked, not installed. Tests say so when there is none.
 unpack() { # package program
   if ! command -v "$2" >/dev/null && [ ! -x ".cache/$1/usr/bin/$2" ] && command -v apt-get >/dev/null; then
@@ -41,5 +41,6 @@ unpack() { # package program
   fi
 }
 unpack containerd containerd
+tests/tools/runtimes.sh .cache/runtimes
 unpack docker-registry docker-registry
 unpack prometheus promtool

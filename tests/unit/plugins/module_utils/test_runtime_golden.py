@@ -6,13 +6,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils import module, runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Owned, Plan, Wanted
+
+import real_runtimes
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FOUND = sorted(
@@ -64,6 +69,11 @@ def test_it_becomes_what_was_reviewed(path: Path) -> None:
     assert content.encode() == beside[suffix].read_bytes()
 
 
+def test_each_is_said_to_be_found_somewhere() -> None:
+    rows = re.findall(r"^\| (\S+\.\w+) \| \S", (FIXTURES / "runtimes/README.md").read_text(), re.MULTILINE)
+    assert rows == [path.name for path in FOUND if path.parent.name == "runtimes"]
+
+
 EDITABLE = [path for path in FOUND if not (FIXTURES / "runtimes" / f"{path.name}.refused").exists()]
 
 
@@ -81,3 +91,43 @@ def test_again_is_nothing_and_absent_is_the_same_bytes(path: Path) -> None:
     # tomlkit may leave a space in a table that stands on one line.
     left = iter("".join(line.split()) for line in gone.text.split("\n"))
     assert all("".join(line.split()) in left for line in text.split("\n") if line.strip())
+
+
+def on_disk(path: Path, directory: Path) -> Path:
+    """The file as the plan has it, where what it imports is not."""
+    file = directory / path.name.replace("template", "config")
+    file.write_bytes(module.bytes_like(path.read_bytes(), plan_for(path).text.replace("${", "${_")))
+    return file
+
+
+def said_by(program: Path, *words: str | Path) -> str:
+    """What it prints. Fails with what it says is wrong."""
+    done = subprocess.run([program, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("containerd", real_runtimes.containerds())
+@pytest.mark.parametrize(
+    "path", [path for path in EDITABLE if runtime_of(path) == "containerd"], ids=lambda path: path.name
+)
+def test_a_real_containerd_makes_of_it_what_is_wanted(path: Path, containerd: Path, tmp_path: Path) -> None:
+    version = runtime_config.parse("containerd", text_of(path), FILE)["version"]
+    file = on_disk(path, tmp_path)
+    understands = int(said_by(containerd, "config", "default").split("version = ")[1].split()[0])
+    if version > understands:
+        return  # It reads no file of a version to come.
+    merged = runtime_config.parse("containerd", said_by(containerd, "--config", file, "config", "dump"), FILE)
+    wanted = wanted_for("containerd")
+    if runtime_config.lacks_cdi(merged, FILE):
+        wanted = dataclasses.replace(wanted, cdi=None)
+    assert runtime_config.unmet("containerd", merged, wanted, FILE) == ""
+
+
+@pytest.mark.parametrize("dockerd", real_runtimes.dockerds())
+@pytest.mark.parametrize(
+    "path", [path for path in EDITABLE if runtime_of(path) == "docker"], ids=lambda path: path.name
+)
+def test_a_real_docker_takes_it(path: Path, dockerd: Path, tmp_path: Path) -> None:
+    # docker-proxy, which it looks for, is not what this is about.
+    said_by(dockerd, "--userland-proxy=false", "--validate", "--config-file", on_disk(path, tmp_path))

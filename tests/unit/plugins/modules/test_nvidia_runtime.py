@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import real_runtimes
 import running
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -1056,21 +1057,18 @@ def test_microk8s_is_told_by_its_template(node: Node) -> None:
     assert template.read_bytes() == before
 
 
-CONTAINERD = os.environ.get("ACCEL_CONTAINERD") or shutil.which("containerd")
-
-
-@pytest.mark.skipif(not CONTAINERD, reason="no containerd on PATH and none named by ACCEL_CONTAINERD")
+@pytest.mark.parametrize("containerd", real_runtimes.containerds())
 @pytest.mark.parametrize("cdi", [None, True])
-def test_a_real_containerd_takes_the_file(node: Node, cdi: bool | None) -> None:
+def test_a_real_containerd_takes_the_file(node: Node, containerd: Path, cdi: bool | None) -> None:
     node.config.unlink()
 
-    result = node.run(containerd_command=[CONTAINERD], default_runtime=True, cdi=cdi)
+    result = node.run(containerd_command=[str(containerd)], default_runtime=True, cdi=cdi)
 
     assert result["changed"], result
-    old = " 1.6." in subprocess.run([str(CONTAINERD), "--version"], capture_output=True, text=True).stdout
+    old = " 1.6." in subprocess.run([containerd, "--version"], capture_output=True, text=True).stdout
     assert ("This containerd has no CDI, which came with 1.7" in str(result.get("warnings"))) == bool(cdi and old)
     dump = subprocess.run(
-        [str(CONTAINERD), "--config", str(node.config), "config", "dump"], capture_output=True, text=True, check=True
+        [containerd, "--config", str(node.config), "config", "dump"], capture_output=True, text=True, check=True
     )
     data = tomllib.loads(dump.stdout)
     part = data["plugins"][CRI if data["version"] > 2 else "io.containerd.grpc.v1.cri"]
