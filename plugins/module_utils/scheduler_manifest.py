@@ -8,8 +8,9 @@ import copy
 import hashlib
 import posixpath
 import re
+import shlex
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
@@ -19,6 +20,15 @@ CHECKSUM = "kube-accel.io/scheduler-config-checksum"
 VOLUME = "kube-accel-scheduler-config"
 _MOUNT_PREFIX = "kube-accel-mount-"
 _OLDEST_MINOR = 25
+_SHELLS = ("sh", "ash", "bash", "dash")
+_SWITCHES = ("leader-elect", "profiling", "contention-profiling")
+"""Flags that take no word after them for their value."""
+_HOPELESS = {
+    "write-config-to": "with which kube-scheduler writes its configuration and ends",
+    "policy-config-file": "which Kubernetes 1.23 took away with policies",
+    "policy-configmap": "which Kubernetes 1.23 took away with policies",
+    "algorithm-provider": "which Kubernetes 1.23 took away with providers",
+}
 
 
 @dataclass(frozen=True)
@@ -55,21 +65,18 @@ class Manifest:
         self._refuse_old()
 
     def flag(self, name: str) -> str | None:
-        """Value of a command-line flag, None when it is not given."""
-        words = [str(word) for key in ("command", "args") for word in self._container.get(key) or ()]
-        for position, word in enumerate(words):
-            if word == f"--{name}":
-                following = words[position + 1 : position + 2]
-                return following[0] if following and not following[0].startswith("--") else "true"
-            if word.startswith(f"--{name}="):
-                return word.split("=", 1)[1]
-        return None
+        """Value of a command-line flag, None when it is not given. The last one holds (pflag)."""
+        return dict(self._flags()).get(name)
 
     def config_file(self) -> str | None:
         """Path on the machine of the file ``--config`` names, None without that flag."""
         inside = self.flag("config")
         if inside is None:
             return None
+        if "$" in inside:
+            raise ConfigError(
+                f"{self.path} has --config={inside}, a variable, and which file that is cannot be told: write its path"
+            )
         outside = self.outside(inside)
         if outside is None:
             raise ConfigError(
@@ -86,12 +93,29 @@ class Manifest:
         """Whether we have edited it."""
         return CHECKSUM in ((self._data.get("metadata") or {}).get("annotations") or {})
 
+    def is_same_pod(self, text: str) -> bool:
+        """Whether a text is another manifest of this pod."""
+        if "Pod" not in text:
+            return False
+        try:
+            other = yaml_text.load(text, "")
+        except yaml_text.YamlError:
+            return False  # Nothing that kubelet runs.
+        return other.get("kind") == "Pod" and _identity(other) == _identity(self._data)
+
     def add(self, wanted: Wanted) -> None:
         """Make it name the configuration, see what it needs, and restart when the configuration changes."""
+        self._refuse_without_effect()
         if self.flag("config") is None:
             self._mount(VOLUME, posixpath.dirname(wanted.config_path), "DirectoryOrCreate")
             words = self._words()
             words.insert(1 if words and not str(words[0]).startswith("--") else 0, f"--config={wanted.config_path}")
+            seen = self.outside(wanted.config_path)
+            if seen != wanted.config_path:
+                raise ConfigError(
+                    f"{self.path} mounts {seen or 'what is no hostPath'} at {wanted.config_path}, so kube-scheduler "
+                    "would not see the file of that name: name another in scheduler_config_path"
+                )
         names = {_mount_name(path): path for path in wanted.mounts}
         self._unmount(lambda name: name.startswith(_MOUNT_PREFIX) and name not in names)
         for name, path in names.items():
@@ -119,7 +143,7 @@ class Manifest:
             del metadata["annotations"]
         if self.mounts_our_file() and not keep_config:
             words = self._words()
-            words[:] = [word for word in words if not str(word).startswith("--config=")]
+            words[:] = [word for word in words if not self._names_our_file(str(word))]
         self._unmount(lambda name: name.startswith(_MOUNT_PREFIX) or (name == VOLUME and not keep_config))
 
     def text(self) -> str:
@@ -143,6 +167,62 @@ class Manifest:
     def _spec(self) -> Dict[str, Any]:
         spec: Dict[str, Any] = self._data["spec"]
         return spec
+
+    def _names_our_file(self, word: str) -> bool:
+        directory = self._our_directory()
+        return directory != "" and word.startswith(f"--config={directory}/")
+
+    def _our_directory(self) -> str:
+        """Where the configuration that we brought is mounted, empty without one."""
+        mounts = self._container.get("volumeMounts") or ()
+        return next((str(mount.get("mountPath", "")) for mount in mounts if mount.get("name") == VOLUME), "")
+
+    def _refuse_without_effect(self) -> None:
+        """Raise ConfigError where kube-scheduler would not heed what is added."""
+        given = list(self._flags())
+        for name, value in given:
+            if name in _HOPELESS:
+                raise ConfigError(f"{self.path} has --{name}={value}, {_HOPELESS[name]}: take it out, then run again")
+        files = [value for name, value in given if name == "config"]
+        ours = self._our_directory()
+        if ours and any(value.startswith(f"{ours}/") for value in files) and not files[-1].startswith(f"{ours}/"):
+            raise ConfigError(
+                f"{self.path} has --config={files[-1]} besides ours, and kube-scheduler reads the last one alone: "
+                "take one of them out, or run with state=absent first"
+            )
+        if self._script() is not None and not files:
+            raise ConfigError(
+                f"{self.path} starts kube-scheduler from the text of a shell, where no flag can be added safely: write "
+                "its command as a list that begins with kube-scheduler, or give it a --config there"
+            )
+
+    def _flags(self) -> Iterator[Tuple[str, str]]:
+        """Flags and their values, as kube-scheduler takes them."""
+        script = self._script()
+        words = self._command() if script is None else _of_kube_scheduler(script, self.path)
+        for position, word in enumerate(words):
+            if not word.startswith("--"):
+                continue
+            name, equals, value = word[2:].partition("=")
+            name = name.replace("_", "-")
+            if not equals:
+                following = words[position + 1 : position + 2]
+                takes = name not in _SWITCHES and following and not following[0].startswith("--")
+                value = following[0] if takes else "true"
+            yield name, value
+
+    def _command(self) -> List[str]:
+        return [str(word) for key in ("command", "args") for word in self._container.get(key) or ()]
+
+    def _script(self) -> str | None:
+        """The text from which a shell starts kube-scheduler, None where it is started without one."""
+        words = self._command()
+        if not words or posixpath.basename(words[0]) not in _SHELLS:
+            return None
+        for position, word in enumerate(words[1:-1], 1):
+            if re.fullmatch(r"-[a-z]*c", word):
+                return words[position + 1]
+        return None
 
     def _words(self) -> list[Any]:
         """The list that holds the flags."""
@@ -177,8 +257,18 @@ class Manifest:
         for key, (owner, entry) in entries.items():
             if owner.get(key) is None:
                 owner[key] = []
-            if not any(item.get("name") == name for item in owner[key]):
-                owner[key].append(entry)
+            if any(item.get("name") == name for item in owner[key]):
+                continue
+            there = next((item for item in owner[key] if item.get("mountPath") == path), None)
+            if key == "volumeMounts" and there is not None:
+                remedy = (
+                    "name another directory in scheduler_config_path" if name == VOLUME else "take it out of mounts"
+                )
+                raise ConfigError(
+                    f"{self.path} mounts the volume {there.get('name')} at {path}, and a pod has one volume at a path: "
+                    f"{remedy}"
+                )
+            owner[key].append(entry)
 
     def _unmount(self, ours: Callable[[str], bool]) -> None:
         for owner, key in ((self._container, "volumeMounts"), (self._spec(), "volumes")):
@@ -187,6 +277,27 @@ class Manifest:
                 owner[key] = [item for item in items if not ours(str(item.get("name")))]
                 if not owner[key]:
                     del owner[key]
+
+
+def _of_kube_scheduler(script: str, path: str) -> List[str]:
+    """The words after kube-scheduler in the text of a shell, up to what is the shell's."""
+    try:
+        reader = shlex.shlex(script, posix=True, punctuation_chars=True)
+        words = list(reader)
+    except ValueError as error:
+        raise ConfigError(f"{path} starts kube-scheduler from a shell's text that cannot be read: {error}") from error
+    for position, word in enumerate(words):
+        if posixpath.basename(word) == "kube-scheduler":
+            rest = words[position + 1 :]
+            ends = (place for place, item in enumerate(rest) if set(item) <= set("();<>|&"))
+            return rest[: next(ends, len(rest))]
+    return []
+
+
+def _identity(pod: Mapping[str, Any]) -> Tuple[str, str]:
+    metadata = pod.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    return str(metadata.get("namespace") or "default"), str(metadata.get("name"))
 
 
 def _mount_name(path: str) -> str:

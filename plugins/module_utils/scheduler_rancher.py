@@ -14,12 +14,13 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_manifest, yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_manifest, scheduler_units, yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
 
 OUR_FILE = "zz-kube-accel.yaml"
 _ARGUMENTS = "kube-scheduler-arg"
 _MOUNTS = "kube-scheduler-extra-mount"
+_DISABLED = "disable-scheduler"
 _DEFAULTS = {"profiling": "false"}
 """What both give kube-scheduler unless they are told otherwise (k3s, pkg/daemons/control), as far as we ask."""
 _HEADER = "# Written by accel.kubernetes. Settings of yours belong into another file.\n"
@@ -42,12 +43,6 @@ class Distribution:
     def our_file(self) -> str:
         """The file of settings that is ours."""
         return f"{self.directory}/config.yaml.d/{OUR_FILE}"
-
-    @property
-    def units(self) -> Sequence[str]:
-        """Where the service's command line may be."""
-        directories = ("/etc/systemd/system", "/usr/lib/systemd/system", "/usr/local/lib/systemd/system")
-        return [f"{directory}/{self.service}.service" for directory in directories]
 
 
 DISTRIBUTIONS = (
@@ -74,8 +69,10 @@ def merged(files: Mapping[str, str]) -> Dict[str, Any]:
 class Settings:
     """The settings of one server, of which our file is edited. Raises ConfigError for what cannot be read."""
 
-    def __init__(self, distribution: Distribution, files: Mapping[str, str], units: Mapping[str, str]) -> None:
-        """``files`` are all that are there, ours too, and ``units`` the service's, both by path; any order."""
+    def __init__(
+        self, distribution: Distribution, files: Mapping[str, str], service: scheduler_units.Service | None = None
+    ) -> None:
+        """``files`` are all that are there, ours too, by path in any order, and ``service`` what systemd starts."""
         self.distribution = distribution
         self.path = distribution.our_file
         self._others = {path: files[path] for path in sorted(files, key=_rank) if path != self.path}
@@ -84,7 +81,7 @@ class Settings:
         self._config = _argument(_listed(ours.get(f"{_ARGUMENTS}+")), "config")
         self._mounts = [str(mount) for mount in _listed(ours.get(f"{_MOUNTS}+"))]
         self._arguments = [str(item) for item in _listed(merged(self._others).get(_ARGUMENTS))]
-        self._units = units
+        self._service = service or scheduler_units.Service()
 
     def flag(self, name: str) -> str | None:
         """Value of one of kube-scheduler's arguments, None when it has none."""
@@ -140,13 +137,23 @@ class Settings:
         return _HEADER + "\n".join(lines) + "\n" if lines else None
 
     def _refuse_what_would_override(self) -> None:
-        for path, text in self._units.items():
-            for option in (_ARGUMENTS, _MOUNTS):
-                if f"--{option}" in text:
-                    raise ConfigError(
-                        f"{path} gives {self.distribution.name} --{option}, which overrides all files: "
-                        f"move it to {self.distribution.directory}/config.yaml, then run again"
-                    )
+        self._refuse_other_files()
+        name, directory = self.distribution.name, self.distribution.directory
+        for option, given in self._service.options((_ARGUMENTS, _MOUNTS)):
+            raise ConfigError(
+                f"{given.path} gives {name} --{option}={given.value}, and its command line wins over all files: "
+                f"move it to {directory}/config.yaml, then run again"
+            )
+        disabled = [(given.path, given.value) for unused, given in self._service.options([_DISABLED])]
+        for path, text in self._others.items():
+            if _DISABLED in _load(text, path):
+                disabled.append((path, str(_load(text, path)[_DISABLED])))
+        for path, value in disabled:
+            if value.lower() != "false":
+                raise ConfigError(
+                    f"{path} has {_DISABLED}, so this server runs no kube-scheduler: configure the servers that do, "
+                    "or take that out"
+                )
         for path, text in self._others.items():
             replaced = {_ARGUMENTS, _MOUNTS}.intersection(_load(text, path))
             if _rank(path) > _rank(self.path) and replaced:
@@ -154,6 +161,19 @@ class Settings:
                 raise ConfigError(
                     f"{path} is read after {self.path} and its {key} replaces what is there: "
                     f"write '{key}+' in it, or give it a name before {OUR_FILE}"
+                )
+
+    def _refuse_other_files(self) -> None:
+        """Raise ConfigError where the server reads other settings than those in its directory."""
+        usual = f"{self.distribution.directory}/config.yaml"
+        variable = f"{self.distribution.name.upper()}_CONFIG_FILE"
+        given = [(variable, self._service.environment[variable])] if variable in self._service.environment else []
+        given += [(f"--{option}", value) for option, value in self._service.options(("config", "c"))]
+        for name, value in given[:1]:
+            if value.value and posixpath.normpath(value.value) != f"/etc/rancher/{self.distribution.name}/config.yaml":
+                raise ConfigError(
+                    f"{value.path} has {self.distribution.name} read {value.value} by {name}, and neither {usual} nor "
+                    f"what is in {usual}.d: move its settings to {usual} and take {name} out, then run again"
                 )
 
 
@@ -179,9 +199,12 @@ def _listed(value: object) -> List[Any]:
 
 
 def _argument(arguments: Sequence[object], name: str) -> str | None:
-    found = None
+    """The value that holds: the last one, and one whose name ends with ``-`` comes first (k3s, pkg/util/args.go)."""
+    found: List[str] = []
     for argument in arguments:
-        key, *value = str(argument).lstrip("-").split("=", 1)
-        if key == name:
-            found = "".join(value)
-    return found
+        key, equals, value = str(argument).partition("=")
+        key = key[2:] if key.startswith("--") else key
+        if key.rstrip("-+") != name:
+            continue
+        found.insert(0 if key.endswith("-") else len(found), value if equals else "true")
+    return found[-1] if found else None

@@ -364,8 +364,7 @@ class _Editor:
         if node.items and not node.flow and key is not None and self._line_start(key.end) <= node.start - column - 1:
             # It is below its key; what stands for it now stands beside it, before a comment.
             width = 2 if node.kind == "mapping" else 1
-            for number in range(len(node.items) // width):
-                self._out(node, number, width)
+            self._out(node, list(range(len(node.items) // width)), width)
             colon = self._text.index(":", key.end) + 1
             self._cuts.append((colon, colon, "" if data is None else " " + flow(data)))
         elif not isinstance(data, (dict, list)) or not data or self._in_flow(node):
@@ -387,6 +386,7 @@ class _Editor:
     def _mapping(self, node: Node, data: Dict[str, Any], place: str) -> None:
         merged = _Values().of(node)
         names = []
+        gone = []
         for number, (key, item) in enumerate(node.pairs()):
             name = key_of(key)
             names.append(name)
@@ -395,7 +395,8 @@ class _Editor:
                 self.change(item, data[name], where, key)
             elif name != _MERGE:
                 self.places.append(where)
-                self._out(node, number, 2)
+                gone.append(number)
+        self._out(node, gone, 2)
         for name, item in data.items():
             if name not in names and (name not in merged or merged[name] != item):
                 self.places.append(f"{place}.{name}".lstrip("."))
@@ -403,6 +404,7 @@ class _Editor:
 
     def _sequence(self, node: Node, data: List[Any], place: str) -> None:
         done = 0
+        gone = []
         for before, after in _paired([_Values().of(item) for item in node.items], data):
             if before is None:
                 self.places.append(place)
@@ -411,19 +413,28 @@ class _Editor:
             done = before + 1
             if after is None:
                 self.places.append(f"{place}[{before}]")
-                self._out(node, before, 1)
+                gone.append(before)
             else:
                 self.change(node.items[before], data[after], f"{place}[{before}]")
+        self._out(node, gone, 1)
 
-    def _out(self, node: Node, number: int, width: int) -> None:
-        """Take an entry out."""
+    def _out(self, node: Node, gone: List[int], width: int) -> None:
+        """Take entries out."""
+        count = len(node.items) // width
+        last = max((number for number in range(count) if number not in gone), default=-1)
+        for number in gone:
+            if not node.flow:
+                self._out_of_block(node, number, width)
+            elif number < last:
+                self._cuts.append((node.items[number * width].start, node.items[(number + 1) * width].start, ""))
+        if node.flow and last < count - 1:
+            # The comma before those at the end goes with them.
+            start = node.items[(last + 1) * width - 1].end if last >= 0 else node.items[0].start
+            self._cuts.append((start, node.items[-1].end, ""))
+
+    def _out_of_block(self, node: Node, number: int, width: int) -> None:
         entry = node.items[number * width : (number + 1) * width]
         following = node.items[(number + 1) * width].start if (number + 1) * width < len(node.items) else None
-        if node.flow:
-            # The comma before the last goes with it.
-            start = entry[0].start if following or not number else node.items[number * width - 1].end
-            self._cuts.append((start, following or entry[-1].end, ""))
-            return
         start = self._dash(node, number) if width == 1 else entry[0].start
         line = self._line_start(start)
         if self._text[line:start].strip():

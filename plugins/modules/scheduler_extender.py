@@ -244,7 +244,6 @@ scheduler_config_path:
   sample: /etc/kubernetes/kube-accel/scheduler.yaml
 """
 
-import glob
 import ipaddress
 import os
 from dataclasses import replace
@@ -256,6 +255,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     scheduler_config,
     scheduler_manifest,
     scheduler_rancher,
+    scheduler_units,
     yaml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
@@ -279,6 +279,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.transaction impor
 )
 
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+MICROK8S = "/var/snap/microk8s/current/args/kube-scheduler"
 PORT = "10259"
 ACRONYMS = {"enable_https": "enableHTTPS"}
 
@@ -317,15 +318,32 @@ class SchedulerExtender:
         if current is None and not self.distribution:
             if self.params["state"] == "absent":
                 return Proposal()
+            arguments = self._on_host(MICROK8S)
+            if os.path.exists(arguments):
+                raise Refused(
+                    f"this is MicroK8s, whose kube-scheduler takes its flags from {arguments}, which this module does "
+                    "not edit: leave it as it is, and use a second kube-scheduler (scheduler_layout: secondary)"
+                )
             raise Refused(f"{self.told_path} does not exist; name kube-scheduler's manifest in manifest_path")
         try:
             return self._propose(current)
-        except scheduler_config.ConfigError as error:
+        except (scheduler_config.ConfigError, Refused) as error:
+            if self._never_changed(current):
+                return Proposal()
             raise Refused(str(error)) from error
+
+    def _never_changed(self, current: bytes | None) -> bool:
+        """Whether there is nothing to take out, so that what cannot be read or edited is nobody's concern."""
+        if self.params["state"] == "present" or self.wanted.extenders or self.wanted.binpack:
+            return False
+        record = self.transaction.record()
+        return not record.originals and not record.owned and b"kube-accel" not in (current or b"")
 
     def _propose(self, current: bytes | None) -> Proposal:
         record = self.transaction.record()
         told = self._told(current)
+        if self.params["state"] == "present":
+            self._refuse_second_manifest(told)
         named = told.config_file() or self.params["scheduler_config_path"]
         config_path = self._on_host(named)
         config = self.transaction.read(config_path)
@@ -452,12 +470,57 @@ class SchedulerExtender:
         if self.distribution is None:
             return scheduler_manifest.Manifest(text_of(current or b"", self.told_path), self.told_path)
         directory = self._on_host(self.distribution.directory)
-        names = [f"{directory}/config.yaml", *glob.glob(f"{directory}/config.yaml.d/*.y*ml"), self.told_path]
+        inside = f"{directory}/config.yaml.d"
+        names = [f"{directory}/config.yaml", self.told_path]
+        for name in os.listdir(inside) if os.path.isdir(inside) else ():
+            if name.lower().endswith((".yaml", ".yml")) and os.path.isfile(f"{inside}/{name}"):
+                names.append(f"{inside}/{name}")
         settings = {name: self.transaction.read(name) for name in names}
-        units = {name: self.transaction.host.read(self._on_host(name)) for name in self.distribution.units}
         return scheduler_rancher.Settings(
-            replace(self.distribution, directory=directory), _texts(settings), _texts(units)
+            replace(self.distribution, directory=directory), _texts(settings), self._service(self.distribution.service)
         )
+
+    def _service(self, name: str) -> scheduler_units.Service:
+        """What systemd starts the service with, paths as seen from here."""
+        candidates = [f"{directory}/{name}.service" for directory in scheduler_units.DIRECTORIES]
+        for directory in scheduler_units.DIRECTORIES:
+            for inside in scheduler_units.drop_in_directories(name):
+                place = self._on_host(f"{directory}/{inside}")
+                found = sorted(os.listdir(place)) if os.path.isdir(place) else []
+                candidates += [f"{directory}/{inside}/{file}" for file in found]
+        # A link to /dev/null is there too, and takes away what it is named after.
+        there = [path for path in candidates if os.path.exists(self._on_host(path))]
+        chosen = {path: self._words_of(path) for path in scheduler_units.chosen(name, there)}
+        return scheduler_units.effective(
+            {self._on_host(path): text for path, text in chosen.items()}, lambda path: self._words_of(path)
+        )
+
+    def _words_of(self, path: str) -> str:
+        """What a file of systemd's on the machine holds; bytes that are no UTF-8 are none of our concern."""
+        try:
+            return (self.transaction.host.read(self._on_host(path)) or b"").decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _refuse_second_manifest(self, told: Told) -> None:
+        """Raise ConfigError where the directory has another manifest of the same pod: kubelet reads every file."""
+        if isinstance(told, scheduler_rancher.Settings):
+            return
+        directory = os.path.dirname(self.told_path)
+        for name in sorted(os.listdir(directory)):
+            path = os.path.join(directory, name)
+            if (
+                name.startswith(".")
+                or not os.path.isfile(path)
+                or os.path.realpath(path) == os.path.realpath(self.told_path)
+            ):
+                continue
+            text = (self.transaction.read(path) or b"").decode(errors="replace")
+            if told.is_same_pod(text):
+                raise scheduler_config.ConfigError(
+                    f"{path} is a manifest of the same pod as {self.told_path}, and kubelet runs whichever of them it "
+                    "likes: move it out of that directory, then run again"
+                )
 
     def _base(self, told: Told, flags: bool = True) -> str:
         leader_elect = told.flag("leader-elect") != "false"
@@ -505,6 +568,11 @@ def health_url(told: Told) -> str:
         address = ipaddress.ip_address("0.0.0.0" if given is None else given)  # noqa: S104
     except ValueError as error:
         raise Refused(_unknown("bind-address", given, "address")) from error
+    if port == "0":
+        raise Refused(
+            "kube-scheduler's --secure-port is 0, so it answers nowhere and nobody can tell whether it is well: take "
+            "that flag out, or set health_url to an empty string"
+        )
     if not port.isdecimal():
         raise Refused(_unknown("secure-port", port, "number"))
     host = "127.0.0.1" if address.is_unspecified else f"[{address}]" if address.version == 6 else str(address)

@@ -148,6 +148,93 @@ def test_what_is_no_manifest_of_ours_is_refused(text: str, words: list[str]) -> 
     assert all(word in str(refusal.value) for word in words)
 
 
+def started(command: list[str], args: list[str] | None = None) -> str:
+    """kubeadm's manifest with another command and a hostPath at /c."""
+    data = data_of(with_config([], mount={"mountPath": "/c"}, volume={"hostPath": {"path": "/etc/theirs"}}))
+    container = data["spec"]["containers"][0]
+    container["command"] = command
+    if args is not None:
+        container["args"] = args
+    return yaml.safe_dump(data)
+
+
+SCRIPT = (
+    "mkfifo /tmp/p; exec /usr/local/bin/kube-scheduler --v=2 '--config=/c/s.yaml' --leader-elect=false >/tmp/p 2>&1"
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "flags"),
+    [
+        (["kube-scheduler", "--config=/c/a", "--config", "/c/s.yaml"], None, {"config": "/c/s.yaml"}),
+        (["kube-scheduler", "--config=/c/a"], ["--config=/c/s.yaml"], {"config": "/c/s.yaml"}),
+        (["kube-scheduler", "--leader-elect", "--config", "/c/s.yaml"], None, {"leader-elect": "true"}),
+        (["kube-scheduler", "--leader_elect=false", "--config=/c/s.yaml"], None, {"leader-elect": "false"}),
+        (["/bin/sh", "-c", SCRIPT], None, {"config": "/c/s.yaml", "leader-elect": "false", "v": "2"}),
+        (["/bin/sh"], ["-ec", SCRIPT], {"config": "/c/s.yaml"}),
+    ],
+)
+def test_flags_are_those_that_kube_scheduler_takes(
+    command: list[str], args: list[str] | None, flags: dict[str, str]
+) -> None:
+    text = started(command, args)
+    manifest = Manifest(text, FILE)
+    assert {name: manifest.flag(name) for name in flags} == flags
+    assert manifest.config_file() == "/etc/theirs/s.yaml"
+    after = data_of(added(text, Wanted(CONFIG, "content")))
+    assert CHECKSUM in after["metadata"].pop("annotations")
+    assert after == data_of(text)
+
+
+NO_EFFECT: list[tuple[list[str], list[str]]] = [
+    (["/bin/sh", "-c", "exec kube-scheduler --v=2"], ["text of a shell", "as a list", "--config"]),
+    (["bash", "-c", "exec kube-scheduler 'x"], ["cannot be read", "quotation"]),
+    (["kube-scheduler", "--write-config-to=/x"], ["--write-config-to=/x", "take it out"]),
+    (["kube-scheduler", "--policy-config-file", "/x"], ["--policy-config-file=/x", "1.23"]),
+    (["kube-scheduler", "--algorithm-provider=y"], ["--algorithm-provider=y", "1.23"]),
+    (["kube-scheduler", "--config=$(FILE)"], ["a variable", "write its path"]),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), NO_EFFECT)
+def test_a_command_that_would_not_heed_it_is_refused(command: list[str], words: list[str]) -> None:
+    manifest = Manifest(started(command), FILE)
+    with pytest.raises(ConfigError) as refusal:
+        manifest.add(Wanted(manifest.config_file() or CONFIG, ""))
+    assert all(word in str(refusal.value) for word in [FILE, *words])
+
+
+def test_a_second_configuration_after_ours_is_refused_and_survives_ours() -> None:
+    once = data_of(added(started(["kube-scheduler"]), Wanted(CONFIG, "")))
+    once["spec"]["containers"][0]["command"].append("--config=/c/s.yaml")
+    text = yaml.safe_dump(once)
+
+    with pytest.raises(ConfigError, match=r"--config=/c/s\.yaml besides ours.*take one of them out"):
+        added(text, Wanted(CONFIG, ""))
+
+    after = data_of(removed(text, None))
+    assert after["spec"]["containers"][0]["command"] == ["kube-scheduler", "--config=/c/s.yaml"]
+    # Ours last holds.
+    once["spec"]["containers"][0]["command"][:0] = ["kube-scheduler", "--config=/c/s.yaml"]
+    del once["spec"]["containers"][0]["command"][2], once["spec"]["containers"][0]["command"][-1]
+    text = yaml.safe_dump(once)
+    assert Manifest(text, FILE).config_file() == CONFIG
+    added(text, Wanted(CONFIG, ""))
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [("/etc/kubernetes/kube-accel", "one volume at a path"), (CONFIG, "would not see the file")],
+)
+def test_a_mount_of_others_in_our_place_is_refused(path: str, words: str) -> None:
+    text = with_config([], mount={"mountPath": path}, volume={"hostPath": {"path": "/etc/theirs"}})
+    with pytest.raises(ConfigError, match=rf"{words}.*scheduler_config_path"):
+        added(text, Wanted(CONFIG, ""))
+    mounts = Wanted("/etc/kubernetes/x/y.yaml", "", [path])
+    with pytest.raises(ConfigError, match="take it out of mounts"):
+        added(text, mounts)
+
+
 @st.composite
 def manifests(draw: st.DrawFn) -> str:
     data = data_of(KUBEADM)

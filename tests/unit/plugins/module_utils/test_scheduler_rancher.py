@@ -14,12 +14,19 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_rancher
     Settings,
     merged,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_units import (
+    DIRECTORIES,
+    chosen,
+    drop_in_directories,
+    effective,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 K3S, RKE2 = DISTRIBUTIONS
 CONFIG = "/etc/kubernetes/kube-accel/scheduler.yaml"
+UNIT = "/etc/systemd/system/k3s.service"
 PKI = "/etc/kubernetes/kube-accel-pki/scheduler"
 
 
@@ -35,7 +42,7 @@ def after(
     distribution: Distribution, files: dict[str, str], wanted: Wanted | None, keep_config: bool = False
 ) -> dict[str, str]:
     """The files once ours holds what is wanted, or with None once ours is taken out."""
-    told = Settings(distribution, files, {})
+    told = Settings(distribution, files)
     if wanted is None:
         told.remove(None, keep_config)
     else:
@@ -81,7 +88,7 @@ def test_rke2_is_given_a_mount_for_each_certificate() -> None:
 def test_a_configuration_it_is_given_already_is_found_and_no_other_given() -> None:
     files = {drop_in(K3S, "50-theirs.yaml"): "kube-scheduler-arg: [v=2, --config=/etc/theirs.yaml, config=/etc/last]\n"}
 
-    told = Settings(K3S, files, {})
+    told = Settings(K3S, files)
 
     assert told.config_file() == "/etc/last"
     assert told.flag("v") == "2"
@@ -101,8 +108,24 @@ def test_a_configuration_it_is_given_already_is_found_and_no_other_given() -> No
         ),
         (
             {},
-            {"/etc/systemd/system/k3s.service": "ExecStart=/bin/k3s \\\n server '--kube-scheduler-arg=v=2'\n"},
-            ["k3s.service", "move it to /etc/rancher/k3s/config.yaml"],
+            {UNIT: "[Service]\nExecStart=/bin/k3s \\\n server '--kube-scheduler-arg=v=2'\n"},
+            [UNIT, "--kube-scheduler-arg=v=2", "move it to /etc/rancher/k3s/config.yaml"],
+        ),
+        (
+            {},
+            {UNIT: "[Service]\nExecStart=/bin/k3s server --config /x.yaml"},
+            [UNIT, "/x.yaml by --config", "take --config out"],
+        ),
+        (
+            {},
+            {UNIT: "[Service]\nExecStart=/bin/k3s server -c /etc/k.yaml\nEnvironment='K3S_CONFIG_FILE=/y.yaml'"},
+            [UNIT, "/y.yaml by K3S_CONFIG_FILE", "take K3S_CONFIG_FILE out"],
+        ),
+        ({}, {UNIT: "[Service]\nExecStart=/bin/k3s server --disable-scheduler"}, [UNIT, "runs no kube-scheduler"]),
+        (
+            {main_file(K3S): "disable-scheduler: yes\n"},
+            {},
+            [main_file(K3S), "runs no kube-scheduler"],
         ),
         (
             {
@@ -114,12 +137,104 @@ def test_a_configuration_it_is_given_already_is_found_and_no_other_given() -> No
         ),
         ({main_file(K3S): "a: [\n"}, {}, [main_file(K3S), "line"]),
     ],
-    ids=["later file", "command line", "two configurations", "no YAML"],
+    ids=[
+        "later file",
+        "command line",
+        "file by option",
+        "file by variable",
+        "none by option",
+        "none by file",
+        "two",
+        "no YAML",
+    ],
 )
 def test_what_would_have_no_effect_is_refused(files: dict[str, str], units: dict[str, str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as refusal:
-        Settings(K3S, files, units).add(Wanted(CONFIG, "content"))
+        Settings(K3S, files, effective(units, {}.get)).add(Wanted(CONFIG, "content"))
     assert all(word in str(refusal.value) for word in words)
+
+
+SERVICE = "/etc/systemd/system/k3s.service"
+RESET = "[Service]\nExecStart=\nExecStart=/usr/local/bin/k3s server --kube-scheduler-arg=config=/etc/s.yaml\n"
+BASE = (
+    "[Unit]\nExecStart=no\n[Service]\nType=notify\n"
+    "ExecStart=-/bin/k3s \\\n    server \\\n    # why\n    '--debug' $MORE --x=${Y}z\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("files", "environment", "words", "path"),
+    [
+        ({SERVICE: BASE}, {}, ["-/bin/k3s", "server", "--debug", "--x=z"], SERVICE),
+        (
+            {
+                SERVICE: BASE
+                + "EnvironmentFile=-/etc/default/%N\nEnvironmentFile=-/etc/k3s.env\nEnvironment=Y=1 'MORE=a b'\n"
+            },
+            {"/etc/k3s.env": "# c\nMORE='--kube-scheduler-arg v=2'\nexport\n"},
+            ["-/bin/k3s", "server", "--debug", "--kube-scheduler-arg", "v=2", "--x=1z"],
+            "/etc/k3s.env",
+        ),
+        (
+            {SERVICE: BASE, "/etc/o.conf": RESET},
+            {},
+            ["/usr/local/bin/k3s", "server", "--kube-scheduler-arg=config=/etc/s.yaml"],
+            "/etc/o.conf",
+        ),
+        (
+            {SERVICE: RESET, "/etc/o.conf": BASE.replace("$MORE", "")},
+            {},
+            ["-/bin/k3s", "server", "--debug", "--x=z"],
+            "/etc/o.conf",
+        ),
+        (
+            {SERVICE: BASE + "Environment=Y=1\nEnvironment=\nEnvironment=MORE=q\nUnsetEnvironment=MORE\n"},
+            {},
+            ["-/bin/k3s", "server", "--debug", "--x=z"],
+            SERVICE,
+        ),
+        ({}, {}, [], ""),
+    ],
+)
+def test_the_command_line_is_the_one_that_systemd_makes(
+    files: dict[str, str], environment: dict[str, str], words: list[str], path: str
+) -> None:
+    service = effective(files, environment.get)
+    assert [word.value for word in service.words] == words
+    assert path in {word.path for word in service.words} | {""}
+
+
+def test_of_files_of_one_name_that_of_the_first_directory_counts() -> None:
+    etc, run, lib = "/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"
+    paths = [
+        f"{lib}/rke2-server.service",
+        f"{etc}/rke2-server.service",
+        f"{lib}/rke2-server.service.d/50-a.conf",
+        f"{run}/rke2-server.service.d/50-a.conf",
+        f"{lib}/rke2-.service.d/10-b.conf",
+        f"{etc}/service.d/90-c.conf",
+        f"{etc}/rke2-server.service.d/99.txt",
+        f"{etc}/rke2-agent.service.d/99.conf",
+    ]
+    assert drop_in_directories("rke2-server") == ["rke2-server.service.d", "rke2-.service.d", "service.d"]
+    assert chosen("rke2-server", paths) == [paths[1], paths[4], paths[3], paths[5]]
+    assert chosen("k3s", paths) == [paths[5]]
+    assert etc in DIRECTORIES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ("[config=/a, config-=/b]", "/a"),
+        ("[config-=/a, config=/b]", "/b"),
+        ("[config+=/a]", "/a"),
+        ("--config=/a", "/a"),
+        ("[config]", "true"),
+        ("[v=2]", None),
+    ],
+)
+def test_of_arguments_given_again_the_one_holds_that_k3s_puts_last(arguments: str, value: str | None) -> None:
+    assert Settings(K3S, {main_file(K3S): f"kube-scheduler-arg: {arguments}\n"}).config_file() == value
 
 
 def test_a_later_file_that_adds_is_no_obstacle() -> None:
@@ -163,7 +278,7 @@ def test_whatever_the_settings_ours_come_and_go(
     once = after(distribution, before, wanted)
 
     assert after(distribution, once, wanted) == once
-    assert Settings(distribution, once, {}).config_file() == CONFIG
+    assert Settings(distribution, once).config_file() == CONFIG
     theirs, told = merged(in_order(before)), merged(in_order(once))
     added = {"kube-scheduler-arg": [f"config={CONFIG}"]}
     if distribution is RKE2 and mounts:

@@ -121,6 +121,8 @@ EDITS: list[tuple[str, Callable[[Any], None], str]] = [
     ("a:\n- b: 1\n  c: 2\n", take("a", 0, "b"), "a:\n- c: 2\n"),
     ("a: [x, y, z]\n", take("a", 2), "a: [x, y]\n"),
     ("a: [x, y, z]\n", take("a", 0), "a: [y, z]\n"),
+    ("a: [x, y, z]\n", put("a", value=["x", "v"]), "a: [x, v]\n"),
+    ("{a: 1, b: 2, c: 3}\n", lambda data: (data.pop("b"), data.pop("c"), data.update(d=4)), "{a: 1, d: 4}\n"),
     ("a: {x: 1, y: 2} # c\n", put("a", "z", value={"w": None}), "a: {x: 1, y: 2, z: {w: null}} # c\n"),
     ("a: 1", put("b", value="x y"), 'a: 1\nb: "x y"'),
     ("a:\n-\n  b: 1\n- c\n", take("a", 0), "a:\n- c\n"),

@@ -79,6 +79,28 @@ def test_absent_leaves_a_control_plane_alone_that_no_run_has_changed(node: Contr
     assert node.kubelet.starts == starts
 
 
+@pytest.mark.parametrize(
+    "manifest",
+    ["a: [\n", "kind: Pod\n", "\xff", "--config=/in/image.yaml", "--config=$(FILE)", "sh -c"],
+)
+def test_absent_asks_nothing_of_a_manifest_that_no_run_has_changed(node: ControlPlane, manifest: str) -> None:
+    node.run(state="absent")  # which leaves a directory of its own behind
+    if manifest == "sh -c":
+        pod = node.pod()
+        pod["spec"]["containers"][0]["command"] = ["sh", "-c", "exec kube-scheduler 'x"]
+        manifest = yaml.safe_dump(pod)
+    elif manifest.startswith("--"):
+        manifest = node.manifest.read_text().replace("--leader-elect=true", manifest)
+    node.manifest.write_bytes(manifest.encode("latin-1"))
+    before = node.files()
+    for check in (True, False):
+        result = node.run(state="absent", check=check)
+        assert not result.get("failed"), result
+        assert not result["changed"]
+    assert node.run(check=True, binpack_resources=BINPACK)["failed"]
+    assert node.files() == before
+
+
 def test_absent_gives_back_the_very_bytes(node: ControlPlane) -> None:
     before = node.files()
     node.run(extenders=[EXTENDER])
@@ -339,3 +361,40 @@ def test_where_the_scheduler_answers_is_asked_for_before_anything_is_written(nod
     assert not node.run(state="absent", health_url=None)["changed"]
     assert node.run(check=True, binpack_resources=BINPACK)["changed"]
     assert node.run(check=True, binpack_resources=BINPACK, health_url="")["changed"]
+
+
+def test_a_second_manifest_of_the_same_pod_is_refused(node: ControlPlane) -> None:
+    copy = node.manifest.with_name("kube-scheduler.yaml.bak")
+    shutil.copy(node.manifest, copy)
+    node.manifest.with_name("kube-apiserver.yaml").write_text(
+        node.manifest.read_text().replace("name: kube-scheduler", "name: kube-apiserver")
+    )
+    before = node.files()
+    for check in (True, False):
+        result = node.run(check=check, binpack_resources=BINPACK)
+        assert result["failed"]
+        assert f"{copy} is a manifest of the same pod" in result["msg"]
+        assert "move it out" in result["msg"]
+        assert node.files() == before
+    assert not node.run(state="absent").get("failed")
+    copy.unlink()
+    assert node.run(check=True, binpack_resources=BINPACK)["changed"]
+
+
+def test_a_scheduler_that_answers_nowhere_takes_an_empty_health_url(node: ControlPlane) -> None:
+    node.manifest.write_text(node.manifest.read_text().replace("--bind-address=127.0.0.1", "--secure-port=0"))
+    refused = node.run(check=True, binpack_resources=BINPACK, health_url=None)
+    assert "--secure-port is 0" in refused["msg"]
+    assert "health_url to an empty string" in refused["msg"]
+    assert node.run(check=True, binpack_resources=BINPACK, health_url="")["changed"]
+
+
+def test_microk8s_is_told_apart(node: ControlPlane) -> None:
+    arguments = node.root / "var/snap/microk8s/current/args/kube-scheduler"
+    arguments.parent.mkdir(parents=True)
+    arguments.write_text("--kubeconfig=${SNAP_DATA}/credentials/scheduler.config\n")
+    options = {"manifest_path": "/etc/none.yaml", "binpack_resources": BINPACK}
+    refused = node.run(check=True, **options)
+    assert str(arguments) in refused["msg"]
+    assert "scheduler_layout: secondary" in refused["msg"]
+    assert not node.run(state="absent", manifest_path="/etc/none.yaml")["changed"]

@@ -157,3 +157,37 @@ def test_a_later_file_that_would_undo_it_is_named(server: Server) -> None:
         assert "kube-scheduler-arg+" in result["msg"]
     assert server.files() == before
     assert server.restarts() == []
+
+
+def test_a_drop_in_of_systemd_whose_command_line_wins_is_named(server: Server) -> None:
+    unit = {"k3s": "k3s", "rke2": "rke2-server"}[server.name]
+    units = server.root / "usr/local/lib/systemd/system"
+    drop_in = server.root / f"etc/systemd/system/{unit}.service.d/override.conf"
+    for directory in (units, drop_in.parent):
+        directory.mkdir(parents=True)
+    (units / f"{unit}.service").write_text(f"[Service]\nExecStart=/usr/local/bin/{server.name} server\n")
+    argument = "--kube-scheduler-arg=config=/etc/s.yaml"
+    drop_in.write_text(f"[Service]\nExecStart=\nExecStart=/usr/local/bin/{server.name} server $MORE\n")
+    assert server.run(check=True, binpack_resources=BINPACK)["changed"]
+    more = server.root / "etc/more.env"
+    for file, text in (
+        (drop_in, drop_in.read_text().replace("$MORE", argument)),
+        (more, f"MORE='{argument}'\n"),
+    ):
+        if file == more:
+            drop_in.write_text("[Service]\nExecStart=\nExecStart=/bin/x server $MORE\nEnvironmentFile=-/etc/more.env\n")
+        file.write_text(text)
+        before = server.files()
+        for check in (True, False):
+            result = server.run(check=check, binpack_resources=BINPACK)
+            assert result["failed"], result
+            assert argument in result["msg"]
+            assert f"move it to {server.settings.parents[1]}/config.yaml" in result["msg"]
+            assert (str(drop_in) if file == drop_in else "/etc/more.env") in result["msg"]
+        assert server.files() == before
+    assert server.restarts() == []
+    # What wins is gone with a drop-in of the same name that is nothing.
+    drop_in.unlink()
+    drop_in.symlink_to("/dev/null")
+    assert server.run(check=True, binpack_resources=BINPACK)["changed"]
+    assert not server.run(state="absent")["changed"]

@@ -1,0 +1,150 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command line and environment that systemd gives a service, as its unit and their drop-ins say. No I/O.
+
+Source: systemd.unit(5), "Unit File Load Path", and systemd.exec(5), "Environment".
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass, field
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+
+DIRECTORIES = (
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
+"""Where units are, those that win first."""
+_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+
+
+def drop_in_directories(service: str) -> List[str]:
+    """Names of the directories that drop-ins of a service are in, beside the units."""
+    parts = service.split("-")[:-1]
+    prefixes = ["-".join(parts[:count]) + "-" for count in range(len(parts), 0, -1)]
+    return [f"{name}.service.d" for name in (service, *prefixes)] + ["service.d"]
+
+
+def chosen(service: str, paths: Sequence[str]) -> List[str]:
+    """Of files that are there those that count, in the order in which systemd reads them."""
+    units = [path for path in (f"{directory}/{service}.service" for directory in DIRECTORIES) if path in paths]
+    drop_ins: Dict[str, str] = {}
+    for name in drop_in_directories(service):
+        for directory in DIRECTORIES:
+            for path in paths:
+                if posixpath.dirname(path) == f"{directory}/{name}" and path.endswith(".conf"):
+                    drop_ins.setdefault(posixpath.basename(path), path)
+    return units[:1] + [drop_ins[name] for name in sorted(drop_ins)]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A word of the command line or a value of the environment, and the file that says it."""
+
+    value: str
+    path: str
+
+
+@dataclass
+class Service:
+    """What the process is started with."""
+
+    words: List[Given] = field(default_factory=list)
+    environment: Dict[str, Given] = field(default_factory=dict)
+
+    def options(self, names: Sequence[str]) -> List[Tuple[str, Given]]:
+        """The options of those names on the command line, in their order, by the name without dashes."""
+        found = []
+        for position, word in enumerate(self.words):
+            name, equals, value = word.value.partition("=")
+            if not name.startswith("-") or name.lstrip("-") not in names:
+                continue
+            if not equals:
+                value = self.words[position + 1].value if position + 1 < len(self.words) else ""
+            found.append((name.lstrip("-"), Given(value, word.path)))
+        return found
+
+
+def effective(files: Mapping[str, str], read: Callable[[str], "str | None"]) -> Service:
+    """What the files say, in the order in which they are read; ``read`` gives the text of an environment's file."""
+    service = Service()
+    line = Given("", "")
+    variables: Dict[str, Given] = {}
+    sources: List[Given] = []
+    for path, text in files.items():
+        for name, value in _settings(text):
+            if name == "ExecStart":
+                line = Given(value, path)
+            elif name == "Environment":
+                pairs = (word.partition("=") for word in _words(value))
+                variables = {**variables, **{key: Given(item, path) for key, _equals, item in pairs}} if value else {}
+            elif name == "EnvironmentFile":
+                sources = [*sources, Given(value, path)] if value else []
+            elif name == "UnsetEnvironment":
+                for word in _words(value):
+                    variables.pop(word, None)
+    for source in sources:
+        place = source.value.lstrip("-")
+        for word in _assignments(read(place) or ""):
+            key, item = word.partition("=")[::2]
+            variables[key] = Given(item, place)
+    service.environment = variables
+    for word in _words(line.value):
+        service.words += _expanded(word, line.path, variables)
+    return service
+
+
+def _settings(text: str) -> List[Tuple[str, str]]:
+    """The section [Service], of which a line that ends with a backslash goes on in the next that is no comment."""
+    found = []
+    section = ""
+    begun = ""
+    for row in text.splitlines():
+        line = row.strip()
+        if line.startswith(("#", ";")):
+            continue
+        if line.endswith("\\"):
+            begun += line[:-1] + " "
+            continue
+        line, begun = begun + line, ""
+        if line.startswith("["):
+            section = line
+        elif section == "[Service]" and "=" in line:
+            name, value = line.partition("=")[::2]
+            found.append((name.strip(), value.strip()))
+    return found
+
+
+def _assignments(text: str) -> List[str]:
+    """Lines of an environment's file, without comments and quotes."""
+    lines = (line.strip() for line in text.replace("\\\n", "").splitlines())
+    return ["".join(_words(line)) if "'" in line or '"' in line else line for line in lines if line[:1] not in "#;"]
+
+
+def _words(text: str) -> List[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _expanded(word: str, path: str, variables: Mapping[str, Given]) -> List[Given]:
+    """A word of the command line with variables replaced; one that stands alone becomes as many as it holds."""
+    match = _VARIABLE.fullmatch(word)
+    if match and match.group(2):
+        found = variables.get(match.group(2), Given("", path))
+        return [Given(part, found.path) for part in _words(found.value)]
+    where = path
+    for name in re.findall(r"\$\{(\w+)\}", word):
+        found = variables.get(name, Given("", path))
+        word, where = word.replace(f"${{{name}}}", found.value), found.path
+    return [Given(word, where)]
