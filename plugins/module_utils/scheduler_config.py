@@ -220,6 +220,15 @@ def election(text: str, path: str, flag: Flag = lambda _name: None) -> Election 
     )
 
 
+def packed_by(data: Mapping[str, Any]) -> Dict[str, int]:
+    """Resources by which pods of the default scheduler are packed, and their weights; empty where they are not."""
+    strategy = ((_fit(_profile(data)) or {}).get("args") or {}).get("scoringStrategy") or {}
+    if strategy.get("type") != "MostAllocated":
+        return {}
+    resources: Sequence[Mapping[str, Any]] = strategy.get("resources") or _DEFAULT_RESOURCES
+    return {str(item.get("name")): int(item.get("weight") or 1) for item in resources}
+
+
 def holds(text: str, owned: Owned, path: str) -> bool:
     """Whether any of what is ours is still in the file."""
     data = _load(text, path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import http.client
 import os
 import ssl
-from typing import Callable, FrozenSet, Tuple
+from typing import Callable, FrozenSet, List, Tuple
 from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
@@ -52,16 +52,19 @@ def health_watch(url: str, timeout: float, proc: str, restarts: bool = False) ->
 
 def schedulers(proc: str) -> FrozenSet[str]:
     """Numbers of the processes that are a kube-scheduler, those in containers too."""
-    found = []
-    for number in filter(str.isdigit, os.listdir(proc) if os.path.isdir(proc) else ()):
-        try:
-            with open(os.path.join(proc, number, "cmdline"), "rb") as handle:
-                command = handle.read().split(b"\0")[0]
-        except OSError:
-            continue  # It has ended.
-        if os.path.basename(command) == b"kube-scheduler":
-            found.append(number)
-    return frozenset(found)
+    numbers = filter(str.isdigit, os.listdir(proc) if os.path.isdir(proc) else ())
+    return frozenset(
+        number for number in numbers if os.path.basename(command_line(proc, number)[0]) == "kube-scheduler"
+    )
+
+
+def command_line(proc: str, number: str) -> List[str]:
+    """Words of a process, one that is empty when it has ended."""
+    try:
+        with open(os.path.join(proc, number, "cmdline"), "rb") as handle:
+            return handle.read().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return [""]
 
 
 def ask(url: str) -> Tuple[bytes, str]:

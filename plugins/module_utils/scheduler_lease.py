@@ -98,6 +98,18 @@ def renewed(host: Host, lease: Lease) -> str:
         raise LeaseError(line(f"{what}: {error}; {see}")) from error
 
 
+def client_certificate(host: Host, kubeconfig: str, root: str) -> bytes | None:
+    """Certificate and key of a kubeconfig's user, None where it has none. Raises LeaseError."""
+    lease = Lease(kubeconfig, "", "", root)
+    try:
+        unused, user = _entries(host, lease)
+        del unused
+        certificate = _content(host, lease, user, "client-certificate")
+        return None if certificate is None else certificate + b"\n" + (_content(host, lease, user, "client-key") or b"")
+    except (OSError, *ODD, yaml_text.YamlError) as error:
+        raise LeaseError(line(f"{kubeconfig} cannot be read: {error}")) from error
+
+
 def _entries(host: Host, lease: Lease) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Cluster and user of the kubeconfig's current context."""
     data = host.read(lease.kubeconfig)

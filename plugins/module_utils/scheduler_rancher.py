@@ -40,6 +40,11 @@ class Distribution:
     """kube-scheduler sees no more of the machine than is mounted."""
 
     @property
+    def administrators(self) -> Sequence[str]:
+        """Kubeconfigs of an administrator."""
+        return (f"/etc/rancher/{self.name}/{self.name}.yaml",)
+
+    @property
     def our_file(self) -> str:
         """The file of settings that is ours."""
         return f"{self.directory}/config.yaml.d/{OUR_FILE}"

@@ -24,6 +24,19 @@ description:
     files come back. A systemd timer does the same if the run is cut off; where there is no systemd, the next run does.
   - The first run remembers both files. O(state=absent) brings back exactly those bytes if nobody else has changed the
     files since, and otherwise takes out just what is ours.
+  - A kube-scheduler that was restarted is asked at C(/configz) by which extenders and bin packing it schedules, and
+    the previous files come back if it says otherwise. So is one for which nothing has to be changed. It answers to
+    administrators, so the client certificate of C(/etc/kubernetes/super-admin.conf), C(/etc/kubernetes/admin.conf),
+    C(/etc/rancher/k3s/k3s.yaml) or C(/etc/rancher/rke2/rke2.yaml) is shown to it. Where none of them is let in, the
+    command line of its process has to name the configuration. The kube-scheduler of k3s has no process of its own.
+    What could not be read back is warned of.
+  - Refused before anything is written, with the file and the remedy, is what would override it. These are a later
+    C(--config), a shell that starts kube-scheduler, mounts of others in the same place, a second manifest of the pod,
+    a command line of systemd's unit or drop-ins that wins over the settings of k3s and rke2, later settings that
+    replace ours, and a profile that does not score nodes by C(NodeResourcesFit).
+  - A value reads as Kubernetes reads it, such as C(yes) or C(010). Only lines that change are written anew. An alias
+    for something that changes is written out. What a merge key (C(<<)) or an explicit key (C(?)) brings is not edited.
+  - MicroK8s is refused. A second kube-scheduler is the way there.
 requirements:
   - ruamel.yaml on the target (package C(python3-ruamel.yaml) or C(python3-ruamel-yaml))
 options:
@@ -237,6 +250,14 @@ configuration:
   returned: success
   type: dict
   sample: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration}
+effect:
+  description:
+    - Who was asked whether the configuration is in effect, and what that said. The running kube-scheduler answers at
+      C(/configz) with what it made of the configuration.
+    - Empty in check mode when something has to be changed, and where nobody could be asked.
+  returned: success
+  type: str
+  sample: https://127.0.0.1:10259/configz, asked with /etc/kubernetes/admin.conf, calls https://127.0.0.1:9446/scheduler
 scheduler_config_path:
   description: The configuration file that kube-scheduler reads, or is to read.
   returned: success
@@ -253,6 +274,7 @@ from urllib.parse import urlsplit
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
     scheduler_config,
+    scheduler_effect,
     scheduler_manifest,
     scheduler_rancher,
     scheduler_units,
@@ -279,6 +301,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.transaction impor
 )
 
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
+ADMINISTRATORS = ("/etc/kubernetes/super-admin.conf", "/etc/kubernetes/admin.conf")
 MICROK8S = "/var/snap/microk8s/current/args/kube-scheduler"
 PORT = "10259"
 ACRONYMS = {"enable_https": "enableHTTPS"}
@@ -301,6 +324,8 @@ class SchedulerExtender:
             {item["name"]: item["weight"] for item in self.params["binpack_resources"]},
         )
         self.lease: Lease | None = None
+        self.question: scheduler_effect.Question | None = None
+        self.result: Dict[str, Any] = {"effect": ""}
         watch = None if self.params["health_url"] == "" else self._watch
         apply = ("systemctl", "restart", self.distribution.service) if self.distribution else ()
         self.transaction: Transaction = transaction_for(
@@ -353,11 +378,13 @@ class SchedulerExtender:
         else:
             after = self._absent(record, told, current, config_path, config)
         self.lease = self._lease(told, after[0])
+        self.question = self._question(told, after)
         changes = [
             FileChange(config_path, config, after[0]),
             FileChange(self.told_path, current, after[1]),
         ]
-        result = {
+        self.result = {
+            "effect": "",
             "scheduler_config_path": config_path,
             "configuration": {} if after[0] is None else yaml_text.load(text_of(after[0], config_path), config_path),
             "binders": binders,
@@ -365,7 +392,25 @@ class SchedulerExtender:
         changes = [change for change in changes if change.before != change.after]
         if changes and self.params["health_url"] is None:
             health_url(told)
-        return Proposal(changes, record, result=result)
+        restart = not changes and self.params["state"] == "present" and self._not_in_effect()
+        return Proposal(changes, record, result=self.result, restart=restart)
+
+    def _not_in_effect(self) -> bool:
+        """Whether a restart is needed for files that are as they should be; also tells what a scheduler says by them.
+
+        Raises Refused where it takes more than that. A scheduler that does not answer says nothing.
+        """
+        if self.question is None:
+            return False
+        answer = scheduler_effect.ask(self.transaction.host, self.question)
+        self.result["effect"] = answer.said
+        if answer.problem and not self.distribution:
+            raise Refused(
+                f"{self.told_path} and the configuration are as they should be, and the kube-scheduler that runs does "
+                f"not heed them: {answer.problem}; stop its container, so that kubelet starts it anew ('crictl stop "
+                "$(crictl ps --name kube-scheduler --quiet)'), and see in kubelet's log whether it reads this manifest"
+            )
+        return answer.problem != ""
 
     def _present(
         self, record: Record, told: Told, current: bytes | None, named: str, config: bytes | None
@@ -491,9 +536,7 @@ class SchedulerExtender:
         # A link to /dev/null is there too, and takes away what it is named after.
         there = [path for path in candidates if os.path.exists(self._on_host(path))]
         chosen = {path: self._words_of(path) for path in scheduler_units.chosen(name, there)}
-        return scheduler_units.effective(
-            {self._on_host(path): text for path, text in chosen.items()}, lambda path: self._words_of(path)
-        )
+        return scheduler_units.effective({self._on_host(path): text for path, text in chosen.items()}, self._words_of)
 
     def _words_of(self, path: str) -> str:
         """What a file of systemd's on the machine holds; bytes that are no UTF-8 are none of our concern."""
@@ -543,12 +586,44 @@ class SchedulerExtender:
         url = self.params["health_url"] or self._health_url()
         health = health_watch(url, self.params["timeout"], self._on_host("/proc"), restarts)(host, undoing)
         renewed = lease_watch(self.lease, self.transaction.warnings.append)(host, undoing)
+        # What is undone need not have been in effect before.
+        question = None if undoing else self.question
 
         def probe() -> str:
             problem: str = health() or renewed()
-            return problem
+            if problem or question is None:
+                return problem
+            answer = scheduler_effect.ask(host, question)
+            if answer.unknown:
+                self.transaction.warnings.append(
+                    f"Whether kube-scheduler took the configuration could not be read back: {answer.unknown}"
+                )
+            self.result["effect"] = answer.said
+            return answer.problem
 
         return probe
+
+    def _question(self, told: Told, after: Tuple[bytes | None, bytes | None]) -> scheduler_effect.Question | None:
+        """What to ask the scheduler that will run, None where it answers nowhere that is known."""
+        if self.params["health_url"] == "":
+            return None
+        try:
+            url = self.params["health_url"] or health_url(told)
+        except Refused:
+            return None
+        if isinstance(told, scheduler_manifest.Manifest) and after[1] is not None:
+            told = scheduler_manifest.Manifest(text_of(after[1], self.told_path), self.told_path)
+        return scheduler_effect.Question(
+            url,
+            [
+                self._on_host(path)
+                for path in (self.distribution.administrators if self.distribution else ADMINISTRATORS)
+            ],
+            self.params["host_root"],
+            None if after[0] is None else text_of(after[0], self.told_path),
+            told.flag("config"),
+            self.distribution is None or self.distribution.in_pod,
+        )
 
     def _health_url(self) -> str:
         """Also before anything is planned: what a run that was cut off left is undone first."""

@@ -159,7 +159,7 @@ def started(command: list[str], args: list[str] | None = None) -> str:
 
 
 SCRIPT = (
-    "mkfifo /tmp/p; exec /usr/local/bin/kube-scheduler --v=2 '--config=/c/s.yaml' --leader-elect=false >/tmp/p 2>&1"
+    "mkfifo /run/p; exec /usr/local/bin/kube-scheduler --v=2 '--config=/c/s.yaml' --leader-elect=false >/run/p 2>&1"
 )
 
 

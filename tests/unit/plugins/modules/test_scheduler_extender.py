@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
-from unit.plugins.modules.control_plane import BINPACK, CHECKSUM, EXTENDER, FIXTURES, ControlPlane
+from unit.plugins.modules.control_plane import (
+    BINPACK,
+    CHECKSUM,
+    EXTENDER,
+    FIXTURES,
+    ControlPlane,
+    administrator,
+    heeded,
+)
 
 
 def test_present_is_foretold_done_once_and_then_left_alone(node: ControlPlane) -> None:
@@ -398,3 +406,54 @@ def test_microk8s_is_told_apart(node: ControlPlane) -> None:
     assert str(arguments) in refused["msg"]
     assert "scheduler_layout: secondary" in refused["msg"]
     assert not node.run(state="absent", manifest_path="/etc/none.yaml")["changed"]
+
+
+def test_a_scheduler_says_that_it_took_the_configuration(node: ControlPlane) -> None:
+    admin = administrator(node.kubelet, node.root / "etc/kubernetes/admin.conf")
+    node.kubelet.heeds = lambda: heeded(node.config)
+    before = node.files()
+
+    assert node.run(check=True, extenders=[EXTENDER])["effect"] == ""
+    done = node.run(extenders=[EXTENDER])
+    assert done["changed"], done
+    assert done["effect"].endswith(f"/configz, asked with {admin}, calls {EXTENDER['url_prefix']}")
+    for check in (True, False):
+        again = node.run(check=check, extenders=[EXTENDER])
+        assert (again["changed"], again["effect"]) == (False, done["effect"])
+
+    gone = node.run(state="absent")
+    assert gone["effect"].endswith("calls no extender")
+    assert node.files() == before
+    assert "read back" not in str(done.get("warnings"))
+
+
+def test_a_scheduler_that_reads_something_else_gets_its_old_files(node: ControlPlane) -> None:
+    administrator(node.kubelet, node.root / "etc/kubernetes/admin.conf")
+    theirs = {"extenders": [{"urlPrefix": "https://theirs:1", "managedResources": [{"name": "example.com/a"}]}]}
+    node.kubelet.heeds = lambda: theirs
+    before = node.files()
+
+    result = node.run(extenders=[EXTENDER], timeout=4)
+
+    assert result["failed"]
+    assert f"calls https://theirs:1, not {EXTENDER['url_prefix']}" in result["msg"]
+    assert "the previous files are back and the service is well" in result["msg"]
+    assert node.files() == before
+
+
+def test_files_that_are_right_and_not_heeded_are_no_success(node: ControlPlane) -> None:
+    admin = administrator(node.kubelet, node.root / "etc/kubernetes/admin.conf")
+    kubeconfig = admin.read_text()
+    admin.unlink()
+    node.kubelet.heeds = lambda: {}
+    done = node.run(extenders=[EXTENDER])
+    assert done["changed"], done
+    assert "could not be read back: there is no" in str(done["warnings"])
+    assert not node.run(extenders=[EXTENDER])["changed"]
+
+    admin.write_text(kubeconfig)
+    for check in (True, False):
+        result = node.run(check=check, extenders=[EXTENDER])
+        assert result["failed"]
+        assert "does not heed them" in result["msg"]
+        assert "crictl stop" in result["msg"]

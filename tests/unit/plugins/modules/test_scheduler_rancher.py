@@ -13,7 +13,7 @@ import pytest
 import trustme
 import yaml
 
-from unit.plugins.modules.control_plane import BINPACK, EXTENDER, FIXTURES, Kubelet, running
+from unit.plugins.modules.control_plane import BINPACK, EXTENDER, FIXTURES, Kubelet, administrator, heeded, running
 
 PKI = "/etc/kubernetes/kube-accel-pki/scheduler"
 
@@ -72,9 +72,17 @@ def server(
     certificate = tmp_path / "server.pem"
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate)
     kubelet = Kubelet(tmp_path / "run", file="restarts", certificate=certificate)
+
+    def flags() -> str:
+        files = sorted((root / f"etc/rancher/{name}/config.yaml.d").glob("*.yaml"))
+        return "\0".join(
+            f"--{word}" for file in files for word in yaml.safe_load(file.read_text()).get("kube-scheduler-arg+", ())
+        )
+
     if name == "rke2":
         # A pod of its own; k3s runs it inside its process.
         kubelet.processes = root / "proc"
+        kubelet.flags = flags
     with running(kubelet):
         yield Server(name, run_module, root, kubelet)
 
@@ -191,3 +199,34 @@ def test_a_drop_in_of_systemd_whose_command_line_wins_is_named(server: Server) -
     drop_in.symlink_to("/dev/null")
     assert server.run(check=True, binpack_resources=BINPACK)["changed"]
     assert not server.run(state="absent")["changed"]
+
+
+def test_a_server_is_asked_and_restarted_where_its_scheduler_heeds_other_files(server: Server) -> None:
+    admin = administrator(server.kubelet, server.root / f"etc/rancher/{server.name}/{server.name}.yaml")
+    server.kubelet.heeds = lambda: heeded(server.config)
+    before = server.files()
+
+    done = server.run(extenders=[EXTENDER], binpack_resources=BINPACK)
+    assert done["changed"], done
+    assert done["effect"] == (
+        f"https://127.0.0.1:{server.kubelet.port}/configz, asked with {admin}, calls {EXTENDER['url_prefix']} "
+        "and packs by nvidia.com/gpu (weight 3)"
+    )
+    again = server.run(extenders=[EXTENDER], binpack_resources=BINPACK)
+    assert (again["changed"], again["effect"]) == (False, done["effect"])
+
+    # Somebody restarts it meanwhile with other files.
+    text = server.config.read_text()
+    server.config.write_text("{}")
+    (server.root.parent / "run/restarts").open("a").write("by hand\n")
+    while server.kubelet.starts < 3:
+        pass
+    server.config.write_text(text)
+    mended = server.run(extenders=[EXTENDER], binpack_resources=BINPACK)
+    assert mended["changed"], mended
+    assert mended["effect"] == done["effect"]
+    assert mended["diff"] == []
+    assert not server.run(check=True, extenders=[EXTENDER], binpack_resources=BINPACK)["changed"]
+
+    assert server.run(state="absent")["effect"].endswith(" calls no extender")
+    assert server.files() == before
