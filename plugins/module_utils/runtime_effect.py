@@ -3,7 +3,8 @@
 """Whether a runtime heeds its file: later drop-ins, flags of its command line, what it says of itself. No I/O.
 
 Sources: containerd's docs/man/containerd-config.toml.5.md (imports, in the order of their names), crio.conf.d(5),
-dockerd's reference (a directive that is a flag and in the file keeps it from starting).
+crio(8) (a flag counts before every file), dockerd's reference (a directive that is a flag and in the file keeps it from
+starting).
 """
 
 from __future__ import annotations
@@ -51,14 +52,12 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Dict[str, Any]:
 
 def file_read(runtime: str, command: Sequence[str]) -> str:
     """Return the configuration file that a daemon's command line names, empty when it names none."""
-    found = ""
-    for place, word in enumerate(command):
-        for flag in _CONFIG_FLAGS.get(runtime, ()):
-            if word == flag and place + 1 < len(command):
-                found = command[place + 1]
-            elif word.startswith(f"{flag}="):
-                found = word[len(flag) + 1 :]
-    return found
+    return _given(command, *_CONFIG_FLAGS.get(runtime, ()))[-1]
+
+
+def words_of(exec_start: str) -> list[str]:
+    """Return the words of a unit's command line, of what ``systemctl show`` prints as its ExecStart."""
+    return exec_start.partition("argv[]=")[2].partition(" ; ")[0].split()
 
 
 def flags_against(command: Sequence[str], directives: Mapping[str, Any]) -> str:
@@ -68,6 +67,28 @@ def flags_against(command: Sequence[str], directives: Mapping[str, Any]) -> str:
         if _DOCKER_FLAGS.get(flag) in directives:
             return flag
     return ""
+
+
+def crio_flag_against(command: Sequence[str], wanted: Wanted, directory: str) -> str:
+    """Return the flag of CRI-O that keeps it from what its drop-in in ``directory`` says, empty when none does."""
+    default, read = _given(command, "--default-runtime")[-1], _given(command, "--config-dir", "-d")[-1]
+    if read and posixpath.normpath(read) != directory:
+        return f"--config-dir {read}"
+    if wanted.default and default not in ("", wanted.name):
+        return f"--default-runtime {default}"
+    return next(
+        (f"--runtimes {each}" for each in _given(command, "--runtimes") if each.startswith(f"{wanted.name}:")), ""
+    )
+
+
+def _given(command: Sequence[str], *flags: str) -> list[str]:
+    """What a command line gives these flags, an empty text first."""
+    found = [""]
+    for place, word in enumerate(command):
+        if word in flags and place + 1 < len(command):
+            found.append(command[place + 1])
+        found += [word[len(flag) + 1 :] for flag in flags if word.startswith(f"{flag}=")]
+    return found
 
 
 def said_by_containerd(config: object) -> Dict[str, Any]:

@@ -218,9 +218,9 @@ recovered:
   sample: ""
 """
 
-import fnmatch
 import os
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
@@ -602,6 +602,12 @@ class NvidiaRuntime:
                     f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
                 )
             if self.runtime == "crio":
+                against = runtime_effect.crio_flag_against(command, self.wanted, os.path.dirname(change.path))
+                if against:
+                    raise Refused(
+                        f"CRI-O on this host is started with {against}, which overrides {change.path}, so nothing was "
+                        "changed: take that flag out (see 'systemctl cat crio'), then run again"
+                    )
                 self._require_last(change.path, [said], "", "set config_path to that file")
 
     def _require_last(self, path: str, documents: Sequence[Dict[str, Any]], ending: str, remedy: str) -> None:
@@ -629,19 +635,22 @@ class NvidiaRuntime:
             return False
         patterns = runtime_config.imports_of(text_of(data, path), path)
         directory = os.path.dirname(path)
-        return any(fnmatch.fnmatch(self.path, os.path.join(directory, pattern)) for pattern in patterns)
+        ours = PurePosixPath(self.path)
+        return any(ours.match(os.path.normpath(os.path.join(directory, pattern))) for pattern in patterns)
 
     def _started_with(self) -> list[str]:
-        """Words of the command line that the daemon runs with; none where it does not run as a unit of systemd."""
+        """Words of the command line that the daemon runs with, or will; none where it is no unit of systemd."""
         host, apply = self.transaction.host, self.transaction.service.apply
-        if not apply or host.find("systemctl") is None or self.name not in ("containerd", "docker"):
+        if not apply or host.find("systemctl") is None or self.name not in ("containerd", "docker", "crio"):
             return []
         try:
-            shown = host.run(["systemctl", "show", "--property=MainPID", "--value", apply[-1]], timeout=10).strip()
+            shown = host.run(["systemctl", "show", "--property=MainPID,ExecStart", apply[-1]], timeout=10)
         except CommandError:
             return []
-        said = host.read(f"/proc/{shown}/cmdline") if shown.isdecimal() and shown != "0" else None
-        return (said or b"").decode(errors="replace").split("\0")
+        unit = dict(line.partition("=")[::2] for line in shown.splitlines())
+        running = unit.get("MainPID", "")
+        said = host.read(f"/proc/{running}/cmdline") if running.isdecimal() and running != "0" else None
+        return said.decode(errors="replace").split("\0") if said else runtime_effect.words_of(unit.get("ExecStart", ""))
 
     def _require_program(self) -> None:
         """Raise Refused where CRI-O, which does not start with a runtime that is not there, would not find ours.

@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect import (
+    crio_flag_against,
     file_read,
     flags_against,
     merged,
@@ -13,6 +14,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect im
     said_by_docker,
     unmet,
     winner,
+    words_of,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,3 +161,26 @@ def test_what_containerd_says_of_itself_is_held_against_what_is_wanted(config: d
 @pytest.mark.parametrize("odd", [None, [], {}, "x", {"containerd": None}, {"Runtimes": []}, {"containerd": {}}])
 def test_what_does_not_say_its_runtimes_says_nothing(odd: object) -> None:
     assert said_by_containerd(odd) == said_by_docker(odd) == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--log-level", "info"], ""),
+        (["--default-runtime", "crun"], "--default-runtime crun"),
+        (["--default-runtime=nvidia"], ""),
+        (["--default-runtime=crun", "--default-runtime=nvidia"], ""),
+        (["--runtimes", "kata:/usr/bin/kata", "--runtimes=nvidia:/x:/run"], "--runtimes nvidia:/x:/run"),
+        (["--config-dir", "/etc/crio/crio.conf.d/"], ""),
+        (["-d", "/srv/crio"], "--config-dir /srv/crio"),
+    ],
+)
+def test_a_flag_that_overrides_the_drop_in_of_crio_is_found(flags: list[str], says: str) -> None:
+    wanted = Wanted("nvidia", BINARY, default=True)
+    assert crio_flag_against(["/usr/bin/crio", *flags], wanted, "/etc/crio/crio.conf.d") == says
+
+
+def test_the_command_line_of_a_unit_that_does_not_run_is_known() -> None:
+    shown = "{ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd -H fd:// --add-runtime=x=/y ; ignore_errors=no ; pid=0 }"
+    assert words_of(shown) == ["/usr/bin/dockerd", "-H", "fd://", "--add-runtime=x=/y"]
+    assert words_of("") == []

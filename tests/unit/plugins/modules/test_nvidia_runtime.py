@@ -120,7 +120,8 @@ def test_present_is_foretold_done_once_and_then_left_alone(node: Node) -> None:
     assert foretold["changed"]
     assert node.config.read_bytes() == before
     assert not (node.root / "backups").exists()
-    assert node.log() == [f"systemctl show --property={name} --value containerd" for name in ("LoadState", "MainPID")]
+    looked = ("--property=LoadState --value", "--property=MainPID,ExecStart")
+    assert node.log() == [f"systemctl show {words} containerd" for words in looked]
 
     done = node.run(default_runtime=True)
     assert done["changed"]
@@ -357,7 +358,7 @@ def running_as(node: Node, *command: str) -> subprocess.Popen[bytes]:
     """A process that systemd calls the runtime's, with these words on its command line."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)", *command])
     log = f'echo "systemctl $*" >>{node.root}/log'
-    node.command("systemctl", f'{log}; case "$*" in *MainPID*) echo {process.pid} ;; esac')
+    node.command("systemctl", f'{log}; case "$*" in *MainPID*) echo MainPID={process.pid} ;; esac')
     return process
 
 
@@ -745,6 +746,26 @@ def test_crio_whose_programs_the_toolkit_finds(node: Node) -> None:
     node.run(**options)
 
     assert not (node.root / "toolkit.toml").exists()
+
+
+def test_a_flag_of_a_docker_that_does_not_run_is_named(node: Node) -> None:
+    node.command("dockerd", "exit 0")
+    node.docker()
+    unit = "MainPID=0\nExecStart={ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd --add-runtime=x=/y ; pid=0 }"
+    node.command("systemctl", f'case "$*" in *MainPID*) echo "{unit}" ;; esac')
+    refused = node.run(check=True, runtime="docker", config_path=str(node.root / "daemon.json"))
+    assert "dockerd on this host is started with --add-runtime" in refused["msg"]
+
+
+def test_a_flag_of_crio_that_overrides_the_drop_in_is_named(node: Node) -> None:
+    options = crio_options(node)
+    process = running_as(node, "--default-runtime", "crun")
+    try:
+        refused = node.run(check=True, **options)
+        assert "CRI-O on this host is started with --default-runtime crun, which overrides" in refused["msg"]
+        assert node.run(check=True, **options | {"default_runtime": False})["changed"]
+    finally:
+        process.kill()
 
 
 def test_crio_without_crictl_is_asked_by_its_own_command(node: Node) -> None:
