@@ -221,6 +221,11 @@ def systemd_cgroup_of(data: Mapping[str, Any], name: str, path: str) -> Any:  # 
     return nested.get(data, (*dialect.runtimes, _base(dialect, data, name, {}), "options", "SystemdCgroup"))
 
 
+def speaks_of_cri(data: Mapping[str, Any]) -> bool:
+    """Whether a file of containerd says anything of the plugin that holds the runtimes, whatever the version."""
+    return any(nested.get(data, ("plugins", *names)) is not None for names in _CONTAINERD_CRI.values())
+
+
 def imports_of(text: str, path: str) -> list[str]:
     """The files and patterns that containerd's file imports."""
     found = parse("containerd", text, path).get("imports")

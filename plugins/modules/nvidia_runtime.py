@@ -218,6 +218,7 @@ recovered:
   sample: ""
 """
 
+import glob
 import os
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -715,7 +716,7 @@ class NvidiaRuntime:
                 return
             raise Refused(f"the new {path} was refused, so nothing was changed: {error}") from error
         if self.runtime == "containerd" and self.module.params["validate"] is None and self._is_present():
-            self._check_effect(out)
+            self._check_effect(out, text)
 
     def _default_validation(self) -> list[str]:
         if self.runtime == "containerd":
@@ -724,10 +725,17 @@ class NvidiaRuntime:
             return ["dockerd", "--validate", "--config-file", "%s"]
         return ["crio", "--config", "%s", "--config-dir", "", "config"]
 
-    def _check_effect(self, dump: str) -> None:
+    def _check_effect(self, dump: str, text: str) -> None:
         """What containerd makes of the candidate and the files it imports has to hold our runtime."""
         try:
             merged = runtime_config.parse("containerd", dump, "the output of 'containerd config dump'")
+            version = runtime_config.value_at(text, ("version",), self.path)
+            if version > merged.get("version", version):
+                raise Refused(
+                    f"{self.path} has version {version}, and this containerd heeds nothing of it, because it reads "
+                    f"version {merged['version']} at most, so nothing was changed: upgrade containerd, or move the "
+                    "file away to start from 'containerd config default', then run again"
+                )
             wanted = self.wanted
             if wanted.cdi and runtime_config.lacks_cdi(merged, "the merged configuration"):
                 # Which no file can change, and containers get their GPUs without it.
@@ -745,10 +753,19 @@ class NvidiaRuntime:
             )
         if wrong:
             raise Refused(
-                f"with the new {self.path}, {wrong}, so nothing was changed: a file that its 'imports' names "
-                "overrides it (to containerd before 2.0 all that is said of the same plugin); remove that there, or "
-                "set config_path to that file"
+                f"with the new {self.path}, {wrong}, so nothing was changed: {self._overriding(text)}, which its "
+                "'imports' names, overrides it (to containerd before 2.0 all that is said of the same plugin); remove "
+                "that there, or set config_path to that file"
             )
+
+    def _overriding(self, text: str) -> str:
+        """The last file that containerd's file imports and that speaks of the runtimes too."""
+        found = "a file"
+        for pattern in runtime_config.imports_of(text, self.path):
+            for path in sorted(glob.glob(pattern)):
+                said = runtime_config.parse("containerd", text_of(self.transaction.host.read(path) or b"", path), path)
+                found = path if runtime_config.speaks_of_cri(said) else found
+        return found
 
 
 class RancherRuntime(NvidiaRuntime):

@@ -1098,3 +1098,27 @@ def test_a_real_containerd_takes_the_file(node: Node, containerd: Path, cdi: boo
     assert ours["options"]["BinaryName"] == "/usr/bin/nvidia-container-runtime"
     assert ours["options"]["SystemdCgroup"] == runc["options"]["SystemdCgroup"]
     assert ours["runtime_type"] == "io.containerd.runc.v2"
+
+
+@pytest.mark.parametrize("containerd", real_runtimes.containerds())
+def test_the_import_that_a_real_containerd_heeds_before_the_file_is_named(node: Node, containerd: Path) -> None:
+    table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]'
+    for name, text in {
+        "conf.d/10-debug.toml": "version = 2\n[debug]\nlevel = 'info'\n",
+        "conf.d/20-theirs.toml": f"version = 2\n{table}\nBinaryName = '/theirs'\n",
+        "config.toml": f"version = 2\nimports = ['{node.root}/conf.d/*.toml']\n",
+    }.items():
+        (node.root / name).parent.mkdir(exist_ok=True)
+        (node.root / name).write_text(text)
+    before = node.config.read_bytes()
+
+    for check in (True, False):
+        refused = node.run(check=check, containerd_command=[str(containerd)])
+        assert f"{node.root}/conf.d/20-theirs.toml, which its 'imports' names, overrides it" in refused["msg"]
+    assert node.config.read_bytes() == before
+
+
+def test_a_file_of_a_version_that_containerd_does_not_read_is_refused(node: Node) -> None:
+    """containerd 1.6 takes what is said of plugins that it does not know for nothing."""
+    node.command("containerd", f"exec cat {FIXTURES}/containerd-1.7.toml")
+    assert "version 3, and this containerd heeds nothing of it, because it reads version 2" in node.run()["msg"]
