@@ -299,6 +299,8 @@ def _check_fields(value: object, schema: Any, where: str, path: str) -> None:  #
         if not isinstance(value, list):
             raise ConfigError(f"{path}: {where} has to be a list")
         for number, item in enumerate(value):
+            if item is None:
+                raise ConfigError(f"{path}: {where}[{number}] is null; write an entry there or take it out")
             _check_fields(item, schema[0], f"{where}[{number}]", path)
     elif not isinstance(value, schema) or (isinstance(value, bool) and schema is not bool):
         kinds = schema if isinstance(schema, tuple) else (schema,)
@@ -316,7 +318,7 @@ def _check_extenders(extenders: Sequence[Mapping[str, Any]], path: str) -> None:
     managed: Dict[str, str] = {}
     for extender in extenders:
         url = str(extender.get("urlPrefix"))
-        if extender.get("prioritizeVerb") and extender.get("weight", 0) <= 0:
+        if extender.get("prioritizeVerb") and (extender.get("weight") or 0) <= 0:
             raise ConfigError(f"{path}: extender {url} prioritizes, so its weight has to be 1 or more")
         for resource in extender.get("managedResources") or ():
             name = str(resource.get("name"))
@@ -338,7 +340,15 @@ def _merge_extenders(
     keys = [key_of(extender) for extender in wanted]
     if len(set(keys)) != len(keys):
         raise ConfigError("two of the extenders given have the same url_prefix and managed_resources; merge them")
-    present = [item for item in data.get("extenders") or () if key_of(item) not in owned or key_of(item) in keys]
+    theirs = {key_of(extender): extender for extender in first.get("extenders") or ()}
+    present = []
+    for item in data.get("extenders") or ():
+        key = key_of(item)
+        if key not in owned or key in keys:
+            present.append(item)
+        elif key in theirs:
+            # One of others that we had changed.
+            present.append(copy.deepcopy(theirs[key]))
     for extender in wanted:
         key = key_of(extender)
         found = next((item for item in present if key_of(item) == key), None)
@@ -408,12 +418,14 @@ def _merge_binpack(
     gone = owned.difference(wanted)
     if gone:
         resources = _resources(data)
-        kept = {str(item["name"]): item["weight"] for item in (_DEFAULT_RESOURCES if _scores_by_default(first) else [])}
-        resources[:] = [item for item in resources if item.get("name") not in gone.difference(kept)]
-        for item in resources:
-            if item.get("name") in gone:
-                item["weight"] = kept[item["name"]]
-        if not resources or (kept and not wanted and resources == _DEFAULT_RESOURCES):
+        defaults = _scores_by_default(first)
+        kept = {str(item.get("name")): item for item in (_DEFAULT_RESOURCES if defaults else _resources(first))}
+        resources[:] = [
+            dict(kept[str(item.get("name"))]) if item.get("name") in gone.intersection(kept) else item
+            for item in resources
+            if item.get("name") not in gone.difference(kept)
+        ]
+        if not resources or (defaults and not wanted and resources == _DEFAULT_RESOURCES):
             _prune(data, first)
 
 
@@ -482,11 +494,12 @@ def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
     if profile is None or fit is None:
         return
     first_args = (first_fit or {}).get("args") or {}
+    args = fit.get("args") or {}
     if not first_args.get("scoringStrategy"):
-        fit["args"].pop("scoringStrategy", None)
+        args.pop("scoringStrategy", None)
     elif not first_args["scoringStrategy"].get("resources"):
-        fit["args"]["scoringStrategy"].pop("resources", None)
-    if not fit["args"] and "args" not in (first_fit or {}):
+        (args.get("scoringStrategy") or {}).pop("resources", None)
+    if "args" in fit and not args and "args" not in (first_fit or {}):
         del fit["args"]
     if set(fit) <= {"name"} and first_fit is None:
         profile["pluginConfig"] = [item for item in profile["pluginConfig"] if item is not fit]

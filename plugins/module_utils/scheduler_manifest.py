@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, fit
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
 
 CHECKSUM = "kube-accel.io/scheduler-config-checksum"
@@ -45,6 +46,23 @@ class Wanted:
     """Files that have to be visible in the pod."""
 
 
+def _word(value: object) -> None:
+    """A shape: what can be a word of a command line. Raises ValueError."""
+    if value is None or isinstance(value, (dict, list)):
+        raise ValueError("no text")
+
+
+_SHAPE: Dict[str, Any] = {
+    "metadata": {"annotations": {}},
+    "spec": {
+        "containers": [
+            {"command": [_word], "args": [_word], "volumeMounts": [{"name": str, "mountPath": str, "subPath": str}]}
+        ],
+        "volumes": [{"name": str, "hostPath": {"path": str}}],
+    },
+}
+
+
 class Manifest:
     """A kube-scheduler manifest, edited in place. Raises ConfigError when the text is none."""
 
@@ -55,6 +73,11 @@ class Manifest:
             self._data = yaml_text.load(text, path)
         except yaml_text.YamlError as error:
             raise ConfigError(str(error)) from error
+        if self._data.get("kind") == "Pod":
+            try:
+                fit(self._data, _SHAPE, path)
+            except ApiJsonError as error:
+                raise ConfigError(f"{error}, so kubelet does not run it: correct it, then run again") from error
         self._before = copy.deepcopy(self._data)
         containers = (self._data.get("spec") or {}).get("containers") or ()
         if self._data.get("kind") != "Pod" or not containers:
@@ -126,7 +149,9 @@ class Manifest:
                     f"kube-scheduler cannot see {path}, which an extender's tls_config names: "
                     f"add {posixpath.dirname(path)} to mounts"
                 )
-        metadata = self._data.setdefault("metadata", {})
+        if self._data.get("metadata") is None:
+            self._data["metadata"] = {}
+        metadata = self._data["metadata"]
         if metadata.get("annotations") is None:
             metadata["annotations"] = {}
         checksum = hashlib.sha256(wanted.config.encode()).hexdigest()
@@ -175,7 +200,7 @@ class Manifest:
     def _our_directory(self) -> str:
         """Where the configuration that we brought is mounted, empty without one."""
         mounts = self._container.get("volumeMounts") or ()
-        return next((str(mount.get("mountPath", "")) for mount in mounts if mount.get("name") == VOLUME), "")
+        return next((str(mount.get("mountPath") or "") for mount in mounts if mount.get("name") == VOLUME), "")
 
     def _refuse_without_effect(self) -> None:
         """Raise ConfigError where kube-scheduler would not heed what is added."""
@@ -231,21 +256,22 @@ class Manifest:
             if any(str(word).startswith("--") for word in words):
                 return words
         if not lists:
-            lists = [self._container.setdefault("args", [])]
+            lists = [[]]
+            self._container["args"] = lists[0]
         return lists[0]
 
     def outside(self, inside: str) -> str | None:
         """Path on the machine of a path in the container, None when it is not on a hostPath volume."""
         volumes = {volume.get("name"): volume for volume in self._spec().get("volumes") or ()}
-        mounts = sorted(self._container.get("volumeMounts") or (), key=lambda item: -len(item.get("mountPath", "")))
+        mounts = sorted(self._container.get("volumeMounts") or (), key=lambda item: -len(item.get("mountPath") or ""))
         for mount in mounts:
-            place = str(mount.get("mountPath", "")).rstrip("/")
+            place = str(mount.get("mountPath") or "").rstrip("/")
             if inside != place and not inside.startswith(place + "/"):
                 continue
             host: Mapping[str, Any] = (volumes.get(mount.get("name")) or {}).get("hostPath") or {}
-            if "path" not in host:
+            if "path" not in host or mount.get("subPathExpr"):
                 return None
-            below = (str(mount.get("subPath", "")), inside[len(place) :].lstrip("/"))
+            below = (str(mount.get("subPath") or ""), inside[len(place) :].lstrip("/"))
             return posixpath.normpath(posixpath.join(str(host["path"]), *filter(None, below)))
         return None
 
