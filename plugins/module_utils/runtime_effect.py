@@ -13,7 +13,7 @@ import posixpath
 from dataclasses import replace
 from typing import Any, Dict, Mapping, Sequence
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import Wanted
 
 _DOCKER_FLAGS = {"--default-runtime": "default-runtime", "--add-runtime": "runtimes"}
@@ -52,7 +52,7 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Dict[str, Any]:
 
 def file_read(runtime: str, command: Sequence[str]) -> str:
     """Return the configuration file that a daemon's command line names, empty when it names none."""
-    return _given(command, *_CONFIG_FLAGS.get(runtime, ()))[-1]
+    return str(command_line.last_given(command, *_CONFIG_FLAGS.get(runtime, ())))
 
 
 def words_of(exec_start: str) -> list[str]:
@@ -71,24 +71,14 @@ def flags_against(command: Sequence[str], directives: Mapping[str, Any]) -> str:
 
 def crio_flag_against(command: Sequence[str], wanted: Wanted, directory: str) -> str:
     """Return the flag of CRI-O that keeps it from what its drop-in in ``directory`` says, empty when none does."""
-    default, read = _given(command, "--default-runtime")[-1], _given(command, "--config-dir", "-d")[-1]
+    default = command_line.last_given(command, "--default-runtime")
+    read = command_line.last_given(command, "--config-dir", "-d")
     if read and posixpath.normpath(read) != directory:
         return f"--config-dir {read}"
     if wanted.default and default not in ("", wanted.name):
         return f"--default-runtime {default}"
-    return next(
-        (f"--runtimes {each}" for each in _given(command, "--runtimes") if each.startswith(f"{wanted.name}:")), ""
-    )
-
-
-def _given(command: Sequence[str], *flags: str) -> list[str]:
-    """What a command line gives these flags, an empty text first."""
-    found = [""]
-    for place, word in enumerate(command):
-        if word in flags and place + 1 < len(command):
-            found.append(command[place + 1])
-        found += [word[len(flag) + 1 :] for flag in flags if word.startswith(f"{flag}=")]
-    return found
+    runtimes = command_line.given(command, "--runtimes")
+    return next((f"--runtimes {each}" for each in runtimes if each.startswith(f"{wanted.name}:")), "")
 
 
 def said_by_containerd(config: object) -> Dict[str, Any]:

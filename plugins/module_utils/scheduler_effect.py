@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Sequence, Tuple
 from urllib.parse import urlsplit
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_config, yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, scheduler_config, yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD, read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_health import command_line, schedulers
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_health import schedulers
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import LeaseError, client_certificate
 
 _LONGEST = 4 * 1024 * 1024
@@ -189,12 +189,6 @@ def config_files(proc: str) -> Dict[str, "str | None"]:
     """By number of each process that is a kube-scheduler what its ``--config`` names, the last one."""
     found: Dict[str, "str | None"] = {}
     for number in schedulers(proc):
-        words = command_line(proc, number)
-        named = None
-        for position, word in enumerate(words):
-            if word == "--config":
-                named = words[position + 1] if position + 1 < len(words) else None
-            elif word.startswith("--config="):
-                named = word.partition("=")[2]
-        found[number] = named
+        named = command_line.given(command_line.of_process(proc, number), "--config")
+        found[number] = named[-1] if named else None
     return found

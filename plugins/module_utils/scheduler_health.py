@@ -7,9 +7,10 @@ from __future__ import annotations
 import http.client
 import os
 import ssl
-from typing import Callable, FrozenSet, List, Tuple
+from typing import Callable, FrozenSet, Tuple
 from urllib.parse import urlsplit
 
+from ansible_collections.accel.kubernetes.plugins.module_utils import command_line
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import Watch
 
@@ -54,17 +55,8 @@ def schedulers(proc: str) -> FrozenSet[str]:
     """Numbers of the processes that are a kube-scheduler, those in containers too."""
     numbers = filter(str.isdigit, os.listdir(proc) if os.path.isdir(proc) else ())
     return frozenset(
-        number for number in numbers if os.path.basename(command_line(proc, number)[0]) == "kube-scheduler"
+        number for number in numbers if os.path.basename(command_line.of_process(proc, number)[0]) == "kube-scheduler"
     )
-
-
-def command_line(proc: str, number: str) -> List[str]:
-    """Words of a process, one that is empty when it has ended."""
-    try:
-        with open(os.path.join(proc, number, "cmdline"), "rb") as handle:
-            return handle.read().decode(errors="replace").rstrip("\0").split("\0")
-    except OSError:
-        return [""]
 
 
 def ask(url: str) -> Tuple[bytes, str]:

@@ -151,8 +151,9 @@ class Settings:
             )
         disabled = [(given.path, given.value) for unused, given in self._service.options([_DISABLED])]
         for path, text in self._others.items():
-            if _DISABLED in _load(text, path):
-                disabled.append((path, str(_load(text, path)[_DISABLED])))
+            settings = _load(text, path)
+            if _DISABLED in settings:
+                disabled.append((path, str(settings[_DISABLED])))
         for path, value in disabled:
             if value.lower() != "false":
                 raise ConfigError(

@@ -80,7 +80,7 @@ def _edited(text: str, data: Mapping[str, Any], edits: Sequence[Edit]) -> str | 
     expected = nested.edited(data, edits)
     # By its lines a table goes without the comments below it, which are about the next.
     shorter, left = _without_tables(text, edits)
-    for start, wanted in [(shorter, left), (text, edits)]:
+    for start, wanted in [(text, edits)] if shorter == text else [(shorter, left), (text, edits)]:
         for new_table in (_table, _inline_table):
             for attempt in (_in_short, _as_a_whole, _by_lines):
                 try:

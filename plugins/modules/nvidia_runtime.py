@@ -226,6 +226,7 @@ from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    command_line,
     rancher_config,
     runtime_config,
     runtime_effect,
@@ -650,8 +651,8 @@ class NvidiaRuntime:
             return []
         unit = dict(line.partition("=")[::2] for line in shown.splitlines())
         running = unit.get("MainPID", "")
-        said = host.read(f"/proc/{running}/cmdline") if running.isdecimal() and running != "0" else None
-        return said.decode(errors="replace").split("\0") if said else runtime_effect.words_of(unit.get("ExecStart", ""))
+        words = command_line.of_process("/proc", running) if running.isdecimal() and running != "0" else [""]
+        return words if words[0] else runtime_effect.words_of(unit.get("ExecStart", ""))
 
     def _require_program(self) -> None:
         """Raise Refused where CRI-O, which does not start with a runtime that is not there, would not find ours.

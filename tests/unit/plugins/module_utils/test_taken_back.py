@@ -12,6 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from .test_runtime_golden import EDITABLE, FILE, runtime_of, text_of
+from .test_toml_text import tables
 
 PLACES = {
     "docker": (("runtimes",), ("default-runtime",), ("features", "cdi")),
@@ -26,13 +27,6 @@ def places(runtime: str, data: dict[str, Any]) -> tuple[nested.Path, nested.Path
     version = data["version"]
     cri = ("plugins", "io.containerd.grpc.v1.cri" if version == 2 else "io.containerd.cri.v1.runtime")
     return (*cri, "containerd", "runtimes"), (*cri, "containerd", "default_runtime_name"), (*cri, "enable_cdi")
-
-
-def tables(data: object, place: nested.Path = ()) -> list[nested.Path]:
-    """The place of each table."""
-    if not isinstance(data, dict):
-        return []
-    return [place, *(found for key, value in data.items() for found in tables(value, (*place, key)))]
 
 
 def full(value: Any) -> Any:
