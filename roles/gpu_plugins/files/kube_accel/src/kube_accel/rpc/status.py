@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 from urllib.parse import quote, unquote
 
-_LONGEST: Final = 8 << 10
-"""Bytes of a message as a header: peers take headers of 8 KiB at least."""
+_LONGEST: Final = 4 << 10
+"""Bytes of a message as a header. gRPC's C library ends some calls whose headers exceed 8 KiB in all."""
 _AS_THEY_ARE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
@@ -48,8 +49,16 @@ def to_headers(code: Code, details: str = "") -> list[tuple[str, str]]:
     """The trailers that end a call. Details that are too long are cut."""
     headers = [("grpc-status", str(code.value))]
     if details:
-        headers.append(("grpc-message", quote(details, safe=_AS_THEY_ARE)[:_LONGEST]))
+        headers.append(("grpc-message", _message(details)))
     return headers
+
+
+def _message(details: str) -> str:
+    quoted = quote(details, safe=_AS_THEY_ARE)
+    if len(quoted) <= _LONGEST:
+        return quoted
+    # Not in the middle of an escape.
+    return re.sub("%.?$", "", quoted[:_LONGEST])
 
 
 def from_headers(headers: Mapping[str, str]) -> RpcError | None:
