@@ -250,6 +250,7 @@ PACKAGES = """
   tasks:
     - ansible.builtin.setup: {gather_subset: [min]}
     - ansible.builtin.include_role: {name: accel.kubernetes.driver, tasks_from: observe}
+    - ansible.builtin.include_role: {name: accel.kubernetes.driver, tasks_from: packages}
     - ansible.builtin.include_role: {name: accel.kubernetes.driver, tasks_from: install_packages}
 """
 

@@ -120,54 +120,6 @@ def test_a_kernel_module_that_works_stays(evaluate: Evaluate, device: str, seen:
 
 
 @pytest.mark.parametrize(
-    ("name", "system", "variables", "expected"),
-    [
-        ("__driver_packages_repo_deb", "debian12", {}, ["nvidia-open"]),
-        ("__driver_packages_repo_deb", "debian12", {"driver_kernel_module_type": "proprietary"}, ["cuda-drivers"]),
-        ("__driver_packages_repo_deb", "ubuntu2404", {"driver_branch": "570"}, ["nvidia-open-570"]),
-        ("__driver_packages_repo_rpm", "rocky9", {}, ["nvidia-driver-cuda", "kmod-nvidia-open-dkms"]),
-        (
-            "__driver_packages_repo_rpm",
-            "alma10",
-            {"driver_version": "580.95.05"},
-            ["nvidia-driver-cuda-580.95.05", "kmod-nvidia-open-dkms-580.95.05"],
-        ),
-        (
-            "__driver_packages_distro",
-            "ubuntu2404",
-            {"driver_dkms": False},
-            [
-                "linux-modules-nvidia-580-server-open-6.8.0-90-generic",
-                "linux-modules-nvidia-580-server-open-generic",
-                "nvidia-headless-no-dkms-580-server-open",
-                "nvidia-utils-580-server",
-                "nvidia-modprobe",
-            ],
-        ),
-        (
-            "__driver_packages_distro",
-            "ubuntu2404",
-            {},
-            [
-                "nvidia-dkms-580-server-open",
-                "nvidia-headless-580-server-open",
-                "nvidia-utils-580-server",
-                "nvidia-modprobe",
-            ],
-        ),
-    ],
-)
-def test_packages(evaluate: Evaluate, name: str, system: str, variables: dict[str, Any], expected: list[str]) -> None:
-    assert evaluate("driver", name, facts(system), __driver_observation=observed(H100), **variables) == expected
-
-
-@pytest.mark.parametrize("system", SYSTEMS)
-def test_headers_are_those_of_the_running_kernel(evaluate: Evaluate, system: str) -> None:
-    packages = evaluate("driver", "__driver_prerequisites", facts(system, kernel="5.14.0-1.el9.x86_64"))
-    assert [package for package in packages if package.endswith("-5.14.0-1.el9.x86_64")]
-
-
-@pytest.mark.parametrize(
     ("runfile", "seen", "variables", "expected"),
     [
         ("NVIDIA-Linux-x86_64-580.95.05.run", {}, {}, ["--silent", "--dkms", "--kernel-module-type=open"]),
@@ -598,32 +550,23 @@ def test_packages_change_only_for_another_branch_or_version(
 
 def test_the_module_is_built_for_the_named_kernel(evaluate: Evaluate) -> None:
     given = {"driver_kernel_release": "6.1.0-56-amd64", "__driver_observation": observed()}
-    assert "linux-headers-6.1.0-56-amd64" in evaluate("driver", "__driver_prerequisites", facts("debian12"), **given)
+    assert evaluate("driver", "__driver_kernel", facts("debian12"), **given) == "6.1.0-56-amd64"
     assert evaluate("driver", "__driver_needs_reboot", facts("debian12"), **given) is False
     given |= {"driver_method": "runfile", "driver_runfile": "/srv/NVIDIA-Linux-x86_64-580.95.05.run"}
     arguments = evaluate("driver", "__driver_runfile_args", facts("debian12"), **given)
     assert arguments[-2:] == ["--kernel-name=6.1.0-56-amd64", "--skip-module-load"]
 
 
-def test_headers_of_a_kernel_with_large_pages(evaluate: Evaluate) -> None:
-    where = facts("rocky9", "aarch64", "5.14.0-570.el9.aarch64+64k")
-    assert "kernel-64k-devel-5.14.0-570.el9.aarch64" in evaluate("driver", "__driver_prerequisites", where)
-
-
-def test_modules_that_are_built_already_need_no_headers(evaluate: Evaluate) -> None:
-    given = {"driver_method": "distro", "driver_dkms": False}
-    assert evaluate("driver", "__driver_prerequisites", facts("ubuntu2404"), **given) == []
-
-
-def unavailable(evaluate: Evaluate, system: str, *lines: str, **variables: Any) -> str:
-    given = {"__driver_observation": observed(H100), "__driver_resolution": {"stdout_lines": lines}} | variables
+def unavailable(evaluate: Evaluate, system: str, named: dict[str, list[str]], **variables: Any) -> str:
+    """What the role refuses with this answer of the module driver_packages_info."""
+    given = {"__driver_observation": observed(H100), "__driver_named": named} | variables
     return " ".join(evaluate("driver", "__driver_unavailable", facts(system, kernel="6.18.4-fc"), **given))
 
 
 def test_all_that_an_installation_needs_can_be_had(evaluate: Evaluate) -> None:
-    assert unavailable(evaluate, "debian12") == ""
+    assert unavailable(evaluate, "debian12", {}) == ""
     digest = {"stat": {"checksum": "0" * 64}}
-    assert unavailable(evaluate, "debian12", __driver_given_runfile=digest, **RUNFILE) == ""
+    assert unavailable(evaluate, "debian12", {}, __driver_given_runfile=digest, **RUNFILE) == ""
 
 
 @pytest.mark.parametrize(("system", "architecture"), [("debian12", "aarch64"), ("ubuntu2404", "x86_64")])
@@ -641,7 +584,7 @@ def test_the_keyring_of_each_system_has_a_checksum_of_its_own(
 @pytest.mark.attack
 def test_a_keyring_without_a_checksum_is_refused_unless_it_is_here_or_trusted(evaluate: Evaluate) -> None:
     def said(**variables: Any) -> str:
-        given = {"__driver_observation": observed(H100), "__driver_resolution": {"stdout_lines": []}} | variables
+        given = {"__driver_observation": observed(H100)} | variables
         return " ".join(evaluate("driver", "__driver_unavailable", facts("debian13", "aarch64"), **given))
 
     where = "https://developer.download.nvidia.com/compute/cuda/repos/debian13/sbsa/cuda-keyring_1.1-1_all.deb"
@@ -654,54 +597,57 @@ def test_a_keyring_without_a_checksum_is_refused_unless_it_is_here_or_trusted(ev
 
 
 @pytest.mark.parametrize(
-    ("lines", "variables", "says"),
+    ("named", "variables", "says"),
     [
         (
-            [
-                "missing linux-headers-6.18.4-fc",
-                "candidate linux-headers-6.1.0-55-amd64",
-                "candidate linux-headers-6.1.0-56-amd64",
-            ],
+            {
+                "missing_of_kernel": ["linux-headers-6.18.4-fc"],
+                "candidates": ["linux-headers-6.1.0-55-amd64", "linux-headers-6.1.0-56-amd64"],
+            },
             {},
             "linux-headers-6.18.4-fc is in no package source of this host, which has linux-headers-6.1.0-55-amd64,"
             " linux-headers-6.1.0-56-amd64; boot one of those kernels, name the kernel to build for",
         ),
-        (["missing nvidia-utils-615-server"], {}, "set driver_branch to one that the sources have"),
+        ({"missing": ["nvidia-utils-615-server"]}, {}, "set driver_branch to one that the sources have"),
         (
-            [
-                "missing linux-modules-nvidia-580-server-6.8.0-45-generic",
-                "candidate linux-modules-nvidia-580-server-6.8.0-90-generic",
-            ],
+            {
+                "missing_of_kernel": ["linux-modules-nvidia-580-server-6.8.0-45-generic"],
+                "candidates": ["linux-modules-nvidia-580-server-6.8.0-90-generic"],
+            },
             {},
             "which has linux-modules-nvidia-580-server-6.8.0-90-generic; boot one of those kernels",
         ),
         (
-            ["unreachable Failed to fetch http://mirror.example/ Connection refused", "missing dkms"],
+            {"not_answering": ["Failed to fetch http://mirror.example/ Connection refused"], "missing": ["dkms"]},
             {},
             "http://mirror.example/ Connection refused. Correct the host's sources or its proxy",
         ),
-        (["says you have held broken packages."], {}, "cannot be installed together: you have held broken packages."),
         (
-            [],
+            {"conflicts": ["you have held broken packages."]},
+            {},
+            "cannot be installed together: you have held broken packages.",
+        ),
+        (
+            {},
             RUNFILE | {"__driver_answer": {"status": -1, "msg": "Status code was -1: timed out"}},
             f"{URL} does not answer (Status code was -1: timed out); correct driver_runfile or the proxy",
         ),
         (
-            [],
+            {},
             {"__driver_answer": {"status": 404, "msg": "HTTP Error 404: Not Found"}},
             "debian12/x86_64/Packages.gz does not answer (HTTP Error 404: Not Found); correct driver_repo_baseurl",
         ),
         (
-            [],
+            {},
             RUNFILE | {"driver_runfile": "/srv/n-1.2.run", "__driver_given_runfile": {"stat": {"checksum": "1" * 64}}},
             f"/srv/n-1.2.run has the SHA-256 {'1' * 64}, and driver_runfile_sha256 is {'0' * 64}",
         ),
     ],
 )
 def test_what_cannot_be_had_is_named_with_its_remedy(
-    evaluate: Evaluate, lines: list[str], variables: dict[str, Any], says: str
+    evaluate: Evaluate, named: dict[str, list[str]], variables: dict[str, Any], says: str
 ) -> None:
-    assert says in unavailable(evaluate, "debian12", *lines, **variables)
+    assert says in unavailable(evaluate, "debian12", named, **variables)
 
 
 def test_a_gpu_for_virtual_machines_is_not_ours(evaluate: Evaluate) -> None:
