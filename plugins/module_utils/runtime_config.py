@@ -109,7 +109,11 @@ def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
             f"{path} is not JSON, line {error.lineno} column {error.colno}: {error.msg}; correct it "
             f"('python3 -m json.tool {path}' reads it in the same way), then run again"
         ) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply to be read; make it flatter, then run again") from error
     except ValueError as error:
+        if runtime == "docker":
+            raise ConfigError(f"{path} cannot be read as JSON: {error}; correct it, then run again") from error
         raise ConfigError(
             f"{path} cannot be read as TOML: {error}; correct it, then run again. "
             "If that line is right, move its table before the tables below it"
@@ -204,15 +208,20 @@ def lacks_cdi(data: Mapping[str, Any], path: str) -> bool:
 
 def crio_low_levels(data: Mapping[str, Any], wanted: Wanted) -> list[LowLevel]:
     """What CRI-O's merged configuration runs containers with: its default or, where that is ours, those it may have."""
-    runtimes = nested.get(data, ("crio", "runtime", "runtimes")) or {}
+    runtimes = nested.get(data, ("crio", "runtime", "runtimes"))
+    tables = runtimes if isinstance(runtimes, dict) else {}
     found = {
         name: LowLevel(table.get("runtime_path") or name, {key: table[key] for key in _OF_CRIO_BASE if table.get(key)})
-        for name, table in runtimes.items()
-        if name != wanted.name and table.get("runtime_type") in (None, "", "oci")
+        for name, table in tables.items()
+        if isinstance(table, dict) and name != wanted.name and table.get("runtime_type") in (None, "", "oci")
     }
     found = {name: low for name, low in found.items() if "nvidia-container-runtime" not in low.program}
     default = nested.get(data, ("crio", "runtime", "default_runtime"))
-    return [found[name] for name in ([default] if default in found else ["crun", "runc"]) if name in found]
+    return [
+        found[name]
+        for name in ([default] if isinstance(default, str) and default in found else ["crun", "runc"])
+        if name in found
+    ]
 
 
 def systemd_cgroup_of(data: Mapping[str, Any], name: str, path: str) -> Any:  # noqa: ANN401
@@ -352,6 +361,10 @@ def _check_kinds(dialect: _Dialect, data: Mapping[str, Any], name: str, path: st
     kinds: list[Tuple[Path, type, str]] = [(dialect.default, str, "a text"), (ours, dict, "a table")]
     kinds += [((*ours, *key), str, "a text") for key in dialect.fields]
     kinds += [(dialect.cdi, bool, "true or false")] if dialect.cdi else []
+    tables = {key[0] for key in dialect.fields if len(key) > 1}
+    kinds += [
+        ((*dialect.runtimes, each, key), dict, "a table") for each in sorted(_names(data, dialect)) for key in tables
+    ]
     for place, kind, words in kinds:
         parent = nested.get(data, place[:-1])
         if isinstance(parent, dict) and place[-1] in parent and not isinstance(parent[place[-1]], kind):
@@ -362,7 +375,8 @@ def _check_kinds(dialect: _Dialect, data: Mapping[str, Any], name: str, path: st
 
 
 def _names(data: Mapping[str, Any], dialect: _Dialect) -> set[str]:
-    return set(nested.get(data, dialect.runtimes) or ())
+    found = nested.get(data, dialect.runtimes)
+    return set(found) if isinstance(found, dict) else set()
 
 
 def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:

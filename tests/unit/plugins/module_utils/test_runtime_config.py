@@ -365,3 +365,37 @@ def test_whatever_the_json_others_keep_theirs_and_ours_comes_and_goes(text: str,
     assert present(plan.text, wanted, "docker", plan.owned).edits == ()
     gone = runtime_config.plan_absent("docker", plan.text, wanted.name, plan.owned, text, FILE)
     assert json.loads(gone.text) == before
+
+
+ODD_RUNTIMES = ["5", "true", '"x"', '[{"a": 1}]', "[]"]
+
+
+@pytest.mark.parametrize("value", ODD_RUNTIMES)
+def test_absent_where_others_made_the_runtimes_no_table_leaves_the_file(value: str) -> None:
+    text = f'{{"runtimes": {value}}}'
+    gone = runtime_config.plan_absent("docker", text, "nvidia", runtime_config.Owned("nvidia"), "{}", "/f")
+    assert gone.text == text
+
+
+@pytest.mark.parametrize("text", ['{"a": ' + "[" * 100000 + "]" * 100000 + "}", '{"a": ' + "9" * 5000 + "}"])
+def test_json_that_python_cannot_hold_is_refused(text: str) -> None:
+    with pytest.raises(runtime_config.ConfigError, match=r"nested too deeply|cannot be read as JSON"):
+        runtime_config.parse("docker", text, "/f")
+
+
+def test_toml_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(runtime_config.ConfigError, match="nested too deeply"):
+        runtime_config.parse("containerd", "a = " + "[" * 3000 + "]" * 3000, "/f")
+
+
+def test_options_of_the_base_that_are_no_table_are_refused() -> None:
+    text = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\noptions = 'x'\n"
+    wanted = runtime_config.Wanted("nvidia", "/b")
+    with pytest.raises(runtime_config.ConfigError, match=r"runc\.options, where a table belongs"):
+        runtime_config.plan_present("containerd", text, wanted, runtime_config.Owned(), text, "/f")
+
+
+@pytest.mark.parametrize("runtimes", [5, [{"a": 1}], {"runc": 5}, {}])
+def test_low_levels_of_odd_tables_are_none(runtimes: object) -> None:
+    data = {"crio": {"runtime": {"runtimes": runtimes, "default_runtime": ["runc"]}}}
+    assert runtime_config.crio_low_levels(data, runtime_config.Wanted("nvidia", "/b")) == []
