@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from pathlib import Path
+
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect import (
@@ -18,6 +22,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect im
 )
 from hypothesis import given
 from hypothesis import strategies as st
+
+import real_runtimes
 
 BINARY = "/usr/bin/nvidia-container-runtime"
 CRI = "io.containerd.cri.v1.runtime"
@@ -108,9 +114,24 @@ def test_the_file_that_a_command_line_names_is_found(runtime: str, command: list
 
 
 def test_a_flag_that_stands_for_a_directive_is_found() -> None:
-    assert flags_against(["dockerd", "--add-runtime", "x=/y"], {"runtimes": {}}) == "--add-runtime"
     assert flags_against(["dockerd", "--default-runtime=x"], {"default-runtime": "y"}) == "--default-runtime"
+    assert flags_against(["dockerd", "--default-runtime", "x"], {"default-runtime": "y"}) == "--default-runtime"
     assert flags_against(["dockerd", "--default-runtime=x", "-H", "fd://"], {"runtimes": {}}) == ""
+
+
+@pytest.mark.parametrize("dockerd", real_runtimes.dockerds())
+@pytest.mark.parametrize("flag", ["--add-runtime=other=/y", "--add-runtime=nvidia=/y", "--default-runtime=nvidia"])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_real_docker_refuses_the_flags_that_we_do(flag: str, default: bool, dockerd: Path, tmp_path: Path) -> None:
+    directives: dict[str, object] = {"runtimes": {"nvidia": {"path": BINARY}}}
+    if default:
+        directives["default-runtime"] = "nvidia"
+    file = tmp_path / "daemon.json"
+    file.write_text(json.dumps(directives))
+    command = [str(dockerd), "--validate", "--userland-proxy=false", "--config-file", str(file), flag]
+    real = subprocess.run(command, capture_output=True, text=True)
+    if "unknown flag" not in real.stderr:
+        assert bool(flags_against(command, directives)) == (real.returncode != 0), real.stderr
 
 
 def docker(**info: object) -> dict[str, object]:

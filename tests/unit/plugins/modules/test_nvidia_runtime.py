@@ -751,10 +751,13 @@ def test_crio_whose_programs_the_toolkit_finds(node: Node) -> None:
 def test_a_flag_of_a_docker_that_does_not_run_is_named(node: Node) -> None:
     node.command("dockerd", "exit 0")
     node.docker()
-    unit = "MainPID=0\nExecStart={ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd --add-runtime=x=/y ; pid=0 }"
+    options: dict[str, Any] = {"runtime": "docker", "config_path": str(node.root / "daemon.json")}
+    flags = "--add-runtime=nvidia=/y --default-runtime=nvidia"
+    unit = f"MainPID=0\nExecStart={{ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd {flags} ; pid=0 }}"
     node.command("systemctl", f'case "$*" in *MainPID*) echo "{unit}" ;; esac')
-    refused = node.run(check=True, runtime="docker", config_path=str(node.root / "daemon.json"))
-    assert "dockerd on this host is started with --add-runtime" in refused["msg"]
+    refused = node.run(check=True, **options, default_runtime=True)
+    assert "dockerd on this host is started with --default-runtime" in refused["msg"]
+    assert node.run(**options)["changed"], "dockerd takes the file's runtime of that name"
 
 
 def test_a_flag_of_crio_that_overrides_the_drop_in_is_named(node: Node) -> None:
