@@ -17,7 +17,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import command_li
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import Wanted
 
 _DOCKER_FLAGS = {"--default-runtime": "default-runtime"}
-"""Flags of dockerd and the directives that its file must not have too. It adds the runtimes of both, the file's first."""
+"""Flags of dockerd and the directives that its file must not have too. It has the runtimes of both, the file's first."""
 _CONFIG_FLAGS = {"containerd": ("--config", "-c"), "docker": ("--config-file",)}
 
 

@@ -29,8 +29,11 @@ except ImportError:
 try:
     import tomllib
 except ImportError:
-    # Python before 3.11.
-    tomllib = None  # type: ignore[assignment]
+    try:
+        # For Python before 3.11 the same reader has its own package.
+        import tomli as tomllib  # type: ignore[no-redef,import-not-found]
+    except ImportError:
+        tomllib = None  # type: ignore[assignment]
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\r\n]|\\.)*"|'[^'\r\n]*')"""
 _HEADER = re.compile(rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*\]\]?[ \t]*(?:#.*)?\r?\n?\Z")
@@ -38,7 +41,7 @@ _MARK = "# accel-kubernetes keeps what stood here: "
 
 
 class MissingLibraryError(Exception):
-    """tomlkit is not there. Without it TOML cannot be edited, nor read by a Python before 3.11."""
+    """tomlkit is not there. Without it TOML cannot be edited, nor read by a Python before 3.11 without tomli."""
 
 
 class LayoutError(Exception):
@@ -187,15 +190,26 @@ def _sections(text: str) -> Iterator[Tuple[Path, List[str]]]:
     lines: List[str] = []
     for line in text.splitlines(keepends=True):
         match = _HEADER.match(line)
-        if match:
+        found = _keys(match.group(2)) if match else ()
+        if found:
             yield header, lines
-            header, lines = _keys(match.group(2)), []
+            header, lines = found, []
         lines.append(line)
     yield header, lines
 
 
 def _keys(dotted: str) -> Path:
-    return tuple(next(iter(parse(f"{key} = 0"))) for key in re.findall(_KEY, dotted))
+    """The keys of a header; none where an escape is none of TOML's, which a line of a text may have."""
+    try:
+        return tuple(_unquoted(key) for key in re.findall(_KEY, dotted))
+    except ValueError:
+        return ()
+
+
+def _unquoted(key: str) -> str:
+    if "\\" in key:
+        return next(iter(parse(f"{key} = 0")))
+    return key[1:-1] if key[0] in "\"'" else key
 
 
 def _starts(path: Path, start: Path) -> bool:

@@ -30,6 +30,7 @@ description:
     block is added to their template C(config.toml.tmpl). For microk8s its template of the configuration is edited.
 requirements:
   - tomlkit on the target for containerd and CRI-O (package C(python3-tomlkit))
+  - tomli (package C(python3-tomli)) where Python is before 3.11 and files are big, which tomlkit takes minutes to read
 options:
   runtime:
     description: The container runtime to configure.
@@ -155,7 +156,7 @@ attributes:
     details:
       - Commands that only read are run, the validation of the candidate too, so that check mode refuses what the run
         would. Whether CRI-O finds the runtime's program is not asked, since an earlier task may install it.
-      - Without tomlkit the file is checked where the target's Python is 3.11 or newer, and no diff is shown.
+      - Without tomlkit the file is checked where Python is 3.11 or newer or has tomli, and no diff is shown.
   diff_mode:
     support: full
   idempotent:

@@ -122,3 +122,14 @@ def test_a_table_goes_with_those_below_it_wherever_they_stand() -> None:
     text = "# first\n[a.b.c]\nd = 1\n\n# of x\n[x]\ny = 1\n\n[a.b]\ne = 2\n# last\n"
 
     assert toml_text.edited(text, [Edit(("a", "b"), None)]) == "# first\n\n# of x\n[x]\ny = 1\n\n# last\n[a]\n\n"
+
+
+def test_a_line_of_a_text_that_looks_like_a_header_with_a_wrong_escape_is_kept() -> None:
+    text = "note = '''\n[\"\\q\"]\n'''\n\n[a]\nb = 1\n"
+    assert toml_text.edited(text, [Edit(("a", "b"), 2)]) == text.replace("b = 1", "b = 2")
+
+
+@pytest.mark.parametrize("header", [r'["C:\\a"]', r"['C:\a']", r'["\u0043:\\a"]'])
+def test_a_header_with_an_escape_is_found(header: str) -> None:
+    text = f"{header}\nb = 1\n"
+    assert toml_text.edited(text, [Edit(("C:\\a",), None)]) == ""
