@@ -16,8 +16,8 @@ from typing import Any, Dict, Mapping, Sequence
 from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import Wanted
 
-_DOCKER_FLAGS = {"--default-runtime": "default-runtime"}
-"""Flags of dockerd and the directives that its file must not have too. It has the runtimes of both, the file's first."""
+_DOCKER_FLAGS = {"--default-runtime": "default-runtime", "--feature": "features"}
+"""Flags of dockerd and the directives that its file must not have too. Of runtimes it takes those of both."""
 _CONFIG_FLAGS = {"containerd": ("--config", "-c"), "docker": ("--config-file",)}
 
 

@@ -120,12 +120,21 @@ def test_a_flag_that_stands_for_a_directive_is_found() -> None:
 
 
 @pytest.mark.parametrize("dockerd", real_runtimes.dockerds())
-@pytest.mark.parametrize("flag", ["--add-runtime=other=/y", "--add-runtime=nvidia=/y", "--default-runtime=nvidia"])
-@pytest.mark.parametrize("default", [True, False])
-def test_a_real_docker_refuses_the_flags_that_we_do(flag: str, default: bool, dockerd: Path, tmp_path: Path) -> None:
-    directives: dict[str, object] = {"runtimes": {"nvidia": {"path": BINARY}}}
-    if default:
-        directives["default-runtime"] = "nvidia"
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--add-runtime=other=/y",
+        "--add-runtime=nvidia=/y",
+        "--default-runtime=nvidia",
+        "--feature=cdi",
+        "--feature=containerd-snapshotter=false",
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"default-runtime": "nvidia"}, {"features": {"cdi": True}}])
+def test_a_real_docker_refuses_the_flags_that_we_do(
+    flag: str, more: dict[str, object], dockerd: Path, tmp_path: Path
+) -> None:
+    directives = {"runtimes": {"nvidia": {"path": BINARY}}, **more}
     file = tmp_path / "daemon.json"
     file.write_text(json.dumps(directives))
     command = [str(dockerd), "--validate", "--userland-proxy=false", "--config-file", str(file), flag]

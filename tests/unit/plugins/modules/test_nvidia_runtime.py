@@ -383,10 +383,11 @@ def test_a_flag_that_keeps_docker_from_reading_the_directive_is_named(node: Node
     node.command("dockerd", "exit 0")
     node.docker()
     options = {"runtime": "docker", "config_path": str(node.root / "daemon.json")}
-    process = running_as(node, "--default-runtime=runc")
+    process = running_as(node, "--default-runtime=runc", "--feature", "containerd-snapshotter")
     try:
         refused = node.run(**options, check=True, default_runtime=True)
         assert "dockerd on this host is started with --default-runtime, and does not start when" in refused["msg"]
+        assert "dockerd on this host is started with --feature, and" in node.run(**options, check=True, cdi=True)["msg"]
         assert node.run(**options, check=True)["changed"], "the runtime alone is no such directive"
     finally:
         process.kill()
