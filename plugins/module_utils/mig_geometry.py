@@ -18,7 +18,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 VERSION = "v1"
 _PROFILE = re.compile(r"[1-9][0-9]*g\.[1-9][0-9]*gb(?:[+-][a-z.]+)*")
 _PART = re.compile(r"[1-9][0-9]*c\..+")
-_PCI_ID = re.compile(r"0x[0-9A-Fa-f]{8}")
+_PCI_ID = re.compile(r"(0[xX][0-9A-Fa-f]{1,8})(?::(0[xX][0-9A-Fa-f]{1,8}))?")
 _ENTRY_KEYS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 
 
@@ -85,6 +85,8 @@ class Card:
     profiles: Tuple[Profile, ...] = ()
     instances: Tuple[Instance, ...] = ()
     processes: Tuple[Process, ...] = ()
+    subsystem_id: int = 0
+    """Device id and vendor id of the board, as 0x14A910DE."""
 
     def __str__(self) -> str:
         return f"GPU {self.index} ({self.model}, {self.uuid})"
@@ -103,19 +105,32 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Model:
+    """Some of the GPUs that there are, by their PCI ids."""
+
+    pci_id: int
+    subsystem_id: Optional[int] = None
+    """None for every board."""
+
+    def includes(self, card: Card) -> bool:
+        """Whether a GPU is one of them."""
+        return self.pci_id == card.pci_id and self.subsystem_id in (None, card.subsystem_id)
+
+
+@dataclass(frozen=True)
 class Entry:
     """What some of a machine's GPUs are to be."""
 
     enabled: bool
     devices: Optional[Tuple[int, ...]] = None
     """Indexes; None for all."""
-    pci_ids: Tuple[int, ...] = ()
-    """Models it is about; empty for all."""
+    models: Tuple[Model, ...] = ()
+    """Those it is about; empty for all."""
     counts: Tuple[Tuple[str, int], ...] = ()
 
     def concerns(self, card: Card) -> bool:
         """Whether this GPU is one of them."""
-        if self.pci_ids and card.pci_id not in self.pci_ids:
+        if self.models and not any(model.includes(card) for model in self.models):
             return False
         return self.devices is None or card.index in self.devices
 
@@ -197,21 +212,25 @@ def _entries(name: str, entries: object, problems: List[str]) -> Iterator[Entry]
         enabled = entry.get("mig-enabled")
         if not isinstance(enabled, bool):
             problems.append(f"{what}: mig-enabled is required, true or false")
-        pci_ids = _pci_ids(entry.get("device-filter"), what, problems)
+        models = _models(entry.get("device-filter"), what, problems)
         devices = _devices(entry.get("devices"), what, problems)
         counts = _counts(entry.get("mig-devices"), enabled, what, problems)
         if len(problems) == before:
-            yield Entry(bool(enabled), devices, pci_ids, counts)
+            yield Entry(bool(enabled), devices, models, counts)
 
 
-def _pci_ids(value: object, what: str, problems: List[str]) -> Tuple[int, ...]:
+def _models(value: object, what: str, problems: List[str]) -> Tuple[Model, ...]:
     names = [value] if isinstance(value, str) else value
     if names is None or names == [""]:
         return ()
-    if not isinstance(names, list) or not all(isinstance(name, str) and _PCI_ID.fullmatch(name) for name in names):
-        problems.append(f"{what}: device-filter is a PCI device id as 0x233510DE, or a list of such")
-        return ()
-    return tuple(int(name, 16) for name in names)
+    matches = [_PCI_ID.fullmatch(str(name)) for name in names] if isinstance(names, list) else [None]
+    if None in matches:
+        problems.append(
+            f"{what}: device-filter is a PCI device id as 0x233510DE, one with its board's as 0x25B610DE:0x14A910DE, "
+            "or a list of such"
+        )
+    found = [match.groups() for match in matches if match is not None]
+    return tuple(Model(int(device, 16), int(board, 16) if board else None) for device, board in found)
 
 
 def _is_number(value: object) -> bool:
@@ -270,12 +289,11 @@ def plan(document: object, name: str, cards: Sequence[Card]) -> Tuple[Step, ...]
     ]
     steps: List[Step] = []
     for card in cards:
-        concerning = [entry for entry in configs[name] if entry.concerns(card)]
-        if len(concerning) > 1:
-            problems.append(f"configuration {name} has {len(concerning)} entries for {card}; it has to have one")
-        elif concerning:
+        # Entries are applied in their order: the last one stays.
+        concerning = [entry for entry in configs[name] if entry.concerns(card)][-1:]
+        for entry in concerning:
             try:
-                steps.append(step(card, concerning[0].enabled, dict(concerning[0].counts)))
+                steps.append(step(card, entry.enabled, dict(entry.counts)))
             except GeometryError as error:
                 problems.append(str(error))
     if problems:

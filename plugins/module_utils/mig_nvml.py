@@ -305,9 +305,9 @@ def read(nvml: Nvml, exclusions: Sequence[Exclusion] = ()) -> List[Card]:
 def read_card(nvml: Nvml, index: int) -> Card:
     """One GPU. Raises NvmlError."""
     handle = nvml.handle(index)
-    card = Card(
-        index, nvml.text("nvmlDeviceGetUUID", handle), nvml.text("nvmlDeviceGetName", handle), nvml.pci_id(handle)
-    )
+    uuid, model = nvml.text("nvmlDeviceGetUUID", handle), nvml.text("nvmlDeviceGetName", handle)
+    pci_id, subsystem_id = nvml.pci_ids(handle)
+    card = Card(index, uuid, model, pci_id, subsystem_id=subsystem_id)
     current, pending = ctypes.c_uint(), ctypes.c_uint()
     try:
         nvml.call("nvmlDeviceGetMigMode", handle, ctypes.byref(current), ctypes.byref(pending))

@@ -8,7 +8,7 @@ import ctypes
 import os
 import platform
 import re
-from typing import Any, List
+from typing import Any, List, Tuple
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -196,8 +196,8 @@ class Nvml:
             raise NvmlError(_UNKNOWN, f"{name} answered {address!r}, which is no PCI address")
         return re.sub("^0000(?=.{4}:)", "", address)
 
-    def pci_id(self, handle: ctypes.c_void_p) -> int:
-        """A GPU's PCI device and vendor id in one number, as 0x233510DE."""
+    def pci_ids(self, handle: ctypes.c_void_p) -> Tuple[int, int]:
+        """A GPU's PCI device and vendor id in one number, as 0x233510DE, and those of its board."""
         pci = _Pci()
         self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
-        return int(pci.pciDeviceId)
+        return int(pci.pciDeviceId), int(pci.pciSubSystemId)

@@ -22,8 +22,9 @@ options:
     description:
       - The document, with C(version) V(v1) and C(mig-configs).
       - An entry for some GPUs has C(devices), V(all) or a list of numbers, C(mig-enabled), C(mig-devices), how many of
-        which profile, and perhaps C(device-filter), the PCI device ids it is about. One entry at most may concern a
-        GPU; GPUs that none concerns are left alone.
+        which profile, and perhaps C(device-filter), the PCI device ids it is about, each alone or with its board's, as
+        V(0x25B610DE:0x14A910DE). Of several entries for a GPU the last one counts; GPUs that none concerns are left
+        alone.
       - Compute instances that share a GPU instance, as V(1c.3g.20gb), are not supported, and where there are some the
         GPU instance is made anew.
     type: dict

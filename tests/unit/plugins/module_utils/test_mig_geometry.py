@@ -164,6 +164,38 @@ def test_every_gpu_gets_the_entry_that_concerns_it() -> None:
     ]
 
 
+def test_a_filter_with_a_board_takes_that_board_alone() -> None:
+    """As nvidia-mig-parted 0.15 has it: ``<device and vendor>:<the board's>``."""
+    text = document(
+        {**entry("all", True, **{"1g_18gb": 1}), "device-filter": "0x233510DE:0x18BE10DE"},
+        {**entry("all", True, **{"1g_18gb": 2}), "device-filter": ["0x233510de:0x0", "0x20B210DE:0x14A910DE"]},
+    )
+    boards = [replace(card(index), subsystem_id=board) for index, board in enumerate((0x18BE10DE, 0x18BF10DE, 0))]
+    assert [(todo.card.index, len(todo.create)) for todo in plan(text, "x", boards)] == [(0, 1), (2, 2)]
+
+
+ENTRIES = st.lists(
+    st.builds(
+        lambda devices, count: entry(devices, bool(count), **({"1g_18gb": count} if count else {})),
+        st.one_of(st.just("all"), st.lists(st.integers(0, 2), max_size=3)),
+        st.integers(0, 2),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(entries=ENTRIES)
+def test_of_several_entries_for_a_gpu_the_last_one_stays(entries: list[dict[str, Any]]) -> None:
+    expected: dict[int, int] = {}
+    for each in entries:
+        for index in range(3) if each["devices"] == "all" else each["devices"]:
+            expected[index] = sum((each.get("mig-devices") or {}).values())
+    steps = plan(document(*entries), "x", [card(index) for index in range(3)])
+    assert {todo.card.index: len(todo.create) for todo in steps} == expected
+    assert all(todo.enabled is bool(expected[todo.card.index]) for todo in steps)
+
+
 def test_a_gpu_without_mig_mode_is_whole_already() -> None:
     steps = plan(document(entry("all", False)), "x", [card(0), T4])
     assert [todo.needed for todo in steps] == [True, False]
@@ -202,6 +234,9 @@ def test_a_process_is_in_the_way_of_what_it_uses() -> None:
         pytest.param(document({"devices": "all", "mig-enabled": True}), ["mig-devices"], id="no devices"),
         pytest.param(document(entry("all", False, **{"1g_18gb": 1})), ["mig-enabled is false"], id="cut and whole"),
         pytest.param(document({**entry(), "device-filter": "H200"}), ["device-filter", "0x"], id="filter by name"),
+        pytest.param(document({**entry(), "device-filter": ["0x233510DE:"]}), ["device-filter"], id="no board"),
+        pytest.param(document({**entry(), "device-filter": "0x1:0x2:0x3"}), ["device-filter"], id="three ids"),
+        pytest.param(document({**entry(), "device-filter": [0x233510DE]}), ["device-filter"], id="filter by number"),
         pytest.param(document(entry("all", True, small=1)), ["'small'"], id="not a profile"),
         pytest.param(document(entry("all", True, **{"1c_3g_71gb": 1})), ["1c.3g.71gb", "whole"], id="compute slice"),
         pytest.param(document(entry("all", True, **{"1g_18gb": -1})), ["-1"], id="negative"),
@@ -219,7 +254,6 @@ def test_a_document_that_is_wrong(text: Any, words: list[str]) -> None:
     [
         pytest.param(document(entry(), name="y"), ["no configuration x", "y"], id="no such configuration"),
         pytest.param(document(entry([2], False)), ["GPU 2", "1"], id="no such GPU"),
-        pytest.param(document(entry(), entry([0])), ["2 entries", "GPU 0"], id="two entries"),
         pytest.param(
             document(entry([0], True, **{"1g_10gb": 1})), ["1g.10gb", "it has 1g.18gb, 1g.18gb+me"], id="other card's"
         ),
