@@ -26,19 +26,24 @@ def winner(
 ) -> str:
     """Return what the first of the later drop-ins that overrides ours does, empty when none does.
 
-    ``before`` are the documents that are read first, ours last; ``later`` the texts of others in the same directory by
-    file name, read in the order of their names. Raises ConfigError where one of them cannot be read.
+    ``before`` are the documents that are read first, ours last; ``later`` the texts of others by their paths below the
+    directory, read in the order of their names, level by level. Raises ConfigError where one of them cannot be read.
     """
     together: Dict[str, Any] = {}
     for document in before:
         together = merged(together, document)
-    for name in sorted(later):
+    for name in sorted(later, key=reading_order):
         path = posixpath.join(directory, name)
         together = merged(together, runtime_config.parse(runtime, later[name], path))
         wrong = runtime_config.unmet(runtime, together, wanted, path)
         if wrong:
             return f"{path}, which is read after ours, overrides it: {wrong}"
     return ""
+
+
+def reading_order(name: str) -> list[str]:
+    """Return a key that sorts the files of a directory, by their paths below it, as Go's filepath.Walk reads them."""
+    return name.split("/")
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Dict[str, Any]:

@@ -616,19 +616,23 @@ class NvidiaRuntime:
     def _require_last(self, path: str, documents: Sequence[Dict[str, Any]], ending: str, remedy: str) -> None:
         """Raise Refused where a drop-in that is read after ours, the last of the documents, overrides it."""
         directory, name = os.path.split(path)
-        later = {other: said for other, said in self._beside(directory, ending).items() if other > name}
+        order = runtime_effect.reading_order
+        later = {other: said for other, said in self._beside(directory, ending).items() if order(other) > order(name)}
         runtime = "crio" if self.runtime == "crio" else "containerd"
         wrong = runtime_effect.winner(runtime, documents, later, self.wanted, directory)
         if wrong:
             raise Refused(f"{wrong}, so nothing was changed: take that out there, or {remedy}")
 
     def _beside(self, directory: str, ending: str) -> Dict[str, str]:
-        """The drop-ins of a directory by file name."""
+        """Drop-ins of a directory by their paths below it, hidden ones too. CRI-O reads directories in it as well."""
         found = {}
-        for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else ():
-            path = os.path.join(directory, name)
-            if name.endswith(ending) and not name.startswith(".") and os.path.isfile(path):
-                found[name] = text_of(self.transaction.host.read(path) or b"", path)
+        for place, inside, names in os.walk(directory):
+            if self.runtime != "crio":
+                inside.clear()
+            for name in names:
+                path = os.path.join(place, name)
+                if name.endswith(ending) and os.path.isfile(path):
+                    found[os.path.relpath(path, directory)] = text_of(self.transaction.host.read(path) or b"", path)
         return found
 
     def _imported_by(self, path: str) -> bool:

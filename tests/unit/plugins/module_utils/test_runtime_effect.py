@@ -63,6 +63,13 @@ HEAD = f"version = 3\n[plugins.'{CRI}'"
             {"x.toml": f"{HEAD}.containerd]\ndefault_runtime_name = 'runc'", "y.toml": "version = 3"},
             f"{DIRECTORY}/x.toml, which is read after ours",
         ),
+        (
+            {
+                "x.toml": f"{HEAD}.containerd]\ndefault_runtime_name = 'runc'",
+                "x/y.toml": f"{HEAD}.containerd]\ndefault_runtime_name = 'crun'",
+            },
+            f"{DIRECTORY}/x/y.toml, which is read after ours",
+        ),
     ],
 )
 def test_a_later_drop_in_that_overrides_ours_is_named(later: dict[str, str], says: str) -> None:

@@ -682,12 +682,16 @@ def test_what_crio_would_not_start_with_is_not_written(node: Node) -> None:
     assert not any("restart" in line for line in node.log())
 
 
-@pytest.mark.parametrize("check", [False, True])
-def test_a_later_drop_in_of_crio_that_wins_is_named(node: Node, check: bool) -> None:
+@pytest.mark.parametrize(("name", "check"), [("99-zz.conf", False), ("99-nvidia.toml.d/.hidden/x", True)])
+def test_a_later_drop_in_of_crio_that_wins_is_named(node: Node, name: str, check: bool) -> None:
     options = crio_options(node)
     config = Path(options["config_path"])
-    later = config.with_name("99-zz.conf")
-    later.write_text('[crio.runtime]\ndefault_runtime = "crun"\n')
+    later = config.parent / name
+    later.parent.mkdir(parents=True, exist_ok=True)
+    earlier = [config.with_name(".99-zz.conf"), config.with_name("99-nvidia") / "zz.conf"]
+    earlier[1].parent.mkdir()
+    for path in (later, *earlier):
+        path.write_text('[crio.runtime]\ndefault_runtime = "crun"\n')
     refused = node.run(check=check, **options)
     assert f"{later}, which is read after ours, overrides it: the default runtime is 'crun'" in refused["msg"]
     assert not config.exists()
