@@ -88,6 +88,8 @@ class _Dialect:
     """The runtime ours is modelled on."""
     fields: Mapping[Path, str] = field(default_factory=dict)
     """Below a runtime; an empty value stands for the binary."""
+    implied: Sequence[Path] = ()
+    """Fields that are as we set them where nothing is said."""
     inherited: Sequence[Path] = ()
     """Fields kept equal to those of the base."""
     explicit_base: Mapping[str, Any] = field(default_factory=dict)
@@ -137,7 +139,7 @@ def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) 
     for place, value in dialect.fields.items():
         expected = value or wanted.binary
         found = nested.get(data, (*dialect.runtimes, wanted.name, *place))
-        if found != expected:
+        if found != expected and (found or place not in dialect.implied):
             return f"runtime {wanted.name} has {'.'.join(place)} = {found!r} instead of {expected!r}"
     default = nested.get(data, dialect.default)
     if wanted.default and default != wanted.name:
@@ -388,6 +390,7 @@ def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:
             ("crio", "runtime", "default_runtime"),
             None,
             fields={("runtime_path",): "", ("runtime_type",): "oci"},
+            implied=(("runtime_type",),),
         )
     version = data.get("version", 1)
     names = {"cri", "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"}

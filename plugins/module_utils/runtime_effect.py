@@ -14,10 +14,13 @@ from dataclasses import replace
 from typing import Any, Dict, Mapping, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils.nested import Path
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import Wanted
 
 _DOCKER_FLAGS = {"--default-runtime": "default-runtime", "--feature": "features"}
 """Flags of dockerd and the directives that its file must not have too. Of runtimes it takes those of both."""
+_CRIO_RUNTIMES: Path = ("crio", "runtime", "runtimes")
+"""Where CRI-O keeps the runtimes, of which it takes each from the last file that has it (BurntSushi/toml, unifyMap)."""
 _CONFIG_FLAGS = {"containerd": ("--config", "-c"), "docker": ("--config-file",)}
 
 
@@ -30,11 +33,12 @@ def winner(
     directory, read in the order of their names, level by level. Raises ConfigError where one of them cannot be read.
     """
     together: Dict[str, Any] = {}
+    replaced = _CRIO_RUNTIMES if runtime == "crio" else None
     for document in before:
-        together = merged(together, document)
+        together = merged(together, document, replaced)
     for name in sorted(later, key=reading_order):
         path = posixpath.join(directory, name)
-        together = merged(together, runtime_config.parse(runtime, later[name], path))
+        together = merged(together, runtime_config.parse(runtime, later[name], path), replaced)
         wrong = runtime_config.unmet(runtime, together, wanted, path)
         if wrong:
             return f"{path}, which is read after ours, overrides it: {wrong}"
@@ -46,12 +50,19 @@ def reading_order(name: str) -> list[str]:
     return name.split("/")
 
 
-def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return both documents as one, table by table; the other's values count."""
+def merged(one: Mapping[str, Any], other: Mapping[str, Any], replaced: Path | None = None) -> Dict[str, Any]:
+    """Return both documents as one, table by table; the other's values count.
+
+    Of the tables in the one at ``replaced`` those of the other count as a whole.
+    """
     found = dict(one)
     for key, value in other.items():
         old = found.get(key)
-        found[key] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        if isinstance(old, dict) and isinstance(value, dict) and replaced != ():
+            below = replaced[1:] if replaced and replaced[0] == key else None
+            found[key] = merged(old, value, below)
+        else:
+            found[key] = value
     return found
 
 

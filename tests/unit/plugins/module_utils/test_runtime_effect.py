@@ -78,6 +78,27 @@ def test_a_later_drop_in_that_overrides_ours_is_named(later: dict[str, str], say
     assert bool(found) == bool(says)
 
 
+CRIO = {"crio": {"runtime": {"runtimes": {"nvidia": {"runtime_path": BINARY, "runtime_type": "oci"}}}}}
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        ("[crio.runtime.runtimes.crun]\nmonitor_path = '/x'", ""),
+        (f"[crio.runtime.runtimes.nvidia]\nruntime_path = '{BINARY}'\nruntime_type = 'oci'", ""),
+        (f"[crio.runtime.runtimes.nvidia]\nruntime_path = '{BINARY}'", ""),
+        (f"[crio.runtime.runtimes.nvidia]\nruntime_path = '{BINARY}'\nruntime_type = 'vm'", "has runtime_type = 'vm'"),
+        ("[crio.runtime.runtimes.nvidia]\nallowed_annotations = ['x']", "has runtime_path = None instead of"),
+        ("[crio.runtime.runtimes.nvidia]", "has runtime_path = None instead of"),
+        ("crio.runtime.runtimes.nvidia.monitor_path = '/x'", "has runtime_path = None instead of"),
+    ],
+)
+def test_a_runtime_of_crio_is_that_of_the_last_file_that_has_it(later: str, says: str) -> None:
+    found = winner("crio", [CRIO], {"x.conf": later}, Wanted("nvidia", BINARY), "/etc/crio/crio.conf.d")
+    assert says in found
+    assert bool(found) == bool(says)
+
+
 def test_what_was_not_asked_for_may_be_as_it_is() -> None:
     later = {"x.toml": f"{HEAD}]\nenable_cdi = false\n[plugins.'{CRI}'.containerd]\ndefault_runtime_name = 'runc'"}
     assert winner("containerd", [BASE, OURS], later, Wanted("nvidia", BINARY), DIRECTORY) == ""
