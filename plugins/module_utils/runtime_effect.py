@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any, Dict, Mapping, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, runtime_config
@@ -50,6 +51,19 @@ def reading_order(name: str) -> list[str]:
     return name.split("/")
 
 
+def read_later(drop_ins: Mapping[str, str], path: str, directory: str) -> Dict[str, str]:
+    """Return those of a directory's drop-ins that are read after a file: all, where that is not below the directory."""
+    if not is_below(path, directory):
+        return dict(drop_ins)
+    ours = reading_order(posixpath.relpath(path, directory))
+    return {name: text for name, text in drop_ins.items() if reading_order(name) > ours}
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Return whether a file is in a directory or in one inside it."""
+    return PurePosixPath(directory) in PurePosixPath(path).parents
+
+
 def merged(one: Mapping[str, Any], other: Mapping[str, Any], replaced: Path | None = None) -> Dict[str, Any]:
     """Return both documents as one, table by table; the other's values count.
 
@@ -83,6 +97,22 @@ def flags_against(command: Sequence[str], directives: Mapping[str, Any]) -> str:
         if _DOCKER_FLAGS.get(flag) in directives:
             return flag
     return ""
+
+
+def crio_drop_ins(path: str, command: Sequence[str]) -> str:
+    """Return the directory of CRI-O's drop-ins: the one our file is in or, for a main file, read after it."""
+    read = posixpath.normpath(command_line.last_given(command, "--config-dir", "-d") or f"{path}.d")
+    main = command_line.last_given(command, "--config", "-c") == path or posixpath.basename(path) == "crio.conf"
+    if main or is_below(path, read):
+        return str(read)
+    above = [str(place) for place in PurePosixPath(path).parents if place.name.endswith(".conf.d")]
+    return str([posixpath.dirname(path), *above][-1])
+
+
+def crio_other_file(command: Sequence[str], path: str) -> str:
+    """Return the flag that has CRI-O read another main file than ours at ``path``, empty when none does."""
+    read = command_line.last_given(command, "--config", "-c")
+    return f"--config {read}" if read and posixpath.normpath(read) != path else ""
 
 
 def crio_flag_against(command: Sequence[str], wanted: Wanted, directory: str) -> str:

@@ -605,19 +605,25 @@ class NvidiaRuntime:
                     f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
                 )
             if self.runtime == "crio":
-                against = runtime_effect.crio_flag_against(command, self.wanted, os.path.dirname(change.path))
-                if against:
-                    raise Refused(
-                        f"CRI-O on this host is started with {against}, which overrides {change.path}, so nothing was "
-                        "changed: take that flag out (see 'systemctl cat crio'), then run again"
-                    )
-                self._require_last(change.path, [said], "", "set config_path to that file")
+                self._require_heeded_by_crio(change.path, command, said)
 
-    def _require_last(self, path: str, documents: Sequence[Dict[str, Any]], ending: str, remedy: str) -> None:
-        """Raise Refused where a drop-in that is read after ours, the last of the documents, overrides it."""
-        directory, name = os.path.split(path)
-        order = runtime_effect.reading_order
-        later = {other: said for other, said in self._beside(directory, ending).items() if order(other) > order(name)}
+    def _require_heeded_by_crio(self, path: str, command: list[str], said: Dict[str, Any]) -> None:
+        directory = runtime_effect.crio_drop_ins(path, command)
+        against = runtime_effect.crio_flag_against(command, self.wanted, directory)
+        if not runtime_effect.is_below(path, directory):
+            against = runtime_effect.crio_other_file(command, path) or against
+        if against:
+            raise Refused(
+                f"CRI-O on this host is started with {against}, which overrides {path}, so nothing was changed: take "
+                "that flag out (see 'systemctl cat crio'), then run again"
+            )
+        self._require_last(path, [said], "", "set config_path to that file", directory)
+
+    def _require_last(
+        self, path: str, documents: Sequence[Dict[str, Any]], ending: str, remedy: str, directory: str
+    ) -> None:
+        """Raise Refused where a drop-in in ``directory`` that is read later overrides ours, the last document."""
+        later = runtime_effect.read_later(self._beside(directory, ending), path, directory)
         runtime = "crio" if self.runtime == "crio" else "containerd"
         wrong = runtime_effect.winner(runtime, documents, later, self.wanted, directory)
         if wrong:
@@ -834,7 +840,8 @@ class RancherRuntime(NvidiaRuntime):
         for path, text in plan.files.items():
             if text is not None and os.path.basename(path) == rancher_config.DROP_IN:
                 ours = runtime_config.parse("containerd", text, path)
-                self._require_last(path, [generated, ours], ".toml", "move that file away, then run again")
+                remedy = "move that file away, then run again"
+                self._require_last(path, [generated, ours], ".toml", remedy, os.path.dirname(path))
 
     def _require_heeded(self, changes: list[FileChange]) -> None:
         """The distribution names the file itself."""

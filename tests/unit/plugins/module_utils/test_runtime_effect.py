@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect import (
+    crio_drop_ins,
     crio_flag_against,
+    crio_other_file,
     file_read,
     flags_against,
     merged,
@@ -236,6 +238,29 @@ def test_what_does_not_say_its_runtimes_says_nothing(odd: object) -> None:
 def test_a_flag_that_overrides_the_drop_in_of_crio_is_found(flags: list[str], says: str) -> None:
     wanted = Wanted("nvidia", BINARY, default=True)
     assert crio_flag_against(["/usr/bin/crio", *flags], wanted, "/etc/crio/crio.conf.d") == says
+
+
+@pytest.mark.parametrize(
+    ("path", "flags", "directory"),
+    [
+        ("/etc/crio/crio.conf.d/99-nvidia.toml", [], "/etc/crio/crio.conf.d"),
+        ("/etc/crio/crio.conf.d/gpus/nvidia.toml", [], "/etc/crio/crio.conf.d"),
+        ("/etc/crio/crio.conf", [], "/etc/crio/crio.conf.d"),
+        ("/etc/crio/crio.conf", ["--config-dir=/srv/crio/"], "/srv/crio"),
+        ("/srv/crio/main.toml", ["-d", "/srv/drop", "-c", "/srv/crio/main.toml"], "/srv/drop"),
+        ("/srv/crio/nvidia.toml", ["-d", "/srv/crio/"], "/srv/crio"),
+        ("/srv/crio/nvidia.toml", ["-d", "/srv/drop"], "/srv/crio"),
+        ("/etc/crio/crio.conf.d/99-nvidia.toml", ["-d", "/srv/crio/"], "/etc/crio/crio.conf.d"),
+    ],
+)
+def test_the_drop_ins_that_are_read_with_a_file_of_crio_are_known(path: str, flags: list[str], directory: str) -> None:
+    assert crio_drop_ins(path, ["/usr/bin/crio", *flags]) == directory
+
+
+def test_another_main_file_of_crio_is_found() -> None:
+    assert crio_other_file(["crio", "--config=/srv/crio.conf"], "/etc/crio/crio.conf") == "--config /srv/crio.conf"
+    assert crio_other_file(["crio", "-c", "/etc/crio//crio.conf"], "/etc/crio/crio.conf") == ""
+    assert crio_other_file(["crio"], "/etc/crio/crio.conf") == ""
 
 
 def test_the_command_line_of_a_unit_that_does_not_run_is_known() -> None:

@@ -698,6 +698,18 @@ def test_a_later_drop_in_of_crio_that_wins_is_named(node: Node, name: str, check
     assert node.run(check=True, **options | {"default_runtime": False})["changed"]
 
 
+def test_a_drop_in_that_overrides_the_main_file_of_crio_is_named(node: Node) -> None:
+    options = crio_options(node)
+    drop_in = Path(options["config_path"])
+    config = drop_in.parent.with_suffix("")
+    options["config_path"] = str(config)
+    drop_in.write_text('[crio.runtime]\ndefault_runtime = "crun"\n')
+    config.with_name("crio.conf.rpmsave").write_text("no TOML, and no file of CRI-O's\n")
+    refused = node.run(check=True, **options)
+    assert f"{drop_in}, which is read after ours, overrides it: the default runtime is 'crun'" in refused["msg"]
+    assert node.run(check=True, **options | {"default_runtime": False})["changed"]
+
+
 CRIO_OF_ITS_PACKAGES = """
 [crio.runtime]
 default_runtime = "crun"
