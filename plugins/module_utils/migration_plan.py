@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_carry as carry
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_peers as peers
@@ -159,6 +159,9 @@ def _node(
         return {**empty, "state": REFUSED, "problems": [f"{names} are both on it; take one off first"]}
     known = [peer for peer in found if peer.kind.name == record.get("from")]
     peer = (serving or known or [None])[0]
+    strange = _strange(cluster, node, pods)
+    if strange:
+        return {**empty, "state": REFUSED, "problems": [strange]}
     if peer is None and not record:
         return {**empty, **_without(cluster, node)}
     gone = sorted(set(record.get("daemonsets") or ()) - set(map(peers.full_name, cluster.daemonsets)))
@@ -200,20 +203,47 @@ def _without(cluster: Cluster, node: Object) -> Dict[str, Any]:
     """Of a node that no plugin is on that is known here."""
     if any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets):
         return {"state": OURS}
+    offered = {name: amount for name, amount in _offered(node).items() if RESOURCE.match(name)}
+    return {"state": REFUSED, "problems": [_by_stranger(cluster, node, offered)]} if offered else {"state": NONE}
+
+
+def _offered(node: Object) -> Dict[str, Any]:
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    offered = {name: amount for name, amount in allocatable.items() if RESOURCE.match(name) and str(amount) != "0"}
-    if not offered:
-        return {"state": NONE}
+    return {name: amount for name, amount in allocatable.items() if str(amount) != "0"}
+
+
+def _strange(cluster: Cluster, node: Object, pods: Sequence[Object]) -> str:
+    """Why nothing can be said of a node's GPUs: a plugin hands them out that is not known, beside others or alone."""
+    offered = _offered(node)
+    served = {name: offered[name] for name in resources.unknown(offered)}
+    if served:
+        return _by_stranger(cluster, node, served)
+    asking = {
+        peers.full_name(pod): names
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") not in ENDED
+        for names in [resources.unknown({name for _container, limits in _limits(pod) for name in limits})]
+        if names
+    }
+    return "; ".join(
+        f"pod {pod} on it has {', '.join(names)} of a plugin that is not known here; end it, and take that plugin off"
+        for pod, names in sorted(asking.items())
+    )
+
+
+def _by_stranger(cluster: Cluster, node: Object, offered: Mapping[str, Any]) -> str:
     who = [peers.full_name(item) for item in peers.strangers(cluster.daemonsets) if peers.selects(item, node)]
     suspects = f"; it may be DaemonSet {', '.join(who)}" if who else ""
     amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(offered.items()))
-    return {
-        "state": REFUSED,
-        "problems": [
-            f"it offers {amounts} by a plugin that is not known here{suspects}; "
-            "take that one off the node and run site.yml"
-        ],
-    }
+    return (
+        f"it offers {amounts} by a plugin that is not known here{suspects}; take that one off the node and run site.yml"
+    )
+
+
+def _limits(pod: Object) -> List[Tuple[str, Mapping[str, Any]]]:
+    """Limits of each container, by its name."""
+    containers = (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+    return [(each["name"], (each.get("resources") or {}).get("limits") or {}) for each in containers]
 
 
 def _problems(
@@ -292,12 +322,11 @@ def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -
             continue
         owners = pod["metadata"].get("ownerReferences") or ()
         owner = next((f"{each['kind']}/{each['name']}" for each in owners if each.get("controller")), "")
-        for container in (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"]):
-            limits = (container.get("resources") or {}).get("limits") or {}
+        for container, limits in _limits(pod):
             asked = resources.offered_by(peer.kind.name, limits)
             if not asked:
                 continue
-            row = {"pod": peers.full_name(pod), "owner": owner, "container": container["name"], "asks": asked}
+            row = {"pod": peers.full_name(pod), "owner": owner, "container": container, "asks": asked}
             try:
                 answer = resources.translated(peer.kind.name, mode, limits, card)
                 row.update({"becomes": dict(answer.limits), "note": answer.note})

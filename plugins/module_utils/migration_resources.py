@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Tuple
+from typing import Dict, Iterable, List, Mapping, Tuple
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import RESOURCE
 from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import BY_MODE, GIB, MIB
 
@@ -19,13 +20,28 @@ WHOLE = 100
 _LEAST_CORES, _MOST_CORES = 1, 99
 
 OFFERS: Mapping[str, str] = {
-    "nvidia": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
-    "gpu-operator": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
+    "nvidia": r"nvidia\.com/(?:gpu(?:[.-].+)?|mig-.+)\Z",
+    "gpu-operator": r"nvidia\.com/(?:gpu(?:[.-].+)?|mig-.+)\Z",
     "gpu-manager": r"tencent\.com/vcuda-(?:core|memory)\Z",
-    "hami": r"nvidia\.com/(?:gpu|gpumem|gpumem-percentage|gpucores|priority)\Z",
+    "hami": r"nvidia\.com/(?:gpu|gpualloc|vgpu|v?gpumem|v?gpumem-percentage|v?gpucores|priority)\Z",
     "gpushare": r"aliyun\.com/gpu-(?:mem|count|core\.percentage)\Z",
 }
-"""Names of what each kind offers and pods ask of it."""
+"""Names of what each kind offers and pods ask of it. HAMi's count is ``gpualloc`` as Alauda ships it."""
+_HAMI_COUNTS = ("nvidia.com/gpu", "nvidia.com/gpualloc", "nvidia.com/vgpu")
+_OTHER_MAKERS = (
+    "amd",
+    "intel",
+    "huawei",
+    "cambricon",
+    "hygon",
+    "enflame",
+    "mthreads",
+    "metax-tech",
+    "iluvatar",
+    "biren",
+)
+_UNKNOWN = re.compile(rf"(?!(?:.+\.)?(?:{'|'.join(_OTHER_MAKERS)})[a-z]*\.)[^/]+/.*gpu", re.IGNORECASE)
+"""Names of what plugins offer that hand out NVIDIA's GPUs, as ``volcano.sh/vgpu-number`` and ``cnvrg.io/metagpu``."""
 _SAME: Mapping[Tuple[str, str], str] = {
     ("nvidia", "pgpu"): r"nvidia\.com/",
     ("gpu-operator", "pgpu"): r"nvidia\.com/",
@@ -81,6 +97,12 @@ def offered_by(kind: str, resources: Mapping[str, object]) -> Dict[str, int]:
     return {name: amount for name, amount in found.items() if amount}
 
 
+def unknown(names: Iterable[str]) -> List[str]:
+    """Return those by which a plugin hands out GPUs that is neither ours nor of a kind that is known."""
+    known = (RESOURCE.pattern, *OFFERS.values())
+    return sorted(name for name in names if _UNKNOWN.match(name) and not any(re.match(each, name) for each in known))
+
+
 def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
     """What a container has to ask for in a mode of ours. Raises Unmatched."""
     asked = offered_by(kind, limits)
@@ -120,11 +142,14 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
 
 
 def _hami_ask(asked: Mapping[str, int], card: Card) -> Ask:
-    memory = asked.get("nvidia.com/gpumem", 0) * MIB
-    percentage = asked.get("nvidia.com/gpumem-percentage", 0)
+    def either(name: str) -> int:
+        return asked.get(f"nvidia.com/gpu{name}", 0) or asked.get(f"nvidia.com/vgpu{name}", 0)
+
+    memory, cores, percentage = either("mem") * MIB, either("cores"), either("mem-percentage")
     if not memory and 0 < percentage < WHOLE:
         memory = -(-_known(card) * percentage // WHOLE)
-    count, cores = asked.get("nvidia.com/gpu", 1), asked.get("nvidia.com/gpucores", 0)
+    # A container that names a share alone has it of one GPU.
+    count = max(asked.get(name, 0) for name in _HAMI_COUNTS) or 1
     # All cores of a GPU are for one container there too.
     if cores >= WHOLE or not (memory or cores):
         return Ask(count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -252,6 +253,37 @@ def test_who_is_not_known_is_refused_by_name(
     assert bool(entry["problems"]) == bool(says)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "volcano.sh/vgpu-number",
+        "k8s.amazonaws.com/vgpu",
+        "cnvrg.io/metagpu",
+        "nvshare.com/gpu",
+        "elasticgpu.io/gpu-core",
+    ],
+)
+@pytest.mark.parametrize("beside", [[], [objects.nvidia()]], ids=["alone", "beside NVIDIA's"])
+def test_a_plugin_that_shares_gpus_and_is_not_known_is_refused_by_name(name: str, beside: list[Object]) -> None:
+    volcano = objects.daemonset("volcano-device-plugin", "kube-system", [{"name": "x", "image": "x"}])
+    found = chosen("nvidia", **{name.replace("/", "__"): "10"})
+    entry = planned([volcano, *beside], [found], mode="vgpu")["nodes"]["gpu-1"]
+    assert (entry["state"], entry["off"]) == ("refused", {})
+    (problem,) = entry["problems"]
+    assert f"10 {name}" in problem
+    assert "it may be DaemonSet kube-system/volcano-device-plugin" in problem
+    asking = planned(beside, [chosen("nvidia")], pod("share", {name: "1"}))["nodes"]["gpu-1"]
+    assert asking["state"] == "refused"
+    assert f"pod team/share on it has {name}" in asking["problems"][0]
+
+
+@pytest.mark.parametrize("name", ["amd.com/gpu", "gpu.intel.com/i915", "huawei.com/Ascend910", "rdma/hca"])
+def test_devices_of_other_makers_are_no_concern(name: str) -> None:
+    found = chosen("nvidia", **{name.replace("/", "__"): "4"})
+    assert planned([objects.nvidia()], [found])["nodes"]["gpu-1"]["state"] == "due"
+    assert planned([], [found])["nodes"]["gpu-1"]["state"] == "none"
+
+
 def test_a_node_that_is_not_there_is_refused() -> None:
     document = plan(Cluster([], []), [Wanted("gone", "pgpu")], Terms("kube-system"), yaml.safe_load)
     assert document["nodes"]["gone"]["problems"] == ["the cluster has no node gone"]
@@ -393,6 +425,19 @@ CARD = resources.Card(80 * GIB)
             {"tencent.com/vcuda-core": 13, "tencent.com/vcuda-memory": 40},
         ),
         ("hami", "cgpu", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1025"}, {"aliyun.com/gpu-mem": 2}),
+        ("hami", "pgpu", {"nvidia.com/gpualloc": "2"}, {"nvidia.com/gpu": 2}),
+        (
+            "hami",
+            "vgpu",
+            {"nvidia.com/gpualloc": "1", "nvidia.com/gpucores": "50", "nvidia.com/gpumem": "8000"},
+            {"tencent.com/vcuda-core": 50, "tencent.com/vcuda-memory": 32},
+        ),
+        (
+            "hami",
+            "vgpu",
+            {"nvidia.com/vgpu": "1", "nvidia.com/vgpumem": "3000", "nvidia.com/vgpucores": "10"},
+            {"tencent.com/vcuda-core": 10, "tencent.com/vcuda-memory": 12},
+        ),
         ("gpushare", "cgpu", {"aliyun.com/gpu-mem": "3"}, {"aliyun.com/gpu-mem": 3}),
         (
             "gpushare",
@@ -434,6 +479,7 @@ def test_units_and_replicas_of_the_node_count() -> None:
         ("gpu-manager", "pgpu", {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "4"}, CARD, "whole GPUs"),
         ("gpu-manager", "mps", {"tencent.com/vcuda-core": "30"}, CARD, "how much memory"),
         ("hami", "vgpu", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "100"}, CARD, "a share is of one GPU"),
+        ("hami", "mps", {"nvidia.com/gpualloc": "2", "nvidia.com/gpucores": "50"}, CARD, "a share is of one GPU"),
         (
             "hami",
             "vgpu",
@@ -451,6 +497,14 @@ def test_units_and_replicas_of_the_node_count() -> None:
 def test_what_no_mode_has_is_said(kind: str, mode: str, limits: Object, card: resources.Card, says: str) -> None:
     with pytest.raises(resources.Unmatched, match=says):
         resources.translated(kind, mode, limits, card)
+
+
+def test_a_node_of_hami_as_alauda_ships_it_is_planned_there_and_back() -> None:
+    found = chosen("hami", **{"nvidia.com__gpualloc": "10"})
+    entry = planned([objects.hami()], [found], pod("one", {"nvidia.com/gpualloc": "1"}), mode="vgpu")["nodes"]["gpu-1"]
+    assert [(row["resource"], row["offered"]) for row in entry["resources"]] == [("nvidia.com/gpualloc", 10)]
+    assert entry["pods"][0]["becomes"] == {"tencent.com/vcuda-core": 100}
+    assert re.match(entry["offers"], "nvidia.com/gpualloc"), "the way back waits for it"
 
 
 HAMI = st.fixed_dictionaries(
