@@ -65,6 +65,11 @@ ORDER = (
     "start_refused",
     "admission",
     "image",
+    "missing_object",
+    "container_config",
+    "evicted",
+    "volume",
+    "network",
     "gpu_unhealthy",
     "no_room",
     "not_offered",
@@ -78,6 +83,7 @@ ORDER = (
     "cordoned",
     "pending",
     "crashed",
+    "not_running",
 )
 """What findings are called, causes before what follows from them."""
 
@@ -93,9 +99,16 @@ def diagnose(evidence: Evidence) -> List[Finding]:
                 said = tuple(dict.fromkeys((*known.evidence, *finding.evidence)))
                 finding = replace(min(known, finding, key=_rank), evidence=said)
             kept[key] = finding
-    explained = " ".join(finding.subject for finding in kept.values() if finding.rule != "cordoned")
-    unexplained = [finding for finding in of_program.crashed(evidence) if finding.subject not in explained]
-    return [_presentable(finding) for finding in sorted((*kept.values(), *unexplained), key=_rank)]
+    explained = {finding.subject for finding in kept.values()}
+    crashed = [finding for finding in of_program.crashed(evidence) if not _explains(explained, finding.subject)]
+    explained |= {finding.subject for finding in crashed}
+    idle = [finding for finding in of_pod.not_running(evidence, explained) if not _explains(explained, finding.subject)]
+    return [_presentable(finding) for finding in sorted((*kept.values(), *crashed, *idle), key=_rank)]
+
+
+def _explains(subjects: Iterable[str], subject: str) -> bool:
+    """Whether something was found of this subject, or of a part of it."""
+    return any(known == subject or known.startswith(f"{subject} ") for known in subjects)
 
 
 def document(findings: Iterable[Finding], seen: Sequence[str], problems: Sequence[str]) -> Dict[str, Any]:

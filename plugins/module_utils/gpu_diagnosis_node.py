@@ -18,9 +18,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding impor
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import (
     CERTAIN,
     LIKELY,
-    NODE_EVENTS,
     POSSIBLE,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms_pod import NODE_EVENTS
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import GpuView, NodeView
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import DEVICE, XIDS
 

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List
+import re
+from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_symptoms as symptoms
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Evidence, Pod
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_symptoms_pod as symptoms
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Container, Event, Evidence, Pod
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import (
     Finding,
     Said,
@@ -15,11 +16,26 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding impor
     modes_of,
     subject_of,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CERTAIN, LIKELY, POSSIBLE
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import (
+    CERTAIN,
+    LIKELY,
+    POSSIBLE,
+    Symptom,
+)
 
 _LONGEST = 8192
 """Characters of a message that are looked at."""
 _ADMISSION = "UnexpectedAdmissionError"
+_EVENTS_SHOWN = 3
+"""The latest that a pod which does not run is told with."""
+_WHERE = {
+    "runtime": "Read the runtime's words, and journalctl -u containerd (or crio) on {node}: a container that was not"
+    " started has no log.",
+    "pod": "Correct what the message names in the pod; {describe} has the events.",
+    "kubelet": "See the events ({describe}) and journalctl -u kubelet on {node}.",
+    "log": "kubectl logs -n {pod.namespace} {pod.name} -c {container.name} --previous",
+}
+"""Where to look, by whose words they are."""
 _QUOTA_REMEDY = "End pods of the namespace, or raise its ResourceQuota."
 _EVENTS = {
     "GpuShareRefused": (
@@ -61,26 +77,112 @@ def started(evidence: Evidence) -> Iterator[Finding]:
     pod = evidence.pod
     if pod is None:
         return
-    told = [Said(f"event {event.reason}", event.message[:_LONGEST]) for event in pod.events]
-    rejected = [said for said in told if said.where == f"event {_ADMISSION}"]
+    yield from _refused(pod)
+    explained = set()
+    for container in pod.containers:
+        for finding in _unstarted(pod, container):
+            explained.add(finding.rule)
+            yield finding
+    states = [Said(subject_of(pod, c), c.waiting[:_LONGEST]) for c in pod.containers if c.waiting]
+    for event in reversed(pod.events if _not_running(pod) else ()):
+        said = _said(event)
+        symptom = _first(symptoms.AT_START, said) or _first(symptoms.BY_EVENT, Said("", f"{event.reason}: {said.text}"))
+        if symptom is not None and not event.normal and symptom.rule not in explained:
+            explained.add(symptom.rule)
+            yield found(symptom, f"pod {pod.full_name}", said, *states)
+
+
+def _refused(pod: Pod) -> Iterator[Finding]:
+    """What kubelet, the scheduler or a controller ended the pod for, as a whole."""
+    subject = f"pod {pod.full_name}"
+    rejected = [_said(event) for event in pod.events if event.reason == _ADMISSION]
     if pod.reason == _ADMISSION:
         rejected.append(Said("state of the pod", pod.message[:_LONGEST]))
     for said in rejected[-1:]:
-        fitting = [symptom for symptom in symptoms.AT_ADMISSION if symptom.pattern.search(said.text)]
-        yield found(fitting[0], f"pod {pod.full_name}", said)
-    for container in pod.containers:
-        where, texts = subject_of(pod, container), filter(None, (container.waiting, container.ended))
-        states = [Said("state of the container", text[:_LONGEST]) for text in texts]
-        for symptom in symptoms.AT_START:
-            for said in [entry for entry in states if symptom.pattern.search(entry.text)][:1]:
-                yield found(symptom, where, said)
-        if container.killed:
-            what = "the kernel killed it over the machine's memory, not the GPU's"
-            remedy = "Raise resources.limits.memory of the container, or have it load less at a time."
-            yield Finding("host_oom", where, what, tuple(states), remedy, CERTAIN)
-    for symptom in symptoms.AT_START if pod.phase == "Pending" else ():
-        for said in [entry for entry in told if symptom.pattern.search(entry.text)][-1:]:
-            yield found(symptom, f"pod {pod.full_name}", said)
+        fitting = _first(symptoms.AT_ADMISSION, said)
+        if fitting is not None:
+            yield found(fitting, subject, said)
+    if rejected or pod.phase not in ("Failed", "Unknown") or not (pod.reason or pod.message):
+        return
+    state = Said("state of the pod", ": ".join(filter(None, (pod.reason, pod.message)))[:_LONGEST])
+    symptom = _first(symptoms.REFUSED, state)
+    if symptom is not None:
+        yield found(symptom, subject, state)
+
+
+def _unstarted(pod: Pod, container: Container) -> Iterator[Finding]:
+    """A container whose state has words that are known."""
+    where = subject_of(pod, container)
+    texts = (container.waiting, container.ended if container.never_ran else "")
+    states = [Said("state of the container", text[:_LONGEST]) for text in texts if text]
+    for said in states:
+        symptom = _first(symptoms.AT_START, said)
+        if symptom is not None:
+            yield found(symptom, where, said)
+            break
+    if container.killed:
+        what = "the kernel killed it over the machine's memory, not the GPU's"
+        remedy = "Raise resources.limits.memory of the container, or have it load less at a time."
+        said = Said("state of the container", container.ended[:_LONGEST])
+        yield Finding("host_oom", where, what, (said,), remedy, CERTAIN)
+
+
+def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
+    """The least that is told of a pod that does not run: whose words there are, what they mean, and where to look.
+
+    ``explained`` are the subjects of what was found already.
+    """
+    pod = evidence.pod
+    if pod is None or f"pod {pod.full_name}" in explained:
+        return
+    told = [_said(event) for event in pod.events if not event.normal][-_EVENTS_SHOWN:][::-1]
+    describe = f"kubectl describe pod -n {pod.namespace} {pod.name}"
+    if not pod.exists:
+        what = "there is no such pod; what is left of it are its events" if told else "there is no such pod"
+        remedy = f"Look at its name and namespace, and at what makes it: kubectl get events -n {pod.namespace}."
+        yield Finding("not_running", f"pod {pod.full_name}", what, tuple(told), remedy, POSSIBLE)
+        return
+    waits = [container for container in pod.containers if container.waiting or container.never_ran]
+    for container in waits:
+        where = subject_of(pod, container)
+        if where not in explained:
+            state = container.waiting if container.waiting and not container.never_ran else container.ended
+            said = (Said("state of the container", state[:_LONGEST]), *told)
+            meaning, look = _state(state)
+            remedy = _WHERE[look].format(pod=pod, container=container, node=pod.node or "its node", describe=describe)
+            yield Finding("not_running", where, meaning, said, remedy, LIKELY)
+    if waits or not _not_running(pod) or any(subject.startswith(f"pod {pod.full_name} ") for subject in explained):
+        return
+    text = ": ".join(filter(None, (pod.reason, pod.message))) or f"phase {pod.phase or 'not set'}"
+    said = (Said("state of the pod", text[:_LONGEST]), *told)
+    what = "it does not run, and these are kubelet's words" if told else "it does not run, and nothing says why"
+    remedy = _WHERE["kubelet"].format(pod=pod, node=pod.node or "its node", describe=describe)
+    yield Finding("not_running", f"pod {pod.full_name}", what, said, remedy, LIKELY if told else POSSIBLE)
+
+
+def _state(text: str) -> Tuple[str, str]:
+    """What a state of a container that does not run means, and where to look."""
+    reason = re.match(r"\w{0,64}", text)
+    known = symptoms.STATES.get(reason[0]) if reason is not None else None
+    return known or ("it does not run, and these are kubelet's words", "kubelet")
+
+
+def _not_running(pod: Pod) -> bool:
+    """Whether a pod, or a container of it, is to run and does not."""
+    ended_well = pod.phase in ("Succeeded", "Running")
+    return (
+        pod.exists
+        and pod.unscheduled is None
+        and (not ended_well or any(container.waiting for container in pod.containers))
+    )
+
+
+def _first(table: Iterable[Symptom], said: Said) -> Optional[Symptom]:
+    return next((symptom for symptom in table if symptom.pattern.search(said.text)), None)
+
+
+def _said(event: Event) -> Said:
+    return Said(f"event {event.reason}", (event.message or event.reason)[:_LONGEST])
 
 
 def told(evidence: Evidence) -> Iterator[Finding]:

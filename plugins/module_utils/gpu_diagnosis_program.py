@@ -31,6 +31,18 @@ _REFUSED = {"over the container's limit": "quota", "itself is full": "device", "
 _FAILURES = "accel_container_gpu_alloc_failures_total"
 _OUT_OF_MEMORY = 2
 """CUDA's code, which has rules of its own."""
+_ENDS = {
+    126: "its command may not be run",
+    127: "its command is not in the image",
+    132: "it was killed by an instruction the CPU does not have (SIGILL)",
+    134: "it aborted itself (SIGABRT)",
+    135: "it was killed over memory that could not be had, as a full /dev/shm (SIGBUS)",
+    136: "it was killed over arithmetic (SIGFPE)",
+    137: "it was killed from outside (SIGKILL): a probe, a deletion, or the kernel over memory of a process in it",
+    139: "it was killed over a bad address (SIGSEGV)",
+    143: "it was asked to end (SIGTERM)",
+}
+"""What exit codes of shells and container runtimes stand for."""
 
 
 def _containers(evidence: Evidence) -> Iterator[Tuple[Pod, Container, Optional[Node]]]:
@@ -185,11 +197,12 @@ def compatibility(evidence: Evidence) -> Iterator[Finding]:
 
 
 def crashed(evidence: Evidence) -> Iterator[Finding]:
-    """A container that ended badly. For where nothing else tells why."""
+    """A container that ran and ended badly. For where nothing else tells why."""
     for pod, container, _node in _containers(evidence):
-        if container.failed:
+        if container.failed and not container.never_ran:
             final = [said for said in lines_of(container) if said.text.strip()][-1:]
-            what = "it ended badly, and its log has nothing that is known here"
+            how = _ENDS.get(container.code or 0, "it ended badly")
+            what = f"{how}, and its log has nothing that is known here"
             remedy = f"kubectl logs -n {pod.namespace} {pod.name} -c {container.name} --previous"
             said = (Said("state of the container", container.ended), *final)
             yield Finding("crashed", subject_of(pod, container), what, said, remedy, POSSIBLE)

@@ -22,6 +22,10 @@ LOG_BYTES = 64 << 10
 _LONGEST_LINE = 2048
 _MOST = 1000
 """Entries of a list that are looked at."""
+_NEVER_RAN = ("StartError", "ContainerCannotRun")
+"""Of an end, the reason of containerd and CRI-O, and that of Docker, when the program was not started."""
+_NOT_STARTED = 128
+"""Exit code of kubelet and container runtimes for the same, which comes with their words."""
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]{1,60}\Z")
 _ASSIGNMENT = "kube-accel.io/assignment"
 _LONGEST_ASSIGNMENT = 64 << 10
@@ -34,6 +38,8 @@ class Event:
 
     reason: str
     message: str
+    normal: bool = False
+    """Whether its teller says that all is as it should be."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,17 @@ class Container:
     """Why it does not run, empty when it does or has ended."""
     ended: str
     """How it ended, now or the time before; empty when it never did."""
+    code: Optional[int]
+    """Its exit code, of the same end."""
     failed: bool
     """Whether it ended badly."""
+    never_ran: bool
+    """Whether the end was that its program could not even be started, which leaves no log."""
     killed: bool
     """By the kernel, over the machine's memory."""
     restarts: int
+    last_words: Tuple[str, ...]
+    """Lines that its program left in the state for when it ends."""
     logs: Mapping[str, Tuple[str, ...]]
     """Lines by ``log`` and ``log of the run before``."""
 
@@ -259,7 +271,8 @@ def events_of(items: object, uid: str = "") -> Tuple[Event, ...]:
         about = _text(_map(item.get("involvedObject")).get("uid"))
         if not uid or not about or about == uid:
             when = _text(item.get("lastTimestamp")) or _text(item.get("eventTime"))
-            found.append((when, Event(_text(item.get("reason")), _text(item.get("message")))))
+            told = Event(_text(item.get("reason")), _text(item.get("message")), item.get("type") == "Normal")
+            found.append((when, told))
     found.sort(key=lambda entry: entry[0])
     return tuple(event for _when, event in found)
 
@@ -273,6 +286,7 @@ def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mappin
         _text(ended.get("message")),
         f"exit code {code}" if isinstance(code, int) else "",
     )
+    unstarted = ended.get("reason") in _NEVER_RAN or (code == _NOT_STARTED and bool(ended.get("message")))
     restarts = status.get("restartCount")
     told = {"log of the run before": logs.get((name, True)), "log": logs.get((name, False))}
     return Container(
@@ -286,9 +300,12 @@ def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mappin
         },
         waiting=": ".join(filter(None, (_text(waiting.get("reason")), _text(waiting.get("message"))))),
         ended=", ".join(filter(None, how)),
+        code=code if isinstance(code, int) else None,
         failed=bool(ended) and code != 0,
+        never_ran=unstarted,
         killed=ended.get("reason") == "OOMKilled",
         restarts=restarts if isinstance(restarts, int) else 0,
+        last_words=() if unstarted else _log_lines(_text(ended.get("message"))),
         logs={where: _log_lines(text) for where, text in told.items() if text},
     )
 

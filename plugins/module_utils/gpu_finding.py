@@ -53,6 +53,8 @@ def lines_of(container: Container) -> Iterator[Said]:
     for where, texts in container.logs.items():
         for text in texts:
             yield Said(where, text)
+    for text in container.last_words:
+        yield Said("state of the container", text)
 
 
 def last(container: Container, pattern: Pattern[str]) -> Tuple[Said, ...]:

@@ -39,11 +39,12 @@ class Allocator:
     remedy: str
 
 
-def _words(text: str) -> Pattern[str]:
+def words(text: str) -> Pattern[str]:
+    """A pattern for words of any case."""
     return re.compile(text, re.IGNORECASE)
 
 
-OUT_OF_MEMORY = _words(
+OUT_OF_MEMORY = words(
     r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|torch[\w.]{0,40}OutOfMemoryError"
     r"|CUDA error[ :]{0,3}(?:2\b|out of memory)|out of memory error on GPU|OOM when allocating tensor"
     r"|RESOURCE_EXHAUSTED: out of memory|CUBLAS_STATUS_ALLOC_FAILED|failed to allocate .{1,60} from device"
@@ -54,21 +55,21 @@ OUT_OF_MEMORY = _words(
 ALLOCATORS: Sequence[Allocator] = (
     Allocator(
         "PaddlePaddle",
-        _words(r"paddle|FLAGS_allocator_strategy"),
+        words(r"paddle|FLAGS_allocator_strategy"),
         "FLAGS_allocator_strategy",
         ("naive_best_fit",),
         "Set FLAGS_allocator_strategy=naive_best_fit in the pod: its auto-growth allocator does not fit a share.",
     ),
     Allocator(
         "TensorFlow",
-        _words(r"tensorflow|TF_FORCE_GPU_ALLOW_GROWTH"),
+        words(r"tensorflow|TF_FORCE_GPU_ALLOW_GROWTH"),
         "TF_FORCE_GPU_ALLOW_GROWTH",
         ("true", "1"),
         "Set TF_FORCE_GPU_ALLOW_GROWTH=true in the pod: it takes nearly all memory it sees otherwise.",
     ),
     Allocator(
         "JAX",
-        _words(r"\bjax|XLA_PYTHON_CLIENT"),
+        words(r"\bjax|XLA_PYTHON_CLIENT"),
         "XLA_PYTHON_CLIENT_PREALLOCATE",
         ("false", "0"),
         "Set XLA_PYTHON_CLIENT_PREALLOCATE=false in the pod: it takes 75 % of the memory it sees otherwise.",
@@ -79,54 +80,54 @@ ALLOCATORS: Sequence[Allocator] = (
 IN_LOGS: Sequence[Symptom] = (
     Symptom(
         "bfloat16",
-        _words(r"bfloat16 is only supported|bf16.{0,80}compute capability|compute capability of at least 8\.0"),
+        words(r"bfloat16 is only supported|bf16.{0,80}compute capability|compute capability of at least 8\.0"),
         "the program computes in bfloat16, which needs compute capability 8.0",
         "Run it in float16 (vLLM: --dtype=half), or select nodes by the label nvidia.com/gpu.compute.major.",
         CERTAIN,
     ),
     Symptom(
         "allocator_conflict",
-        _words(r"free memory on device .{0,120}less than desired GPU memory utilization"),
+        words(r"free memory on device .{0,120}less than desired GPU memory utilization"),
         "the server wants a fixed part of the GPU's memory at its start, and others have some of it",
         "Lower its part (vLLM: --gpu-memory-utilization), or give it a GPU or share of its own.",
         CERTAIN,
     ),
     Symptom(
         "driver_missing",
-        _words(r"(?:libcuda|libnvidia-ml)\.so\.1: cannot open shared object|nvidia-smi: not found"),
+        words(r"(?:libcuda|libnvidia-ml)\.so\.1: cannot open shared object|nvidia-smi: not found"),
         "the container has no driver: the container runtime did not bring it",
         "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits.",
     ),
     Symptom(
         "device_files_lost",
-        _words(r"Failed to initialize NVML: Unknown Error"),
+        words(r"Failed to initialize NVML: Unknown Error"),
         "the container has lost its device files, as after systemctl daemon-reload on the node",
         "Start the pod again; give containers their GPUs by CDI (gpu_plugins_device_list_strategy) to be rid of it.",
     ),
     Symptom(
         "cuda_mismatch",
-        _words(r"Driver/library version mismatch"),
+        words(r"Driver/library version mismatch"),
         "the driver was upgraded under a running pod, or only in part",
         "Reload the modules or reboot the node, and start the pod again.",
         CERTAIN,
     ),
     Symptom(
         "limits_unreadable",
-        _words(r"^kube-accel: GPU memory is refused: "),
+        words(r"^kube-accel: GPU memory is refused: "),
         "the interposer cannot read the container's limits, and refuses everything",
         "Start the pod again; look at the log of the node's plugin if it returns.",
         CERTAIN,
     ),
     Symptom(
         "gpu_lost",
-        _words(r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU"),
+        words(r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU"),
         "the program lost its GPU",
         "Look at the node's GPUs below; start the pod again elsewhere.",
     ),
 )
 
 CUDA_WORDS: Sequence[Tuple[Pattern[str], int]] = tuple(
-    (_words(text), code)
+    (words(text), code)
     for text, code in (
         (r"CUDA driver version is insufficient for CUDA runtime version", 35),
         (r"no CUDA-capable device is detected", 100),
@@ -154,7 +155,7 @@ CUDA_WORDS: Sequence[Tuple[Pattern[str], int]] = tuple(
 )
 """What cudaGetErrorString says for CUDA's codes."""
 
-CUDA_CODE = _words(r"\b(CUDA_ERROR_[A-Z_]{3,60})\b|\bCUDA error(?: code)?[ :=]{0,3}([0-9]{1,3})\b")
+CUDA_CODE = words(r"\b(CUDA_ERROR_[A-Z_]{3,60})\b|\bCUDA error(?: code)?[ :=]{0,3}([0-9]{1,3})\b")
 
 MISMATCHES = (35, 36, 200, 209, 218, 222, 223, 803, 804, 999)
 """CUDA's codes for a driver and a program that are not for each other."""
@@ -164,158 +165,3 @@ OF_MPS = tuple(range(805, 811))
 def rule_of(code: int) -> str:
     """What kind of failure one of CUDA's codes is."""
     return "cuda_mismatch" if code in MISMATCHES else "mps" if code in OF_MPS else "cuda_error"
-
-
-AT_START: Sequence[Symptom] = (
-    Symptom(
-        "cuda_mismatch",
-        _words(r"unsatisfied condition: .{0,80}(?:cuda|driver|brand)"),
-        "the image requires a newer driver than the node has, so the container is not started",
-        "Upgrade the node's driver, or use an image of an older CUDA.",
-        CERTAIN,
-    ),
-    Symptom(
-        "driver_missing",
-        _words(r"nvml error: driver not loaded|nvidia-container-cli: initialization error|driver rpc error"),
-        "the node's driver does not answer the container runtime",
-        "Run nvidia-smi on the node, and the role driver if it fails.",
-        CERTAIN,
-    ),
-    Symptom(
-        "runtime_missing",
-        _words(r"no runtime for .{1,40} is configured|RuntimeHandler .{1,40} not supported"),
-        "the node's container runtime does not know the pod's runtime class",
-        "Run site.yml --tags container_runtime for the node.",
-        CERTAIN,
-    ),
-    Symptom(
-        "device_missing",
-        _words(r"unresolvable CDI devices|/dev/nvidia[\w-]{1,30}.{0,40}no such file|no such file.{0,40}/dev/nvidia"),
-        "the container's GPU is not there for the container runtime",
-        "Delete the pod so that it is allocated anew; look at the node's plugin if it returns.",
-    ),
-    Symptom(
-        "start_refused",
-        _words(r"PreStartContainer .{0,200}|GpuShareRefused"),
-        "the node's plugin refused to start the container",
-        "Delete the pod, so that it is placed anew.",
-        CERTAIN,
-    ),
-    Symptom(
-        "image",
-        _words(r"^(?:ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull)"),
-        "the image cannot be had",
-        "Correct its name, or the pod's imagePullSecrets.",
-        CERTAIN,
-    ),
-)
-"""In what kubelet says of a pod that does not start."""
-
-AT_ADMISSION: Sequence[Symptom] = (
-    Symptom(
-        "admission",
-        _words(
-            r"no healthy devices present|Available: 0|devices unavailable|plugin .{0,80}(?:has gone|not registered)"
-        ),
-        "kubelet refused the pod: too few devices were there, as after a reboot until the plugin has registered",
-        "Delete the pod; a controller makes another. If it returns, look at the node's plugin.",
-        CERTAIN,
-    ),
-    Symptom(
-        "admission",
-        _words(r"has become unhealthy"),
-        "kubelet refused the pod: the GPU it was to get had turned bad meanwhile",
-        "Delete the pod; a controller makes another. Look at the node's GPUs.",
-        CERTAIN,
-    ),
-    Symptom(
-        "admission",
-        _words(r"left, only \d+ GPUs together|has not enough left|part of a GPU"),
-        "kubelet refused the pod: no single GPU of the node had room for its share",
-        "Have the scheduler extender place shares (scheduler_layout), and delete the pod.",
-        CERTAIN,
-    ),
-    Symptom(
-        "admission",
-        _words(r""),
-        "kubelet refused the pod when it came to the node",
-        "Delete the pod; a controller makes another. The message says what to change if it returns.",
-        CERTAIN,
-    ),
-)
-"""Of UnexpectedAdmissionError, the first that fits."""
-
-WAITING: Sequence[Symptom] = (
-    Symptom(
-        "namespace_quota",
-        _words(r"quota of namespace |namespace \S{1,80} may use (?:pool|no pool)"),
-        "the namespace has all of the GPUs that its quota allows",
-        "End pods of the namespace, or raise its entry in scheduler_quota.",
-        CERTAIN,
-    ),
-    Symptom(
-        "extender_down",
-        _words(
-            r"failed (?:filter|prioritize|bind|preempt).{0,40}extender"
-            r"|extender.{0,200}(?:connection refused|timeout|deadline)"
-        ),
-        "kube-scheduler does not reach the extender",
-        "Look at the pods of kube-accel-extender; run site.yml --tags scheduler.",
-        CERTAIN,
-    ),
-    Symptom(
-        "request",
-        _words(
-            r"ask for 1 to 99|use the resources of one mode|needs some of its memory|add 1 to 99"
-            r"|annotation \S{1,80} of the pod: write"
-        ),
-        "the pod asks for what no mode offers",
-        "Write its limits or annotations as the message says.",
-        CERTAIN,
-    ),
-    Symptom(
-        "plugin_down",
-        _words(r"its plugin has not reported GPUs|annotation kube-accel\.io/inventory cannot be read"),
-        "a node's plugin has told nothing that the extender can use",
-        "Look at the plugin's pod on that node.",
-    ),
-    Symptom(
-        "gpu_unhealthy",
-        _words(r"left out \(unhealthy"),
-        "GPUs that would do are not healthy",
-        "Look at the nodes' GPUs below.",
-    ),
-    Symptom(
-        "taint",
-        _words(r"(?:untolerated|had) taints? \{(?!node-role\.kubernetes\.io/(?:control-plane|master)\b)"),
-        "nodes are tainted, and the pod does not tolerate that",
-        "Add the toleration to the pod.",
-        POSSIBLE,
-    ),
-    Symptom(
-        "selector",
-        _words(r"didn't match Pod's node affinity|didn't match node selector|node\(s\) didn't match"),
-        "the pod selects nodes that do not fit",
-        "Compare its nodeSelector and affinity with the nodes' labels.",
-        POSSIBLE,
-    ),
-    Symptom(
-        "no_room",
-        _words(
-            r"best has |no room for |whole GPUs?.{0,20}; \d+ free|MPS takes no more|together was found|Insufficient "
-        ),
-        "no GPU has enough left for what the pod asks",
-        "Wait, ask for less, or see who has what: inspect.yml with inspect_details=true.",
-    ),
-)
-"""Of a pod that no node was found for."""
-
-NODE_EVENTS = (
-    "ConfigurationRefused",
-    "ConfigurationMissing",
-    "ConfigurationInvalid",
-    "ConfigurationUnreadable",
-    "MigConfigFailed",
-    "MigConfigWaiting",
-)
-"""Of a configuration the plugin does not apply, or not yet."""

@@ -26,6 +26,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence impo
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import Finding, has_share
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CONFIDENCES, CUDA_WORDS
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms_pod import STATES
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import XIDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -129,6 +130,16 @@ def quota(hard: str, used: str) -> dict[str, Any]:
     return {"metadata": {"name": "gpus"}, "status": status}
 
 
+START_ERROR = {
+    "lastState": {
+        "terminated": {
+            "reason": "StartError",
+            "exitCode": 128,
+            "message": "error running hook #0: nvidia-container-cli: device error: GPU-1c2d: unknown device: unknown",
+        }
+    }
+}
+CREATING = {"state": {"waiting": {"reason": "ContainerCreating"}}}
 COMPLAINT = {"level": "error", "message": "no driver", "reason": "12"}
 WHOLE = {"nvidia.com/gpu": "1"}
 PGPU: dict[str, Any] = {"mode": Mode.PGPU, "limits": WHOLE, "offers": {"allocatable": {"nvidia.com/gpu": "2"}}}
@@ -413,6 +424,56 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         of_node(node_events=[event("MigConfigFailed", "MIG configuration x is not applied: no profile")]),
         *("configuration", "likely", "no profile", "Correct"),
     ),
+    "a start that the toolkit refused": (
+        made(state=START_ERROR | {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s"}}}),
+        *("device_missing", "certain", "GPU-1c2d: unknown device", "nvidia-smi -L"),
+    ),
+    "a start that the runtime refused for a reason of its own": (
+        made(
+            state={"state": {"waiting": {"reason": "RunContainerError", "message": "shim: context deadline exceeded"}}}
+        ),
+        *("not_running", "likely", "shim: context deadline", "journalctl -u containerd"),
+    ),
+    "a Secret that is not there": (
+        made(state={"state": {"waiting": {"reason": "CreateContainerConfigError", "message": 'secret "t" not found'}}}),
+        *("missing_object", "certain", 'secret "t"', "Create what the message names"),
+    ),
+    "a volume that cannot be mounted": (
+        made(phase="Pending", state=CREATING, events=[event("FailedMount", 'MountVolume.SetUp failed for volume "d"')]),
+        *("volume", "likely", "MountVolume.SetUp failed", "kubectl describe pvc"),
+    ),
+    "a network that is not ready": (
+        made(phase="Pending", state=CREATING, events=[event("NetworkNotReady", "cni plugin not initialized")]),
+        *("network", "likely", "cni plugin not initialized", "/etc/cni/net.d"),
+    ),
+    "a pod that kubelet has no room for": (
+        made(phase="Failed", reason="OutOfnvidia.com/gpu", message="Node didn't have enough resource: nvidia.com/gpu"),
+        *("admission", "certain", "OutOfnvidia.com/gpu: Node didn't have", "Delete the pod"),
+    ),
+    "an eviction": (
+        made(phase="Failed", reason="Evicted", message="The node was low on resource: ephemeral-storage."),
+        *("evicted", "certain", "low on resource: ephemeral-storage", "requests and limits"),
+    ),
+    "a pod that failed for a reason of the future": (
+        made(phase="Failed", reason="Newness", message="it was too new"),
+        *("not_running", "possible", "Newness: it was too new", "kubectl describe pod -n team train"),
+    ),
+    "a container that waits for nothing that is told": (
+        made(phase="Pending", state=CREATING),
+        *("not_running", "likely", "ContainerCreating", "journalctl -u kubelet on a"),
+    ),
+    "refused at admission, a lost GPU": (
+        made(phase="Failed", reason="UnexpectedAdmissionError", message="creating nvml.Device 5: nvml: GPU is lost"),
+        *("gpu_lost", "certain", "nvml: GPU is lost", "Drain the node"),
+    ),
+    "refused at admission, a plugin that died": (
+        made(phase="Failed", reason="UnexpectedAdmissionError", message="rpc error: error reading from server: EOF"),
+        *("plugin_down", "certain", "EOF", "device plugin"),
+    ),
+    "a pod that is not there": (
+        Evidence(pod=absent_pod("team", "gone")),
+        *("not_running", "possible", "", "kubectl get events -n team"),
+    ),
     "nothing known": (
         made(log="KeyError: 'x'", state={"state": {"terminated": FAILED}}),
         *("crashed", "possible", "KeyError: 'x'", "kubectl logs -n team train -c main --previous"),
@@ -481,7 +542,7 @@ def test_what_follows_from_a_mode_that_no_node_serves_is_not_told_beside_it() ->
 
 def test_a_gpu_of_others_says_nothing_of_the_pod() -> None:
     other = metrics("accel_gpu_xid_errors_total", 2, uuid="GPU-a-1", xid="79", namespace="", pod="", container="")
-    assert diagnose(made(page=other)) == []
+    assert diagnose(made(page=other, phase="Running")) == []
 
 
 def test_causes_come_before_what_follows_from_them() -> None:
@@ -500,6 +561,47 @@ def test_facts_are_one_harmless_line_without_secrets() -> None:
     assert len(text) <= 400
 
 
+def test_container_that_was_never_started_has_no_log_to_be_sent_to() -> None:
+    message = "runc create failed: something new"
+    state = {"state": {"terminated": {"reason": "StartError", "exitCode": 128, "message": message}}}
+    found = diagnose(made(state=state))
+    assert [finding.rule for finding in found] == ["not_running"]
+    assert message in found[0].evidence[0].text
+    assert "kubectl logs" not in found[0].remedy
+
+
+def test_crash_is_told_beside_the_finding_of_a_container_with_a_longer_name() -> None:
+    item = pod("train", SHARE, "a")
+    item["spec"]["containers"] = [{"name": name, "resources": {"limits": SHARE}} for name in ("app", "app2")]
+    item["status"]["containerStatuses"] = [{"name": n, "state": {"terminated": FAILED}} for n in ("app", "app2")]
+    evidence = Evidence(pod=pod_of(item, [], {("app2", False): TORCH}))
+    assert [(found.rule, found.subject[-4:]) for found in diagnose(evidence)] == [
+        ("quota_oom", "app2"),
+        ("crashed", " app"),
+    ]
+
+
+PHASES = st.sampled_from(["Pending", "Failed", "Unknown", "Running", ""])
+REASONS = st.sampled_from([*STATES, "ErrImagePull", "Novelty", ""])
+TEXTS = st.text(max_size=40)
+TOLD = st.lists(st.builds(event, st.sampled_from(["Failed", "FailedMount", "BackOff", "New"]), TEXTS), max_size=3)
+
+
+@settings(max_examples=200)
+@given(PHASES, REASONS, TEXTS, TOLD, st.sampled_from(["waiting", "terminated", "nothing"]))
+def test_pod_that_does_not_run_never_gets_nothing_was_found(
+    phase: str, reason: str, message: str, events: list[dict[str, Any]], kind: str
+) -> None:
+    state = {} if kind == "nothing" else {"state": {kind: {"reason": reason, "message": message, "exitCode": 1}}}
+    if kind == "nothing" and phase in ("Running", "Succeeded"):
+        phase = "Pending"
+    found = diagnose(made(state=state, phase=phase, events=events, held=ALONE))
+    assert found
+    assert all(finding.remedy and finding.evidence for finding in found)
+    if kind == "waiting" and reason:
+        assert any(reason in said.text for finding in found for said in finding.evidence)
+
+
 def test_events_of_a_namesake_do_not_count() -> None:
     item = pod("train", SHARE, "a")
     item["metadata"]["uid"] = "2"
@@ -512,7 +614,7 @@ def test_what_could_not_be_read_is_said() -> None:
         lines(document([], [], ["pods of namespace kube-system: no"]))[-1]
         == "NOT KNOWN: pods of namespace kube-system: no"
     )
-    assert [finding.rule for finding in diagnose(made(daemons=None))] == []
+    assert [finding.rule for finding in diagnose(made(daemons=None, phase="Running"))] == []
 
 
 def test_every_xid_that_makes_a_gpu_unhealthy_by_default_is_in_the_table() -> None:

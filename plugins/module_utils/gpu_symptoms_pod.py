@@ -1,0 +1,461 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Words by which it is known why a pod does not run: of kubelet, container runtimes, schedulers and device plugins.
+
+Every pattern is looked for in one text of bounded length, and looks at each character a bounded number of times.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import (
+    CERTAIN,
+    POSSIBLE,
+    Symptom,
+    words,
+)
+
+_RUNTIME_REMEDY = "Run site.yml --tags container_runtime for the node."
+_DRIVER_REMEDY = "Run nvidia-smi on the node, and the role driver if it fails."
+_PLUGIN_REMEDY = "Look at the log of the node's device plugin (kubectl logs --previous); then delete the pod."
+
+AT_START: Sequence[Symptom] = (
+    Symptom(
+        "cuda_mismatch",
+        words(r"unsatisfied condition: .{0,80}(?:cuda|driver|brand)"),
+        "the image requires another driver or GPU than the node has, so the container is not started",
+        "Upgrade the node's driver, or use an image of an older CUDA.",
+        CERTAIN,
+    ),
+    Symptom(
+        "cuda_mismatch",
+        words(r"requirement error: invalid expression"),
+        "what the image requires of the driver (NVIDIA_REQUIRE_CUDA) cannot be read, so the container is not started",
+        "Correct NVIDIA_REQUIRE_* of the image or pod, or set NVIDIA_DISABLE_REQUIRE=true.",
+        CERTAIN,
+    ),
+    Symptom(
+        "no_room",
+        words(r"no-gpu-has-\w{1,40}-to-run"),
+        "the device plugin that was asked (gpushare, HAMi) found no GPU with enough memory left",
+        "Look at what its scheduler extender assigned, and at what else runs on the node; delete the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "device_missing",
+        words(r"device error: \S{0,10}/var/run/nvidia-container-devices"),
+        "GPUs are passed as volume mounts, and the node's toolkit is not set to take them so",
+        "Set accept-nvidia-visible-devices-as-volume-mounts in the toolkit's config.toml, or pass GPUs by variable.",
+        CERTAIN,
+    ),
+    Symptom(
+        "device_missing",
+        words(r"device error: .{0,200}unknown device"),
+        "the container is to get a GPU that the node's driver does not have: it is gone, or has another name now",
+        "Run nvidia-smi -L on the node and compare; delete the pod so that it is allocated anew.",
+        CERTAIN,
+    ),
+    Symptom(
+        "runtime_missing",
+        words(r"cgroup subsystem devices not found"),
+        "libnvidia-container is too old for the node's cgroup v2",
+        "Upgrade nvidia-container-toolkit to 1.8 or newer; " + _RUNTIME_REMEDY[:1].lower() + _RUNTIME_REMEDY[1:],
+        CERTAIN,
+    ),
+    Symptom(
+        "runtime_missing",
+        words(r"ldcache error: "),
+        "the toolkit cannot run ldconfig, so libraries of the driver would not be found",
+        "Set ldconfig in /etc/nvidia-container-runtime/config.toml to the node's (@/sbin/ldconfig, Ubuntu: .real).",
+        CERTAIN,
+    ),
+    Symptom(
+        "gpu_lost",
+        words(r"nvml error: gpu is lost|GPU is lost|fallen off the bus"),
+        "a GPU of the node is lost",
+        "Drain the node, see dmesg for the XID, and reset the GPU or power-cycle the node.",
+        CERTAIN,
+    ),
+    Symptom(
+        "driver_missing",
+        words(
+            r"nvml error: |nvidia-container-cli[\w.]{0,8}: (?:initialization|detection) error|driver rpc error"
+            r"|failed to (?:initialize|init) NVML|could not load NVML library|ERROR_LIBRARY_NOT_FOUND"
+            r"|libnvidia-ml\.so\.1: cannot open shared object"
+        ),
+        "the node's driver does not answer the container runtime",
+        _DRIVER_REMEDY,
+        CERTAIN,
+    ),
+    Symptom(
+        "image",
+        words(r"mount error: file creation failed: .{0,300}(?:nvidia|cuda).{0,80}file exists"),
+        "the image brings files of a driver itself, where the toolkit puts the node's",
+        "Build the image without libcuda, libnvidia-* and nvidia-smi; such files are left by a commit of a container.",
+    ),
+    Symptom(
+        "device_missing",
+        words(
+            r"mount error: |unresolvable CDI devices|CDI device injection failed|failed to inject CDI devices"
+            r"|adding custom device \S{0,4}/dev/nvidia"
+            r"|/dev/nvidia[\w-]{1,30}.{0,40}no such file|no such file.{0,40}/dev/nvidia"
+        ),
+        "the container's GPU, or a file of the driver that goes with it, is not there for the container runtime",
+        "Delete the pod so that it is allocated anew; if it returns, look at nvidia-smi and the plugin on the node.",
+    ),
+    Symptom(
+        "runtime_missing",
+        words(
+            r"no runtime for .{1,40} is configured|RuntimeHandler .{1,40} not supported"
+            r"|failed to find runtime handler|unknown or invalid runtime name|RuntimeClass .{1,80} not found"
+            r"|could not select device driver|nvidia-container-runtime[\w-]{0,10}\S{0,4}: .{0,60}not found"
+            r"|nvidia-container-runtime[\w-]{0,10}\S{0,4}: no such file|runc[\w.-]{0,20}nvidia.{0,40}no such file"
+        ),
+        "the node's container runtime does not know, or does not find, what the pod's runtime class stands for",
+        _RUNTIME_REMEDY,
+        CERTAIN,
+    ),
+    Symptom(
+        "runtime_missing",
+        words(r"invoking the NVIDIA Container Runtime Hook directly"),
+        "the toolkit's hook was called on a node where the toolkit expects its runtime to be used",
+        "Set runtimeClassName: nvidia in the pod, or make nvidia the default runtime of the node.",
+        CERTAIN,
+    ),
+    Symptom(
+        "runtime_missing",
+        words(r"nvidia-container-(?:cli|runtime)|nvidia-ctk|NVIDIA Container Runtime"),
+        "NVIDIA's container toolkit refused to prepare the container",
+        "Read its words; on the node see nvidia-container-cli -k -d /dev/tty info, and " + _RUNTIME_REMEDY,
+    ),
+    Symptom(
+        "driver_missing",
+        words(r"exec: \S{0,4}nvidia-smi\S{0,4}: executable file not found"),
+        "the container has no nvidia-smi: the container runtime did not bring the driver",
+        "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits.",
+    ),
+    Symptom(
+        "host_oom",
+        words(r"container init was OOM-killed|memory limit too low"),
+        "the container's limit of the machine's memory is too low to even start it",
+        "Raise resources.limits.memory of the container.",
+        CERTAIN,
+    ),
+    Symptom(
+        "image",
+        words(r"exec format error"),
+        "the image's program is of another architecture than the node, or a script without an interpreter line",
+        "Use an image of the node's architecture, or select nodes by the label kubernetes.io/arch.",
+    ),
+    Symptom(
+        "image",
+        words(
+            r"executable file not found in \$PATH|stat \S{1,200}: no such file or directory"
+            r"|exec \S{0,200}: permission denied"
+        ),
+        "the image does not have the program that the pod names, or it may not be run",
+        "Correct command and args of the container, or the image.",
+    ),
+    Symptom(
+        "start_refused",
+        words(r"PreStartContainer .{0,200}|GpuShareRefused"),
+        "the node's plugin refused to start the container",
+        "Delete the pod, so that it is placed anew.",
+        CERTAIN,
+    ),
+    Symptom(
+        "image",
+        words(
+            r"^(?:ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|ImageInspectError"
+            r"|RegistryUnavailable|SignatureValidationFailed)|^Failed to pull image|^Back-off pulling image"
+            r"|^Error: (?:ErrImage|ImagePull)|^Failed to inspect image|^Failed to apply default image tag"
+        ),
+        "the image cannot be had",
+        "Correct its name, or the pod's imagePullSecrets; the message has the registry's answer.",
+        CERTAIN,
+    ),
+    Symptom(
+        "missing_object",
+        words(
+            r"\b(?:secret|configmap|serviceaccount|persistentvolumeclaim)s? .{1,253} not found"
+            r"|couldn't find key|references non-existent (?:secret|config)|object .{1,253} not registered"
+        ),
+        "the pod refers to a Secret, ConfigMap or claim, or to a key of one, that is not there",
+        "Create what the message names in the pod's namespace, or correct the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "container_config",
+        words(r"runAsNonRoot|^CreateContainerConfigError|no command specified|invalid environment variable"),
+        "the container cannot be set up as the pod describes it",
+        "Correct the container's securityContext, variables or command as the message says.",
+        CERTAIN,
+    ),
+)
+"""In what kubelet says of a pod that does not start, the first that fits."""
+
+AT_ADMISSION: Sequence[Symptom] = (
+    Symptom(
+        "gpu_lost",
+        words(r"GPU is lost|fallen off the bus|GPU requires restart"),
+        "kubelet refused the pod: the node's device plugin met a GPU that is lost",
+        "Drain the node, see dmesg for the XID, reset the GPU or power-cycle the node, and restart the plugin.",
+        CERTAIN,
+    ),
+    Symptom(
+        "driver_silent",
+        words(r"\bnvml: |error creating nvml|Driver/library version mismatch|NVML"),
+        "kubelet refused the pod: the node's device plugin got no answer from the driver",
+        "Run nvidia-smi on the node; restart the plugin when it answers again, and delete the pod.",
+    ),
+    Symptom(
+        "request",
+        words(r"request for .{1,80} too large: maximum request size"),
+        "the pod asks for several replicas of a GPU that is shared by time-slicing, and one is all it may have",
+        "Ask for 1: several replicas give no more of the GPU.",
+        CERTAIN,
+    ),
+    Symptom(
+        "plugin_down",
+        words(
+            r"error reading from server: EOF|code = Unavailable|transport is closing|connection refused"
+            r"|DeadlineExceeded|context deadline exceeded|context canceled|connection reset"
+        ),
+        "kubelet refused the pod: the node's device plugin ended, or did not answer, while it was asked for devices",
+        _PLUGIN_REMEDY,
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"no healthy devices present|cannot allocate unhealthy devices"),
+        "kubelet refused the pod: none of the node's devices is healthy, or the plugin has not told of any yet",
+        "Look at the node's GPUs (nvidia-smi, dmesg for XIDs) and its plugin; then delete the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"Available: \d|devices unavailable|plugin .{0,80}(?:has gone|not registered)"),
+        "kubelet refused the pod: too few devices were there, as after a reboot until the plugin has registered",
+        "Delete the pod; a controller makes another. If it returns, look at the node's plugin.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"has become unhealthy"),
+        "kubelet refused the pod: the GPU it was to get had turned bad meanwhile",
+        "Delete the pod; a controller makes another. Look at the node's GPUs.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"left, only \d+ GPUs together|has not enough left|part of a GPU"),
+        "kubelet refused the pod: no single GPU of the node had room for its share",
+        "Have the scheduler extender place shares (scheduler_layout), and delete the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"^"),
+        "kubelet refused the pod when it came to the node",
+        "Do what the message says; look at the log of the device plugin that it names, and delete the pod.",
+        CERTAIN,
+    ),
+)
+"""Of UnexpectedAdmissionError, the first that fits."""
+
+REFUSED: Sequence[Symptom] = (
+    Symptom(
+        "admission",
+        words(r"^OutOf"),
+        "kubelet refused the pod: the node has less left of the resource than it asks for. Another scheduler, a pod"
+        " with nodeName, or devices that turned unhealthy meanwhile took it",
+        "Delete the pod; a controller makes another. If it returns, see who else places pods: kubectl describe node.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"^TopologyAffinityError"),
+        "kubelet's topology manager found no CPUs and devices of one NUMA node for it",
+        "Ask for fewer CPUs or GPUs, or relax topologyManagerPolicy of the node's kubelet.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"^(?:NodeAffinity|NodeName|NodePorts|Taint|Predicate)"),
+        "kubelet refused the pod: the node's labels, taints or ports do not fit it any more",
+        "Compare the pod's nodeSelector and affinity with the node's labels, and delete the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(
+            r"^(?:NodeShutdown|Terminated\b.{0,10}Pod was terminated in response)|node is shutting down|node shutdown"
+        ),
+        "the node was shut down",
+        "Delete the pod; a controller makes another.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^(?:Preempt\w*|PreemptionByScheduler)|preempted in order to"),
+        "it was ended to make room for a pod of a higher priority",
+        "Give it a higher priorityClassName, or more room: a controller makes another.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^(?:Evicted|TaintManagerEviction|Eviction\w*)"),
+        "it was evicted: the node was short of disk, memory or process numbers, had a taint, or was drained",
+        "Read the resource in the message; set requests and limits for it, or free it on the node.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^DeadlineExceeded"),
+        "it ran longer than activeDeadlineSeconds allows, and was ended",
+        "Raise activeDeadlineSeconds of the pod or Job, or make it end sooner.",
+        CERTAIN,
+    ),
+    Symptom(
+        "node_not_ready",
+        words(r"^(?:NodeLost|NodeNotReady|NodeControllerEviction)"),
+        "its node does not answer",
+        "Look at the node and its kubelet: journalctl -u kubelet.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(
+            r"^(?:Unexpected|SysctlForbidden|AppArmor|PodOS|InvalidNodeInfo|SMTAlignment|Unknown|PodFeature|PodLevel"
+            r"|InitContainer|\w{1,60}NotSupported|\w{1,60}Forbidden)|^\w{1,60}: .{0,20}Pod was rejected"
+        ),
+        "kubelet refused the pod when it came to the node",
+        "Do what the message says, and delete the pod.",
+        CERTAIN,
+    ),
+)
+"""In reason and message of a pod that ended without its containers, the first that fits."""
+
+BY_EVENT: Sequence[Symptom] = (
+    Symptom(
+        "missing_object",
+        words(r"^Failed(?:Mount|AttachVolume): .{0,400}not (?:found|registered)"),
+        "a volume of the pod refers to a Secret, ConfigMap or claim that is not there",
+        "Create what the message names in the pod's namespace, or correct the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "volume",
+        words(r"^(?:FailedMount|FailedAttachVolume|FailedMapVolume|VolumeFailedDelete|FileSystemResizeFailed)"),
+        "a volume of the pod cannot be attached or mounted",
+        "Read the storage driver's words; look at the claim (kubectl describe pvc) and the driver's pods on the node.",
+    ),
+    Symptom(
+        "network",
+        words(
+            r"^NetworkNotReady|\bcni\b|network is not ready|failed to set ?up (?:network for )?(?:pod )?sandbox"
+            r"|failed to assign an IP|NetworkPlugin"
+        ),
+        "the pod's network cannot be set up",
+        "Look at the pods of the node's network plugin (CNI) and at /etc/cni/net.d.",
+    ),
+    Symptom(
+        "device_missing",
+        words(r"^FailedPrepareDynamicResources|prepare (?:dynamic )?resources"),
+        "the node's DRA driver did not prepare the pod's claim",
+        "Look at the ResourceClaim and at the log of the driver's kubelet plugin on the node.",
+    ),
+)
+"""In reason and message of events, beside ``AT_START``, of a pod that does not run."""
+
+STATES: Dict[str, Tuple[str, str]] = {
+    "RunContainerError": ("the container runtime could not start it", "runtime"),
+    "StartError": ("the container runtime could not start it", "runtime"),
+    "ContainerCannotRun": ("the container runtime could not start it", "runtime"),
+    "CreateContainerError": ("the container runtime could not make it", "runtime"),
+    "CreateContainerConfigError": ("kubelet could not put its configuration together", "pod"),
+    "PreCreateHookError": ("kubelet's hook before its creation failed", "kubelet"),
+    "PreStartHookError": ("the hook before its start failed: device plugins may have one", "kubelet"),
+    "PostStartHookError": ("its lifecycle hook postStart failed", "pod"),
+    "CrashLoopBackOff": ("it ends again and again, and kubelet waits before the next start", "log"),
+    "ContainerStatusUnknown": ("kubelet lost it, as by a reboot or when it was deleted on the node", "kubelet"),
+    "PodInitializing": ("the pod's init containers have not all ended yet", "pod"),
+    "ContainerCreating": ("kubelet prepares it: volumes, network, image, devices", "kubelet"),
+}
+"""What states that kubelet names mean, and where to look."""
+
+WAITING: Sequence[Symptom] = (
+    Symptom(
+        "namespace_quota",
+        words(r"quota of namespace |namespace \S{1,80} may use (?:pool|no pool)"),
+        "the namespace has all of the GPUs that its quota allows",
+        "End pods of the namespace, or raise its entry in scheduler_quota.",
+        CERTAIN,
+    ),
+    Symptom(
+        "extender_down",
+        words(
+            r"failed (?:filter|prioritize|bind|preempt).{0,40}extender"
+            r"|extender.{0,200}(?:connection refused|timeout|deadline)"
+        ),
+        "kube-scheduler does not reach the extender",
+        "Look at the pods of kube-accel-extender; run site.yml --tags scheduler.",
+        CERTAIN,
+    ),
+    Symptom(
+        "request",
+        words(
+            r"ask for 1 to 99|use the resources of one mode|needs some of its memory|add 1 to 99"
+            r"|annotation \S{1,80} of the pod: write"
+        ),
+        "the pod asks for what no mode offers",
+        "Write its limits or annotations as the message says.",
+        CERTAIN,
+    ),
+    Symptom(
+        "plugin_down",
+        words(r"its plugin has not reported GPUs|annotation kube-accel\.io/inventory cannot be read"),
+        "a node's plugin has told nothing that the extender can use",
+        "Look at the plugin's pod on that node.",
+    ),
+    Symptom(
+        "gpu_unhealthy",
+        words(r"left out \(unhealthy"),
+        "GPUs that would do are not healthy",
+        "Look at the nodes' GPUs below.",
+    ),
+    Symptom(
+        "taint",
+        words(r"(?:untolerated|had) taints? \{(?!node-role\.kubernetes\.io/(?:control-plane|master)\b)"),
+        "nodes are tainted, and the pod does not tolerate that",
+        "Add the toleration to the pod.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "selector",
+        words(r"didn't match Pod's node affinity|didn't match node selector|node\(s\) didn't match"),
+        "the pod selects nodes that do not fit",
+        "Compare its nodeSelector and affinity with the nodes' labels.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "no_room",
+        words(
+            r"best has |no room for |whole GPUs?.{0,20}; \d+ free|MPS takes no more|together was found|Insufficient "
+        ),
+        "no GPU has enough left for what the pod asks",
+        "Wait, ask for less, or see who has what: inspect.yml with inspect_details=true.",
+    ),
+)
+"""Of a pod that no node was found for."""
+
+NODE_EVENTS = (
+    "ConfigurationRefused",
+    "ConfigurationMissing",
+    "ConfigurationInvalid",
+    "ConfigurationUnreadable",
+    "MigConfigFailed",
+    "MigConfigWaiting",
+)
+"""Of a configuration the plugin does not apply, or not yet."""
