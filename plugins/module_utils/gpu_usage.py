@@ -5,6 +5,9 @@
 A page is what one plugin told at one time, all of it of the same moment. A period's amounts are the difference of two
 pages, the last ones before its ends: nothing is extrapolated, and what one period leaves is in the next. The counters
 count while nobody reads them, so that pages that are missing in between take nothing away.
+
+Counters are believed as far as a node's GPUs can have given it: nothing is counted beyond GPUs times time and a lag,
+and nobody is charged beyond what is counted. The rest is unknown, by cause.
 """
 
 from __future__ import annotations
@@ -13,15 +16,31 @@ import bisect
 import collections
 import operator
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Collection, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Callable,
+    Collection,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 GAP_SECONDS = 300
 """A node is silent when nothing was told for longer."""
 
-_LAG_SECONDS = 60
-"""Two plugins of an upgrade tell of one node, one behind the other by no more than this."""
+LAG_SECONDS = 60
+"""A page may be older than its time by this: what it tells was collected before it was asked for."""
+
+LEDGER_LAG_SECONDS = 300
+"""The same between pages that name one ledger: the longest that plugins take from one collection to the next."""
 
 _FORGETS_SECONDS = 90 * 86400
 """For how long a ledger keeps what a namespace had that has nothing; who comes back begins at nothing."""
@@ -31,6 +50,30 @@ _ROUNDED = 1
 
 ALLOCATED, USED, MEMORY, SPREAD = "allocated", "used", "memory", "spread"
 POLICIES = (ALLOCATED, USED, MEMORY, SPREAD)
+
+SILENT, ANEW, REPLACED, BEYOND, NO_GPUS, NO_CAPACITY = (
+    "silent",
+    "counters_began_anew",
+    "ledger_replaced",
+    "counters_beyond_gpus",
+    "gpus_not_told",
+    "capacity_not_told",
+)
+"""Causes for which something is unknown."""
+
+_REMARKS = {
+    ANEW: "its counters began anew {when}, and part of that is lost",
+    REPLACED: "its ledger was replaced by another {when}, and part of that is lost",
+    BEYOND: (
+        "its counters grew by more than its GPUs can have given {when}, and nothing of that is counted; did another "
+        "machine take its name, or are these two clusters? Name one by prometheus_selector"
+    ),
+    NO_GPUS: "it does not tell which GPUs it has {when}, and nothing of that is counted; is accel_gpu_info scraped?",
+    NO_CAPACITY: (
+        "it charges for GPUs of which it does not tell the time {when}, and nobody is charged; is "
+        "accel_node_gpu_seconds_total scraped?"
+    ),
+}
 
 
 class UsageError(ValueError):
@@ -82,6 +125,8 @@ class Page:
     charges: Mapping[Account, Charge] = field(default_factory=dict)
     gpus: Mapping[str, Gpus] = field(default_factory=dict)
     """By model."""
+    ledger: str = ""
+    """Which ledger it was; empty where the plugin does not tell."""
 
     @property
     def counted(self) -> Fraction:
@@ -102,7 +147,7 @@ class Page:
     @property
     def lag(self) -> int:
         """GPU-seconds by which another page of the same time may differ."""
-        return _LAG_SECONDS * max(1, self.number)
+        return LAG_SECONDS * max(1, self.number)
 
 
 @dataclass(frozen=True)
@@ -153,6 +198,8 @@ class Usage:
     """Of one GPU, by model."""
     nodes: Tuple[NodeUsage, ...]
     problems: Tuple[str, ...] = ()
+    causes: Mapping[Tuple[str, str], Fraction] = field(default_factory=dict)
+    """What is unknown, by model and cause."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +251,7 @@ def usage(
     """
     capacity: Dict[Tuple[int, str], Fraction] = collections.defaultdict(Fraction)
     charges: Dict[Tuple[int, Account], Charge] = collections.defaultdict(Charge)
+    causes: Dict[Tuple[str, str], Fraction] = collections.defaultdict(Fraction)
     unknown: Dict[str, Fraction] = collections.defaultdict(Fraction)
     memory: Dict[str, int] = {}
     nodes = []
@@ -218,15 +266,15 @@ def usage(
                 capacity[part, model] += seconds
             for account, charge in step.charges.items():
                 charges[part, account] = charges[part, account].plus(charge)
-        for model, seconds in found.unknown.items():
+        for (model, cause), seconds in found.unknown.items():
+            causes[model, cause] += seconds
             unknown[model] += seconds
         for page in ordered:
             for model, gpus in page.gpus.items():
                 memory[model] = max(memory.get(model, 0), gpus.memory_bytes)
         nodes.append(NodeUsage(name, found.since, found.until, "; ".join(found.remarks)))
     charges = {key: charge for key, charge in charges.items() if any(charge)}
-    problems = [*_grouped(nodes), *_overdrawn(capacity, charges)]
-    return Usage(window, capacity, charges, unknown, memory, tuple(nodes), tuple(problems))
+    return Usage(window, capacity, charges, unknown, memory, tuple(nodes), tuple(_grouped(nodes)), causes)
 
 
 def rows(found: Usage, policy: str, used_known: Mapping[Account, float], parts: Iterable[int]) -> List[Row]:
@@ -248,15 +296,19 @@ def _part(found: Usage, policy: str, used_known: Mapping[Account, float], part: 
     capacity = {model: seconds for (where, model), seconds in found.capacity.items() if where == part}
     for model in {*capacity, *(account.model for account in accounts)}:
         of_model = {account: charge for account, charge in accounts.items() if account.model == model}
-        there, charged = capacity.get(model, Fraction(0)), Fraction(0)
+        there = capacity.get(model, Fraction(0))
         allocated = sum((charge.gpu_seconds for charge in of_model.values()), Fraction(0))
+        spread = there / allocated if allocated else Fraction(1)
+        made = []
         for account, charge in of_model.items():
             known = used_known.get(account, 1.0)
             used = charge.busy_seconds if known > 0 else None
-            spread = there / allocated if allocated else Fraction(1)
             owed = _owed(policy, charge, used, spread, found.memory_bytes.get(model, 0))
-            charged += owed
-            yield Row(account, charge.gpu_seconds, used, owed, charge.memory_byte_seconds, known >= _WHOLLY)
+            made.append(Row(account, charge.gpu_seconds, used, owed, charge.memory_byte_seconds, known >= _WHOLLY))
+        owed = sum((row.charged for row in made), Fraction(0))
+        # Some are charged what they used and others what they had: together it can be more than there was.
+        charged = min(owed, there)
+        yield from (replace(row, charged=row.charged * charged / owed) if owed > there else row for row in made)
         yield Row(Account("", "", model), there - allocated, Fraction(0), there - charged, Fraction(0))
 
 
@@ -294,6 +346,36 @@ class _Step(NamedTuple):
     charges: Mapping[Account, Charge]
 
 
+class _Allowance:
+    """What a node's GPUs can have given since its ledger was met, less what the ledger counted since."""
+
+    def __init__(self) -> None:
+        self._left: Dict[Tuple[str, ...], Fraction] = {}
+        """By model, and under no model of all GPUs."""
+
+    def takes(self, capacity: Mapping[str, Fraction], numbers: Mapping[str, int], seconds: Fraction, lag: int) -> bool:
+        """Whether so many GPUs can have given this in this time, and by ``lag`` seconds more; if so it is taken.
+
+        Where no GPU is told there is one at least of each model.
+        """
+        numbers = numbers or {**dict.fromkeys(capacity, 1), "": len(capacity)}
+        counted: Dict[Tuple[str, ...], Tuple[Fraction, int]]
+        counted = {(model,): (amount, numbers.get(model, 0)) for model, amount in capacity.items()}
+        counted[()] = (sum(capacity.values(), Fraction(0)), numbers.get("", 0))
+        after = {}
+        for key, (amount, number) in counted.items():
+            before = self._left.get(key, Fraction(0))
+            after[key] = before + number * seconds - amount
+            if after[key] < min(before, Fraction(-lag * max(1, number))):
+                return False
+        self._left.update(after)
+        return True
+
+    def restart(self) -> None:
+        """Another ledger is met: what the one before did not count is not its to give."""
+        self._left = {key: min(left, Fraction(0)) for key, left in self._left.items()}
+
+
 class _Node:
     """Goes through a node's pages."""
 
@@ -301,59 +383,118 @@ class _Node:
         self.name = name
         self.since: float = window.start
         self.until: float = window.end
-        self.remarks: List[str] = []
-        self.unknown: Dict[str, Fraction] = collections.defaultdict(Fraction)
+        self.unknown: Dict[Tuple[str, str], Fraction] = collections.defaultdict(Fraction)
+        """By model and cause."""
         self._window = window
         self._come_and_go = come_and_go
         self._older = older
+        self._allowance = _Allowance()
+        self._before = self._after = ""
+        self._lost_between: Dict[str, List[Tuple[float, float]]] = {}
+        """By cause."""
+
+    @property
+    def remarks(self) -> List[str]:
+        """What is not known of it."""
+        made = [self._before]
+        for cause, times in self._lost_between.items():
+            if len(times) > _NAMED:
+                whole = f"{len(times)} times between {moment(times[0][0])} and {moment(times[-1][1])}"
+                made.append(_REMARKS[cause].format(when=whole))
+            else:
+                whens = (f"between {moment(start)} and {moment(end)}" for start, end in times)
+                made += [_REMARKS[cause].format(when=when) for when in whens]
+        return [remark for remark in (*made, self._after) if remark]
 
     def steps(self, pages: Sequence[Page]) -> Iterator[_Step]:
         """From page to page, in order of time; then the rest is known."""
         before = pages[0]
+        gpus = before.gpus
         if before.at > self._window.start:
             # Nobody told of it in the gap before the period, so that no other period has what it counted there.
-            if not self._older and began_in(before, self._window):
-                yield _begun(before)
+            step = _begun(before)
+            if not self._older and began_in(before, self._window) and _backed(step, _ROUNDED):
+                since = self._window.start - GAP_SECONDS
+                yield from self._counted(step, _numbers(gpus, gpus), since, before, _ROUNDED, LAG_SECONDS)
             else:
                 self._late(before)
         for page in pages[1:]:
-            if page.at <= self._window.start:
-                before = page
-                continue
-            if _follows(before, page):
-                yield _reconciled(_between(before, page), _slack(before, page))
-            elif _begun_between(before, page):
-                yield _begun(page)
-                self._reset(before, page, page.capacity)
-            else:
-                self._reset(before, page, {})
+            # While a driver is down a plugin tells no GPUs, and counts that time later.
+            gpus, gpus_before = page.gpus or gpus, gpus
+            if page.at > self._window.start:
+                yield from self._step(before, page, _numbers(gpus_before, gpus))
             before = page
         if before.at < self._window.end - GAP_SECONDS:
             self._early(before)
 
+    def _step(self, before: Page, page: Page, numbers: Mapping[str, int]) -> Iterator[_Step]:
+        cause = _parted(before, page)
+        if not cause:
+            lag, slack = _lag_seconds(before, page), _slack(before, page)
+            yield from self._counted(_between(before, page), numbers, before.at, page, slack, lag)
+            return
+        self._allowance.restart()
+        step, seconds = _begun(page), _seconds(before.at, page.at)
+        if (
+            _begun_between(before, page)
+            and not _unbacked(step, _ROUNDED)
+            and self._allowance.takes(step.capacity, numbers, seconds, LAG_SECONDS)
+        ):
+            yield _fitted(step, page.gpus)
+        else:
+            step = step._replace(capacity={})
+        self._lost(cause, before.at, page, _rest(page, seconds, step.capacity))
+
+    def _counted(
+        self, step: _Step, numbers: Mapping[str, int], since: float, page: Page, slack: int, lag: int
+    ) -> Iterator[_Step]:
+        """What one ledger counted since then, as far as it can be so."""
+        seconds = _seconds(since, page.at)
+        if not self._allowance.takes(step.capacity, numbers, seconds, lag):
+            self._allowance.restart()
+            lost = _rest(page, seconds, {}) if numbers else _at_most(step.capacity, numbers, seconds)
+            self._lost(BEYOND if numbers else NO_GPUS, since, page, lost)
+            return
+        unbacked = _unbacked(step, slack)
+        if unbacked:
+            self._lost(NO_CAPACITY, since, page, _at_most(unbacked, numbers, seconds))
+        yield _fitted(step, page.gpus)
+
     def _late(self, page: Page) -> None:
         self.since = page.at
         if page.at > self._window.start + GAP_SECONDS and not self._come_and_go:
-            self.remarks.append(f"nothing is known before {moment(page.at)}")
-            self._lost(page, page.at - self._window.start)
+            self._before = f"nothing is known before {moment(page.at)}"
+            self._unknown(SILENT, _rest(page, _seconds(self._window.start, page.at), {}))
 
     def _early(self, page: Page) -> None:
         self.until = page.at
         if not self._come_and_go:
-            self.remarks.append(f"nothing is known after {moment(page.at)}")
-            self._lost(page, self._window.end - page.at)
+            self._after = f"nothing is known after {moment(page.at)}"
+            self._unknown(SILENT, _rest(page, _seconds(page.at, self._window.end), {}))
 
-    def _reset(self, before: Page, page: Page, counted: Mapping[str, Fraction]) -> None:
-        """Its ledger began anew; of what was since the page before, no more is known."""
-        self.remarks.append(
-            f"its counters began anew between {moment(before.at)} and {moment(page.at)}, and part of that is lost"
-        )
-        self._lost(page, page.at - before.at, counted)
+    def _lost(self, cause: str, since: float, page: Page, lost: Mapping[str, Fraction]) -> None:
+        """Of what was since then, so much is not known."""
+        self._lost_between.setdefault(cause, []).append((since, page.at))
+        self._unknown(cause, lost)
 
-    def _lost(self, page: Page, seconds: float, counted: Optional[Mapping[str, Fraction]] = None) -> None:
-        for model, gpus in page.gpus.items():
-            lost = gpus.number * Fraction(seconds) - (counted or {}).get(model, 0)
-            self.unknown[model] += max(lost, Fraction(0))
+    def _unknown(self, cause: str, lost: Mapping[str, Fraction]) -> None:
+        for model, seconds in lost.items():
+            self.unknown[model, cause] += seconds
+
+
+def _seconds(start: float, end: float) -> Fraction:
+    return Fraction(end) - Fraction(start)
+
+
+def _rest(page: Page, seconds: Fraction, counted: Mapping[str, Fraction]) -> Dict[str, Fraction]:
+    """What the page's GPUs would have given in this time, without what was counted."""
+    there = {model: gpus.number * seconds for model, gpus in page.gpus.items()}
+    return {model: max(whole - counted.get(model, 0), Fraction(0)) for model, whole in there.items()}
+
+
+def _at_most(told: Mapping[str, Fraction], numbers: Mapping[str, int], seconds: Fraction) -> Dict[str, Fraction]:
+    """What is told of models, as far as their GPUs can have given it; a model that has none told has one at least."""
+    return {model: min(more, seconds * max(1, numbers.get(model, 0))) for model, more in told.items() if more}
 
 
 def began_in(page: Page, window: Window) -> bool:
@@ -361,20 +502,42 @@ def began_in(page: Page, window: Window) -> bool:
     return page.age <= page.at - window.start + GAP_SECONDS
 
 
-def _follows(before: Page, page: Page) -> bool:
-    """Whether both are of one ledger: nothing there was fell, and no more was charged than there was in between."""
+def follows(before: Page, page: Page) -> bool:
+    """Whether both are of one ledger, and what it counted in between can be all that the GPUs of both have given."""
+    numbers, seconds, step = _numbers(before.gpus, page.gpus), _seconds(before.at, page.at), _between(before, page)
+    return not _parted(before, page) and _Allowance().takes(step.capacity, numbers, seconds, _lag_seconds(before, page))
+
+
+def _parted(before: Page, page: Page) -> str:
+    """Why both are not of one ledger; empty where they are, as far as can be seen.
+
+    They are not where something that was there fell, or more was charged than there was in between.
+    """
+    if before.ledger and page.ledger and before.ledger != page.ledger:
+        return REPLACED
     slack = _slack(before, page)
     if any(page.capacity.get(model, 0) + slack < seconds for model, seconds in before.capacity.items()):
-        return False
+        return ANEW
     if page.counted < before.counted:
-        return False
+        return ANEW
     step = _between(before, page)
-    free = collections.defaultdict(Fraction, step.capacity)
-    for account, charge in step.charges.items():
-        free[account.model] -= charge.gpu_seconds
-    if any(seconds <= -slack for model, seconds in free.items() if model in page.capacity):
-        return False
-    return not _fallen(before, page) or page.age >= _FORGETS_SECONDS or not _begun_between(before, page)
+    if not _backed(step, slack):
+        return ANEW
+    if not _fallen(before, page) or page.age >= _FORGETS_SECONDS or not _begun_between(before, page):
+        return ""
+    return ANEW
+
+
+def _numbers(before: Mapping[str, Gpus], after: Mapping[str, Gpus]) -> Dict[str, int]:
+    """How many GPUs of each model there were at most, and under no name of all; nothing where there were none."""
+    sides = [{model: gpus.number for model, gpus in side.items()} for side in (before, after)]
+    most = {model: max(side.get(model, 0) for side in sides) for side in sides for model in side}
+    return {**most, "": max(sum(side.values()) for side in sides)} if most else {}
+
+
+def _lag_seconds(before: Page, page: Page) -> int:
+    """By how much pages of one ledger may tell of other times than theirs."""
+    return LEDGER_LAG_SECONDS if page.ledger and page.ledger == before.ledger else LAG_SECONDS
 
 
 def _fallen(before: Page, page: Page) -> Set[Account]:
@@ -400,23 +563,60 @@ def _slack(before: Page, page: Page) -> int:
 
 def _begun(page: Page) -> _Step:
     """All that a ledger counted up to its first page."""
-    return _reconciled(_Step(page.at, page.capacity, page.charges), _ROUNDED)
+    return _Step(page.at, page.capacity, page.charges)
 
 
-def _reconciled(step: _Step, slack: int) -> _Step:
-    """Without what is charged beyond what there was, where it is within ``slack``.
+def _unbacked(step: _Step, slack: int) -> Dict[str, Fraction]:
+    """What is charged of models beyond what there was, where it is more than ``slack``.
 
     A ledger that began anew soon after the first page of the one before looks like the same one.
     """
-    had: Dict[str, Fraction] = collections.defaultdict(Fraction)
-    for account, charge in step.charges.items():
-        had[account.model] += charge.gpu_seconds
-    scale = {model: there / had[model] for model, there in step.capacity.items() if there < had[model] <= there + slack}
+    had = _had(step, lambda charge: charge.gpu_seconds)
+    beyond = {model: seconds - step.capacity.get(model, 0) for model, seconds in had.items()}
+    return {
+        model: seconds
+        for model, seconds in beyond.items()
+        if seconds >= slack or (seconds > 0 and model not in step.capacity)
+    }
+
+
+def _backed(step: _Step, slack: int) -> bool:
+    """Whether no more is charged of the models that there were."""
+    return not any(model in step.capacity for model in _unbacked(step, slack))
+
+
+def _fitted(step: _Step, gpus: Mapping[str, Gpus]) -> _Step:
+    """Without what is charged, used or kept of memory beyond what there was."""
+    none = Gpus(0, 0)
+    seconds = _scales(step, lambda charge: charge.gpu_seconds, step.capacity)
+    busy = _scales(step, lambda charge: charge.busy_seconds, step.capacity)
+    sizes = {model: there * gpus.get(model, none).memory_bytes for model, there in step.capacity.items()}
+    memory = _scales(step, lambda charge: charge.memory_byte_seconds, {m: size for m, size in sizes.items() if size})
     charges = {
-        account: charge._replace(gpu_seconds=charge.gpu_seconds * scale.get(account.model, 1))
+        account: Charge(
+            charge.gpu_seconds * seconds.get(account.model, 0),
+            charge.busy_seconds * busy.get(account.model, 0),
+            charge.memory_byte_seconds * memory.get(account.model, int(account.model in step.capacity)),
+        )
         for account, charge in step.charges.items()
     }
     return step._replace(charges=charges)
+
+
+def _had(step: _Step, amount: Callable[[Charge], Fraction]) -> Dict[str, Fraction]:
+    """What all accounts have together, by model."""
+    had: Dict[str, Fraction] = collections.defaultdict(Fraction)
+    for account, charge in step.charges.items():
+        had[account.model] += amount(charge)
+    return had
+
+
+def _scales(step: _Step, amount: Callable[[Charge], Fraction], there: Mapping[str, Fraction]) -> Dict[str, Fraction]:
+    """By which amounts come to what there was of a model, where they are more."""
+    had = _had(step, amount)
+    return {
+        model: most / had[model] if had.get(model, Fraction(0)) > most else Fraction(1) for model, most in there.items()
+    }
 
 
 def _between(before: Page, page: Page) -> _Step:
@@ -460,24 +660,6 @@ def _grouped(nodes: Iterable[NodeUsage]) -> Iterator[str]:
 
 
 _NAMED = 5
-
-
-def _overdrawn(
-    capacity: Mapping[Tuple[int, str], Fraction], charges: Mapping[Tuple[int, Account], Charge]
-) -> Iterator[str]:
-    """Models of which more was charged than there was, by more than what floating point leaves."""
-    there: Dict[str, Fraction] = collections.defaultdict(Fraction)
-    had: Dict[str, Fraction] = collections.defaultdict(Fraction)
-    for (_at, model), seconds in capacity.items():
-        there[model] += seconds
-    for (_at, account), charge in charges.items():
-        had[account.model] += charge.gpu_seconds
-    for model, seconds in sorted(had.items()):
-        if seconds > there[model] + 1 + there[model] / 10**6:
-            yield (
-                f"{model}: {float(seconds / 3600):.3f} GPU-hours are charged and {float(there[model] / 3600):.3f} were "
-                f"there; is accel_node_gpu_seconds_total of some node not scraped?"
-            )
 
 
 def window(start: int, end: int) -> Window:

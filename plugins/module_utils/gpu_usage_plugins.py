@@ -30,7 +30,7 @@ def period(told: Mapping[str, Page], kept: Optional[Mapping[str, Page]], at: flo
     if kept:
         start = max(page.at for page in kept.values())
     else:
-        start = min((page.at - page.age for page in told.values()), default=at)
+        start = max(0.0, min((page.at - page.age for page in told.values()), default=at))
     return Window((start, max(start, at)))
 
 

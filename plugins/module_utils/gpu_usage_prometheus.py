@@ -3,7 +3,7 @@
 """What to ask a Prometheus for a report. Whoever asks is passed in.
 
 Raw samples at the edges of the period's parts are enough for counters; all samples of a node are fetched where its
-counters began anew or it was silent at an edge.
+counters began anew or grew beyond what its GPUs can have given, and where it was silent at an edge.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from .api_json import ApiJsonError, fit, is_text
-from .gpu_usage import GAP_SECONDS, Account, Page, Window, began_in
+from .gpu_usage import GAP_SECONDS, Account, Page, Window, began_in, follows
 from .gpu_usage_pages import (
     ALLOCATED_GPUS,
     CAPACITY,
@@ -114,8 +114,8 @@ def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
         for series in ask(lowest, end):
             labels = series["metric"]
             node = own(labels, "node")
-            sides = [edges[side].get(node) for side in (part, part + 1)]
-            if not all(sides) or _fell(series, sides[0] or []):
+            before, after = (edges[side].get(node, []) for side in (part, part + 1))
+            if not before or not after or _fell(series, before) or not follows(before[-1], after[-1]):
                 doubtful[node] = "exported_node" if "exported_node" in labels else "node"
         for node, label in sorted(doubtful.items()):
             of_node = _matchers(f"{families}, {label}={json.dumps(node, ensure_ascii=False)}", selector)

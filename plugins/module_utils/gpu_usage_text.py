@@ -209,7 +209,14 @@ def document(report: Report) -> Dict[str, Any]:
             for line in shown
             if line.free
         ],
-        "unknown": [{"model": model, "gpu_hours": float(hours)} for model, hours in _unknown(report, _EXACT)],
+        "unknown": [
+            {
+                "model": model,
+                "gpu_hours": float(hours),
+                "causes": {cause: float(part) for cause, part in _causes(report, model, _EXACT)},
+            }
+            for model, hours in _unknown(report, _EXACT)
+        ],
         "totals": {
             "capacity_gpu_hours": float(sums.capacity),
             "allocated_gpu_hours": float(sums.allocated),
@@ -305,6 +312,10 @@ def table(report: Report) -> str:
     if report.unknown_pods:
         lines += ["", f"It is not known what {report.unknown_pods} further pod(s) used."]
     lines += [f"NOTE: {printable.line(note)}" for note in report.notes]
+    for model, _ in _unknown(report, _SHOWN):
+        whys = (f"{decimal(hours)} {cause.replace('_', ' ')}" for cause, hours in _causes(report, model, _SHOWN))
+        because = ", ".join(whys)
+        lines += [printable.line(f"UNKNOWN HOURS of {model}: {because}")] if because else []
     lines += [f"NOT KNOWN: {printable.line(problem)}" for problem in report.problems]
     return "\n".join(lines) + "\n"
 
@@ -390,6 +401,13 @@ def _unknown(report: Report, places: int) -> List[Tuple[str, Fraction]]:
         for model, seconds in sorted(report.usage.unknown.items())
         if seconds >= GAP_SECONDS or (seconds and report.usage.problems)
     ]
+
+
+def _causes(report: Report, model: str, places: int) -> List[Tuple[str, Fraction]]:
+    """Why hours of a model are unknown, and how many; they come to what is shown of it."""
+    found = sorted((cause, seconds) for (of, cause), seconds in report.usage.causes.items() if of == model and seconds)
+    hours = apportioned([seconds / _HOUR for _, seconds in found], places)
+    return [(found[index][0], amount) for index, amount in enumerate(hours)]
 
 
 def _columns(lines: Sequence[Sequence[str]], numbers: Optional[Sequence[int]] = None) -> List[str]:

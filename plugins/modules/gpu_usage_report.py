@@ -185,7 +185,12 @@ report:
       type: list
       elements: dict
     unknown:
-      description: By model, about how much there would have been in the time that nothing is known of.
+      description:
+        - By model, about how much there would have been in the time that nothing is known of, and how much of it for
+          each of C(causes).
+        - C(silent), the node told nothing; C(counters_began_anew), its ledger was lost or put back;
+          C(ledger_replaced), another ledger tells of it; C(counters_beyond_gpus), its counters grew by more than its
+          GPUs can have given; C(gpus_not_told) and C(capacity_not_told), these series are not scraped.
       type: list
       elements: dict
     totals:

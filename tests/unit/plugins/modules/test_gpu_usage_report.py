@@ -416,6 +416,12 @@ def test_without_a_prometheus_ledgers_are_read_since_they_began_or_since_a_repor
     assert first["report"]["source"] == "the plugins' counters since their ledgers began"
     assert (hours(first), first["report"]["free"][0]["gpu_hours"]) == ({("team", "vgpu"): 0.5}, 0.5)
     assert [(pod["pod"], pod["hours"]) for pod in first["report"]["right_sizing"]] == [("p", None)]
+    too_much = report(3 * HOUR, since=state)
+    assert hours(too_much) == {}
+    assert "its counters grew by more than its GPUs can have given" in too_much["report"]["problems"][0]
+    kept = json.loads(Path(state).read_text())
+    kept["nodes"]["a"]["at"] -= 2 * HOUR
+    Path(state).write_text(json.dumps(kept))
     second = report(3 * HOUR, since=state, keep=state)
     assert second["report"]["source"] == "the plugins' counters since an earlier report"
     assert hours(second) == {("team", "vgpu"): 1.0}
