@@ -278,7 +278,7 @@ def plan_present(
     data = parse(runtime, text, path)
     dialect = _dialect(runtime, data, path)
     _check_kinds(dialect, data, wanted.name, path)
-    before = {} if original is None else parse(runtime, original, path)
+    before = _before(runtime, original, data, path)
     edits = []
     if owned.name and owned.name != wanted.name:
         edits += _removal(dialect, data, owned.name, before)
@@ -342,7 +342,7 @@ def plan_absent(runtime: str, text: str, name: str, owned: Owned, original: str 
     """The file without the runtime, its being the default and a CDI switch of ours."""
     data = parse(runtime, text, path)
     dialect = _dialect(runtime, data, path)
-    before = {} if original is None else parse(runtime, original, path)
+    before = _before(runtime, original, data, path)
     edits = _removal(dialect, data, name, before)
     if owned.cdi and dialect.cdi is not None and nested.get(data, dialect.cdi) is not None:
         previous = nested.get(before, dialect.cdi)
@@ -374,6 +374,19 @@ def _check_kinds(dialect: _Dialect, data: Mapping[str, Any], name: str, path: st
                 f"{path} has {json.dumps(parent[place[-1]], default=str)} at {'.'.join(place)}, where {words} belongs; "
                 "correct it, then run again"
             )
+
+
+def _before(runtime: str, original: str | None, data: Mapping[str, Any], path: str) -> Dict[str, Any]:
+    """The file before our first change, laid out as the version that it has by now; empty where it is not known."""
+    before = {} if original is None else parse(runtime, original, path)
+    if runtime != "containerd":
+        return before
+    old, new = (_CONTAINERD_CRI.get(each.get("version", 1), ()) for each in (before, data))
+    table = nested.get(before, ("plugins", *old)) if old != new else None
+    if not isinstance(table, dict) or nested.get(before, ("plugins", *new)) is not None:
+        return before
+    moved: Dict[str, Any] = nested.edited(before, [Edit(("plugins", *old), None), Edit(("plugins", *new), table)])
+    return moved
 
 
 def _names(data: Mapping[str, Any], dialect: _Dialect) -> set[str]:

@@ -6,6 +6,7 @@ import copy
 import difflib
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_co
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Owned, Wanted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import real_runtimes
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 BINARY = "/usr/bin/nvidia-container-runtime"
@@ -93,6 +96,51 @@ def test_runc_that_was_named_beside_others_goes_with_ours_unless_somebody_joined
     joined = f"{plan.text}[plugins.'{CRI[2]}'.containerd.runtimes.other]\nruntime_type = 'x'\n"
     after = runtime_config.plan_absent("containerd", joined, "nvidia", plan.owned, before, FILE).text
     assert set(containerd_part(after)["containerd"]["runtimes"]) == {"kata", "runc", "other"}
+
+
+OURS_TO_BE = f"""version = 2
+[plugins.'{CRI[2]}']
+enable_cdi = false
+[plugins.'{CRI[2]}'.containerd]
+default_runtime_name = "kata"
+[plugins.'{CRI[2]}'.containerd.runtimes]
+kata = {{ runtime_type = "io.containerd.kata.v2" }}
+nvidia = {{ runtime_type = "io.containerd.runc.v2", options = {{ BinaryName = "/opt/theirs" }} }}
+"""
+
+
+def migrated(text: str) -> str:
+    """What ``containerd config migrate`` makes of the tables that matter here."""
+    return text.replace("version = 2", "version = 3").replace(CRI[2], CRI[3])
+
+
+def test_what_was_there_before_us_comes_back_in_a_file_of_a_newer_version() -> None:
+    plan = present(OURS_TO_BE, Wanted("nvidia", BINARY, default=True, cdi=True))
+    for change in (migrated, lambda text: f"# a later hand\n{migrated(text)}"):
+        absent = runtime_config.plan_absent("containerd", change(plan.text), "nvidia", plan.owned, OURS_TO_BE, FILE)
+        assert tomllib.loads(absent.text) == tomllib.loads(migrated(OURS_TO_BE))
+    again = runtime_config.plan_present(
+        "containerd", migrated(plan.text), Wanted("gpu", BINARY), plan.owned, OURS_TO_BE, FILE
+    )
+    found = containerd_part(again.text)["containerd"]
+    assert found["default_runtime_name"] == "kata"
+    assert found["runtimes"]["nvidia"]["options"]["BinaryName"] == "/opt/theirs"
+
+
+@pytest.mark.parametrize("containerd", real_runtimes.containerds())
+def test_what_was_there_before_us_comes_back_after_a_real_migration(containerd: Path, tmp_path: Path) -> None:
+    def migrate(text: str) -> str:
+        file = tmp_path / "config.toml"
+        file.write_text(text)
+        command = [containerd, "--config", file, "config", "migrate"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip("this containerd has no 'config migrate'")
+        return done.stdout
+
+    plan = present(OURS_TO_BE, Wanted("nvidia", BINARY, default=True, cdi=True))
+    absent = runtime_config.plan_absent("containerd", migrate(plan.text), "nvidia", plan.owned, OURS_TO_BE, FILE)
+    assert containerd_part(absent.text) == containerd_part(migrate(OURS_TO_BE))
 
 
 def test_the_cgroup_driver_follows_a_later_change_of_runc() -> None:
