@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Sequence
@@ -20,6 +22,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.transaction impor
     TransactionError,
     digest,
     explained,
+    same_file,
+    settled,
 )
 
 BACKUP_DIR = "/var/lib/accel-kubernetes/backups"
@@ -47,7 +51,26 @@ class Proposal:
 def transaction_for(module: AnsibleModule, kind: str, path: str, service: Service) -> Transaction:
     """The transaction of the file a kind of module manages, its state in a directory of its own in ``backup_dir``."""
     name = f"{kind}-{digest(os.path.realpath(path).encode())[:12]}"
-    return Transaction(Host(module), os.path.join(module.params["backup_dir"], name), name, service)
+    directory = os.path.join(module.params["backup_dir"], name)
+    # What it is named after leads elsewhere once a link on the way is replaced, by a file or by another link.
+    others = sorted(glob.glob(os.path.join(glob.escape(module.params["backup_dir"]), f"{kind}-*")))
+    directory = next((each for each in [directory, *others] if _remembers(each, path)), directory)
+    return Transaction(Host(module), directory, os.path.basename(directory), service)
+
+
+def spelled(path: str) -> str:
+    """A path that is absolute, without a slash at its end and without steps up, which may lead through a link."""
+    whole = os.path.join(os.getcwd(), path)
+    return str(settled(whole) if ".." in whole.split("/") else os.path.abspath(whole))
+
+
+def _remembers(directory: str, path: str) -> bool:
+    """Whether a directory of ``backup_dir`` has what a file was before us."""
+    try:
+        with open(os.path.join(directory, "record.json"), "rb") as handle:
+            return any(same_file(known, path) for known in json.load(handle)["originals"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def text_of(data: bytes, path: str) -> str:

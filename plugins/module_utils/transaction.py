@@ -84,6 +84,11 @@ class Record:
         """Whether the file is byte for byte what we wrote last."""
         return path in self.written and self.written[path] == digest(current)
 
+    def name(self, path: str) -> None:
+        """Have what is remembered of a file under another name of it be known by this one."""
+        _rename(self.originals, path)
+        _rename(self.written, path)
+
     def to_json(self) -> Dict[str, Any]:
         """As stored."""
         originals = {
@@ -98,6 +103,23 @@ class Record:
             path: None if data is None else base64.b64decode(data) for path, data in stored["originals"].items()
         }
         return cls(originals, dict(stored["written"]), dict(stored["owned"]), list(stored["directories"]))
+
+
+def _rename(known: Dict[str, Any], path: str) -> None:
+    others = [] if path in known else [other for other in known if same_file(other, path)]
+    if others:
+        known[path] = known.pop(others[0])
+
+
+def same_file(one: str, other: str) -> bool:
+    """Whether two paths name one file, as they are spelled or by where their links lead."""
+    return any(resolved(one) == resolved(other) for resolved in (os.path.abspath, settled, os.path.realpath))
+
+
+def settled(path: str) -> str:
+    """An absolute path without links in its directories; the file itself may be one."""
+    directory, name = os.path.split(path.rstrip("/"))
+    return os.path.join(os.path.realpath(directory), name)
 
 
 def digest(data: bytes | None) -> str:
@@ -169,7 +191,7 @@ class Transaction:
         if journal is None or journal["phase"] != "writing" or self._edited_since(journal):
             return current
         for entry in journal["files"]:
-            if entry["path"] == path:
+            if same_file(entry["path"], path):
                 return self._before(entry)
         return current
 

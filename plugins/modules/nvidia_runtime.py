@@ -241,6 +241,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     Refused,
     bytes_like,
     carry_out,
+    spelled,
     text_of,
     transaction_for,
 )
@@ -307,8 +308,8 @@ class NvidiaRuntime:
         params = module.params
         self.name: str = params["runtime"]
         self.runtime = "containerd" if self.name == "microk8s" else self.name
-        self.path: str = params["config_path"] or CONFIG_PATHS[self.name]
-        self.toolkit_path: str = params["toolkit_config_path"]
+        self.path: str = spelled(params["config_path"] or CONFIG_PATHS[self.name])
+        self.toolkit_path: str = spelled(params["toolkit_config_path"])
         if not params["runtime_name"].strip():
             raise Refused("runtime_name is empty; name the handler of the RuntimeClass, such as nvidia")
         self.low_levels: list[runtime_config.LowLevel] = []
@@ -380,6 +381,8 @@ class NvidiaRuntime:
     def propose(self) -> Proposal:
         """What this host's files have to become."""
         record = self.transaction.record()
+        for path in (self.path, self.toolkit_path):
+            record.name(path)
         ours_in_toolkit = bool(record.owned.pop(TOOLKIT, False))
         low_level = str(record.owned.pop(LOW_LEVEL, ""))
         try:
@@ -789,8 +792,8 @@ class RancherRuntime(NvidiaRuntime):
         name = module.params["runtime"]
         self.where = rancher_config.Places(
             name,
-            os.path.dirname(module.params["config_path"] or CONFIG_PATHS[name]),
-            module.params["settings_path"] or f"/etc/rancher/{name}/config.yaml.d/99-accel-kubernetes.yaml",
+            os.path.dirname(spelled(module.params["config_path"] or CONFIG_PATHS[name])),
+            spelled(module.params["settings_path"] or f"/etc/rancher/{name}/config.yaml.d/99-accel-kubernetes.yaml"),
         )
         self.awaited = False
         super().__init__(module)
@@ -821,6 +824,7 @@ class RancherRuntime(NvidiaRuntime):
         self.awaited = plan.awaited
         changes = []
         for path, text in plan.files.items():
+            record.name(path)
             current = self.transaction.read(path)
             after = None if text is None else bytes_like(current, text)
             known = path in record.originals and record.untouched(path, current)

@@ -149,6 +149,33 @@ def test_absent_gives_back_the_very_bytes(node: Node) -> None:
     assert not node.run(state="absent")["changed"]
 
 
+def test_absent_finds_what_was_remembered_by_another_name_of_the_file(node: Node) -> None:
+    before = node.config.read_bytes()
+    (node.root / "here").symlink_to(node.root)
+    (node.root / "by-link.toml").symlink_to(node.config)
+    for first, then in (("here/config.toml/", "bin/..//config.toml"), ("by-link.toml", "config.toml")):
+        assert node.run(config_path=f"{node.root}/{first}")["changed"]
+        assert not node.run(config_path=f"{node.root}/{then}")["changed"]
+        assert node.run(config_path=f"{node.root}/{then}", state="absent")["changed"]
+        assert node.config.read_bytes() == before
+
+
+def test_absent_finds_what_was_remembered_of_a_link_that_is_a_file_by_now(node: Node) -> None:
+    before = node.config.read_bytes()
+    target = node.config.with_name("target.toml")
+    node.config.rename(target)
+    node.config.symlink_to(target)
+    node.run()
+    edited = target.read_bytes() + b"# a later hand\n"
+    node.config.unlink()
+    node.config.write_bytes(edited)
+
+    assert node.run(state="absent")["changed"]
+
+    assert node.config.read_bytes() == before + b"# a later hand\n"
+    assert not node.run(state="absent")["changed"]
+
+
 def test_absent_keeps_what_others_changed_since(node: Node) -> None:
     before = node.config.read_text()
     node.run(default_runtime=True)
