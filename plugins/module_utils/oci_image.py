@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
 
-FILE, DIRECTORY, SYMLINK = "file", "directory", "symlink"
+FILE, DIRECTORY, SYMLINK, DEVICE = "file", "directory", "symlink", "device"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
@@ -26,6 +26,7 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 MACHINES = {"amd64": 62, "arm64": 183}
 WHEEL_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 MAX_LINKS = 40
+CHUNK = 1 << 20
 _ELF_HEAD = 4096
 PYC_HEADER = 16
 
@@ -58,7 +59,10 @@ EMPTY = Content.of(b"")
 
 @dataclass(frozen=True)
 class Entry:
-    """One name in a file tree. ``mtime`` in seconds only tells whether byte code is up to date; none is written."""
+    """One name in a file tree. ``mtime`` in seconds only tells whether byte code is up to date; none is written.
+
+    ``DEVICE`` is any node that is no file: a pipe too.
+    """
 
     kind: str
     mode: int
@@ -85,6 +89,18 @@ class Blob:
     def of(cls, data: bytes) -> Blob:
         """A blob held in memory."""
         return cls("sha256:" + hashlib.sha256(data).hexdigest(), len(data), lambda: io.BytesIO(data))
+
+    @classmethod
+    def at(cls, content: Callable[[], BinaryIO], algorithm: str = "sha256") -> Blob:
+        """A blob whose digest and size are read from itself."""
+        state, size = hashlib.new(algorithm), 0
+        with content() as handle:
+            while True:
+                chunk = handle.read(CHUNK)
+                if not chunk:
+                    return cls(f"{algorithm}:{state.hexdigest()}", size, content)
+                state.update(chunk)
+                size += len(chunk)
 
     def read(self) -> bytes:
         """All of it."""

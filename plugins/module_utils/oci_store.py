@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
+import bz2
 import fcntl
 import gzip
 import hashlib
-import json
 import lzma
 import os
 import shutil
@@ -16,12 +16,13 @@ import tarfile
 import tempfile
 import zlib
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Tuple, cast
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Sequence, cast
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
+    CHUNK,
+    DEVICE,
     DIRECTORY,
     FILE,
-    NAME_ANNOTATION,
     SYMLINK,
     Blob,
     Content,
@@ -31,18 +32,35 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import 
     Layer,
     Tree,
     archive_members,
-    blob_path,
     clean,
     with_parents,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci_layers import Layers, Member
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci_layout import (
+    ALGORITHMS,
+    Layout,
+    Open,
+    Platform,
+    is_image,
+)
 
-CHUNK = 1 << 20
-MAX_DOCUMENT = 8 << 20
-DAMAGED = (tarfile.TarError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError, LookupError, ValueError, TypeError)
+DAMAGED = (
+    tarfile.TarError,
+    zlib.error,
+    lzma.LZMAError,
+    gzip.BadGzipFile,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 ZERO_BLOCK = bytes(tarfile.BLOCKSIZE)
-DECOMPRESSORS: Dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open}
+DECOMPRESSORS: Dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open, b"BZ": bz2.open}
 
-Open = Callable[[], BinaryIO]
+Files = Dict[str, Open]
 Write = Callable[[BinaryIO], None]
 Members = Dict[str, tarfile.TarInfo]
 
@@ -62,23 +80,22 @@ class Store:
         self.directory = directory
 
     def base(self, path: str, architecture: str) -> Base:
-        """A root file system (directory or tar) or an image archive. Raises ImageError naming the base."""
+        """A root file system or a saved image, as directory or tar. Raises ImageError naming the base."""
         origin = f"base {path}"
-        if os.path.isdir(path):
-            return Base(_directory_tree(path, origin))
         try:
-            archive = self._tar(_file_opener(path), path, origin)
-            members = _members(archive, origin)
-            if not _is_image(members):
-                return Base(with_parents(_tar_tree(archive, members, {}, origin), origin))
-            image = self._image(archive, members, architecture, origin)
-            tree: Tree = {}
-            for layer in image.layers:
-                tar = self._tar(layer.blob.open, "", origin)
-                tree.update(_tar_tree(tar, _members(tar, origin), tree, origin))
+            if not os.path.isdir(path):
+                archive = self._tar(_file_opener(path), path, origin)
+                members = _members(archive, origin)
+                if is_image({name.partition("/")[0] for name in members}):
+                    return self._image_base(_archived(archive, members), architecture, origin)
+                layers = Layers(origin, strict=True)
+                layers.unpack(_entries(archive))
+                return Base({name: entry for name, entry in layers.tree.items() if entry.kind != DEVICE})
+            if is_image(os.listdir(path)):
+                return self._image_base(_directory_files(path, origin), architecture, origin)
         except DAMAGED as error:
             raise ImageError(f"{origin} is neither a directory nor a whole tar or image archive: {error}") from error
-        return Base(with_parents(tree, origin), image)
+        return Base(_directory_tree(path, origin))
 
     def image(self, path: str) -> Image | None:
         """The image an archive holds; None when there is no archive or anything in it is damaged or in another form."""
@@ -86,9 +103,16 @@ class Store:
             return None
         try:
             archive = self._tar(_file_opener(path), path, path)
-            return self._image(archive, _members(archive, path), None, path)
+            return self._image(_archived(archive, _members(archive, path)), None, path)
         except (*DAMAGED, ImageError):
             return None
+
+    def _image_base(self, files: Files, architecture: str, origin: str) -> Base:
+        image = self._image(files, architecture, origin)
+        layers = Layers(origin)
+        for layer in image.layers:
+            layers.unpack(self._layer_entries(layer.blob, origin))
+        return Base(layers.tree, image)
 
     def layer(self, tree: Tree, known: Mapping[str, Layer]) -> Layer:
         """The layer of a tree; one of the known ones, by the digest of its tar, where that is the same."""
@@ -99,12 +123,22 @@ class Store:
         diff_id = _measure(write).digest()
         return known.get(diff_id) or self._compress(write, diff_id)
 
+    def _layer_entries(self, layer: Blob, origin: str) -> List[Member]:
+        """What a layer holds. Its digest says that it is whole; some tools write no end."""
+        path = self._decompress(layer.open, origin)
+        if not os.path.getsize(path):
+            return []
+        tar = self._tar(_file_opener(path), path, origin)
+        entries = list(_entries(tar))
+        _check_end(tar, origin, (ZERO_BLOCK, b""))
+        return entries
+
     def _compress(self, write: Write, diff_id: str) -> Layer:
         path = self._temporary()
         # No name, no time, one level: the same bytes from the same tar.
         with open(path, "wb") as handle, gzip.GzipFile("", "wb", 6, handle, mtime=0) as compressed:
             write(cast(BinaryIO, compressed))
-        return Layer(_blob(_file_opener(path)), diff_id)
+        return Layer(Blob.at(_file_opener(path)), diff_id)
 
     def _temporary(self) -> str:
         handle, path = tempfile.mkstemp(dir=self.directory)
@@ -128,53 +162,32 @@ class Store:
             shutil.copyfileobj(source, plain, CHUNK)
         return path
 
-    def _image(self, archive: tarfile.TarFile, members: Members, architecture: str | None, origin: str) -> Image:
-        """The image in an archive, everything in it verified. Any damage raises."""
-
-        def blob(digest: str) -> Blob:
-            member = members.get(blob_path(digest))
-            if member is None:
-                raise ImageError(f"{origin} is damaged: it lacks its blob {digest}")
-            found = _blob(_opener(archive, member))
-            if found.digest != digest:
-                raise ImageError(f"{origin} is damaged: its blob {digest} has another digest")
-            return found
-
-        def named(name: str) -> Blob:
-            return _blob(_opener(archive, members[clean(name, origin)]))
-
-        manifest = Blob.of(b"")
-        if "index.json" in members:
-            digest, reference = _choose(_document(named("index.json"), origin), blob, architecture, origin)
-            manifest = blob(digest)
-            described = _document(manifest, origin)
-            config_blob = blob(described["config"]["digest"])
-            layers = [blob(layer["digest"]) for layer in described["layers"]]
-        else:
-            listed = _document(named("manifest.json"), origin)[0]
-            reference = (listed.get("RepoTags") or [""])[0]
-            config_blob = named(listed["Config"])
-            layers = [named(name) for name in listed["Layers"]]
-        config = _document(config_blob, origin)
-        if architecture and config["architecture"] != architecture:
-            raise ImageError(
-                f"{origin} is an image for {config['architecture']}, not for {architecture}; see 'architecture'"
-            )
+    def _image(self, files: Files, architecture: str | None, origin: str) -> Image:
+        """The image for an architecture among saved ones, everything in it verified. Any damage raises."""
+        layout = Layout(files, origin)
+        parts = layout.parts(architecture)
+        config = layout.document(parts.config)
+        platform = Platform.of(config)
+        if architecture and not platform.fits(architecture):
+            raise ImageError(f"{origin} names an image for {architecture} that is one for {platform}; save it again")
         diff_ids = config["rootfs"]["diff_ids"]
-        if len(diff_ids) != len(layers):
-            raise ImageError(f"{origin} is damaged: {len(layers)} layers, and its configuration names {len(diff_ids)}")
-        verified = [self._verified(layer, diff_ids[number], origin) for number, layer in enumerate(layers)]
-        return Image(reference, config, verified, manifest, config_blob)
+        if len(diff_ids) != len(parts.layers):
+            raise ImageError(
+                f"{origin} is damaged: {len(parts.layers)} layers, and its configuration names {len(diff_ids)}"
+            )
+        verified = [self._verified(layer, diff_ids[number], origin) for number, layer in enumerate(parts.layers)]
+        return Image(parts.name, config, verified, parts.manifest, parts.config)
 
     def _verified(self, blob: Blob, diff_id: str, origin: str) -> Layer:
         """A layer gzip-compressed, its tar of the digest the configuration gives it."""
         plain = self._decompress(blob.open, origin)
-        write = _copier(_file_opener(plain) if plain else blob.open)
-        if _measure(write).digest() != diff_id:
+        content = _file_opener(plain) if plain else blob.open
+        algorithm = diff_id.partition(":")[0]
+        if algorithm not in ALGORITHMS or Blob.at(content, algorithm).digest != diff_id:
             raise ImageError(f"{origin} is damaged: its layer {diff_id} has another digest")
         with blob.open() as handle:
             is_gzip = handle.read(2) == b"\x1f\x8b"
-        return Layer(blob, diff_id) if is_gzip else self._compress(write, diff_id)
+        return Layer(blob, diff_id) if is_gzip else self._compress(_copier(content), diff_id)
 
 
 def write_archive(image: Image, path: str, move: Callable[[str, str], None]) -> None:
@@ -259,62 +272,48 @@ def _directory_tree(root: str, origin: str) -> Tree:
 def _members(archive: tarfile.TarFile, origin: str) -> Members:
     """Members by clean path, the last of a name. Raises ImageError when the archive breaks off."""
     members = {clean(member.name, origin): member for member in archive}
-    handle = cast(BinaryIO, archive.fileobj)
-    handle.seek(archive.offset)
-    # tarfile takes a header that is cut short for the end.
-    if handle.read(tarfile.BLOCKSIZE) != ZERO_BLOCK:
-        raise ImageError(f"{origin} is damaged: it breaks off after {len(members)} entries")
+    _check_end(archive, origin, (ZERO_BLOCK,))
     members.pop("", None)
     return members
 
 
-def _tar_tree(archive: tarfile.TarFile, members: Members, below: Tree, origin: str) -> Tree:
-    """The tree of a tar; a hard link may lead to a file of the layers below. Whiteouts and devices are left out."""
-    tree: Tree = {}
-    links: List[Tuple[str, str]] = []
-    for path, member in members.items():
-        if path.rpartition("/")[2].startswith(".wh."):
-            continue
-        mode = member.mode & 0o7777
+def _archived(archive: tarfile.TarFile, members: Members) -> Files:
+    """The files of a saved image in a tar. Docker made links of layers that are equal."""
+    return {
+        name: _opener(archive, member)
+        for name, member in members.items()
+        if member.isreg() or member.issym() or member.islnk()
+    }
+
+
+def _directory_files(root: str, origin: str) -> Files:
+    """The files of a saved image in a directory."""
+    return {os.path.relpath(path, root): _file_opener(path) for path in _walk(root, origin) if os.path.isfile(path)}
+
+
+def _check_end(archive: tarfile.TarFile, origin: str, ends: Sequence[bytes]) -> None:
+    """Raise ImageError where something else than an end follows: tarfile takes a header that it cannot read for one."""
+    handle = cast(BinaryIO, archive.fileobj)
+    handle.seek(archive.offset)
+    if handle.read(tarfile.BLOCKSIZE) not in ends:
+        raise ImageError(f"{origin} is damaged: it breaks off after {len(archive.getmembers())} entries")
+
+
+def _entries(archive: tarfile.TarFile) -> Iterator[Member]:
+    """What a tar holds, in its order."""
+    for member in archive:
+        mode, uid, gid = member.mode & 0o7777, member.uid, member.gid
         if member.issym():
-            tree[path] = Entry(SYMLINK, 0o777, member.uid, member.gid, member.linkname)
+            yield Member(member.name, Entry(SYMLINK, 0o777, uid, gid, member.linkname))
         elif member.isdir():
-            tree[path] = Entry(DIRECTORY, mode, member.uid, member.gid)
+            yield Member(member.name, Entry(DIRECTORY, mode, uid, gid))
         elif member.islnk():
-            links.append((path, clean(member.linkname, origin)))
+            yield Member(member.name, None, member.linkname)
         elif member.isreg():
             content = Content(member.size, _opener(archive, member), (id(archive), member.offset))
-            tree[path] = Entry(FILE, mode, member.uid, member.gid, content=content, mtime=int(member.mtime))
-    for path, target in links:
-        found = tree.get(target) or below.get(target)
-        if found is None:
-            raise ImageError(f"{origin} is damaged: {path} is a hard link to {target}, which is not in it")
-        tree[path] = found
-    return tree
-
-
-def _is_image(members: Members) -> bool:
-    return "manifest.json" in members or ("oci-layout" in members and "index.json" in members)
-
-
-def _choose(
-    index: Mapping[str, Any], blob: Callable[[str], Blob], architecture: str | None, origin: str
-) -> Tuple[str, str]:
-    """Digest of the manifest an index has for an architecture, the first for None, and the image's name."""
-    for entry in index["manifests"]:
-        if architecture and (entry.get("platform") or {}).get("architecture", architecture) != architecture:
-            continue
-        if entry["mediaType"].endswith(("image.index.v1+json", "manifest.list.v2+json")):
-            return _choose(_document(blob(entry["digest"]), origin), blob, architecture, origin)
-        return entry["digest"], (entry.get("annotations") or {}).get(NAME_ANNOTATION, "")
-    raise ImageError(f"{origin} holds no image for {architecture}; see 'architecture'")
-
-
-def _document(blob: Blob, origin: str) -> Any:  # noqa: ANN401
-    if blob.size > MAX_DOCUMENT:
-        raise ImageError(f"{origin} is damaged: {blob.digest} is to be a JSON document and has {blob.size} bytes")
-    with blob.open() as handle:
-        return json.loads(handle.read())
+            yield Member(member.name, Entry(FILE, mode, uid, gid, content=content, mtime=int(member.mtime)))
+        elif member.isdev():
+            yield Member(member.name, Entry(DEVICE, mode, uid, gid))
 
 
 def _file_opener(path: str) -> Open:
@@ -359,12 +358,6 @@ def _copier(content: Open) -> Write:
             shutil.copyfileobj(handle, sink, CHUNK)
 
     return copy
-
-
-def _blob(content: Open) -> Blob:
-    """Content as a blob, its digest and size read from itself."""
-    meter = _measure(_copier(content))
-    return Blob(meter.digest(), meter.size, content)
 
 
 def _write_tree(tree: Tree, handle: BinaryIO) -> None:

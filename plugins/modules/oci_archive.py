@@ -39,9 +39,13 @@ options:
     default: amd64
   base:
     description:
-      - What to build upon. A directory or a tar archive with a root file system, or an image archive of Docker or OCI.
-      - Archives may be compressed with gzip or xz.
-      - The layers of an image archive are kept as they are, and so is its configuration where no option says otherwise.
+      - What to build upon, as a directory or a tar archive. It holds a root file system, or a saved image, which is an
+        OCI image layout (C(skopeo copy docker://... oci:DIRECTORY), C(oci-archive:FILE)) or what C(docker save) writes.
+      - Archives and layers may be compressed with gzip, xz or bzip2.
+      - Of several platforms, the image for O(architecture) is taken, and of several variants the one for the oldest
+        processors. Attestations and signatures are passed over. Several images for it are refused.
+      - The layers of an image are read as container runtimes unpack them, whiteouts and links included. They are kept as
+        they are, and so is the configuration where no option says otherwise.
       - Of a root file system, device nodes, sockets and extended attributes are left out. Of a directory, what belongs
         to the owner of the directory itself will belong to root.
     type: path
@@ -49,7 +53,7 @@ options:
   base_exclude:
     description:
       - Shell patterns of paths that are left out of a root file system, with everything below. V(*) matches C(/) too.
-      - Not for an image archive.
+      - Not for a saved image.
     type: list
     elements: str
     default: []
@@ -304,7 +308,7 @@ class OciArchive:
         if base.image is None:
             lower = oci_image.freeze_byte_code(oci_image.exclude(lower, self.params["base_exclude"]))
         elif self.params["base_exclude"]:
-            raise ImageError("base_exclude is for root file systems: the layers of an image archive are kept whole")
+            raise ImageError("base_exclude is for root file systems: the layers of a saved image are kept whole")
         upper = oci_image.place(lower, self._additions(lower, architecture))
         lower_code, upper_code = self._byte_code(lower, upper)
         if base.image is None:

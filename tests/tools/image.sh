@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Assembles the daemons' image archive .build/kube-accel.tar (OCI, docker load) from a root file system, wheels and the interposer.
-#   BASE=path       root file system (directory or tar) or image archive with a Python; else debootstrap makes one: root
+#   BASE=path       root file system or saved image (directory or tar) with a Python; else debootstrap makes one: root
 #   ARCH=amd64      or arm64; another than this machine's needs BASE
 #   IMAGE_PYTHON=3.11  Python of BASE
 #   IMAGE=kube-accel:<version>
@@ -59,7 +59,7 @@ path, reference, architecture, base, native, *wheels = sys.argv[1:]
 exclude = ["usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "var/cache/*", "var/lib/apt/lists/*", "var/log/*"]
 options = {"path": path, "reference": reference, "architecture": architecture, "base": base, "wheels": wheels}
 options |= {"files": [{"src": native, "dest": "/usr/lib/kube-accel/native", "mode": "0755"}]}
-options |= {"entrypoint": ["kube-accel"], "base_exclude": exclude if os.path.isdir(base) else []}
+options |= {"entrypoint": ["kube-accel"], "base_exclude": exclude if os.path.isdir(base) and not os.path.exists(f"{base}/index.json") else []}
 print(json.dumps(options))
 P
 ANSIBLE_PYTHON_INTERPRETER=$(command -v python) ANSIBLE_LOCALHOST_WARNING=false ANSIBLE_INVENTORY_UNPARSED_WARNING=false \
