@@ -281,11 +281,14 @@ def _same(one: Entry, other: Entry) -> bool:
 
 def find_python(tree: Tree) -> Python:
     """The newest Python in an image. Raises ImageError when it has none."""
+    programs = {resolve(tree, f"{prefix}/bin", last=True): prefix for prefix in ("usr", "usr/local")}
     found = []
     for path in tree:
-        match = re.fullmatch(r"(usr/local|usr)/bin/python3\.(\d+)", path)
-        if match:
-            found.append((int(match.group(2)), match.group(1) == "usr/local", path))
+        directory, _slash, name = path.rpartition("/")
+        match = re.fullmatch(r"python3\.(\d{1,4})", name)
+        if match and directory in programs and _is_file(tree, path):
+            prefix = programs[directory]
+            found.append((int(match.group(1)), prefix == "usr/local", f"{prefix}/bin/{name}"))
     if not found:
         raise ImageError(
             "the base has no /usr/bin/python3.N and no /usr/local/bin/python3.N, so wheels cannot be added; "
@@ -297,6 +300,14 @@ def find_python(tree: Tree) -> Python:
         # Debian's own Python looks for what others install in a place of its own.
         prefix, packages = "usr/local", "dist-packages"
     return Python(minor, path, prefix, f"{prefix}/lib/python3.{minor}/{packages}", _needs_musl(tree, path))
+
+
+def _is_file(tree: Tree, path: str) -> bool:
+    try:
+        entry = tree.get(resolve(tree, path, last=True))
+    except ImageError:
+        return False
+    return entry is not None and entry.kind == FILE
 
 
 def _needs_musl(tree: Tree, path: str) -> bool:

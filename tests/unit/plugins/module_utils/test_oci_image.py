@@ -126,6 +126,22 @@ def test_the_newest_python_is_found_and_where_it_looks(files: list[str], interpr
     assert (python.path, python.site) == (interpreter, site)
 
 
+@pytest.mark.parametrize(
+    ("links", "interpreter"),
+    [
+        ({"usr/bin/python3.12": "gone"}, "usr/bin/python3.9"),
+        ({"usr/bin/python3.12": "python3.12"}, "usr/bin/python3.9"),
+        ({"usr/bin/python3.12": "../../opt/py/python3.12"}, "usr/bin/python3.12"),
+        ({"usr/local/bin": "/opt/py"}, "usr/local/bin/python3.12"),
+        ({"usr/local": "/opt", "opt/bin": "py"}, "usr/local/bin/python3.12"),
+    ],
+)
+def test_a_python_is_one_that_is_there_wherever_links_lead(links: dict[str, str], interpreter: str) -> None:
+    file = oci.Entry(oci.FILE, 0o755)
+    tree = {path: oci.Entry(oci.SYMLINK, 0o777, target=target) for path, target in links.items()}
+    assert oci.find_python({"usr/bin/python3.9": file, "opt/py/python3.12": file, **tree}).path == interpreter
+
+
 def cache(flags: int, mtime: int, size: int) -> oci.Entry:
     header = b"MAGI" + b"".join(number.to_bytes(4, "little") for number in (flags, mtime, size))
     return oci.Entry(oci.FILE, 0o644, content=oci.Content.of(header + b"code"))
