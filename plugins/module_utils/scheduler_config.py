@@ -355,10 +355,13 @@ def _merge_extenders(
         if found is None:
             present.append(dict(extender))
             continue
+        before = theirs.get(key, {})
         for name in list(found):
-            if key in owned and name not in extender:
+            if key in owned and name not in extender and name not in before:
                 del found[name]
-        for name, value in extender.items():
+        # What others gave the same extender and is not asked for is as it was before us.
+        kept = {name: value for name, value in before.items() if key in owned and name not in extender}
+        for name, value in {**kept, **extender}.items():
             found[name] = value
     if present:
         data["extenders"] = present
@@ -373,6 +376,14 @@ def _empty(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> None:
         del data[name]
     else:
         data[name] = None if first[name] is None else []
+
+
+def _as_at_first(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> None:
+    """Leave a value that holds nothing, or its absence, as it was at first."""
+    if name in first:
+        data[name] = copy.deepcopy(first[name])
+    else:
+        data.pop(name, None)
 
 
 def _profile(data: Mapping[str, Any]) -> Dict[str, Any] | None:
@@ -495,12 +506,15 @@ def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
         return
     first_args = (first_fit or {}).get("args") or {}
     args = fit.get("args") or {}
-    if not first_args.get("scoringStrategy"):
-        args.pop("scoringStrategy", None)
+    left = {name: value for name, value in (args.get("scoringStrategy") or {}).items() if name != "resources"}
+    if not first_args.get("scoringStrategy") and left in ({}, {"type": "MostAllocated"}):
+        _as_at_first(args, "scoringStrategy", first_args)
+    elif not first_args.get("scoringStrategy"):
+        args["scoringStrategy"].pop("resources", None)
     elif not first_args["scoringStrategy"].get("resources"):
-        (args.get("scoringStrategy") or {}).pop("resources", None)
-    if "args" in fit and not args and "args" not in (first_fit or {}):
-        del fit["args"]
+        _as_at_first(args.get("scoringStrategy") or {}, "resources", first_args["scoringStrategy"])
+    if "args" in fit and not args and not first_args:
+        _as_at_first(fit, "args", first_fit or {})
     if set(fit) <= {"name"} and first_fit is None:
         profile["pluginConfig"] = [item for item in profile["pluginConfig"] if item is not fit]
     if not profile["pluginConfig"]:

@@ -509,3 +509,45 @@ def test_of_lists_without_entries_what_others_wrote_since_stays(tail: str, wante
     for comment in ("# none", "# x", "# also", "# end", "# a later hand"):
         assert after.count(comment) == (before + edited).count(comment)
     assert scheduler_config.plan(after, Wanted(), owned, before, "F") == after
+
+
+FIT = "profiles:\n- schedulerName: default-scheduler\n  pluginConfig:\n  - name: NodeResourcesFit\n"
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        *("    args:\n", "    args: null # x\n", "    args: {}\n", "    args:\n      scoringStrategy:\n", ""),
+        *("    args: {scoringStrategy: {}}\n", "    args: {scoringStrategy: null}\n"),
+        "    args:\n      scoringStrategy: {type: MostAllocated, resources: []}\n",
+        "    args:\n      scoringStrategy:\n        resources: null\n        type: MostAllocated\n",
+    ],
+)
+def test_a_strategy_that_says_nothing_is_given_back_as_it_was(fit: str) -> None:
+    before = THEIRS[: THEIRS.index("profiles:")] + FIT + fit
+    wanted = Wanted([], {"nvidia.com/gpu": 1, "cpu": 4})
+    after = plan(before, wanted) + "parallelism: 7\n"
+    gone = plan(after, Wanted(), owned_by(wanted), before)
+    assert yaml_text.load(gone, FILE) == yaml_text.load(before + "parallelism: 7\n", FILE)
+
+
+def test_a_strategy_that_others_made_another_since_stays() -> None:
+    wanted = Wanted([], {"nvidia.com/gpu": 1})
+    before = THEIRS[: THEIRS.index("profiles:")]
+    ratio = "RequestedToCapacityRatio\n        requestedToCapacityRatio: {shape: [{utilization: 0, score: 0}]}"
+    after = plan(before, wanted).replace("MostAllocated", ratio)
+    (fit,) = data_of(plan(after, Wanted(), owned_by(wanted), before))["profiles"][0]["pluginConfig"]
+    assert fit["args"]["scoringStrategy"].keys() == {"type", "requestedToCapacityRatio"}
+
+
+def test_a_second_run_leaves_what_others_gave_the_same_extender() -> None:
+    theirs = "extenders:\n- urlPrefix: https://127.0.0.1:9446/scheduler\n  ignorable: true\n  filterVerb: theirs\n"
+    theirs += "  managedResources: [{name: tencent.com/vcuda-core}]\n"
+    before, wanted = BARE + theirs, Wanted([OURS])
+    after = plan(before, wanted)
+    assert data_of(after)["extenders"] == [{**OURS, "ignorable": True}]
+    assert plan(after, wanted, owned_by(wanted), before) == after
+    less = Wanted([{name: value for name, value in OURS.items() if name != "filterVerb"}])
+    (found,) = data_of(plan(after, less, owned_by(wanted), before))["extenders"]
+    assert found["filterVerb"] == "theirs"
+    assert found["ignorable"]
