@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The command line and environment that systemd gives a service, as its unit and their drop-ins say. No I/O.
 
-Source: systemd.unit(5), "Unit File Load Path", and systemd.exec(5), "Environment".
+Source: systemd.unit(5), "Unit File Load Path" and "Specifiers", and systemd.exec(5), "Environment".
 """
 
 from __future__ import annotations
@@ -77,11 +77,13 @@ class Service:
 def effective(files: Mapping[str, str], read: Callable[[str], "str | None"]) -> Service:
     """What the files say, in the order in which they are read; ``read`` gives the text of an environment's file."""
     service = Service()
+    unit = next((posixpath.basename(path)[: -len(".service")] for path in files if path.endswith(".service")), "")
     line = Given("", "")
     variables: Dict[str, Given] = {}
     sources: List[Given] = []
     for path, text in files.items():
-        for name, value in _settings(text):
+        for name, raw in _settings(text):
+            value = _specified(raw, unit)
             if name == "ExecStart":
                 line = Given(value, path)
             elif name == "Environment":
@@ -122,6 +124,12 @@ def _settings(text: str) -> List[Tuple[str, str]]:
             name, value = line.partition("=")[::2]
             found.append((name.strip(), value.strip()))
     return found
+
+
+def _specified(text: str, unit: str) -> str:
+    """A setting with the specifiers replaced that stand for the unit's name."""
+    names = {"%%": "%", "%n": f"{unit}.service", "%N": unit, "%p": unit}
+    return re.sub("%[%nNp]", lambda match: names[match[0]], text) if unit else text
 
 
 def _assignments(text: str) -> List[str]:

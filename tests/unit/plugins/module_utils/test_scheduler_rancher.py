@@ -290,3 +290,25 @@ def test_whatever_the_settings_ours_come_and_go(
         value = theirs.get(key, [])
         assert told[key] == (value if isinstance(value, list) else [value]) + ours
     assert after(distribution, once, None) == before
+
+
+def test_files_named_after_the_unit_are_read_as_those_of_rke2_are() -> None:
+    # rke2-server.service as its archive has it.
+    unit = (
+        "[Service]\nEnvironmentFile=-/etc/default/%N\nEnvironmentFile=-/etc/sysconfig/%p\n"
+        "EnvironmentFile=-/usr/local/lib/systemd/system/%N.env\nEnvironment=HOST=%H UNIT=%n PART=5%%N\n"
+        "ExecStart=/usr/local/bin/rke2 server\n"
+    )
+    path = "/usr/local/lib/systemd/system/rke2-server.service"
+    files = {"/etc/default/rke2-server": "RKE2_CONFIG_FILE=/etc/other.yaml\n", "/etc/sysconfig/rke2-server": "A=1\n"}
+    service = effective({path: unit, "/etc/systemd/system/rke2-server.service.d/a.conf": ""}, files.get)
+    values = {name: (given.value, given.path) for name, given in service.environment.items()}
+    assert values == {
+        "RKE2_CONFIG_FILE": ("/etc/other.yaml", "/etc/default/rke2-server"),
+        "A": ("1", "/etc/sysconfig/rke2-server"),
+        "HOST": ("%H", path),
+        "UNIT": ("rke2-server.service", path),
+        "PART": ("5%N", path),
+    }
+    with pytest.raises(ConfigError, match="/etc/default/rke2-server has rke2 read /etc/other.yaml"):
+        Settings(RKE2, {}, service).add(Wanted(CONFIG, "content"))
