@@ -82,9 +82,7 @@ class Manifest:
         containers = (self._data.get("spec") or {}).get("containers") or ()
         if self._data.get("kind") != "Pod" or not containers:
             raise ConfigError(f"{path} is no Pod with a container; name kube-scheduler's manifest in manifest_path")
-        self._container: Dict[str, Any] = next(
-            (item for item in containers if item.get("name") == "kube-scheduler"), containers[0]
-        )
+        self._container = _container_of(self._data)
         self._refuse_old()
 
     def flag(self, name: str) -> str | None:
@@ -96,6 +94,10 @@ class Manifest:
         inside = self.flag("config")
         if inside is None:
             return None
+        if not inside:
+            raise ConfigError(
+                f"{self.path} has --config without the name of a file, which wins over an earlier one: take it out"
+            )
         if "$" in inside:
             raise ConfigError(
                 f"{self.path} has --config={inside}, a variable, and which file that is cannot be told: write its path"
@@ -131,8 +133,8 @@ class Manifest:
         self._refuse_without_effect()
         if self.flag("config") is None:
             self._mount(VOLUME, posixpath.dirname(wanted.config_path), "DirectoryOrCreate")
-            words = self._words()
-            words.insert(1 if words and not str(words[0]).startswith("--") else 0, f"--config={wanted.config_path}")
+            words, place = self._place()
+            words.insert(place, f"--config={wanted.config_path}")
             seen = self.outside(wanted.config_path)
             if seen != wanted.config_path:
                 raise ConfigError(
@@ -164,12 +166,19 @@ class Manifest:
         metadata = self._data.get("metadata") or {}
         annotations = metadata.get("annotations") or {}
         annotations.pop(CHECKSUM, None)
-        if not annotations and "annotations" in metadata and not (first.get("metadata") or {}).get("annotations"):
-            del metadata["annotations"]
+        old = first.get("metadata") or {}
+        if not annotations and "annotations" in metadata and not old.get("annotations"):
+            _as_at_first(metadata, "annotations", old)
+        spec = first.get("spec") or {}
+        container = _container_of(first) if spec.get("containers") else {}
         if self.mounts_our_file() and not keep_config:
-            words = self._words()
-            words[:] = [word for word in words if not self._names_our_file(str(word))]
-        self._unmount(lambda name: name.startswith(_MOUNT_PREFIX) or (name == VOLUME and not keep_config))
+            for key in ("command", "args"):
+                if self._container.get(key):
+                    self._container[key] = self._without_our_file(self._container[key])
+                    if not self._container[key]:
+                        _as_at_first(self._container, key, container)
+        ours = (_MOUNT_PREFIX,) if keep_config else (_MOUNT_PREFIX, VOLUME)
+        self._unmount(lambda name: name.startswith(ours), container, spec)
 
     def text(self) -> str:
         """The manifest as text; unchanged when nothing was edited."""
@@ -193,9 +202,16 @@ class Manifest:
         spec: Dict[str, Any] = self._data["spec"]
         return spec
 
-    def _names_our_file(self, word: str) -> bool:
-        directory = self._our_directory()
-        return directory != "" and word.startswith(f"--config={directory}/")
+    def _without_our_file(self, words: List[Any]) -> List[Any]:
+        """Words of the command line without the flag that names our file, be its value a word of its own or not."""
+        inside = f"{self._our_directory()}/"
+        kept: List[Any] = []
+        for word in words:
+            if kept and kept[-1] == "--config" and str(word).startswith(inside):
+                kept.pop()
+            elif inside == "/" or not str(word).startswith(f"--config={inside}"):
+                kept.append(word)
+        return kept
 
     def _our_directory(self) -> str:
         """Where the configuration that we brought is mounted, empty without one."""
@@ -224,7 +240,7 @@ class Manifest:
     def _flags(self) -> Iterator[Tuple[str, str]]:
         """Flags and their values, as kube-scheduler takes them."""
         script = self._script()
-        words = self._command() if script is None else _of_kube_scheduler(script, self.path)
+        words = self._command()[self._program() :] if script is None else _of_kube_scheduler(script, self.path)
         for position, word in enumerate(words):
             if not word.startswith("--"):
                 continue
@@ -242,23 +258,42 @@ class Manifest:
     def _script(self) -> str | None:
         """The text from which a shell starts kube-scheduler, None where it is started without one."""
         words = self._command()
-        if not words or posixpath.basename(words[0]) not in _SHELLS:
+        # What starts the shell, such as env or busybox, comes before it.
+        shell = next((place for place, word in enumerate(words) if posixpath.basename(word) in _SHELLS), len(words))
+        if 0 < self._program() <= shell:
             return None
-        for position, word in enumerate(words[1:-1], 1):
+        for position, word in enumerate(words[shell + 1 : -1], shell + 1):
             if re.fullmatch(r"-[a-z]*c", word):
                 return words[position + 1]
         return None
 
-    def _words(self) -> list[Any]:
-        """The list that holds the flags."""
-        lists: list[list[Any]] = [self._container[key] for key in ("args", "command") if self._container.get(key)]
-        for words in lists:
+    def _program(self) -> int:
+        """How many words of the command line come before kube-scheduler's flags, 0 where it does not name it.
+
+        What starts it and has flags of its own, such as go-runner, comes before it.
+        """
+        for place, word in enumerate(self._command(), 1):
+            if not word.startswith("-") and posixpath.basename(word) == "kube-scheduler":
+                return place
+        return 0
+
+    def _place(self) -> Tuple[List[Any], int]:
+        """The list to which a flag is added, and where in it."""
+        command, args = (self._container.get(key) or [] for key in ("command", "args"))
+        program = self._program()
+        if args and program >= len(command):
+            inside = program - len(command)
+            return args, inside or (0 if program or str(args[0]).startswith("-") else 1)
+        if program:
+            return command, program
+        for words in (args, command):
             if any(str(word).startswith("--") for word in words):
-                return words
-        if not lists:
-            lists = [[]]
-            self._container["args"] = lists[0]
-        return lists[0]
+                return words, 0 if str(words[0]).startswith("-") else 1
+        if args or command:
+            words = args or command
+            return words, 0 if str(words[0]).startswith("-") else 1
+        self._container["args"] = []
+        return self._container["args"], 0
 
     def outside(self, inside: str) -> str | None:
         """Path on the machine of a path in the container, None when it is not on a hostPath volume."""
@@ -296,13 +331,29 @@ class Manifest:
                 )
             owner[key].append(entry)
 
-    def _unmount(self, ours: Callable[[str], bool]) -> None:
-        for owner, key in ((self._container, "volumeMounts"), (self._spec(), "volumes")):
+    def _unmount(self, ours: Callable[[str], bool], *first: Mapping[str, Any]) -> None:
+        """Take out mounts and volumes; ``first`` are the container and the specification before our first change."""
+        before = first or ({}, {})
+        for owner, key, old in ((self._container, "volumeMounts", before[0]), (self._spec(), "volumes", before[1])):
             items = owner.get(key)
             if items:
                 owner[key] = [item for item in items if not ours(str(item.get("name")))]
                 if not owner[key]:
-                    del owner[key]
+                    _as_at_first(owner, key, old)
+
+
+def _container_of(pod: Mapping[str, Any]) -> Dict[str, Any]:
+    """kube-scheduler's container, of those of a pod."""
+    containers: List[Dict[str, Any]] = pod["spec"]["containers"]
+    return next((item for item in containers if item.get("name") == "kube-scheduler"), containers[0])
+
+
+def _as_at_first(data: Dict[str, Any], key: str, first: Mapping[str, Any]) -> None:
+    """Leave what has no entries, or its absence, as it was at first."""
+    if key in first and not first[key]:
+        data[key] = copy.deepcopy(first[key])
+    else:
+        del data[key]
 
 
 def _of_kube_scheduler(script: str, path: str) -> List[str]:
