@@ -149,12 +149,13 @@ class Settings:
                 f"{given.path} gives {name} --{option}={given.value}, and its command line wins over all files: "
                 f"move it to {directory}/config.yaml, then run again"
             )
-        disabled = [(given.path, given.value) for unused, given in self._service.options([_DISABLED])]
-        for path, text in self._others.items():
-            settings = _load(text, path)
-            if _DISABLED in settings:
-                disabled.append((path, str(settings[_DISABLED])))
-        for path, value in disabled:
+        disabled = [
+            (path, str(settings[_DISABLED]))
+            for path, settings in ((path, _load(text, path)) for path, text in self._others.items())
+            if _DISABLED in settings
+        ]
+        disabled += [(given.path, given.value) for unused, given in self._service.options([_DISABLED])]
+        for path, value in disabled[-1:]:
             if value.lower() != "false":
                 raise ConfigError(
                     f"{path} has {_DISABLED}, so this server runs no kube-scheduler: configure the servers that do, "
@@ -189,7 +190,7 @@ def _rank(path: str) -> Tuple[bool, str]:
 
 
 def _load(text: str, path: str) -> Dict[str, Any]:
-    if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+    if not any(line.strip() not in ("", "---") and not line.lstrip().startswith("#") for line in text.splitlines()):
         return {}
     try:
         data: Dict[str, Any] = yaml_text.load(text, path)

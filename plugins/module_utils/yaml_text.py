@@ -130,9 +130,16 @@ def _parse(text: str) -> Node:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         raise YamlError(f"is not YAML{line}: {getattr(error, 'problem', None) or error}") from error
-    if len(roots) != 1 or roots[0].kind != "mapping":
-        raise YamlError("is not a single YAML mapping")
-    return roots[0]
+    # One that holds nothing is all that a line of three dashes at the end begins.
+    filled = roots[:1] + [root for root in roots[1:] if root.kind != "scalar" or root.value is not None]
+    if len(filled) > 1:
+        raise YamlError(
+            f"is not a single YAML mapping but {len(filled)} documents, of which the first alone would be read: "
+            "leave that one in it"
+        )
+    if not filled or filled[0].kind != "mapping":
+        raise YamlError("is not a single YAML mapping: write it as keys and values")
+    return filled[0]
 
 
 def _events(text: str) -> Iterator[Any]:

@@ -193,6 +193,9 @@ NO_EFFECT: list[tuple[list[str], list[str]]] = [
     (["kube-scheduler", "--policy-config-file", "/x"], ["--policy-config-file=/x", "1.23"]),
     (["kube-scheduler", "--algorithm-provider=y"], ["--algorithm-provider=y", "1.23"]),
     (["kube-scheduler", "--config=$(FILE)"], ["a variable", "write its path"]),
+    (["kube-scheduler", "--config="], ["without the name of a file", "take it out"]),
+    (["/usr/bin/dumb-init", "--", "/bin/sh", "-c", "exec kube-scheduler --v=2"], ["text of a shell"]),
+    (["busybox", "sh", "-c", "exec kube-scheduler"], ["text of a shell"]),
 ]
 
 
@@ -273,3 +276,67 @@ def test_the_configuration_can_be_left_in_place() -> None:
 
     assert Manifest(left, FILE).config_file() == CONFIG
     assert not Manifest(left, FILE).bears_checksum()
+
+
+GO_RUNNER = ["--log-file=/var/log/kube-scheduler.log", "--also-stdout=false", "/usr/local/bin/kube-scheduler"]
+FLAG = f"--config={CONFIG}"
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "expected"),
+    [
+        # kube-up, and kops since 1.31
+        (["/go-runner", *GO_RUNNER, "--v=2"], None, (["/go-runner", *GO_RUNNER, FLAG, "--v=2"], None)),
+        (["/go-runner"], [*GO_RUNNER, "--v=2"], (["/go-runner"], [*GO_RUNNER, FLAG, "--v=2"])),
+        (["/go-runner", *GO_RUNNER], ["--v=2"], (["/go-runner", *GO_RUNNER], [FLAG, "--v=2"])),
+        (["kube-scheduler"], ["-v", "2", "--x"], (["kube-scheduler"], [FLAG, "-v", "2", "--x"])),
+        (["/usr/bin/env", "A=b", "kube-scheduler"], None, (["/usr/bin/env", "A=b", "kube-scheduler", FLAG], None)),
+        (["kube-scheduler"], [], (["kube-scheduler", FLAG], [])),
+        ([], ["--v=2"], ([], [FLAG, "--v=2"])),
+        ([], None, ([], [FLAG])),
+    ],
+)
+def test_the_flag_is_given_to_kube_scheduler_and_taken_back(
+    command: list[str], args: list[str] | None, expected: tuple[list[str], list[str] | None]
+) -> None:
+    text = started(command, args)
+    once = added(text, Wanted(CONFIG, ""))
+    container = data_of(once)["spec"]["containers"][0]
+    assert (container["command"], container.get("args")) == expected
+    assert Manifest(once, FILE).config_file() == CONFIG
+    assert added(once, Wanted(CONFIG, "")) == once
+    assert data_of(removed(f"{once}# theirs\n", text)) == data_of(text)
+    # Another hand wrote it as two words.
+    for key in ("command", "args"):
+        words = container.get(key) or []
+        if FLAG in words:
+            words[words.index(FLAG) : words.index(FLAG) + 1] = ["--config", CONFIG]
+    edited = data_of(once)
+    edited["spec"]["containers"][0] = container
+    assert data_of(removed(yaml.safe_dump(edited), text)) == data_of(text)
+
+
+def test_flags_of_what_starts_kube_scheduler_are_not_its_own() -> None:
+    manifest = Manifest(started(["/go-runner", "--config=/not/this", *GO_RUNNER, "--v=2"]), FILE)
+    assert manifest.config_file() is None
+    assert manifest.flag("log-file") is None
+    assert manifest.flag("v") == "2"
+
+
+@pytest.mark.parametrize("empty", [[], None])
+def test_lists_without_entries_are_given_back_as_they_were(empty: list[str] | None) -> None:
+    data = data_of(KUBEADM)
+    data["metadata"]["annotations"] = {} if empty is not None else None
+    data["spec"]["volumes"] = data["spec"]["containers"][0]["volumeMounts"] = empty
+    text = yaml.safe_dump(data)
+    once = added(text, Wanted(CONFIG, ""))
+    assert data_of(removed(f"{once}# theirs\n", text)) == data
+
+
+def test_a_document_without_content_at_the_end_is_no_matter() -> None:
+    text = f"---\n{KUBEADM}---\n"
+    once = added(text, Wanted(CONFIG, ""))
+    assert once.endswith("status: {}\n---\n")
+    assert removed(once, text) == text
+    with pytest.raises(ConfigError, match="2 documents, of which the first alone"):
+        added(f"{KUBEADM}---\nkind: Pod\n", Wanted(CONFIG, ""))

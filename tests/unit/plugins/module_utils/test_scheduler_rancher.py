@@ -312,3 +312,15 @@ def test_files_named_after_the_unit_are_read_as_those_of_rke2_are() -> None:
     }
     with pytest.raises(ConfigError, match="/etc/default/rke2-server has rke2 read /etc/other.yaml"):
         Settings(RKE2, {}, service).add(Wanted(CONFIG, "content"))
+
+
+def test_a_setting_that_a_later_file_takes_back_does_not_count() -> None:
+    files = {
+        main_file(RKE2): "---\n# nothing\n",
+        drop_in(RKE2, "10-a.yaml"): "disable-scheduler: true\n",
+        drop_in(RKE2, "20-b.yaml"): "disable-scheduler: false\n",
+    }
+    Settings(RKE2, files).add(Wanted(CONFIG, "content"))
+    unit = {"/etc/systemd/system/rke2-server.service": "[Service]\nExecStart=/x server --disable-scheduler\n"}
+    with pytest.raises(ConfigError, match="has disable-scheduler"):
+        Settings(RKE2, files, effective(unit, {}.get)).add(Wanted(CONFIG, "content"))
