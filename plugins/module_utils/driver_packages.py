@@ -5,18 +5,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, field
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 AUTO = "auto"
 """The word that stands for the planned prerequisites."""
 
-_IMAGE = re.compile(r"(?:linux-image|proxmox-kernel|pve-kernel)-(?:unsigned-)?([0-9]+[.][0-9]+[.][0-9][^ ,|()]*)")
-_META = re.compile(r"(?:linux-image-(?!unsigned-)|proxmox-kernel-|pve-kernel-)(?![0-9]+[.][0-9]+[.][0-9])\S+")
+# Of two numbers alone, as proxmox-kernel-6.14 has them, it is a series.
+_RELEASE = "[0-9]+[.][0-9]+(?:[.][0-9]|[-+~])"
+_IMAGE = re.compile(rf"(?:linux-image|proxmox-kernel|pve-kernel)-(?:unsigned-)?({_RELEASE}[^ ,|()]*)")
+_META = re.compile(rf"(?:linux-image-(?!unsigned-)|proxmox-kernel-|pve-kernel-)(?!{_RELEASE})\S+")
+_HEADERS_OF = re.compile(rf"(?:linux|proxmox|pve)-headers-({_RELEASE}[^ ,|()]*)")
 # It depends on the package that brings the kernels of a series.
 _PROXMOX = "proxmox-default-kernel"
-# A release is a version, an ABI, which not every distribution has, and a flavor.
-_FLAVOR = re.compile(r"[0-9]+(?:[.][0-9]+)+(?:[+][\w.]+)?(?:-[0-9][\w.~]*)?-([a-z].*)")
+# A release is a version, an ABI, which not every distribution has, and a flavor. Proxmox marks kernels built for the
+# release before.
+_FLAVOR = re.compile(r"[0-9]+(?:[.][0-9]+)+(?:~\w+)?(?:[+][\w.+]+)?(?:-[0-9][\w.~]*)?(?:-bpo[0-9]+)?-([a-z].*)")
 _UEK = re.compile(r"[.]el[0-9]+uek[.]")
 # Before RHEL 9.3 the release of a real-time kernel has this in place of +rt.
 _OLD_RT = re.compile(r"[.]rt[0-9]+[.]")
@@ -59,6 +63,8 @@ class System:
     """Releases of the installed kernels, with rpm of those like the one the module is for, without their variant."""
     metas: Tuple[KernelMeta, ...] = ()
     """With deb, what brings kernels."""
+    brings_headers: Mapping[str, FrozenSet[str]] = field(default_factory=dict)
+    """With deb, by package that brings headers the kernels for which its offered version brings them, as far known."""
     coming: Tuple[str, ...] = ()
     """With rpm, releases of such kernels that the package sources have."""
     kernel_package: str = ""
@@ -120,6 +126,17 @@ def releases(text: str) -> List[str]:
     return list(
         dict.fromkeys(release[: -len("-signed")] if release.endswith("-signed") else release for release in found)
     )
+
+
+def header_metas(rows: Iterable[Tuple[str, str]]) -> Dict[str, FrozenSet[str]]:
+    """The kernels for which packages bring headers, of rows with a package and what it depends on."""
+    found = ((name, frozenset(match[1] for match in _HEADERS_OF.finditer(depends))) for name, depends in rows)
+    return {name: releases for name, releases in found if releases}
+
+
+def headers_of_meta(meta: str) -> str:
+    """The package that brings the headers of the kernels that another package brings."""
+    return re.sub("^linux-image-", "linux-headers-", meta).replace("-kernel", "-headers", 1)
 
 
 def flavor(release: str) -> str:
@@ -188,7 +205,17 @@ def _following(system: System, wish: Wish) -> Tuple[Tuple[str, ...], Tuple[str, 
         names = _meta_names(meta.name, wish)
         # Where nothing is known of the sources, only what is there already is sure to exist.
         name = next(filter(system.has, names), "")
-        if name:
+        latest = max(meta.releases, key=_order, default="")
+        # That of a release beside one for backports, say, which apt prefers.
+        late = system.brings_headers.get(name, frozenset()) if wish.dkms else frozenset()
+        if late and _order(max(late, key=_order)) < _order(latest):
+            following.append(name)
+            brought |= meta.releases
+            warnings.append(
+                f"{meta.name} brings {latest}, and {name} would be installed for {max(late, key=_order)}: kernels to"
+                f" come are without the driver until the role runs on them. Install {name} from where {meta.name} came."
+            )
+        elif name:
             following.append(name)
             brought |= {
                 release for release in meta.releases if system.offered is None or any(map(system.has, needed(release)))
@@ -234,7 +261,7 @@ def _alike(system: System, release: str) -> bool:
 def _meta_names(meta: str, wish: Wish) -> Tuple[str, ...]:
     """What may bring the headers or modules of the kernels that another package brings."""
     if wish.dkms:
-        return (re.sub("^linux-image-", "linux-headers-", meta).replace("-kernel", "-headers", 1),)
+        return (headers_of_meta(meta),)
     suffix = meta[len("linux-image-") :]
     # The kernels of linux-image-virtual are generic ones.
     suffixes = dict.fromkeys((suffix, re.sub("^virtual(?=-|$)", "generic", suffix)))
@@ -292,14 +319,16 @@ class Answer:
 
 def apt_answer(update: str, said: str) -> Answer:
     """What apt-get said when it read the sources, and when it refused to install."""
-    failed = r"^[WE]: (.*Failed to fetch.*)|^E: (The repository .*)"
-    absent = r"^E: Unable to locate package (.*)|^E: Package '(.*)' has no installation candidate"
+    # apt has begun to write these letters out.
+    failed = r"^(?:[WE]|Warning|Error): (.*Failed to fetch.*)|^(?:E|Error): (The repository .*)"
+    absent = r"^(?:E|Error): (?:Unable to locate package (.*)|Package '(.*)' has no installation candidate)"
     rest = [line for line in said.splitlines() if not re.search(absent + "|find any package by", line)]
-    return Answer(
+    answer = Answer(
         _found(failed, update.splitlines()),
         _found(absent, said.splitlines()),
-        _found(r"^E: (.*)|^ (.* : Depends: .*)", rest),
+        _found(r"^(?:E|Error): (.*)|^ (.* : Depends: .*)", rest),
     )
+    return _never_silent(answer, said)
 
 
 def dnf_answer(said: str) -> Answer:
@@ -308,11 +337,23 @@ def dnf_answer(said: str) -> Answer:
         return Answer()
     lines = said.splitlines()
     rest = [line for line in lines if not re.search("Failed to download|Curl error|Unable to find a match", line)]
-    return Answer(
+    answer = Answer(
         _found(r"^(Error: Failed to download.*|.*Cannot download repomd.*|.*Curl error.*)", lines),
         _found(r"^No match for argument: (.*)", lines),
-        _found(r"^Error: (.+)|^ *- (.+)", rest),
+        _found(
+            r"^Error: (.+)|^ *- (.+)|^(All matches were filtered out .+|Argument .+ matches only excluded .+)", rest
+        ),
     )
+    # This is what it says of the "no", where it names no transaction.
+    return answer if re.search("^Operation aborted", said, re.MULTILINE) else _never_silent(answer, said)
+
+
+def _never_silent(answer: Answer, said: str) -> Answer:
+    """An answer in which the last words of a program that refused are the reason, where it gave none that is known."""
+    if answer != Answer():
+        return answer
+    words = [line.strip() for line in said.splitlines() if line.strip()]
+    return Answer(conflicts=(words[-1] if words else "the package manager refused without a word",))
 
 
 def _found(pattern: str, lines: Sequence[str]) -> Tuple[str, ...]:

@@ -151,7 +151,7 @@ kernels_to_come:
 import os
 import shutil
 import tempfile
-from typing import FrozenSet, List, Optional, Tuple
+from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.accel.kubernetes.plugins.module_utils import driver_packages
@@ -213,10 +213,15 @@ class Deb:
         metas = driver_packages.kernel_metas(here)
         found = self.programs.lines(*self.programs.apt("apt-cache", "search", "--names-only", _OF_KERNELS))
         offered = frozenset(line.split(" ", 1)[0] for line in found)
+        headers: Dict[str, FrozenSet[str]] = {}
         if metas:
-            shown = self.programs.apt("apt-cache", "show", "--no-all-versions", *(meta.name for meta in metas))
+            asked = [meta.name for meta in metas]
+            asked += [name for name in map(driver_packages.headers_of_meta, asked) if name in offered]
+            shown = self.programs.apt("apt-cache", "show", "--no-all-versions", *asked)
             # One of them may be in no source any more.
-            metas = driver_packages.kernel_metas(here + self._depends(self.programs.run(*shown)[1].splitlines()))
+            rows = self._depends(self.programs.run(*shown)[1].splitlines())
+            metas = driver_packages.kernel_metas(here + rows)
+            headers = driver_packages.header_metas((name, depends) for name, unused, depends in rows)
         return System(
             "deb",
             distribution,
@@ -225,6 +230,7 @@ class Deb:
             offered if offered or self.programs.ask else None,
             tuple(driver_packages.releases(" ".join(name for name, unused, unused in here))),
             metas,
+            headers,
         )
 
     def answer(self, names: List[str]) -> Answer:

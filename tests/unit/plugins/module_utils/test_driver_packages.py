@@ -16,6 +16,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.driver_packages i
     devel_package,
     dnf_answer,
     flavor,
+    header_metas,
     kernel_metas,
     like,
     plan,
@@ -148,6 +149,16 @@ def test_a_kernel_that_waits_for_its_boot_is_told_of() -> None:
             [("pve-kernel-5.15", False, "pve-kernel-5.15.158-2-pve")],
             ["pve-headers-5.15.158-2-pve", "pve-headers-5.15"],
         ),
+        (
+            "6.14.8-2-bpo12-pve",
+            [("proxmox-kernel-6.14", False, "proxmox-kernel-6.14.8-2-bpo12-pve-signed")],
+            ["proxmox-headers-6.14.8-2-bpo12-pve", "proxmox-headers-6.14"],
+        ),
+        (
+            "6.13-amd64",
+            [("linux-image-amd64", False, "linux-image-6.13-amd64 (= 6.13.2-1~exp1)")],
+            ["linux-headers-6.13-amd64", "linux-headers-amd64"],
+        ),
     ],
 )
 def test_headers_come_with_the_kernels_to_come(
@@ -275,6 +286,10 @@ def test_nothing_is_said_of_sources_that_nobody_asked() -> None:
         ("6.1.0-0.deb11.5-amd64", "amd64"),
         ("6.8.0-1010-nvidia-64k", "nvidia-64k"),
         ("5.14.0-570.el9.x86_64", ""),
+        ("6.14.8-2-bpo12-pve", "pve"),
+        ("6.16~rc7-amd64", "amd64"),
+        ("6.13-cloud-amd64", "cloud-amd64"),
+        ("6.12.48+deb13+1-amd64", "amd64"),
     ],
 )
 def test_flavors(release: str, expected: str) -> None:
@@ -364,3 +379,53 @@ def test_what_package_managers_say() -> None:
     said = "No match for argument: a\nError: Unable to find a match: a\nError: \n Problem: x\n  - nothing provides b\n"
     assert dnf_answer(said) == Answer((), ("a",), ("nothing provides b",))
     assert dnf_answer("Transaction Summary\nOperation aborted.\nError: no") == Answer()
+
+
+def test_headers_of_a_release_are_told_of_beside_a_kernel_from_backports() -> None:
+    kernel, stable = "6.12.9+bpo-cloud-amd64", "6.1.0-28-cloud-amd64"
+    images = kernel_metas([("linux-image-cloud-amd64", False, f"linux-image-{kernel} (= 6.12.9-1~bpo12+1)")])
+    offered = frozenset((f"linux-headers-{kernel}", f"linux-headers-{stable}", "linux-headers-cloud-amd64"))
+    host = System("deb", "Debian", kernel, offered=offered, metas=images)
+    late = header_metas([("linux-headers-cloud-amd64", f"linux-headers-{stable} (= 6.1.119-1)"), ("other", "libc6")])
+    (warning,) = plan(replace(host, brings_headers=late), DKMS).warnings
+    assert f"linux-image-cloud-amd64 brings {kernel}, and linux-headers-cloud-amd64 would be" in warning
+    assert f"installed for {stable}" in warning
+    right = header_metas([("linux-headers-cloud-amd64", f"linux-headers-{kernel}")])
+    assert plan(replace(host, brings_headers=right), DKMS).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("Error: Unable to satisfy dependencies", "Unable to satisfy dependencies"),
+        ("Reading package lists...\nSegmentation fault\n", "Segmentation fault"),
+        ("\n", "refused without a word"),
+    ],
+)
+def test_apt_never_refuses_without_a_reason(said: str, reason: str) -> None:
+    assert reason in apt_answer("", said).conflicts[0]
+
+
+def test_apt_that_writes_its_letters_out_is_understood() -> None:
+    said = "Error: Unable to locate package a\nError: Package 'b' has no installation candidate"
+    failed = "Warning: Failed to fetch http://mirror.example/  Connection refused"
+    assert apt_answer(failed, said) == Answer((failed[len("Warning: ") :],), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "All matches were filtered out by exclude filtering for argument: kernel-devel-1\n"
+            "Error: Unable to find a match: kernel-devel-1\n",
+            "exclude filtering for argument: kernel-devel-1",
+        ),
+        ("Argument 'kernel-devel-1' matches only excluded packages.\n", "matches only excluded"),
+        ("Traceback (most recent call last):\nImportError: no libdnf\n", "ImportError: no libdnf"),
+        ("", "refused without a word"),
+    ],
+)
+def test_dnf_never_refuses_without_a_reason(said: str, reason: str) -> None:
+    (found,) = dnf_answer(said).conflicts
+    assert reason in found
+    assert dnf_answer("Operation aborted.\n") == Answer()

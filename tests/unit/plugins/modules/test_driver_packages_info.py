@@ -127,6 +127,23 @@ def test_a_kernel_to_come_without_a_module_is_warned_of_with_the_hosts_name(info
     assert f"node-1: {warning}" in json.dumps(answer["warnings"])
 
 
+def test_headers_of_another_series_than_the_kernels_are_warned_of(info: Info, tmp_path: Path) -> None:
+    kernel = "6.12.9+bpo-amd64"
+    shown = (
+        f"Package: linux-image-amd64\nDepends: linux-image-{kernel} (= 6.12.9-1~bpo12+1)\n\n"
+        "Package: linux-headers-amd64\nDepends: linux-headers-6.1.0-28-amd64 (= 6.1.119-1)\n"
+    )
+    host = {
+        "dpkg": dpkg(f"linux-image-{kernel}", f"linux-image-amd64: linux-image-{kernel} (= 6.12.9-1~bpo12+1)"),
+        "offered": lines(f"linux-headers-{kernel}", "linux-headers-amd64", "build-essential", "pkg-config", "dkms"),
+        "shown": shown,
+    }
+    words = UBUNTU | {"distribution": "Debian", "method": "runfile", "kernel": kernel, "dkms": True}
+    (warning,) = info(host, **words)["kernels_to_come"]
+    assert "linux-headers-amd64 would be installed for 6.1.0-28-amd64" in warning
+    assert "linux-image-amd64 linux-headers-amd64" in (tmp_path / "calls").read_text()
+
+
 def test_modules_of_a_kernel_that_no_source_has_are_named_with_those_they_have(info: Info) -> None:
     others = (S + "6.8.0-90-generic", S + "6.8.0-1044-aws", S + "generic")
     answer = info({"offered": lines(*others, *USERLAND)}, kernel="6.8.0-45-generic", **UBUNTU)
