@@ -310,7 +310,7 @@ def test_files_named_after_the_unit_are_read_as_those_of_rke2_are() -> None:
         "UNIT": ("rke2-server.service", path),
         "PART": ("5%N", path),
     }
-    with pytest.raises(ConfigError, match="/etc/default/rke2-server has rke2 read /etc/other.yaml"):
+    with pytest.raises(ConfigError, match=r"/etc/default/rke2-server has rke2 read /etc/other\.yaml"):
         Settings(RKE2, {}, service).add(Wanted(CONFIG, "content"))
 
 
