@@ -114,6 +114,11 @@ class Manifest:
         """Whether the configuration file is one we brought."""
         return any(volume.get("name") == VOLUME for volume in self._spec().get("volumes") or ())
 
+    def reads_our_file(self) -> bool:
+        """Whether the configuration that it reads is the one we brought."""
+        ours = self._our_directory()
+        return ours != "" and (self.flag("config") or "").startswith(f"{ours}/")
+
     def bears_checksum(self) -> bool:
         """Whether we have edited it."""
         return CHECKSUM in ((self._data.get("metadata") or {}).get("annotations") or {})

@@ -105,6 +105,10 @@ class Settings:
         """Whether the configuration file is one we brought."""
         return self._config is not None
 
+    def reads_our_file(self) -> bool:
+        """Whether the configuration that it reads is the one we brought."""
+        return self._config is not None and self.flag("config") == self._config
+
     def bears_checksum(self) -> bool:
         """Whether we have edited the settings."""
         return self._text is not None

@@ -369,19 +369,24 @@ class SchedulerExtender:
         told = self._told(current)
         if self.params["state"] == "present":
             self._refuse_second_manifest(told)
-        named = told.config_file() or self.params["scheduler_config_path"]
+        read = told.config_file()
+        named = read or self.params["scheduler_config_path"]
         config_path = self._on_host(named)
         config = self.transaction.read(config_path)
         binders = self._binders(record, config, config_path)
         if self.params["state"] == "present":
             after = self._present(record, told, current, named, config)
+            left: List[FileChange] = []
         else:
+            left = self._left_behind(record, told, config_path)
             after = self._absent(record, told, current, config_path, config)
         self.lease = self._lease(told, after[0])
         self.question = self._question(told, after)
         changes = [
-            FileChange(config_path, config, after[0]),
+            # A file that is not read, as after kubeadm wrote the manifest anew, needs no restart to go.
+            FileChange(config_path, config, after[0], restart=read is not None),
             FileChange(self.told_path, current, after[1]),
+            *left,
         ]
         self.result = {
             "effect": "",
@@ -457,7 +462,7 @@ class SchedulerExtender:
             config_after = originals[config_path]
         else:
             config_after = self._stripped(record, told, config_path, config)
-        keep_config = told.mounts_our_file() and config_after is not None
+        keep_config = told.reads_our_file() and config_after is not None
         first = originals.get(self.told_path)
         if first is not None and not keep_config and record.untouched(self.told_path, current):
             told_after: bytes | None = first
@@ -467,6 +472,21 @@ class SchedulerExtender:
         record.originals.clear()
         record.owned = {}
         return config_after, told_after
+
+    def _left_behind(self, record: Record, told: Told, config_path: str) -> List[FileChange]:
+        """What becomes of files that a run had changed and that are no longer read, since others named another."""
+        changes = []
+        for path, original in sorted(record.originals.items()):
+            data = None if path in (config_path, self.told_path) else self.transaction.read(path)
+            if data is None:
+                continue
+            try:
+                after = original if record.untouched(path, data) else self._stripped(record, told, path, data)
+            except (scheduler_config.ConfigError, Refused) as error:
+                self.transaction.warnings.append(f"{path} is not read by kube-scheduler and stays as it is: {error}")
+                continue
+            changes.append(FileChange(path, data, after, restart=False))
+        return changes
 
     def _stripped(self, record: Record, told: Told, path: str, config: bytes) -> bytes | None:
         """An edited configuration without what is ours; None when nothing of others is left in a file we brought."""
@@ -485,7 +505,7 @@ class SchedulerExtender:
             path,
         )
         bare = yaml_text.load(text, path) == yaml_text.load(base, path)
-        brought = told.mounts_our_file() or (path in record.originals and original is None)
+        brought = original is None if path in record.originals else told.reads_our_file()
         return None if bare and brought else bytes_like(config, text)
 
     @staticmethod

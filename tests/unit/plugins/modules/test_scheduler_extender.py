@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -457,3 +458,39 @@ def test_files_that_are_right_and_not_heeded_are_no_success(node: ControlPlane) 
         assert result["failed"]
         assert "does not heed them" in result["msg"]
         assert "crictl stop" in result["msg"]
+
+
+def test_absent_after_kubeadm_wrote_the_manifest_anew_waits_for_no_restart(node: ControlPlane) -> None:
+    before = node.files()
+    node.run(binpack_resources=BINPACK)
+    node.manifest.write_bytes(before["etc/kubernetes/manifests/kube-scheduler.yaml"])
+    while node.kubelet.starts < 3:
+        time.sleep(0.02)
+    result = node.run(state="absent", timeout=5)
+    assert result["changed"], result
+    assert node.files() == before
+    assert node.kubelet.starts == 3
+
+
+def test_absent_takes_out_all_of_ours_where_others_name_another_configuration(node: ControlPlane) -> None:
+    before = node.files()
+    node.run(extenders=[EXTENDER], binpack_resources=BINPACK)
+    theirs = node.root / "etc/theirs/scheduler.yaml"
+    theirs.parent.mkdir()
+    theirs.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
+    pod = node.pod()
+    container = pod["spec"]["containers"][0]
+    flag = container["command"].index("--config=/etc/kubernetes/kube-accel/scheduler.yaml")
+    container["command"][flag] = "--config=/etc/theirs/scheduler.yaml"
+    container["volumeMounts"].append({"name": "theirs", "mountPath": "/etc/theirs"})
+    pod["spec"]["volumes"].append({"name": "theirs", "hostPath": {"path": "/etc/theirs"}})
+    node.manifest.write_text(yaml.safe_dump(pod))
+
+    result = node.run(state="absent")
+
+    assert result["changed"], result
+    text = node.manifest.read_text()
+    assert "--config=/etc/theirs/scheduler.yaml" in text
+    assert "kube-accel" not in text
+    assert node.files().keys() == {*before, "etc/theirs/scheduler.yaml"}
+    assert not node.run(state="absent")["changed"]
