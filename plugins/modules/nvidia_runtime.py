@@ -286,6 +286,8 @@ UNITS = {
     "microk8s": ("snap.microk8s.daemon-containerd",),
 }
 CONTAINERD = {"microk8s": ["/snap/microk8s/current/bin/containerd"]}
+UNSTARTABLE = ("masked", "bad-setting", "error")
+"""Load states of a unit that systemd knows and does not start (systemctl(1))."""
 TOOLKIT = "toolkit"
 """Key of the record: whether settings of the toolkit are ours."""
 LOW_LEVEL = "low_level"
@@ -399,7 +401,7 @@ class NvidiaRuntime:
                 )
             self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
             self.transaction.check_writable([FileChange(self.path, None, b"")])
-            return Proposal(result={"config_path": self.path}, restart=True)
+            return Proposal(validate=self._require_unit, result={"config_path": self.path}, restart=True)
         if not changes and not restart:
             restart = self._is_behind()
         if changes or restart:
@@ -407,7 +409,7 @@ class NvidiaRuntime:
         return Proposal(
             [*changes, *([toolkit] if toolkit else [])],
             record,
-            lambda: self._validate(changes),
+            lambda: self._validate(changes, restart),
             {"config_path": self.path},
             restart,
         )
@@ -577,7 +579,7 @@ class NvidiaRuntime:
         return self.module.params["containerd_command"] or CONTAINERD.get(self.name, ["containerd"])
 
     def _require_unit(self) -> None:
-        """Raise Refused where what would be restarted does not exist."""
+        """Raise Refused where what would be restarted does not exist, or cannot be started."""
         host, command = self.transaction.host, self.transaction.service.apply
         if not command or host.find("systemctl") is None:
             return
@@ -586,6 +588,11 @@ class NvidiaRuntime:
             raise Refused(
                 f"this host has no unit {command[-1]}, so nothing was changed: is {self.name} what kubelet uses here? "
                 "Set runtime to what it uses, or service to the unit that runs it"
+            )
+        if shown.strip() in UNSTARTABLE:
+            raise Refused(
+                f"the unit {command[-1]} cannot be started, being {shown.strip()}, so nothing was changed: "
+                f"see 'systemctl status {command[-1]}' (one that is masked needs 'systemctl unmask'), then run again"
             )
 
     def _require_heeded(self, changes: list[FileChange]) -> None:
@@ -599,16 +606,18 @@ class NvidiaRuntime:
                 f"{self.name} on this host reads {read}, as its command line says, and not {self.path}, so nothing was "
                 f"changed: set config_path to {read}"
             )
-        for change in changes if self.runtime in ("docker", "crio") else ():
-            said = runtime_config.parse(self.runtime, text_of(change.after or b"", change.path), change.path)
-            flag = runtime_effect.flags_against(command, said) if self.runtime == "docker" else ""
-            if flag:
-                raise Refused(
-                    f"dockerd on this host is started with {flag}, and does not start when {change.path} says the same "
-                    f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
-                )
-            if self.runtime == "crio":
-                self._require_heeded_by_crio(change.path, command, said)
+        if self.runtime not in ("docker", "crio"):
+            return
+        data = changes[0].after if changes else self.transaction.read(self.path)
+        said = runtime_config.parse(self.runtime, text_of(data or b"", self.path), self.path)
+        flag = runtime_effect.flags_against(command, said) if self.runtime == "docker" else ""
+        if flag:
+            raise Refused(
+                f"dockerd on this host is started with {flag}, and does not start when {self.path} says the same "
+                f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
+            )
+        if self.runtime == "crio":
+            self._require_heeded_by_crio(self.path, command, said)
 
     def _require_heeded_by_crio(self, path: str, command: list[str], said: Dict[str, Any]) -> None:
         directory = runtime_effect.crio_drop_ins(path, command)
@@ -699,8 +708,8 @@ class NvidiaRuntime:
                 "'systemctl reload docker', or drain the node and set stop_containers=true"
             )
 
-    def _validate(self, changes: list[FileChange]) -> None:
-        if changes:
+    def _validate(self, changes: list[FileChange], restart: bool) -> None:
+        if changes or restart:
             self._require_unit()
             self._require_program()
             self._require_heeded(changes)

@@ -974,6 +974,31 @@ def test_a_runtime_that_has_not_read_its_file_is_restarted(node: Node) -> None:
     assert not node.run()["changed"]
 
 
+@pytest.mark.parametrize(
+    ("state", "says"), [("not-found", "no unit gone"), ("masked", "the unit gone cannot be started, being masked")]
+)
+def test_a_unit_that_would_only_be_restarted_has_to_be_there(k3s: Node, state: str, says: str) -> None:
+    make_old(k3s)
+    k3s.command("systemctl", f'echo "systemctl $*" >>{k3s.root}/log; [ "$1" != show ] || echo {state}')
+    for check in (True, False):
+        assert says in k3s.run(check=check, **k3s_options(k3s, service="gone"))["msg"]
+    assert "systemctl restart gone" not in k3s.log()
+
+
+def test_a_docker_that_would_only_be_restarted_and_not_start_is_named(node: Node) -> None:
+    config = node.root / "daemon.json"
+    node.command("dockerd", "exit 0")
+    node.docker()
+    options: dict[str, Any] = {"runtime": "docker", "config_path": str(config), "cdi": True}
+    node.run(**options)
+    node.command("docker", """echo '{"Runtimes": {"runc": {"path": "runc"}}}'""")
+    process = running_as(node, "--feature=cdi")
+    try:
+        assert "is started with --feature" in node.run(check=True, **options)["msg"]
+    finally:
+        process.kill()
+
+
 def test_an_old_k3s_that_finds_another_runtime_is_named(k3s: Node) -> None:
     make_old(k3s)
     (k3s.root / "found").write_text("/usr/local/nvidia/toolkit/nvidia-container-runtime")
