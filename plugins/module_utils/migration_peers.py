@@ -88,6 +88,17 @@ class Peer:
         """``namespace/name`` of each."""
         return tuple(map(full_name, self.daemonsets))
 
+    @property
+    def plugins(self) -> Tuple[Object, ...]:
+        """Those that are device plugins, without what only goes with them."""
+        return tuple(item for item in self.daemonsets if not _has_mps(item))
+
+
+def serving(peer: Peer, node: Object, pods: Iterable[Object]) -> List[Object]:
+    """Its plugins that serve the node, or are about to: those that select it, or else have a pod there."""
+    chosen = [item for item in peer.plugins if selects(item, node)]
+    return chosen or [item for item in peer.plugins if _has_pod(item, node, pods)]
+
 
 def full_name(item: Object) -> str:
     """``namespace/name``."""
@@ -138,15 +149,6 @@ def _kind(daemonset: Object) -> str:
     if kind == "nvidia" and (operated or DEPLOY in (_spec(daemonset).get("nodeSelector") or {})):
         return "gpu-operator"
     return kind
-
-
-def words_of(daemonset: Object) -> List[str]:
-    """Commands and arguments of its containers."""
-    return [
-        str(word)
-        for container in _containers(daemonset)
-        for word in (*(container.get("command") or ()), *(container.get("args") or ()))
-    ]
 
 
 def _has_mps(daemonset: Object) -> bool:
@@ -230,10 +232,13 @@ def _holds(requirement: Object, labels: Mapping[str, str]) -> bool:
 
 def on_node(peer: Peer, node: Object, pods: Iterable[Object]) -> bool:
     """Whether it serves the node, is about to, or still has a pod there."""
-    uids = {item["metadata"].get("uid") for item in peer.daemonsets}
-    name = node["metadata"]["name"]
-    return any(selects(item, node) for item in peer.daemonsets) or any(
-        owner.get("uid") in uids
+    return any(selects(item, node) or _has_pod(item, node, pods) for item in peer.daemonsets)
+
+
+def _has_pod(daemonset: Object, node: Object, pods: Iterable[Object]) -> bool:
+    uid, name = daemonset["metadata"].get("uid"), node["metadata"]["name"]
+    return any(
+        owner.get("uid") == uid
         for pod in pods
         if pod["spec"].get("nodeName") == name
         for owner in pod["metadata"].get("ownerReferences") or ()

@@ -18,7 +18,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import (
     RESOURCE,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import Object, Peer
-from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import GIB, MIB
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import configmaps
+from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import MIB
 
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """Of a node: to be migrated, left in the middle of it, migrated, ours without ever having been another's, without any
@@ -98,22 +99,12 @@ class Terms:
 def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callable[[str], Any]) -> Dict[str, Any]:
     """The whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` raises ValueError."""
     found = peers.peers(cluster.daemonsets)
+    left_out = [note for peer in found for note in carry.left_out(peer, cluster.files, parse)]
     return {
         "nodes": {each.node: _node(cluster, each, found, terms, parse) for each in wanted},
         "peers": [_peer(peer, cluster) for peer in found],
-        "notes": [*cluster.problems, *_notes(cluster, found), *_left_out(cluster, found, parse)],
+        "notes": [*cluster.problems, *_notes(cluster, found), *left_out],
     }
-
-
-def _left_out(cluster: Cluster, found: Sequence[Peer], parse: Callable[[str], Any]) -> List[str]:
-    notes = []
-    for name in sorted({carry.configuration_map(peer) for peer in found}):
-        _configurations, wrong = carry.read(cluster.files.get(name) or {}, parse)
-        notes += [
-            f"ConfigMap {name} has {key}, which is no configuration and is left out: {why}"
-            for key, why in wrong.items()
-        ]
-    return notes
 
 
 def _peer(peer: Peer, cluster: Cluster) -> Dict[str, Any]:
@@ -175,17 +166,44 @@ def _node(
     entry["off"] = peers.node_off(peer, node, each.mode)
     entry["forget"] = {name: None for name in peer.kind.forget if name in peers.annotations_of(node)}
     entry["labels"] = _labels(peer, node, each.mode)
-    card = _card(peer, node, each)
+    own = peers.serving(peer, node, pods)
+    told = carry.carried(peer, node, each.mode, cluster.files, parse, next(iter(own), None))
+    shared = (1, resources.UNKNOWN) if told.unknown and not _configured(each) else carry.replicas(told.configuration)
+    card = _card(peer, node, each, shared, carry.memory_unit(peer, own, cluster.files))
     entry["resources"] = _resources(peer, node, each.mode)
     entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
     entry["stranded"] = sorted({row["pod"] for row in entry["pods"] if row["changes"]})
-    files = carry.configuration_map(peer)
-    told = carry.carried(peer, node, each.mode, cluster.files.get(files) or {}, parse)
     if entry["state"] in (DUE, BEGUN):
         entry["variables"] = carry.unset(told.variables, each.variables, parse)
-        unread = [*_unread(cluster, "configmap", files), *carry.unread(told.variables, each.variables, parse)]
+        unread = [
+            problem for item in own for name in configmaps(item) for problem in _unread(cluster, "configmap", name)
+        ]
+        unread += carry.unread(told.variables, each.variables, parse)
+        unread += _unsaid(own, each, told, card)
         entry["problems"] = [*told.problems, *unread, *_problems(cluster, peer, node, each, entry, terms)]
     return entry
+
+
+def _configured(each: Wanted) -> bool:
+    return bool(each.variables.get("gpu_plugins_configs"))
+
+
+def _unsaid(own: Sequence[Object], each: Wanted, told: carry.Carried, card: resources.Card) -> List[str]:
+    """What a person has to find out, as long as the inventory says nothing of it."""
+    problems = []
+    if len(own) > 1:
+        names = " and ".join(map(peers.full_name, own))
+        problems.append(f"DaemonSets {names} both serve it, and nobody knows which does; take one off first")
+    if each.mode == "pgpu" and not _configured(each):
+        set_it = "set gpu_plugins_configs and gpu_plugins_config"
+        if told.unknown:
+            problems.append(f"{told.unknown}; {set_it} to what it has")
+        elif card.replicas > 1 and not told.configuration:
+            problems.append(
+                f"its labels say that its GPUs have {card.replicas} replicas each by {card.sharing}, and no "
+                f"configuration that can be read does; {set_it}"
+            )
+    return problems
 
 
 def _unread(cluster: Cluster, kind: str, name: str) -> List[str]:
@@ -271,16 +289,17 @@ def _problems(
     return problems
 
 
-def _card(peer: Peer, node: Object, each: Wanted) -> resources.Card:
+def _card(peer: Peer, node: Object, each: Wanted, shared: Tuple[int, str], unit_bytes: int) -> resources.Card:
     labels = peers.labels_of(node)
     memory = labels.get("nvidia.com/gpu.memory", "")
-    sliced = labels.get("nvidia.com/gpu.sharing-strategy", "none") in ("time-slicing", "mps")
-    replicas = labels.get("nvidia.com/gpu.replicas", "1")
-    return resources.Card(
-        each.memory_bytes or (int(memory) * MIB if memory.isdecimal() else 0),
-        int(replicas) if sliced and replicas.isdecimal() and int(replicas) else 1,
-        MIB if "--memory-unit=MiB" in peers.words_of(peer.daemonsets[0]) else GIB,
-    )
+    memory_bytes = each.memory_bytes or (int(memory) * MIB if memory.isdecimal() else 0)
+    count, how = labels.get("nvidia.com/gpu.replicas", "1"), labels.get("nvidia.com/gpu.sharing-strategy", "")
+    # Feature discovery is not everywhere, and may tell of a configuration that was.
+    if shared[0] == 1 and how in ("time-slicing", "mps") and count.isdecimal() and int(count) > 1:
+        shared = int(count), how
+    elif how == "none" and shared[1] == resources.UNKNOWN:
+        shared = 1, ""
+    return resources.Card(memory_bytes, *shared, unit_bytes)
 
 
 def _labels(peer: Peer, node: Object, mode: str) -> List[Dict[str, str]]:
@@ -329,9 +348,10 @@ def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -
             row = {"pod": peers.full_name(pod), "owner": owner, "container": container, "asks": asked}
             try:
                 answer = resources.translated(peer.kind.name, mode, limits, card)
-                row.update({"becomes": dict(answer.limits), "note": answer.note})
+                has = resources.granted(mode, answer.limits, card)
+                row.update({"becomes": dict(answer.limits), "note": answer.note, "has": has})
             except resources.Unmatched as error:
-                row.update({"becomes": {}, "note": str(error)})
+                row.update({"becomes": {}, "note": str(error), "has": ""})
             rows.append({**row, "changes": row["becomes"] != asked})
     return rows
 
@@ -391,10 +411,11 @@ def _asks(row: Mapping[str, Any]) -> str:
     whose = f"{row['pod']} {row['container']}" + (f" of {row['owner']}" if row["owner"] else "")
     asks, becomes = _amounts(row["asks"]), _amounts(row["becomes"])
     if not row["changes"]:
-        return f"{whose} asks for {asks}, and stays as it is"
+        return f"{whose} asks for {asks}, and stays as it is: it has {row['has']}"
     if not becomes:
         return f"{whose} asks for {asks}: {row['note']}"
-    return f"{whose} asks for {asks}, and has to ask for {becomes}" + (f" ({row['note']})" if row["note"] else "")
+    note = f" ({row['note']})" if row["note"] else ""
+    return f"{whose} asks for {asks}, and has to ask for {becomes}{note}: it has {row['has']}"
 
 
 def _amounts(limits: Mapping[str, int]) -> str:

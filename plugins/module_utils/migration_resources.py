@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import RESOURCE
-from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
+from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import human_bytes, whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import BY_MODE, GIB, MIB
 
 WHOLE = 100
 """Cores of a GPU."""
+UNKNOWN = "unknown"
 _LEAST_CORES, _MOST_CORES = 1, 99
 
 OFFERS: Mapping[str, str] = {
@@ -61,7 +62,9 @@ class Card:
     memory_bytes: int = 0
     """Of the smallest, 0 where nobody knows."""
     replicas: int = 1
-    """Containers on one, by time-slicing."""
+    """Containers on one."""
+    sharing: str = ""
+    """How: ``time-slicing`` or ``mps``; empty where GPUs are whole, ``unknown`` where nobody can tell."""
     unit_bytes: int = GIB
     """What a unit of ``aliyun.com/gpu-mem`` is to the plugin that offers it."""
 
@@ -135,6 +138,11 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
         raise Unmatched(
             "MIG devices are offered by mode pgpu alone (gpu_plugins_mig_strategy=mixed); keep the node in it"
         )
+    if card.sharing == UNKNOWN:
+        raise Unmatched(
+            "nobody knows how its GPUs are shared; label the node nvidia.com/gpu.sharing-strategy=none, or "
+            "=time-slicing and nvidia.com/gpu.replicas=<containers on a GPU>"
+        )
     count = sum(asked.values())
     if card.replicas <= 1:
         return Ask(count)
@@ -196,6 +204,32 @@ def _share(ask: Ask, mode: str, card: Card) -> Answer:
     return Answer(
         {name: min(max(share, _LEAST_CORES), _MOST_CORES), memory: units}, "it named no cores: as many as memory"
     )
+
+
+def granted(mode: str, limits: Mapping[str, int], card: Card) -> str:
+    """What a container has that asks ours for so much, for a person."""
+    if mode == "pgpu":
+        return " and ".join(_granted_whole(name, amount, card) for name, amount in sorted(limits.items()))
+    cores, memory, unit = BY_MODE[mode]
+    percent, share = limits.get(cores or "", 0), human_bytes(limits.get(memory, 0) * unit)
+    if percent and percent % WHOLE == 0:
+        return _counted(percent // WHOLE, "whole GPU")
+    return f"{percent} % of a GPU's cores and {share} of its memory" if percent else f"{share} of a GPU's memory"
+
+
+def _granted_whole(name: str, amount: int, card: Card) -> str:
+    if name.startswith("nvidia.com/mig-"):
+        return f"{_counted(amount, 'MIG device')} {name.partition('mig-')[2]}"
+    if card.sharing == UNKNOWN:
+        return f"{amount} {name} as the configuration says that nobody has read"
+    if card.replicas <= 1:
+        return _counted(amount, "whole GPU")
+    part = "a time-slice" if card.sharing == "time-slicing" else "a part by MPS"
+    return f"{'' if amount == 1 else f'{amount} times '}{part} of a GPU that has {card.replicas}"
+
+
+def _counted(amount: int, what: str) -> str:
+    return f"{amount} {what}" + ("" if amount == 1 else "s")
 
 
 def becomes(kind: str, mode: str, name: str) -> str:

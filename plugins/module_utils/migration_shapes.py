@@ -17,9 +17,14 @@ def _amount(value: object) -> None:
 
 _AMOUNTS = {ANY: _amount}
 _CONTAINER = {
-    **{"name!": str, "image": str, "command": [str], "args": [str], "env": [{"name!": str, "value": str}]},
-    **{"resources": {"limits": _AMOUNTS}, "volumeMounts": [{"name!": str, "mountPath": str}]},
+    **{"name!": str, "image": str, "command": [str], "args": [str]},
+    "env": [
+        {"name!": str, "value": str, "valueFrom": {"configMapKeyRef": {"name": str, "key": str, "optional": bool}}}
+    ],
+    "envFrom": [{"prefix": str, "configMapRef": {"name": str}}],
+    **{"resources": {"limits": _AMOUNTS}, "volumeMounts": [{"name!": str, "mountPath": str, "subPath": str}]},
 }
+_MAP_VOLUME = {"name": str, "items": [{"key!": str, "path!": str}]}
 _EXPRESSIONS = [{"key!": str, "operator": str, "values": [str]}]
 _NAMED = {"metadata": {"name!": str}}
 _OWNED = {
@@ -29,7 +34,12 @@ _OWNED = {
 }
 _POD = {
     **{"containers!": [_CONTAINER], "initContainers": [_CONTAINER], "nodeName": str, "nodeSelector": {ANY: str}},
-    "volumes": [{"name!": str, "hostPath": {"path": str}, "configMap": {"name": str}}],
+    "volumes": [
+        {
+            **{"name!": str, "hostPath": {"path": str}, "configMap": _MAP_VOLUME},
+            "projected": {"sources": [{"configMap": _MAP_VOLUME}]},
+        }
+    ],
     "tolerations": [{"key": str, "operator": str, "value": str, "effect": str}],
     "affinity": {
         "nodeAffinity": {

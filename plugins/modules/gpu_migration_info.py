@@ -105,9 +105,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import migration_
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NAMESPACE
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_carry import configuration_map
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import peers
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_shapes import SHAPES
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import configmaps
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
@@ -127,9 +127,8 @@ def cluster(client: K8SClient) -> migration_plan.Cluster:
         return list(objects(client, kind, api_version, problems, read, **selected))
 
     daemonsets = listed("DaemonSet", "apps/v1")
-    maps = filter(None, map(configuration_map, peers(daemonsets)))
     files: Dict[str, Dict[str, str]] = {}
-    for name in maps:
+    for name in {name: None for peer in peers(daemonsets) for item in peer.plugins for name in configmaps(item)}:
         namespace, _slash, own = name.partition("/")
         found = listed("ConfigMap", namespace=namespace, field_selector=f"metadata.name={own}")
         files[name] = dict(found[0].get("data") or {}) if found else {}

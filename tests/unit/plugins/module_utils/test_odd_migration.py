@@ -41,7 +41,7 @@ def odd_pod() -> Object:
 
 
 def odd_daemonset() -> Object:
-    item = objects.nvidia(configured=True, MIG_STRATEGY="single")
+    item = objects.nvidia(configured=True, MIG_STRATEGY="none")
     owners = [{"kind": "ClusterPolicy", "name": "policy", "uid": "x", "controller": True}]
     item["metadata"] |= {"name": "odd", "namespace": "odd", "uid": "uid-odd", "ownerReferences": owners}
     spec = item["spec"]["template"]["spec"]
@@ -50,7 +50,7 @@ def odd_daemonset() -> Object:
     expressions = [{"key": "odd", "operator": "In", "values": ["true"]}]
     required = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
     spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    spec["containers"][0] |= {"command": ["nvidia-device-plugin"], "args": ["--mig-strategy=mixed"]}
+    spec["containers"][0] |= {"command": ["nvidia-device-plugin"], "args": ["--pass-device-specs"]}
     return item
 
 

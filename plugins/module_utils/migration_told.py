@@ -1,0 +1,222 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a program of a DaemonSet is told: flags as Go reads them, environment, and files of ConfigMaps. Pure."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Sequence, Tuple
+
+Object = Mapping[str, Any]
+Maps = Mapping[str, Mapping[str, str]]
+"""The data of ConfigMaps, by ``namespace/name``."""
+
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
+_SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}]*))?\})")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_SHELLS = ("sh", "bash", "ash", "dash")
+
+
+@dataclass(frozen=True)
+class Program:
+    """How a program is recognized, and how it reads flags and environment."""
+
+    names: FrozenSet[str]
+    """Last parts of its path."""
+    booleans: FrozenSet[str]
+    """Flags that take no value of their own."""
+    variables: Mapping[str, Tuple[str, ...]]
+    """By flag; the first that is set counts, where there is no flag."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One that a ConfigMap gives a container."""
+
+    configmap: str
+    """``namespace/name``."""
+    key: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """What one container was told."""
+
+    values: Mapping[str, str]
+    """By flag, wherever it was said."""
+    environment: Mapping[str, str]
+    unread: Mapping[str, str]
+    """Variables whose value is not to be had, with where it is."""
+    files: Mapping[str, File]
+    """By absolute path."""
+
+
+def containers(daemonset: Object) -> List[Object]:
+    """Its containers, those that run first included."""
+    spec = daemonset["spec"]["template"]["spec"]
+    return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+
+
+def configmaps(daemonset: Object) -> List[str]:
+    """Return the ``namespace/name`` of every ConfigMap that it reads."""
+    names: List[str] = []
+    for container in containers(daemonset):
+        names += [(each.get("configMapRef") or {}).get("name") or "" for each in container.get("envFrom") or ()]
+        sources = (each.get("valueFrom") or {} for each in container.get("env") or ())
+        names += [(source.get("configMapKeyRef") or {}).get("name") or "" for source in sources]
+    for volume in daemonset["spec"]["template"]["spec"].get("volumes") or ():
+        names += [source.get("name") or "" for source in _sources(volume)]
+    namespace = daemonset["metadata"]["namespace"]
+    return list(dict.fromkeys(f"{namespace}/{name}" for name in names if name))
+
+
+def runs(container: Object, names: Iterable[str]) -> bool:
+    """Whether one of these programs is named in its command, arguments or script."""
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    parts = {posixpath.basename(part) for word in words for part in re.split(r"[\s;&|()]+", str(word))}
+    return bool(parts & set(names))
+
+
+def told(daemonset: Object, container: Object, program: Program, maps: Maps) -> Told:
+    """What a container was told. Of what is said twice the last counts, and flags come before the environment."""
+    environment, unread = _environment(container, daemonset["metadata"]["namespace"], maps)
+    words, set_there = _words(container, program, environment)
+    environment.update(set_there)
+    values = flags(words, program.booleans)
+    for name, variables in program.variables.items():
+        said = next((environment[each] for each in variables if environment.get(each)), None)
+        if said is not None:
+            values.setdefault(name, said)
+    return Told(values, environment, unread, dict(_files(daemonset, container, maps)))
+
+
+def flags(words: Sequence[str], booleans: Iterable[str]) -> Dict[str, str]:
+    """Read flags as Go's package ``flag`` does, up to the first word that is none or ``--``."""
+    found: Dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        match = re.fullmatch(r"--?([^-=][^=]*)(=?)(.*)", word, re.DOTALL)
+        if match is None:
+            break
+        name, has_value, value = match.groups()
+        if not has_value:
+            value = "true" if name in booleans else next(rest, "")
+        found[name] = value
+    return found
+
+
+def truth(value: str) -> bool:
+    """Whether Go's ``strconv.ParseBool`` takes it for true."""
+    return value in ("1", "t", "T", "TRUE", "true", "True")
+
+
+def _environment(container: Object, namespace: str, maps: Maps) -> Tuple[Dict[str, str], Dict[str, str]]:
+    values: Dict[str, str] = {}
+    unread: Dict[str, str] = {}
+    for each in container.get("envFrom") or ():
+        name = (each.get("configMapRef") or {}).get("name")
+        for key, value in (maps.get(f"{namespace}/{name}") or {}).items():
+            values[f"{each.get('prefix') or ''}{key}"] = str(value)
+    for each in container.get("env") or ():
+        source = each.get("valueFrom") or {}
+        if not source:
+            values[each["name"]] = _expanded(each.get("value") or "", values)
+            continue
+        reference = source.get("configMapKeyRef") or {}
+        data = maps.get(f"{namespace}/{reference.get('name')}") or {}
+        if reference.get("key") in data:
+            values[each["name"]] = str(data[reference["key"]])
+        elif not reference.get("optional"):
+            unread[each["name"]] = next(iter(source))
+    return values, unread
+
+
+def _expanded(text: str, values: Mapping[str, str]) -> str:
+    """With ``$(NAME)`` replaced as kubelet does; a name that is not known stays as it is."""
+
+    def value(match: "re.Match[str]") -> str:
+        return "$" if match[0] == "$$" else values.get(match[1], match[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+def _words(container: Object, program: Program, environment: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
+    """What follows the program's name, and the environment that its command line sets."""
+    command = [_expanded(str(word), environment) for word in container.get("command") or ()]
+    words = command + [_expanded(str(word), environment) for word in container.get("args") or ()]
+    values = dict(environment)
+    set_there: Dict[str, str] = {}
+    for segment in _commands(words, values):
+        for position, word in enumerate(segment):
+            match = _ASSIGNMENT.fullmatch(word)
+            if posixpath.basename(word) in program.names:
+                return segment[position + 1 :], set_there
+            if match and not word.startswith("-"):
+                set_there[match[1]] = values[match[1]] = match[2]
+    # The image's own entry point, or a program by another name.
+    first = next((position for position, word in enumerate(words) if word.startswith("-")), len(words))
+    return ([] if _script(words) is not None else words[first:]), set_there
+
+
+def _script(words: Sequence[str]) -> "str | None":
+    if not words or posixpath.basename(words[0]) not in _SHELLS:
+        return None
+    for position, word in enumerate(words[1:], 2):
+        if re.fullmatch(r"-[a-z]*c[a-z]*", word):
+            return words[position] if position < len(words) else ""
+    return None
+
+
+def _commands(words: Sequence[str], values: Mapping[str, str]) -> Iterator[List[str]]:
+    """The commands that are run, each as its words: one, or those of a shell's script."""
+    script = _script(words)
+    if script is None:
+        yield list(words)
+        return
+    text = _COMMENT.sub("", script.replace("\\\n", " ")).replace("\n", " ; ")
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|()")
+    lexer.commenters, lexer.whitespace_split = "", True
+    try:
+        tokens = list(lexer)
+    except ValueError:
+        tokens = text.split()
+    command: List[str] = []
+    for token in tokens:
+        if token and not token.strip(";&|()"):
+            yield command
+            command = []
+        else:
+            known = _SHELL_VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[3] or ""), token)
+            command.append(known)
+    yield command
+
+
+def _sources(volume: Object) -> List[Object]:
+    """The ConfigMaps of a volume, later ones over earlier ones."""
+    projected = (volume.get("projected") or {}).get("sources") or ()
+    found = [volume.get("configMap"), *(each.get("configMap") for each in projected)]
+    return [each for each in found if each]
+
+
+def _files(daemonset: Object, container: Object, maps: Maps) -> Iterator[Tuple[str, File]]:
+    namespace = daemonset["metadata"]["namespace"]
+    volumes = {each["name"]: each for each in daemonset["spec"]["template"]["spec"].get("volumes") or ()}
+    for mount in container.get("volumeMounts") or ():
+        under = (mount.get("subPath") or "").strip("/")
+        for source in _sources(volumes.get(mount["name"]) or {}):
+            name = f"{namespace}/{source.get('name')}"
+            data = maps.get(name) or {}
+            items = source.get("items")
+            paths = [(each["key"], each["path"]) for each in items] if items else [(key, key) for key in data]
+            for key, path in paths:
+                if key in data and (not under or path == under or path.startswith(f"{under}/")):
+                    inner = posixpath.relpath(path, under) if under else path
+                    yield (
+                        posixpath.normpath(posixpath.join(mount.get("mountPath") or "/", inner)),
+                        File(name, key, data[key]),
+                    )
