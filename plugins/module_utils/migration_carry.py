@@ -262,11 +262,12 @@ def replicas(configuration: Mapping[str, Any]) -> Tuple[int, str]:
 
 def memory_unit(peer: Peer, serving: Sequence[Object], maps: Maps) -> int:
     """Return the bytes of a unit of ``aliyun.com/gpu-mem`` on a node, by the DaemonSet that serves it."""
+    mib: int = MIB
+    gib: int = GIB
     for item in (*serving, *peer.plugins)[:1] if peer.kind.name == "gpushare" else ():
-        for container in containers(item):
-            if told(item, container, _GPUSHARE, maps).values.get("memory-unit") == "MiB":
-                return MIB
-    return GIB
+        units = (told(item, each, _GPUSHARE, maps).values.get("memory-unit") for each in containers(item))
+        return mib if "MiB" in units else gib
+    return gib
 
 
 def unset(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callable[[str], Any]) -> Dict[str, Any]:
