@@ -62,6 +62,7 @@ ORDER = (
     "device_files_lost",
     "mps",
     "cuda_error",
+    "shm",
     "start_refused",
     "admission",
     "image",
@@ -82,6 +83,7 @@ ORDER = (
     "plugin_silent",
     "cordoned",
     "pending",
+    "nccl",
     "crashed",
     "not_running",
 )

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Dict, Iterator, Optional, Tuple
 
@@ -22,6 +23,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding impor
     subject_of,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CERTAIN, LIKELY, POSSIBLE
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import XIDS
 
 _FOREIGN = 512 << 20
 """Bytes of a GPU outside of pods that are worth a word."""
@@ -31,6 +33,8 @@ _REFUSED = {"over the container's limit": "quota", "itself is full": "device", "
 _FAILURES = "accel_container_gpu_alloc_failures_total"
 _OUT_OF_MEMORY = 2
 """CUDA's code, which has rules of its own."""
+_OF_CAPABILITY = ("bfloat16", "cuda_mismatch")
+_NVRM = re.compile(r"NVRM: Xid \([^()]{1,60}\): ([0-9]{1,4})\b")
 _ENDS = {
     126: "its command may not be run",
     127: "its command is not in the image",
@@ -58,7 +62,7 @@ def memory(evidence: Evidence) -> Iterator[Finding]:
     """The GPU's memory did not suffice: the share's, or the GPU's."""
     for pod, container, node in _containers(evidence):
         refused = {reason: tuple(_refusals(pod, container, node, reason)) for reason in ("quota", "device", "policy")}
-        spoken = last(container, symptoms.OUT_OF_MEMORY)
+        spoken = _spoken(container)
         where, neighbours = subject_of(pod, container), tuple(_neighbours(pod, node))
         if refused["quota"]:
             said = (*refused["quota"], *_peak(pod, container, node), *spoken)
@@ -77,11 +81,11 @@ def _unrefused(where: str, pod: Pod, container: Container, node: Optional[Node],
     """Out of memory by its own words, and nobody counted a refusal."""
     neighbours, peak = tuple(_neighbours(pod, node)), _peak(pod, container, node)
     if not has_share(container):
-        return _device_oom(where, (*spoken, *neighbours), LIKELY)
+        return _device_oom(where, (*spoken, *neighbours), _sure(container, LIKELY))
     if samples_of(node, _FAILURES, pod, container) and not peak:
         told = Said(f"metrics of node {pod.node}", "no allocation of the container was refused")
         return _device_oom(where, (*spoken, told, *neighbours), POSSIBLE)
-    return _quota_oom(where, pod, (*spoken, *peak), LIKELY)
+    return _quota_oom(where, pod, (*spoken, *peak), _sure(container, LIKELY))
 
 
 def _quota_oom(where: str, pod: Pod, said: Tuple[Said, ...], confidence: str) -> Finding:
@@ -136,7 +140,7 @@ def _neighbours(pod: Pod, node: Optional[Node]) -> Iterator[Said]:
 def allocators(evidence: Evidence) -> Iterator[Finding]:
     """A framework's allocator that ran out of memory, and does not go with a share."""
     for pod, container, _node in _containers(evidence):
-        spoken, settings = last(container, symptoms.OUT_OF_MEMORY), container.environment
+        spoken, settings = _spoken(container), container.environment
         if not spoken or not (has_share(container) or "nvidia.com/gpu.shared" in container.asks):
             continue
         for allocator in symptoms.ALLOCATORS:
@@ -156,27 +160,60 @@ def words(evidence: Evidence) -> Iterator[Finding]:
     for pod, container, node in _containers(evidence):
         where = subject_of(pod, container)
         for symptom in symptoms.IN_LOGS:
-            said = last(container, symptom.pattern)
-            if said:
-                yield found(symptom, where, *said, *(_capability(node) if symptom.rule == "bfloat16" else ()))
-        for code, told in _cuda_codes(container).items():
-            error = cuda_errors.ERRORS[code]
-            rule = symptoms.rule_of(code)
+            for said in last(container, symptom.pattern):
+                facts = (said, *(_capability(node) if symptom.rule in _OF_CAPABILITY else ()))
+                yield replace(found(symptom, where, *facts), confidence=_sure(container, symptom.confidence))
+        for error, told in _cuda_errors(container).items():
+            rule = symptoms.rule_of(error.code)
             subject = f"{where} {error.name}" if rule == "cuda_error" else where
             facts = (told, *_versions(node)) if rule == "cuda_mismatch" else (told,)
-            yield Finding(rule, subject, f"{error.name}: {error.cause}", facts, error.remedy, LIKELY)
+            what = f"{error.name}: {error.cause}"
+            yield Finding(rule, subject, what, facts, error.remedy, _sure(container, LIKELY))
+        for number, told in _xids(container).items():
+            known = XIDS.get(number)
+            what = (
+                "the driver reported an XID" if known is None else f"{known.meaning}; mostly the {known.fault}'s fault"
+            )
+            remedy = known.remedy if known is not None else "Look it up in NVIDIA's list of XID errors."
+            yield Finding("xid", f"{where} XID {number}", what, (told,), remedy, _sure(container, LIKELY))
 
 
-def _cuda_codes(container: Container) -> Dict[int, Said]:
+def _sure(container: Container, confidence: str) -> str:
+    """A program that goes on, or ended well, got along with what it complained of."""
+    if container.failed:
+        return confidence
+    if container.code == 0:
+        return POSSIBLE
+    return LIKELY if confidence == CERTAIN else confidence
+
+
+def _cuda_errors(container: Container) -> Dict[cuda_errors.CudaError, Said]:
     """The errors of CUDA that its logs name, each with the last line that does."""
-    named: Dict[int, Said] = {}
-    for said in lines_of(container):
-        codes = [code for pattern, code in symptoms.CUDA_WORDS if pattern.search(said.text)]
-        for name, number in symptoms.CUDA_CODE.findall(said.text):
-            error = cuda_errors.explain(name or number)
-            codes += [error.code] if error is not None else []
-        named.update({code: said for code in codes if code != _OUT_OF_MEMORY})
-    return named
+    return {
+        error: said
+        for said in lines_of(container)
+        for error in cuda_errors.named(said.text)
+        if error.code != _OUT_OF_MEMORY or symptoms.HOST_MEMORY.search(said.text)
+    }
+
+
+def _xids(container: Container) -> Dict[int, Said]:
+    """XIDs that a log quotes from the kernel's."""
+    return {int(number): said for said in lines_of(container) for number in _NVRM.findall(said.text)}
+
+
+def _spoken(container: Container) -> Tuple[Said, ...]:
+    """The last line by which its program ran out of the GPU's memory; none or one."""
+    matching = [
+        said
+        for said in lines_of(container)
+        if not symptoms.HOST_MEMORY.search(said.text)
+        and (
+            symptoms.OUT_OF_MEMORY.search(said.text)
+            or any(error.code == _OUT_OF_MEMORY for error in cuda_errors.named(said.text))
+        )
+    ]
+    return tuple(matching[-1:])
 
 
 def compatibility(evidence: Evidence) -> Iterator[Finding]:

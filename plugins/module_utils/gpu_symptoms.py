@@ -45,12 +45,21 @@ def words(text: str) -> Pattern[str]:
 
 
 OUT_OF_MEMORY = words(
-    r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|torch[\w.]{0,40}OutOfMemoryError"
-    r"|CUDA error[ :]{0,3}(?:2\b|out of memory)|out of memory error on GPU|OOM when allocating tensor"
-    r"|RESOURCE_EXHAUSTED: out of memory|CUBLAS_STATUS_ALLOC_FAILED|failed to allocate .{1,60} from device"
-    r"|ggml_cuda.{0,80}out of memory|cudaMalloc failed: out of memory"
+    r"CUDA out of memory|torch[\w.]{0,40}OutOfMemoryError|out of memory error on GPU|OOM when allocating tensor"
+    r"|RESOURCE_EXHAUSTED: (?:out of memory|failed to allocate request)|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
+    r"|CUBLAS_STATUS_NOT_INITIALIZED|failed to allocate .{1,60} from device|ran out of memory trying to allocate"
+    r"|ggml_(?:backend_)?cuda.{0,120}out of memory|unable to allocate CUDA\d{0,3}(?:_Host)? buffer"
+    r"|failed to allocate memory for requested buffer of size|OutOfMemoryError: out of memory allocating"
+    r"|GPU memory \(\d{1,20} bytes\) could not be allocated|std::bad_alloc: .{0,40}CUDA"
+    r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.{0,80}CUDACachingAllocator"
+    r"|no available memory for the cache blocks|KV cache.{0,160}available KV cache memory"
+    r"|tokens that can be stored in (?:the )?KV cache"
+    r"|(?:insufficient|not enough) (?:free )?(?:GPU|CUDA|device|video) memory"
 )
-"""How PyTorch, TensorFlow, JAX, PaddlePaddle, llama.cpp and plain programs run out of the GPU's memory."""
+"""How programs say that the GPU's memory did not suffice, beside CUDA's own error."""
+
+HOST_MEMORY = words(r"on host: CUDA_ERROR|cudaMallocHost|cudaHostAlloc|pinned host memory|CUDA_Host buffer")
+"""What tells that it was the machine's memory, pinned for the GPU."""
 
 ALLOCATORS: Sequence[Allocator] = (
     Allocator(
@@ -80,7 +89,10 @@ ALLOCATORS: Sequence[Allocator] = (
 IN_LOGS: Sequence[Symptom] = (
     Symptom(
         "bfloat16",
-        words(r"bfloat16 is only supported|bf16.{0,80}compute capability|compute capability of at least 8\.0"),
+        words(
+            r"bfloat16 is only supported|(?:bf16|bfloat16).{0,120}(?:compute capability|ampere|sm_80|doesn't support)"
+            r"|doesn't support bf16|does not support bf(?:loat)?16"
+        ),
         "the program computes in bfloat16, which needs compute capability 8.0",
         "Run it in float16 (vLLM: --dtype=half), or select nodes by the label nvidia.com/gpu.compute.major.",
         CERTAIN,
@@ -93,23 +105,122 @@ IN_LOGS: Sequence[Symptom] = (
         CERTAIN,
     ),
     Symptom(
+        "host_oom",
+        words(r"model requires more system memory|cannot allocate memory.{0,40}(?:pinned|host)|DefaultCPUAllocator"),
+        "the machine's memory did not suffice, or the container's limit of it, not the GPU's",
+        "Raise resources.limits.memory of the container, or have it load less at a time.",
+    ),
+    Symptom(
+        "shm",
+        words(
+            r"insufficient shared memory \(shm\)|worker .{0,40}killed by signal: Bus error"
+            r"|creating shared memory segment|/dev/shm.{0,120}(?:no space left|too small|bus error)"
+            r"|no space left on device.{0,80}/dev/shm|unable to (?:allocate|create|write).{0,60}shared memory"
+            r"|unable to (?:mmap|write to file) .{0,80}torch_"
+        ),
+        "the container's /dev/shm is full: it has 64 MiB of it unless it is given more",
+        "Mount an emptyDir of medium Memory at /dev/shm, or use fewer workers.",
+    ),
+    Symptom(
         "driver_missing",
-        words(r"(?:libcuda|libnvidia-ml)\.so\.1: cannot open shared object|nvidia-smi: not found"),
-        "the container has no driver: the container runtime did not bring it",
-        "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits.",
+        words(
+            r"(?:libcuda|libnvidia-ml)\.so(?:\.1)?: cannot open shared object|nvidia-smi: (?:command )?not found"
+            r"|found no NVIDIA driver|NVML shared library not found"
+            r"|NVML_ERROR_LIBRARY_NOT_FOUND|NVMLError_LibraryNotFound"
+            r"|could not find cuda drivers|NVIDIA driver was not detected|failed to infer device type"
+            r"|couldn't communicate with the NVIDIA driver|failed to find CUDA library|driver not loaded"
+            r"|kernel driver does not appear to be running|couldn't find libnvidia-ml|NVMLError_DriverNotLoaded"
+            r"|unable to load (?:cuda driver library|nvcuda|libcuda)|nvidia-smi\S{0,3}: executable file not found"
+        ),
+        "the container has no driver: the container runtime did not bring it, or the node's does not answer",
+        "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits; run nvidia-smi on the node.",
+    ),
+    Symptom(
+        "driver_missing",
+        words(
+            r"no CUDA GPUs are available|no compatible GPUs were discovered|no devices were found"
+            r"|no GPU/TPU found"
+            r"|torch\.cuda\.is_available\(\) is False|unable to initialize backend 'cuda'|no GPUs are available"
+            r"|no (?:supported )?(?:NVIDIA )?GPUs? (?:was |were )?(?:detected|found)"
+            r"|no usable GPU found"
+            r"|CUDA is not available|no CUDA runtime is found|cannot find (?:any )?GPU"
+            r"|CUDA backend failed to initialize"
+        ),
+        "the program found no GPU that it can use",
+        "Ask for one in the container's limits, and do not hide it by CUDA_VISIBLE_DEVICES; runtimeClassName: nvidia.",
+    ),
+    Symptom(
+        "image",
+        words(
+            r"torch not compiled with CUDA enabled|is not in available provider names|cannot dlopen some GPU libraries"
+            r"|lib(?:cudart|cublas\w{0,3}|cudnn\w{0,24}|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvinfer\w{0,12}|cupti)"
+            r"\.so[\w.]{0,12}'?(?:; dlerror)?: cannot open shared|could not load dynamic library"
+            r"|failed to load library libonnxruntime_providers_cuda|unable to load cuDNN|could not load library libcu"
+            r"|compiled without (?:GPU|CUDA) support|not compiled with GPU offload"
+        ),
+        "the image's program was built without CUDA, or lacks a library of it",
+        "Use an image with the program's CUDA build and that library's version.",
     ),
     Symptom(
         "device_files_lost",
-        words(r"Failed to initialize NVML: Unknown Error"),
-        "the container has lost its device files, as after systemctl daemon-reload on the node",
+        words(
+            r"Failed to initialize NVML: (?:Unknown Error|Insufficient Permissions)|NVMLError_(?:Unknown|NoPermission)"
+        ),
+        "the container may not use its device files any more, as after systemctl daemon-reload on the node",
         "Start the pod again; give containers their GPUs by CDI (gpu_plugins_device_list_strategy) to be rid of it.",
     ),
     Symptom(
         "cuda_mismatch",
-        words(r"Driver/library version mismatch"),
+        words(r"Driver/library version mismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH|NVMLError_LibRmVersionMismatch"),
         "the driver was upgraded under a running pod, or only in part",
         "Reload the modules or reboot the node, and start the pod again.",
         CERTAIN,
+    ),
+    Symptom(
+        "cuda_mismatch",
+        words(
+            r"NVIDIA driver on your system is too old|insufficient driver version|symbol lookup for cu\w{1,60} failed"
+            r"|undefined symbol: cu[A-Z]\w{1,60}|requires (?:NVIDIA )?driver (?:release|version|>=)"
+            r"|container was built for NVIDIA driver"
+        ),
+        "the node's driver is older than the program's CUDA",
+        "Upgrade the node's driver, or use an image of an older CUDA.",
+    ),
+    Symptom(
+        "cuda_mismatch",
+        words(
+            r"is not compatible with the current PyTorch installation|PyTorch no longer supports this GPU"
+            r"|minimum capability: \d{1,4}\.? current capability"
+            r"|only supports? .{0,80}(?:ampere|hopper|capability|sm_?\d)"
+            r"|requires? .{0,40}(?:compute|cuda) capability|ignoring visible gpu device"
+            r"|minimum (?:supported|required) cuda"
+            r"|compute capability of at least"
+            r"|compute capability .{0,60}(?:lesser|lower|less) than|requires \.target sm_"
+            r"|'sm_\w{2,5}' is not defined|unsupported gpu architecture"
+            r"|invalid value for --gpu-architecture"
+            r"|not supported (?:on|for) (?:the current|this) GPU|unsupported SM version|requires sm_?\d{2}"
+        ),
+        "the program, or a kernel of it, is not made for a GPU of this compute capability",
+        "Use a build for this GPU, another kernel or quantization, or select nodes by nvidia.com/gpu.compute.major.",
+    ),
+    Symptom(
+        "cuda_mismatch",
+        words(
+            r"engine plan file is (?:not compatible|generated on an incompatible)|engine deserialization failed"
+            r"|serialization (?:error in verifyHeader|assertion)|deserialize the cuda engine failed"
+        ),
+        "a TensorRT engine was built with another version of TensorRT, or for another GPU",
+        "Build the engine anew with this image, on a GPU of this kind.",
+    ),
+    Symptom(
+        "cuda_mismatch",
+        words(
+            r"found cuDNN version|outdated (?:cuDNN|cuBLAS|CUDA|cuSPARSE|cuFFT|CUPTI) |Loaded runtime CuDNN library"
+            r"|cuDNN version incompatib|detected CUDA version .{0,60}mismatches|DNN library initialization failed"
+            r"|Could not create cudnn handle|CUDNN_STATUS_\w{0,16}(?:VERSION|ARCH)_MISMATCH"
+        ),
+        "a CUDA library in the image, cuDNN for one, is not of the version the program was built with",
+        "Install the library version that the message names; take other copies out of LD_LIBRARY_PATH.",
     ),
     Symptom(
         "limits_unreadable",
@@ -120,48 +231,39 @@ IN_LOGS: Sequence[Symptom] = (
     ),
     Symptom(
         "gpu_lost",
-        words(r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU"),
+        words(r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU|NVMLError_GpuIsLost"),
         "the program lost its GPU",
         "Look at the node's GPUs below; start the pod again elsewhere.",
     ),
+    Symptom(
+        "nccl",
+        words(r"duplicate GPU detected|multiple ranks? .{0,40}same (?:GPU|CUDA device)"),
+        "two ranks of NCCL were given the same GPU, as two pods with shares of one have",
+        "Give each rank a GPU of its own; NCCL does not work between shares of one GPU.",
+    ),
+    Symptom(
+        "nccl",
+        words(
+            r"NCCL WARN .{0,160}(?:connect|socket|bootstrap|timed? ?out|ibv_|NET/|remote process|peer access|p2p)"
+            r"|watchdog caught collective operation timeout|nccl(?:System|Remote|Internal|InvalidUsage)Error"
+            r"|no socket interface found|NCCL communicator was aborted|unhandled (?:system|cuda) error"
+            r"|NCCL error|ncclUnhandledCudaError|TCPStore|connection closed by (?:remote )?peer|Gloo connect"
+        ),
+        "NCCL, or what joins the ranks, failed between GPUs or nodes: mostly another rank ended, or the network",
+        "Look at the first rank that failed; set NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME, and see NetworkPolicies.",
+        POSSIBLE,
+    ),
 )
 
-CUDA_WORDS: Sequence[Tuple[Pattern[str], int]] = tuple(
-    (words(text), code)
-    for text, code in (
-        (r"CUDA driver version is insufficient for CUDA runtime version", 35),
-        (r"no CUDA-capable device is detected", 100),
-        (r"CUDA error: invalid device ordinal", 101),
-        (r"device kernel image is invalid", 200),
-        (r"no kernel image is available for execution", 209),
-        (r"uncorrectable ECC error encountered", 214),
-        (r"a PTX JIT compilation failed", 218),
-        (r"PTX was compiled with an unsupported toolchain", 222),
-        (r"an illegal memory access was encountered", 700),
-        (r"CUDA error: unspecified launch failure", 719),
-        (r"CUDA error: operation not permitted", 800),
-        (r"CUDA error: operation not supported", 801),
-        (r"system not yet initialized", 802),
-        (r"unsupported display driver / cuda driver combination", 803),
-        (r"forward compatibility was attempted on non supported HW", 804),
-        (r"MPS client failed to connect", 805),
-        (r"MPS control daemon failed to communicate", 806),
-        (r"MPS server is not ready", 807),
-        (r"hardware resources required to create MPS client", 808),
-        (r"hardware resources required to device connections", 809),
-        (r"MPS client has been terminated", 810),
-        (r"CUDA unknown error|CUDA error: unknown error", 999),
-    )
-)
-"""What cudaGetErrorString says for CUDA's codes."""
-
-CUDA_CODE = words(r"\b(CUDA_ERROR_[A-Z_]{3,60})\b|\bCUDA error(?: code)?[ :=]{0,3}([0-9]{1,3})\b")
-
-MISMATCHES = (35, 36, 200, 209, 218, 222, 223, 803, 804, 999)
+MISMATCHES = (35, 36, 98, 200, 209, 218, 222, 223, 300, 302, 500, 803, 804, 999)
 """CUDA's codes for a driver and a program that are not for each other."""
-OF_MPS = tuple(range(805, 811))
+OF_MPS = tuple(range(805, 813))
+WITHOUT_DRIVER = (34, 303)
 
 
 def rule_of(code: int) -> str:
     """What kind of failure one of CUDA's codes is."""
-    return "cuda_mismatch" if code in MISMATCHES else "mps" if code in OF_MPS else "cuda_error"
+    for rule, codes in (("cuda_mismatch", MISMATCHES), ("mps", OF_MPS), ("driver_missing", WITHOUT_DRIVER)):
+        if code in codes:
+            return rule
+    return "cuda_error"
