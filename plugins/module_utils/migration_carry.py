@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import Object, Peer, labels_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import (
+    ANYTHING,
     File,
     Maps,
     Program,
@@ -89,14 +90,14 @@ class Settings:
     unknown: str = ""
 
 
-def settings(daemonset: Object, maps: Maps) -> Settings:
-    """Read what the DaemonSet was told, wherever that is said."""
+def settings(daemonset: Object, maps: Maps, node: str = "") -> Settings:
+    """Read what the DaemonSet was told on a node, wherever that is said."""
     everyone = containers(daemonset)
     others = [each for each in everyone if not runs(each, _BESIDE)]
     named = [each for each in others if runs(each, _PLUGIN.names)]
     mounting = [each for each in others if _kubelets(each)]
-    plugin = told(daemonset, (named or mounting or others or everyone)[0], _PLUGIN, maps)
-    managers = [told(daemonset, each, _CONFIG_MANAGER, maps) for each in everyone if runs(each, (_MANAGER,))]
+    plugin = told(daemonset, (named or mounting or others or everyone)[0], _PLUGIN, maps, node)
+    managers = [told(daemonset, each, _CONFIG_MANAGER, maps, node) for each in everyone if runs(each, (_MANAGER,))]
     values = {**plugin.values}
     for each in managers:
         values.update({name: value for name, value in each.values.items() if name != "config-file"})
@@ -129,6 +130,8 @@ def _unread(plugin: Told, path: str, managed: bool) -> str:
         for variable in _PLUGIN.variables[name]
         if variable in plugin.unread and name not in plugin.values
     ]
+    if ANYTHING in plugin.unread and not {"mig-strategy", "config-file"} <= plugin.values.keys():
+        hidden.append(f"its environment is from {plugin.unread[ANYTHING]}")
     if path and path not in plugin.files and not managed and not plugin.files:
         hidden.append(f"its configuration {path} is in no ConfigMap that can be read")
     elif path and path not in plugin.files and not managed:
@@ -162,7 +165,8 @@ def carried(
     if peer.kind.name not in _NVIDIA:
         return Carried({})
     own = serving or peer.plugins[0]
-    said = settings(own, maps)
+    name = node["metadata"]["name"]
+    said = settings(own, maps, name)
     variables: Dict[str, Any] = {}
     if peer.kind.name == "gpu-operator" and labels_of(node).get("nvidia.com/gpu.deploy.driver") == "true":
         variables["gpu_plugins_driver_root"] = _OPERATOR_DRIVER_ROOT
@@ -183,17 +187,19 @@ def carried(
         return Carried(variables, (), configuration, said.unknown)
     health = ((ours, said.environment.get(name)) for name, ours in _HEALTH.items())
     variables.update({ours: value for ours, value in health if value})
-    if any(_said(settings(each, maps)) != _said(said) for each in peer.plugins):
+    if any(_said(settings(each, maps, name)) != _said(said) for each in peer.plugins):
         variables.update(_of_its_own(own, chosen, configuration, strategy))
         return Carried(variables, tuple(problems), configuration, said.unknown)
     if strategy not in (None, "none"):
         variables["gpu_plugins_mig_strategy"] = strategy
     if configurations:
         variables["gpu_plugins_configs"] = configurations
-    if said.default in configurations:
-        variables["gpu_plugins_default_config"] = said.default
+    # A default is every node's, and a file that is named by the node is not.
+    default = said.default if settings(own, maps).default == said.default else ""
+    if default in configurations:
+        variables["gpu_plugins_default_config"] = default
     # Ours goes by this label alone.
-    if chosen in configurations and labels_of(node).get(CONFIG_LABEL, said.default) != chosen:
+    if chosen in configurations and labels_of(node).get(CONFIG_LABEL, default) != chosen:
         variables["gpu_plugins_config"] = chosen
     return Carried(variables, tuple(problems), configuration, said.unknown)
 

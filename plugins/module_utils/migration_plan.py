@@ -170,7 +170,7 @@ def _node(
     told = carry.carried(peer, node, each.mode, cluster.files, parse, next(iter(own), None))
     shared = (1, resources.UNKNOWN) if told.unknown and not _configured(each) else carry.replicas(told.configuration)
     card = _card(peer, node, each, shared, carry.memory_unit(peer, own, cluster.files))
-    entry["resources"] = _resources(peer, node, each.mode)
+    entry["resources"] = _resources(peer, node, each.mode, card)
     entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
     entry["stranded"] = sorted({row["pod"] for row in entry["pods"] if row["changes"]})
     if entry["state"] in (DUE, BEGUN):
@@ -324,11 +324,11 @@ def _why(label: str) -> str:
     return "says what our plugin serves" if label in (MODE_LABEL, CGPU_LABEL) else "takes the other plugin off"
 
 
-def _resources(peer: Peer, node: Object, mode: str) -> List[Dict[str, Any]]:
+def _resources(peer: Peer, node: Object, mode: str, card: resources.Card) -> List[Dict[str, Any]]:
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     offered = resources.offered_by(peer.kind.name, allocatable)
     return [
-        {"resource": name, "offered": amount, "becomes": resources.becomes(peer.kind.name, mode, name)}
+        {"resource": name, "offered": amount, "becomes": resources.becomes(peer.kind.name, mode, name, card)}
         for name, amount in sorted(offered.items())
     ]
 

@@ -232,10 +232,12 @@ def _counted(amount: int, what: str) -> str:
     return f"{amount} {what}" + ("" if amount == 1 else "s")
 
 
-def becomes(kind: str, mode: str, name: str) -> str:
+def becomes(kind: str, mode: str, name: str, card: Card) -> str:
     """What stands for a resource of a node in a mode of ours, for a person."""
     same = _SAME.get((kind, mode))
-    if (same and re.match(same, name)) or (kind, mode, name) == ("gpushare", "cgpu", "aliyun.com/gpu-mem"):
+    if (kind, mode, name) == ("gpushare", "cgpu", "aliyun.com/gpu-mem"):
+        return "the same" if card.unit_bytes == GIB else "the same, in GiB"
+    if same and re.match(same, name):
         return "the same"
     if mode == "pgpu":
         return "nvidia.com/gpu, whole ones"

@@ -16,6 +16,10 @@ def _amount(value: object) -> None:
 
 
 _AMOUNTS = {ANY: _amount}
+_VALUE_FROM = {
+    "configMapKeyRef": {"name": str, "key": str, "optional": bool},
+    "fieldRef": {"fieldPath": str},
+}
 _CONTAINER = {
     **{"name!": str, "image": str, "command": [str], "args": [str]},
     "env": [

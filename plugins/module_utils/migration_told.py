@@ -20,6 +20,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
 _SHELLS = ("sh", "bash", "ash", "dash")
 
+ANYTHING = "*"
+"""Among variables that are not to be had, whichever a Secret has."""
+
 
 @dataclass(frozen=True)
 class Program:
@@ -82,9 +85,9 @@ def runs(container: Object, names: Iterable[str]) -> bool:
     return bool(parts & set(names))
 
 
-def told(daemonset: Object, container: Object, program: Program, maps: Maps) -> Told:
-    """What a container was told. Of what is said twice the last counts, and flags come before the environment."""
-    environment, unread = _environment(container, daemonset["metadata"]["namespace"], maps)
+def told(daemonset: Object, container: Object, program: Program, maps: Maps, node: str = "") -> Told:
+    """What a container was told on a node. Of what is said twice the last counts; flags come before the environment."""
+    environment, unread = _environment(container, daemonset["metadata"]["namespace"], maps, node)
     words, set_there = _words(container, program, environment)
     environment.update(set_there)
     values = flags(words, program.booleans)
@@ -115,17 +118,22 @@ def truth(value: str) -> bool:
     return value in ("1", "t", "T", "TRUE", "true", "True")
 
 
-def _environment(container: Object, namespace: str, maps: Maps) -> Tuple[Dict[str, str], Dict[str, str]]:
+def _environment(container: Object, namespace: str, maps: Maps, node: str) -> Tuple[Dict[str, str], Dict[str, str]]:
     values: Dict[str, str] = {}
     unread: Dict[str, str] = {}
     for each in container.get("envFrom") or ():
         name = (each.get("configMapRef") or {}).get("name")
         for key, value in (maps.get(f"{namespace}/{name}") or {}).items():
             values[f"{each.get('prefix') or ''}{key}"] = str(value)
+        if each.get("secretRef"):
+            unread[ANYTHING] = f"Secret {each['secretRef'].get('name')}"
     for each in container.get("env") or ():
         source = each.get("valueFrom") or {}
         if not source:
             values[each["name"]] = _expanded(each.get("value") or "", values)
+            continue
+        if (source.get("fieldRef") or {}).get("fieldPath") == "spec.nodeName":
+            values[each["name"]] = node
             continue
         reference = source.get("configMapKeyRef") or {}
         data = maps.get(f"{namespace}/{reference.get('name')}") or {}

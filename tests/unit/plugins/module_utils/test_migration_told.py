@@ -40,6 +40,7 @@ def entry(daemonsets: list[Object], node: Object | None = None, maps: Any = None
 MAPS = {
     "cm": {"config.yaml": yaml.safe_dump(SHARED), "other": "version: v1\n"},
     "env": {"CONFIG_FILE": "/x/config.yaml"},
+    "bare": {"FILE": "/x/config.yaml"},
 }
 VOLUME = {"name": "c", "configMap": {"name": "cm"}}
 AT = [{"name": "c", "mountPath": "/x"}]
@@ -64,6 +65,7 @@ AT = [{"name": "c", "mountPath": "/x"}]
         {"env": [{"name": "CONFIG_FILE", "value": "/x/config.yaml"}]},
         {"args": ["--config-file=/x/config.yaml"], "env": [{"name": "CONFIG_FILE", "value": "/none"}]},
         {"envFrom": [{"configMapRef": {"name": "env"}}]},
+        {"envFrom": [{"configMapRef": {"name": "bare"}, "prefix": "CONFIG_"}]},
         {"env": [{"name": "CONFIG_FILE", "valueFrom": {"configMapKeyRef": {"name": "env", "key": "CONFIG_FILE"}}}]},
     ],
 )
@@ -99,6 +101,7 @@ def test_a_configuration_file_is_found_however_it_is_mounted(volume: Object, mou
     [
         {"args": ["--config-file=/host/config.yaml"]},
         {"env": [{"name": "CONFIG_FILE", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]},
+        {"envFrom": [{"secretRef": {"name": "s"}}]},
         {"env": [{"name": "MIG_STRATEGY", "valueFrom": {"configMapKeyRef": {"name": "gone", "key": "k"}}}]},
     ],
 )
@@ -117,6 +120,23 @@ def test_replicas_that_only_labels_tell_of_have_to_be_in_the_inventory() -> None
     found = entry([plugin()], node)
     assert "4 replicas each by mps" in found["problems"][0]
     assert found["pods"][0]["has"] == "a part by MPS of a GPU that has 4"
+
+
+def test_a_file_for_each_node_by_its_name_is_the_nodes() -> None:
+    env = [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+    item = plugin(volumes=[VOLUME], volumeMounts=AT, env=env, args=["--config-file=/x/$(NODE).yaml"])
+    files = {"cm": {"gpu-1.yaml": yaml.safe_dump(SHARED), "gpu-2.yaml": "version: v1\n"}}
+    assert entry([item], maps=files)["variables"] == {
+        "gpu_plugins_configs": {"gpu-1.yaml": SHARED},
+        "gpu_plugins_config": "gpu-1.yaml",
+    }
+
+
+def test_memory_in_mib_is_told_to_become_gib() -> None:
+    node = objects.chosen("gpushare", **{"aliyun.com__gpu-mem": "24268"})
+    for unit, becomes in (("MiB", "the same, in GiB"), ("GiB", "the same")):
+        found = planned([objects.gpushare(unit)], [node], mode="cgpu")["nodes"]["gpu-1"]
+        assert found["resources"][0]["becomes"] == becomes
 
 
 @pytest.mark.parametrize("first", ["a", "z"], ids=["first by name", "last by name"])
