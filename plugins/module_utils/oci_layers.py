@@ -13,6 +13,7 @@ from typing import Dict, Iterable, List, Set
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
     DIRECTORY,
+    SYMLINK,
     Entry,
     ImageError,
     Tree,
@@ -43,6 +44,8 @@ class Layers:
 
     def __init__(self, origin: str, strict: bool = False) -> None:
         self.tree: Tree = {}
+        self.across: Dict[str, str] = {}
+        """Links of a lower layer, and of each the first path below that a layer has without a directory for it."""
         self._origin, self._strict = origin, strict
         self._children: Dict[str, Set[str]] = {}
         self._mine: Set[str] = set()
@@ -94,9 +97,12 @@ class Layers:
     def _directory(self, path: str, member: str) -> str:
         """Where a directory really is. What is missing of it is made, in place of a file of a lower layer too."""
         real: str = resolve(self.tree, path, last=True)
-        if self._strict and real != path:
-            link = next(parent for parent in [*parents(path), path] if resolve(self.tree, parent, last=True) != parent)
-            raise ImageError(f"{self._origin} holds {member!r} below {link!r}, which is a symlink")
+        if real != path:
+            link = next(link for link in [*parents(path), path] if self._is_link(link))
+            if self._strict:
+                raise ImageError(f"{self._origin} holds {member!r} below {link!r}, which is a symlink")
+            if link not in self._mine:
+                self.across.setdefault(link, member)
         for parent in [*parents(real), real] if real else []:
             found = self.tree.get(parent)
             if found is not None and found.kind == DIRECTORY:
@@ -106,6 +112,10 @@ class Layers:
                 raise ImageError(f"{self._origin} holds {member!r} below {parent!r}, which is a {found.kind}")
             self._put(parent, Entry(DIRECTORY, 0o755))
         return real
+
+    def _is_link(self, path: str) -> bool:
+        found = self.tree.get(path)
+        return found is not None and found.kind == SYMLINK
 
     def _linked(self, member: Member) -> Entry | None:
         """The file that a hard link names."""

@@ -71,6 +71,8 @@ class Base:
 
     tree: Tree
     image: Image | None = None
+    doubts: Sequence[str] = ()
+    """Where container runtimes differ about what the layers hold."""
 
 
 class Store:
@@ -112,7 +114,13 @@ class Store:
         layers = Layers(origin)
         for layer in image.layers:
             layers.unpack(self._layer_entries(layer.blob, origin))
-        return Base(layers.tree, image)
+        doubts = [
+            f"{origin} has /{path} in a layer above the one with the link /{link}. It is read where that leads, but "
+            "Docker, and containerd with overlayfs, put a directory in place of the link. Make the base anew, with the "
+            "file at its real path."
+            for link, path in layers.across.items()
+        ]
+        return Base(layers.tree, image, doubts)
 
     def layer(self, tree: Tree, known: Mapping[str, Layer]) -> Layer:
         """The layer of a tree; one of the known ones, by the digest of its tar, where that is the same."""

@@ -44,8 +44,8 @@ options:
       - Archives and layers may be compressed with gzip, xz or bzip2.
       - Of several platforms, the image for O(architecture) is taken, and of several variants the one for the oldest
         processors. Attestations and signatures are passed over. Several images for it are refused.
-      - The layers of an image are read as container runtimes unpack them, whiteouts and links included. They are kept as
-        they are, and so is the configuration where no option says otherwise.
+      - The layers of an image are read as container runtimes unpack them, whiteouts and links included. Where runtimes
+        differ, the module warns. The layers are kept, and so is the configuration where no option says otherwise.
       - Of a root file system, device nodes, sockets and extended attributes are left out. Of a directory, what belongs
         to the owner of the directory itself will belong to root.
     type: path
@@ -303,6 +303,8 @@ class OciArchive:
     def _assemble(self, reference: oci_image.Reference, before: Image | None) -> Image:
         architecture = self.params["architecture"]
         base = self.store.base(self.params["base"], architecture)
+        for doubt in base.doubts:
+            self.module.warn(doubt)
         known = {layer.diff_id: layer for layer in before.layers} if before else {}
         lower = base.tree
         if base.image is None:

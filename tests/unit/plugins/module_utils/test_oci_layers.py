@@ -113,6 +113,24 @@ def test_a_layer_that_no_runtime_unpacks_is_refused(upper: Entries, reason: str)
         unpacked(LOWER, upper)
 
 
+@pytest.mark.parametrize(
+    ("upper", "doubts"),
+    [
+        ([("f", "lib/z", "3"), ("f", "lib/y", "3")], 1),
+        ([("f", "usr/lib/z", "3")], 0),
+        ([("d", "lib"), ("f", "lib/z", "3")], 0),
+        ([("l", "own", "usr"), ("f", "own/z", "3")], 0),
+    ],
+)
+def test_where_runtimes_differ_about_a_link_there_is_a_warning(upper: Entries, doubts: int, tmp_path: Path) -> None:
+    path = image_layers.image(tmp_path / "image", image_layers.layer(*LOWER), image_layers.layer(*upper))
+
+    found = Store(str(tmp_path)).base(str(path), "amd64").doubts
+
+    assert len(found) == doubts
+    assert all("/lib/z" in doubt and "the link /lib." in doubt for doubt in found)
+
+
 def test_many_whiteouts_in_a_big_image_take_no_time() -> None:
     """Quadratic, this would be minutes."""
     files = [("f", f"{number % 100}/{number}", "") for number in range(10_000)]
