@@ -25,6 +25,9 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # e_machine of an ELF header, and the end of a wheel's platform tag.
 MACHINES = {"amd64": 62, "arm64": 183}
 WHEEL_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+# Other words for Go's, and the variant of the oldest processors.
+ARCHITECTURES = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64", "i386": "386", "armhf": "arm"}
+BASELINES = {"amd64": 1, "arm64": 8}
 MAX_LINKS = 40
 CHUNK = 1 << 20
 _ELF_HEAD = 4096
@@ -158,6 +161,36 @@ class Python:
     def tag(self) -> str:
         """Tag of its byte code."""
         return f"cpython-3{self.minor}"
+
+
+@dataclass(frozen=True)
+class Platform:
+    """What an image runs on; empty where nothing says."""
+
+    os: str
+    architecture: str
+    variant: str = ""
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Platform:
+        """The platform that a configuration or an index names, in Go's words."""
+        system, machine, variant = (str(document.get(key) or "").lower() for key in ("os", "architecture", "variant"))
+        return cls(system or "linux", ARCHITECTURES.get(machine, machine), variant)
+
+    @property
+    def name(self) -> str:
+        """What people call it. Linux goes without saying."""
+        return "/".join(filter(None, (self.os if self.os != "linux" else "", self.architecture, self.variant)))
+
+    def fits(self, architecture: str) -> bool:
+        """Whether Linux on this architecture may run it. An image need not say what it is for."""
+        return self.os == "linux" and self.architecture in ("", architecture)
+
+    @property
+    def level(self) -> int:
+        """How much newer than the oldest the processor has to be."""
+        number = re.match(r"v(\d{1,9})", self.variant)
+        return max(0, int(number.group(1)) - BASELINES.get(self.architecture, 0)) if number else 0
 
 
 @dataclass(frozen=True)
@@ -449,11 +482,12 @@ def _descriptor(media_type: str, blob: Blob) -> Dict[str, Any]:
 def merged_index(image: Image, before: Mapping[str, Any]) -> Blob:
     """An image index with this image for its architecture, and with the others of an index that was there before."""
     entry = {**_descriptor(MANIFEST_TYPE, image.manifest), "platform": _platform(image)}
-    others = [
-        other
-        for other in before.get("manifests") or []
-        if (other.get("platform") or {}).get("architecture") != entry["platform"]["architecture"]
-    ]
+    mine = Platform.of(entry["platform"])
+    others = []
+    for other in before.get("manifests") or []:
+        its = Platform.of(other.get("platform") or {})
+        if (its.os, its.architecture) != (mine.os, mine.architecture):
+            others.append(other)
     manifests = sorted([entry, *others], key=lambda one: str((one.get("platform") or {}).get("architecture")))
     return Blob.of(encode({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests}))
 

@@ -8,7 +8,6 @@ Formats: OCI image layout and index 1.1, and Docker's image specification 1.2. P
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Callable, Collection, Dict, Iterator, List, Mapping
 
@@ -16,6 +15,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import 
     NAME_ANNOTATION,
     Blob,
     ImageError,
+    Platform,
     blob_path,
     clean,
 )
@@ -31,37 +31,7 @@ MANIFEST_TYPES = ("image.manifest.v1+json", "distribution.manifest.v2+json")
 CONFIG_TYPES = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.container.image.v1+json")
 LAYER_TYPES = ("application/vnd.oci.image.layer.", "application/vnd.docker.image.rootfs.")
 LAYER_FORMS = ("tar", "tar+gzip", "tar+zstd", "tar.gzip", "tar.zstd")
-ARCHITECTURES = {"x86_64": "amd64", "x86-64": "amd64", "aarch64": "arm64", "i386": "386", "armhf": "arm"}
-BASELINES = {"amd64": 1, "arm64": 8}
 ROOT = {"usr", "etc", "bin"}
-
-
-@dataclass(frozen=True)
-class Platform:
-    """What an image runs on; empty where nothing says."""
-
-    os: str
-    architecture: str
-    variant: str = ""
-
-    @classmethod
-    def of(cls, document: Mapping[str, Any]) -> Platform:
-        """The platform that a configuration or an index names, in Go's words."""
-        system, machine, variant = (str(document.get(key) or "").lower() for key in ("os", "architecture", "variant"))
-        return cls(system or "linux", ARCHITECTURES.get(machine, machine), variant)
-
-    def __str__(self) -> str:
-        return "/".join(filter(None, (self.os, self.architecture, self.variant)))
-
-    def fits(self, architecture: str) -> bool:
-        """Whether Linux on this architecture may run it. An image need not say what it is for."""
-        return self.os == "linux" and self.architecture in ("", architecture)
-
-    @property
-    def level(self) -> int:
-        """How much newer than the oldest the processor has to be."""
-        number = re.match(r"v(\d{1,9})", self.variant)
-        return max(0, int(number.group(1)) - BASELINES.get(self.architecture, 0)) if number else 0
 
 
 @dataclass(frozen=True)
@@ -143,17 +113,14 @@ class Layout:
             raise ImageError(
                 f"{self._origin} holds {len(fitting)} images for {architecture}: {names}; save one of them alone"
             )
-        there = sorted({str(image.platform) for image in saved})
+        there = sorted({image.platform.name for image in saved})
         if not there:
             raise ImageError(f"{self._origin} holds no image that a container runtime can run")
         if len(there) > 1:
             raise ImageError(
-                f"{self._origin} holds no image for linux/{architecture}, but {', '.join(there)}; see 'architecture'"
+                f"{self._origin} holds no image for {architecture}, but for {', '.join(there)}; see 'architecture'"
             )
-        is_for, wanted = there[0], f"linux/{architecture}"
-        if is_for.startswith("linux/"):
-            is_for, wanted = is_for[len("linux/") :], architecture
-        raise ImageError(f"{self._origin} is an image for {is_for}, not for {wanted}; see 'architecture'")
+        raise ImageError(f"{self._origin} is an image for {there[0]}, not for {architecture}; see 'architecture'")
 
     def _indexed(self, index: Mapping[str, Any], origin: str, name: str, depth: int) -> Iterator[Saved]:
         """The images of an index and of those in it. ``name`` is what the index itself is called."""

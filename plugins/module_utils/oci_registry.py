@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPException
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -23,6 +23,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import 
     MANIFEST_TYPE,
     Blob,
     Image,
+    Platform,
     Reference,
     merged_index,
 )
@@ -99,15 +100,24 @@ class Registry:
         accept = {"Accept": ", ".join((INDEX_TYPE, MANIFEST_TYPE, *DOCKER_TYPES))}
         document = _document(self._call("GET", f"manifests/{self.reference.tag}", accept))
         if "manifests" in document:
-            found = {one.get("platform", {}).get("architecture"): one["digest"] for one in document["manifests"]}
-            if architecture not in found:
-                known = ", ".join(sorted(str(name) for name in found))
-                raise RegistryError(f"{self.reference} is there for {known} and not for {architecture}")
-            document = _document(self._call("GET", f"manifests/{found[architecture]}", accept))
+            listed = [(Platform.of(one.get("platform") or {}), one["digest"]) for one in document["manifests"]]
+            fitting = [(platform.level, digest) for platform, digest in listed if platform.fits(architecture)]
+            if not fitting:
+                raise self._other(architecture, [platform for platform, _digest in listed])
+            _level, digest = min(fitting, key=lambda one: one[0])
+            document = _document(self._call("GET", f"manifests/{digest}", accept))
         digest = document.get("config", {}).get("digest")
         if digest is None:
             raise RegistryError(f"what {self.reference} names is no image: it has no configuration")
-        return _document(self._call("GET", f"blobs/{digest}"))
+        found = _document(self._call("GET", f"blobs/{digest}"))
+        platform = Platform.of(found)
+        if not platform.fits(architecture):
+            raise self._other(architecture, [platform])
+        return found
+
+    def _other(self, architecture: str, there: Iterable[Platform]) -> RegistryError:
+        known = ", ".join(sorted({platform.name for platform in there if platform.architecture != "unknown"}))
+        return RegistryError(f"{self.reference} is there for {known or 'nothing'} and not for {architecture}")
 
     def push(self, image: Image, index: Blob | None = None) -> List[str]:
         """Send what is missing, what the tag names last; returns the digests of the blobs sent."""

@@ -30,6 +30,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import 
     Image,
     ImageError,
     Layer,
+    Platform,
     Tree,
     archive_members,
     clean,
@@ -40,7 +41,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_layout import
     ALGORITHMS,
     Layout,
     Open,
-    Platform,
     is_image,
 )
 
@@ -177,7 +177,7 @@ class Store:
         config = layout.document(parts.config)
         platform = Platform.of(config)
         if architecture and not platform.fits(architecture):
-            raise ImageError(f"{origin} names an image for {architecture} that is one for {platform}; save it again")
+            raise ImageError(f"{origin} names an image for {architecture} that is for {platform.name}; save it again")
         diff_ids = config["rootfs"]["diff_ids"]
         if len(diff_ids) != len(parts.layers):
             raise ImageError(

@@ -180,15 +180,15 @@ def chart(blobs: Blobs) -> Files:
 REFUSED: dict[str, tuple[Callable[[Blobs], Files], str, list[str]]] = {
     "another platform of several": (
         lambda blobs: layout_files(blobs, index(blobs, {**of(blobs, "w", os="windows")}, {**of(blobs, "a", "arm64")})),
-        "amd64", ["no image for linux/amd64", "linux/arm64", "windows/amd64", "architecture"],
+        "amd64", ["no image for amd64, but for arm64, windows/amd64; see 'architecture'"],
     ),
     "Windows": (
         lambda blobs: layout_files(blobs, of(blobs, "w", os="windows")), "amd64",
-        ["is an image for windows/amd64, not for linux/amd64"],
+        ["is an image for windows/amd64, not for amd64"],
     ),
     "an index that is wrong about it": (
         lambda blobs: layout_files(blobs, {**of(blobs, "a", "arm64"), **AMD}), "amd64",
-        ["names an image for amd64 that is one for linux/arm64"],
+        ["names an image for amd64 that is for arm64"],
     ),
     "several images": (refused_index, "amd64", ["2 images for amd64: a:1, b:1", "save one of them alone"]),
     "several images of Docker": (
