@@ -74,6 +74,16 @@ class Layout:
         saved = list(self._saved())
         return (saved[0] if saved and architecture is None else self._choose(saved, architecture or "")).parts()
 
+    def configuration(self, blob: Blob) -> Dict[str, Any]:
+        """The configuration of an image, with the fields that are read from it in the right form."""
+        found = self.document(blob)
+        run = found.get("config") or {}
+        layers = _mapping(found.get("rootfs")).get("diff_ids")
+        fits = isinstance(run, dict) and isinstance(run.get("Labels") or {}, dict)
+        if not (fits and _is_text(run.get("Env") or []) and _is_text(layers)):
+            raise ImageError(f"{self._origin} is damaged: {blob.digest} is no configuration of an image")
+        return found
+
     def document(self, blob: Blob) -> Dict[str, Any]:
         """A JSON object."""
         found = self._json(blob)
@@ -228,3 +238,7 @@ class Layout:
 
 def _mapping(found: object) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
+
+
+def _is_text(found: object) -> bool:
+    return isinstance(found, list) and all(isinstance(one, str) for one in found)

@@ -174,7 +174,7 @@ class Store:
         """The image for an architecture among saved ones, everything in it verified. Any damage raises."""
         layout = Layout(files, origin)
         parts = layout.parts(architecture)
-        config = layout.document(parts.config)
+        config = layout.configuration(parts.config)
         platform = Platform.of(config)
         if architecture and not platform.fits(architecture):
             raise ImageError(f"{origin} names an image for {architecture} that is for {platform.name}; save it again")

@@ -220,6 +220,15 @@ REFUSED: dict[str, tuple[Callable[[Blobs], Files], str, list[str]]] = {
     "an index of text": (
         lambda _: {"index.json": b'{"manifests": ["x"]}', "oci-layout": b"{}"}, "amd64", ["manifests is no list of"],
     ),
+    "settings of another form": (
+        lambda blobs: layout_files(blobs, of(blobs, "x", config={"Env": "A=1"})), "amd64", ["no configuration of an"],
+    ),
+    "labels of another form": (
+        lambda blobs: layout_files(blobs, of(blobs, "x", config={"Labels": [""]})), "amd64", ["no configuration of an"],
+    ),
+    "a configuration without layers": (
+        lambda blobs: layout_files(blobs, of(blobs, "x", rootfs={})), "amd64", ["no configuration of an image"],
+    ),
     "an unknown digest": (
         lambda _: layout_files({"md5:00": b"{}"}, {"mediaType": "x.image.manifest.v1+json", "digest": "md5:00"}),
         "amd64", ["names its blobs by md5"],
