@@ -136,7 +136,7 @@ def _node(
     node = next((item for item in cluster.nodes if item["metadata"]["name"] == each.node), None)
     empty: Dict[str, Any] = {
         **{"state": NONE, "mode": each.mode, "from": "", "title": "", "daemonsets": [], "uids": [], "serves": False},
-        **{"labels": [], "resources": [], "pods": [], "stranded": [], "variables": {}, "problems": []},
+        **{"labels": [], "resources": [], "pods": [], "returns": [], "stranded": [], "variables": {}, "problems": []},
         **{"off": {}, "forget": {}, "back": {}, "gone": [], "offers": ""},
     }
     if node is None:
@@ -172,6 +172,7 @@ def _node(
     card = _card(peer, node, each, shared, carry.memory_unit(peer, own, cluster.files))
     entry["resources"] = _resources(peer, node, each.mode, card)
     entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
+    entry["returns"] = _returns(peer, node, pods, each.mode, card) if record and not serving else []
     entry["stranded"] = sorted({row["pod"] for row in entry["pods"] if row["changes"]})
     if entry["state"] in (DUE, BEGUN):
         entry["variables"] = carry.unset(told.variables, each.variables, parse)
@@ -335,6 +336,34 @@ def _resources(peer: Peer, node: Object, mode: str, card: resources.Card) -> Lis
 
 def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
     """What the containers have to ask for that have GPUs of the node."""
+    return _rows(
+        pods,
+        lambda limits: resources.offered_by(peer.kind.name, limits),
+        lambda limits: resources.translated(peer.kind.name, mode, limits, card),
+        lambda limits: resources.granted(mode, limits, card),
+    )
+
+
+def _returns(peer: Peer, node: Object, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
+    """What the containers that have GPUs of ours have to ask for once the node is given back."""
+    labelled = peers.labels_of(node).get(MODE_LABEL, mode)
+    mode = labelled if labelled in _OURS else mode
+    count = resources.hami_count((node.get("status") or {}).get("allocatable") or {})
+    return _rows(
+        pods,
+        lambda limits: resources.asked_of_ours(mode, limits),
+        lambda limits: resources.returned(peer.kind.name, mode, limits, card, count),
+        lambda limits: "the same as now",
+    )
+
+
+def _rows(
+    pods: Sequence[Object],
+    asks: Callable[[Mapping[str, Any]], Mapping[str, int]],
+    answers: Callable[[Mapping[str, Any]], resources.Answer],
+    has: Callable[[Mapping[str, int]], str],
+) -> List[Dict[str, Any]]:
+    """A row for each container that asks."""
     rows = []
     for pod in pods:
         if (pod.get("status") or {}).get("phase") in ENDED:
@@ -342,14 +371,13 @@ def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -
         owners = pod["metadata"].get("ownerReferences") or ()
         owner = next((f"{each['kind']}/{each['name']}" for each in owners if each.get("controller")), "")
         for container, limits in _limits(pod):
-            asked = resources.offered_by(peer.kind.name, limits)
+            asked = asks(limits)
             if not asked:
                 continue
-            row = {"pod": peers.full_name(pod), "owner": owner, "container": container, "asks": asked}
+            row: Dict[str, Any] = {"pod": peers.full_name(pod), "owner": owner, "container": container, "asks": asked}
             try:
-                answer = resources.translated(peer.kind.name, mode, limits, card)
-                has = resources.granted(mode, answer.limits, card)
-                row.update({"becomes": dict(answer.limits), "note": answer.note, "has": has})
+                answer = answers(limits)
+                row.update({"becomes": dict(answer.limits), "note": answer.note, "has": has(answer.limits)})
             except resources.Unmatched as error:
                 row.update({"becomes": {}, "note": str(error), "has": ""})
             rows.append({**row, "changes": row["becomes"] != asked})
@@ -401,6 +429,7 @@ def table(document: Mapping[str, Any]) -> List[str]:
             f"{name}: {row['offered']} {row['resource']} becomes {row['becomes']}" for row in node["resources"] if moves
         ]
         details += [f"{name}: {_asks(row)}" for row in node["pods"]]
+        details += [f"{name}: given back, {_asks(row)}" for row in node["returns"]]
         details += [f"{name}: PROBLEM: {problem}" for problem in node["problems"]]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(word.ljust(widths[column]) for column, word in enumerate(row)).rstrip() for row in rows]

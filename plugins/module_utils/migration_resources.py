@@ -120,6 +120,57 @@ def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -
     return _whole(ask, mode, card) if ask.whole else _share(ask, mode, card)
 
 
+def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card, count: str = _HAMI_COUNTS[0]) -> Answer:
+    """What to ask for, in place of ours, once the node is given back; ``count`` is HAMi's. Raises Unmatched."""
+    asked = asked_of_ours(mode, limits)
+    same = _SAME.get((kind, mode))
+    if not asked or (same and all(re.match(same, name) for name in asked)):
+        return Answer(asked)
+    ask = _ask_of_ours(mode, asked)
+    if kind == "hami":
+        return _hami_answer(ask, count)
+    if kind == "gpushare":
+        answer = _whole(ask, "cgpu", card) if ask.whole else _share(ask, "cgpu", card)
+        scale = GIB // card.unit_bytes
+        return Answer({name: amount * scale for name, amount in answer.limits.items()}, answer.note)
+    if kind == "gpu-manager":
+        return _whole(ask, "vgpu", card) if ask.whole else _share(ask, "vgpu", card)
+    if not ask.whole:
+        raise Unmatched("it gives GPUs, or equal parts of them: ask for nvidia.com/gpu")
+    return Answer({"nvidia.com/gpu": ask.gpus})
+
+
+def asked_of_ours(mode: str, limits: Mapping[str, object]) -> Dict[str, int]:
+    """Those of a container that our plugin gives in a mode."""
+    if mode == "pgpu":
+        return offered_by("nvidia", limits)
+    found = {name: whole_units(amount) for name, amount in limits.items() if name in BY_MODE[mode][:2]}
+    return {name: amount for name, amount in found.items() if amount}
+
+
+def _ask_of_ours(mode: str, asked: Mapping[str, int]) -> Ask:
+    if mode == "pgpu":
+        return _ask("nvidia", asked, Card())
+    cores, memory, unit = BY_MODE[mode]
+    percent = asked.get(cores or "", 0)
+    if percent and percent % WHOLE == 0:
+        return Ask(percent // WHOLE)
+    return Ask(1, percent, asked.get(memory, 0) * unit)
+
+
+def _hami_answer(ask: Ask, count: str) -> Answer:
+    if ask.whole:
+        return Answer({count: ask.gpus})
+    prefix = "nvidia.com/vgpu" if count == "nvidia.com/vgpu" else "nvidia.com/gpu"
+    share = {f"{prefix}mem": -(-ask.memory_bytes // MIB), f"{prefix}cores": ask.cores}
+    return Answer({count: ask.gpus, **{name: amount for name, amount in share.items() if amount}})
+
+
+def hami_count(names: Iterable[str]) -> str:
+    """By which resource HAMi counts on a node that has, or had, these."""
+    return next((name for name in _HAMI_COUNTS[1:] if name in names), _HAMI_COUNTS[0])
+
+
 def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
     if kind == "gpu-manager":
         cores, memory = asked.get("tencent.com/vcuda-core", 0), asked.get("tencent.com/vcuda-memory", 0)

@@ -12,7 +12,13 @@ import pytest
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_peers as peers
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_resources as resources
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_plan import Cluster, Terms, Wanted, plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_plan import (
+    Cluster,
+    Terms,
+    Wanted,
+    plan,
+    table,
+)
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -505,6 +511,50 @@ def test_a_node_of_hami_as_alauda_ships_it_is_planned_there_and_back() -> None:
     assert [(row["resource"], row["offered"]) for row in entry["resources"]] == [("nvidia.com/gpualloc", 10)]
     assert entry["pods"][0]["becomes"] == {"tencent.com/vcuda-core": 100}
     assert re.match(entry["offers"], "nvidia.com/gpualloc"), "the way back waits for it"
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "limits", "becomes"),
+    [
+        ("nvidia", "pgpu", {"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": 2}),
+        ("nvidia", "pgpu", {"nvidia.com/mig-1g.10gb": "1"}, {"nvidia.com/mig-1g.10gb": 1}),
+        ("nvidia", "vgpu", {"tencent.com/vcuda-core": "200"}, {"nvidia.com/gpu": 2}),
+        ("hami", "pgpu", {"nvidia.com/gpu": "2"}, {"nvidia.com/gpualloc": 2}),
+        (
+            "hami",
+            "vgpu",
+            {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "12"},
+            {"nvidia.com/gpualloc": 1, "nvidia.com/gpumem": 3072, "nvidia.com/gpucores": 30},
+        ),
+        ("hami", "cgpu", {"aliyun.com/gpu-mem": "2"}, {"nvidia.com/gpualloc": 1, "nvidia.com/gpumem": 2048}),
+        ("gpushare", "cgpu", {"aliyun.com/gpu-mem": "2"}, {"aliyun.com/gpu-mem": 2}),
+        ("gpushare", "mps", {"nvidia.com/mps-core": "20", "nvidia.com/mps-memory": "5"}, {"aliyun.com/gpu-mem": 5}),
+        (
+            "gpu-manager",
+            "mps",
+            {"nvidia.com/mps-core": "20", "nvidia.com/mps-memory": "5"},
+            {"tencent.com/vcuda-core": 20, "tencent.com/vcuda-memory": 20},
+        ),
+        ("nvidia", "vgpu", {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "12"}, {}),
+        ("hami", "pgpu", {"nvidia.com/mig-1g.10gb": "1"}, {}),
+    ],
+)
+def test_pods_of_a_node_that_is_given_back_are_told_what_to_ask_for(
+    kind: str, mode: str, limits: Object, becomes: dict[str, int]
+) -> None:
+    found = chosen(kind, **({"nvidia.com__gpualloc": "0"} if kind == "hami" else {}))
+    done = merge(found, planned([DAEMONSETS[kind]()], [found], mode=mode)["nodes"]["gpu-1"]["off"])
+    done = merge(done, {"metadata": {"labels": {"nvidia-device-enable": mode}}})
+    daemonset = DAEMONSETS[kind]()
+    for each in planned([daemonset], [found], mode=mode)["peers"][0]["avoid"]:
+        daemonset = merge(daemonset, each["patch"])
+    document = planned([daemonset], [done], pod("p", limits), mode=mode)
+    entry = document["nodes"]["gpu-1"]
+    assert entry["state"] == "done"
+    (row,) = entry["returns"]
+    assert row["becomes"] == becomes
+    assert row["note"] or becomes
+    assert any(line.startswith("gpu-1: given back, team/p main") for line in table(document))
 
 
 HAMI = st.fixed_dictionaries(
