@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from kube_accel.nvml.gpu_xids import OF_PROGRAMS, XIDS, alerting
+from kube_accel.nvml.switches import Switches
 from prometheus import need
 from unit.roles.monitoring.served import REPOSITORY, RULES, asked, recorded, unknown
 
@@ -142,3 +144,33 @@ def test_what_is_not_served_is_found() -> None:
     assert unknown('accel_gpu_healthy{pod="a", node=~"b|c"} == 0') == ["accel_gpu_healthy['pod']"]
     assert unknown('up{job="x"} and on (node) max_over_time(accel_gpu_healthy[1h]) offset 2h') == []
     assert recorded()["model:accel_gpus:count"] == {"model"}
+
+
+@pytest.mark.parametrize("alert", ["GpuXidCritical", "GpuXidContained"])
+def test_xid_alerts_fire_for_those_the_table_gives_them(alert: str) -> None:
+    told = re.search(r'xid=~?"([0-9|]+)"', ALERTS[alert]["expr"])
+    assert told is not None
+    assert [int(number) for number in told[1].split("|")] == list(alerting(alert))
+
+
+def test_every_xid_is_a_programs_or_counts_against_the_gpu() -> None:
+    assert {number for number in XIDS if not Switches().counts(number)} == OF_PROGRAMS
+    alerts = [*alerting("GpuXidCritical"), *alerting("GpuXidContained"), *alerting("")]
+    assert sorted([*alerts, *OF_PROGRAMS]) == sorted(XIDS)
+
+
+def test_runbook_says_of_each_critical_xid_what_the_table_says() -> None:
+    page = (RUNBOOKS / "GpuXidCritical.md").read_text()
+    known = [XIDS[number] for number in alerting("GpuXidCritical")]
+    meanings = re.findall(r"^\| ([0-9]+) \| (.+) \|$", page, re.MULTILINE)
+    assert meanings == [(str(xid.number), xid.meaning) for xid in known]
+    remedies = re.findall(r"^- XID ([0-9, ]+): (.+)$", page, re.MULTILINE)
+    told = {int(number): remedy for numbers, remedy in remedies for number in numbers.split(", ")}
+    assert told == {xid.number: xid.remedy for xid in known}
+
+
+def test_readme_lists_the_xids_that_programs_cause() -> None:
+    page = (REPOSITORY / "roles/gpu_plugins/README.md").read_text()
+    told = re.search(r"no application causes \(([0-9, and]+) are theirs\)", page)
+    assert told is not None
+    assert {int(number) for number in re.findall("[0-9]+", told[1])} == OF_PROGRAMS

@@ -7,7 +7,8 @@ import pytest
 
 from kube_accel.nvml.switches import DISABLE, ENABLE, Switches, read
 
-APPLICATIONS = {13, 31, 43, 45, 68, 109}
+APPLICATIONS = {13, 31, 43, 45, 68, 109} | {69, 137}
+"""Those that NVIDIA's plugin ignores, and two that NVIDIA's catalog has as a program's."""
 SAMPLE = {*range(1, 200), 999}
 
 

@@ -34,7 +34,7 @@ class Message:
     def evidence(self) -> Evidence:
         """The evidence of a pod with a whole GPU to which it happened."""
         kind, _, reason = self.told.partition(":")
-        options: dict[str, Any] = {
+        options: dict[str, dict[str, Any]] = {
             "log": {"log": self.text},
             "start": {"state": {"state": {"waiting": {"reason": "RunContainerError", "message": self.text}}}},
             "waiting": {"state": {"state": {"waiting": {"reason": reason, "message": self.text}}}},
@@ -42,12 +42,12 @@ class Message:
             "admission": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": self.text},
             "failed": {"phase": "Failed", "reason": reason, "message": self.text},
             "schedule": {"where": "", **unscheduled(self.text)},
-        }[kind]
-        return made(**PGPU, **options)
+        }
+        return made(**PGPU, **options[kind])
 
     def helped_by(self, finding: Finding) -> bool:
         """Whether it is what this message is about."""
-        return finding.rule == self.finding and finding.what.startswith(self.error)
+        return (finding.rule, finding.what[: len(self.error)]) == (self.finding, self.error)
 
 
 MESSAGES = [Message(**entry) for entry in yaml.safe_load(Path(__file__).with_name("diagnosis_corpus.yml").read_text())]
