@@ -44,6 +44,17 @@ def info(path: str, timeout: float = 10) -> Dict[str, str]:
         raise StatusError(f"the container runtime does not answer at {path}: {error}") from error
 
 
+def unheard(path: str) -> str:
+    """Return why nothing listens at a socket, empty when something does."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(10)
+            connection.connect(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def _call(connection: socket.socket, method: str, message: bytes) -> bytes:
     """The answer to a gRPC call. Raises ValueError where there is none."""
     settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _ROOM)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, Dict, Mapping, Sequence
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, nested, runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.nested import Path
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import Wanted
 
@@ -83,6 +83,17 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any], replaced: Path | No
 def file_read(runtime: str, command: Sequence[str]) -> str:
     """Return the configuration file that a daemon's command line names, empty when it names none."""
     return str(command_line.last_given(command, *_CONFIG_FLAGS.get(runtime, ())))
+
+
+def address(command: Sequence[str], data: Mapping[str, Any]) -> str:
+    """Return the socket that containerd listens on, empty where neither its command line nor its file says.
+
+    From version 4 of the file that is a setting of a plugin.
+    """
+    given = command_line.last_given(command, "--address", "-a")
+    found = nested.get(data, ("plugins", "io.containerd.server.v1.grpc", "address"))
+    found = found or nested.get(data, ("grpc", "address"))
+    return str(given or found or "")
 
 
 def words_of(exec_start: str) -> list[str]:

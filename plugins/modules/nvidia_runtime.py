@@ -127,8 +127,9 @@ options:
     description:
       - Socket of containerd's CRI, by which the restarted containerd has to say that it has the runtime, its program,
         its being the default, CDI and the cgroup driver. Docker and CRI-O are asked by their commands.
-      - By default V(/run/containerd/containerd.sock), V(/run/k3s/containerd/containerd.sock) or
-        V(/var/snap/microk8s/common/run/containerd.sock), and none where O(ready) is given.
+      - By default the one that containerd's command line or file names, else V(/run/containerd/containerd.sock); for
+        the distributions V(/run/k3s/containerd/containerd.sock) or V(/var/snap/microk8s/common/run/containerd.sock).
+        None where O(ready) is given.
       - With an empty string containerd is not asked.
     type: str
   timeout:
@@ -219,6 +220,7 @@ recovered:
   sample: ""
 """
 
+import contextlib
 import glob
 import os
 from dataclasses import replace
@@ -228,6 +230,7 @@ from typing import Any, Callable, Dict, Sequence
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
     command_line,
+    cri_status,
     rancher_config,
     runtime_config,
     runtime_effect,
@@ -285,6 +288,7 @@ UNITS = {
     "rke2": ("rke2-server", "rke2-agent"),
     "microk8s": ("snap.microk8s.daemon-containerd",),
 }
+DAEMONS = {"docker": "dockerd", "crio": "crio", "k3s": "k3s", "rke2": "/var/lib/rancher/rke2/bin/containerd"}
 CONTAINERD = {"microk8s": ["/snap/microk8s/current/bin/containerd"]}
 UNSTARTABLE = ("masked", "bad-setting", "error")
 """Load states of a unit that systemd knows and does not start (systemctl(1))."""
@@ -315,6 +319,8 @@ class NvidiaRuntime:
         if not params["runtime_name"].strip():
             raise Refused("runtime_name is empty; name the handler of the RuntimeClass, such as nvidia")
         self.low_levels: list[runtime_config.LowLevel] = []
+        self.address: str | None = None
+        self.unit: Dict[str, str] | None = None
         self.wanted = runtime_config.Wanted(
             params["runtime_name"], params["runtime_binary"], params["default_runtime"], params["cdi"]
         )
@@ -328,11 +334,41 @@ class NvidiaRuntime:
         ready = self._ready() if params["ready"] is None else params["ready"]
         watch: Watch | None = None
         if ready is None:
-            watch = runtime_running.cri_watch(CTR[self.name])
+            watch = self._cri_watch
         elif ready:
             watch = command_watch(ready)
         reset = ["systemctl", "reset-failed", unit]
         return Service(["systemctl", "restart", unit], self._heeded(watch), params["timeout"] or self.TIMEOUT, reset)
+
+    def _cri_watch(self, host: Host, undoing: bool) -> Callable[[], str]:
+        """A watch that asks containerd where it listens."""
+        probe: Callable[[], str] = runtime_running.cri_watch(self._ctr())(host, undoing)
+        return probe
+
+    def _ctr(self) -> list[str]:
+        """The command that asks containerd's own service; empty for what is no containerd."""
+        listening = self._listening()
+        elsewhere = listening not in ("", runtime_running.CRI_SOCKETS.get(self.name))
+        return [*CTR.get(self.name, []), *(["--address", listening] if elsewhere else [])]
+
+    def _listening(self) -> str:
+        """The socket that a containerd of its own listens on, by its command line or file; empty where neither says."""
+        if self.name != "containerd":
+            return ""
+        if self.address is None:
+            command = self._started_with()
+            path = runtime_effect.file_read(self.runtime, command) or self.path
+            data = self.transaction.read(path)
+            try:
+                self.address = runtime_effect.address(command, self._said(path, text_of(data or b"", path)))
+            except runtime_config.ConfigError:
+                self.address = ""
+        return self.address
+
+    def _said(self, path: str, text: str) -> Dict[str, Any]:
+        """What a file of containerd and those that it imports say, as far as it can be found out."""
+        merged = self._merged(text, path)
+        return runtime_config.parse("containerd", text, path) if merged is None else merged
 
     def _heeded(self, well: Watch | None) -> Watch | None:
         """A watch that also has the restarted runtime say that it has what is wanted."""
@@ -370,7 +406,7 @@ class NvidiaRuntime:
         if self.module.params["ready"] is not None:
             # It tells of a runtime elsewhere, and another may answer here.
             return ""
-        return runtime_running.CRI_SOCKETS.get(self.name, "")
+        return self._listening() or runtime_running.CRI_SOCKETS.get(self.name, "")
 
     def _ready(self) -> list[str] | None:
         if self.name in READY_WITHOUT_CRICTL and Host(self.module).find("crictl") is None:
@@ -448,19 +484,19 @@ class NvidiaRuntime:
             record.originals[self.path] = current
             owned = runtime_config.Owned()
         wanted = replace(self.wanted, shared=self.low_levels[0].shared if self.low_levels else {})
-        merged = None if current is None else self._merged(text)
+        merged = None if current is None else self._merged(text, self.path)
         plan = runtime_config.plan_present(
             self.runtime, text, wanted, owned, self._original(record, text), self.path, merged
         )
         record.owned = dict(vars(plan.owned))
         return FileChange(self.path, current, bytes_like(current, plan.text)) if plan.edits else None
 
-    def _merged(self, text: str) -> Dict[str, Any] | None:
+    def _merged(self, text: str, path: str) -> Dict[str, Any] | None:
         """What containerd makes of the file with those it imports. None where it imports none or cannot say."""
-        if self.name != "containerd" or not runtime_config.imports_of(text, self.path):
+        if self.name != "containerd" or not runtime_config.imports_of(text, path):
             return None
         copy = self.transaction.host.temporary(
-            runtime_config.with_imports_from(text, self.path).encode(), os.path.basename(self.path)
+            runtime_config.with_imports_from(text, path).encode(), os.path.basename(path)
         )
         try:
             said = self.transaction.host.run([*self._containerd(), "--config", copy, "config", "dump"], timeout=30)
@@ -665,17 +701,57 @@ class NvidiaRuntime:
 
     def _started_with(self) -> list[str]:
         """Words of the command line that the daemon runs with, or will; none where it is no unit of systemd."""
-        host, apply = self.transaction.host, self.transaction.service.apply
-        if not apply or host.find("systemctl") is None or self.name not in ("containerd", "docker", "crio"):
-            return []
-        try:
-            shown = host.run(["systemctl", "show", "--property=MainPID,ExecStart", apply[-1]], timeout=10)
-        except CommandError:
-            return []
-        unit = dict(line.partition("=")[::2] for line in shown.splitlines())
+        unit = self._unit_shown() if self.name in ("containerd", "docker", "crio") else {}
         running = unit.get("MainPID", "")
         words = command_line.of_process("/proc", running) if running.isdecimal() and running != "0" else [""]
         return words if words[0] else runtime_effect.words_of(unit.get("ExecStart", ""))
+
+    def _unit_shown(self) -> Dict[str, str]:
+        """What systemd says of the unit before a restart, by property; nothing where it is none of systemd's."""
+        host, apply = self.transaction.host, self.transaction.service.apply
+        if self.unit is None:
+            self.unit = {}
+            if apply and host.find("systemctl") is not None:
+                with contextlib.suppress(CommandError):
+                    shown = host.run(["systemctl", "show", "--property=MainPID,ExecStart", apply[-1]], timeout=10)
+                    self.unit = dict(line.partition("=")[::2] for line in shown.splitlines())
+        return self.unit
+
+    def _require_askable(self) -> None:
+        """Raise Refused where nobody could say after the restart that the runtime is well and has what is wanted."""
+        host, params = self.transaction.host, self.module.params
+        if not self.transaction.service.apply:
+            return
+        ready = (self._ready() or self._ctr()) if params["ready"] is None else params["ready"]
+        daemon = DAEMONS.get(self.name) or self._containerd()[0]
+        # In check mode both may be what an earlier task of the same run would have installed.
+        if ready and host.find(ready[0]) is None and not (self.module.check_mode and host.find(daemon) is None):
+            raise Refused(
+                f"{ready[0]} is not on PATH, and is to say whether {self.name} is well after its restart, so nothing "
+                "was changed: install it, or set ready to a command that succeeds once the runtime answers"
+            )
+        if self.name == "containerd" and self._unit_shown().get("MainPID", "0") not in ("", "0"):
+            self._require_heard()
+
+    def _require_heard(self) -> None:
+        """Raise Refused where a containerd that runs cannot be asked. Where its file has it listen, it will."""
+        listening, socket = self._listening(), self._cri_socket()
+        wrong = cri_status.unheard(socket) if self._is_present() and socket not in ("", listening) else ""
+        if wrong:
+            raise Refused(
+                f"nothing answers at {socket} ({wrong}), where {self.name} is to be asked whether it has what its file "
+                "says, though its unit runs, so nothing was changed: set cri_socket to the socket that it listens on, "
+                "or to an empty string to have it not asked"
+            )
+        if self.module.params["ready"] is not None or listening:
+            return
+        try:
+            self.transaction.host.run([*self._ctr(), "plugins", "ls"], timeout=10)
+        except CommandError as error:
+            raise Refused(
+                f"{self.name} cannot be asked whether it is well, though its unit runs, so nothing was changed: "
+                f"{error}; set ready to a command that succeeds once it answers"
+            ) from error
 
     def _require_program(self) -> None:
         """Raise Refused where CRI-O, which does not start with a runtime that is not there, would not find ours.
@@ -713,6 +789,7 @@ class NvidiaRuntime:
             self._require_unit()
             self._require_program()
             self._require_heeded(changes)
+            self._require_askable()
         command = self.module.params["validate"]
         if command is None:
             command = self._default_validation()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect import (
+    address,
     crio_drop_ins,
     crio_flag_against,
     crio_other_file,
@@ -238,6 +239,23 @@ def test_what_does_not_say_its_runtimes_says_nothing(odd: object) -> None:
 def test_a_flag_that_overrides_the_drop_in_of_crio_is_found(flags: list[str], says: str) -> None:
     wanted = Wanted("nvidia", BINARY, default=True)
     assert crio_flag_against(["/usr/bin/crio", *flags], wanted, "/etc/crio/crio.conf.d") == says
+
+
+GRPC = {"address": "/run/a.sock"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "data", "found"),
+    [
+        ([], {}, ""),
+        ([], {"grpc": GRPC}, "/run/a.sock"),
+        ([], {"version": 4, "plugins": {"io.containerd.server.v1.grpc": GRPC}}, "/run/a.sock"),
+        (["-a", "/run/b.sock"], {"grpc": GRPC}, "/run/b.sock"),
+        (["--address=/run/b.sock"], {"plugins": {"io.containerd.server.v1.grpc": GRPC}}, "/run/b.sock"),
+    ],
+)
+def test_the_socket_that_containerd_listens_on_is_known(flags: list[str], data: dict[str, object], found: str) -> None:
+    assert address(["/usr/bin/containerd", *flags], data) == found
 
 
 @pytest.mark.parametrize(

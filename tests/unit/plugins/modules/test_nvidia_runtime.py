@@ -956,6 +956,44 @@ def test_a_runtime_that_does_not_answer_is_not_called_configured(node: Node) -> 
     )
 
 
+def test_a_containerd_that_listens_elsewhere_is_asked_there(node: Node) -> None:
+    node.command("ctr", f"[ \"$1 $2\" = '--address {node.cri_socket}' ] && echo '{HEALTHY}'")
+    usual = node.config.read_text()
+    node.config.write_text(usual.replace("/run/containerd/containerd.sock", str(node.cri_socket), 1))
+    assert node.run(cri_socket=None)["changed"]
+    assert node.run(cri_socket=None, state="absent")["changed"]
+    node.config.write_text(usual)
+    process = running_as(node, "--config", str(node.config), "--address", str(node.cri_socket))
+    try:
+        assert node.run(cri_socket=None)["changed"]
+        node.command("ctr", "echo 'no such socket' >&2; exit 1")
+        assert node.run(cri_socket=None, check=True, state="absent")["changed"], "where it listens is known"
+    finally:
+        process.kill()
+
+
+def test_who_cannot_be_asked_is_named_before_anything_changes(node: Node) -> None:
+    before = node.config.read_bytes()
+    nowhere = node.root / "nowhere.sock"
+    process = running_as(node, "--config", str(node.config))
+    try:
+        for check in (True, False):
+            refused = node.run(check=check, cri_socket=str(nowhere))
+            assert f"nothing answers at {nowhere} (No such file or directory)" in refused["msg"]
+        for check in (True, False):
+            refused = node.run(check=check, ready=["not-here", "version"])
+            assert "not-here is not on PATH, and is to say whether containerd is well" in refused["msg"]
+        node.config.write_bytes(before.replace(b"[grpc]", b"[not_grpc]"))
+        node.command("ctr", "echo 'no such socket' >&2; exit 1")
+        assert "containerd cannot be asked whether it is well" in node.run(check=True)["msg"]
+        node.config.write_bytes(before)
+        assert node.run(check=True, ready=["true"])["changed"]
+    finally:
+        process.kill()
+    assert node.config.read_bytes() == before
+    assert not any("restart" in line for line in node.log())
+
+
 def test_a_runtime_that_has_not_read_its_file_is_restarted(node: Node) -> None:
     node.run()
     other = node.root / "conf.d/since-the-last-start.toml"
