@@ -97,7 +97,7 @@ HISTORY = st.lists(
     ),
     min_size=1,
     max_size=20,
-)
+).map(lambda events: [("run", 700, (Fraction(1, 2), Fraction(0))), *events, ("run", 60, (Fraction(1), Fraction(0)))])
 
 
 def told(events: Iterable[tuple]) -> list[Page]:
@@ -157,7 +157,12 @@ def bounded(found: Usage, gpus: int) -> None:
     assert not by_model or found.problems
 
 
-@given(st.lists(HISTORY, min_size=1, max_size=3), st.integers(0, 2 * DAY), st.integers(60, 30 * DAY), st.booleans())
+@given(
+    st.lists(HISTORY, min_size=1, max_size=3),
+    st.sampled_from([0, 0, 600, DAY]),
+    st.sampled_from([HOUR, DAY, 30 * DAY]),
+    st.booleans(),
+)
 def test_nothing_is_counted_beyond_what_gpus_gave(
     nodes: list[list[tuple]], begin: int, length: int, come_and_go: bool
 ) -> None:
