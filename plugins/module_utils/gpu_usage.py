@@ -587,11 +587,11 @@ def _backed(step: _Step, slack: int) -> bool:
 
 def _fitted(step: _Step, gpus: Mapping[str, Gpus]) -> _Step:
     """Without what is charged, used or kept of memory beyond what there was."""
-    none = Gpus(0, 0)
     seconds = _scales(step, lambda charge: charge.gpu_seconds, step.capacity)
     busy = _scales(step, lambda charge: charge.busy_seconds, step.capacity)
-    sizes = {model: there * gpus.get(model, none).memory_bytes for model, there in step.capacity.items()}
-    memory = _scales(step, lambda charge: charge.memory_byte_seconds, {m: size for m, size in sizes.items() if size})
+    sizes = {model: step.capacity.get(model, 0) * Fraction(of.memory_bytes) for model, of in gpus.items()}
+    known = {model: size for model, size in sizes.items() if gpus[model].memory_bytes}
+    memory = _scales(step, lambda charge: charge.memory_byte_seconds, known)
     charges = {
         account: Charge(
             charge.gpu_seconds * seconds.get(account.model, 0),
