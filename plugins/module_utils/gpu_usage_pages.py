@@ -21,7 +21,8 @@ BUSY = "accel_namespace_gpu_busy_seconds_total"
 MEMORY = "accel_namespace_gpu_memory_byte_seconds_total"
 INFO = "accel_gpu_info"
 SIZE = "accel_gpu_memory_capacity_bytes"
-PAGE_FAMILIES = (CAPACITY, CHARGED, BUSY, MEMORY, INFO, SIZE)
+LEDGER = "accel_ledger_info"
+PAGE_FAMILIES = (CAPACITY, CHARGED, BUSY, MEMORY, INFO, SIZE, LEDGER)
 
 ALLOCATED_GPUS = "accel_container_gpu_allocated_gpus"
 UTILIZATION = "accel_container_gpu_utilization_ratio"
@@ -35,7 +36,19 @@ _MOST_DIGITS = 400
 """Of a float that is written out are fewer."""
 _FRACTION = re.compile(r"[0-9]{1,999}(?:/[0-9]{1,999})?", re.ASCII)
 _OWN = ("namespace", "pod", "container")
-_SERIES = ("__name__", "node", "mode", "model", "uuid", "index", "pci_bus_id", "driver_version", "cuda_version", *_OWN)
+_SERIES = (
+    "__name__",
+    "node",
+    "mode",
+    "model",
+    "uuid",
+    "index",
+    "pci_bus_id",
+    "driver_version",
+    "cuda_version",
+    "ledger",
+    *_OWN,
+)
 
 
 class Sample(NamedTuple):
@@ -70,6 +83,7 @@ class _Draft:
     charges: Dict[Account, List[Fraction]] = field(default_factory=dict)
     models: Dict[str, str] = field(default_factory=dict)
     sizes: Dict[str, int] = field(default_factory=dict)
+    ledgers: List[str] = field(default_factory=list)
 
     def page(self, at: float, source: str) -> Page:
         """What it became."""
@@ -78,7 +92,7 @@ class _Draft:
             known = gpus.get(model, Gpus(0, 0))
             gpus[model] = Gpus(known.number + 1, max(known.memory_bytes, self.sizes.get(uuid, 0)))
         charges = {account: Charge(*amounts) for account, amounts in self.charges.items()}
-        return Page(at, source, self.capacity, charges, gpus)
+        return Page(at, source, self.capacity, charges, gpus, ", ".join(sorted(set(self.ledgers))))
 
 
 def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
@@ -98,6 +112,8 @@ def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
             draft.charges.setdefault(account, [Fraction(0)] * len(_COUNTED))[_COUNTED.index(sample.name)] = value
         elif sample.name == INFO:
             draft.models[labels.get("uuid", "")] = labels.get("model", "")
+        elif sample.name == LEDGER:
+            draft.ledgers.append(labels.get("ledger", ""))
         elif sample.name == SIZE:
             draft.sizes[labels.get("uuid", "")] = int(value)
     found: Dict[str, List[Page]] = {}
@@ -147,6 +163,7 @@ def encode(taken: Mapping[str, Page]) -> str:
             "capacity": {model: str(seconds) for model, seconds in sorted(page.capacity.items())},
             "charges": [[*account, *map(str, charge)] for account, charge in sorted(page.charges.items())],
             "gpus": {model: list(gpus) for model, gpus in sorted(page.gpus.items())},
+            "ledger": page.ledger,
         }
         for name, page in sorted(taken.items())
     }
@@ -170,7 +187,7 @@ def _page(entry: Mapping[str, Any]) -> Page:
     charges = {Account(*map(_text, row[:3])): Charge(*map(_fraction, row[3:])) for row in entry["charges"]}
     capacity = {model: _fraction(seconds) for model, seconds in entry["capacity"].items()}
     gpus = {model: Gpus(int(amount), int(memory)) for model, (amount, memory) in entry["gpus"].items()}
-    return Page(float(entry["at"]), "kept", capacity, charges, gpus)
+    return Page(float(entry["at"]), "kept", capacity, charges, gpus, _text(entry.get("ledger", "")))
 
 
 def _text(value: object) -> str:

@@ -256,6 +256,7 @@ def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
     charged = paid(plugin)
     page = scrape(plugin)
     assert charged < sum(page.values(families.NODE_SECONDS))
+    (ledger,) = page.of(families.LEDGER_INFO)
     rows = allocations(host.root / "state")
     assert [(row.holder.pod, row.share.cores) for row in rows] == []
     with edit(host.conf) as topology:
@@ -264,6 +265,7 @@ def test_what_is_charged_outlives_pods_and_daemons(host: Host) -> None:
     plugin.kill()
     successor = serving(host)
     assert paid(successor) == charged
+    assert scrape(successor).of(families.LEDGER_INFO) == [ledger]
     assert scrape(successor).values(families.GPU_XIDS, uuid=host.uuids[1], xid="31") == [1]
     host.admit("next", 1)
     wait(lambda: paid(successor) > charged, "more of it")

@@ -36,6 +36,7 @@ class Node:
     held: dict[str, tuple[Holding, ...]] = field(default_factory=dict)
     peaks: dict[Container, int] = field(default_factory=dict)
     uses_known: bool = True
+    ledger: str = ""
 
     def __post_init__(self) -> None:
         self._meter = Meter(self.mode, None, {})
@@ -90,6 +91,7 @@ class Node:
         sizes = {cards[uuid]: float(model.memory_bytes) for uuid, model in self.gpus.items()}
         return [
             *charge_families(self.name, self._meter.charges),
+            (families.LEDGER_INFO, {(self.name, self.ledger): 1.0} if self.ledger else {}),
             (families.GPU_INFO, info),
             (families.GPU_CAPACITY, sizes),
             (families.CONTAINER_ALLOCATED, parts),

@@ -15,7 +15,15 @@ from .conftest import ROLES, Evaluate, rendered
 
 KEY = "0123456789abcdef" * 2
 STATE = (
-    *("ledger.db", "ledger.db-wal", "ledger.db-shm", "ledger.db.damaged-1700000000", "admin.sock", "handover.sock"),
+    *(
+        "ledger.db",
+        "ledger.db-wal",
+        "ledger.db-shm",
+        "ledger.db.damaged-1700000000",
+        "ledger.db.moved-1700000000",
+        "admin.sock",
+        "handover.sock",
+    ),
     *("configuration.json", "health.json", "mig.json", "told.json", ".told.json.0a1b2c3d", ".admin.sock.0a1b2c"),
     *("tellers", "mig.lock", "modes.lock", "mode-vgpu.lock", "containers/.lock", f"containers/{KEY}/policy"),
     f"containers/.spare-0a1b2c3d/{KEY[:16]}/state",

@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from kube_accel.model import Mode, Share
 from kube_accel.plugin.holdings import Holder
-from kube_accel.plugin.ledger import FILE, ChargeRow, Ledger
+from kube_accel.plugin.ledger import FILE, ChargeRow, Ledger, Owner, this_machine
 
 GIB = 1 << 30
 ONE, TWO = Holder("team", "one", "main"), Holder("team", "two", "main")
@@ -124,6 +125,64 @@ def test_damage_while_running_is_noticed(tmp_path: Path, ledger: Ledger) -> None
     ledger.reconcile({ONE: [HALF]}, uid)
     assert [entry.holder for entry in ledger.allocations()] == [ONE]
     assert list(tmp_path.glob(f"{FILE}.damaged-*"))
+
+
+GPU_1, GPU_2 = Owner("gpu-1", "4c4c4544"), Owner("gpu-2", "4c4c4544")
+
+
+def bound(tmp_path: Path, clock: Clock, owner: Owner) -> Ledger:
+    return Ledger(tmp_path, Mode.VGPU, clock, owner)
+
+
+def test_a_ledger_keeps_its_name_on_its_node(tmp_path: Path, clock: Clock) -> None:
+    first = bound(tmp_path, clock, GPU_1)
+    first.charge("state", [charge("team", 5.0)])
+    others = [bound(tmp_path, clock, Owner("gpu-1", machine)) for machine in ("", "4c4c4544", "")]
+    assert {UUID(ledger.name) for ledger in others} == {UUID(first.name)}
+    assert others[-1].charges() == ("state", [charge("team", 5.0)])
+    assert not list(tmp_path.glob(f"{FILE}.*-[0-9]*"))
+
+
+@pytest.mark.parametrize("owner", [GPU_2, Owner("gpu-1", "5d5d5555"), Owner("gpu-2")])
+def test_a_ledger_that_moved_to_another_node_begins_anew(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, owner: Owner
+) -> None:
+    first = bound(tmp_path, clock, GPU_1)
+    first.record(ONE, "u", [HALF])
+    first.charge("state", [charge("team", 5.0)])
+    first.close()
+    moved = bound(tmp_path, clock, owner)
+    assert moved.charges() == ("", [])
+    assert moved.allocations(running=False) == []
+    assert moved.name not in ("", first.name)
+    assert "made on another node or machine" in caplog.text
+    (aside,) = tmp_path.glob(f"{FILE}.moved-*")
+    with closing(sqlite3.connect(aside)) as kept:
+        assert kept.execute("SELECT namespace FROM charges").fetchall() == [("team",)]
+
+
+def test_a_ledger_of_an_older_release_is_bound_to_the_node_that_has_it(tmp_path: Path, clock: Clock) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as older:
+        older.executescript(AS_BEFORE_PEAKS)
+    Ledger(tmp_path, Mode.VGPU, clock).charge("state", [charge("team", 5.0)])
+    assert bound(tmp_path, clock, GPU_1).charges() == ("state", [charge("team", 5.0)])
+    assert bound(tmp_path, clock, GPU_2).charges() == ("", [])
+
+
+def test_a_ledger_in_place_of_a_damaged_one_goes_on_with_its_name(tmp_path: Path, clock: Clock) -> None:
+    ledger = bound(tmp_path, clock, GPU_1)
+    name = ledger.name
+    ledger.close()
+    (tmp_path / FILE).write_bytes(b"\0" * 8192)
+    ledger.charge("state", [charge("team", 5.0)])
+    assert ledger.name == name
+    assert bound(tmp_path, clock, GPU_1).name == name
+
+
+def test_a_machine_tells_its_uuid_or_none(tmp_path: Path) -> None:
+    (tmp_path / "product_uuid").write_text("4C4C4544-0035\n")
+    assert this_machine(tmp_path / "product_uuid") == "4c4c4544-0035"
+    assert this_machine(tmp_path / "none") == ""
 
 
 def test_a_directory_that_cannot_be_written_is_said_and_survived(

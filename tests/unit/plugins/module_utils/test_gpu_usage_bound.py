@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import 
     NO_CAPACITY,
     NO_GPUS,
     POLICIES,
+    REPLACED,
     SILENT,
     Account,
     Charge,
@@ -31,7 +33,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import 
     usage,
     window,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_pages import Sample
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_pages import Sample, decode, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +53,7 @@ class Machine:
     counted: Fraction = Fraction(0)
     charges: dict[str, Charge] = field(default_factory=dict)
     source: str = "one"
+    ledger: str = ""
 
     def run(self, seconds: Fraction, shares: Sequence[Fraction]) -> None:
         """For so long teams have these parts of all GPUs."""
@@ -62,7 +65,7 @@ class Machine:
     def page(self, at: float) -> Page:
         """What it tells."""
         charges = {Account(team, "vgpu", MODEL): charge for team, charge in self.charges.items()}
-        return Page(at, self.source, {MODEL: self.counted}, charges, {MODEL: Gpus(self.gpus, GIB)})
+        return Page(at, self.source, {MODEL: self.counted}, charges, {MODEL: Gpus(self.gpus, GIB)}, self.ledger)
 
 
 def older(gpus: int, seconds: int, part: Fraction) -> Machine:
@@ -87,6 +90,7 @@ HISTORY = st.lists(
         st.tuples(st.just("another"), st.integers(1, 8), SECONDS, PARTS),
         st.tuples(st.just("merged"), st.integers(1, 8), SECONDS, PARTS),
         st.tuples(st.just("anew")),
+        st.tuples(st.just("ledger"), st.sampled_from(["", "first", "second"])),
         st.tuples(st.just("back")),
         st.tuples(st.just("clock"), st.integers(-2 * DAY, 2 * DAY)),
         st.tuples(st.just("source"), st.sampled_from(["one", "two", "three"])),
@@ -121,6 +125,8 @@ def told(events: Iterable[tuple]) -> list[Page]:
             merged = older(*more)
         elif what == "anew":
             machine = Machine(machine.gpus, source=machine.source)
+        elif what == "ledger":
+            machine.ledger = more[0]
         elif what == "back":
             machine = replace(first, charges=dict(first.charges))
         elif what == "clock":
@@ -138,10 +144,15 @@ def told(events: Iterable[tuple]) -> list[Page]:
     return pages
 
 
-def bounded(found: Usage, gpus: int) -> None:
-    """No more was counted than so many GPUs can have given, and no more charged than was counted."""
-    lag = LEDGER_LAG_SECONDS * gpus
-    assert sum(found.capacity.values()) <= gpus * Fraction(found.window.end - found.window.start + GAP_SECONDS) + lag
+def given_most(pages: Sequence[Page], period: Window) -> Fraction:
+    """What eight GPUs can have given since the node told of itself before the period, with the lag."""
+    since = max((page.at for page in pages if page.at <= period.start), default=period.start)
+    return 8 * (Fraction(period.end) - Fraction(min(since, period.start - GAP_SECONDS)) + LEDGER_LAG_SECONDS)
+
+
+def bounded(found: Usage, most: Fraction) -> None:
+    """No more was counted than GPUs can have given, and no more charged than was counted."""
+    assert sum(found.capacity.values()) <= most
     parts = range(len(found.window.edges) - 1)
     for policy in POLICIES:
         for part in parts:
@@ -172,10 +183,11 @@ def test_nothing_is_counted_beyond_what_gpus_gave(
         each = [usage({name: found}, period, come_and_go) for name, found in pages.items()]
     except UsageError:
         return
-    for found in each:
-        bounded(found, 8)
+    most = [given_most(found, period) for found in pages.values()]
+    for found, gave in zip(each, most, strict=True):
+        bounded(found, gave)
     together = usage(pages, period, come_and_go)
-    bounded(together, 8 * len(nodes))
+    bounded(together, sum(most, Fraction(0)))
     assert sum(together.capacity.values()) == sum(sum(found.capacity.values()) for found in each)
 
 
@@ -239,7 +251,10 @@ def reported(scrapes: Scrapes, period: Window) -> Usage:
 
 def hours(found: Usage) -> dict[str, float]:
     """Of GPUs, by namespace."""
-    return {account.namespace: float(charge.gpu_seconds / HOUR) for (_, account), charge in found.charges.items()}
+    had: dict[str, Fraction] = {}
+    for (_, account), charge in found.charges.items():
+        had[account.namespace] = had.get(account.namespace, Fraction(0)) + charge.gpu_seconds
+    return {name: round(float(seconds / HOUR), 6) for name, seconds in had.items()}
 
 
 def node_of(team: str, begun: int, gpus: int = 8) -> Node:
@@ -256,7 +271,7 @@ def test_a_machine_with_an_older_ledger_takes_a_nodes_name_and_is_not_charged_fo
     for minute in range(24 * 60 + 1):
         scrapes.take(START + 60 * minute, [here if minute <= 12 * 60 else other])
     found = reported(scrapes, Window((START, START + DAY)))
-    assert hours(found) == {"one": 12.0, "two": 12 - 1 / 60}
+    assert hours(found) == {"one": 12.0, "two": round(12 - 1 / 60, 6)}
     assert sum(found.capacity.values()) == 8 * (DAY - 60)
     assert found.causes == {(H100.name, BEYOND): 8 * 60}
     told = gpu_usage_text.Report(found, "Prometheus", problems=found.problems)
@@ -309,6 +324,43 @@ def test_what_is_not_scraped_is_unknown_by_cause(part: str, cause: str) -> None:
     assert sum(hours(found).values()) <= 60 / HOUR
     assert {key[1] for key in found.causes} == {cause}
     assert found.problems[0].startswith("node n: it ")
+
+
+def test_ledgers_that_name_themselves_are_told_apart() -> None:
+    """Though the counters of the other are just a little ahead."""
+    here, other = node_of("one", START - 100 * HOUR), node_of("one", START - 100 * HOUR - 1800)
+    here.ledger, other.ledger, scrapes = "first", "second", Scrapes()
+    for minute in range(24 * 60 + 1):
+        if minute % 120 == 0 or 700 < minute < 780:
+            scrapes.take(START + 60 * minute, [here if minute <= 12 * 60 else other])
+    found = reported(scrapes, window(START, START + DAY))
+    assert hours(found) == {"one": round(24 - 1 / 60, 6)}
+    assert found.causes == {(H100.name, REPLACED): 8 * 60}
+    (problem,) = found.problems
+    assert "its ledger was replaced by another between 2025-11-22T12:00:00Z and 2025-11-22T12:01:00Z" in problem
+
+
+def test_the_ledgers_name_is_kept_for_the_next_report() -> None:
+    node, scrapes = node_of("one", START - HOUR), Scrapes()
+    node.ledger = "first"
+    scrapes.take(START, [node])
+    (page,) = scrapes.pages()["a"]
+    assert page.ledger == "first"
+    assert decode(encode({"a": page}))["a"].ledger == "first"
+    older = json.loads(encode({"a": page}))
+    del older["nodes"]["a"]["ledger"]
+    assert decode(json.dumps(older))["a"].ledger == ""
+
+
+def test_collections_up_to_five_minutes_apart_are_believed_of_one_ledger() -> None:
+    machine, pages = Machine(ledger="first"), []
+    for second in range(0, 2 * HOUR + 1, 30):
+        if second % 300 == 30:
+            machine.run(Fraction(300), (Fraction(1, 2), Fraction(0)))
+        pages.append(machine.page(START + second))
+    found = usage({"n": pages}, Window((START, START + 2 * HOUR)))
+    assert sum(found.capacity.values()) == 8 * 2 * HOUR
+    assert not found.problems
 
 
 def test_silence_is_a_cause() -> None:

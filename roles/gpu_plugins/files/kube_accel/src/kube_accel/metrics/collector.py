@@ -124,11 +124,14 @@ class Collector:
         services: Callable[[], Mapping[str, Service]],
         aliases: bool = False,
         profiling: bool = False,
+        ledger: Callable[[], str] = str,
     ) -> None:
         """Collects every ``interval`` seconds. ``services`` tells by resource what kubelet is served.
 
         ``aliases`` adds pages with the names of other exporters, ``profiling`` what GPUs' counters say of their parts.
+        ``ledger`` names the ledger that charges are kept in; empty where there is none.
         """
+        self._ledger = ledger
         self._node = node
         self._mode = mode
         self._gpus = gpus
@@ -281,11 +284,13 @@ class Collector:
         told = Devices(self._node, self._mode.value, snapshot, found, self._rare, self._busy, xids, seen)
         gpus = snapshot.inventory.gpus if snapshot.inventory is not None else ()
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
+        ledger: Series = {(self._node, name): 1.0 for name in [self._ledger()] if name}
         own = (
             *device_families(told),
             (families.GPU_UNATTRIBUTED, unattributed(self._node, attributed)),
             *self._containers.families(capacity, self._tenancy.refusals()),
             *charge_families(self._node, self._meter.charges),
+            (families.LEDGER_INFO, ledger),
             *self._own(),
             *self._parts.families(),
         )

@@ -175,6 +175,11 @@ NODE_SECONDS: Final = _counter(
     "GPU-seconds that there were to be had: what no namespace is charged for was free.",
     ("node", "model"),
 )
+LEDGER_INFO: Final = _gauge(
+    "ledger_info",
+    "The ledger that a node's charges are kept in, always 1; one that is lost or found on another node begins anew.",
+    ("node", "ledger"),
+)
 PLUGIN_REGISTERED: Final = _gauge(
     "device_plugin_registered", "Whether kubelet knows the plugin of a resource.", ("node", "resource")
 )

@@ -447,14 +447,15 @@ class Daemon:
     def _collector(self) -> Collector:
         # Loaded here: metrics can be off, and whole GPUs need no ledger then.
         from kube_accel.metrics.collector import Collector
-        from kube_accel.plugin.ledger import Ledger
+        from kube_accel.plugin.ledger import Ledger, Owner, this_machine
         from kube_accel.plugin.metering import LedgerBooks, whole_tenancy
 
         options, fraction = self._options, self._fraction
         if fraction is not None:
             ledger, tenancy = fraction.ledger, fraction.tenancy()
         else:
-            ledger = self._whole_ledger = Ledger(options.state_dir, options.mode)
+            owner = Owner(options.node_name, this_machine())
+            ledger = self._whole_ledger = Ledger(options.state_dir, options.mode, owner=owner)
             tenancy = whole_tenancy(lambda: self._holdings.held, lambda: self._whole.known_parts)
         return Collector(
             options.node_name,
@@ -467,6 +468,7 @@ class Daemon:
             self._services,
             options.metrics_aliases,
             options.metrics_profiling,
+            lambda: ledger.name,
         )
 
     def _record_whole(self, inventory: Inventory | None) -> None:

@@ -25,7 +25,7 @@ from kube_accel.plugin.abuse import sentence
 from kube_accel.plugin.enforcing import Enforcing
 from kube_accel.plugin.fraction import Allocator, FractionPlugin
 from kube_accel.plugin.holdings import Holder, Lister
-from kube_accel.plugin.ledger import Ledger
+from kube_accel.plugin.ledger import Ledger, Owner, this_machine
 from kube_accel.plugin.options import PluginOptions
 from kube_accel.plugin.pods import NodePod, NodePods
 from kube_accel.plugin.prestart import Devices, Started, by_container, held_shares
@@ -86,7 +86,7 @@ class Fraction:
         self._options = options
         self._pods = NodePods(profile, options.node_name, self._pod_changed)
         self._allocator = Allocator(profile, self._pods, self._refresh)
-        self.ledger = Ledger(options.state_dir, options.mode)
+        self.ledger = Ledger(options.state_dir, options.mode, owner=Owner(options.node_name, this_machine()))
         """Who has what since when."""
         self._snapshot: Snapshot | None = None
         self._listed: tuple[PodDevices, ...] | None = None

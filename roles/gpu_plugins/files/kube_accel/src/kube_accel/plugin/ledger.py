@@ -2,7 +2,8 @@
 """Who holds what since when, and who held it until when: SQLite at ``<state-dir>/ledger.db``.
 
 Kubelet is the truth and the ledger follows it: lost or damaged, it is filled again from what kubelet lists. A pod and
-its successor on the node may use the file at the same time.
+its successor on the node may use the file at the same time. The file is bound to its node and machine: where another
+one finds it, a new one begins. Which boot it was counted in is in the meter's state.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sqlite3
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -88,6 +90,12 @@ CREATE TABLE IF NOT EXISTS quiet (
     PRIMARY KEY (namespace, mode, model)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS meter (id INTEGER PRIMARY KEY CHECK (id = 1), state TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS owner (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    ledger TEXT NOT NULL,
+    node TEXT NOT NULL,
+    machine TEXT NOT NULL
+);
 """
 """A release only adds: the one before goes on with the file, also while both have it open.
 
@@ -157,6 +165,32 @@ class Refusals:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Where a ledger counts."""
+
+    node: str
+    """Name of the node."""
+    machine: str = ""
+    """UUID of the machine; empty where it does not tell one."""
+
+    def other_than(self, other: Owner) -> bool:
+        """Whether they are certainly not the same."""
+        return self.node != other.node or bool(self.machine and other.machine and self.machine != other.machine)
+
+
+def this_machine(path: Path = Path("/sys/class/dmi/id/product_uuid")) -> str:
+    """Return the machine's UUID, which a copied or moved disk does not take along; empty where there is none."""
+    try:
+        return path.read_text().strip().lower()
+    except (OSError, ValueError):
+        return ""
+
+
+class _MovedError(sqlite3.DatabaseError):
+    """The file is another node's."""
+
+
 class LedgerError(Exception):
     """The file cannot be read; the message names it and the reason."""
 
@@ -183,7 +217,13 @@ def _read(state_dir: Path, statement: str) -> list[Any]:
 class Ledger:
     """The file, for any thread. A disk that fails is said in the log, and never stops a container."""
 
-    def __init__(self, state_dir: Path, mode: Mode, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, state_dir: Path, mode: Mode, clock: Callable[[], float] = time.time, owner: Owner | None = None
+    ) -> None:
+        """Without ``owner`` the file is not bound to a node."""
+        self.name = ""
+        """A UUID that tells the ledger from all others; empty while the file cannot be used, or is not bound."""
+        self._owner = owner
         self._path = state_dir / FILE
         self._mode = mode
         self._clock = clock
@@ -404,19 +444,40 @@ class Ledger:
                 if state != "ok":
                     raise sqlite3.DatabaseError(state)
                 connection.executescript(_SCHEMA)
+                if self._owner is not None:
+                    self._bind(connection, self._owner)
             except BaseException:
                 connection.close()
                 raise
             self._connection, self._written = connection, {}
         return self._connection
 
+    def _bind(self, connection: sqlite3.Connection, here: Owner) -> None:
+        """Note whose the file is. Raises _MovedError if it is another node's."""
+        with connection:
+            # Both plugins of an upgrade may find it unbound.
+            connection.execute("BEGIN IMMEDIATE")
+            row = connection.execute("SELECT ledger, node, machine FROM owner").fetchone()
+            name, known = (row[0], Owner(*row[1:])) if row else (self.name or str(uuid.uuid4()), here)
+            if known.other_than(here):
+                # What this node counts in its place is another ledger.
+                self.name = ""
+                raise _MovedError(f"it is of node {known.node}, machine {known.machine or 'unknown'}")
+            connection.execute(
+                "INSERT OR REPLACE INTO owner (id, ledger, node, machine) VALUES (1, ?, ?, ?)",
+                (name, here.node, here.machine or known.machine),
+            )
+        self.name = name
+
     def _move_aside(self, error: Exception) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        aside = self._path.with_name(f"{FILE}.damaged-{int(self._clock())}")
+        moved = isinstance(error, _MovedError)
+        aside = self._path.with_name(f"{FILE}.{'moved' if moved else 'damaged'}-{int(self._clock())}")
         extra = {"path": str(self._path), "moved_to": str(aside), "reason": str(error)}
-        _log.error("the ledger is damaged; a new one is filled from what kubelet lists", extra=extra)
+        what = "was made on another node or machine" if moved else "is damaged"
+        _log.error(f"the ledger {what}; a new one is filled from what kubelet lists", extra=extra)
         for suffix in ("-wal", "-shm"):
             self._path.with_name(FILE + suffix).unlink(missing_ok=True)
         if self._path.exists():
