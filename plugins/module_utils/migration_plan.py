@@ -151,7 +151,8 @@ def _node(
     known = [peer for peer in found if peer.kind.name == record.get("from")]
     peer = (serving or known or [None])[0]
     strange = _strange(cluster, node, pods)
-    if strange:
+    # One of ours can be given back all the same.
+    if strange and not record:
         return {**empty, "state": REFUSED, "problems": [strange]}
     if peer is None and not record:
         return {**empty, **_without(cluster, node)}
@@ -181,7 +182,12 @@ def _node(
         ]
         unread += carry.unread(told.variables, each.variables, parse)
         unread += _unsaid(own, each, told, card)
-        entry["problems"] = [*told.problems, *unread, *_problems(cluster, peer, node, each, entry, terms)]
+        entry["problems"] = [
+            *filter(None, [strange]),
+            *told.problems,
+            *unread,
+            *_problems(cluster, peer, node, each, entry, terms),
+        ]
     return entry
 
 

@@ -283,6 +283,16 @@ def test_a_plugin_that_shares_gpus_and_is_not_known_is_refused_by_name(name: str
     assert f"pod team/share on it has {name}" in asking["problems"][0]
 
 
+def test_a_node_of_ours_can_be_given_back_whatever_else_shares_its_gpus() -> None:
+    found = chosen("nvidia", **{"nvshare.com__gpu": "10"})
+    begun = merge(found, of("nvidia")["off"])
+    entry = planned([objects.nvidia()], [begun])["nodes"]["gpu-1"]
+    assert (entry["state"], entry["back"] != {}) == ("begun", True)
+    assert "10 nvshare.com/gpu" in entry["problems"][0]
+    serving = merge(begun, {"metadata": {"labels": {"nvidia-device-enable": "pgpu"}}})
+    assert planned([objects.nvidia()], [serving])["nodes"]["gpu-1"]["back"]
+
+
 @pytest.mark.parametrize("name", ["amd.com/gpu", "gpu.intel.com/i915", "huawei.com/Ascend910", "rdma/hca"])
 def test_devices_of_other_makers_are_no_concern(name: str) -> None:
     found = chosen("nvidia", **{name.replace("/", "__"): "4"})
