@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Callable, Collection, Dict, Iterator, List, Mapping
+from typing import Any, BinaryIO, Callable, Collection, Dict, Iterable, Iterator, List, Mapping
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
     NAME_ANNOTATION,
@@ -61,6 +61,20 @@ def is_image(top: Collection[str]) -> bool:
     names = set(top)
     layout = "index.json" in names and bool(names & {"oci-layout", "blobs"})
     return layout or (bool(names & {"manifest.json", "repositories"}) and not names & ROOT)
+
+
+def refuse_misplaced(paths: Iterable[str], origin: str) -> None:
+    """Raise ImageError where what is no saved image has one, or an unpacked one, in a directory."""
+    names = set(paths)
+    if ROOT & {name.partition("/")[0] for name in names}:
+        return
+    for name in sorted(names):
+        above, _slash, file = name.partition("/")
+        if file == "oci-layout" or (above == "rootfs" and "config.json" in names):
+            what = "a saved image" if file == "oci-layout" else "the root file system of a container"
+            raise ImageError(
+                f"{origin} is no root file system, but has {what} in its directory {above}; name that instead"
+            )
 
 
 class Layout:

@@ -42,6 +42,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_layout import
     Layout,
     Open,
     is_image,
+    refuse_misplaced,
 )
 
 DAMAGED = (
@@ -90,6 +91,7 @@ class Store:
                 members = _members(archive, origin)
                 if is_image({name.partition("/")[0] for name in members}):
                     return self._image_base(_archived(archive, members), architecture, origin)
+                refuse_misplaced(members, origin)
                 layers = Layers(origin, strict=True)
                 layers.unpack(_entries(archive))
                 return Base({name: entry for name, entry in layers.tree.items() if entry.kind != DEVICE})
@@ -97,7 +99,9 @@ class Store:
                 return self._image_base(_directory_files(path, origin), architecture, origin)
         except DAMAGED as error:
             raise ImageError(f"{origin} is neither a directory nor a whole tar or image archive: {error}") from error
-        return Base(_directory_tree(path, origin))
+        tree = _directory_tree(path, origin)
+        refuse_misplaced(tree, origin)
+        return Base(tree)
 
     def image(self, path: str) -> Image | None:
         """The image an archive holds; None when there is no archive or anything in it is damaged or in another form."""

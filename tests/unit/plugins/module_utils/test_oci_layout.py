@@ -263,6 +263,21 @@ def test_the_python_of_the_final_layers_gets_the_wheels(tmp_path: Path) -> None:
         oci_image.find_python(store.base(str(removed), "amd64").tree)
 
 
+@pytest.mark.parametrize("save", [archive, directory])
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"image/oci-layout": b"{}", "image/index.json": b"{}"}, "a saved image in its directory image; name that"),
+        ({"config.json": b"{}", "rootfs/etc/os-release": b""}, "file system of a container in its directory rootfs"),
+    ],
+)
+def test_an_image_one_directory_below_is_named(
+    tmp_path: Path, save: Callable[[Path, Files], Path], files: Files, reason: str
+) -> None:
+    with pytest.raises(ImageError, match=reason):
+        taken(save(tmp_path / "saved", files))
+
+
 def test_a_root_file_system_with_files_of_such_names_is_one(tmp_path: Path) -> None:
     files = {"manifest.json": b"{}", "version": b"1", "etc/os-release": b""}
     for save in (archive, directory):
