@@ -19,7 +19,12 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    runtime_config,
+    scheduler_config,
+    scheduler_rancher,
+    scheduler_units,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 
 DROP_IN = "99-accel-kubernetes.toml"
@@ -153,6 +158,51 @@ def plan_absent(where: Places, seen: Seen) -> RancherPlan:
         files[path] = None
     files.update(_without_blocks(where, seen))
     return RancherPlan(files, False)
+
+
+def overriding(where: Places, service: scheduler_units.Service, files: Mapping[str, str], wanted: Wanted) -> str:
+    """What keeps the distribution from containerd, or from the default runtime of our settings; empty when nothing.
+
+    ``files`` are the texts of its settings by path, ours too where it is to name the default. A flag counts before
+    every file. Raises ConfigError where one of them cannot be read.
+    """
+    ordered = {path: files[path] for path in sorted(files, key=scheduler_rancher.rank)}
+    said: Dict[str, scheduler_units.Given] = {}
+    try:
+        for path, text in ordered.items():
+            for key, value in scheduler_rancher.merged({path: text}).items():
+                last = value[-1] if isinstance(value, list) and value else value
+                said[key] = scheduler_units.Given(str(last), path)
+    except scheduler_config.ConfigError as error:
+        raise ConfigError(str(error)) from error
+    for word in service.words:
+        flag, equals, value = word.value.partition("=")
+        if flag == "--docker":
+            said["docker"] = scheduler_units.Given(value if equals else "true", word.path)
+    said.update(service.options(("default-runtime", "container-runtime-endpoint")))
+    docker, endpoint, default = (said.get(key) for key in ("docker", "container-runtime-endpoint", "default-runtime"))
+    if docker and docker.value.lower() in ("true", "1", "t"):
+        return f"{docker.path} has {where.name} use Docker, and no containerd of its own: set runtime=docker, or take"
+    if endpoint and endpoint.value:
+        return (
+            f"{endpoint.path} has {where.name} use the runtime at {endpoint.value}, and no containerd of its own: set "
+            "runtime to that one, or take"
+        )
+    if where.settings not in files:
+        return ""
+    variable = f"{where.name.upper()}_CONFIG_FILE"
+    given = [service.environment[variable]] if variable in service.environment else []
+    for read in [*given, *(value for name, value in service.options(("config", "c")))][:1]:
+        if f"{posixpath.normpath(read.value)}.d" != posixpath.dirname(where.settings):
+            return (
+                f"{read.path} has {where.name} read {read.value} and what is in {read.value}.d, and not "
+                f"{where.settings}: set settings_path to a file there, or take"
+            )
+    if not default or default.value == wanted.name:
+        return ""
+    return (
+        f"{default.path} has {where.name} run containers with {default.value} by default, over {where.settings}: take"
+    )
 
 
 def _in_effect(seen: Seen) -> tuple[str, str]:

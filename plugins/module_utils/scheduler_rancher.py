@@ -80,7 +80,7 @@ class Settings:
         """``files`` are all that are there, ours too, by path in any order, and ``service`` what systemd starts."""
         self.distribution = distribution
         self.path = distribution.our_file
-        self._others = {path: files[path] for path in sorted(files, key=_rank) if path != self.path}
+        self._others = {path: files[path] for path in sorted(files, key=rank) if path != self.path}
         self._text = files.get(self.path)
         ours = {} if self._text is None else _load(self._text, self.path)
         self._config = _argument(_listed(ours.get(f"{_ARGUMENTS}+")), "config")
@@ -167,7 +167,7 @@ class Settings:
                 )
         for path, text in self._others.items():
             replaced = {_ARGUMENTS, _MOUNTS}.intersection(_load(text, path))
-            if _rank(path) > _rank(self.path) and replaced:
+            if rank(path) > rank(self.path) and replaced:
                 key = sorted(replaced)[0]
                 raise ConfigError(
                     f"{path} is read after {self.path} and its {key} replaces what is there: "
@@ -188,8 +188,8 @@ class Settings:
                 )
 
 
-def _rank(path: str) -> Tuple[bool, str]:
-    """The order of reading."""
+def rank(path: str) -> Tuple[bool, str]:
+    """A key that sorts files of settings as they are read."""
     return ".d/" in path, posixpath.basename(path)
 
 

@@ -24,6 +24,7 @@ DIRECTORIES = (
     "/lib/systemd/system",
 )
 """Where units are, those that win first."""
+_SHOWN = re.compile(r"^# (/\S+\.(?:service|conf))$", re.MULTILINE)
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 
 
@@ -72,6 +73,12 @@ class Service:
                 value = self.words[position + 1].value if position + 1 < len(self.words) else ""
             found.append((name.lstrip("-"), Given(value, word.path)))
         return found
+
+
+def shown(text: str) -> Dict[str, str]:
+    """The files that ``systemctl cat`` prints, each behind its path in a comment, by path in the order of reading."""
+    parts = _SHOWN.split(text)
+    return dict(zip(parts[1::2], parts[2::2]))  # noqa: B905 - without strict: Python 3.9
 
 
 def effective(files: Mapping[str, str], read: Callable[[str], "str | None"]) -> Service:

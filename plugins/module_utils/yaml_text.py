@@ -42,6 +42,8 @@ except ImportError:
     except ImportError:
         pass  # ruamel.yaml alone does.
 
+CAN_READ = _FAST is not None or not RUAMEL_TRACEBACK
+"""Whether there is a library to read with; editing needs ruamel.yaml."""
 _MOST_VALUES = 1_000_000
 """Values of a document once its aliases are followed: a few lines of them can stand for more than fits in memory."""
 _TRUE = frozenset(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"))

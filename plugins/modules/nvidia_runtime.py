@@ -235,7 +235,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     runtime_config,
     runtime_effect,
     runtime_running,
+    scheduler_units,
     toml_text,
+    yaml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
@@ -934,7 +936,50 @@ class RancherRuntime(NvidiaRuntime):
                 self._require_last(path, [generated, ours], ".toml", remedy, os.path.dirname(path))
 
     def _require_heeded(self, changes: list[FileChange]) -> None:
-        """The distribution names the file itself."""
+        """Raise Refused where the distribution's flags or settings keep it from what it is to be told."""
+        if not self._is_present():
+            return
+        files = self._settings()
+        for change in changes:
+            if change.path == self.where.settings:
+                files.pop(change.path, None)
+                files.update({change.path: text_of(change.after, change.path)} if change.after is not None else {})
+        if files and not yaml_text.CAN_READ:
+            self.transaction.warnings.append(f"Without ruamel.yaml or PyYAML the settings of {self.name} are not read.")
+            files = {}
+        try:
+            against = rancher_config.overriding(self.where, self._service_started(), files, self.wanted)
+        except runtime_config.ConfigError as error:
+            raise Refused(str(error)) from error
+        if against:
+            raise Refused(f"{against} that out, then run again; nothing was changed")
+
+    def _settings(self) -> Dict[str, str]:
+        """Texts of the distribution's settings by path, ours among them."""
+        directory = os.path.dirname(self.where.settings)
+        if not directory.endswith(".d"):
+            return {}
+        names = [directory[: -len(".d")], *(os.path.join(directory, name) for name in _listed(directory))]
+        found = {path: self.transaction.read(path) for path in names if os.path.isfile(path)}
+        return {path: text_of(data, path) for path, data in found.items() if data is not None}
+
+    def _service_started(self) -> scheduler_units.Service:
+        """What systemd starts the distribution with."""
+        host, apply = self.transaction.host, self.transaction.service.apply
+        if not apply or host.find("systemctl") is None:
+            return scheduler_units.Service()
+        try:
+            files = scheduler_units.shown(host.run(["systemctl", "cat", apply[-1]], timeout=10))
+        except CommandError:
+            return scheduler_units.Service()
+        return scheduler_units.effective(files, self._environment)
+
+    def _environment(self, path: str) -> str:
+        """What a file of a unit's environment holds."""
+        try:
+            return (self.transaction.host.read(path) or b"").decode(errors="replace")
+        except OSError:
+            return ""
 
     def _seen(self) -> rancher_config.Seen:
         generated = self.transaction.host.read(self.where.generated)
@@ -963,6 +1008,12 @@ class RancherRuntime(NvidiaRuntime):
 
     def _default_validation(self) -> list[str]:
         return []
+
+
+def _listed(directory: str) -> list[str]:
+    """Names of the files in a directory of settings that the distribution reads."""
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    return [name for name in names if name.lower().endswith((".yaml", ".yml"))]
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config, scheduler_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.rancher_config import Places, Seen
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from hypothesis import given, settings
@@ -143,6 +143,54 @@ def test_what_an_old_release_cannot_be_told_is_refused(
     with pytest.raises(ConfigError) as refusal:
         present(Host(generation, files), wanted)
     assert all(word in str(refusal.value) for word in words)
+
+
+MAIN = "/etc/rancher/k3s/config.yaml"
+OURS = {K3S.settings: 'default-runtime: "nvidia"\n'}
+
+
+def unit(flags: str, environment: str = "") -> scheduler_units.Service:
+    service = f"[Service]\nEnvironment={environment}\nExecStart=/usr/bin/k3s server {flags}\n"
+    cat = f"# /etc/systemd/system/k3s.service\n{service}"
+    return scheduler_units.effective(scheduler_units.shown(cat), lambda path: None)
+
+
+@pytest.mark.parametrize(
+    ("flags", "files", "says"),
+    [
+        ("", {}, ""),
+        ("", OURS, ""),
+        ("--docker=false --default-runtime=nvidia", OURS, ""),
+        ("--default-runtime crun", {}, ""),  # A drop-in of containerd is read after that.
+        ("--default-runtime crun", OURS, "k3s.service has k3s run containers with crun by default"),
+        ("--default-runtime=crun", OURS, "k3s.service has k3s run containers with crun by default"),
+        ("", {MAIN: "default-runtime: crun", **OURS}, ""),
+        ("", {f"{MAIN}.d/99-zz.yaml": "default-runtime: crun", **OURS}, "99-zz.yaml has k3s run containers with crun"),
+        ("", {f"{MAIN}.d/10.yaml": "default-runtime: crun", **OURS}, ""),
+        ("--docker", {}, "k3s.service has k3s use Docker, and no containerd of its own: set runtime=docker"),
+        ("", {MAIN: "docker: true"}, f"{MAIN} has k3s use Docker"),
+        ("--docker=false", {MAIN: "docker: true"}, ""),
+        ("--container-runtime-endpoint unix:///x", {}, "use the runtime at unix:///x"),
+        ("--config /srv/k3s.yaml", OURS, "k3s.service has k3s read /srv/k3s.yaml and what is in /srv/k3s.yaml.d"),
+        (f"--config={MAIN}", OURS, ""),
+    ],
+)
+def test_what_keeps_the_distribution_from_what_it_is_to_be_told_is_named(
+    flags: str, files: dict[str, str], says: str
+) -> None:
+    found = rancher_config.overriding(K3S, unit(flags), files, Wanted("nvidia", BINARY, default=True))
+    assert says in found
+    assert bool(found) == bool(says)
+
+
+def test_other_settings_that_the_environment_names_are_named() -> None:
+    service = unit("", environment="K3S_CONFIG_FILE=/srv/k3s.yaml")
+    assert "has k3s read /srv/k3s.yaml" in rancher_config.overriding(K3S, service, OURS, Wanted("nvidia", BINARY))
+
+
+def test_settings_that_are_no_yaml_are_named() -> None:
+    with pytest.raises(ConfigError, match=f"^{MAIN} "):
+        rancher_config.overriding(K3S, unit(""), {MAIN: "a: [", **OURS}, Wanted("nvidia", BINARY))
 
 
 @st.composite

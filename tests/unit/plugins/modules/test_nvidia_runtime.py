@@ -1037,6 +1037,25 @@ def test_a_docker_that_would_only_be_restarted_and_not_start_is_named(node: Node
         process.kill()
 
 
+def test_flags_and_settings_that_override_those_of_an_old_k3s_are_named(k3s: Node) -> None:
+    make_old(k3s)
+    settings = k3s.root / "config.yaml.d"
+    settings.mkdir()
+    options = k3s_options(k3s, default_runtime=True, settings_path=str(settings / "99-accel-kubernetes.yaml"))
+    later = settings / "zz.yaml"
+    later.write_text("default-runtime: crun\n")
+    for check in (True, False):
+        refused = k3s.run(check=check, **options)
+        assert f"{later} has k3s run containers with crun by default" in refused["msg"]
+        assert "take that out, then run again; nothing was changed" in refused["msg"]
+    later.unlink()
+    assert k3s.run(check=True, **options)["changed"]
+    cat = "# /etc/systemd/system/k3s-agent.service\n[Service]\nExecStart=/usr/bin/k3s agent --docker\n"
+    k3s.command("systemctl", f"[ \"$1\" != cat ] || printf '{cat}'")
+    assert "k3s-agent.service has k3s use Docker" in k3s.run(check=True, **k3s_options(k3s))["msg"]
+    assert not list(settings.iterdir())
+
+
 def test_an_old_k3s_that_finds_another_runtime_is_named(k3s: Node) -> None:
     make_old(k3s)
     (k3s.root / "found").write_text("/usr/local/nvidia/toolkit/nvidia-container-runtime")
