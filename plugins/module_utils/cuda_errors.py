@@ -548,7 +548,9 @@ _NAMES = re.compile(r"\b(?:CUDA_)?(ERROR_[A-Z_]{3,60})\b|\b(cudaError[A-Z][A-Za-
 _ONLY_OF_CUDA = tuple(w for w in _BY_WORDS if re.search("cuda|kernel|ptx|mps|nvlink|ecc|illegal|device-side|grid l", w))
 """Words that nothing else says."""
 _SURE_WORDS, _ALL_WORDS = _any_of(_ONLY_OF_CUDA), _any_of(tuple(_BY_WORDS))
-_SPEAKERS = re.compile(r"(?i:cuda|\bnccl|\bggml|\[TRT\]|tensorrt|\(error code [a-z_])|\bcu[A-Z][A-Za-z]{2,40}")
+_SPEAKERS = re.compile(
+    r"(?i:error \[cuda\]|cuda|\bnccl|\bggml|\[TRT\]|tensorrt|\(error code [a-z_])|\bcu[A-Z][A-Za-z]{2,40}"
+)
 """What says that a line is about CUDA."""
 _FAILS = re.compile(r"error|fail|\berr\b|returned|exception|results? in", re.IGNORECASE)
 _CODE = re.compile(
@@ -580,13 +582,18 @@ def named(line: str) -> Tuple[CudaError, ...]:
     Words and numbers that other programs use too count where the line says that CUDA failed.
     """
     about = _SPEAKERS.search(line)
-    found = [explain(name or runtime) for name, runtime in _NAMES.findall(line) if runtime or about]
-    if not any(found):
+    found = [
+        error
+        for name, runtime in _NAMES.findall(line)
+        for error in [explain(name or runtime)]
+        if error is not None and (runtime or about or error.words.lower() in line.lower())
+    ]
+    if not found:
         fails = _FAILS.search(line, about.start()) if about is not None else None
         pattern, start = (_SURE_WORDS, 0) if fails is None or about is None else (_ALL_WORDS, about.start())
         found = [_BY_WORDS[match[0].lower()] for match in pattern.finditer(line, start)]
-    if about is not None and all(error is None or error.code == _UNKNOWN for error in found):
+    if about is not None and all(error.code == _UNKNOWN for error in found):
         numbers = [int(next(filter(None, match.groups()))) for match in _CODE.finditer(line)]
         today = [_BEFORE_10_1.get(number, number) if _OLD.search(line) else number for number in numbers]
         found = [ERRORS[number] for number in today if number in ERRORS] or found
-    return tuple(dict.fromkeys(error for error in found if error is not None))
+    return tuple(dict.fromkeys(found))

@@ -298,7 +298,8 @@ def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mappin
             for item in _maps(entry.get("env"))
             if "valueFrom" not in item
         },
-        waiting=": ".join(filter(None, (_text(waiting.get("reason")), _text(waiting.get("message"))))),
+        waiting=": ".join(filter(None, (_text(waiting.get("reason")), _text(waiting.get("message")))))
+        or ("no reason is told" if isinstance(state.get("waiting"), dict) else ""),
         ended=", ".join(filter(None, how)),
         code=code if isinstance(code, int) else None,
         failed=bool(ended) and code != 0,

@@ -46,8 +46,9 @@ def words(text: str) -> Pattern[str]:
 
 OUT_OF_MEMORY = words(
     r"CUDA out of memory|torch[\w.]{0,40}OutOfMemoryError|out of memory error on GPU|OOM when allocating tensor"
-    r"|RESOURCE_EXHAUSTED: (?:out of memory|failed to allocate request)|CU(?:BLAS|DNN)_STATUS_ALLOC_FAILED"
-    r"|CUBLAS_STATUS_NOT_INITIALIZED|failed to allocate .{1,60} from device|ran out of memory trying to allocate"
+    r"|RESOURCE_EXHAUSTED: (?:out of memory|failed to allocate request)|"
+    r"CU(?:BLAS|DNN)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)"
+    r"|failed to allocate .{1,60} from device|ran out of memory trying to allocate"
     r"|ggml_(?:backend_)?cuda.{0,120}out of memory|unable to allocate CUDA\d{0,3}(?:_Host)? buffer"
     r"|failed to allocate memory for requested buffer of size|OutOfMemoryError: out of memory allocating"
     r"|GPU memory \(\d{1,20} bytes\) could not be allocated|std::bad_alloc: .{0,40}CUDA"
@@ -142,7 +143,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|no GPU/TPU found"
             r"|torch\.cuda\.is_available\(\) is False|unable to initialize backend 'cuda'|no GPUs are available"
             r"|no (?:supported )?(?:NVIDIA )?GPUs? (?:was |were )?(?:detected|found)"
-            r"|no usable GPU found"
+            r"|no usable GPU found|usable CUDA device"
             r"|CUDA is not available|no CUDA runtime is found|cannot find (?:any )?GPU"
             r"|CUDA backend failed to initialize"
         ),
@@ -163,9 +164,7 @@ IN_LOGS: Sequence[Symptom] = (
     ),
     Symptom(
         "device_files_lost",
-        words(
-            r"Failed to initialize NVML: (?:Unknown Error|Insufficient Permissions)|NVMLError_(?:Unknown|NoPermission)"
-        ),
+        words(r"Failed to initialize NVML: (?:Unknown|Insufficient|GPU access|N/A)|NVMLError_(?:Unknown|NoPermission)"),
         "the container may not use its device files any more, as after systemctl daemon-reload on the node",
         "Start the pod again; give containers their GPUs by CDI (gpu_plugins_device_list_strategy) to be rid of it.",
     ),
@@ -198,6 +197,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|compute capability .{0,60}(?:lesser|lower|less) than|requires \.target sm_"
             r"|'sm_\w{2,5}' is not defined|unsupported gpu architecture"
             r"|invalid value for --gpu-architecture"
+            r"|compute capability \d.{0,40}not supported|out of resource: shared memory"
             r"|not supported (?:on|for) (?:the current|this) GPU|unsupported SM version|requires sm_?\d{2}"
         ),
         "the program, or a kernel of it, is not made for a GPU of this compute capability",
@@ -221,6 +221,13 @@ IN_LOGS: Sequence[Symptom] = (
         ),
         "a CUDA library in the image, cuDNN for one, is not of the version the program was built with",
         "Install the library version that the message names; take other copies out of LD_LIBRARY_PATH.",
+    ),
+    Symptom(
+        "cuda_error",
+        words(r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?!SUCCESS|ALLOC_FAILED|NOT_INITIALIZED)[A-Z_]{3,40}"),
+        "a library of CUDA failed: mostly an error before it, a wrong argument, or a version that does not fit",
+        "Look at the first error of the log; run with CUDA_LAUNCH_BLOCKING=1; compare the library's version.",
+        POSSIBLE,
     ),
     Symptom(
         "limits_unreadable",

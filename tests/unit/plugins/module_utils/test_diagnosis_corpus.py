@@ -94,6 +94,7 @@ FORMS = [
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error {code}: {words}",
     "cupy_backends.cuda.api.runtime.CUDARuntimeError: {name}: {words}",
     "RuntimeError: CUDA driver error: {words}",
+    "RuntimeError: Triton Error [CUDA]: {words}",
     "cuda runtime error ({code}) : {words} at /pytorch/aten/src/THC/x.cu:1",
 ]
 
@@ -104,6 +105,11 @@ def test_every_cuda_error_is_known_in_every_form(form: str) -> None:
         line = form.format(code=code, words=error.words, name=error.names[0], runtime=error.names[-1])
         same = {other.code for other in ERRORS.values() if other.words == error.words}
         assert {found.code for found in named(line)} & same, line
+
+
+def test_name_without_its_prefix_counts_beside_its_words() -> None:
+    assert named("ERROR_OUT_OF_MEMORY: out of memory") == (ERRORS[2],)
+    assert named("ERROR_NOT_FOUND: no such page") == ()
 
 
 @pytest.mark.parametrize(
