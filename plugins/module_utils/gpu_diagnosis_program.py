@@ -182,9 +182,8 @@ def _sure(container: Container, confidence: str) -> str:
     """A program that goes on, or ended well, got along with what it complained of."""
     if container.failed:
         return confidence
-    if container.code == 0:
-        return POSSIBLE
-    return LIKELY if confidence == CERTAIN else confidence
+    less = LIKELY if confidence == CERTAIN else confidence
+    return POSSIBLE if container.code == 0 else less
 
 
 def _cuda_errors(container: Container) -> Dict[cuda_errors.CudaError, Said]:
