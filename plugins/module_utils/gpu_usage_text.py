@@ -312,7 +312,7 @@ def table(report: Report) -> str:
     if report.unknown_pods:
         lines += ["", f"It is not known what {report.unknown_pods} further pod(s) used."]
     lines += [f"NOTE: {printable.line(note)}" for note in report.notes]
-    for model, _ in _unknown(report, _SHOWN):
+    for model in dict(_unknown(report, _SHOWN)):
         whys = (f"{decimal(hours)} {cause.replace('_', ' ')}" for cause, hours in _causes(report, model, _SHOWN))
         because = ", ".join(whys)
         lines += [printable.line(f"UNKNOWN HOURS of {model}: {because}")] if because else []
@@ -406,7 +406,7 @@ def _unknown(report: Report, places: int) -> List[Tuple[str, Fraction]]:
 def _causes(report: Report, model: str, places: int) -> List[Tuple[str, Fraction]]:
     """Why hours of a model are unknown, and how many; they come to what is shown of it."""
     found = sorted((cause, seconds) for (of, cause), seconds in report.usage.causes.items() if of == model and seconds)
-    hours = apportioned([seconds / _HOUR for _, seconds in found], places)
+    hours = apportioned([seconds / _HOUR for unused, seconds in found], places)
     return [(found[index][0], amount) for index, amount in enumerate(hours)]
 
 
