@@ -152,9 +152,14 @@ def _by_lines(text: str, edits: Sequence[Edit], new_table: Callable[[Mapping[str
         elif isinstance(edit.value, dict):
             _apply(new, edit, new_table)
         else:
-            place = [header for header, unused in sections].index(edit.path[:-1])
+            table = edit.path[:-1]
+            if table not in [header for header, unused in sections]:
+                # Tables below it have made it: its own header may still come.
+                keys = ".".join(tomlkit.key(key).as_string() for key in table)
+                sections.append((table, [f"\n[{keys}]\n"]))
+            place = [header for header, unused in sections].index(table)
             alone = _as_a_whole("".join(sections[place][1]), [edit], new_table)
-            sections[place] = (edit.path[:-1], [alone])
+            sections[place] = (table, [alone])
     return _text(sections) + str(tomlkit.dumps(new))
 
 

@@ -23,6 +23,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loaded(library: Path) -> Iterator[None]:
     """This process has the simulated library where pynvml finds it, until the module's tests are done."""
     preloaded = ctypes.CDLL(str(library))
+    # A library that another module holds too is still initialized.
+    while preloaded.nvmlShutdown() == 0:
+        pass
     yield
     if pynvml.nvmlLib is not None:
         _ctypes.dlclose(pynvml.nvmlLib._handle)

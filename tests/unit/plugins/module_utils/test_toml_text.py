@@ -133,3 +133,19 @@ def test_a_line_of_a_text_that_looks_like_a_header_with_a_wrong_escape_is_kept()
 def test_a_header_with_an_escape_is_found(header: str) -> None:
     text = f"{header}\nb = 1\n"
     assert toml_text.edited(text, [Edit(("C:\\a",), None)]) == ""
+
+
+def test_a_table_that_only_tables_below_it_have_made_gets_its_header() -> None:
+    text = (
+        'version = 3\n\n[grpc]\n  address = "/run/c.sock"\n\n[plugins]\n\n'
+        '  [plugins."io.v1.runtime".containerd.runtimes.runc.options]\n    SystemdCgroup = true\n\n'
+        '[plugins."io.v1.runtime".containerd.runtimes.kata]\n  runtime_type = "kata"\n\n'
+        '[debug]\n  level = "info"\n\n  [plugins."io.v1.images".registry]\n    config_path = "/etc/certs.d"\n\n'
+        '[plugins."io.v1.runtime".containerd.runtimes.runc]\n  runtime_type = "runc"\n'
+    )
+    place = ("plugins", "io.v1.runtime", "containerd")
+    edits = [
+        Edit((*place, "default_runtime_name"), "nvidia"),
+        Edit((*place, "runtimes", "nvidia"), {"runtime_type": "runc", "options": {"BinaryName": "nvidia"}}),
+    ]
+    assert toml_text.parse(toml_text.edited(text, edits)) == nested.edited(toml_text.parse(text), edits)
