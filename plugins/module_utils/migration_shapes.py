@@ -22,10 +22,8 @@ _VALUE_FROM = {
 }
 _CONTAINER = {
     **{"name!": str, "image": str, "command": [str], "args": [str]},
-    "env": [
-        {"name!": str, "value": str, "valueFrom": {"configMapKeyRef": {"name": str, "key": str, "optional": bool}}}
-    ],
-    "envFrom": [{"prefix": str, "configMapRef": {"name": str}}],
+    "env": [{"name!": str, "value": str, "valueFrom": _VALUE_FROM}],
+    "envFrom": [{"prefix": str, "configMapRef": {"name": str}, "secretRef": {"name": str}}],
     **{"resources": {"limits": _AMOUNTS}, "volumeMounts": [{"name!": str, "mountPath": str, "subPath": str}]},
 }
 _MAP_VOLUME = {"name": str, "items": [{"key!": str, "path!": str}]}
