@@ -43,6 +43,13 @@ class Host:
         except FileNotFoundError:
             return None
 
+    def words(self, path: str) -> str:
+        """Content of a file for which bytes that are no UTF-8 do not matter, empty when it cannot be read."""
+        try:
+            return (self.read(path) or b"").decode(errors="replace")
+        except OSError:
+            return ""
+
     def mode(self, path: str) -> int | None:
         """Permission bits of a file, None when there is none."""
         try:

@@ -655,9 +655,10 @@ class NvidiaRuntime:
                 f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
             )
         if self.runtime == "crio":
-            self._require_heeded_by_crio(self.path, command, said)
+            self._require_heeded_by_crio(command, said)
 
-    def _require_heeded_by_crio(self, path: str, command: list[str], said: Dict[str, Any]) -> None:
+    def _require_heeded_by_crio(self, command: list[str], said: Dict[str, Any]) -> None:
+        path = self.path
         directory = runtime_effect.crio_drop_ins(path, command)
         against = runtime_effect.crio_flag_against(command, self.wanted, directory)
         if not runtime_effect.is_below(path, directory):
@@ -972,14 +973,7 @@ class RancherRuntime(NvidiaRuntime):
             files = scheduler_units.shown(host.run(["systemctl", "cat", apply[-1]], timeout=10))
         except CommandError:
             return scheduler_units.Service()
-        return scheduler_units.effective(files, self._environment)
-
-    def _environment(self, path: str) -> str:
-        """What a file of a unit's environment holds."""
-        try:
-            return (self.transaction.host.read(path) or b"").decode(errors="replace")
-        except OSError:
-            return ""
+        return scheduler_units.effective(files, host.words)
 
     def _seen(self) -> rancher_config.Seen:
         generated = self.transaction.host.read(self.where.generated)

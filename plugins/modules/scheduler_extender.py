@@ -559,11 +559,8 @@ class SchedulerExtender:
         return scheduler_units.effective({self._on_host(path): text for path, text in chosen.items()}, self._words_of)
 
     def _words_of(self, path: str) -> str:
-        """What a file of systemd's on the machine holds; bytes that are no UTF-8 are none of our concern."""
-        try:
-            return (self.transaction.host.read(self._on_host(path)) or b"").decode(errors="replace")
-        except OSError:
-            return ""
+        """What a file of systemd's on the machine holds."""
+        return self.transaction.host.words(self._on_host(path))
 
     def _refuse_second_manifest(self, told: Told) -> None:
         """Raise ConfigError where the directory has another manifest of the same pod: kubelet reads every file."""
