@@ -428,10 +428,11 @@ class _Node:
             self._early(before)
 
     def _step(self, before: Page, page: Page, numbers: Mapping[str, int]) -> Iterator[_Step]:
-        cause = _parted(before, page)
+        between = _between(before, page)
+        cause = _parted(before, page, between)
         if not cause:
             lag, slack = _lag_seconds(before, page), _slack(before, page)
-            yield from self._counted(_between(before, page), numbers, before.at, page, slack, lag)
+            yield from self._counted(between, numbers, before.at, page, slack, lag)
             return
         self._allowance.restart()
         step, seconds = _begun(page), _seconds(before.at, page.at)
@@ -504,11 +505,14 @@ def began_in(page: Page, window: Window) -> bool:
 
 def follows(before: Page, page: Page) -> bool:
     """Whether both are of one ledger, and what it counted in between can be all that the GPUs of both have given."""
-    numbers, seconds, step = _numbers(before.gpus, page.gpus), _seconds(before.at, page.at), _between(before, page)
-    return not _parted(before, page) and _Allowance().takes(step.capacity, numbers, seconds, _lag_seconds(before, page))
+    step = _between(before, page)
+    if _parted(before, page, step):
+        return False
+    numbers, seconds = _numbers(before.gpus, page.gpus), _seconds(before.at, page.at)
+    return _Allowance().takes(step.capacity, numbers, seconds, _lag_seconds(before, page))
 
 
-def _parted(before: Page, page: Page) -> str:
+def _parted(before: Page, page: Page, step: _Step) -> str:
     """Why both are not of one ledger; empty where they are, as far as can be seen.
 
     They are not where something that was there fell, or more was charged than there was in between.
@@ -520,7 +524,6 @@ def _parted(before: Page, page: Page) -> str:
         return ANEW
     if page.counted < before.counted:
         return ANEW
-    step = _between(before, page)
     if not _backed(step, slack):
         return ANEW
     if not _fallen(before, page) or page.age >= _FORGETS_SECONDS or not _begun_between(before, page):

@@ -291,11 +291,9 @@ class Manifest:
             return args, inside or (0 if program or str(args[0]).startswith("-") else 1)
         if program:
             return command, program
-        for words in (args, command):
-            if any(str(word).startswith("--") for word in words):
-                return words, 0 if str(words[0]).startswith("-") else 1
-        if args or command:
-            words = args or command
+        flagged = (words for words in (args, command) if any(str(word).startswith("--") for word in words))
+        words = next(flagged, args or command)
+        if words:
             return words, 0 if str(words[0]).startswith("-") else 1
         self._container["args"] = []
         return self._container["args"], 0

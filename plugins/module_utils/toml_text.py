@@ -153,11 +153,13 @@ def _by_lines(text: str, edits: Sequence[Edit], new_table: Callable[[Mapping[str
             _apply(new, edit, new_table)
         else:
             table = edit.path[:-1]
-            if table not in [header for header, unused in sections]:
+            headers = [header for header, unused in sections]
+            if table not in headers:
                 # Tables below it have made it: its own header may still come.
                 keys = ".".join(tomlkit.key(key).as_string() for key in table)
                 sections.append((table, [f"\n[{keys}]\n"]))
-            place = [header for header, unused in sections].index(table)
+                headers.append(table)
+            place = headers.index(table)
             alone = _as_a_whole("".join(sections[place][1]), [edit], new_table)
             sections[place] = (table, [alone])
     return _text(sections) + str(tomlkit.dumps(new))
