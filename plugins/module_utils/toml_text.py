@@ -84,15 +84,14 @@ def _edited(text: str, data: Mapping[str, Any], edits: Sequence[Edit]) -> str | 
     # By its lines a table goes without the comments below it, which are about the next.
     shorter, left = _without_tables(text, edits)
     for start, wanted in [(text, edits)] if shorter == text else [(shorter, left), (text, edits)]:
-        for new_table in (_table, _inline_table):
-            for attempt in (_in_short, _as_a_whole, _by_lines):
-                try:
-                    result = attempt(start, wanted, new_table) if wanted else start
-                    if parse(result) == expected:
-                        return result
-                except (AttributeError, LookupError, TypeError, ValueError):
-                    # Every version of tomlkit has some layout that it loses its way in.
-                    continue
+        for attempt, new_table in _WAYS:
+            try:
+                result = attempt(start, wanted, new_table) if wanted else start
+                if parse(result) == expected:
+                    return result
+            except (AttributeError, LookupError, TypeError, ValueError):
+                # Every version of tomlkit has some layout that it loses its way in.
+                continue
     return None
 
 
@@ -152,17 +151,18 @@ def _by_lines(text: str, edits: Sequence[Edit], new_table: Callable[[Mapping[str
         elif isinstance(edit.value, dict):
             _apply(new, edit, new_table)
         else:
-            table = edit.path[:-1]
-            headers = [header for header, unused in sections]
-            if table not in headers:
-                # Tables below it have made it: its own header may still come.
-                keys = ".".join(tomlkit.key(key).as_string() for key in table)
-                sections.append((table, [f"\n[{keys}]\n"]))
-                headers.append(table)
-            place = headers.index(table)
+            place = [header for header, unused in sections].index(edit.path[:-1])
             alone = _as_a_whole("".join(sections[place][1]), [edit], new_table)
-            sections[place] = (table, [alone])
+            sections[place] = (edit.path[:-1], [alone])
     return _text(sections) + str(tomlkit.dumps(new))
+
+
+def _with_headers(text: str, edits: Sequence[Edit], new_table: Callable[[Mapping[str, Any]], Any]) -> str:
+    """Edit by lines, once the tables that only those below them have made end the document with their own headers."""
+    known = {header for header, unused in _sections(text)}
+    missing = {edit.path[:-1]: None for edit in edits if edit.path[:-1] not in known}
+    headers = (".".join(tomlkit.key(key).as_string() for key in table) for table in missing)
+    return _by_lines(text + "".join(f"\n[{header}]\n" for header in headers), edits, new_table)
 
 
 def _text(sections: Sequence[Tuple[Path, List[str]]]) -> str:
@@ -307,3 +307,10 @@ def _plain(value: object) -> Any:  # noqa: ANN401
         if isinstance(value, kind):
             return kind(value)
     return value
+
+
+_WAYS = (
+    *((attempt, new_table) for new_table in (_table, _inline_table) for attempt in (_in_short, _as_a_whole, _by_lines)),
+    (_with_headers, _table),
+)
+"""Each makes the edits in a layout that those before it may lose their way in."""

@@ -178,6 +178,8 @@ def look(node: Node, program: Sequence[str], shares: tuple[int, int], memory: in
     """
     if not until(lambda: node.get("/readyz") != "", 30):
         raise TimeoutError(f"the plugin is not ready: {node.log.read_text()[-500:]}")
+    # The plugin is ready when it has registered; that its devices have arrived is for kubelet to say.
+    node.kubelet.wait(lambda: all(node.kubelet.allocatable().get(resource) for resource in (CORES, MEMORY)), 30)
     pods = [node.admit(f"share-{share}", share, memory // UNIT) for share in shares]
     (first, got), (second, others) = pods
     offered = {name: len(node.kubelet.devices(name)) for name in (CORES, MEMORY)}

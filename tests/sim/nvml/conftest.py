@@ -21,17 +21,16 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def loaded(library: Path) -> Iterator[None]:
-    """This process has the simulated library where pynvml finds it, until the module's tests are done."""
-    preloaded = ctypes.CDLL(str(library))
-    # A library that another module holds too is still initialized.
-    while preloaded.nvmlShutdown() == 0:
-        pass
+    """Pynvml has this simulated library until the module's tests are done.
+
+    By its name it would get any library that other tests of this process have loaded.
+    """
+    pynvml.nvmlLib = ctypes.CDLL(str(library))
+    pynvml._nvmlGetFunctionPointer_cache.clear()
     yield
-    if pynvml.nvmlLib is not None:
-        _ctypes.dlclose(pynvml.nvmlLib._handle)
+    _ctypes.dlclose(pynvml.nvmlLib._handle)
     pynvml.nvmlLib = None
     pynvml._nvmlGetFunctionPointer_cache.clear()
-    _ctypes.dlclose(preloaded._handle)
 
 
 class Node:
