@@ -154,8 +154,8 @@ import tempfile
 from typing import Dict, FrozenSet, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import driver_packages
-from ansible_collections.accel.kubernetes.plugins.module_utils.driver_packages import Answer, System, Wish
+from ansible_collections.accel.kubernetes.plugins.module_utils.driver import packages
+from ansible_collections.accel.kubernetes.plugins.module_utils.driver.packages import Answer, System, Wish
 
 _NEVRA = "%{name}-%{version}-%{release}.%{arch}\\n"
 _OF_KERNELS = "^(linux-(headers|modules-nvidia)-|proxmox-(default-)?headers|pve-headers)"
@@ -210,25 +210,25 @@ class Deb:
         fields = "${Package}\t${db:Status-Want}\t${db:Status-Status}\t${Depends}\n"
         rows = [line.split("\t") for line in self.programs.lines("dpkg-query", "-W", "-f", fields)]
         here = [(row[0], row[1] == "hold", row[3]) for row in rows if len(row) == 4 and row[2] == "installed"]
-        metas = driver_packages.kernel_metas(here)
+        metas = packages.kernel_metas(here)
         found = self.programs.lines(*self.programs.apt("apt-cache", "search", "--names-only", _OF_KERNELS))
         offered = frozenset(line.split(" ", 1)[0] for line in found)
         headers: Dict[str, FrozenSet[str]] = {}
         if metas:
             asked = [meta.name for meta in metas]
-            asked += [name for name in map(driver_packages.headers_of_meta, asked) if name in offered]
+            asked += [name for name in map(packages.headers_of_meta, asked) if name in offered]
             shown = self.programs.apt("apt-cache", "show", "--no-all-versions", *asked)
             # One of them may be in no source any more.
             rows = self._depends(self.programs.run(*shown)[1].splitlines())
-            metas = driver_packages.kernel_metas(here + rows)
-            headers = driver_packages.header_metas((name, depends) for name, unused, depends in rows)
+            metas = packages.kernel_metas(here + rows)
+            headers = packages.header_metas((name, depends) for name, unused, depends in rows)
         return System(
             "deb",
             distribution,
             kernel,
             frozenset(name for name, unused, unused in here),
             offered if offered or self.programs.ask else None,
-            tuple(driver_packages.releases(" ".join(name for name, unused, unused in here))),
+            tuple(packages.releases(" ".join(name for name, unused, unused in here))),
             metas,
             headers,
         )
@@ -237,7 +237,7 @@ class Deb:
         """Whether apt would install these packages."""
         options = ("--simulate", "--no-install-recommends", "--allow-change-held-packages", "install")
         status, *said = self.programs.run(*self.programs.apt("apt-get", *options, *names))
-        return Answer() if status == 0 else driver_packages.apt_answer(self.update, "\n".join(said))
+        return Answer() if status == 0 else packages.apt_answer(self.update, "\n".join(said))
 
     def installed(self, name: str) -> bool:
         """Whether a package is installed."""
@@ -295,7 +295,7 @@ class Rpm:
         """Whether dnf would install these packages."""
         # It ends with 1 for the "no" too.
         status, *said = self.programs.run(*self.programs.dnf("--assumeno", "install", *names))
-        return Answer() if status == 0 else driver_packages.dnf_answer("\n".join(said))
+        return Answer() if status == 0 else packages.dnf_answer("\n".join(said))
 
     def installed(self, name: str) -> bool:
         """Whether a package is installed."""
@@ -322,7 +322,7 @@ def main() -> None:
             "open_module": {"type": "bool", "default": True},
             "dkms": {"type": "bool", "default": True},
             "persistence": {"type": "bool", "default": False},
-            "prerequisites": {"type": "list", "elements": "str", "default": [driver_packages.AUTO]},
+            "prerequisites": {"type": "list", "elements": "str", "default": [packages.AUTO]},
             "repositories": {"type": "list", "elements": "str", "default": []},
             "repository_known": {"type": "bool", "default": False},
             "ask": {"type": "bool", "default": True},
@@ -346,10 +346,10 @@ def main() -> None:
         if ask:
             manager.refresh()
         system = manager.system(words["distribution"], words["kernel"])
-        planned = driver_packages.plan(system, wish)
+        planned = packages.plan(system, wish)
         prerequisites: List[str] = []
         for name in words["prerequisites"]:
-            prerequisites.extend(planned.prerequisites if name == driver_packages.AUTO else [name])
+            prerequisites.extend(planned.prerequisites if name == packages.AUTO else [name])
         names = [*words["repositories"], *prerequisites, *(planned.packages if asked else ())]
         answer = manager.answer(names) if ask and names else Answer()
         pending = [name for name in words["repositories"] if not manager.installed(name)]
@@ -367,7 +367,7 @@ def main() -> None:
         packages=planned.packages,
         not_answering=answer.unreachable,
         missing_of_kernel=[" or ".join(tried) for tried in of_kernel],
-        candidates=[name for tried in of_kernel for name in driver_packages.like(tried[0], system.offered or ())],
+        candidates=[name for tried in of_kernel for name in packages.like(tried[0], system.offered or ())],
         missing=missing,
         pending=pending,
         conflicts=answer.conflicts,

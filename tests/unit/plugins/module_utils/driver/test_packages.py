@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.driver_packages import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.driver.packages import (
     Answer,
     KernelMeta,
     Plan,
