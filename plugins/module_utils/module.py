@@ -33,6 +33,11 @@ _BYTE_ORDER_MARK = "\ufeff"
 class Refused(Exception):
     """What was asked for cannot be done here. Says why and what to do instead; nothing was changed."""
 
+    def __init__(self, message: str, code: str = "refused") -> None:
+        super().__init__(message)
+        self.code = code
+        """The return value ``code`` of the module, for programs."""
+
 
 @dataclass(frozen=True)
 class Proposal:
@@ -133,7 +138,8 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
         work = work or (interrupted and module.check_mode)
     except (CommandError, OSError, Refused, TransactionError, trusted_path.UntrustedError) as error:
         _warn(module, transaction)
-        module.fail_json(msg=explained(error), recovered=recovered)
+        code = error.code if isinstance(error, Refused) else "failed"
+        module.fail_json(msg=explained(error), code=code, recovered=recovered)
     _warn(module, transaction)
     module.exit_json(
         changed=work,

@@ -127,6 +127,14 @@ ExtenderKey = Tuple[str, FrozenSet[str]]
 class ConfigError(Exception):
     """The file cannot be made what was asked for. Says which, why and what to do."""
 
+    code = "refused"
+
+
+class TwoBindersError(ConfigError):
+    """More than one extender of the file would bind pods."""
+
+    code = "two_binders"
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -312,7 +320,7 @@ def _check_extenders(extenders: Sequence[Mapping[str, Any]], path: str) -> None:
     binders = [extender for extender in extenders if extender.get("bindVerb")]
     if len(binders) > 1:
         urls = " and ".join(str(extender.get("urlPrefix")) for extender in binders)
-        raise ConfigError(
+        raise TwoBindersError(
             f"{path}: {urls} would both bind pods, and kube-scheduler allows one binder: leave bind_verb out of ours"
         )
     managed: Dict[str, str] = {}

@@ -211,6 +211,14 @@ config_path:
   returned: success
   type: str
   sample: /etc/containerd/config.toml
+code:
+  description:
+    - Why the module failed, for programs; C(msg) says it to people. V(missing_library) tomlkit is not on the target,
+      V(refused) something was refused before any change, V(failed) a change, or what it takes to plan one, did not
+      succeed.
+  returned: failure
+  type: str
+  sample: refused
 recovered:
   description:
     - What was done about an earlier run that had been cut off. V(restored) its change was undone, V(confirmed) it had
@@ -435,6 +443,7 @@ class NvidiaRuntime:
             if not self.module.check_mode:
                 self.module.fail_json(
                     msg=missing_required_lib("tomlkit", reason="to edit TOML and keep its comments"),
+                    code="missing_library",
                     exception=toml_text.TOMLKIT_TRACEBACK,
                 )
             self.module.warn("tomlkit is not installed yet, so what would change cannot be shown.")
@@ -1038,7 +1047,7 @@ def main() -> None:
     try:
         run = RancherRuntime(module) if module.params["runtime"] in ("k3s", "rke2") else NvidiaRuntime(module)
     except Refused as error:
-        module.fail_json(msg=str(error), recovered="")
+        module.fail_json(msg=str(error), code=error.code, recovered="")
     carry_out(module, run.transaction, run.propose)
 
 

@@ -245,6 +245,14 @@ binders:
   type: list
   elements: str
   sample: [https://10.0.0.5:8443/scheduler]
+code:
+  description:
+    - Why the module failed, for programs; C(msg) says it to people. V(two_binders) an extender of others binds pods
+      too, V(missing_library) ruamel.yaml is not on the target, V(refused) something else was refused before any change,
+      V(failed) a change, or what it takes to plan one, did not succeed.
+  returned: failure
+  type: str
+  sample: refused
 configuration:
   description: What that file holds, or is to hold.
   returned: success
@@ -355,7 +363,7 @@ class SchedulerExtender:
         except (scheduler_config.ConfigError, Refused) as error:
             if self._never_changed(current):
                 return Proposal()
-            raise Refused(str(error)) from error
+            raise Refused(str(error), error.code) from error
 
     def _never_changed(self, current: bytes | None) -> bool:
         """Whether there is nothing to take out, so that what cannot be read or edited is nobody's concern."""
@@ -779,18 +787,25 @@ def main() -> None:
             module.exit_json(changed=False, recovered="")
         module.fail_json(
             msg=missing_required_lib("ruamel.yaml", reason="to edit YAML and keep its comments"),
+            code="missing_library",
             exception=yaml_text.RUAMEL_TRACEBACK,
         )
     if module.params["state"] == "present" and not module.params["extenders"] + module.params["binpack_resources"]:
         module.fail_json(
-            msg="neither extenders nor binpack_resources are given; to take out what is there, use state=absent"
+            msg="neither extenders nor binpack_resources are given; to take out what is there, use state=absent",
+            code="refused",
         )
     for extender in module.params["extenders"]:
         if not extender["managed_resources"]:
-            module.fail_json(msg=f"managed_resources of {extender['url_prefix']} is empty: all pods would wait for it")
+            module.fail_json(
+                msg=f"managed_resources of {extender['url_prefix']} is empty: all pods would wait for it",
+                code="refused",
+            )
     url = module.params["health_url"]
     if url and not _reachable(url):
-        module.fail_json(msg=f"health_url is {url!r}; write one such as https://127.0.0.1:{PORT}/healthz")
+        module.fail_json(
+            msg=f"health_url is {url!r}; write one such as https://127.0.0.1:{PORT}/healthz", code="refused"
+        )
     run = SchedulerExtender(module)
     carry_out(module, run.transaction, run.propose)
 

@@ -220,7 +220,7 @@ def test_the_proxied_extenders_filter_alone_through_the_api_server(evaluate: Eva
 
 
 OURS = "app.kubernetes.io/managed-by"
-BINDER = {"failed": True, "msg": "/c: http://x and https://127.0.0.1:9446/scheduler would both bind pods, and ..."}
+BINDER = {"failed": True, "code": "two_binders", "msg": "/c: http://x and http://y would both bind pods, and ..."}
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_what_cannot_work_is_refused_with_its_remedy(evaluate: Evaluate, changed
         # Nothing is configured on the controller.
         {"scheduler_layout": "secondary", "inventory_hostname": "localhost", "__scheduler_found": found()},
         # A bare host has no library for the plan yet; the run installs it.
-        {"__scheduler_plan": {"failed": True, "msg": "Failed to import the required Python library (ruamel.yaml)"}},
+        {"__scheduler_plan": {"failed": True, "code": "missing_library", "msg": "Failed to import ruamel.yaml"}},
     ],
 )
 def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any]) -> None:

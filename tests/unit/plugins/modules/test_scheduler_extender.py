@@ -153,7 +153,8 @@ def test_nothing_is_taken_from_a_host_that_never_got_the_library(node: ControlPl
 
     before = node.files()
     for options in ({"binpack_resources": BINPACK}, {"state": "absent", "extenders": [EXTENDER]}):
-        assert "ruamel.yaml" in run(**options)["msg"]
+        refused = run(**options)
+        assert (refused["code"], "ruamel.yaml" in refused["msg"]) == ("missing_library", True)
     result = run(state="absent")
     assert not result.get("failed"), result
     assert not result["changed"]
@@ -253,6 +254,8 @@ def test_who_else_binds_is_told(node: ControlPlane) -> None:
 
     assert node.run(state="absent", check=True)["binders"] == ["https://theirs:1/x"]
     assert node.run(extenders=[wanted])["binders"] == ["https://theirs:1/x"]
+    second = node.run(extenders=[{**wanted, "bind_verb": "bind"}])
+    assert (second["failed"], second["code"]) == (True, "two_binders")
 
 
 def test_ours_is_none_that_binds_besides_us(node: ControlPlane) -> None:
@@ -354,6 +357,8 @@ def test_what_cannot_work_is_refused(node: ControlPlane, options: dict[str, Any]
 
     assert result["failed"]
     assert all(word in result["msg"] for word in words)
+    # Ansible itself refuses an option that is missing.
+    assert result.get("code", "refused") == "refused"
     assert node.files() == before
 
 
