@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    rancher_settings,
     runtime_config,
-    scheduler_config,
-    scheduler_rancher,
-    scheduler_units,
+    systemd_units,
+    yaml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 
@@ -160,25 +160,24 @@ def plan_absent(where: Places, seen: Seen) -> RancherPlan:
     return RancherPlan(files, False)
 
 
-def overriding(where: Places, service: scheduler_units.Service, files: Mapping[str, str], wanted: Wanted) -> str:
+def overriding(where: Places, service: systemd_units.Service, files: Mapping[str, str], wanted: Wanted) -> str:
     """What keeps the distribution from containerd, or from the default runtime of our settings; empty when nothing.
 
     ``files`` are the texts of its settings by path, ours too where it is to name the default. A flag counts before
     every file. Raises ConfigError where one of them cannot be read.
     """
-    ordered = {path: files[path] for path in sorted(files, key=scheduler_rancher.rank)}
-    said: Dict[str, scheduler_units.Given] = {}
+    said: Dict[str, systemd_units.Given] = {}
     try:
-        for path, text in ordered.items():
-            for key, value in scheduler_rancher.merged({path: text}).items():
+        for path in sorted(files, key=rancher_settings.rank):
+            for key, value in rancher_settings.merged({path: rancher_settings.load(files[path], path)}).items():
                 last = value[-1] if isinstance(value, list) and value else value
-                said[key] = scheduler_units.Given(str(last), path)
-    except scheduler_config.ConfigError as error:
+                said[key] = systemd_units.Given(str(last), path)
+    except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
     for word in service.words:
         flag, equals, value = word.value.partition("=")
         if flag == "--docker":
-            said["docker"] = scheduler_units.Given(value if equals else "true", word.path)
+            said["docker"] = systemd_units.Given(value if equals else "true", word.path)
     said.update(service.options(("default-runtime", "container-runtime-endpoint")))
     docker, endpoint, default = (said.get(key) for key in ("docker", "container-runtime-endpoint", "default-runtime"))
     if docker and docker.value.lower() in ("true", "1", "t"):

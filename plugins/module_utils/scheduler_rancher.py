@@ -2,19 +2,23 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a k3s or rke2 server has to be told so that its kube-scheduler reads a configuration file. No I/O.
 
-Both read ``config.yaml`` and then ``config.yaml.d/*.yaml`` in the order of their names. A key given again replaces the
-value before, and one that ends with ``+`` adds to it (k3s, pkg/configfilearg). Ours is a file of its own, the last one.
-rke2 makes the static pod anew from this at each start, with every file mounted that an argument names, and with a hash
-of these files in it (rke2, pkg/podtemplate); k3s runs kube-scheduler inside its own process.
+Ours is a file of settings of its own, the last one. rke2 makes the static pod anew from the settings at each start,
+with every file mounted that an argument names, and with a hash of these files in it (rke2, pkg/podtemplate); k3s runs
+kube-scheduler inside its own process.
 """
 
 from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import List, Mapping, Sequence
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import scheduler_manifest, scheduler_units, yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    rancher_settings,
+    scheduler_manifest,
+    systemd_units,
+    yaml_text,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
 
 OUR_FILE = "zz-kube-accel.yaml"
@@ -58,35 +62,27 @@ DISTRIBUTIONS = (
 )
 
 
-def merged(files: Mapping[str, str]) -> Dict[str, Any]:
-    """The settings in effect, from the files' texts by path in the order in which they are read. Raises ConfigError."""
-    values: Dict[str, Any] = {}
-    for path, text in files.items():
-        for key, value in _load(text, path).items():
-            name = key[:-1] if key.endswith("+") else key
-            if name != key and name in values:
-                values[name] = _listed(values[name]) + _listed(value)
-            else:
-                values[name] = value
-    return values
-
-
 class Settings:
     """The settings of one server, of which our file is edited. Raises ConfigError for what cannot be read."""
 
     def __init__(
-        self, distribution: Distribution, files: Mapping[str, str], service: scheduler_units.Service | None = None
+        self, distribution: Distribution, files: Mapping[str, str], service: systemd_units.Service | None = None
     ) -> None:
         """``files`` are all that are there, ours too, by path in any order, and ``service`` what systemd starts."""
         self.distribution = distribution
         self.path = distribution.our_file
-        self._others = {path: files[path] for path in sorted(files, key=rank) if path != self.path}
-        self._text = files.get(self.path)
-        ours = {} if self._text is None else _load(self._text, self.path)
-        self._config = _argument(_listed(ours.get(f"{_ARGUMENTS}+")), "config")
-        self._mounts = [str(mount) for mount in _listed(ours.get(f"{_MOUNTS}+"))]
-        self._arguments = [str(item) for item in _listed(merged(self._others).get(_ARGUMENTS))]
-        self._service = service or scheduler_units.Service()
+        self._is_there = self.path in files
+        try:
+            said = {path: rancher_settings.load(files[path], path) for path in sorted(files, key=rancher_settings.rank)}
+        except yaml_text.YamlError as error:
+            raise ConfigError(str(error)) from error
+        ours = said.pop(self.path, {})
+        self._others = said
+        self._config = _argument(rancher_settings.listed(ours.get(f"{_ARGUMENTS}+")), "config")
+        self._mounts = [str(mount) for mount in rancher_settings.listed(ours.get(f"{_MOUNTS}+"))]
+        given = rancher_settings.merged(self._others).get(_ARGUMENTS)
+        self._arguments = [str(item) for item in rancher_settings.listed(given)]
+        self._service = service or systemd_units.Service()
 
     def flag(self, name: str) -> str | None:
         """Value of one of kube-scheduler's arguments, None when it has none."""
@@ -111,7 +107,7 @@ class Settings:
 
     def bears_checksum(self) -> bool:
         """Whether we have edited the settings."""
-        return self._text is not None
+        return self._is_there
 
     def add(self, wanted: scheduler_manifest.Wanted) -> None:
         """Make kube-scheduler read the configuration and see what it needs."""
@@ -154,9 +150,7 @@ class Settings:
                 f"move it to {directory}/config.yaml, then run again"
             )
         disabled = [
-            (path, str(settings[_DISABLED]))
-            for path, settings in ((path, _load(text, path)) for path, text in self._others.items())
-            if _DISABLED in settings
+            (path, str(settings[_DISABLED])) for path, settings in self._others.items() if _DISABLED in settings
         ]
         disabled += [(given.path, given.value) for unused, given in self._service.options([_DISABLED])]
         for path, value in disabled[-1:]:
@@ -165,9 +159,9 @@ class Settings:
                     f"{path} has {_DISABLED}, so this server runs no kube-scheduler: configure the servers that do, "
                     "or take that out"
                 )
-        for path, text in self._others.items():
-            replaced = {_ARGUMENTS, _MOUNTS}.intersection(_load(text, path))
-            if rank(path) > rank(self.path) and replaced:
+        for path, settings in self._others.items():
+            replaced = {_ARGUMENTS, _MOUNTS}.intersection(settings)
+            if rancher_settings.rank(path) > rancher_settings.rank(self.path) and replaced:
                 key = sorted(replaced)[0]
                 raise ConfigError(
                     f"{path} is read after {self.path} and its {key} replaces what is there: "
@@ -186,27 +180,6 @@ class Settings:
                     f"{value.path} has {self.distribution.name} read {value.value} by {name}, and neither {usual} nor "
                     f"what is in {usual}.d: move its settings to {usual} and take {name} out, then run again"
                 )
-
-
-def rank(path: str) -> Tuple[bool, str]:
-    """A key that sorts files of settings as they are read."""
-    return ".d/" in path, posixpath.basename(path)
-
-
-def _load(text: str, path: str) -> Dict[str, Any]:
-    if not any(line.strip() not in ("", "---") and not line.lstrip().startswith("#") for line in text.splitlines()):
-        return {}
-    try:
-        data: Dict[str, Any] = yaml_text.load(text, path)
-    except yaml_text.YamlError as error:
-        raise ConfigError(str(error)) from error
-    return data
-
-
-def _listed(value: object) -> List[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [value]
 
 
 def _argument(arguments: Sequence[object], name: str) -> str | None:

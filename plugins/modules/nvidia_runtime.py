@@ -243,7 +243,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     runtime_config,
     runtime_effect,
     runtime_running,
-    scheduler_units,
+    systemd_units,
     toml_text,
     yaml_text,
 )
@@ -973,16 +973,16 @@ class RancherRuntime(NvidiaRuntime):
         found = {path: self.transaction.read(path) for path in names if os.path.isfile(path)}
         return {path: text_of(data, path) for path, data in found.items() if data is not None}
 
-    def _service_started(self) -> scheduler_units.Service:
+    def _service_started(self) -> systemd_units.Service:
         """What systemd starts the distribution with."""
         host, apply = self.transaction.host, self.transaction.service.apply
         if not apply or host.find("systemctl") is None:
-            return scheduler_units.Service()
+            return systemd_units.Service()
         try:
-            files = scheduler_units.shown(host.run(["systemctl", "cat", apply[-1]], timeout=10))
+            files = systemd_units.shown(host.run(["systemctl", "cat", apply[-1]], timeout=10))
         except CommandError:
-            return scheduler_units.Service()
-        return scheduler_units.effective(files, host.words)
+            return systemd_units.Service()
+        return systemd_units.effective(files, host.words)
 
     def _seen(self) -> rancher_config.Seen:
         generated = self.transaction.host.read(self.where.generated)

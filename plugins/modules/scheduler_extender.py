@@ -285,7 +285,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     scheduler_effect,
     scheduler_manifest,
     scheduler_rancher,
-    scheduler_units,
+    systemd_units,
     yaml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
@@ -553,18 +553,18 @@ class SchedulerExtender:
             replace(self.distribution, directory=directory), _texts(settings), self._service(self.distribution.service)
         )
 
-    def _service(self, name: str) -> scheduler_units.Service:
+    def _service(self, name: str) -> systemd_units.Service:
         """What systemd starts the service with, paths as seen from here."""
-        candidates = [f"{directory}/{name}.service" for directory in scheduler_units.DIRECTORIES]
-        for directory in scheduler_units.DIRECTORIES:
-            for inside in scheduler_units.drop_in_directories(name):
+        candidates = [f"{directory}/{name}.service" for directory in systemd_units.DIRECTORIES]
+        for directory in systemd_units.DIRECTORIES:
+            for inside in systemd_units.drop_in_directories(name):
                 place = self._on_host(f"{directory}/{inside}")
                 found = sorted(os.listdir(place)) if os.path.isdir(place) else []
                 candidates += [f"{directory}/{inside}/{file}" for file in found]
         # A link to /dev/null is there too, and takes away what it is named after.
         there = [path for path in candidates if os.path.exists(self._on_host(path))]
-        chosen = {path: self._words_of(path) for path in scheduler_units.chosen(name, there)}
-        return scheduler_units.effective({self._on_host(path): text for path, text in chosen.items()}, self._words_of)
+        chosen = {path: self._words_of(path) for path in systemd_units.chosen(name, there)}
+        return systemd_units.effective({self._on_host(path): text for path, text in chosen.items()}, self._words_of)
 
     def _words_of(self, path: str) -> str:
         """What a file of systemd's on the machine holds."""

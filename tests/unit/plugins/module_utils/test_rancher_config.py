@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config, scheduler_units
+from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config, systemd_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.rancher_config import Places, Seen
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from hypothesis import given, settings
@@ -149,10 +149,10 @@ MAIN = "/etc/rancher/k3s/config.yaml"
 OURS = {K3S.settings: 'default-runtime: "nvidia"\n'}
 
 
-def unit(flags: str, environment: str = "") -> scheduler_units.Service:
+def unit(flags: str, environment: str = "") -> systemd_units.Service:
     service = f"[Service]\nEnvironment={environment}\nExecStart=/usr/bin/k3s server {flags}\n"
     cat = f"# /etc/systemd/system/k3s.service\n{service}"
-    return scheduler_units.effective(scheduler_units.shown(cat), lambda path: None)
+    return systemd_units.effective(systemd_units.shown(cat), lambda path: None)
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,15 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils.rancher_settings import load, merged, rank
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_manifest import Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_rancher import (
     DISTRIBUTIONS,
     Distribution,
     Settings,
-    merged,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_units import (
-    DIRECTORIES,
-    chosen,
-    drop_in_directories,
-    effective,
-)
+from ansible_collections.accel.kubernetes.plugins.module_utils.systemd_units import effective
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -53,9 +48,8 @@ def after(
     return ({} if text is None else {distribution.our_file: text}) | others
 
 
-def in_order(files: dict[str, str]) -> dict[str, str]:
-    """As k3s reads them: the main file, then the others by name."""
-    return dict(sorted(files.items(), key=lambda item: ("/config.yaml.d/" in item[0], item[0])))
+def effective_settings(files: dict[str, str]) -> dict[str, Any]:
+    return dict(merged({path: load(files[path], path) for path in sorted(files, key=rank)}))
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS, ids=lambda item: item.name)
@@ -65,8 +59,8 @@ def test_the_scheduler_reads_our_file_beside_what_it_was_told(distribution: Dist
 
     files = after(distribution, before, Wanted(CONFIG, "content", [PKI], [f"{PKI}/ca.crt"]))
 
-    told = merged(in_order(files))
-    theirs = merged(before)
+    told = effective_settings(files)
+    theirs = effective_settings(before)
     given = theirs["kube-scheduler-arg"]
     assert told["kube-scheduler-arg"] == [*(given if isinstance(given, list) else [given]), f"config={CONFIG}"]
     mounts = [*theirs.get("kube-scheduler-extra-mount", []), *([f"{PKI}:{PKI}:ro"] if distribution is RKE2 else [])]
@@ -154,74 +148,6 @@ def test_what_would_have_no_effect_is_refused(files: dict[str, str], units: dict
     assert all(word in str(refusal.value) for word in words)
 
 
-SERVICE = "/etc/systemd/system/k3s.service"
-RESET = "[Service]\nExecStart=\nExecStart=/usr/local/bin/k3s server --kube-scheduler-arg=config=/etc/s.yaml\n"
-BASE = (
-    "[Unit]\nExecStart=no\n[Service]\nType=notify\n"
-    "ExecStart=-/bin/k3s \\\n    server \\\n    # why\n    '--debug' $MORE --x=${Y}z\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("files", "environment", "words", "path"),
-    [
-        ({SERVICE: BASE}, {}, ["-/bin/k3s", "server", "--debug", "--x=z"], SERVICE),
-        (
-            {
-                SERVICE: BASE
-                + "EnvironmentFile=-/etc/default/%N\nEnvironmentFile=-/etc/k3s.env\nEnvironment=Y=1 'MORE=a b'\n"
-            },
-            {"/etc/k3s.env": "# c\nMORE='--kube-scheduler-arg v=2'\nexport\n"},
-            ["-/bin/k3s", "server", "--debug", "--kube-scheduler-arg", "v=2", "--x=1z"],
-            "/etc/k3s.env",
-        ),
-        (
-            {SERVICE: BASE, "/etc/o.conf": RESET},
-            {},
-            ["/usr/local/bin/k3s", "server", "--kube-scheduler-arg=config=/etc/s.yaml"],
-            "/etc/o.conf",
-        ),
-        (
-            {SERVICE: RESET, "/etc/o.conf": BASE.replace("$MORE", "")},
-            {},
-            ["-/bin/k3s", "server", "--debug", "--x=z"],
-            "/etc/o.conf",
-        ),
-        (
-            {SERVICE: BASE + "Environment=Y=1\nEnvironment=\nEnvironment=MORE=q\nUnsetEnvironment=MORE\n"},
-            {},
-            ["-/bin/k3s", "server", "--debug", "--x=z"],
-            SERVICE,
-        ),
-        ({}, {}, [], ""),
-    ],
-)
-def test_the_command_line_is_the_one_that_systemd_makes(
-    files: dict[str, str], environment: dict[str, str], words: list[str], path: str
-) -> None:
-    service = effective(files, environment.get)
-    assert [word.value for word in service.words] == words
-    assert path in {word.path for word in service.words} | {""}
-
-
-def test_of_files_of_one_name_that_of_the_first_directory_counts() -> None:
-    etc, run, lib = "/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system"
-    paths = [
-        f"{lib}/rke2-server.service",
-        f"{etc}/rke2-server.service",
-        f"{lib}/rke2-server.service.d/50-a.conf",
-        f"{run}/rke2-server.service.d/50-a.conf",
-        f"{lib}/rke2-.service.d/10-b.conf",
-        f"{etc}/service.d/90-c.conf",
-        f"{etc}/rke2-server.service.d/99.txt",
-        f"{etc}/rke2-agent.service.d/99.conf",
-    ]
-    assert drop_in_directories("rke2-server") == ["rke2-server.service.d", "rke2-.service.d", "service.d"]
-    assert chosen("rke2-server", paths) == [paths[1], paths[4], paths[3], paths[5]]
-    assert chosen("k3s", paths) == [paths[5]]
-    assert etc in DIRECTORIES
-
-
 @pytest.mark.parametrize(
     ("arguments", "value"),
     [
@@ -239,7 +165,7 @@ def test_of_arguments_given_again_the_one_holds_that_k3s_puts_last(arguments: st
 
 def test_a_later_file_that_adds_is_no_obstacle() -> None:
     files = {drop_in(K3S, "zzz.yaml"): "kube-scheduler-arg+: [v=2]\n"}
-    told = merged(in_order(after(K3S, files, Wanted(CONFIG, "content"))))
+    told = effective_settings(after(K3S, files, Wanted(CONFIG, "content")))
     assert told["kube-scheduler-arg"] == [f"config={CONFIG}", "v=2"]
 
 
@@ -279,7 +205,7 @@ def test_whatever_the_settings_ours_come_and_go(
 
     assert after(distribution, once, wanted) == once
     assert Settings(distribution, once).config_file() == CONFIG
-    theirs, told = merged(in_order(before)), merged(in_order(once))
+    theirs, told = effective_settings(before), effective_settings(once)
     added = {"kube-scheduler-arg": [f"config={CONFIG}"]}
     if distribution is RKE2 and mounts:
         added["kube-scheduler-extra-mount"] = [f"{mount}:{mount}:ro" for mount in mounts]
@@ -292,28 +218,6 @@ def test_whatever_the_settings_ours_come_and_go(
     assert after(distribution, once, None) == before
 
 
-def test_files_named_after_the_unit_are_read_as_those_of_rke2_are() -> None:
-    # rke2-server.service as its archive has it.
-    unit = (
-        "[Service]\nEnvironmentFile=-/etc/default/%N\nEnvironmentFile=-/etc/sysconfig/%p\n"
-        "EnvironmentFile=-/usr/local/lib/systemd/system/%N.env\nEnvironment=HOST=%H UNIT=%n PART=5%%N\n"
-        "ExecStart=/usr/local/bin/rke2 server\n"
-    )
-    path = "/usr/local/lib/systemd/system/rke2-server.service"
-    files = {"/etc/default/rke2-server": "RKE2_CONFIG_FILE=/etc/other.yaml\n", "/etc/sysconfig/rke2-server": "A=1\n"}
-    service = effective({path: unit, "/etc/systemd/system/rke2-server.service.d/a.conf": ""}, files.get)
-    values = {name: (given.value, given.path) for name, given in service.environment.items()}
-    assert values == {
-        "RKE2_CONFIG_FILE": ("/etc/other.yaml", "/etc/default/rke2-server"),
-        "A": ("1", "/etc/sysconfig/rke2-server"),
-        "HOST": ("%H", path),
-        "UNIT": ("rke2-server.service", path),
-        "PART": ("5%N", path),
-    }
-    with pytest.raises(ConfigError, match=r"/etc/default/rke2-server has rke2 read /etc/other\.yaml"):
-        Settings(RKE2, {}, service).add(Wanted(CONFIG, "content"))
-
-
 def test_a_setting_that_a_later_file_takes_back_does_not_count() -> None:
     files = {
         main_file(RKE2): "---\n# nothing\n",
@@ -324,3 +228,10 @@ def test_a_setting_that_a_later_file_takes_back_does_not_count() -> None:
     unit = {"/etc/systemd/system/rke2-server.service": "[Service]\nExecStart=/x server --disable-scheduler\n"}
     with pytest.raises(ConfigError, match="has disable-scheduler"):
         Settings(RKE2, files, effective(unit, {}.get)).add(Wanted(CONFIG, "content"))
+
+
+def test_a_file_that_the_environment_names_is_refused() -> None:
+    path = "/etc/systemd/system/rke2-server.service"
+    service = effective({path: "[Service]\nEnvironment=RKE2_CONFIG_FILE=/etc/other.yaml\n"}, {}.get)
+    with pytest.raises(ConfigError, match=rf"{path} has rke2 read /etc/other\.yaml"):
+        Settings(RKE2, {}, service).add(Wanted(CONFIG, "content"))
