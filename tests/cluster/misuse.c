@@ -35,11 +35,9 @@ static int grown_and_leased(const char *file, int kind) {
 static int program_of(const char *file) {
     int to = opened(file, O_RDWR), from = open("/proc/self/exe", O_RDONLY);
     struct stat status;
-    if (to < 0 || from < 0 || fstat(from, &status))
-        return -1;
+    if (to < 0 || from < 0 || fstat(from, &status)) return -1;
     for (off_t at = 0; at < status.st_size;)
-        if (sendfile(to, from, &at, status.st_size - at) <= 0)
-            return -1;
+        if (sendfile(to, from, &at, status.st_size - at) <= 0) return -1;
     return fchmod(to, 06755);
 }
 
@@ -64,25 +62,20 @@ static int replaced(const char *file) {
 // Until it is killed, as much as there is.
 static int filled_again(const char *file) {
     int found = opened(file, O_RDWR);
-    if (found < 0 || fchmod(found, 0))
-        return -1;
+    if (found < 0 || fchmod(found, 0)) return -1;
     for (long size = MIB;; usleep(1000))
-        if (fallocate(found, 0, 0, size) == 0)
-            size += MIB;
-        else
-            size = MIB;
+        if (fallocate(found, 0, 0, size) == 0) size += MIB;
+        else size = MIB;
 }
 
 static int cut_again(const char *file) {
     for (;; usleep(100000))
-        if (truncate(file, 0))
-            return -1;
+        if (truncate(file, 0)) return -1;
 }
 
 static int done(const char *deed, const char *file) {
 #define DEED(name, what) \
-    if (!strcmp(deed, name)) \
-        return what
+    if (!strcmp(deed, name)) return what
     DEED("read-lease", leased(file, O_RDONLY, F_RDLCK));
     DEED("grown-read-lease", grown_and_leased(file, F_RDLCK));
     DEED("write-lease", leased(file, O_RDONLY, F_WRLCK));
@@ -106,11 +99,9 @@ static int done(const char *deed, const char *file) {
 
 int main(int count, char **words) {
     struct stat status;
-    if (count != 3 || stat("/run/kube-accel/state", &status))
-        return fprintf(stderr, "misuse DEED FILE\n"), 2;
+    if (count != 3 || stat("/run/kube-accel/state", &status)) return fprintf(stderr, "misuse DEED FILE\n"), 2;
     setvbuf(stdout, NULL, _IOLBF, 0);
     printf("%lu\n", (unsigned long)status.st_ino);
     puts(done(words[1], words[2]) ? strerrorname_np(errno) : "done");
-    for (;;)
-        pause();
+    for (;;) pause();
 }

@@ -7,8 +7,7 @@
 int main(int count, char **words) {
     void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
     size_t pointer, free, total;
-    if (library == NULL)
-        return fprintf(stderr, "take: %s\n", dlerror()), 1;
+    if (library == NULL) return fprintf(stderr, "take: %s\n", dlerror()), 1;
 #define FIND(name) int (*name)() = (int (*)())dlsym(library, #name)
     FIND(cuInit);
     FIND(cuCtxCreate_v2);
@@ -16,14 +15,11 @@ int main(int count, char **words) {
     FIND(cuMemFree_v2);
     FIND(cuMemGetInfo_v2);
     int code = cuInit(0);
-    if (code == 0)
-        code = cuCtxCreate_v2(&context, 0, 0);
-    if (code != 0)
-        return fprintf(stderr, "take: CUDA error %d\n", code), 1;
+    if (code == 0) code = cuCtxCreate_v2(&context, 0, 0);
+    if (code != 0) return fprintf(stderr, "take: CUDA error %d\n", code), 1;
     for (int i = 1; i < count; i++) {
         printf("%d ", code = cuMemAlloc_v2(&pointer, (size_t)atoi(words[i]) << 20));
-        if (code == 0)
-            cuMemFree_v2(pointer);
+        if (code == 0) cuMemFree_v2(pointer);
     }
     cuMemGetInfo_v2(&free, &total);
     printf("%zu\n", total >> 20);

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { EACH = 32 };  // calls timed at once
+enum { EACH = 32 }; // calls timed at once
 
 typedef int (*call)();
 struct way {
@@ -38,22 +38,17 @@ static double timed(const struct way *way, const char *what) {
     int failed = 0;
     int64_t begin = now();
     if (strcmp(what, "query") == 0)
-        for (int i = 0; i < EACH; i++)
-            failed |= way->query(&now_current);
+        for (int i = 0; i < EACH; i++) failed |= way->query(&now_current);
     else if (strcmp(what, "told") == 0)
-        for (int i = 0; i < EACH; i++)
-            failed |= way->told(context) & ~801;  // the simulated driver does not have it
+        for (int i = 0; i < EACH; i++) failed |= way->told(context) & ~801; // the simulated driver does not have it
     else if (strcmp(what, "launch") == 0)
-        for (int i = 0; i < EACH; i++)
-            failed |= way->launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
+        for (int i = 0; i < EACH; i++) failed |= way->launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL);
     else
-        for (int i = 0; i < EACH; i++)
-            failed |= way->alloc(&held[i], (size_t)2 << 20);
+        for (int i = 0; i < EACH; i++) failed |= way->alloc(&held[i], (size_t)2 << 20);
     int64_t took = now() - begin;
     check(what, failed);
     if (strcmp(what, "alloc") == 0)
-        for (int i = 0; i < EACH; i++)
-            check("cuMemFree", way->free(held[i]));
+        for (int i = 0; i < EACH; i++) check("cuMemFree", way->free(held[i]));
     check("cuCtxSynchronize", synchronize());
     return (double)took / EACH;
 }
@@ -65,12 +60,12 @@ static int ascending(const void *a, const void *b) {
 
 static struct way through(void *library) {
     return (struct way){(call)dlsym(library, "cuCtxGetCurrent"), (call)dlsym(library, "cuProfilerStop"),
-                        (call)dlsym(library, "cuLaunchKernel"), (call)dlsym(library, "cuMemAlloc_v2"), (call)dlsym(library, "cuMemFree_v2")};
+                        (call)dlsym(library, "cuLaunchKernel"), (call)dlsym(library, "cuMemAlloc_v2"),
+                        (call)dlsym(library, "cuMemFree_v2")};
 }
 
 int main(int count, char **words) {
-    if (count != 5)
-        return 2;
+    if (count != 5) return 2;
     void *ours = dlopen("libcuda.so.1", RTLD_NOW), *theirs = dlopen(words[1], RTLD_NOW | RTLD_LOCAL), *module;
     if (ours == NULL || theirs == NULL || ours == theirs) {
         fprintf(stderr, "cost: two libraries are needed\n");
@@ -79,8 +74,7 @@ int main(int count, char **words) {
     const struct way hooked = through(ours), direct = through(theirs);
     FILE *file = fopen(words[4], "r");
     char *ptx = calloc(1, 1 << 16);
-    if (file == NULL || fread(ptx, 1, (1 << 16) - 1, file) == 0)
-        return 1;
+    if (file == NULL || fread(ptx, 1, (1 << 16) - 1, file) == 0) return 1;
     synchronize = (call)dlsym(ours, "cuCtxSynchronize");
     check("cuInit", ((call)dlsym(ours, "cuInit"))(0));
     check("cuDevicePrimaryCtxRetain", ((call)dlsym(ours, "cuDevicePrimaryCtxRetain"))(&context, 0));
@@ -106,9 +100,9 @@ int main(int count, char **words) {
     double sum = 0;
     qsort(added, (size_t)rounds, sizeof *added, ascending);
     qsort(alone, (size_t)rounds, sizeof *alone, ascending);
-    for (int i = rounds / 20; i < rounds - rounds / 20; i++)
-        sum += added[i];
-    printf("{\"added_ns\": %.1f, \"mean_ns\": %.1f, \"low_ns\": %.1f, \"high_ns\": %.1f, \"direct_ns\": %.1f}\n", added[rounds / 2],
-           sum / (rounds - 2 * (rounds / 20)), added[rounds / 4], added[rounds * 3 / 4], alone[rounds / 2]);
+    for (int i = rounds / 20; i < rounds - rounds / 20; i++) sum += added[i];
+    printf("{\"added_ns\": %.1f, \"mean_ns\": %.1f, \"low_ns\": %.1f, \"high_ns\": %.1f, \"direct_ns\": %.1f}\n",
+           added[rounds / 2], sum / (rounds - 2 * (rounds / 20)), added[rounds / 4], added[rounds * 3 / 4],
+           alone[rounds / 2]);
     return 0;
 }

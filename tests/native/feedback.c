@@ -11,15 +11,13 @@
 enum { MOST = 8 };
 
 static void put(int file, size_t at, const void *bytes, size_t size) {
-    if (pwrite(file, bytes, size, (off_t)at) != (ssize_t)size)
-        exit(1);
+    if (pwrite(file, bytes, size, (off_t)at) != (ssize_t)size) exit(1);
 }
 
 static void tell(const char *path, uint32_t busy, uint32_t others) {
     struct ka_policy policy;
     int file = open(path, O_RDWR);
-    if (file < 0 || pread(file, &policy, sizeof policy, 0) != sizeof policy)
-        exit(1);
+    if (file < 0 || pread(file, &policy, sizeof policy, 0) != sizeof policy) exit(1);
     policy.generation++;
     put(file, offsetof(struct ka_policy, generation), &policy.generation, 4);
     policy.feedback_at_ns = (uint64_t)monotonic_ns();
@@ -51,8 +49,7 @@ int main(int count, char **words) {
                 }
         unlock_card(card);
         then = now;
-        for (int i = 0; i < tenants; i++)
-            tell(words[2 + 2 * i], busy[i], sum - busy[i]);
+        for (int i = 0; i < tenants; i++) tell(words[2 + 2 * i], busy[i], sum - busy[i]);
     }
     return 0;
 }

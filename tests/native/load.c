@@ -39,18 +39,17 @@ static call find(const char *name, int version, uint64_t flags) {
     return (call)function;
 }
 
-#define CALL(name, version, ...)                                        \
-    do {                                                                \
-        static call found;                                              \
-        call function = __atomic_load_n(&found, __ATOMIC_RELAXED);      \
-        if (function == NULL)                                           \
-            function = find(#name, version, 0);                         \
-        __atomic_store_n(&found, function, __ATOMIC_RELAXED);           \
-        int code = function(__VA_ARGS__);                               \
-        if (code != 0) {                                                \
-            fprintf(stderr, "load: %s: CUDA error %d\n", #name, code);  \
-            exit(1);                                                    \
-        }                                                               \
+#define CALL(name, version, ...)                                       \
+    do {                                                               \
+        static call found;                                             \
+        call function = __atomic_load_n(&found, __ATOMIC_RELAXED);     \
+        if (function == NULL) function = find(#name, version, 0);      \
+        __atomic_store_n(&found, function, __ATOMIC_RELAXED);          \
+        int code = function(__VA_ARGS__);                              \
+        if (code != 0) {                                               \
+            fprintf(stderr, "load: %s: CUDA error %d\n", #name, code); \
+            exit(1);                                                   \
+        }                                                              \
     } while (0)
 
 static int64_t now(void) {
@@ -75,23 +74,16 @@ static void launch(void *stream, void *graph) {
         unsigned grid[3], block[3], shared;
         void *stream, **parameters;
     } many = {kernel, {x, 1, 1}, {1, 1, 1}, 0, stream, NULL};
-    if (strcmp(by, "kernel") == 0)
-        CALL(cuLaunchKernel, 4000, kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
-    else if (strcmp(by, "ex") == 0)
-        CALL(cuLaunchKernelEx, 11060, &config, kernel, NULL, NULL);
+    if (strcmp(by, "kernel") == 0) CALL(cuLaunchKernel, 4000, kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    else if (strcmp(by, "ex") == 0) CALL(cuLaunchKernelEx, 11060, &config, kernel, NULL, NULL);
     else if (strcmp(by, "cooperative") == 0)
         CALL(cuLaunchCooperativeKernel, 9000, kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL);
-    else if (strcmp(by, "multi") == 0)
-        CALL(cuLaunchCooperativeKernelMultiDevice, 9000, &many, 1, 0);
-    else if (strcmp(by, "grid") == 0)
-        CALL(cuLaunchGridAsync, 2000, kernel, x, 1, stream);
-    else if (strcmp(by, "graph") == 0)
-        CALL(cuGraphLaunch, 10000, graph, stream);
+    else if (strcmp(by, "multi") == 0) CALL(cuLaunchCooperativeKernelMultiDevice, 9000, &many, 1, 0);
+    else if (strcmp(by, "grid") == 0) CALL(cuLaunchGridAsync, 2000, kernel, x, 1, stream);
+    else if (strcmp(by, "graph") == 0) CALL(cuGraphLaunch, 10000, graph, stream);
     else if (strcmp(by, "ptsz") == 0) {
-        if (find("cuLaunchKernel", 7000, 2)(kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != 0)
-            exit(1);
-    } else
-        exit(2);
+        if (find("cuLaunchKernel", 7000, 2)(kernel, x, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != 0) exit(1);
+    } else exit(2);
 }
 
 static void *make_graph(void) {
@@ -113,8 +105,7 @@ static int64_t progress_of(void) {
     lock_card(card);
     advance_card(card, now());
     for (int i = 0; i < card->highest; i++)
-        if (card->tenants[i].pid == getpid())
-            progress = card->tenants[i].progress;
+        if (card->tenants[i].pid == getpid()) progress = card->tenants[i].progress;
     unlock_card(card);
     return progress;
 }
@@ -127,8 +118,7 @@ static void *work(void *argument) {
     struct work *mine = argument;
     void *streams[16] = {NULL}, *graph = NULL;
     CALL(cuCtxSetCurrent, 4000, context);
-    for (int64_t i = 0; i < stream_count; i++)
-        CALL(cuStreamCreate, 2000, &streams[i], 1);
+    for (int64_t i = 0; i < stream_count; i++) CALL(cuStreamCreate, 2000, &streams[i], 1);
     graph = make_graph();
     while (now() < ends_at) {
         if (mine->half_time == 0 && now() >= half_at) {
@@ -139,8 +129,7 @@ static void *work(void *argument) {
         mine->launched++;
         if (sync_each > 0 && mine->launched % sync_each == 0) {
             CALL(cuCtxSynchronize, 2000, );
-            if (think > 0)
-                nap(think);
+            if (think > 0) nap(think);
         }
     }
     mine->end_progress = progress_of();
@@ -173,28 +162,21 @@ static void *capture_all_the_while(void *argument) {
 }
 
 int main(int count, char **words) {
-    if (count < 3)
-        return 2;
+    if (count < 3) return 2;
     length = atoll(words[2]);
     for (int i = 3; i < count; i++) {
         char *value = strchr(words[i], '=');
-        if (value == NULL)
-            return 2;
+        if (value == NULL) return 2;
         *value++ = '\0';
-        if (strcmp(words[i], "by") == 0)
-            by = value;
-#define KEY(name, variable)                 \
-    else if (strcmp(words[i], name) == 0)   \
-        variable = atoll(value)
+        if (strcmp(words[i], "by") == 0) by = value;
+#define KEY(name, variable) else if (strcmp(words[i], name) == 0) variable = atoll(value)
         KEY("sync", sync_each);
         KEY("streams", stream_count);
         KEY("threads", thread_count);
         KEY("think", think);
         KEY("capture", capture);
         KEY("card", card_number);
-        else
-            return 2;
-    }
+        else return 2; }
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL || (get_proc_address = (call)dlsym(library, "cuGetProcAddress_v2")) == NULL) {
         fprintf(stderr, "load: %s\n", dlerror());
@@ -209,31 +191,26 @@ int main(int count, char **words) {
     CALL(cuModuleLoadData, 2000, &module, "");
     CALL(cuModuleGetFunction, 2000, &kernel, module, "spin");
     cards = map_cards(getenv("GPUSIM_FILE"));
-    if (cards == NULL)
-        return 1;
+    if (cards == NULL) return 1;
     const int64_t began = now(), lasts = (int64_t)(atof(words[1]) * 1e9);
     half_at = began + lasts / 2;
     ends_at = began + lasts;
     struct work works[16] = {{0}};
     pthread_t threads[16], capturer;
     int64_t captured = 0, launched = 0;
-    if (capture > 0)
-        pthread_create(&capturer, NULL, capture_all_the_while, &captured);
-    for (int64_t i = 1; i < thread_count; i++)
-        pthread_create(&threads[i], NULL, work, &works[i]);
+    if (capture > 0) pthread_create(&capturer, NULL, capture_all_the_while, &captured);
+    for (int64_t i = 1; i < thread_count; i++) pthread_create(&threads[i], NULL, work, &works[i]);
     work(&works[0]);
-    for (int64_t i = 1; i < thread_count; i++)
-        pthread_join(threads[i], NULL);
-    if (capture > 0)
-        pthread_join(capturer, NULL);
-    double share = (double)(works[0].end_progress - works[0].half_progress) / (double)(works[0].end_time - works[0].half_time);
-    for (int64_t i = 0; i < thread_count; i++)
-        launched += works[i].launched;
+    for (int64_t i = 1; i < thread_count; i++) pthread_join(threads[i], NULL);
+    if (capture > 0) pthread_join(capturer, NULL);
+    double share =
+        (double)(works[0].end_progress - works[0].half_progress) / (double)(works[0].end_time - works[0].half_time);
+    for (int64_t i = 0; i < thread_count; i++) launched += works[i].launched;
     unsigned records = 0;
     for (int i = 0; i < cards->cards[card_number].highest; i++)
         if (cards->cards[card_number].tenants[i].pid == getpid())
             records = cards->cards[card_number].tenants[i].captured_records;
-    printf("{\"share\": %.6f, \"launched\": %lld, \"captured\": %lld, \"captured_records\": %u}\n", share, (long long)launched,
-           (long long)captured, records);
+    printf("{\"share\": %.6f, \"launched\": %lld, \"captured\": %lld, \"captured_records\": %u}\n", share,
+           (long long)launched, (long long)captured, records);
     return 0;
 }

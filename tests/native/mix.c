@@ -35,9 +35,7 @@ static struct cards *cards;
 static int called;
 static char host[4096];
 
-static int64_t now(void) {
-    return monotonic_ns();
-}
+static int64_t now(void) { return monotonic_ns(); }
 
 static void nap(int64_t microseconds) {
     nanosleep(&(struct timespec){microseconds / 1000000, microseconds % 1000000 * 1000}, NULL);
@@ -68,8 +66,7 @@ static int64_t progress(bool of_target) {
     lock_card(card);
     advance_card(card, now());
     for (int i = 0; i < card->highest; i++)
-        if (card->tenants[i].pid == getpid())
-            found = of_target ? card->tenants[i].target : card->tenants[i].progress;
+        if (card->tenants[i].pid == getpid()) found = of_target ? card->tenants[i].target : card->tenants[i].progress;
     unlock_card(card);
     return found;
 }
@@ -79,58 +76,43 @@ static void callback(void *stream, int result, void *data) {
     __atomic_fetch_add(&called, 1, __ATOMIC_SEQ_CST);
 }
 
-static void host_function(void *data) {
-    callback(NULL, 0, data);
-}
+static void host_function(void *data) { callback(NULL, 0, data); }
 
 static void wait_called(int before) {
-    while (__atomic_load_n(&called, __ATOMIC_SEQ_CST) == before)
-        nap(POLL);
+    while (__atomic_load_n(&called, __ATOMIC_SEQ_CST) == before) nap(POLL);
 }
 
 static void copy(const char *name, int number) {
-    static size_t flat[16], solid[25];  // width and height; those and depth
+    static size_t flat[16], solid[25]; // width and height; those and depth
     flat[14] = flat[15] = solid[22] = solid[23] = solid[24] = 4;
     void *stream = number == OWN ? NULL : streams[number];
     call function = find(name, number);
     bool last_is_stream = strstr(name, "Async") != NULL;
 #define COPY(...) good(name, last_is_stream ? function(__VA_ARGS__, stream) : function(__VA_ARGS__))
     const char *what = name + strlen("cuMemcpy");
-    if (strncmp(what, "2D", 2) == 0)
-        COPY(flat);
-    else if (strncmp(what, "3D", 2) == 0)
-        COPY(solid);
-    else if (strncmp(what, "Peer", 4) == 0)
-        COPY(memory, context, memory, context, (size_t)16);
-    else if (strncmp(what, "AtoA", 4) == 0)
-        COPY(array, (size_t)0, array, (size_t)0, (size_t)16);
-    else if (strncmp(what, "HtoA", 4) == 0 || strncmp(what, "DtoA", 4) == 0)
-        COPY(array, (size_t)0, host, (size_t)16);
-    else if (strncmp(what, "AtoH", 4) == 0 || strncmp(what, "AtoD", 4) == 0)
-        COPY(host, array, (size_t)0, (size_t)16);
-    else if (strncmp(name, "cuMemsetD2D", 11) == 0)
-        COPY(memory, (size_t)512, 7, (size_t)4, (size_t)4);
-    else if (strncmp(name, "cuMemset", 8) == 0)
-        COPY(memory, 7, (size_t)16);
-    else
-        COPY(memory, host, (size_t)16);
+    if (strncmp(what, "2D", 2) == 0) COPY(flat);
+    else if (strncmp(what, "3D", 2) == 0) COPY(solid);
+    else if (strncmp(what, "Peer", 4) == 0) COPY(memory, context, memory, context, (size_t)16);
+    else if (strncmp(what, "AtoA", 4) == 0) COPY(array, (size_t)0, array, (size_t)0, (size_t)16);
+    else if (strncmp(what, "HtoA", 4) == 0 || strncmp(what, "DtoA", 4) == 0) COPY(array, (size_t)0, host, (size_t)16);
+    else if (strncmp(what, "AtoH", 4) == 0 || strncmp(what, "AtoD", 4) == 0) COPY(host, array, (size_t)0, (size_t)16);
+    else if (strncmp(name, "cuMemsetD2D", 11) == 0) COPY(memory, (size_t)512, 7, (size_t)4, (size_t)4);
+    else if (strncmp(name, "cuMemset", 8) == 0) COPY(memory, 7, (size_t)16);
+    else COPY(memory, host, (size_t)16);
 }
 
 static void wait_by(const char *name, int number) {
     void *stream = number == OWN ? NULL : streams[number];
     int before = __atomic_load_n(&called, __ATOMIC_SEQ_CST);
 #define CASE(text) else if (strcmp(name, text) == 0)
-    if (strncmp(name, "cuMemcpy", 8) == 0 || strncmp(name, "cuMemset", 8) == 0)
-        copy(name, number);
-    CASE("look") {  // at memory that the last kernel writes: by no function
-        for (int64_t end = progress(true); progress(false) < end;)
-            nap(POLL);
+    if (strncmp(name, "cuMemcpy", 8) == 0 || strncmp(name, "cuMemset", 8) == 0) copy(name, number);
+    CASE("look") { // at memory that the last kernel writes: by no function
+        for (int64_t end = progress(true); progress(false) < end;) nap(POLL);
     }
     CASE("cuCtxSynchronize") CALL(cuCtxSynchronize, context);
     CASE("cuStreamSynchronize") good(name, find(name, number)(stream));
     CASE("cuStreamQuery") {
-        while (find(name, number)(stream) == 600)
-            nap(POLL);
+        while (find(name, number)(stream) == 600) nap(POLL);
     }
     CASE("cuEventSynchronize") {
         good(name, find("cuEventRecord", number)(event, stream));
@@ -138,8 +120,7 @@ static void wait_by(const char *name, int number) {
     }
     CASE("cuEventQuery") {
         good(name, find("cuEventRecordWithFlags", number)(event, stream, 0));
-        while (find(name, 0)(event) == 600)
-            nap(POLL);
+        while (find(name, 0)(event) == 600) nap(POLL);
     }
     CASE("cuStreamWaitEvent") {
         good(name, find("cuEventRecord", number)(event, stream));
@@ -186,17 +167,14 @@ static void *make_graph(int64_t length) {
 static struct step read_step(char *text) {
     struct step step = {0};
     char *second, *third = NULL;
-    if ((second = strchr(text, ':')) == NULL)
-        exit(2);
+    if ((second = strchr(text, ':')) == NULL) exit(2);
     *second++ = '\0';
-    if ((third = strchr(second, ':')) != NULL)
-        *third++ = '\0';
+    if ((third = strchr(second, ':')) != NULL) *third++ = '\0';
     snprintf(step.word, sizeof step.word, "%s", text);
     snprintf(step.name, sizeof step.name, "%s", second);
     step.length = atoll(second);
     step.stream = third != NULL ? atoi(third) : 0;
-    if (strcmp(text, "graph") == 0)
-        step.graph = make_graph(step.length);
+    if (strcmp(text, "graph") == 0) step.graph = make_graph(step.length);
     return step;
 }
 
@@ -204,24 +182,19 @@ static void take(const struct step *step) {
     void *stream = step->stream == OWN ? NULL : streams[step->stream];
     if (strcmp(step->word, "kernel") == 0)
         good("cuLaunchKernel", find("cuLaunchKernel", step->stream)(kernel, (unsigned)step->length, 1, 1, 1, 1, 1, 0,
-                                                                     stream, NULL, NULL));
+                                                                    stream, NULL, NULL));
     else if (strcmp(step->word, "graph") == 0)
         good("cuGraphLaunch", find("cuGraphLaunch", step->stream)(step->graph, stream));
-    else if (strcmp(step->word, "copy") == 0)
-        copy(step->name, step->stream);
-    else if (strcmp(step->word, "think") == 0)
-        nap(step->length);
-    else if (strcmp(step->word, "wait") == 0)
-        wait_by(step->name, step->stream);
-    else
-        exit(2);
+    else if (strcmp(step->word, "copy") == 0) copy(step->name, step->stream);
+    else if (strcmp(step->word, "think") == 0) nap(step->length);
+    else if (strcmp(step->word, "wait") == 0) wait_by(step->name, step->stream);
+    else exit(2);
 }
 
 int main(int count, char **words) {
     struct step steps[MOST];
     void *module, *library = dlopen("libcuda.so.1", RTLD_NOW);
-    if (count < 3 || count - 2 > MOST || library == NULL)
-        return 2;
+    if (count < 3 || count - 2 > MOST || library == NULL) return 2;
     get_proc_address = (call)dlsym(library, "cuGetProcAddress_v2");
     CALL(cuInit, 0);
     CALL(cuDevicePrimaryCtxRetain, &context, 0);
@@ -234,8 +207,7 @@ int main(int count, char **words) {
     CALL(cuMemAlloc, &memory, (size_t)65536);
     CALL(cuArrayCreate, &array, (uint64_t[]){64, 64, 0x20 | UINT64_C(1) << 32});
     cards = map_cards(getenv("GPUSIM_FILE"));
-    for (int i = 2; i < count; i++)
-        steps[i - 2] = read_step(words[i]);
+    for (int i = 2; i < count; i++) steps[i - 2] = read_step(words[i]);
     const int64_t rounds = atoll(words[1]), began = now(), half = (rounds + 1) / 2;
     int64_t half_at = began, half_done = 0;
     for (int64_t round = 0; round < rounds; round++) {
@@ -243,13 +215,12 @@ int main(int count, char **words) {
             half_at = now();
             half_done = progress(false);
         }
-        for (int i = 0; i < count - 2; i++)
-            take(&steps[i]);
+        for (int i = 0; i < count - 2; i++) take(&steps[i]);
     }
     CALL(cuCtxSynchronize, context);
     int64_t ended = now(), done = progress(false);
-    nap(50000);  // for who measures it
-    printf("{\"took_ns\": %lld, \"done_ns\": %lld, \"late_took_ns\": %lld, \"late_done_ns\": %lld}\n", (long long)(ended - began),
-           (long long)done, (long long)(ended - half_at), (long long)(done - half_done));
+    nap(50000); // for who measures it
+    printf("{\"took_ns\": %lld, \"done_ns\": %lld, \"late_took_ns\": %lld, \"late_done_ns\": %lld}\n",
+           (long long)(ended - began), (long long)done, (long long)(ended - half_at), (long long)(done - half_done));
     return 0;
 }

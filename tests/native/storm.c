@@ -14,7 +14,8 @@ enum { HELD = 24, MIB2 = 2 << 20, OUT_OF_MEMORY = 2 };
 enum kind { NOTHING, PLAIN, PITCH, ASYNC, PHYSICAL, ARRAY, KINDS };
 
 typedef int (*call)();
-static call alloc_plain, alloc_pitch, alloc_async, create, array_create, free_plain, free_async, release, array_destroy, set_current, info, synchronize;
+static call alloc_plain, alloc_pitch, alloc_async, create, array_create, free_plain, free_async, release, array_destroy,
+    set_current, info, synchronize;
 static void *context;
 static int rounds;
 static enum kind only;
@@ -41,19 +42,29 @@ static int take(enum kind kind, uint64_t *out, size_t bytes) {
         unsigned channels, flags;
     } array = {bytes / 4, 1, 1, 0x20, 1, 0};
     switch (kind) {
-    case PLAIN: return alloc_plain(out, bytes);
-    case PITCH: return alloc_pitch(out, &pitch, (size_t)1 << 20, bytes >> 20, 4);
-    case ASYNC: return alloc_async(out, bytes, NULL);
-    case PHYSICAL: return create(out, bytes, properties, (uint64_t)0);
-    default: return array_create(out, &array);
+    case PLAIN:
+        return alloc_plain(out, bytes);
+    case PITCH:
+        return alloc_pitch(out, &pitch, (size_t)1 << 20, bytes >> 20, 4);
+    case ASYNC:
+        return alloc_async(out, bytes, NULL);
+    case PHYSICAL:
+        return create(out, bytes, properties, (uint64_t)0);
+    default:
+        return array_create(out, &array);
     }
 }
 
 static void give(enum kind kind, uint64_t handle, int64_t chance) {
     switch (kind) {
-    case PHYSICAL: check("cuMemRelease", release(handle)); break;
-    case ARRAY: check("cuArrayDestroy", array_destroy(handle)); break;
-    default: check("free", chance % 2 == 0 ? free_plain(handle) : free_async(handle, NULL));
+    case PHYSICAL:
+        check("cuMemRelease", release(handle));
+        break;
+    case ARRAY:
+        check("cuArrayDestroy", array_destroy(handle));
+        break;
+    default:
+        check("free", chance % 2 == 0 ? free_plain(handle) : free_async(handle, NULL));
     }
 }
 
@@ -70,8 +81,7 @@ static void *storm(void *argument) {
         }
         enum kind kind = only != NOTHING ? only : (enum kind)(1 + next(&seed) % (KINDS - 1));
         int code = take(kind, &handles[place], (size_t)(1 + next(&seed) % 64) * MIB2);
-        if (code != 0 && code != OUT_OF_MEMORY)
-            check("allocation", code);
+        if (code != 0 && code != OUT_OF_MEMORY) check("allocation", code);
         kinds[place] = code == 0 ? kind : NOTHING;
         atomic_fetch_add(code == 0 ? &given : &refused, 1);
         size_t left, total;
@@ -80,8 +90,7 @@ static void *storm(void *argument) {
             fprintf(stderr, "storm: %zu of %zu free\n", left, total);
             exit(1);
         }
-        if (next(&seed) % 16 == 0)
-            check("cuCtxSynchronize", synchronize());
+        if (next(&seed) % 16 == 0) check("cuCtxSynchronize", synchronize());
     }
     return NULL;
 }
@@ -91,16 +100,14 @@ static int report(void) {
     int64_t used = 0;
     lock_card(card);
     sweep_card(card);
-    for (int i = 0; i < card->highest; i++)
-        used += card->tenants[i].used;
+    for (int i = 0; i < card->highest; i++) used += card->tenants[i].used;
     printf("{\"used\": %lld, \"peak\": %lld}\n", (long long)used, (long long)card->peak);
     unlock_card(card);
     return 0;
 }
 
 int main(int count, char **words) {
-    if (count < 4)
-        return report();
+    if (count < 4) return report();
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL) {
         fprintf(stderr, "storm: %s\n", dlerror());
@@ -123,9 +130,8 @@ int main(int count, char **words) {
     FIND(init, "cuInit");
     FIND(retain, "cuDevicePrimaryCtxRetain");
     check("cuInit", init(0));
-    int code;  // who comes late may find no room for a context until others are done
-    while ((code = retain(&context, 0)) == OUT_OF_MEMORY)
-        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    int code; // who comes late may find no room for a context until others are done
+    while ((code = retain(&context, 0)) == OUT_OF_MEMORY) nanosleep(&(struct timespec){0, 1000000}, NULL);
     check("cuDevicePrimaryCtxRetain", code);
     const int threads = atoi(words[1]);
     rounds = atoi(words[2]);
@@ -133,8 +139,7 @@ int main(int count, char **words) {
     pthread_t ids[16];
     for (int i = 0; i < threads && i < 16; i++)
         pthread_create(&ids[i], NULL, storm, (void *)(intptr_t)(atoi(words[3]) * 100 + i + 1));
-    for (int i = 0; i < threads && i < 16; i++)
-        pthread_join(ids[i], NULL);
+    for (int i = 0; i < threads && i < 16; i++) pthread_join(ids[i], NULL);
     printf("{\"given\": %ld, \"refused\": %ld}\n", given, refused);
     return 0;
 }

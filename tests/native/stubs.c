@@ -11,9 +11,8 @@ extern void *slots[];
 
 void meter_told(void) {
     told++;
-    printf("told %.0f\n", 1.5 * told);  // uses registers of every kind
-    if (told == 2)
-        open_lanes = 0;
+    printf("told %.0f\n", 1.5 * told); // uses registers of every kind
+    if (told == 2) open_lanes = 0;
 }
 
 static double driver(long a, long b, long c, long d, long e, long f, long g, long h, long i, double x, double y) {

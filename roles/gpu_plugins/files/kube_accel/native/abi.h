@@ -13,17 +13,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define KA_POLICY_PATH "/etc/kube-accel/policy"
-#define KA_STATE_PATH "/run/kube-accel/state"
+#define KA_POLICY_PATH      "/etc/kube-accel/policy"
+#define KA_STATE_PATH       "/run/kube-accel/state"
 #define KA_DRIVER_DIRECTORY "/usr/lib/kube-accel/driver" /* libcuda.so.1, libnvidia-ml.so.1: the driver's own */
 
 #define KA_POLICY_MAGIC "KAPOLICY"
-#define KA_STATE_MAGIC "KASTATE" /* with its NUL: eight bytes */
-#define KA_LAYOUT 1u
-#define KA_DEVICES 16
-#define KA_SLOTS 1024
-#define KA_UNKNOWN64 UINT64_MAX
-#define KA_UNKNOWN32 UINT32_MAX
+#define KA_STATE_MAGIC  "KASTATE" /* with its NUL: eight bytes */
+#define KA_LAYOUT       1u
+#define KA_DEVICES      16
+#define KA_SLOTS        1024
+#define KA_UNKNOWN64    UINT64_MAX
+#define KA_UNKNOWN32    UINT32_MAX
 
 struct ka_policy_device {
     uint8_t uuid[16];                  /* as cuDeviceGetUuid gives it: the UUID's text from left to right */

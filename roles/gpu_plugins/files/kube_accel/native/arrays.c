@@ -44,20 +44,21 @@ static bool extent(const CUDA_ARRAY3D_DESCRIPTOR *d, uint64_t *bytes) {
     return true;
 }
 
-#define CREATE(description, levels, call, kind)                           \
-    struct charge charge = {.index = NO_SUCH_DEVICE};                     \
-    const CUDA_ARRAY3D_DESCRIPTOR wanted = description;                   \
-    uint64_t bytes = 0;                                                   \
-    tells();                                                              \
-    if (d && !extent(&wanted, &bytes)) return CUDA_ERROR_INVALID_VALUE;   \
-    if (levels > 1 && bytes < UINT64_MAX / 2) bytes += bytes / 100 * 34;  \
+#define CREATE(description, levels, call, kind)                              \
+    struct charge charge = {.index = NO_SUCH_DEVICE};                        \
+    const CUDA_ARRAY3D_DESCRIPTOR wanted = description;                      \
+    uint64_t bytes = 0;                                                      \
+    tells();                                                                 \
+    if (d && !extent(&wanted, &bytes)) return CUDA_ERROR_INVALID_VALUE;      \
+    if (levels > 1 && bytes < UINT64_MAX / 2) bytes += bytes / 100 * 34;     \
     CUresult result = bytes ? charge_current(&charge, bytes) : CUDA_SUCCESS; \
-    if (result) return result;                                            \
-    result = call;                                                        \
-    return charged(&charge, result, kind, result ? 0 : (uintptr_t) * array)
+    if (result) return result;                                               \
+    result = call;                                                           \
+    return charged(&charge, result, kind, result ? 0 : (uintptr_t)*array)
 
-#define FLAT  {d ? d->width : 0, d ? d->height : 0, 0, d ? d->format : 0, d ? d->channels : 0, 0}
-#define SOLID {d ? d->width : 0, d ? d->height : 0, d ? d->depth : 0, d ? d->format : 0, d ? d->channels : 0, d ? d->flags : 0}
+#define FLAT {d ? d->width : 0, d ? d->height : 0, 0, d ? d->format : 0, d ? d->channels : 0, 0}
+#define SOLID \
+    {d ? d->width : 0, d ? d->height : 0, d ? d->depth : 0, d ? d->format : 0, d ? d->channels : 0, d ? d->flags : 0}
 
 HOOK(cuArrayCreate)(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v1 *d) {
     CREATE(FLAT, 1, REAL(cuArrayCreate)(array, d), ARRAY);

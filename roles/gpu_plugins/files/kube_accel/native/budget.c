@@ -3,22 +3,22 @@
 // by what its processes are measured to use.
 #include "gate.h"
 
-#define BURST         100    // ms of a whole GPU that a container which was idle may use at once, times its share
-#define MOST_DEBT     10000  // ms
+#define BURST         100 // ms of a whole GPU that a container which was idle may use at once, times its share
+#define MOST_DEBT     10000 // ms
 #define STEP          200000 // ns between two refills
-#define IDLE_PERMILLE 50     // the others' use below which a GPU counts as otherwise idle
-#define LOOK_AGAIN    500    // ms: feedback grows stale without the policy's changing
+#define IDLE_PERMILLE 50 // the others' use below which a GPU counts as otherwise idle
+#define LOOK_AGAIN    500 // ms: feedback grows stale without the policy's changing
 #define LEAST_SCALE   300
 
 uint32_t gated_devices, gated_generation;
 static uint32_t percent[KA_DEVICES], contended;
 static uint64_t looked_at;
 
-#define FORGET  1000   // ms without a claim after which the kept ones are history
+#define FORGET  1000 // ms without a claim after which the kept ones are history
 #define LONGEST 100000 // ms of a claim; what runs longer was claimed while it ran
-#define STEAL   10     // ms after which a claim's holder is taken for dead
+#define STEAL   10 // ms after which a claim's holder is taken for dead
 #define CLAIMS  5
-#define SPANS   256  // of one process and device
+#define SPANS   256 // of one process and device
 #define TOUCH   2000 // ns: closer ones are one. Times of events are this much apart where no time was.
 
 enum { RAW_BUSY, RAW_THEN, THEN, SCALE_SEEN, HOLDER, CLAIMED_AT, CLAIMED }; // of ka_state_device.gate

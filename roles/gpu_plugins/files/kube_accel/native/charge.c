@@ -27,8 +27,12 @@ CUresult place_of_memory(const CUmemLocation *location, int type, CUdevice *devi
     bool managed = type == CU_MEM_ALLOCATION_TYPE_MANAGED;
     if (!managed && type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
     switch (location->type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: *device = location->id; return CUDA_SUCCESS;
-    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN: *device = location->localized.device; return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        *device = location->id;
+        return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        *device = location->localized.device;
+        return CUDA_SUCCESS;
     case CU_MEM_LOCATION_TYPE_NONE:
         if (!managed) return CUDA_ERROR_INVALID_VALUE;
         // fall through
@@ -38,7 +42,8 @@ CUresult place_of_memory(const CUmemLocation *location, int type, CUdevice *devi
         if (!managed) *device = ON_HOST;
         else if (current_device(device)) *device = 0;
         return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    default:
+        return CUDA_ERROR_INVALID_VALUE;
     }
 }
 
@@ -61,11 +66,8 @@ CUresult charged(struct charge *charge, CUresult result, enum kind kind, uint64_
 // The record was taken before the driver was asked, or another thread could have been given the same handle meanwhile.
 CUresult released(CUresult result, enum kind kind, uint64_t key, const struct record *record) {
     if (!record) return result;
-    if (result)
-        table_put(kind, key, *record);
-    else if (record->pool >= 0)
-        pool_settle(record->pool);
-    else
-        account_release(record->index, record->bytes);
+    if (result) table_put(kind, key, *record);
+    else if (record->pool >= 0) pool_settle(record->pool);
+    else account_release(record->index, record->bytes);
     return result;
 }

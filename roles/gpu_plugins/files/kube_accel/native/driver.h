@@ -34,7 +34,7 @@ enum {
     CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 
-#define CU_STREAM_PER_THREAD ((CUstream)2)
+#define CU_STREAM_PER_THREAD                          ((CUstream)2)
 #define CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM 2
 
 enum { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
@@ -48,7 +48,12 @@ enum {
 };
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 // All that are known, each a bit.
-enum { CU_MEM_HANDLE_TYPES = 0xf, CU_MEM_CREATE_USAGES = 0x7, CU_MEM_POOL_CREATE_USAGES = 0x2, CUDA_ARRAY3D_FLAGS = 0x1ff };
+enum {
+    CU_MEM_HANDLE_TYPES = 0xf,
+    CU_MEM_CREATE_USAGES = 0x7,
+    CU_MEM_POOL_CREATE_USAGES = 0x2,
+    CUDA_ARRAY3D_FLAGS = 0x1ff
+};
 enum { CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5, CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7 };
 enum { CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2 };
 enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
@@ -130,8 +135,8 @@ typedef struct {
     void **parameters;
 } CUDA_LAUNCH_PARAMS;
 
-_Static_assert(sizeof(CUmemLocation) == 8 && sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemPoolProps) == 88 && offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, bytes) == 104 &&
-                   sizeof(CUgraphNodeParams) == 256,
+_Static_assert(sizeof(CUmemLocation) == 8 && sizeof(CUmemAllocationProp) == 32 && sizeof(CUmemPoolProps) == 88 &&
+                   offsetof(CUDA_MEM_ALLOC_NODE_PARAMS, bytes) == 104 && sizeof(CUgraphNodeParams) == 256,
                "as in cuda.h");
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
@@ -233,8 +238,8 @@ CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream);
 CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value);
 CUresult cuDeviceGraphMemTrim(CUdevice device);
 
-#define KERNEL                                                                                                         \
-    CUfunction function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared,    \
+#define KERNEL                                                                                                       \
+    CUfunction function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
         CUstream stream, void **parameters
 CUresult cuLaunchKernel(KERNEL, void **extra);
 CUresult cuLaunchKernel_ptsz(KERNEL, void **extra);

@@ -2,13 +2,13 @@
 // Every call that starts work on a GPU, and those that take a stream into capture.
 #include "gate.h"
 
-#define GATED(stream, per_thread, alone, call)                                                                         \
-    if (!gate_on()) return call;                                                                                       \
-    struct pass pass;                                                                                                  \
-    CUresult result = meter_enter(&pass, stream, per_thread);                                                          \
-    if (result) return result;                                                                                         \
-    result = call;                                                                                                     \
-    meter_leave(&pass, result, alone);                                                                                 \
+#define GATED(stream, per_thread, alone, call)                \
+    if (!gate_on()) return call;                              \
+    struct pass pass;                                         \
+    CUresult result = meter_enter(&pass, stream, per_thread); \
+    if (result) return result;                                \
+    result = call;                                            \
+    meter_leave(&pass, result, alone);                        \
     return result
 
 #define SHAPE      unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared
@@ -84,12 +84,12 @@ HOOK(cuGraphLaunch_ptsz)(CUgraphExec graph, CUstream stream) {
 
 // ---------------------------------------------------------------- capture
 
-#define CAPTURED(call)                                                                                                 \
-    if (!gate_on()) return call;                                                                                       \
-    tells();                                                                                                            \
-    meter_capture(true);                                                                                               \
-    CUresult result = call;                                                                                            \
-    if (result) meter_capture(false);                                                                                  \
+#define CAPTURED(call)                \
+    if (!gate_on()) return call;      \
+    tells();                          \
+    meter_capture(true);              \
+    CUresult result = call;           \
+    if (result) meter_capture(false); \
     return result
 
 HOOK(cuStreamBeginCapture)(CUstream stream) { CAPTURED(REAL(cuStreamBeginCapture)(stream)); }

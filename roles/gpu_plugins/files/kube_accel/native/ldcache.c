@@ -18,20 +18,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CACHE "/etc/ld.so.cache"
-#define DRAFT "/etc/.ld.so.cache.kube-accel"
-#define OLD_MAGIC "ld.so-1.7.0"
-#define MAGIC "glibc-ld.so.cache1.1"
-#define EXTENSION_MAGIC 0xeaa42174u
+#define CACHE            "/etc/ld.so.cache"
+#define DRAFT            "/etc/.ld.so.cache.kube-accel"
+#define OLD_MAGIC        "ld.so-1.7.0"
+#define MAGIC            "glibc-ld.so.cache1.1"
+#define EXTENSION_MAGIC  0xeaa42174u
 #define EXTENSION_HWCAPS 1u
-#define MOST_BYTES (16u << 20)
-#define MOST_CONFIG (64u << 20)
+#define MOST_BYTES       (16u << 20)
+#define MOST_CONFIG      (64u << 20)
 #if defined __x86_64__
 #define LOADER "/lib64/ld-linux-x86-64.so.2"
-#define FLAGS 0x0303 // FLAG_X8664_LIB64 | FLAG_ELF_LIBC6
+#define FLAGS  0x0303 // FLAG_X8664_LIB64 | FLAG_ELF_LIBC6
 #elif defined __aarch64__
 #define LOADER "/lib/ld-linux-aarch64.so.1"
-#define FLAGS 0x0a03 // FLAG_AARCH64_LIB64 | FLAG_ELF_LIBC6
+#define FLAGS  0x0a03 // FLAG_AARCH64_LIB64 | FLAG_ELF_LIBC6
 #else
 #error "no driver of NVIDIA's for this machine"
 #endif
@@ -190,13 +190,15 @@ static bool enter(void) {
     for (ssize_t n; size < sizeof state && (n = read(0, state + size, sizeof state - size)) > 0;) size += (size_t)n;
     struct json j = {state, state + size};
     errno = 0;
-    if (!member(&j, "bundle") || !text(&j, bundle, sizeof bundle) || chdir(bundle)) return say("no bundle in the runtime's state"), false;
+    if (!member(&j, "bundle") || !text(&j, bundle, sizeof bundle) || chdir(bundle))
+        return say("no bundle in the runtime's state"), false;
     struct bytes config = slurp("config.json", MOST_CONFIG);
     j = (struct json){config.at, config.at + config.size};
     if (!config.size || !member(&j, "root") || !member(&j, "path") || !text(&j, root, sizeof root) || !*root)
         return say("no root in the bundle's config.json"), false;
     struct stat host, container;
-    if (stat("/", &host) || stat(root, &container) || (host.st_dev == container.st_dev && host.st_ino == container.st_ino))
+    if (stat("/", &host) || stat(root, &container) ||
+        (host.st_dev == container.st_dev && host.st_ino == container.st_ino))
         return say("the container's root is none of its own"), false;
     if (chroot(root) || chdir("/")) return say("the container's root cannot be entered"), false;
     return true;
@@ -248,7 +250,8 @@ static bool parse(struct bytes file, struct parsed *p) {
     p->size = file.size - start;
     memcpy(&p->header, p->base, sizeof p->header);
     if (memcmp(p->header.magic, MAGIC, sizeof p->header.magic) || (p->header.byte_order & 3 & ~2)) return false;
-    if (start && p->header.extensions) return false; // they count from elsewhere; ldconfig --format=compat alone writes both
+    if (start && p->header.extensions)
+        return false; // they count from elsewhere; ldconfig --format=compat alone writes both
     if (p->header.entries > (p->size - sizeof p->header) / sizeof(struct entry)) return false;
     p->entries = (const struct entry *)(p->base + sizeof p->header);
     p->strings = sizeof p->header + p->header.entries * sizeof(struct entry);
@@ -289,9 +292,7 @@ static bool ours(const struct parsed *p, const struct entry *entry, char **names
     return false;
 }
 
-static int descending(const void *a, const void *b) {
-    return compare(*(char *const *)b, *(char *const *)a);
-}
+static int descending(const void *a, const void *b) { return compare(*(char *const *)b, *(char *const *)a); }
 
 // The cache with these names in this directory, and with no other file by these names: what an image brings itself would come first.
 static struct bytes merge(const struct parsed *p, char **names, size_t count, const char *directory) {

@@ -4,7 +4,7 @@
 
 #define ALLOCATE(bytes, call, pointer)                \
     struct charge charge;                             \
-    tells();                                           \
+    tells();                                          \
     CUresult result = charge_current(&charge, bytes); \
     if (result) return result;                        \
     result = call;                                    \

@@ -20,24 +20,24 @@
 #define STREAMS    4096
 #define METERS     64
 #define BATCHES    512
-#define LAUNCHES   32                 // a batch
-#define AGE        MILLISECOND        // of a batch
+#define LAUNCHES   32 // a batch
+#define AGE        MILLISECOND // of a batch
 #define DEPTH      (20 * MILLISECOND) // how far launches may run ahead of the GPU
 #define SLICE      (20 * MILLISECOND) // of a wait
-#define TICK       (5 * MILLISECOND)  // of the helper
-#define LATE       (2 * MILLISECOND)  // after which it ends a batch
-#define SOON       50000              // ns between launches of a batch
-#define TIGHT      5000               // ns in which no GPU goes idle
-#define PRECISE    64                 // batches for which a stream is measured precisely, at first too
-#define SAMPLES    256                // precise measurements at once,
-#define SAMPLE     100000             // ns between two on average when there are more launches than that
-#define CERTAIN    32                 // part of a batch that may have been idle and does not matter
-#define IDLE_TICKS 200                // after which it ends
+#define TICK       (5 * MILLISECOND) // of the helper
+#define LATE       (2 * MILLISECOND) // after which it ends a batch
+#define SOON       50000 // ns between launches of a batch
+#define TIGHT      5000 // ns in which no GPU goes idle
+#define PRECISE    64 // batches for which a stream is measured precisely, at first too
+#define SAMPLES    256 // precise measurements at once,
+#define SAMPLE     100000 // ns between two on average when there are more launches than that
+#define CERTAIN    32 // part of a batch that may have been idle and does not matter
+#define IDLE_TICKS 200 // after which it ends
 #define LEGACY     ((CUstream)1)
 #define PER_THREAD ((CUstream)2)
 #define ENDING     ((CUcontext)1) // of a meter whose context was destroyed: nothing is opened any more
 #define REBASE     (4000ll * MILLISECOND) // cuEventElapsedTime answers a float
-#define DRIFT      80000                  // ns our clock may lose to the GPU's meanwhile
+#define DRIFT      80000 // ns our clock may lose to the GPU's meanwhile
 
 struct batch {
     struct batch *next;
@@ -47,14 +47,14 @@ struct batch {
     CUevent start, end;
     uint64_t opened, last;
     uint64_t ended_at;
-    uint64_t idle;   // ns before the end in which the stream went idle, nobody knows when
+    uint64_t idle; // ns before the end in which the stream went idle, nobody knows when
     uint64_t pauses; // ns between launches in which it may have been idle
     uint32_t launches, place;
     uint32_t inflight; // threads that have it in hand; from 0 on it is open, pending or free
-    uint32_t moves;    // of threads that take it in hand and let go
+    uint32_t moves; // of threads that take it in hand and let go
     bool closing;
     bool recorded; // the end, after the last launch
-    bool gone;     // its context ended meanwhile: who has it in hand gives it up
+    bool gone; // its context ended meanwhile: who has it in hand gives it up
 };
 
 struct meter { // a context
@@ -63,10 +63,10 @@ struct meter { // a context
     uint32_t lock; // of the lists
     struct batch *free, *pending, **tail;
     uint32_t outstanding; // launches not yet paid for
-    uint64_t since;       // when they began to be
-    uint64_t average;     // ns a launch; 0: not known yet
-    CUevent base;         // what the times of events are asked against
-    int64_t offset;       // CLOCK_MONOTONIC at base
+    uint64_t since; // when they began to be
+    uint64_t average; // ns a launch; 0: not known yet
+    CUevent base; // what the times of events are asked against
+    int64_t offset; // CLOCK_MONOTONIC at base
 };
 
 static struct process { // not inherited by a forked child
@@ -75,7 +75,7 @@ static struct process { // not inherited by a forked child
         struct batch *open;
     } lanes[LANES];
     uint32_t queued[STREAMS]; // launches not yet paid for, by stream
-    uint8_t told[STREAMS];    // batches of it since the GPU may last have been idle within one, as far as PRECISE
+    uint8_t told[STREAMS]; // batches of it since the GPU may last have been idle within one, as far as PRECISE
     uint64_t sampled, random; // up to when precise measurements are used up
     struct meter meters[METERS];
     struct batch batches[BATCHES];
@@ -86,7 +86,8 @@ static struct process { // not inherited by a forked child
     return wiped(&memory, sizeof(struct process));
 }
 
-uint64_t open_lanes; // a bit for each with an open batch; a forked child finds those of its parent, and none behind them
+uint64_t
+    open_lanes; // a bit for each with an open batch; a forked child finds those of its parent, and none behind them
 _Static_assert(LANES == 64, "bits");
 
 // ---------------------------------------------------------------- contexts

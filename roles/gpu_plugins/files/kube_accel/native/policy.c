@@ -11,7 +11,7 @@
 #include "shim.h"
 
 #define FRESH_NS 2000000000u
-#define QUICK 256 // tries before it sleeps between them
+#define QUICK    256 // tries before it sleeps between them
 
 const char *policy_path(const char *fixed, const char *variable) {
     if (access(KA_POLICY_PATH, F_OK) == 0 || (errno != ENOENT && errno != ENOTDIR)) return fixed;

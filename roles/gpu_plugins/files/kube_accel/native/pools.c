@@ -213,10 +213,8 @@ static CUresult before(struct growth *growth, CUmemoryPool handle, uint64_t byte
     settle(pool, 0);
     growth->ahead = growth_of(pool, bytes);
     CUresult result = growth->ahead ? ask(pool, growth->ahead) : CUDA_SUCCESS;
-    if (result)
-        spin_unlock(&pool->lock);
-    else
-        growth->pool = pool;
+    if (result) spin_unlock(&pool->lock);
+    else growth->pool = pool;
     return result;
 }
 
@@ -300,10 +298,10 @@ HOOK(cuDeviceGetDefaultMemPool)(CUmemoryPool *pool, CUdevice device) {
     return result ? result : given(*pool, device);
 }
 
-#define GIVEN(call)                                                                         \
-    CUdevice device;                                                                        \
-    CUresult result = location ? place_of_memory(location, type, &device) : CUDA_SUCCESS;   \
-    if (!result) result = call;                                                             \
+#define GIVEN(call)                                                                       \
+    CUdevice device;                                                                      \
+    CUresult result = location ? place_of_memory(location, type, &device) : CUDA_SUCCESS; \
+    if (!result) result = call;                                                           \
     return result ? result : given(*pool, device)
 
 HOOK(cuMemGetMemPool)(CUmemoryPool *pool, CUmemLocation *location, int type) {
@@ -392,8 +390,8 @@ static CUresult node_would_take(const CUDA_MEM_ALLOC_NODE_PARAMS *node) {
     return result || device == ON_HOST ? result : graph_would_take(device, node->bytes);
 }
 
-HOOK(cuGraphAddMemAllocNode)
-(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
+HOOK(cuGraphAddMemAllocNode)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                             CUDA_MEM_ALLOC_NODE_PARAMS *parameters) {
     CUresult result = parameters ? node_would_take(parameters) : CUDA_SUCCESS;
     return result ? result : REAL(cuGraphAddMemAllocNode)(node, graph, after, count, parameters);
 }
@@ -403,22 +401,20 @@ static CUresult any_node_would_take(const CUgraphNodeParams *parameters) {
     return node_would_take(&parameters->allocation);
 }
 
-HOOK(cuGraphAddNode)
-(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *parameters) {
+HOOK(cuGraphAddNode)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                     CUgraphNodeParams *parameters) {
     CUresult result = any_node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode)(node, graph, after, count, parameters);
 }
 
-HOOK(cuGraphAddNode_v2)
-(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
- CUgraphNodeParams *parameters) {
+HOOK(cuGraphAddNode_v2)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                        CUgraphNodeParams *parameters) {
     CUresult result = any_node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode_v2)(node, graph, after, edges, count, parameters);
 }
 
-HOOK(cuGraphAddNode_v3)
-(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
- CUgraphNodeParams *parameters) {
+HOOK(cuGraphAddNode_v3)(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                        CUgraphNodeParams *parameters) {
     CUresult result = any_node_would_take(parameters);
     return result ? result : REAL(cuGraphAddNode_v3)(node, graph, after, edges, count, parameters);
 }

@@ -82,10 +82,8 @@ uint64_t now_ns(void) {
     struct timespec now = {0};
     if (!read && (read = (__typeof__(read))real_symbol("clock_gettime")))
         __atomic_store_n(&clock, read, __ATOMIC_RELAXED);
-    if (read)
-        read(CLOCK_MONOTONIC, &now);
-    else
-        syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+    if (read) read(CLOCK_MONOTONIC, &now);
+    else syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 

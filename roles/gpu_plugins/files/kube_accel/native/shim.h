@@ -41,19 +41,19 @@ void spin_unlock(uint32_t *lock);
 bool policy_read(int index, struct ka_policy_device *device);
 int policy_index(const uint8_t uuid[16]); /* -1: not in the policy */
 extern const uint32_t *policy_changes;    /* where policy_generation() is, or NULL as long as nobody asked for it */
-const uint32_t *policy_generation(void);  /* changes whenever the policy or its feedback does; NULL: no usable policy */
-int policy_devices(void);                 /* 0: no usable policy */
+const uint32_t *policy_generation(void); /* changes whenever the policy or its feedback does; NULL: no usable policy */
+int policy_devices(void); /* 0: no usable policy */
 /* The fixed path, or $variable where nothing is at KA_POLICY_PATH. */
 const char *policy_path(const char *fixed, const char *variable);
 
 /* state.c */
 struct ka_state *state_map(void); /* the mapped account; NULL: none, and say() told why */
 struct ka_slot *state_slot(void); /* this process's place in it, taken at the first call; NULL as above */
-void state_sweep(void);           /* release what dead processes were charged */
+void state_sweep(void); /* release what dead processes were charged */
 
 /* account.c: bytes of this process on a policy device. An index below 0 is charged nothing. */
 CUresult account_reserve(int index, uint64_t bytes); /* CUDA_SUCCESS, or CUDA_ERROR_OUT_OF_MEMORY, counted by reason */
-void account_add(int index, uint64_t bytes);         /* whatever the limit says: memory that is taken already */
+void account_add(int index, uint64_t bytes); /* whatever the limit says: memory that is taken already */
 void account_release(int index, uint64_t bytes);
 void account_drop(struct ka_state_device *device, uint64_t bytes); /* used_bytes only */
 CUresult account_denied_by_policy(void);
@@ -63,11 +63,11 @@ bool account_view(int index, uint64_t *limit, uint64_t *used); /* limit 0: none.
 /* table.c: what the program holds, by handle. */
 enum kind { POINTER = 1, ARRAY, MIPMAP, HANDLE, MAPPING, CONTEXT };
 struct record {
-    uint64_t bytes;   /* charged, or of a pool's pointer asked for */
-    uint64_t owner;   /* the context that takes it along when it is destroyed; of a MAPPING the HANDLE */
+    uint64_t bytes; /* charged, or of a pool's pointer asked for */
+    uint64_t owner; /* the context that takes it along when it is destroyed; of a MAPPING the HANDLE */
     uint32_t holders; /* of a HANDLE: references and mappings; of a CONTEXT: attachments */
-    int16_t index;    /* the policy's device */
-    int16_t pool;     /* the pool whose charge has it, -1: none */
+    int16_t index; /* the policy's device */
+    int16_t pool; /* the pool whose charge has it, -1: none */
 };
 bool table_put(enum kind kind, uint64_t key, struct record record); /* false: no memory */
 bool table_take(enum kind kind, uint64_t key, struct record *record);
@@ -99,7 +99,7 @@ CUresult current_device(CUdevice *device); /* of the calling thread's context; t
 
 /* pools.c */
 void reserved_settle_all(void); /* bring the charges of pools and graph memory up to date, before saying no */
-void graph_settle(void);        /* after a graph was launched: charge what graph memory has grown by */
+void graph_settle(void); /* after a graph was launched: charge what graph memory has grown by */
 void pool_settle(int pool);
 void pools_sleep(CUdevice device); /* its primary context has ended, and the pools may have with it */
 

@@ -3,8 +3,8 @@
 // since the program's malloc may be in the middle of something.
 #include "shim.h"
 
-#define CHAINS 65536
-#define SHARDS 64
+#define CHAINS  65536
+#define SHARDS  64
 #define ENTRIES (1u << 22) // address space only; what is not used costs nothing
 
 struct entry {
@@ -67,8 +67,7 @@ bool table_put(enum kind kind, uint64_t key, struct record record) {
     if (!all) return false;
     uint32_t chain = chain_of(kind, key), *locked = lock(all, chain), *at = find(all, chain, kind, key), i = *at;
     struct record stale = {.index = -1};
-    if (i)
-        stale = all->entry[i].record; // freed in a way the shim did not see
+    if (i) stale = all->entry[i].record; // freed in a way the shim did not see
     else if ((i = fresh(all, chain % SHARDS))) {
         all->entry[i] = (struct entry){.key = key, .kind = kind, .next = all->chain[chain]};
         all->chain[chain] = i;
@@ -112,10 +111,8 @@ void table_each(bool (*drop)(enum kind kind, uint64_t key, struct record *record
         uint32_t *locked = lock(all, chain);
         for (uint32_t *at = &all->chain[chain]; *at;) {
             struct entry *entry = &all->entry[*at];
-            if (drop(entry->kind, entry->key, &entry->record, argument))
-                drop_entry(all, chain, at);
-            else
-                at = &entry->next;
+            if (drop(entry->kind, entry->key, &entry->record, argument)) drop_entry(all, chain, at);
+            else at = &entry->next;
         }
         spin_unlock(locked);
     }

@@ -8,8 +8,8 @@ static void let_go(CUmemGenericAllocationHandle handle) {
     if (table_hold(HANDLE, handle, -1, &last) == 0) account_release(last.index, last.bytes);
 }
 
-HOOK(cuMemCreate)
-(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags) {
+HOOK(cuMemCreate)(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
+                  unsigned long long flags) {
     struct charge charge = {.index = NO_SUCH_DEVICE};
     CUdevice device;
     if (!properties) return REAL(cuMemCreate)(handle, bytes, properties, flags);
@@ -40,8 +40,8 @@ HOOK(cuMemRetainAllocationHandle)(CUmemGenericAllocationHandle *handle, void *ad
     return result;
 }
 
-HOOK(cuMemMap)
-(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+HOOK(cuMemMap)(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+               unsigned long long flags) {
     struct record last;
     bool held = table_hold(HANDLE, handle, 1, &last) > 0;
     CUresult result = REAL(cuMemMap)(pointer, bytes, offset, handle, flags);
