@@ -3,10 +3,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# What make sets, for a pytest that is called by itself. `make setup` has made the link.
+os.environ.setdefault("PYTHONPATH", str(ROOT / "tests"))
+os.environ.setdefault("ANSIBLE_COLLECTIONS_PATH", str(ROOT / ".build/link"))
+os.environ.setdefault("ANSIBLE_HOME", str(ROOT / ".cache/ansible"))
+os.environ.setdefault("ANSIBLE_NOCOWS", "1")
+os.environ.setdefault("ANSIBLE_PIPELINING", "1")
+PROGRAMS = str(Path(sys.executable).parent)
+if PROGRAMS not in os.environ["PATH"].split(os.pathsep):
+    os.environ["PATH"] = f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}"
 
 # A shell that starts the tests in the background has it ignored, and so would be what they start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
