@@ -35,7 +35,7 @@ _value:
 
 from typing import Any, Callable, Dict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 
 _LONGEST = 4096
 

@@ -36,7 +36,7 @@ _value:
 from typing import Any, Callable, Dict
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 
 
 def quantity(value: object) -> int:

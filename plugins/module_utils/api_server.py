@@ -8,14 +8,14 @@ import contextlib
 import copy
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import (
     ODD,
     ApiJsonError,
     checked,
     of_each,
     unreadable,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.exceptions import CoreException
 

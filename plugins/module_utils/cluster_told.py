@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view
-from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
-from ansible_collections.accel.kubernetes.plugins.module_utils.reading import read_object, read_owned_labels
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object, read_owned_labels
 
 BEFORE = "kube-accel.io/before"
 TAINT = "kube-accel.io/taint"

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import cuda_tables as tables
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, entries, fit, shaped
-from ansible_collections.accel.kubernetes.plugins.module_utils.asked import asked
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Gpu, Machine, Needs, version_of
-from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError, entries, fit, shaped
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.asked import asked
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 
 MODE_OF: Tuple[Tuple[str, str], ...] = (
     (r"tencent\.com/vcuda-", "vgpu"),

@@ -7,8 +7,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar
 from urllib.parse import quote, urlencode
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_evidence, gpu_view
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, fit, read_object, shaped
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_evidence
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
@@ -16,6 +15,13 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import
     text_at,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Evidence
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import (
+    ApiJsonError,
+    fit,
+    read_object,
+    shaped,
+)
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient
 
 _LOG_LINES = 2000

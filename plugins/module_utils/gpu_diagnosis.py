@@ -13,9 +13,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagno
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Evidence
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import Finding, Said
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CONFIDENCES
-from ansible_collections.accel.kubernetes.plugins.module_utils.printable import document as printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.redaction import Redaction
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import document as printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 
 _VERSION = 1
 _MOST_EVIDENCE = 5

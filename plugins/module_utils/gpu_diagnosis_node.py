@@ -21,8 +21,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms impo
     POSSIBLE,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms_pod import NODE_EVENTS
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import GpuView, NodeView
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import DEVICE, XIDS
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import GpuView, NodeView
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import DEVICE, XIDS
 
 _XID = re.compile(r"\bXID ([0-9]{1,5})\b", re.IGNORECASE)
 _LOST = re.compile(r"lost|fallen off|not enumerated", re.IGNORECASE)

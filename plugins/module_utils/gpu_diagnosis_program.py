@@ -23,7 +23,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding impor
     subject_of,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CERTAIN, LIKELY, POSSIBLE
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import XIDS
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import XIDS
 
 _FOREIGN = 512 << 20
 """Bytes of a GPU outside of pods that are worth a word."""

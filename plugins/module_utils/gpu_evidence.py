@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view
-from ansible_collections.accel.kubernetes.plugins.module_utils.asked import asked
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NodeView, Sample
-from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
-from ansible_collections.accel.kubernetes.plugins.module_utils.reading import read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.asked import asked
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NodeView, Sample
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
 LOG_BYTES = 64 << 10
 """Of a container's log, the end."""

@@ -11,8 +11,8 @@ from typing import Iterable, Iterator, List, Optional, Pattern, Set, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_needs import MODE_OF
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence import Container, Node, Pod
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import Symptom
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import WHOLE, GpuView, Sample
-from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import WHOLE, GpuView, Sample
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 
 FRACTIONS = ("vgpu", "mps", "cgpu")
 """Modes that share GPUs."""

@@ -27,7 +27,7 @@ from .gpu_usage_text import (
     totals,
     unknown_cells,
 )
-from .printable import html as _text
+from .shared.printable import html as _text
 
 _NAMED = 8
 """Namespaces with a colour of their own."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
-from .api_json import is_text, read_object
 from .gpu_usage import Account, Charge, Gpus, Page
-from .gpu_view import read_series
+from .shared.api_json import is_text, read_object
+from .shared.gpu_view import read_series
 
 CAPACITY = "accel_node_gpu_seconds_total"
 CHARGED = "accel_namespace_gpu_seconds_total"

@@ -12,7 +12,6 @@ import collections
 import json
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
-from .api_json import ApiJsonError, fit, is_text
 from .gpu_usage import GAP_SECONDS, Account, Page, Window, began_in, follows
 from .gpu_usage_pages import (
     ALLOCATED_GPUS,
@@ -31,7 +30,8 @@ from .gpu_usage_pages import (
     place,
 )
 from .gpu_usage_sizing import Holding
-from .printable import line
+from .shared.api_json import ApiJsonError, fit, is_text
+from .shared.printable import line
 
 Ask = Callable[[str, float], Sequence[Mapping[str, Any]]]
 """The series that an expression has at a time: of the HTTP API's ``result`` those that are ``readable``."""

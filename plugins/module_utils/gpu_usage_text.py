@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from . import printable
 from .gpu_usage import ALLOCATED, GAP_SECONDS, MEMORY, SPREAD, USED, Account, Row, Usage, apportioned, moment, rows
 from .gpu_usage_sizing import Oversized
+from .shared import printable
 
 VERSION = 1
 _GIB = 1 << 30

@@ -15,8 +15,8 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import CGPU_LABEL, MODE_LABEL
-from ansible_collections.accel.kubernetes.plugins.module_utils.reading import read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import CGPU_LABEL, MODE_LABEL
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
 Object = Mapping[str, Any]
 

@@ -10,16 +10,16 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_carry as carry
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_peers as peers
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_resources as resources
-from ansible_collections.accel.kubernetes.plugins.module_utils import printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import Object, Peer
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import configmaps
+from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import MIB
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import (
     CGPU_LABEL,
     ENDED,
     MODE_LABEL,
     RESOURCE,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import Object, Peer
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import configmaps
-from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import MIB
 
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """Of a node: to be migrated, left in the middle of it, migrated, ours without ever having been another's, without any

@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Dict, Iterable, List, Mapping, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import RESOURCE
-from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import human_bytes, whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import BY_MODE, GIB, MIB
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import RESOURCE
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import human_bytes, whole_units
 
 WHOLE = 100
 """Cores of a GPU."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ANY
-from ansible_collections.accel.kubernetes.plugins.module_utils.quantity import whole_units
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ANY
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 
 
 def _amount(value: object) -> None:

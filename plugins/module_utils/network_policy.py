@@ -8,7 +8,7 @@ import ipaddress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
-from .reading import read_list, read_object
+from .shared.reading import read_list, read_object
 
 MANAGED = {"app.kubernetes.io/managed-by": "accel.kubernetes"}
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"

@@ -18,8 +18,8 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Callable, Dict, Iterator, Sequence
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_exclusion import Exclusion, excluded_by
-from ansible_collections.accel.kubernetes.plugins.module_utils.nvml_library import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_exclusion import Exclusion, excluded_by
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.nvml_library import (
     MAX_MIG_DEVICES,
     NoAnswer,
     Nvml,

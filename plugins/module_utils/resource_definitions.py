@@ -12,7 +12,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ANY, ODD, named, shaped, unreadable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import (
+    ANY,
+    ODD,
+    named,
+    shaped,
+    unreadable,
+)
 
 NAMESPACE = "kube-public"
 DOMAIN = "features.alauda.io"

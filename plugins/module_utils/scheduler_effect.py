@@ -18,11 +18,11 @@ from typing import Any, Dict, Mapping, Sequence, Tuple
 from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, scheduler_config, yaml_text
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD, read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_health import schedulers
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import LeaseError, client_certificate
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 
 _LONGEST = 4 * 1024 * 1024
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}

@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, Mapping
 from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD, fit, read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.printable import line
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, fit, read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import Watch
 
 

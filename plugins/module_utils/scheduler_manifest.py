@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError, fit
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError, fit
 
 CHECKSUM = "kube-accel.io/scheduler-config-checksum"
 """kubelet restarts a static pod when its manifest changes, not when a file in it does."""

@@ -11,8 +11,8 @@ import tarfile
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Set
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.redaction import REDACTED, Redaction, secret_name
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 
 VERSION = 1
 ROOT = "gpu-support-bundle"

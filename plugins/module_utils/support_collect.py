@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis, gpu_evidence, gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis, gpu_evidence
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_collect import (
     Collector,
     Object,
@@ -14,6 +14,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_collect impor
     has_gpus,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.redaction import Redaction
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
 from ansible_collections.accel.kubernetes.plugins.module_utils.support_bundle import (
     Bundle,
     file_name,

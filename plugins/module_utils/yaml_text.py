@@ -17,7 +17,7 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD
 
 try:
     from ruamel.yaml import YAML

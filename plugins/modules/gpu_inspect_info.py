@@ -126,13 +126,13 @@ from functools import partial
 from typing import List, Optional
 
 from ansible.module_utils.basic import missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_view, gpu_view_text, printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
     objects,
     text_at,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, gpu_view_text, printable
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

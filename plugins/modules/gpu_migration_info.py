@@ -101,13 +101,14 @@ import copy
 from functools import partial
 from typing import Any, Dict, List
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan, printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ODD, shaped
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import NAMESPACE
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import peers
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_shapes import SHAPES
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import configmaps
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, shaped
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NAMESPACE
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

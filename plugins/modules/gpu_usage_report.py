@@ -251,10 +251,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import (
     gpu_usage_prometheus,
     gpu_usage_sizing,
     gpu_usage_text,
-    gpu_view,
-    printable,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
     ApiServerError,
     explained,
@@ -262,6 +259,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import
     text_at,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.replaced_file import replace_file
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import read_object
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

@@ -150,13 +150,12 @@ import json
 from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import (
+from ansible_collections.accel.kubernetes.plugins.module_utils import nvml, quiet
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
     gpu_exclusion,
     mig_geometry,
     mig_nvml,
-    nvml,
     nvml_library,
-    quiet,
 )
 
 

@@ -61,9 +61,9 @@ import copy
 from functools import partial
 from typing import Any, Dict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import entries, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, one
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import entries, shaped
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

@@ -207,7 +207,8 @@ nvml:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_exclusion, nvml, nvml_library
+from ansible_collections.accel.kubernetes.plugins.module_utils import nvml
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_exclusion, nvml_library
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import yaml
 
-from kube_accel.quantity import parse_quantity
+from kube_accel.shared.quantity import parse_quantity
 
 CLIENTS = 60
 """Connections that a flood has open at once, the oldest going first."""

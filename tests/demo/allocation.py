@@ -9,7 +9,7 @@ from typing import Any
 
 from kube_accel.model import Gpu, Health, Mode
 from kube_accel.placement.choose import WHOLE
-from kube_accel.quantity import human_bytes
+from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.inventory_annotation import ANNOTATION, NodeInventory, decode
 
 

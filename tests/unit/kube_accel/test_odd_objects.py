@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kube_accel.inspect.api_json import checked
-from kube_accel.inspect.gpu_view import document, metrics_paths, not_ready, view
-from kube_accel.inspect.gpu_view_text import comma_separated, details, summary
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.kube.watch import passing_over
 from kube_accel.model import Mode
 from kube_accel.plugin.mignode import in_the_way
 from kube_accel.plugin.pods import NodePods, pending
+from kube_accel.shared.api_json import checked
+from kube_accel.shared.gpu_view import document, metrics_paths, not_ready, view
+from kube_accel.shared.gpu_view_text import comma_separated, details, summary
 from kube_accel.sharing.profile import PROFILES
 from odd_values import Path, cases, fields_read, with_value
 from unit.plugins.module_utils.test_gpu_view import GIB, SHARE, TRAIN, node, plugin, pod

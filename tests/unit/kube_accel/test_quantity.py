@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.quantity import human_bytes, parse_quantity, thousandths, whole_units
+from kube_accel.shared.quantity import human_bytes, parse_quantity, thousandths, whole_units
 
 GIB = 1 << 30
 

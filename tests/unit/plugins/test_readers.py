@@ -11,8 +11,8 @@ from unittest.mock import patch
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_collect, gpu_diagnosis
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ApiJsonError
 from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects, one
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError
 
 from odd_values import Path as FieldPath
 from odd_values import cases, with_value

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kube_accel.nvml.gpu_xids import OF_PROGRAMS, XIDS, alerting
 from kube_accel.nvml.switches import Switches
+from kube_accel.shared.gpu_xids import OF_PROGRAMS, XIDS, alerting
 from prometheus import need
 from unit.roles.monitoring.served import REPOSITORY, RULES, asked, recorded, unknown
 

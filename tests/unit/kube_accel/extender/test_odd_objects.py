@@ -13,10 +13,10 @@ import pytest
 from kube_accel.extender.cache import NodeSink, PodSink
 from kube_accel.extender.quota import QuotaSink
 from kube_accel.extender.tenure import HOLD
-from kube_accel.inspect.api_json import checked
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.watch import Sink, Watch, Watched, passing_over
 from kube_accel.placement.quota import NamespaceQuota
+from kube_accel.shared.api_json import checked
 from kube_accel.sharing import assignment
 from kube_accel.sharing.inventory_annotation import Holding
 from odd_values import ODD, Path, cases, fields_read, with_value

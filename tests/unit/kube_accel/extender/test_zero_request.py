@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_accel.asked import names_any
 from kube_accel.extender.service import Layout
-from kube_accel.inspect.gpu_view import view
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.model import Mode
+from kube_accel.shared.asked import names_any
+from kube_accel.shared.gpu_view import view
 from kube_accel.sharing.assignment import ANNOTATION
 from unit.kube_accel.extender.world import Api, Extender, bound, node_object, pod_object, share
 

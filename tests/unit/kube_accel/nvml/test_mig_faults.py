@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kube_accel.mig import mig_nvml, nvml_library
+from kube_accel.shared import mig_nvml, nvml_library
 from sim.nvml import profiles
 from sim.nvml.conftest import Node, loaded, node  # noqa: F401
 from sim.nvml.topology import Topology

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from kube_accel.enforce.overrides import Override
-from kube_accel.inspect.api_json import checked
 from kube_accel.kube.api import ApiClient
 from kube_accel.kube.watch import Watch
 from kube_accel.plugin import labels
@@ -23,6 +22,7 @@ from kube_accel.plugin.configurator import Configurator
 from kube_accel.plugin.labels import LabelWriter
 from kube_accel.plugin.options import ConfigMapRef
 from kube_accel.plugin.overrideswatch import OverridesWatch
+from kube_accel.shared.api_json import checked
 from kube_accel.sharing import node_labels
 from kube_accel.sharing.node_labels import NFD_OWNED, OWNED
 from odd_values import Path as FieldPath

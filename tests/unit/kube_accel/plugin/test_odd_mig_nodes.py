@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from kube_accel.inspect.api_json import checked
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.mig.process import Cut
 from kube_accel.model import Snapshot
 from kube_accel.plugin import migmanager, mignode
 from kube_accel.plugin.migmanager import MigManager
 from kube_accel.plugin.mignode import LABEL, STATE_LABEL, State
+from kube_accel.shared.api_json import checked
 from odd_values import Path as FieldPath
 from odd_values import cases, fields_read, with_value
 from unit.kube_accel.plugin.fakes import ready

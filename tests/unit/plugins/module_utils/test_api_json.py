@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import api_json
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import api_json
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import (
     ANY,
     ApiJsonError,
     checked,

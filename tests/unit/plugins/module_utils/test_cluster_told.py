@@ -15,7 +15,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster_told impo
     checks,
     node_told,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_view import INVENTORY
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import INVENTORY
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -26,7 +26,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_evidence impo
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding import Finding, has_share
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CONFIDENCES
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms_pod import STATES
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_xids import XIDS
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import XIDS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

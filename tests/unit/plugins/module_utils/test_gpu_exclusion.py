@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_exclusion import excluded_by, parse
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_exclusion import excluded_by, parse
 from hypothesis import given
 from hypothesis import strategies as st
 

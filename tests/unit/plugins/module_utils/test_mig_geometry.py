@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.mig_geometry import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.mig_geometry import (
     Card,
     GeometryError,
     Instance,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import nvml_library
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import nvml_library
 
 import sim.nvml
 from kube_accel.nvml.process import WorkerProcess, worker_command
@@ -58,7 +58,7 @@ def undefined_symbol(tmp_path: Path) -> bytes:
 
 def said(path: Path) -> str:
     """What a fresh process says, which has nothing loaded."""
-    code = "import sys\nfrom kube_accel.mig.nvml_library import unloadable\nprint(unloadable())"
+    code = "import sys\nfrom kube_accel.shared.nvml_library import unloadable\nprint(unloadable())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert str(path) in done.stdout
     return done.stdout
@@ -116,7 +116,7 @@ def test_a_library_that_may_not_be_read_is_named(
     path = installed(built.read_bytes())
     path.chmod(0)
     code = (
-        "import os\nfrom kube_accel.mig.nvml_library import unloadable\n"
+        "import os\nfrom kube_accel.shared.nvml_library import unloadable\n"
         "os.geteuid() or os.setuid(65534)\nprint(unloadable())"
     )
     for directory in (tmp_path, *tmp_path.parents[:3]):

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_json import ANY
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_plan import Terms, Wanted, plan, shown, table
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_shapes import SHAPES
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ANY
 from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info import cluster, parsed
 
 from odd_values import ODD, Path, cases, fields_read, with_value

@@ -15,24 +15,25 @@ from typing import Any
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.filter.printable import printable as filtered
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis, gpu_evidence, printable
+from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis, gpu_evidence
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import Account, usage, window
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_html import page
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_pages import Place
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_sizing import Holding, oversized
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_text import Report, table
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_text import comma_separated as usage_csv
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.support_bundle import Bundle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kube_accel.cli.validate import Check, Status
 from kube_accel.extender.wire import write_filter_error
-from kube_accel.inspect.gpu_view import view
-from kube_accel.inspect.gpu_view_text import comma_separated, details, json_text, summary
 from kube_accel.kube import events
 from kube_accel.logs import JsonFormatter
 from kube_accel.metrics.exposition import labels_text
+from kube_accel.shared.gpu_view import view
+from kube_accel.shared.gpu_view_text import comma_separated, details, json_text, summary
 from unit.plugins.module_utils.test_gpu_view import SHARE, TRAIN, node, plugin, pod
 from unit.plugins.usage_data import GIB, H100, Node, Scrapes, share
 

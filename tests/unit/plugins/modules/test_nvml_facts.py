@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils import nvml
-from ansible_collections.accel.kubernetes.plugins.module_utils.nvml_library import Nvml, NvmlError
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.nvml_library import Nvml, NvmlError
 
 import sim.nvml
 from sim.nvml import sysfs

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-from kube_accel.mig.gpu_exclusion import Exclusion, parse
+from kube_accel.shared.gpu_exclusion import Exclusion, parse
 
 FILE = "excluded-gpus.json"
 

@@ -10,7 +10,7 @@ import threading
 from datetime import UTC, datetime
 from types import TracebackType
 
-from kube_accel.inspect.printable import block, document, line
+from kube_accel.shared.printable import block, document, line
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TextIO
 
-from kube_accel.inspect.gpu_view import (
+from kube_accel.inspect.kubectl import Kubectl, KubectlError
+from kube_accel.model import Mode
+from kube_accel.shared.gpu_view import (
     NAMESPACE,
     ClusterView,
     absent,
@@ -23,10 +25,8 @@ from kube_accel.inspect.gpu_view import (
     read_pages,
     view,
 )
-from kube_accel.inspect.gpu_view_text import comma_separated, details, json_text, summary
-from kube_accel.inspect.kubectl import Kubectl, KubectlError
-from kube_accel.inspect.printable import line
-from kube_accel.model import Mode
+from kube_accel.shared.gpu_view_text import comma_separated, details, json_text, summary
+from kube_accel.shared.printable import line
 
 EXIT_OK, EXIT_FAILED, EXIT_PARTIAL = 0, 1, 3
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from kube_accel.inspect.printable import line
 from kube_accel.plugin.admin import AdminError, call
+from kube_accel.shared.printable import line
 
 _TIMEOUT = 20.0
 

@@ -15,7 +15,6 @@ from typing import Any
 from kube_accel import exclusions
 from kube_accel.enforce import selinux
 from kube_accel.enforce.mps import MpsPaths
-from kube_accel.inspect.printable import line
 from kube_accel.kube.deviceplugin import KUBELET_SOCKET
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import DriverState, ExcludedGpu, Gpu, GpuHealth, Health, Inventory, Mode, Snapshot
@@ -23,6 +22,7 @@ from kube_accel.nvml import machine
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
 from kube_accel.nvml.translate import MAKE_NODES
 from kube_accel.plugin.admin import AdminError, call
+from kube_accel.shared.printable import line
 from kube_accel.sharing.profile import PROFILES
 from kube_accel.sharing.whole import NEEDED_NODES
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kube_accel.enforce.policy import Limit
-from kube_accel.quantity import human_bytes, parse_quantity
+from kube_accel.shared.quantity import human_bytes, parse_quantity
 
 _KEYS = {"cores", "softCores", "memory"}
 _CONTAINER = re.compile(r"([a-z0-9-]{1,63})\.([a-z0-9.-]{1,253})\.([a-z0-9-]{1,63})")

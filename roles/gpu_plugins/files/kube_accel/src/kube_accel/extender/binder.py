@@ -17,11 +17,11 @@ from kube_accel.extender.pods import Pod, pod_path, uses_of
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.tenure import NotOursError, Tenure
 from kube_accel.extender.wire import BindArguments
-from kube_accel.inspect.api_json import ODD, unreadable
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
 from kube_accel.placement.why import why
+from kube_accel.shared.api_json import ODD, unreadable
 from kube_accel.sharing.assignment import pod_annotations
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from kube_accel.model import Assignment, Mode, PodRequest
 from kube_accel.placement.choose import Refusal, place, unwanted
 from kube_accel.placement.demand import demand
 from kube_accel.placement.score import score
-from kube_accel.quantity import human_bytes
+from kube_accel.shared.quantity import human_bytes
 
 DETAILED = 5
 """Nodes for which a refusal names the GPU that came nearest. kube-scheduler puts every different reason it is given

@@ -11,11 +11,11 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
-from kube_accel.asked import names_any
-from kube_accel.inspect.api_json import ApiJsonError, checked, named
 from kube_accel.model import Assignment, ContainerKind, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import usage
-from kube_accel.quantity import thousandths
+from kube_accel.shared.api_json import ApiJsonError, checked, named
+from kube_accel.shared.asked import names_any
+from kube_accel.shared.quantity import thousandths
 from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
 from kube_accel.sharing.request import RequestRefused, pod_request

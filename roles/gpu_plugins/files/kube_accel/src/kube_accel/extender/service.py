@@ -21,9 +21,9 @@ from kube_accel.extender.overtaken import Overtaken
 from kube_accel.extender.pods import Pod, PodReader, nominated_node
 from kube_accel.extender.tenure import Tenure
 from kube_accel.extender.wire import Filtered
-from kube_accel.inspect.api_json import ODD, named, unreadable
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
+from kube_accel.shared.api_json import ODD, named, unreadable
 from kube_accel.web.head import Head
 from kube_accel.web.pages import Pages
 from kube_accel.web.server import Limits

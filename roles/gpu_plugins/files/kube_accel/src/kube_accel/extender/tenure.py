@@ -34,8 +34,8 @@ from typing import Any, Protocol
 from kube_accel.extender.cache import Cluster
 from kube_accel.extender.pods import TAKEN, Pod, Version, pod_path
 from kube_accel.extender.wire import BindArguments
-from kube_accel.inspect.api_json import ApiJsonError, checked
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
+from kube_accel.shared.api_json import ApiJsonError, checked
 
 _log = logging.getLogger(__name__)
 

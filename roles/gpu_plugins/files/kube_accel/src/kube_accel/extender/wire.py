@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from kube_accel.inspect.api_json import checked, of_each
-from kube_accel.inspect.printable import line
+from kube_accel.shared.api_json import checked, of_each
+from kube_accel.shared.printable import line
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from kube_accel.inspect.api_json import checked, of_each, read_object
+from kube_accel.shared.api_json import checked, of_each, read_object
 
 _TIMEOUT = 60.0
 

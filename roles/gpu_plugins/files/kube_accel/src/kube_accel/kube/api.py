@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import urllib3
 
-from kube_accel.inspect.api_json import ApiJsonError, checked, read_object
-from kube_accel.inspect.printable import line
+from kube_accel.shared.api_json import ApiJsonError, checked, read_object
+from kube_accel.shared.printable import line
 
 _TIMEOUT = urllib3.Timeout(connect=5, read=10)
 

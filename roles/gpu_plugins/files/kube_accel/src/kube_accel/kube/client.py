@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from kube_accel.inspect.api_json import ApiJsonError, read_object
 from kube_accel.kube.api import ApiRefusedError, ApiUnreachableError, status_message, trusting
+from kube_accel.shared.api_json import ApiJsonError, read_object
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"

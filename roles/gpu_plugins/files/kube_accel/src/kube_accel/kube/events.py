@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kube_accel.inspect.printable import line
+from kube_accel.shared.printable import line
 
 if TYPE_CHECKING:
     from kube_accel.kube.client import KubeClient

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kube_accel.inspect.api_json import ODD
 from kube_accel.kube.api import in_cluster as in_cluster_api
 from kube_accel.kube.client import Credentials, KubeClient
+from kube_accel.shared.api_json import ODD
 
 
 class KubeconfigError(Exception):

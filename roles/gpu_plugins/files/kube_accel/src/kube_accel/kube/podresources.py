@@ -14,10 +14,10 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, Message
 
-from kube_accel.inspect.printable import line
 from kube_accel.kube.proto import podresources_pb2 as pb
 from kube_accel.rpc.channel import Channel
 from kube_accel.rpc.status import Code, RpcError
+from kube_accel.shared.printable import line
 
 _log = logging.getLogger(__name__)
 

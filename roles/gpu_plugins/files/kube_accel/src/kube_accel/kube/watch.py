@@ -13,10 +13,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kube_accel.inspect.api_json import ODD, ApiJsonError, checked, named, read_at, read_object
-from kube_accel.inspect.printable import line
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.kube.client import JSON, KubeClient
+from kube_accel.shared.api_json import ODD, ApiJsonError, checked, named, read_at, read_object
+from kube_accel.shared.printable import line
 
 _log = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ from typing import Any
 import yaml
 
 from kube_accel import exclusions
-from kube_accel.inspect.api_json import ODD
-from kube_accel.mig import mig_nvml
-from kube_accel.mig.mig_geometry import VERSION
-from kube_accel.mig.nvml_library import LIBRARY, NoAnswer
 from kube_accel.nvml.worker import die_with, private_pipes
+from kube_accel.shared import mig_nvml
+from kube_accel.shared.api_json import ODD
+from kube_accel.shared.mig_geometry import VERSION
+from kube_accel.shared.nvml_library import LIBRARY, NoAnswer
 
 
 def main(parent: int) -> None:

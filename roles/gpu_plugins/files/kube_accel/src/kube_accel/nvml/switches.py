@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kube_accel.nvml.gpu_xids import OF_PROGRAMS
+from kube_accel.shared.gpu_xids import OF_PROGRAMS
 
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
 _ALL, _XIDS = "all", "xids"

@@ -32,9 +32,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from kube_accel import exclusions
-from kube_accel.mig.gpu_exclusion import Exclusion, excluded_by
 from kube_accel.nvml.asking import Attempts, Calls, cause, number, profile, text, token
 from kube_accel.nvml.sampling import Sampler, each_mig_device, memory, process_sample, remapped_rows
+from kube_accel.shared.gpu_exclusion import Exclusion, excluded_by
 
 if TYPE_CHECKING:
     from kube_accel.nvml.profiling import Profiler
@@ -511,7 +511,7 @@ def error_record(error: Exception, function: str) -> Record:
     code = getattr(error, "value", None)
     record: Record = {"code": code, "text": cause(error), "function": function}
     if code == _LIBRARY_NOT_FOUND:
-        from kube_accel.mig.nvml_library import unloadable
+        from kube_accel.shared.nvml_library import unloadable
 
         record["loader"] = unloadable()
     return record

@@ -23,7 +23,7 @@ from kube_accel.model import (
 )
 from kube_accel.placement.mps import client_limit
 from kube_accel.placement.topology import Connectivity, choose_connected
-from kube_accel.quantity import human_bytes
+from kube_accel.shared.quantity import human_bytes
 
 WHOLE = 100
 """Cores of a GPU."""

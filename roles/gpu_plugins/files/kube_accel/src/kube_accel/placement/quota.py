@@ -32,7 +32,7 @@ import yaml
 
 from kube_accel.model import PodRequest
 from kube_accel.placement.demand import Demand, demand
-from kube_accel.quantity import human_bytes, parse_quantity
+from kube_accel.shared.quantity import human_bytes, parse_quantity
 
 EVERY_OTHER_NAMESPACE: Final = "*"
 VERSION: Final = 1

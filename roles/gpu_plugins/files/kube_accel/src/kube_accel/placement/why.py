@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kube_accel.model import Assignment, ContainerRequest, Mode, PlacementPolicy, PodRequest
 from kube_accel.placement.choose import GpuView, candidates, places
 from kube_accel.placement.topology import Connectivity
-from kube_accel.quantity import human_bytes
+from kube_accel.shared.quantity import human_bytes
 
 LONGEST = 160
 """Characters about one container."""

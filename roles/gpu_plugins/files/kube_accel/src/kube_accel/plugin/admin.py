@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from kube_accel.sharing.reading import read_object
+from kube_accel.shared.reading import read_object
 
 _log = logging.getLogger(__name__)
 

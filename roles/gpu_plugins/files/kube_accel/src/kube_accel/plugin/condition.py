@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kube_accel.inspect.printable import line
 from kube_accel.model import DriverState, GpuHealth, Health, Snapshot
+from kube_accel.shared.printable import line
 
 TYPE = "GpusHealthy"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kube_accel.inspect.api_json import ODD
+from kube_accel.shared.api_json import ODD
 
 if TYPE_CHECKING:
     import yaml

@@ -20,8 +20,6 @@ from urllib.parse import quote
 
 from kube_accel import exclusions
 from kube_accel.files import write_whole
-from kube_accel.inspect.api_json import ODD, checked, unreadable
-from kube_accel.inspect.printable import line
 from kube_accel.kube.podresources import PodDevices, PodResourcesError
 from kube_accel.mig.process import Cut, CutError, cut
 from kube_accel.model import DriverState
@@ -31,6 +29,8 @@ from kube_accel.plugin.holdings import Lister
 from kube_accel.plugin.mignode import State
 from kube_accel.plugin.only import Only
 from kube_accel.plugin.options import MigOptions
+from kube_accel.shared.api_json import ODD, checked, unreadable
+from kube_accel.shared.printable import line
 
 if TYPE_CHECKING:
     from kube_accel.kube.client import KubeClient
@@ -463,7 +463,7 @@ class MigManager:
 
     def _put_back(self) -> str:
         """The geometry from before what was begun, where that was cut off; why that failed, empty when it did not."""
-        from kube_accel.mig.mig_geometry import as_document
+        from kube_accel.shared.mig_geometry import as_document
 
         begun = self._begun()
         self._forget()

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from kube_accel.asked import asked
-from kube_accel.inspect.api_json import ODD, checked
-from kube_accel.inspect.printable import line
 from kube_accel.kube.podresources import PodDevices
+from kube_accel.shared.api_json import ODD, checked
+from kube_accel.shared.asked import asked
+from kube_accel.shared.printable import line
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of
 

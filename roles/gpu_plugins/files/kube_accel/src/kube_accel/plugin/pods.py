@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kube_accel.asked import names_any
 from kube_accel.kube.cgroups import Place, pod_uid
 from kube_accel.model import ContainerKind, ContainerRequest, Mode, PodRequest
 from kube_accel.plugin.steering import PendingPod
+from kube_accel.shared.asked import names_any
 from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import Profile
 from kube_accel.sharing.request import RequestRefused, pod_request

@@ -8,11 +8,11 @@ import threading
 import time
 from queue import Empty, SimpleQueue
 
-from kube_accel.inspect.api_json import checked
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched, page, passing_over
 from kube_accel.plugin.pods import NodePods
+from kube_accel.shared.api_json import checked
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Gpu, Share
 from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.starts import StartRefused
-from kube_accel.quantity import human_bytes
+from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, gpu_of, resources, shares
 from kube_accel.sharing.profile import Profile
 

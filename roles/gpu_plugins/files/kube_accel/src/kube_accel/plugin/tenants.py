@@ -22,7 +22,7 @@ from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.ledger import Ledger
 from kube_accel.plugin.pods import NodePods
 from kube_accel.plugin.prestart import Devices, identifies
-from kube_accel.quantity import human_bytes
+from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE
 
 _log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from kube_accel.model import Assignment, Mode, Share
-from kube_accel.sharing.reading import read_document, read_number, read_objects, read_text
+from kube_accel.shared.reading import read_document, read_number, read_objects, read_text
 
 ANNOTATION: Final = "kube-accel.io/assignment"
 VERSION: Final = 1

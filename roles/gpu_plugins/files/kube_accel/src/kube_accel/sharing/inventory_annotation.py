@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode, UnreadableGpu
-from kube_accel.sharing.reading import read_document, read_list, read_number, read_objects, read_text
+from kube_accel.shared.reading import read_document, read_list, read_number, read_objects, read_text
 
 ANNOTATION: Final = "kube-accel.io/inventory"
 VERSION: Final = 1

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kube_accel.model import Gpu, Inventory, Mode
+from kube_accel.shared.reading import read_owned_labels
 from kube_accel.sharing import mig
-from kube_accel.sharing.reading import read_owned_labels
 from kube_accel.sharing.whole import RESOURCE, Part
 
 PREFIX = "nvidia.com/"

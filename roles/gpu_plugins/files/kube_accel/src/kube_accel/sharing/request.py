@@ -8,7 +8,6 @@ import re
 from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
-from kube_accel.asked import asked as asked_of
 from kube_accel.model import (
     ContainerKind,
     ContainerRequest,
@@ -17,7 +16,8 @@ from kube_accel.model import (
     PlacementPolicy,
     PodRequest,
 )
-from kube_accel.quantity import parse_quantity
+from kube_accel.shared.asked import asked as asked_of
+from kube_accel.shared.quantity import parse_quantity
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
 
 PLACEMENT: Final = "kube-accel.io/placement"

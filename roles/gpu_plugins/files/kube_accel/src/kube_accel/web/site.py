@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from kube_accel.inspect.printable import line
+from kube_accel.shared.printable import line
 from kube_accel.web.head import Head, RequestError
 
 

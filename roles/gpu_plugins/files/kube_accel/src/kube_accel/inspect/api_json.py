@@ -1,1 +1,0 @@
-../../../../../../../plugins/module_utils/api_json.py
