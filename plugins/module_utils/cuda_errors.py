@@ -548,9 +548,7 @@ _NAMES = re.compile(r"\b(?:CUDA_)?(ERROR_[A-Z_]{3,60})\b|\b(cudaError[A-Z][A-Za-
 _ONLY_OF_CUDA = tuple(w for w in _BY_WORDS if re.search("cuda|kernel|ptx|mps|nvlink|ecc|illegal|device-side|grid l", w))
 """Words that nothing else says."""
 _SURE_WORDS, _ALL_WORDS = _any_of(_ONLY_OF_CUDA), _any_of(tuple(_BY_WORDS))
-_SPEAKERS = re.compile(
-    r"(?i:error \[cuda\]|cuda|\bnccl|\bggml|\[TRT\]|tensorrt|\(error code [a-z_])|\bcu[A-Z][A-Za-z]{2,40}"
-)
+_SPEAKERS = re.compile(r"(?i:error \[cuda\]|cuda|\bggml|\[TRT\]|tensorrt|\(error code [a-z_])|\bcu[A-Z][A-Za-z]{2,40}")
 """What says that a line is about CUDA."""
 _FAILS = re.compile(r"error|fail|\berr\b|returned|exception|results? in", re.IGNORECASE)
 _CODE = re.compile(
@@ -559,7 +557,8 @@ _CODE = re.compile(
     r"|\bcode=(\d{1,4})\(|\berror code[ :=]{0,3}(\d{1,4})\b(?!: Cuda)|\bUNKNOWN ERROR \((\d{1,4})\)"
     r"|\bcu(?:da)?[A-Z]\w{2,60}(?:\([^()]{0,60}\))?[ :]{0,2}(?:returned|err|failed|error)"
     r"[\w ]{0,20}[:=( ]{1,3}(\d{1,4})\b"
-    r"|\b(?:init failure|device context)[: ]{1,3}(\d{1,4})\b|\bError (\d{1,4}): |\berror=(\d{1,4})\b"
+    r"|\b(?:init failure|lookup failure|device context|failure with error)[: ]{1,3}(\d{1,4})\b"
+    r"|\bError (\d{1,4}): |\berror=(\d{1,4})\b"
     r"|\bCUresult[ (]{1,2}(\d{1,4})\b|\breturn status: (\d{1,4})\b",
     re.IGNORECASE,
 )

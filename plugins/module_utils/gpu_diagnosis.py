@@ -30,6 +30,8 @@ RULES: Sequence[Callable[[Evidence], Iterable[Finding]]] = (
     of_program.compatibility,
     of_pod.started,
     of_pod.told,
+    of_pod.leaving,
+    of_pod.unready,
     of_pod.waiting,
     of_pod.quotas,
     of_node.extender,
@@ -84,6 +86,7 @@ ORDER = (
     "cordoned",
     "pending",
     "nccl",
+    "not_ready",
     "crashed",
     "not_running",
 )

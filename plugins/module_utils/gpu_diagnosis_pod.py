@@ -28,6 +28,7 @@ _LONGEST = 8192
 _ADMISSION = "UnexpectedAdmissionError"
 _EVENTS_SHOWN = 3
 """The latest that a pod which does not run is told with."""
+_INITIALIZING = "PodInitializing"
 _WHERE = {
     "runtime": "Read the runtime's words, and journalctl -u containerd (or crio) on {node}: a container that was not"
     " started has no log.",
@@ -36,7 +37,6 @@ _WHERE = {
     "log": "kubectl logs -n {pod.namespace} {pod.name} -c {container.name} --previous",
 }
 """Where to look, by whose words they are."""
-_QUOTA_REMEDY = "End pods of the namespace, or raise its ResourceQuota."
 _EVENTS = {
     "GpuShareRefused": (
         "start_refused",
@@ -102,9 +102,10 @@ def _refused(pod: Pod) -> Iterator[Finding]:
         fitting = _first(symptoms.AT_ADMISSION, said)
         if fitting is not None:
             yield found(fitting, subject, said)
-    if rejected or pod.phase not in ("Failed", "Unknown") or not (pod.reason or pod.message):
+    text = ": ".join(filter(None, (pod.reason, pod.message))) or pod.disrupted
+    if rejected or pod.phase not in ("Failed", "Unknown") or not text:
         return
-    state = Said("state of the pod", ": ".join(filter(None, (pod.reason, pod.message)))[:_LONGEST])
+    state = Said("state of the pod", text[:_LONGEST])
     symptom = _first(symptoms.REFUSED, state)
     if symptom is not None:
         yield found(symptom, subject, state)
@@ -143,9 +144,14 @@ def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
         yield Finding("not_running", f"pod {pod.full_name}", what, tuple(told), remedy, POSSIBLE)
         return
     waits = [container for container in pod.containers if container.waiting or container.never_ran]
+    unfinished = _unfinished(pod)
     for container in waits:
         where = subject_of(pod, container)
-        if where not in explained:
+        if container.waiting.startswith(_INITIALIZING) and unfinished:
+            # What is to be told is of these.
+            if not any(subject_of(pod, other) in explained or other.waiting for other in unfinished):
+                yield _initializing(pod, container, unfinished[0])
+        elif where not in explained:
             state = container.waiting if container.waiting and not container.never_ran else container.ended
             said = (Said("state of the container", state[:_LONGEST]), *told)
             meaning, look = _state(state)
@@ -158,6 +164,18 @@ def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
     what = "it does not run, and these are kubelet's words" if told else "it does not run, and nothing says why"
     remedy = _WHERE["kubelet"].format(pod=pod, node=pod.node or "its node", describe=describe)
     yield Finding("not_running", f"pod {pod.full_name}", what, said, remedy, LIKELY if told else POSSIBLE)
+
+
+def _unfinished(pod: Pod) -> List[Container]:
+    """Containers that others of the pod wait for."""
+    return [container for container in pod.containers if container.first and (container.code != 0 or container.waiting)]
+
+
+def _initializing(pod: Pod, container: Container, first: Container) -> Finding:
+    what = f"it starts when init container {first.name} has ended, which runs or is still to run"
+    remedy = f"kubectl logs -n {pod.namespace} {pod.name} -c {first.name}"
+    said = Said("state of the container", container.waiting[:_LONGEST])
+    return Finding("not_running", subject_of(pod, container), what, (said,), remedy, POSSIBLE)
 
 
 def _state(text: str) -> Tuple[str, str]:
@@ -195,9 +213,66 @@ def told(evidence: Evidence) -> Iterator[Finding]:
         if event.reason in _EVENTS:
             rule, what, remedy, confidence = _EVENTS[event.reason]
             yield Finding(rule, f"pod {pod.full_name}", what, (said,), remedy, confidence)
-        elif event.reason == "FailedCreate" and "exceeded quota" in event.message:
-            what = "the namespace has all that its ResourceQuota allows, so that no pod is made"
-            yield Finding("namespace_quota", f"namespace {pod.namespace}", what, (said,), _QUOTA_REMEDY, CERTAIN)
+        elif event.reason == "FailedCreate":
+            symptom = _first(symptoms.NOT_MADE, Said("", event.message[:_LONGEST]))
+            if symptom is not None:
+                quota = symptom.rule == "namespace_quota"
+                yield found(symptom, f"namespace {pod.namespace}" if quota else f"pod {pod.full_name}", said)
+
+
+def leaving(evidence: Evidence) -> Iterator[Finding]:
+    """A pod that is deleted and still there."""
+    pod = evidence.pod
+    if pod is None or pod.finalizers is None:
+        return
+    if pod.finalizers:
+        what = "it is deleted, and is kept until its finalizers are taken off"
+        remedy = "Look at the controller of each finalizer: it takes it off when its own work is done."
+        said = Said("metadata.finalizers", ", ".join(pod.finalizers)[:_LONGEST])
+    else:
+        what = "it is deleted, and kubelet has not ended it yet"
+        remedy = f"Wait for its grace period; then look at journalctl -u kubelet on {pod.node or 'its node'}."
+        said = Said("metadata.deletionTimestamp", "set")
+    events = [_said(event) for event in pod.events if not event.normal][-_EVENTS_SHOWN:]
+    yield Finding("not_running", f"pod {pod.full_name}", what, (said, *reversed(events)), remedy, LIKELY)
+
+
+def unready(evidence: Evidence) -> Iterator[Finding]:
+    """A pod that runs and is not ready, or that kubelet ends again and again over a probe."""
+    pod = evidence.pod
+    if pod is None or pod.phase != "Running" or pod.finalizers is not None:
+        return
+    probed = False
+    for container in pod.containers:
+        for symptom, shows in (
+            (symptoms.ENDED_BY_PROBE, container.restarts > 0 or container.failed),
+            (symptoms.UNREADY_BY_PROBE, container.unready),
+        ):
+            said = _probed(pod, container, symptom) if shows else None
+            if said is not None:
+                probed = True
+                yield found(symptom, subject_of(pod, container), said)
+    slow = ", ".join(container.name for container in pod.containers if container.unready)
+    if (pod.unready or slow) and not probed and not any(c.waiting or c.failed for c in pod.containers):
+        state = Said("condition Ready", pod.unready or f"not ready: {slow}")
+        said = (state, *[_said(e) for e in pod.events if not e.normal][-_EVENTS_SHOWN:])
+        remedy = f"Look at its log and events: kubectl describe pod -n {pod.namespace} {pod.name}."
+        yield Finding("not_ready", f"pod {pod.full_name}", "it runs, and is not ready", said, remedy, POSSIBLE)
+
+
+def _may_be_killed(container: Container) -> bool:
+    """Whether its end is one that kubelet brings about: SIGTERM, and SIGKILL after its grace period."""
+    return container.code in (None, 0, 137, 143)
+
+
+def _probed(pod: Pod, container: Container, symptom: Symptom) -> Optional[Said]:
+    """The last event of a probe that may be this container's."""
+    for event in reversed(pod.events):
+        named = re.match(r"Container (\S{1,63}) failed ", event.message)
+        mine = named[1] == container.name if named is not None else _may_be_killed(container) or container.unready
+        if mine and symptom.pattern.search(f"{event.reason}: {event.message[:_LONGEST]}"):
+            return _said(event)
+    return None
 
 
 def waiting(evidence: Evidence) -> Iterator[Finding]:
@@ -208,13 +283,14 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
     subject = f"pod {pod.full_name}"
     mismatched = list(_modes(evidence, pod))
     yield from mismatched
-    if not pod.unscheduled:
+    gates = [Said("spec", f"scheduling gates: {', '.join(pod.gates)}"[:_LONGEST])] if pod.gates else []
+    if not pod.unscheduled and not gates:
         name = pod.scheduler or "default-scheduler"
         said = Said("state of the pod", f"no condition PodScheduled; schedulerName is {name}")
         remedy = f"Look whether scheduler {name} runs: kubectl get pods -A, leases in kube-system."
         yield Finding("scheduler", subject, "no scheduler has tried it", (said,), remedy, LIKELY)
         return
-    sources = [Said("condition PodScheduled", pod.unscheduled[:_LONGEST])]
+    sources = [*gates, Said("condition PodScheduled", pod.unscheduled[:_LONGEST])]
     tried = [event.message[:_LONGEST] for event in pod.events if event.reason == "FailedScheduling"]
     sources += [Said("event FailedScheduling", text) for text in reversed(tried)]
     known = [
@@ -267,4 +343,6 @@ def quotas(evidence: Evidence) -> Iterator[Finding]:
         if quota.full and (not pod.exists or quota.resource.rpartition("requests.")[2] in pod.wants):
             said = Said(f"ResourceQuota {quota.name}", f"{quota.resource}: {quota.used} of {quota.hard}")
             what = "the namespace has all that its ResourceQuota allows"
-            yield Finding("namespace_quota", f"namespace {pod.namespace}", what, (said,), _QUOTA_REMEDY, POSSIBLE)
+            yield Finding(
+                "namespace_quota", f"namespace {pod.namespace}", what, (said,), symptoms.QUOTA_REMEDY, POSSIBLE
+            )

@@ -47,6 +47,8 @@ _ENDS = {
     143: "it was asked to end (SIGTERM)",
 }
 """What exit codes of shells and container runtimes stand for."""
+_LOST = "kubelet lost it, as by a reboot or when it was deleted on the node"
+"""Of an end that kubelet did not see."""
 
 
 def _containers(evidence: Evidence) -> Iterator[Tuple[Pod, Container, Optional[Node]]]:
@@ -237,7 +239,8 @@ def crashed(evidence: Evidence) -> Iterator[Finding]:
     for pod, container, _node in _containers(evidence):
         if container.failed and not container.never_ran:
             final = [said for said in lines_of(container) if said.text.strip()][-1:]
-            how = _ENDS.get(container.code or 0, "it ended badly")
+            lost = container.ended.startswith("ContainerStatusUnknown")
+            how = _LOST if lost else _ENDS.get(container.code or 0, "it ended badly")
             what = f"{how}, and its log has nothing that is known here"
             remedy = f"kubectl logs -n {pod.namespace} {pod.name} -c {container.name} --previous"
             said = (Said("state of the container", container.ended), *final)

@@ -65,6 +65,10 @@ class Container:
     killed: bool
     """By the kernel, over the machine's memory."""
     restarts: int
+    first: bool
+    """Whether the pod's others start when it has ended: an init container that is no sidecar."""
+    unready: bool
+    """Whether it runs and is not ready."""
     last_words: Tuple[str, ...]
     """Lines that its program left in the state for when it ends."""
     logs: Mapping[str, Tuple[str, ...]]
@@ -90,6 +94,14 @@ class Pod:
     containers: Tuple[Container, ...]
     events: Tuple[Event, ...]
     exists: bool = True
+    gates: Tuple[str, ...] = ()
+    """What has to be taken off it before a scheduler tries it."""
+    unready: str = ""
+    """Why it is not ready, empty where it is or nothing says so."""
+    disrupted: str = ""
+    """What the cluster ended it for, by its condition."""
+    finalizers: Optional[Tuple[str, ...]] = None
+    """Who has to let go of it before it is gone; None of one that nobody deletes."""
 
     @property
     def full_name(self) -> str:
@@ -168,8 +180,12 @@ def pod_of(item: object, events: object = (), logs: Optional[Mapping[Tuple[str, 
         for entry in _maps(status.get(key))
     }
     containers = []
-    for entry in [*_maps(spec.get("initContainers")), *_maps(spec.get("containers"))]:
-        containers.append(_container(entry, statuses.get(_text(entry.get("name"))) or {}, logs or {}))
+    before = list(_maps(spec.get("initContainers")))
+    for entry in [*before, *_maps(spec.get("containers"))]:
+        first = entry in before and entry.get("restartPolicy") != "Always"
+        containers.append(_container(entry, statuses.get(_text(entry.get("name"))) or {}, logs or {}, first))
+    conditions = {_text(entry.get("type")): entry for entry in _maps(status.get("conditions"))}
+    ready, disruption = conditions.get("Ready") or {}, conditions.get("DisruptionTarget") or {}
     node = _text(spec.get("nodeName"))
     return Pod(
         namespace=_text(metadata.get("namespace")),
@@ -184,6 +200,10 @@ def pod_of(item: object, events: object = (), logs: Optional[Mapping[Tuple[str, 
         uuids=_assigned(_map(metadata.get("annotations"))),
         containers=tuple(containers),
         events=events_of(events, _text(metadata.get("uid"))),
+        gates=tuple(_text(gate.get("name")) for gate in _maps(spec.get("schedulingGates"))),
+        unready=_why(ready) if ready.get("status") in ("False", "Unknown") else "",
+        disrupted=_why(disruption) if disruption.get("status") == "True" else "",
+        finalizers=tuple(map(_text, _list(metadata.get("finalizers")))) if metadata.get("deletionTimestamp") else None,
     )
 
 
@@ -277,7 +297,15 @@ def events_of(items: object, uid: str = "") -> Tuple[Event, ...]:
     return tuple(event for _when, event in found)
 
 
-def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mapping[Tuple[str, bool], str]) -> Container:
+def _why(condition: Mapping[str, Any]) -> str:
+    """What a condition says."""
+    words = filter(None, (_text(condition.get("reason")), _text(condition.get("message"))))
+    return ": ".join(words) or "no reason is told"
+
+
+def _container(
+    entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mapping[Tuple[str, bool], str], first: bool
+) -> Container:
     name, state, last = _text(entry.get("name")), _map(status.get("state")), _map(status.get("lastState"))
     waiting, ended = _map(state.get("waiting")), _map(state.get("terminated")) or _map(last.get("terminated"))
     code = ended.get("exitCode")
@@ -306,6 +334,8 @@ def _container(entry: Mapping[str, Any], status: Mapping[str, Any], logs: Mappin
         never_ran=unstarted,
         killed=ended.get("reason") == "OOMKilled",
         restarts=restarts if isinstance(restarts, int) else 0,
+        first=first,
+        unready=isinstance(state.get("running"), dict) and status.get("ready") is False,
         last_words=() if unstarted else _log_lines(_text(ended.get("message"))),
         logs={where: _log_lines(text) for where, text in told.items() if text},
     )

@@ -46,10 +46,11 @@ def words(text: str) -> Pattern[str]:
 
 OUT_OF_MEMORY = words(
     r"CUDA out of memory|torch[\w.]{0,40}OutOfMemoryError|out of memory error on GPU|OOM when allocating tensor"
-    r"|RESOURCE_EXHAUSTED: (?:out of memory|failed to allocate request)|"
+    r"|RESOURCE[_ ]EXHAUSTED: (?:out of memory|failed to allocate request)|"
     r"CU(?:BLAS|DNN)_STATUS_(?:ALLOC_FAILED|NOT_INITIALIZED)"
     r"|failed to allocate .{1,60} from device|ran out of memory trying to allocate"
-    r"|ggml_(?:backend_)?cuda.{0,120}out of memory|unable to allocate CUDA\d{0,3}(?:_Host)? buffer"
+    r"|ggml_(?:backend_)?cuda.{0,120}out of memory|(?:unable|failed) to allocate CUDA\d{0,3}(?:_Host)? buffer"
+    r"|failed to allocate compute (?:\w{1,8} )?buffers|Error Code \d{1,3}: OutOfMemory|Dst tensor is not initialized"
     r"|failed to allocate memory for requested buffer of size|OutOfMemoryError: out of memory allocating"
     r"|GPU memory \(\d{1,20} bytes\) could not be allocated|std::bad_alloc: .{0,40}CUDA"
     r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.{0,80}CUDACachingAllocator"
@@ -100,14 +101,20 @@ IN_LOGS: Sequence[Symptom] = (
     ),
     Symptom(
         "allocator_conflict",
-        words(r"free memory on device .{0,120}less than desired GPU memory utilization"),
+        words(
+            r"free memory on device .{0,120}less than desired GPU memory utilization"
+            r"|Error in memory profiling.{0,160}free memory"
+        ),
         "the server wants a fixed part of the GPU's memory at its start, and others have some of it",
         "Lower its part (vLLM: --gpu-memory-utilization), or give it a GPU or share of its own.",
         CERTAIN,
     ),
     Symptom(
         "host_oom",
-        words(r"model requires more system memory|cannot allocate memory.{0,40}(?:pinned|host)|DefaultCPUAllocator"),
+        words(
+            r"model requires? more system memory|model request too large for system"
+            r"|cannot allocate memory.{0,40}(?:pinned|host)|DefaultCPUAllocator"
+        ),
         "the machine's memory did not suffice, or the container's limit of it, not the GPU's",
         "Raise resources.limits.memory of the container, or have it load less at a time.",
     ),
@@ -115,7 +122,9 @@ IN_LOGS: Sequence[Symptom] = (
         "shm",
         words(
             r"insufficient shared memory \(shm\)|worker .{0,40}killed by signal: Bus error"
-            r"|creating shared memory segment|/dev/shm.{0,120}(?:no space left|too small|bus error)"
+            r"|creating shared memory segment|failed to extend /dev/shm|shared memory pool.{0,400}no space left"
+            r"|unable to open shared memory object (?!.{0,120}too many open files)"
+            r"|/dev/shm.{0,120}(?:no space left|too small|bus error)"
             r"|no space left on device.{0,80}/dev/shm|unable to (?:allocate|create|write).{0,60}shared memory"
             r"|unable to (?:mmap|write to file) .{0,80}torch_"
         ),
@@ -131,7 +140,9 @@ IN_LOGS: Sequence[Symptom] = (
             r"|could not find cuda drivers|NVIDIA driver was not detected|failed to infer device type"
             r"|couldn't communicate with the NVIDIA driver|failed to find CUDA library|driver not loaded"
             r"|kernel driver does not appear to be running|couldn't find libnvidia-ml|NVMLError_DriverNotLoaded"
-            r"|unable to load (?:cuda driver library|nvcuda|libcuda)|nvidia-smi\S{0,3}: executable file not found"
+            r"|unable to load (?:cuda driver library|nvcuda|libcuda)|CUDA driver library cannot be found"
+            r"|libcuda\.so cannot (?:be )?found|could not load NVML library|Module nvidia not found"
+            r"|NVIDIA probe routine failed|nvidia-smi\S{0,3}: executable file not found"
         ),
         "the container has no driver: the container runtime did not bring it, or the node's does not answer",
         "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits; run nvidia-smi on the node.",
@@ -145,7 +156,8 @@ IN_LOGS: Sequence[Symptom] = (
             r"|no (?:supported )?(?:NVIDIA )?GPUs? (?:was |were )?(?:detected|found)"
             r"|no usable GPU found|usable CUDA device"
             r"|CUDA is not available|no CUDA runtime is found|cannot find (?:any )?GPU"
-            r"|CUDA backend failed to initialize"
+            r"|CUDA backend failed to initialize|CUDA driver initialization failed, you might not have"
+            r"|device < num_gpus INTERNAL ASSERT|\b0 active drivers"
         ),
         "the program found no GPU that it can use",
         "Ask for one in the container's limits, and do not hide it by CUDA_VISIBLE_DEVICES; runtimeClassName: nvidia.",
@@ -157,10 +169,33 @@ IN_LOGS: Sequence[Symptom] = (
             r"|lib(?:cudart|cublas\w{0,3}|cudnn\w{0,24}|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvinfer\w{0,12}|cupti)"
             r"\.so[\w.]{0,12}'?(?:; dlerror)?: cannot open shared|could not load dynamic library"
             r"|failed to load library libonnxruntime_providers_cuda|unable to load cuDNN|could not load library libcu"
-            r"|compiled without (?:GPU|CUDA) support|not compiled with GPU offload"
+            r"|compiled without (?:GPU|CUDA) support|not compiled with GPU offload|libNVVM cannot be found"
+            r"|failed to create (?:CUDA|Tensorrt)ExecutionProvider"
+            r"|CUDA_PATH is set but CUDA was ?n.?t able to be loaded"
+            r"|CUDA_HOME environment variable is not set|failed to find C compiler"
         ),
-        "the image's program was built without CUDA, or lacks a library of it",
+        "the image's program was built without CUDA, or lacks a library or tool of it",
         "Use an image with the program's CUDA build and that library's version.",
+    ),
+    Symptom(
+        "image",
+        words(
+            r"undefined symbol: (?:_ZNK?\d{0,3}(?:S\w_)?\d{0,2}(?:c10|at|torch)|_ZNK?\d{1,3}\w{0,3}(?:torch|caffe2)"
+            r"|__nvJitLink|nccl|cudnn|cublas|cusparse)|operator torchvision::nms does not exist"
+        ),
+        "an extension or library of the image was built for another version of PyTorch or CUDA than is installed",
+        "Install the build for that version, or build it anew; take other copies out of LD_LIBRARY_PATH.",
+    ),
+    Symptom(
+        "request",
+        words(
+            r"(?:world size|tensor.parallel.size|number of (?:required )?GPUs|nproc.per.node)\b.{0,80}"
+            r"(?:larger|greater|more) than .{0,40}(?:available|visible) GPUs"
+            r"|world_size \(\d{1,5}\) .{0,40}less than .{0,40}(?:gpu count|visible devices)"
+            r"|number of required GPUs exceeds|requested .{0,20}GPUs?,? but only \d{1,3} (?:are|is) available"
+        ),
+        "the program is told to use more GPUs than its container has",
+        "Ask for that many in the container's limits, or lower its number (--tensor-parallel-size, --nproc-per-node).",
     ),
     Symptom(
         "device_files_lost",
@@ -170,7 +205,10 @@ IN_LOGS: Sequence[Symptom] = (
     ),
     Symptom(
         "cuda_mismatch",
-        words(r"Driver/library version mismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH|NVMLError_LibRmVersionMismatch"),
+        words(
+            r"Driver/library version mismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH|NVMLError_LibRmVersionMismatch"
+            r"|API mismatch: the client has the version|kernel version .{1,40} does not match DSO version"
+        ),
         "the driver was upgraded under a running pod, or only in part",
         "Reload the modules or reboot the node, and start the pod again.",
         CERTAIN,
@@ -180,7 +218,7 @@ IN_LOGS: Sequence[Symptom] = (
         words(
             r"NVIDIA driver on your system is too old|insufficient driver version|symbol lookup for cu\w{1,60} failed"
             r"|undefined symbol: cu[A-Z]\w{1,60}|requires (?:NVIDIA )?driver (?:release|version|>=)"
-            r"|container was built for NVIDIA driver"
+            r"|container was built for NVIDIA driver|CUDA version is .{1,20}older than the ptxas CUDA version"
         ),
         "the node's driver is older than the program's CUDA",
         "Upgrade the node's driver, or use an image of an older CUDA.",
@@ -189,7 +227,8 @@ IN_LOGS: Sequence[Symptom] = (
         "cuda_mismatch",
         words(
             r"is not compatible with the current PyTorch installation|PyTorch no longer supports this GPU"
-            r"|minimum capability: \d{1,4}\.? current capability"
+            r"|min(?:imum)?\.? capability: \d{1,4}\b|capability below \d.{0,20}not supported"
+            r"|requires? (?:an )?(?:ampere|hopper|turing|volta|blackwell)\b"
             r"|only supports? .{0,80}(?:ampere|hopper|capability|sm_?\d)"
             r"|requires? .{0,40}(?:compute|cuda) capability|ignoring visible gpu device"
             r"|minimum (?:supported|required) cuda"
@@ -218,15 +257,21 @@ IN_LOGS: Sequence[Symptom] = (
             r"found cuDNN version|outdated (?:cuDNN|cuBLAS|CUDA|cuSPARSE|cuFFT|CUPTI) |Loaded runtime CuDNN library"
             r"|cuDNN version incompatib|detected CUDA version .{0,60}mismatches|DNN library initialization failed"
             r"|Could not create cudnn handle|CUDNN_STATUS_\w{0,16}(?:VERSION|ARCH)_MISMATCH"
+            r"|Mismatched NCCL version|Unsupported \.version \d|NCCL library is (?:too old|not backwards)"
         ),
         "a CUDA library in the image, cuDNN for one, is not of the version the program was built with",
         "Install the library version that the message names; take other copies out of LD_LIBRARY_PATH.",
     ),
     Symptom(
         "cuda_error",
-        words(r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?!SUCCESS|ALLOC_FAILED|NOT_INITIALIZED)[A-Z_]{3,40}"),
-        "a library of CUDA failed: mostly an error before it, a wrong argument, or a version that does not fit",
-        "Look at the first error of the log; run with CUDA_LAUNCH_BLOCKING=1; compare the library's version.",
+        words(
+            r"CU(?:BLAS|DNN|SOLVER|SPARSE)_STATUS_(?!SUCCESS|ALLOC_FAILED|NOT_INITIALIZED)[A-Z_]{3,40}"
+            r"|failed to (?:get|determine best cudnn) convolution algorithm|unable to find an engine to execute"
+            r"|blas x?\w{4,5} launch failed|cuDNN failed to initialize"
+        ),
+        "a library of CUDA failed: mostly too little memory left for it, an error before it, or a version that does"
+        " not fit",
+        "Look at the first error of the log and at the GPU's memory; compare versions; set CUDA_LAUNCH_BLOCKING=1.",
         POSSIBLE,
     ),
     Symptom(
@@ -243,6 +288,27 @@ IN_LOGS: Sequence[Symptom] = (
         "Look at the node's GPUs below; start the pod again elsewhere.",
     ),
     Symptom(
+        "gpu_lost",
+        words(r"RmInitAdapter failed|rm_init_adapter failed"),
+        "the driver could not start a GPU",
+        "See dmesg on the node for what NVRM says; reset the GPU, power-cycle the node, or reinstall the driver.",
+    ),
+    Symptom(
+        "xid",
+        words(r"\bSXid \([^()]{1,40}\): \d{1,5}"),
+        "the driver reported an error of NVSwitch (SXid)",
+        "Read whether it is fatal; look at the fabric manager's log and at XIDs of the link's GPUs, and reset them.",
+    ),
+    Symptom(
+        "mps",
+        words(
+            r"failed to send command to MPS|nvidia-cuda-mps-\w{1,8}.{0,60}(?:exited|fail)"
+            r"|Legacy Server .{0,20}Failed to start|Server \d{1,8} exited with status [1-9]"
+        ),
+        "the GPU's MPS daemon or server failed",
+        "Look at its log on the node, and whether it is of the driver's version; start the pod again.",
+    ),
+    Symptom(
         "nccl",
         words(r"duplicate GPU detected|multiple ranks? .{0,40}same (?:GPU|CUDA device)"),
         "two ranks of NCCL were given the same GPU, as two pods with shares of one have",
@@ -251,8 +317,11 @@ IN_LOGS: Sequence[Symptom] = (
     Symptom(
         "nccl",
         words(
-            r"NCCL WARN .{0,160}(?:connect|socket|bootstrap|timed? ?out|ibv_|NET/|remote process|peer access|p2p)"
-            r"|watchdog caught collective operation timeout|nccl(?:System|Remote|Internal|InvalidUsage)Error"
+            r"NCCL WARN .{0,160}(?:connect|socket|bootstrap|timed? ?out|ibv_|NET[/ ]|remote process|peer access|p2p)"
+            r"|watchdog caught collective operation timeout|nccl(?:System|Remote|Internal)Error|ncclInvalidUsage"
+            r"|client socket has (?:timed out|failed to connect)|server socket has failed to listen|C10d store"
+            r"|Rendezvous(?:Connection|Timeout|Closed)?Error|store->get\(|process group in store based barrier"
+            r"|NCCL operations have failed or timed out|taking the entire process down"
             r"|no socket interface found|NCCL communicator was aborted|unhandled (?:system|cuda) error"
             r"|NCCL error|ncclUnhandledCudaError|TCPStore|connection closed by (?:remote )?peer|Gloo connect"
         ),

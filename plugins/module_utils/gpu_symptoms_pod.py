@@ -18,6 +18,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms impo
 
 _RUNTIME_REMEDY = "Run site.yml --tags container_runtime for the node."
 _DRIVER_REMEDY = "Run nvidia-smi on the node, and the role driver if it fails."
+QUOTA_REMEDY = "End pods of the namespace, or raise its ResourceQuota."
 _PLUGIN_REMEDY = "Look at the log of the node's device plugin (kubectl logs --previous); then delete the pod."
 
 AT_START: Sequence[Symptom] = (
@@ -58,9 +59,9 @@ AT_START: Sequence[Symptom] = (
     ),
     Symptom(
         "runtime_missing",
-        words(r"cgroup subsystem devices not found"),
-        "libnvidia-container is too old for the node's cgroup v2",
-        "Upgrade nvidia-container-toolkit to 1.8 or newer; " + _RUNTIME_REMEDY[:1].lower() + _RUNTIME_REMEDY[1:],
+        words(r"cgroup subsystem devices not found|failed to add device rules"),
+        "libnvidia-container cannot give the container its devices: it is too old for the node's cgroup v2, or may not",
+        "Upgrade nvidia-container-toolkit to 1.8 or newer; without root set no-cgroups in its config.toml.",
         CERTAIN,
     ),
     Symptom(
@@ -78,9 +79,16 @@ AT_START: Sequence[Symptom] = (
         CERTAIN,
     ),
     Symptom(
+        "device_missing",
+        words(r"nvml error: insufficient permissions"),
+        "the container runtime's toolkit may not use the node's device files",
+        "See SELinux's or AppArmor's denials and ls -l /dev/nvidia* on the node, and the toolkit's user.",
+    ),
+    Symptom(
         "driver_missing",
         words(
-            r"nvml error: |nvidia-container-cli[\w.]{0,8}: (?:initialization|detection) error|driver rpc error"
+            r"nvml error: |failed to locate libcuda|libcuda\.so\S{0,20} not found"
+            r"|nvidia-container-cli[\w.]{0,8}: (?:initialization|detection) error|driver rpc error"
             r"|failed to (?:initialize|init) NVML|could not load NVML library|ERROR_LIBRARY_NOT_FOUND"
             r"|libnvidia-ml\.so\.1: cannot open shared object"
         ),
@@ -152,10 +160,16 @@ AT_START: Sequence[Symptom] = (
         "image",
         words(
             r"executable file not found in \$PATH|stat \S{1,200}: no such file or directory"
-            r"|exec \S{0,200}: permission denied"
+            r"|exec:? \S{0,200}: permission denied"
         ),
         "the image does not have the program that the pod names, or it may not be run",
         "Correct command and args of the container, or the image.",
+    ),
+    Symptom(
+        "container_config",
+        words(r"error mounting .{1,400}(?:not a directory|is a directory|are you trying to mount a directory)"),
+        "a volume is mounted where the image has a file, or a file where it has a directory",
+        "Correct mountPath or subPath of the container's volumeMounts.",
     ),
     Symptom(
         "start_refused",
@@ -187,10 +201,22 @@ AT_START: Sequence[Symptom] = (
     ),
     Symptom(
         "container_config",
-        words(r"runAsNonRoot|^CreateContainerConfigError|no command specified|invalid environment variable"),
+        words(r"failed to sync (?:configmap|secret) cache|services have not yet been read"),
+        "kubelet has not read what the container is set up with from the API server",
+        "It mostly passes, as after a restart of kubelet; else see journalctl -u kubelet on the node.",
+    ),
+    Symptom(
+        "container_config",
+        words(r"runAsNonRoot|no command specified|invalid environment variable|failed to prepare subPath"),
         "the container cannot be set up as the pod describes it",
-        "Correct the container's securityContext, variables or command as the message says.",
+        "Correct the container's securityContext, variables, mounts or command as the message says.",
         CERTAIN,
+    ),
+    Symptom(
+        "container_config",
+        words(r"^CreateContainerConfigError"),
+        "kubelet could not put the container's configuration together",
+        "Do what the message says: mostly the pod, or what it refers to, has to be corrected.",
     ),
 )
 """In what kubelet says of a pod that does not start, the first that fits."""
@@ -290,7 +316,8 @@ REFUSED: Sequence[Symptom] = (
     Symptom(
         "evicted",
         words(
-            r"^(?:NodeShutdown|Terminated\b.{0,10}Pod was terminated in response)|node is shutting down|node shutdown"
+            r"^(?:NodeShutdown|Shutdown|TerminationByKubelet|Terminated\b.{0,10}Pod was terminated in response)"
+            r"|node is shutting down|node shutdown"
         ),
         "the node was shut down",
         "Delete the pod; a controller makes another.",
@@ -305,8 +332,15 @@ REFUSED: Sequence[Symptom] = (
     ),
     Symptom(
         "evicted",
-        words(r"^(?:Evicted|TaintManagerEviction|Eviction\w*)"),
-        "it was evicted: the node was short of disk, memory or process numbers, had a taint, or was drained",
+        words(r"^Evicted: .{0,20}(?:Usage of EmptyDir|(?:Pod|Container) .{0,80}exceed.{0,20} .{0,60}limit)"),
+        "it was evicted: it wrote more to its disk or to an emptyDir than its limit is",
+        "Raise sizeLimit of the volume or the limit of ephemeral-storage, or write to a volume of its own.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^(?:Evicted|TaintManagerEviction|Eviction\w*|DeletionByTaintManager|DeletionByPodGC)"),
+        "it was evicted: the node was short of disk, memory or process numbers, had a taint, was drained, or is gone",
         "Read the resource in the message; set requests and limits for it, or free it on the node.",
         CERTAIN,
     ),
@@ -363,8 +397,15 @@ BY_EVENT: Sequence[Symptom] = (
     Symptom(
         "device_missing",
         words(r"^FailedPrepareDynamicResources|prepare (?:dynamic )?resources"),
-        "the node's DRA driver did not prepare the pod's claim",
-        "Look at the ResourceClaim and at the log of the driver's kubelet plugin on the node.",
+        "the node's DRA driver did not prepare the pod's claim, or kubelet does not know the driver",
+        "Look at the ResourceClaim, and at the driver's kubelet plugin on the node: whether it runs, and its log.",
+    ),
+    Symptom(
+        "missing_object",
+        words(r"^FailedResourceClaimCreation"),
+        "the pod's ResourceClaim cannot be made",
+        "Create the ResourceClaimTemplate that the message names, or correct the pod.",
+        CERTAIN,
     ),
 )
 """In reason and message of events, beside ``AT_START``, of a pod that does not run."""
@@ -385,7 +426,56 @@ STATES: Dict[str, Tuple[str, str]] = {
 }
 """What states that kubelet names mean, and where to look."""
 
+ENDED_BY_PROBE = Symptom(
+    "not_ready",
+    words(r"^(?:Unhealthy: (?:Liveness|Startup) probe|Killing: .{1,100} failed (?:liveness|startup) probe)"),
+    "kubelet ends it and starts it again, because its liveness or startup probe fails",
+    "Look at its log; give a program that loads for long a startupProbe of a larger failureThreshold, or more"
+    " timeoutSeconds.",
+)
+UNREADY_BY_PROBE = Symptom(
+    "not_ready",
+    words(r"^Unhealthy: Readiness probe"),
+    "it runs, and its readiness probe fails, so that no Service sends it anything",
+    "Look at its log: a server answers when its model is loaded. Compare the probe's port and path with its own.",
+)
+"""In reason and message of events of a pod that runs."""
+
+NOT_MADE: Sequence[Symptom] = (
+    Symptom(
+        "namespace_quota",
+        words(r"exceeded quota"),
+        "the namespace has all that its ResourceQuota allows, so that no pod is made",
+        QUOTA_REMEDY,
+        CERTAIN,
+    ),
+    Symptom(
+        "missing_object",
+        words(
+            r"service ?account .{1,300} not found|no PriorityClass .{1,300} was found|RuntimeClass .{1,300} not found"
+        ),
+        "the pod refers to an object that is not there, so that no pod is made",
+        "Create what the message names, or correct the pod's template.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"denied the request|violates PodSecurity|is forbidden|is invalid|failed calling webhook"),
+        "the API server, or a webhook or policy in it, refused the pod, so that none is made",
+        "Do what the message says, in the pod's template or in the policy that it names.",
+        CERTAIN,
+    ),
+)
+"""In what a pod's controller says when it could not make the pod, the first that fits."""
+
 WAITING: Sequence[Symptom] = (
+    Symptom(
+        "scheduler",
+        words(r"non-empty scheduling gates|^SchedulingGated|^scheduling gates: "),
+        "it has scheduling gates, and no scheduler tries it before they are taken off",
+        "Look at who put them there: Kueue takes its own off when the queue admits the pod's workload.",
+        CERTAIN,
+    ),
     Symptom(
         "namespace_quota",
         words(r"quota of namespace |namespace \S{1,80} may use (?:pool|no pool)"),
@@ -426,26 +516,99 @@ WAITING: Sequence[Symptom] = (
         "Look at the nodes' GPUs below.",
     ),
     Symptom(
+        "node_not_ready",
+        words(r"taints? \{node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable|out-of-service)\b"),
+        "nodes are not ready",
+        "Look at these nodes' kubelets: kubectl describe node, journalctl -u kubelet.",
+    ),
+    Symptom(
+        "no_room",
+        words(r"taints? \{node\.kubernetes\.io/(?:disk|memory|pid)-pressure\b|Too many pods"),
+        "nodes take no more pods: they are short of disk, memory or process numbers, or have as many as they may",
+        "Free it on the nodes (kubectl describe node has the condition), or add nodes.",
+    ),
+    Symptom(
+        "cordoned",
+        words(r"node\(s\) were unschedulable|taints? \{node\.kubernetes\.io/unschedulable\b"),
+        "nodes take no new pods: they are cordoned",
+        "kubectl uncordon them, unless somebody works on them.",
+        POSSIBLE,
+    ),
+    Symptom(
         "taint",
-        words(r"(?:untolerated|had) taints? \{(?!node-role\.kubernetes\.io/(?:control-plane|master)\b)"),
+        words(
+            r"(?:untolerated|had) taints? \{(?!node-role\.kubernetes\.io/(?:control-plane|master)\b"
+            r"|node\.kubernetes\.io/)"
+        ),
         "nodes are tainted, and the pod does not tolerate that",
         "Add the toleration to the pod.",
         POSSIBLE,
     ),
     Symptom(
         "selector",
-        words(r"didn't match Pod's node affinity|didn't match node selector|node\(s\) didn't match"),
+        words(r"didn't (?:match|satisfy).{0,20} (?:pod (?:anti-)?affinity|.{0,20}anti-affinity|pod topology spread)"),
+        "other pods keep it off the nodes, by affinity to pods or by topology spread",
+        "Compare podAffinity, podAntiAffinity and topologySpreadConstraints, also of others, with what runs where.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "selector",
+        words(r"didn't match Pod's node affinity|didn't match node selector|node\(s\) didn't match (?!pod )"),
         "the pod selects nodes that do not fit",
         "Compare its nodeSelector and affinity with the nodes' labels.",
         POSSIBLE,
     ),
     Symptom(
+        "selector",
+        words(r"didn't have free ports"),
+        "the ports of the node that the pod asks for are taken",
+        "Take hostPort or hostNetwork out of the pod, or have one such pod a node.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "missing_object",
+        words(
+            r"\b(?:persistentvolumeclaim|resourceclaim|storageclass)\S{0,40} \S{1,253} (?:was )?not found"
+            r"|device class \S{1,253} does not exist|waiting for .{0,80}create the resourceclaim"
+        ),
+        "a claim, or the class of devices or storage it names, is not there",
+        "Create what the message names; a DeviceClass comes with its DRA driver.",
+    ),
+    Symptom(
+        "volume",
+        words(
+            r"unbound immediate PersistentVolumeClaims|volume node affinity conflict|max volume count|to bind to claims"
+        ),
+        "a volume of the pod is not there yet, or is where no node has room for the pod",
+        "Look at the claim: kubectl describe pvc; a volume of one zone or node binds the pod to it.",
+    ),
+    Symptom(
+        "no_room",
+        words(r"cannot allocate all claims|resourceclaim (?:in use|not available)|ResourceClaim.{0,80}reserved"),
+        "no node has devices left that the pod's ResourceClaim selects",
+        "Look at the claim and kubectl get resourceslices: whether a DRA driver offers such devices, and who has them.",
+    ),
+    Symptom(
+        "scheduler",
+        words(r"binding rejected|running .{1,60} plugin .{0,200}(?:error|fail|cannot be fulfilled)"),
+        "the scheduler met an error while it placed the pod, and tries again",
+        "Wait for another try; if it stays, look at the scheduler's log.",
+        POSSIBLE,
+    ),
+    Symptom(
         "no_room",
         words(
-            r"best has |no room for |whole GPUs?.{0,20}; \d+ free|MPS takes no more|together was found|Insufficient "
+            r"best has |no room for |whole GPUs?.{0,20}; \d+ free|MPS takes no more|together was found"
+            r"|Insufficient \S{1,200}/"
         ),
         "no GPU has enough left for what the pod asks",
         "Wait, ask for less, or see who has what: inspect.yml with inspect_details=true.",
+    ),
+    Symptom(
+        "no_room",
+        words(r"Insufficient (?:cpu|memory|ephemeral-storage|pods|hugepages-\w{1,10})\b"),
+        "no node has enough CPU, memory or storage left for what the pod asks, whatever its GPUs have",
+        "Ask for less of what the message names, or add nodes: kubectl describe node has what is taken.",
     ),
 )
 """Of a pod that no node was found for."""

@@ -41,6 +41,10 @@ TORCH = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 OFFERS = {"allocatable": {"tencent.com/vcuda-core": "200", "tencent.com/vcuda-memory": "416"}}
 FAILED: dict[str, Any] = {"reason": "Error", "exitCode": 1}
+UNREADY = {"state": {"running": {}}, "ready": False}
+KILLED = {**UNREADY, "restartCount": 2, "lastState": {"terminated": {"reason": "Error", "exitCode": 137}}}
+GATED = [{"type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady", "message": "x/y is not True"}]
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": "m"}]
 LABELS = {
     "nvidia.com/gpu.compute.major": "7",
     "nvidia.com/gpu.compute.minor": "5",
@@ -469,6 +473,50 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         made(phase="Failed", reason="UnexpectedAdmissionError", message="rpc error: error reading from server: EOF"),
         *("plugin_down", "certain", "EOF", "device plugin"),
     ),
+    "a pod with scheduling gates": (
+        made(where="", **unscheduled("Scheduling is blocked due to non-empty scheduling gates")),
+        *("scheduler", "certain", "non-empty scheduling gates", "Kueue"),
+    ),
+    "a claim that no device is left for": (
+        made(where="", **unscheduled("0/1 nodes are available: 1 cannot allocate all claims. still not schedulable.")),
+        *("no_room", "likely", "cannot allocate all claims", "kubectl get resourceslices"),
+    ),
+    "nodes that are not ready": (
+        made(where="", **unscheduled("1 node(s) had untolerated taint {node.kubernetes.io/not-ready: }.")),
+        *("node_not_ready", "likely", "not-ready", "journalctl -u kubelet"),
+    ),
+    "too little CPU": (
+        made(where="", **unscheduled("0/3 nodes are available: 3 Insufficient cpu.")),
+        *("no_room", "likely", "Insufficient cpu", "Ask for less of what the message names"),
+    ),
+    "a volume that is not there yet": (
+        made(where="", **unscheduled("0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims.")),
+        *("volume", "likely", "unbound immediate", "kubectl describe pvc"),
+    ),
+    "a readiness probe": (
+        made(phase="Running", state=UNREADY, events=[event("Unhealthy", "Readiness probe failed: connection refused")]),
+        *("not_ready", "likely", "Readiness probe failed", "port and path"),
+    ),
+    "a startup probe that ends the program": (
+        made(phase="Running", state=KILLED, events=[event("Killing", "Container main failed startup probe, will be")]),
+        *("not_ready", "likely", "Container main failed startup probe", "failureThreshold"),
+    ),
+    "a readiness gate": (
+        made(phase="Running", state={"state": {"running": {}}, "ready": True}, conditions=GATED),
+        *("not_ready", "possible", "ReadinessGatesNotReady: x/y", "kubectl describe pod"),
+    ),
+    "a preemption that only a condition tells": (
+        made(phase="Failed", state=KILLED, conditions=DISRUPTED),
+        *("evicted", "certain", "PreemptionByScheduler", "priorityClassName"),
+    ),
+    "a container that kubelet lost": (
+        made(phase="Failed", state={"state": {"terminated": {"reason": "ContainerStatusUnknown", "exitCode": 137}}}),
+        *("crashed", "possible", "ContainerStatusUnknown", "kubectl logs"),
+    ),
+    "a pod that a webhook denied": (
+        Evidence(pod=absent_pod("team", "gone", [event("FailedCreate", 'webhook "a" denied the request: no latest')])),
+        *("admission", "certain", "denied the request: no latest", "Do what the message says"),
+    ),
     "a pod that is not there": (
         Evidence(pod=absent_pod("team", "gone")),
         *("not_running", "possible", "", "kubectl get events -n team"),
@@ -599,6 +647,72 @@ def test_pod_that_does_not_run_never_gets_nothing_was_found(
     assert all(finding.remedy and finding.evidence for finding in found)
     if kind == "waiting" and reason:
         assert any(reason in said.text for finding in found for said in finding.evidence)
+
+
+def placed(item: dict[str, Any], *events: dict[str, Any], **logs: str) -> list[Finding]:
+    evidence = pod_of(item, events, {(name, True): log for name, log in logs.items()})
+    return diagnose(Evidence(pod=evidence, everywhere=False))
+
+
+def with_init(status: dict[str, Any]) -> dict[str, Any]:
+    item = pod("train", PGPU["limits"], "a", phase="Pending")
+    item["spec"]["initContainers"] = [{"name": "fetch", "image": "i"}]
+    item["status"] |= {
+        "initContainerStatuses": [{"name": "fetch", **status}],
+        "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}],
+    }
+    return item
+
+
+@pytest.mark.parametrize(
+    ("status", "rule"),
+    [
+        ({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": FAILED}}, "crashed"),
+        ({"state": {"waiting": {"reason": "ImagePullBackOff"}}}, "image"),
+        ({"state": {"waiting": {"reason": "CreateContainerError"}}}, "not_running"),
+    ],
+)
+def test_init_container_that_fails_is_told_of_and_not_who_waits_for_it(status: dict[str, Any], rule: str) -> None:
+    found = placed(with_init(status))
+    assert [(finding.rule, finding.subject) for finding in found] == [(rule, "pod team/train container fetch")]
+
+
+def test_container_that_waits_for_an_init_container_names_it() -> None:
+    found = placed(with_init({"state": {"running": {}}}))
+    assert [finding.rule for finding in found] == ["not_running"]
+    assert "init container fetch" in found[0].what
+    assert found[0].remedy.endswith("-c fetch")
+
+
+@pytest.mark.parametrize(("finalizers", "words"), [([], "grace period"), (["a/b"], "controller of each finalizer")])
+def test_deleted_pod_that_is_still_there_is_told_why(finalizers: list[str], words: str) -> None:
+    item = pod("train", PGPU["limits"], "a", phase="Running", containerStatuses=[{"name": "main", **UNREADY}])
+    item["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers}
+    assert any(finding.rule == "not_running" and words in finding.remedy for finding in placed(item))
+
+
+def test_names_of_scheduling_gates_are_told() -> None:
+    item = pod("train", PGPU["limits"], "", phase="Pending")
+    item["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    found = placed(item)
+    assert [finding.rule for finding in found] == ["scheduler"]
+    assert "kueue.x-k8s.io/admission" in found[0].evidence[0].text
+
+
+@pytest.mark.parametrize("probe", ["Readiness", "Liveness"])
+def test_old_probe_of_a_container_that_crashes_itself_is_not_its_cause(probe: str) -> None:
+    told = event("Unhealthy", f"{probe} probe failed: connection refused")
+    state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": FAILED}}
+    found = diagnose(made(phase="Running", state=state, events=[told], log="KeyError: 'x'"))
+    assert [finding.rule for finding in found] == ["crashed"]
+
+
+@pytest.mark.parametrize("taint", ["disk-pressure", "not-ready", "unschedulable"])
+def test_taint_of_a_node_that_is_not_well_is_no_reason_for_a_toleration(taint: str) -> None:
+    message = f"0/1 nodes are available: 1 node(s) had untolerated taint {{node.kubernetes.io/{taint}: }}."
+    found = diagnose(made(where="", **unscheduled(message)))
+    assert found
+    assert all("toleration" not in finding.remedy for finding in found)
 
 
 def test_events_of_a_namesake_do_not_count() -> None:
