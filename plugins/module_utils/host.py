@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Iterator, Sequence
+from typing import Dict, Iterator, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -49,6 +50,10 @@ class Host:
             return (self.read(path) or b"").decode(errors="replace")
         except OSError:
             return ""
+
+    def matching(self, pattern: str) -> Dict[str, str]:
+        """Contents, as of ``words``, of the files that a pattern of glob(7) names, by path in the order of names."""
+        return {path: self.words(path) for path in sorted(glob.glob(pattern))}
 
     def mode(self, path: str) -> int | None:
         """Permission bits of a file, None when there is none."""

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    command_line,
     rancher_settings,
     runtime_config,
-    systemd_units,
     yaml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
@@ -160,27 +160,23 @@ def plan_absent(where: Places, seen: Seen) -> RancherPlan:
     return RancherPlan(files, False)
 
 
-def overriding(where: Places, service: systemd_units.Service, files: Mapping[str, str], wanted: Wanted) -> str:
+def overriding(where: Places, start: command_line.Start, files: Mapping[str, str], wanted: Wanted) -> str:
     """What keeps the distribution from containerd, or from the default runtime of our settings; empty when nothing.
 
     ``files`` are the texts of its settings by path, ours too where it is to name the default. A flag counts before
     every file. Raises ConfigError where one of them cannot be read.
     """
-    said: Dict[str, systemd_units.Given] = {}
+    said: Dict[str, command_line.Given] = {}
     try:
         for path in sorted(files, key=rancher_settings.rank):
             for key, value in rancher_settings.merged({path: rancher_settings.load(files[path], path)}).items():
                 last = value[-1] if isinstance(value, list) and value else value
-                said[key] = systemd_units.Given(str(last), path)
+                said[key] = command_line.Given("" if last is None else str(last), path)
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
-    for word in service.words:
-        flag, equals, value = word.value.partition("=")
-        if flag == "--docker":
-            said["docker"] = systemd_units.Given(value if equals else "true", word.path)
-    said.update(service.options(("default-runtime", "container-runtime-endpoint")))
+    said.update(start.go_flags(("default-runtime", "container-runtime-endpoint"), ["docker"]))
     docker, endpoint, default = (said.get(key) for key in ("docker", "container-runtime-endpoint", "default-runtime"))
-    if docker and docker.value.lower() in ("true", "1", "t"):
+    if docker and command_line.is_on(docker.value):
         return f"{docker.path} has {where.name} use Docker, and no containerd of its own: set runtime=docker, or take"
     if endpoint and endpoint.value:
         return (
@@ -189,14 +185,13 @@ def overriding(where: Places, service: systemd_units.Service, files: Mapping[str
         )
     if where.settings not in files:
         return ""
-    variable = f"{where.name.upper()}_CONFIG_FILE"
-    given = [service.environment[variable]] if variable in service.environment else []
-    for read in [*given, *(value for name, value in service.options(("config", "c")))][:1]:
-        if f"{posixpath.normpath(read.value)}.d" != posixpath.dirname(where.settings):
-            return (
-                f"{read.path} has {where.name} read {read.value} and what is in {read.value}.d, and not "
-                f"{where.settings}: set settings_path to a file there, or take"
-            )
+    other = rancher_settings.other_file(where.name, start)
+    if other and f"{posixpath.normpath(other[1].value)}.d" != posixpath.dirname(where.settings):
+        _said, read = other
+        return (
+            f"{read.path} has {where.name} read {read.value} and what is in {read.value}.d, and not {where.settings}: "
+            "set settings_path to a file there, or take"
+        )
     if not default or default.value == wanted.name:
         return ""
     return (

@@ -3,7 +3,7 @@
 """How k3s and rke2 read their settings. No I/O.
 
 Both read ``config.yaml`` and then ``config.yaml.d/*.yaml`` in the order of their names. A key given again replaces the
-value before, and one that ends with ``+`` adds to it (k3s, pkg/configfilearg).
+value before, and one that ends with ``+`` adds to it (k3s, pkg/configfilearg). Their flags are read by urfave/cli.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import posixpath
 from typing import Any, Dict, List, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.command_line import Given, Start
 
 
 def load(text: str, path: str) -> Dict[str, Any]:
@@ -45,3 +46,25 @@ def listed(value: object) -> List[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, list) else [value]
+
+
+def other_file(name: str, start: Start) -> "Tuple[str, Given] | None":
+    """What has the distribution read another main file of settings than its own, and which; None when nothing does.
+
+    Its variable comes before its flag, of which the first counts, whatever it stands behind.
+    """
+    variable = f"{name.upper()}_CONFIG_FILE"
+    found = start.environment.get(variable)
+    said = variable
+    if found is None or not found.value:
+        words = start.words
+        found = None
+        for position, word in enumerate(words):
+            said, equals, value = word.value.partition("=")
+            if said in ("--config", "-c"):
+                following = words[position + 1].value if position + 1 < len(words) else ""
+                found = Given(value if equals else following, word.path)
+                break
+    if found is None or posixpath.normpath(found.value or ".") in (".", f"/etc/rancher/{name}/config.yaml"):
+        return None
+    return said, found

@@ -12,17 +12,24 @@ from __future__ import annotations
 import posixpath
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, nested, runtime_config
+from ansible_collections.accel.kubernetes.plugins.module_utils.command_line import Given, Start
 from ansible_collections.accel.kubernetes.plugins.module_utils.nested import Path
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import Wanted
 
-_DOCKER_FLAGS = {"--default-runtime": "default-runtime", "--feature": "features"}
+_DOCKER_FLAGS = {"default-runtime": "default-runtime", "feature": "features"}
 """Flags of dockerd and the directives that its file must not have too. Of runtimes it takes those of both."""
 _CRIO_RUNTIMES: Path = ("crio", "runtime", "runtimes")
 """Where CRI-O keeps the runtimes, of which it takes each from the last file that has it (BurntSushi/toml, unifyMap)."""
-_CONFIG_FLAGS = {"containerd": ("--config", "-c"), "docker": ("--config-file",)}
+_CRIO_FLAGS = {
+    "config": ("c", "CONTAINER_CONFIG"),
+    "config-dir": ("d", "CONTAINER_CONFIG_DIR"),
+    "default-runtime": ("", "CONTAINER_DEFAULT_RUNTIME"),
+    "runtimes": ("", "CONTAINER_RUNTIMES"),
+}
+"""Flags of CRI-O, the letter of each, and the variable that stands for it where it is not given (cri-o, criocli)."""
 
 
 def winner(
@@ -80,62 +87,79 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any], replaced: Path | No
     return found
 
 
-def file_read(runtime: str, command: Sequence[str]) -> str:
-    """Return the configuration file that a daemon's command line names, empty when it names none."""
-    return str(command_line.last_given(command, *_CONFIG_FLAGS.get(runtime, ())))
+def file_read(runtime: str, start: Start) -> Given:
+    """Return the configuration file that a daemon's command line names, an empty one when it names none."""
+    found = {"containerd": start.go_flags(("config", "c")), "docker": start.pflags(("config-file",))}.get(runtime, [])
+    return found[-1][1] if found else Given("", "")
 
 
-def address(command: Sequence[str], data: Mapping[str, Any]) -> str:
+def address(start: Start, data: Mapping[str, Any]) -> str:
     """Return the socket that containerd listens on, empty where neither its command line nor its file says.
 
     From version 4 of the file that is a setting of a plugin.
     """
-    given = command_line.last_given(command, "--address", "-a")
+    given = command_line.last(start.go_flags(("address", "a")))
     found = nested.get(data, ("plugins", "io.containerd.server.v1.grpc", "address"))
     found = found or nested.get(data, ("grpc", "address"))
     return str(given or found or "")
 
 
-def words_of(exec_start: str) -> list[str]:
-    """Return the words of a unit's command line, of what ``systemctl show`` prints as its ExecStart."""
-    return exec_start.partition("argv[]=")[2].partition(" ; ")[0].split()
-
-
-def flags_against(command: Sequence[str], directives: Mapping[str, Any]) -> str:
+def flags_against(start: Start, directives: Mapping[str, Any]) -> str:
     """Return the first flag of dockerd that stands for a directive its file is to have, empty when none does."""
-    for word in command:
-        flag = word.partition("=")[0]
-        if _DOCKER_FLAGS.get(flag) in directives:
-            return flag
-    return ""
+    given = (name for name, _value in start.pflags(tuple(_DOCKER_FLAGS)))
+    return next((f"--{name}" for name in given if _DOCKER_FLAGS[name] in directives), "")
 
 
-def crio_drop_ins(path: str, command: Sequence[str]) -> str:
+def crio_drop_ins(path: str, start: Start) -> str:
     """Return the directory of CRI-O's drop-ins: the one our file is in or, for a main file, read after it."""
-    read = posixpath.normpath(command_line.last_given(command, "--config-dir", "-d") or f"{path}.d")
-    main = command_line.last_given(command, "--config", "-c") == path or posixpath.basename(path) == "crio.conf"
+    read = posixpath.normpath(_value(_crio(start, "config-dir")) or f"{path}.d")
+    main = _value(_crio(start, "config")) == path or posixpath.basename(path) == "crio.conf"
     if main or is_below(path, read):
         return str(read)
     above = [str(place) for place in PurePosixPath(path).parents if place.name.endswith(".conf.d")]
     return str([posixpath.dirname(path), *above][-1])
 
 
-def crio_other_file(command: Sequence[str], path: str) -> str:
-    """Return the flag that has CRI-O read another main file than ours at ``path``, empty when none does."""
-    read = command_line.last_given(command, "--config", "-c")
-    return f"--config {read}" if read and posixpath.normpath(read) != path else ""
+def crio_other_file(start: Start, path: str) -> str:
+    """Return what has CRI-O read another main file than ours at ``path`` or none, empty when nothing does."""
+    return next(
+        (said for said, value in _crio(start, "config")[-1:] if posixpath.normpath(value or "none") != path), ""
+    )
 
 
-def crio_flag_against(command: Sequence[str], wanted: Wanted, directory: str) -> str:
-    """Return the flag of CRI-O that keeps it from what its drop-in in ``directory`` says, empty when none does."""
-    default = command_line.last_given(command, "--default-runtime")
-    read = command_line.last_given(command, "--config-dir", "-d")
-    if read and posixpath.normpath(read) != directory:
-        return f"--config-dir {read}"
-    if wanted.default and default not in ("", wanted.name):
-        return f"--default-runtime {default}"
-    runtimes = command_line.given(command, "--runtimes")
-    return next((f"--runtimes {each}" for each in runtimes if each.startswith(f"{wanted.name}:")), "")
+def crio_flag_against(start: Start, wanted: Wanted, directory: str) -> str:
+    """Return what keeps CRI-O from what its drop-in in ``directory`` says: a flag or variable, empty when none does."""
+    for said, value in _crio(start, "config-dir")[-1:]:
+        if posixpath.normpath(value or "none") != directory:
+            return said
+    for said, value in _crio(start, "default-runtime")[-1:]:
+        if wanted.default and value != wanted.name:
+            return said
+    runtimes = ((said, value.split(",")) for said, value in _crio(start, "runtimes"))
+    ours = (said for said, values in runtimes if any(each.strip().startswith(f"{wanted.name}:") for each in values))
+    return next(ours, "")
+
+
+def _crio(start: Start, flag: str) -> list[Tuple[str, str]]:
+    """What CRI-O is given for one of its flags, each with how that is said and where.
+
+    A variable counts where no flag does.
+    """
+    letter, variable = _CRIO_FLAGS[flag]
+    found = [
+        (f"--{flag} {given.value}" + _in(given.path), given.value)
+        for _name, given in start.go_flags([flag, letter] if letter else [flag])
+    ]
+    given = start.environment.get(variable)
+    return found or ([(f"{variable}={given.value}" + _in(given.path), given.value)] if given else [])
+
+
+def _value(found: Sequence[Tuple[str, str]]) -> str:
+    return found[-1][1] if found else ""
+
+
+def _in(path: str) -> str:
+    return f" (in {path})" if path else ""
 
 
 def said_by_containerd(config: object) -> Dict[str, Any]:

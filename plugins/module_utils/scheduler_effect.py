@@ -189,6 +189,6 @@ def config_files(proc: str) -> Dict[str, "str | None"]:
     """By number of each process that is a kube-scheduler what its ``--config`` names, the last one."""
     found: Dict[str, "str | None"] = {}
     for number in schedulers(proc):
-        named = command_line.given(command_line.of_process(proc, number), "--config")
-        found[number] = named[-1] if named else None
+        named = command_line.started(command_line.of_process(proc, number)).pflags(("config",))
+        found[number] = named[-1][1].value if named else None
     return found

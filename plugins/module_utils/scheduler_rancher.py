@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import List, Mapping, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    command_line,
     rancher_settings,
     scheduler_manifest,
-    systemd_units,
     yaml_text,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_config import ConfigError
@@ -66,9 +66,9 @@ class Settings:
     """The settings of one server, of which our file is edited. Raises ConfigError for what cannot be read."""
 
     def __init__(
-        self, distribution: Distribution, files: Mapping[str, str], service: systemd_units.Service | None = None
+        self, distribution: Distribution, files: Mapping[str, str], start: command_line.Start | None = None
     ) -> None:
-        """``files`` are all that are there, ours too, by path in any order, and ``service`` what systemd starts."""
+        """``files`` are all that are there, ours too, by path in any order, and ``start`` what starts it."""
         self.distribution = distribution
         self.path = distribution.our_file
         self._is_there = self.path in files
@@ -82,7 +82,7 @@ class Settings:
         self._mounts = [str(mount) for mount in rancher_settings.listed(ours.get(f"{_MOUNTS}+"))]
         given = rancher_settings.merged(self._others).get(_ARGUMENTS)
         self._arguments = [str(item) for item in rancher_settings.listed(given)]
-        self._service = service or systemd_units.Service()
+        self._start = start or command_line.Start()
 
     def flag(self, name: str) -> str | None:
         """Value of one of kube-scheduler's arguments, None when it has none."""
@@ -144,7 +144,7 @@ class Settings:
     def _refuse_what_would_override(self) -> None:
         self._refuse_other_files()
         name, directory = self.distribution.name, self.distribution.directory
-        for option, given in self._service.options((_ARGUMENTS, _MOUNTS)):
+        for option, given in self._start.go_flags((_ARGUMENTS, _MOUNTS)):
             raise ConfigError(
                 f"{given.path} gives {name} --{option}={given.value}, and its command line wins over all files: "
                 f"move it to {directory}/config.yaml, then run again"
@@ -152,9 +152,9 @@ class Settings:
         disabled = [
             (path, str(settings[_DISABLED])) for path, settings in self._others.items() if _DISABLED in settings
         ]
-        disabled += [(given.path, given.value) for unused, given in self._service.options([_DISABLED])]
+        disabled += [(given.path, given.value) for _name, given in self._start.go_flags((), [_DISABLED])]
         for path, value in disabled[-1:]:
-            if value.lower() != "false":
+            if command_line.is_on(value):
                 raise ConfigError(
                     f"{path} has {_DISABLED}, so this server runs no kube-scheduler: configure the servers that do, "
                     "or take that out"
@@ -170,16 +170,13 @@ class Settings:
 
     def _refuse_other_files(self) -> None:
         """Raise ConfigError where the server reads other settings than those in its directory."""
-        usual = f"{self.distribution.directory}/config.yaml"
-        variable = f"{self.distribution.name.upper()}_CONFIG_FILE"
-        given = [(variable, self._service.environment[variable])] if variable in self._service.environment else []
-        given += [(f"--{option}", value) for option, value in self._service.options(("config", "c"))]
-        for name, value in given[:1]:
-            if value.value and posixpath.normpath(value.value) != f"/etc/rancher/{self.distribution.name}/config.yaml":
-                raise ConfigError(
-                    f"{value.path} has {self.distribution.name} read {value.value} by {name}, and neither {usual} nor "
-                    f"what is in {usual}.d: move its settings to {usual} and take {name} out, then run again"
-                )
+        other = rancher_settings.other_file(self.distribution.name, self._start)
+        if other:
+            usual, (said, value) = f"{self.distribution.directory}/config.yaml", other
+            raise ConfigError(
+                f"{value.path} has {self.distribution.name} read {value.value} by {said}, and neither {usual} nor what "
+                f"is in {usual}.d: move its settings to {usual} and take {said} out, then run again"
+            )
 
 
 def _argument(arguments: Sequence[object], name: str) -> str | None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass, field
 from typing import Callable, Dict, List, Mapping, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.command_line import Given, Start
 
 DIRECTORIES = (
     "/etc/systemd/system.control",
@@ -47,47 +48,23 @@ def chosen(service: str, paths: Sequence[str]) -> List[str]:
     return units[:1] + [drop_ins[name] for name in sorted(drop_ins)]
 
 
-@dataclass(frozen=True)
-class Given:
-    """A word of the command line or a value of the environment, and the file that says it."""
-
-    value: str
-    path: str
-
-
-@dataclass
-class Service:
-    """What the process is started with."""
-
-    words: List[Given] = field(default_factory=list)
-    environment: Dict[str, Given] = field(default_factory=dict)
-
-    def options(self, names: Sequence[str]) -> List[Tuple[str, Given]]:
-        """The options of those names on the command line, in their order, by the name without dashes."""
-        found = []
-        for position, word in enumerate(self.words):
-            name, equals, value = word.value.partition("=")
-            if not name.startswith("-") or name.lstrip("-") not in names:
-                continue
-            if not equals:
-                value = self.words[position + 1].value if position + 1 < len(self.words) else ""
-            found.append((name.lstrip("-"), Given(value, word.path)))
-        return found
-
-
 def shown(text: str) -> Dict[str, str]:
     """The files that ``systemctl cat`` prints, each behind its path in a comment, by path in the order of reading."""
     parts = _SHOWN.split(text)
     return dict(zip(parts[1::2], parts[2::2]))  # noqa: B905 - without strict: Python 3.9
 
 
-def effective(files: Mapping[str, str], read: Callable[[str], "str | None"]) -> Service:
-    """What the files say, in the order in which they are read; ``read`` gives the text of an environment's file."""
-    service = Service()
+def effective(files: Mapping[str, str], matching: Callable[[str], Mapping[str, str]]) -> Start:
+    """What the files say, in the order in which they are read.
+
+    ``matching`` gives the texts of the files that a pattern of EnvironmentFile names, by path in the order of names.
+    """
+    start = Start()
     unit = next((posixpath.basename(path)[: -len(".service")] for path in files if path.endswith(".service")), "")
     line = Given("", "")
     variables: Dict[str, Given] = {}
-    sources: List[Given] = []
+    sources: List[str] = []
+    unset: List[str] = []
     for path, text in files.items():
         for name, raw in _settings(text):
             value = _specified(raw, unit)
@@ -97,19 +74,22 @@ def effective(files: Mapping[str, str], read: Callable[[str], "str | None"]) -> 
                 pairs = (word.partition("=") for word in _words(value))
                 variables = {**variables, **{key: Given(item, path) for key, _equals, item in pairs}} if value else {}
             elif name == "EnvironmentFile":
-                sources = [*sources, Given(value, path)] if value else []
+                sources = [*sources, value.lstrip("-")] if value else []
             elif name == "UnsetEnvironment":
-                for word in _words(value):
-                    variables.pop(word, None)
-    for source in sources:
-        place = source.value.lstrip("-")
-        for word in _assignments(read(place) or ""):
+                unset = [*unset, *_words(value)] if value else []
+    for place, text in ((place, text) for source in sources for place, text in matching(source).items()):
+        for word in _assignments(text):
             key, item = word.partition("=")[::2]
             variables[key] = Given(item, place)
-    service.environment = variables
+    for word in unset:
+        # Last of all, whoever set it; with a value only what has that one.
+        key, equals, value = word.partition("=")
+        if not equals or (key in variables and variables[key].value == value):
+            variables.pop(key, None)
+    start.environment = variables
     for word in _words(line.value):
-        service.words += _expanded(word, line.path, variables)
-    return service
+        start.words += _expanded(word, line.path, variables)
+    return start
 
 
 def _settings(text: str) -> List[Tuple[str, str]]:

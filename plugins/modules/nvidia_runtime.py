@@ -331,6 +331,7 @@ class NvidiaRuntime:
         self.low_levels: list[runtime_config.LowLevel] = []
         self.address: str | None = None
         self.unit: Dict[str, str] | None = None
+        self.start: command_line.Start | None = None
         self.wanted = runtime_config.Wanted(
             params["runtime_name"], params["runtime_binary"], params["default_runtime"], params["cdi"]
         )
@@ -366,11 +367,11 @@ class NvidiaRuntime:
         if self.name != "containerd":
             return ""
         if self.address is None:
-            command = self._started_with()
-            path = runtime_effect.file_read(self.runtime, command) or self.path
+            start = self._started_with()
+            path = runtime_effect.file_read(self.runtime, start).value or self.path
             data = self.transaction.read(path)
             try:
-                self.address = runtime_effect.address(command, self._said(path, text_of(data or b"", path)))
+                self.address = runtime_effect.address(start, self._said(path, text_of(data or b"", path)))
             except runtime_config.ConfigError:
                 self.address = ""
         return self.address
@@ -646,36 +647,37 @@ class NvidiaRuntime:
         """Raise Refused where the daemon's command line, or a drop-in that is read later, keeps it from our file."""
         if not self._is_present():
             return
-        command = self._started_with()
-        read = runtime_effect.file_read(self.runtime, command)
-        if read and os.path.realpath(read) != os.path.realpath(self.path) and not self._imported_by(read):
+        start = self._started_with()
+        read = runtime_effect.file_read(self.runtime, start)
+        there = os.path.realpath(read.value) if read.value else ""
+        if there and there != os.path.realpath(self.path) and not self._imported_by(read.value):
             raise Refused(
-                f"{self.name} on this host reads {read}, as its command line says, and not {self.path}, so nothing was "
-                f"changed: set config_path to {read}"
+                f"{self.name} on this host reads {read.value}, as its command line says{_in(read.path)}, and not "
+                f"{self.path}, so nothing was changed: set config_path to {read.value}"
             )
         if self.runtime not in ("docker", "crio"):
             return
         data = changes[0].after if changes else self.transaction.read(self.path)
         said = runtime_config.parse(self.runtime, text_of(data or b"", self.path), self.path)
-        flag = runtime_effect.flags_against(command, said) if self.runtime == "docker" else ""
+        flag = runtime_effect.flags_against(start, said) if self.runtime == "docker" else ""
         if flag:
             raise Refused(
                 f"dockerd on this host is started with {flag}, and does not start when {self.path} says the same "
                 f"too, so nothing was changed: move it from the unit's command line to that file, then run again"
             )
         if self.runtime == "crio":
-            self._require_heeded_by_crio(command, said)
+            self._require_heeded_by_crio(start, said)
 
-    def _require_heeded_by_crio(self, command: list[str], said: Dict[str, Any]) -> None:
+    def _require_heeded_by_crio(self, start: command_line.Start, said: Dict[str, Any]) -> None:
         path = self.path
-        directory = runtime_effect.crio_drop_ins(path, command)
-        against = runtime_effect.crio_flag_against(command, self.wanted, directory)
+        directory = runtime_effect.crio_drop_ins(path, start)
+        against = runtime_effect.crio_flag_against(start, self.wanted, directory)
         if not runtime_effect.is_below(path, directory):
-            against = runtime_effect.crio_other_file(command, path) or against
+            against = runtime_effect.crio_other_file(start, path) or against
         if against:
             raise Refused(
                 f"CRI-O on this host is started with {against}, which overrides {path}, so nothing was changed: take "
-                "that flag out (see 'systemctl cat crio'), then run again"
+                "that out (see 'systemctl cat crio'), then run again"
             )
         self._require_last(path, [said], "", "set config_path to that file", directory)
 
@@ -711,12 +713,26 @@ class NvidiaRuntime:
         ours = PurePosixPath(self.path)
         return any(ours.match(os.path.normpath(os.path.join(directory, pattern))) for pattern in patterns)
 
-    def _started_with(self) -> list[str]:
-        """Words of the command line that the daemon runs with, or will; none where it is no unit of systemd."""
-        unit = self._unit_shown() if self.name in ("containerd", "docker", "crio") else {}
-        running = unit.get("MainPID", "")
-        words = command_line.of_process("/proc", running) if running.isdecimal() and running != "0" else [""]
-        return words if words[0] else runtime_effect.words_of(unit.get("ExecStart", ""))
+    def _started_with(self) -> command_line.Start:
+        """What the daemon is started with by its unit, or runs with where no unit says; empty for those of others."""
+        if self.name not in ("containerd", "docker", "crio"):
+            return command_line.Start()
+        start = self._start_of_unit()
+        running = self._unit_shown().get("MainPID", "")
+        if start.words or not running.isdecimal() or running == "0":
+            return start
+        return command_line.started(command_line.of_process("/proc", running))
+
+    def _start_of_unit(self) -> command_line.Start:
+        """What systemd starts the service with; empty where that is none of systemd's."""
+        host, apply = self.transaction.host, self.transaction.service.apply
+        if self.start is None:
+            self.start = command_line.Start()
+            if apply and host.find("systemctl") is not None:
+                with contextlib.suppress(CommandError):
+                    files = systemd_units.shown(host.run(["systemctl", "cat", apply[-1]], timeout=10))
+                    self.start = systemd_units.effective(files, host.matching)
+        return self.start
 
     def _unit_shown(self) -> Dict[str, str]:
         """What systemd says of the unit before a restart, by property; nothing where it is none of systemd's."""
@@ -725,7 +741,7 @@ class NvidiaRuntime:
             self.unit = {}
             if apply and host.find("systemctl") is not None:
                 with contextlib.suppress(CommandError):
-                    shown = host.run(["systemctl", "show", "--property=MainPID,ExecStart", apply[-1]], timeout=10)
+                    shown = host.run(["systemctl", "show", "--property=MainPID", apply[-1]], timeout=10)
                     self.unit = dict(line.partition("=")[::2] for line in shown.splitlines())
         return self.unit
 
@@ -958,7 +974,7 @@ class RancherRuntime(NvidiaRuntime):
             self.transaction.warnings.append(f"Without ruamel.yaml or PyYAML the settings of {self.name} are not read.")
             files = {}
         try:
-            against = rancher_config.overriding(self.where, self._service_started(), files, self.wanted)
+            against = rancher_config.overriding(self.where, self._start_of_unit(), files, self.wanted)
         except runtime_config.ConfigError as error:
             raise Refused(str(error)) from error
         if against:
@@ -972,17 +988,6 @@ class RancherRuntime(NvidiaRuntime):
         names = [directory[: -len(".d")], *(os.path.join(directory, name) for name in _listed(directory))]
         found = {path: self.transaction.read(path) for path in names if os.path.isfile(path)}
         return {path: text_of(data, path) for path, data in found.items() if data is not None}
-
-    def _service_started(self) -> systemd_units.Service:
-        """What systemd starts the distribution with."""
-        host, apply = self.transaction.host, self.transaction.service.apply
-        if not apply or host.find("systemctl") is None:
-            return systemd_units.Service()
-        try:
-            files = systemd_units.shown(host.run(["systemctl", "cat", apply[-1]], timeout=10))
-        except CommandError:
-            return systemd_units.Service()
-        return systemd_units.effective(files, host.words)
 
     def _seen(self) -> rancher_config.Seen:
         generated = self.transaction.host.read(self.where.generated)
@@ -1011,6 +1016,10 @@ class RancherRuntime(NvidiaRuntime):
 
     def _default_validation(self) -> list[str]:
         return []
+
+
+def _in(path: str) -> str:
+    return f" in {path}" if path else ""
 
 
 def _listed(directory: str) -> list[str]:

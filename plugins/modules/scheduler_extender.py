@@ -281,6 +281,7 @@ from urllib.parse import urlsplit
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    command_line,
     scheduler_config,
     scheduler_effect,
     scheduler_manifest,
@@ -553,7 +554,7 @@ class SchedulerExtender:
             replace(self.distribution, directory=directory), _texts(settings), self._service(self.distribution.service)
         )
 
-    def _service(self, name: str) -> systemd_units.Service:
+    def _service(self, name: str) -> command_line.Start:
         """What systemd starts the service with, paths as seen from here."""
         candidates = [f"{directory}/{name}.service" for directory in systemd_units.DIRECTORIES]
         for directory in systemd_units.DIRECTORIES:
@@ -563,12 +564,13 @@ class SchedulerExtender:
                 candidates += [f"{directory}/{inside}/{file}" for file in found]
         # A link to /dev/null is there too, and takes away what it is named after.
         there = [path for path in candidates if os.path.exists(self._on_host(path))]
-        chosen = {path: self._words_of(path) for path in systemd_units.chosen(name, there)}
-        return systemd_units.effective({self._on_host(path): text for path, text in chosen.items()}, self._words_of)
+        chosen = [self._on_host(path) for path in systemd_units.chosen(name, there)]
+        return systemd_units.effective({path: self.transaction.host.words(path) for path in chosen}, self._matching)
 
-    def _words_of(self, path: str) -> str:
-        """What a file of systemd's on the machine holds."""
-        return self.transaction.host.words(self._on_host(path))
+    def _matching(self, pattern: str) -> Dict[str, str]:
+        """Contents of the files on the machine that a pattern names."""
+        found: Dict[str, str] = self.transaction.host.matching(self._on_host(pattern))
+        return found
 
     def _refuse_second_manifest(self, told: Told) -> None:
         """Raise ConfigError where the directory has another manifest of the same pod: kubelet reads every file."""

@@ -2,7 +2,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import rancher_config, runtime_config, systemd_units
+from ansible_collections.accel.kubernetes.plugins.module_utils import (
+    command_line,
+    rancher_config,
+    runtime_config,
+    systemd_units,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.rancher_config import Places, Seen
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from hypothesis import given, settings
@@ -149,10 +154,10 @@ MAIN = "/etc/rancher/k3s/config.yaml"
 OURS = {K3S.settings: 'default-runtime: "nvidia"\n'}
 
 
-def unit(flags: str, environment: str = "") -> systemd_units.Service:
+def unit(flags: str, environment: str = "") -> command_line.Start:
     service = f"[Service]\nEnvironment={environment}\nExecStart=/usr/bin/k3s server {flags}\n"
     cat = f"# /etc/systemd/system/k3s.service\n{service}"
-    return systemd_units.effective(systemd_units.shown(cat), lambda path: None)
+    return systemd_units.effective(systemd_units.shown(cat), lambda pattern: {})
 
 
 @pytest.mark.parametrize(
@@ -169,10 +174,17 @@ def unit(flags: str, environment: str = "") -> systemd_units.Service:
         ("", {f"{MAIN}.d/10.yaml": "default-runtime: crun", **OURS}, ""),
         ("--docker", {}, "k3s.service has k3s use Docker, and no containerd of its own: set runtime=docker"),
         ("", {MAIN: "docker: true"}, f"{MAIN} has k3s use Docker"),
+        ("-docker", {}, "k3s.service has k3s use Docker"),
+        ("--docker=F", {MAIN: "docker: true"}, ""),
+        ("-default-runtime=crun", OURS, "k3s.service has k3s run containers with crun by default"),
+        ("--kubelet-arg --container-runtime-endpoint=/x", {}, ""),
+        ("", {MAIN: "container-runtime-endpoint:"}, ""),
         ("--docker=false", {MAIN: "docker: true"}, ""),
         ("--container-runtime-endpoint unix:///x", {}, "use the runtime at unix:///x"),
         ("--config /srv/k3s.yaml", OURS, "k3s.service has k3s read /srv/k3s.yaml and what is in /srv/k3s.yaml.d"),
         (f"--config={MAIN}", OURS, ""),
+        ("--debug -c /srv/k3s.yaml -c=/y", OURS, "k3s.service has k3s read /srv/k3s.yaml"),
+        ("-config /srv/k3s.yaml", OURS, ""),  # Who looks for the file knows no such flag.
     ],
 )
 def test_what_keeps_the_distribution_from_what_it_is_to_be_told_is_named(

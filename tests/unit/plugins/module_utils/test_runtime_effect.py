@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.command_line import Given, started
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config import ConfigError, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect import (
     address,
@@ -21,7 +22,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_effect im
     said_by_docker,
     unmet,
     winner,
-    words_of,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -138,16 +138,21 @@ def test_of_two_documents_the_second_counts_and_nothing_else_is_lost(
         ("containerd", ["/usr/bin/containerd", "--config"], ""),
         ("docker", ["/usr/bin/dockerd", "--config-file=/etc/x.json", "-H", "fd://"], "/etc/x.json"),
         ("crio", ["/usr/bin/crio", "--config", "/etc/x"], ""),
+        ("containerd", ["/usr/bin/containerd", "-config", "/etc/x"], "/etc/x"),
+        ("containerd", ["/usr/bin/containerd", "--c=/etc/x"], "/etc/x"),
+        ("docker", ["/usr/bin/dockerd", "-config-file=/etc/x"], ""),  # It does not start with that.
     ],
 )
 def test_the_file_that_a_command_line_names_is_found(runtime: str, command: list[str], path: str) -> None:
-    assert file_read(runtime, command) == path
+    assert file_read(runtime, started(command)).value == path
 
 
 def test_a_flag_that_stands_for_a_directive_is_found() -> None:
-    assert flags_against(["dockerd", "--default-runtime=x"], {"default-runtime": "y"}) == "--default-runtime"
-    assert flags_against(["dockerd", "--default-runtime", "x"], {"default-runtime": "y"}) == "--default-runtime"
-    assert flags_against(["dockerd", "--default-runtime=x", "-H", "fd://"], {"runtimes": {}}) == ""
+    assert flags_against(started(["dockerd", "--default-runtime=x"]), {"default-runtime": "y"}) == "--default-runtime"
+    assert (
+        flags_against(started(["dockerd", "--default-runtime", "x"]), {"default-runtime": "y"}) == "--default-runtime"
+    )
+    assert flags_against(started(["dockerd", "--default-runtime=x", "-H", "fd://"]), {"runtimes": {}}) == ""
 
 
 @pytest.mark.parametrize("dockerd", real_runtimes.dockerds())
@@ -171,7 +176,7 @@ def test_a_real_docker_refuses_the_flags_that_we_do(
     command = [str(dockerd), "--validate", "--userland-proxy=false", "--config-file", str(file), flag]
     real = subprocess.run(command, capture_output=True, text=True)
     if "unknown flag" not in real.stderr:
-        assert bool(flags_against(command, directives)) == (real.returncode != 0), real.stderr
+        assert bool(flags_against(started(command), directives)) == (real.returncode != 0), real.stderr
 
 
 def docker(**info: object) -> dict[str, object]:
@@ -234,11 +239,50 @@ def test_what_does_not_say_its_runtimes_says_nothing(odd: object) -> None:
         (["--runtimes", "kata:/usr/bin/kata", "--runtimes=nvidia:/x:/run"], "--runtimes nvidia:/x:/run"),
         (["--config-dir", "/etc/crio/crio.conf.d/"], ""),
         (["-d", "/srv/crio"], "--config-dir /srv/crio"),
+        (["-default-runtime", "crun"], "--default-runtime crun"),
+        (["--default-runtime="], "--default-runtime "),  # crun, then
+        (["--runtimes", "kata:/x:/run, nvidia:/x:/run"], "--runtimes kata:/x:/run, nvidia:/x:/run"),
     ],
 )
 def test_a_flag_that_overrides_the_drop_in_of_crio_is_found(flags: list[str], says: str) -> None:
     wanted = Wanted("nvidia", BINARY, default=True)
-    assert crio_flag_against(["/usr/bin/crio", *flags], wanted, "/etc/crio/crio.conf.d") == says
+    assert crio_flag_against(started(["/usr/bin/crio", *flags]), wanted, "/etc/crio/crio.conf.d") == says
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "says"),
+    [
+        ({"CONTAINER_LOG_LEVEL": "info"}, [], ""),
+        ({"CONTAINER_DEFAULT_RUNTIME": "crun"}, [], "CONTAINER_DEFAULT_RUNTIME=crun (in /etc/sysconfig/crio)"),
+        ({"CONTAINER_DEFAULT_RUNTIME": ""}, [], "CONTAINER_DEFAULT_RUNTIME= (in /etc/sysconfig/crio)"),
+        ({"CONTAINER_DEFAULT_RUNTIME": "crun"}, ["--default-runtime=nvidia"], ""),
+        ({"CONTAINER_DEFAULT_RUNTIME": "nvidia"}, ["--default-runtime=crun"], "--default-runtime crun"),
+        (
+            {"CONTAINER_RUNTIMES": "a:/b:,nvidia:/x:"},
+            [],
+            "CONTAINER_RUNTIMES=a:/b:,nvidia:/x: (in /etc/sysconfig/crio)",
+        ),
+        ({"CONTAINER_CONFIG_DIR": "/srv"}, [], "CONTAINER_CONFIG_DIR=/srv (in /etc/sysconfig/crio)"),
+        ({"CONTAINER_CONFIG_DIR": ""}, [], "CONTAINER_CONFIG_DIR= (in /etc/sysconfig/crio)"),
+        ({"CONTAINER_CONFIG": "/srv/crio.conf"}, [], ""),
+    ],
+)
+def test_a_variable_that_overrides_the_drop_in_of_crio_is_found(
+    environment: dict[str, str], flags: list[str], says: str
+) -> None:
+    start = started(["/usr/bin/crio", *flags])
+    start.environment = {name: Given(value, "/etc/sysconfig/crio") for name, value in environment.items()}
+    assert crio_flag_against(start, Wanted("nvidia", BINARY, default=True), "/etc/crio/crio.conf.d") == says
+
+
+def test_a_variable_that_names_the_main_file_of_crio_is_found() -> None:
+    start = started(["/usr/bin/crio"])
+    start.environment = {"CONTAINER_CONFIG": Given("/srv/crio.conf", "unit")}
+    assert crio_other_file(start, "/etc/crio/crio.conf") == "CONTAINER_CONFIG=/srv/crio.conf (in unit)"
+    assert crio_other_file(start, "/srv/crio.conf") == ""
+    assert crio_drop_ins("/srv/crio.conf", start) == "/srv/crio.conf.d"
+    start.environment = {"CONTAINER_CONFIG": Given("", "unit")}
+    assert crio_other_file(start, "/etc/crio/crio.conf") == "CONTAINER_CONFIG= (in unit)"
 
 
 GRPC = {"address": "/run/a.sock"}
@@ -255,7 +299,7 @@ GRPC = {"address": "/run/a.sock"}
     ],
 )
 def test_the_socket_that_containerd_listens_on_is_known(flags: list[str], data: dict[str, object], found: str) -> None:
-    assert address(["/usr/bin/containerd", *flags], data) == found
+    assert address(started(["/usr/bin/containerd", *flags]), data) == found
 
 
 @pytest.mark.parametrize(
@@ -272,16 +316,13 @@ def test_the_socket_that_containerd_listens_on_is_known(flags: list[str], data: 
     ],
 )
 def test_the_drop_ins_that_are_read_with_a_file_of_crio_are_known(path: str, flags: list[str], directory: str) -> None:
-    assert crio_drop_ins(path, ["/usr/bin/crio", *flags]) == directory
+    assert crio_drop_ins(path, started(["/usr/bin/crio", *flags])) == directory
 
 
 def test_another_main_file_of_crio_is_found() -> None:
-    assert crio_other_file(["crio", "--config=/srv/crio.conf"], "/etc/crio/crio.conf") == "--config /srv/crio.conf"
-    assert crio_other_file(["crio", "-c", "/etc/crio//crio.conf"], "/etc/crio/crio.conf") == ""
-    assert crio_other_file(["crio"], "/etc/crio/crio.conf") == ""
-
-
-def test_the_command_line_of_a_unit_that_does_not_run_is_known() -> None:
-    shown = "{ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd -H fd:// --add-runtime=x=/y ; ignore_errors=no ; pid=0 }"
-    assert words_of(shown) == ["/usr/bin/dockerd", "-H", "fd://", "--add-runtime=x=/y"]
-    assert words_of("") == []
+    assert (
+        crio_other_file(started(["crio", "--config=/srv/crio.conf"]), "/etc/crio/crio.conf")
+        == "--config /srv/crio.conf"
+    )
+    assert crio_other_file(started(["crio", "-c", "/etc/crio//crio.conf"]), "/etc/crio/crio.conf") == ""
+    assert crio_other_file(started(["crio"]), "/etc/crio/crio.conf") == ""

@@ -144,7 +144,7 @@ def test_a_configuration_it_is_given_already_is_found_and_no_other_given() -> No
 )
 def test_what_would_have_no_effect_is_refused(files: dict[str, str], units: dict[str, str], words: list[str]) -> None:
     with pytest.raises(ConfigError) as refusal:
-        Settings(K3S, files, effective(units, {}.get)).add(Wanted(CONFIG, "content"))
+        Settings(K3S, files, effective(units, lambda pattern: {})).add(Wanted(CONFIG, "content"))
     assert all(word in str(refusal.value) for word in words)
 
 
@@ -227,11 +227,11 @@ def test_a_setting_that_a_later_file_takes_back_does_not_count() -> None:
     Settings(RKE2, files).add(Wanted(CONFIG, "content"))
     unit = {"/etc/systemd/system/rke2-server.service": "[Service]\nExecStart=/x server --disable-scheduler\n"}
     with pytest.raises(ConfigError, match="has disable-scheduler"):
-        Settings(RKE2, files, effective(unit, {}.get)).add(Wanted(CONFIG, "content"))
+        Settings(RKE2, files, effective(unit, lambda pattern: {})).add(Wanted(CONFIG, "content"))
 
 
 def test_a_file_that_the_environment_names_is_refused() -> None:
     path = "/etc/systemd/system/rke2-server.service"
-    service = effective({path: "[Service]\nEnvironment=RKE2_CONFIG_FILE=/etc/other.yaml\n"}, {}.get)
+    service = effective({path: "[Service]\nEnvironment=RKE2_CONFIG_FILE=/etc/other.yaml\n"}, lambda pattern: {})
     with pytest.raises(ConfigError, match=rf"{path} has rke2 read /etc/other\.yaml"):
         Settings(RKE2, {}, service).add(Wanted(CONFIG, "content"))

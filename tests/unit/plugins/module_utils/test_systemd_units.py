@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import fnmatch
+from collections.abc import Callable
+
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.systemd_units import (
     DIRECTORIES,
@@ -10,6 +13,12 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.systemd_units imp
     drop_in_directories,
     effective,
 )
+
+
+def files_of(texts: dict[str, str]) -> Callable[[str], dict[str, str]]:
+    """A machine's files, by what systemd asks for them."""
+    return lambda pattern: {path: texts[path] for path in fnmatch.filter(sorted(texts), pattern)}
+
 
 SERVICE = "/etc/systemd/system/k3s.service"
 RESET = "[Service]\nExecStart=\nExecStart=/usr/local/bin/k3s server --kube-scheduler-arg=config=/etc/s.yaml\n"
@@ -50,13 +59,25 @@ BASE = (
             ["-/bin/k3s", "server", "--debug", "--x=z"],
             SERVICE,
         ),
+        (
+            {SERVICE: "[Service]\nEnvironmentFile=-/etc/k3s.d/*.env\nExecStart=/bin/k3s $A $B\n"},
+            {"/etc/k3s.d/20.env": "A=two\n", "/etc/k3s.d/10.env": "A=one\nB=one\n", "/etc/k3s.d/x": "A=no\n"},
+            ["/bin/k3s", "two", "one"],
+            "/etc/k3s.d/20.env",
+        ),
+        (
+            {SERVICE: BASE + "EnvironmentFile=/etc/k3s.env\nUnsetEnvironment=MORE Y=2\n"},
+            {"/etc/k3s.env": "MORE=q\nY=1\n"},
+            ["-/bin/k3s", "server", "--debug", "--x=1z"],
+            "/etc/k3s.env",
+        ),
         ({}, {}, [], ""),
     ],
 )
 def test_the_command_line_is_the_one_that_systemd_makes(
     files: dict[str, str], environment: dict[str, str], words: list[str], path: str
 ) -> None:
-    service = effective(files, environment.get)
+    service = effective(files, files_of(environment))
     assert [word.value for word in service.words] == words
     assert path in {word.path for word in service.words} | {""}
 
@@ -88,7 +109,7 @@ def test_files_named_after_the_unit_are_read_as_those_of_rke2_are() -> None:
     )
     path = "/usr/local/lib/systemd/system/rke2-server.service"
     files = {"/etc/default/rke2-server": "RKE2_CONFIG_FILE=/etc/other.yaml\n", "/etc/sysconfig/rke2-server": "A=1\n"}
-    service = effective({path: unit, "/etc/systemd/system/rke2-server.service.d/a.conf": ""}, files.get)
+    service = effective({path: unit, "/etc/systemd/system/rke2-server.service.d/a.conf": ""}, files_of(files))
     values = {name: (given.value, given.path) for name, given in service.environment.items()}
     assert values == {
         "RKE2_CONFIG_FILE": ("/etc/other.yaml", "/etc/default/rke2-server"),

@@ -120,8 +120,8 @@ def test_present_is_foretold_done_once_and_then_left_alone(node: Node) -> None:
     assert foretold["changed"]
     assert node.config.read_bytes() == before
     assert not (node.root / "backups").exists()
-    looked = ("--property=LoadState --value", "--property=MainPID,ExecStart")
-    assert node.log() == [f"systemctl show {words} containerd" for words in looked]
+    looked = ("show --property=LoadState --value", "cat", "show --property=MainPID")
+    assert node.log() == [f"systemctl {words} containerd" for words in looked]
 
     done = node.run(default_runtime=True)
     assert done["changed"]
@@ -797,11 +797,43 @@ def test_a_flag_of_a_docker_that_does_not_run_is_named(node: Node) -> None:
     node.docker()
     options: dict[str, Any] = {"runtime": "docker", "config_path": str(node.root / "daemon.json")}
     flags = "--add-runtime=nvidia=/y --default-runtime=nvidia"
-    unit = f"MainPID=0\nExecStart={{ path=/usr/bin/dockerd ; argv[]=/usr/bin/dockerd {flags} ; pid=0 }}"
-    node.command("systemctl", f'case "$*" in *MainPID*) echo "{unit}" ;; esac')
+    more = node.root / "docker"
+    more.write_text(f"DOCKER_OPTS={flags}\n")
+    started_by(node, f"EnvironmentFile={node.root}/dock*\nExecStart=/usr/bin/dockerd $DOCKER_OPTS")
     refused = node.run(check=True, **options, default_runtime=True)
     assert "dockerd on this host is started with --default-runtime" in refused["msg"]
     assert node.run(**options)["changed"], "dockerd takes the file's runtime of that name"
+
+
+def started_by(node: Node, service: str) -> None:
+    """Have the unit hold that."""
+    node.command(
+        "systemctl", f"[ \"$1\" != cat ] || cat <<'end'\n# /etc/systemd/system/x.service\n[Service]\n{service}\nend"
+    )
+
+
+def test_a_variable_of_crio_that_overrides_the_drop_in_is_named(node: Node) -> None:
+    options = crio_options(node)
+    started_by(node, "Environment=CONTAINER_DEFAULT_RUNTIME=crun\nExecStart=/usr/bin/crio -config=/etc/crio/crio.conf")
+    refused = node.run(check=True, **options)
+    assert (
+        "CRI-O on this host is started with CONTAINER_DEFAULT_RUNTIME=crun (in /etc/systemd/system/x.service), which "
+        "overrides" in refused["msg"]
+    )
+    assert "take that out" in refused["msg"]
+    assert node.run(check=True, **options | {"default_runtime": False})["changed"]
+
+
+def test_what_a_unit_is_to_start_counts_over_what_runs(node: Node) -> None:
+    process = running_as(node, "--config", "/srv/other.toml")
+    try:
+        started_by(node, f"ExecStart=/usr/bin/containerd -config {node.config}")
+        assert node.run(check=True)["changed"]
+        started_by(node, "ExecStart=/usr/bin/containerd -config=/srv/new.toml")
+        refused = node.run(check=True)
+        assert "containerd on this host reads /srv/new.toml, as its command line says in /etc/systemd" in refused["msg"]
+    finally:
+        process.kill()
 
 
 def test_a_flag_of_crio_that_overrides_the_drop_in_is_named(node: Node) -> None:
