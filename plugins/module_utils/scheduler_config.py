@@ -257,7 +257,7 @@ def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> s
     _merge_binpack(data, wanted.binpack, owned.binpack, first, path)
     check(data, path)
     try:
-        result: str = yaml_text.edit(text, data, path)
+        result: str = yaml_text.edit(text, data, path, strict=True)
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
     return result
@@ -282,7 +282,7 @@ def check(data: Mapping[str, Any], path: str) -> None:
 
 def _load(text: str, path: str) -> Dict[str, Any]:
     try:
-        data: Dict[str, Any] = yaml_text.load(text, path)
+        data: Dict[str, Any] = yaml_text.load(text, path, strict=True)
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
     check(data, path)

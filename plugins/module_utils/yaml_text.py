@@ -89,10 +89,14 @@ class Node:
         return zip(self.items[::2], self.items[1::2])  # noqa: B905 - without strict: Python 3.9
 
 
-def load(text: str, path: str) -> Dict[str, Any]:
-    """The document's mapping in Python's own types. Raises YamlError naming the line."""
+def load(text: str, path: str, strict: bool = False) -> Dict[str, Any]:
+    """The document's mapping in Python's own types. Raises YamlError naming the line.
+
+    A strict reader, as kube-scheduler is of its configuration, refuses a key that a merge brings a second time. For
+    others the later one counts.
+    """
     try:
-        data: Dict[str, Any] = _Values().of(_parse(text))
+        data: Dict[str, Any] = _Values(strict).of(_parse(text))
     except YamlError as error:
         raise YamlError(f"{path} {error}") from None
     except RecursionError:
@@ -102,9 +106,9 @@ def load(text: str, path: str) -> Dict[str, Any]:
     return data
 
 
-def edit(text: str, data: Dict[str, Any], path: str) -> str:
+def edit(text: str, data: Dict[str, Any], path: str, strict: bool = False) -> str:
     """The text with just those values changed that differ in ``data``; raises YamlError where that cannot be done."""
-    before = load(text, path)
+    before = load(text, path, strict)
     if before == data:
         return text
     try:
@@ -112,7 +116,7 @@ def edit(text: str, data: Dict[str, Any], path: str) -> str:
         editor = _Editor(text)
         editor.change(_parse(text), data, "")
         result = editor.text()
-        if _Values().of(_parse(result)) == data:
+        if _Values(strict).of(_parse(result)) == data:
             return result
         place = " and ".join(dict.fromkeys(editor.places))
     except (YamlError, *ODD):
@@ -231,8 +235,9 @@ def resolved(text: str) -> Any:  # noqa: ANN401
 class _Values:
     """Makes values of nodes, each use of an alias one of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, strict: bool = False) -> None:
         self.made = 0
+        self.strict = strict
 
     def of(self, node: Node) -> Any:  # noqa: ANN401
         self.made += 1
@@ -243,18 +248,29 @@ class _Values:
             return node.value
         if node.kind == "sequence":
             return [self.of(item) for item in node.items]
-        own: Dict[str, Any] = {}
-        merged: Dict[str, Any] = {}
+        found: Dict[str, Any] = {}
+        own = set()
         for key, item in node.pairs():
             name = key_of(key)
             if name == _MERGE:
-                for mapping in _merged(item):
-                    merged = {**self.of(mapping), **merged}
+                # Of several the first counts, and is read last (go-yaml v2, merge).
+                for mapping in reversed(_merged(item)):
+                    self._take(found, self.of(mapping))
             elif name in own:
                 raise YamlError(f"is not YAML: it has {name} twice in one mapping; remove one of them")
             else:
-                own[name] = self.of(item)
-        return {**merged, **own} if merged else own
+                own.add(name)
+                self._take(found, {name: self.of(item)})
+        return found
+
+    def _take(self, found: Dict[str, Any], more: Dict[str, Any]) -> None:
+        twice = sorted(set(found).intersection(more)) if self.strict else []
+        if twice:
+            raise YamlError(
+                f"has {twice[0]} twice in one mapping, by a merge (<<), and kube-scheduler does not start with that: "
+                "leave it in one place"
+            )
+        found.update(more)
 
 
 def key_of(node: Node) -> str:

@@ -35,8 +35,8 @@ FILES = {
     "extenders: [{urlPrefix: 'https://a:1', managedResources: [{name: example.com/a}]}]  # theirs\n",
     "aliases": HEAD + f"profiles:\n- schedulerName: default-scheduler\n  pluginConfig: &pc\n  - {FIT}\n"
     "- schedulerName: other\n  pluginConfig: *pc\n",
-    "merges": HEAD + "leaderElection: &e {leaderElect: yes}\nprofiles:\n- &p\n  schedulerName: default-scheduler\n"
-    "- <<: *p\n  schedulerName: other\n",
+    "merges": HEAD + "leaderElection: &e {leaderElect: yes}\nprofiles:\n- schedulerName: default-scheduler\n"
+    "  plugins: &p {score: {disabled: [{name: ImageLocality}]}}\n- schedulerName: other\n  plugins: {<<: *p}\n",
     "deep": HEAD + "profiles:\n    -   schedulerName: 'default-scheduler'\n        pluginConfig:\n"
     "        -   name: NodeResourcesFit\n            args:\n                ignoredResources:\n                - a/b\n",
     "comments": "# top\n---\n# head\n"

@@ -41,7 +41,9 @@ READ: list[tuple[str, Any]] = [
     ("a: !!str 8", "8"),
     ("a: |\n  8\n", "8\n"),
     ("b: &b {c: 1}\na: {<<: *b, d: 2}", {"c": 1, "d": 2}),
-    ("b: &b {c: 1}\na: {c: 2, <<: [*b]}", {"c": 2}),
+    ("b: &b {c: 1}\na: {<<: [*b], c: 2}", {"c": 2}),
+    ("b: &b {c: 1}\na: {c: 2, <<: [*b]}", {"c": 1}),  # go-yaml v2 reads on.
+    ("b: [&b {c: 1}, &c {c: 2, d: 2}]\na: {<<: [*b, *c]}", {"c": 1, "d": 2}),
 ]
 
 
@@ -146,6 +148,25 @@ def test_of_a_text_just_what_changes_is_written_anew(text: str, change: Callable
     change(data)
     assert yaml_text.edit(text, data, FILE) == after
     assert yaml_text.load(after, FILE) == data
+
+
+@pytest.mark.usefixtures("parser")
+@pytest.mark.parametrize(
+    "merge", ["{<<: *b, c: 2}", "{c: 2, <<: *b}", "{<<: [*b, {c: 2}]}", "{x: [{d: {c: 1, <<: *b}}]}"]
+)
+def test_a_strict_reader_takes_no_key_that_a_merge_brings_again(merge: str) -> None:
+    text = f"b: &b {{c: 1}}\na: {merge}\n"
+    yaml_text.load(text, FILE)
+    with pytest.raises(YamlError, match=f"^{FILE} has c twice in one mapping, by a merge .* leave it in one place"):
+        yaml_text.load(text, FILE, strict=True)
+    assert yaml_text.load("b: &b {c: 1}\na: {<<: *b, d: 2}\n", FILE, strict=True)["a"] == {"c": 1, "d": 2}
+
+
+@pytest.mark.usefixtures("parser")
+def test_a_strict_reader_is_not_given_a_key_beside_the_merge_that_brings_it() -> None:
+    text = "a: &a {x: 1}\nb:\n  <<: *a\n"
+    with pytest.raises(YamlError, match="cannot be edited safely"):
+        yaml_text.edit(text, {"a": {"x": 1}, "b": {"x": 2}}, FILE, strict=True)
 
 
 @pytest.mark.usefixtures("parser")
