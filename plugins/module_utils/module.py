@@ -7,7 +7,7 @@ from __future__ import annotations
 import glob
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
@@ -121,7 +121,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
         if interrupted and not module.check_mode:
             with host.lock(os.path.join(transaction.directory, "lock")):
                 recovered = transaction.recover()
-        proposal = propose()
+        proposal = _with_targets(transaction, propose())
         if proposal.changes:
             transaction.check_writable(proposal.changes)
         if (proposal.changes or proposal.restart) and module.check_mode:
@@ -130,7 +130,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
             trusted_path.make_directory(transaction.directory)
             with host.lock(os.path.join(transaction.directory, "lock")):
                 recovered = transaction.recover() or recovered
-                proposal = propose()
+                proposal = _with_targets(transaction, propose())
                 if proposal.changes or proposal.restart:
                     proposal.validate()
                     transaction.commit(proposal.changes, proposal.record)
@@ -148,6 +148,33 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
         recovered=recovered,
         **proposal.result,
     )
+
+
+def _with_targets(transaction: Transaction, proposal: Proposal) -> Proposal:
+    """A plan that also gives back the files that links led to, and that were left with ours when they lead elsewhere.
+
+    One that others have edited since is left to them, with a warning.
+    """
+    before = transaction.record()
+    acted = {change.path for change in proposal.changes}
+    changes = list(proposal.changes)
+    for path, target in before.targets.items():
+        data = transaction.read(target)
+        original = before.originals.get(path)
+        if target == os.path.realpath(path) or path not in acted or path not in before.originals:
+            continue
+        if data is None or data == original:
+            continue
+        if before.untouched(path, data):
+            changes.append(FileChange(target, data, original, restart=False))
+        else:
+            warning = (
+                f"{path} led to {target} when it was changed, and no longer does. {target} was edited since and stays "
+                f"as it is: take out what is ours where something else reads it. The bytes from before are in "
+                f"{transaction.directory}/record.json."
+            )
+            transaction.warnings += [warning] if warning not in transaction.warnings else []
+    return replace(proposal, changes=changes)
 
 
 def _warn(module: AnsibleModule, transaction: Transaction) -> None:

@@ -75,6 +75,8 @@ class Record:
     """By path: content before our first change, None when there was no file."""
     written: Dict[str, str] = field(default_factory=dict)
     """By path: digest of what we wrote last."""
+    targets: Dict[str, str] = field(default_factory=dict)
+    """By path: the file that it led to when we wrote it last."""
     owned: Dict[str, Any] = field(default_factory=dict)
     """What in the files is ours, in the words of the module."""
     directories: list[str] = field(default_factory=list)
@@ -88,6 +90,7 @@ class Record:
         """Have what is remembered of a file under another name of it be known by this one."""
         _rename(self.originals, path)
         _rename(self.written, path)
+        _rename(self.targets, path)
 
     def to_json(self) -> Dict[str, Any]:
         """As stored."""
@@ -102,7 +105,8 @@ class Record:
         originals = {
             path: None if data is None else base64.b64decode(data) for path, data in stored["originals"].items()
         }
-        return cls(originals, dict(stored["written"]), dict(stored["owned"]), list(stored["directories"]))
+        targets = dict(stored.get("targets", {}))
+        return cls(originals, dict(stored["written"]), targets, dict(stored["owned"]), list(stored["directories"]))
 
 
 def _rename(known: Dict[str, Any], path: str) -> None:
@@ -308,6 +312,7 @@ class Transaction:
             )
         for change in changes:
             record.written[change.path] = digest(change.after)
+            record.targets[change.path] = os.path.realpath(change.path)
         journal = {
             "phase": "prepared",
             "files": files,

@@ -173,7 +173,31 @@ def test_absent_finds_what_was_remembered_of_a_link_that_is_a_file_by_now(node: 
     assert node.run(state="absent")["changed"]
 
     assert node.config.read_bytes() == before + b"# a later hand\n"
+    assert target.read_bytes() == before, "what the link led to"
     assert not node.run(state="absent")["changed"]
+
+
+def test_what_a_link_led_to_is_given_back_when_it_leads_elsewhere_unless_others_edited_it(node: Node) -> None:
+    before = node.config.read_bytes()
+    first, then = node.root / "first.toml", node.root / "then.toml"
+    for target in (first, then):
+        shutil.copy(node.config, target)
+    node.config.unlink()
+    node.config.symlink_to(first)
+    node.run()
+    node.config.unlink()
+    node.config.symlink_to(then)
+
+    assert node.run()["changed"]
+    assert first.read_bytes() == before
+    assert then.read_bytes() != before
+
+    node.config.unlink()
+    shutil.copy(then, node.config)
+    then.write_bytes(then.read_bytes() + b"# a later hand\n")
+    taken = node.run(state="absent")
+    assert f"{then} was edited since and stays as it is" in str(taken["warnings"])
+    assert node.config.read_bytes() == before
 
 
 def test_absent_keeps_what_others_changed_since(node: Node) -> None:
