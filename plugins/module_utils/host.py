@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import glob
 import os
 import re
@@ -54,6 +55,16 @@ class Host:
     def matching(self, pattern: str) -> Dict[str, str]:
         """Contents, as of ``words``, of the files that a pattern of glob(7) names, by path in the order of names."""
         return {path: self.words(path) for path in sorted(glob.glob(pattern))}
+
+    def matching_in_go(self, pattern: str) -> Dict[str, str]:
+        """As ``matching``, of Go's filepath.Glob: hidden files too, and without an asterisk a path is what it says."""
+        if "*" not in pattern:
+            return {pattern: self.words(pattern)} if os.path.isfile(pattern) else {}
+        directory, form = os.path.split(pattern.replace("[^", "[!"))
+        places = glob.glob(directory) if glob.has_magic(directory) else [directory]
+        found = (os.path.join(place, name) for place in places if os.path.isdir(place) for name in os.listdir(place))
+        chosen = (path for path in found if fnmatch.fnmatchcase(os.path.basename(path), form) and os.path.isfile(path))
+        return {path: self.words(path) for path in sorted(chosen)}
 
     def mode(self, path: str) -> int | None:
         """Permission bits of a file, None when there is none."""

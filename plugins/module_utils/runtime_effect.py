@@ -12,7 +12,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Dict, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import command_line, nested, runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.command_line import Given, Start
@@ -84,6 +84,24 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any], replaced: Path | No
             found[key] = merged(old, value, below)
         else:
             found[key] = value
+    return found
+
+
+def imported(text: str, path: str, matching: Callable[[str], Mapping[str, str]]) -> Dict[str, str]:
+    """Return the files that containerd's file imports, and those that they import, as they are read; later ones win.
+
+    ``matching`` gives the texts of the files that a pattern of Go's filepath.Glob names, by path in the order of names.
+    Raises ConfigError where one of them cannot be read.
+    """
+    found: Dict[str, str] = {}
+    pending = {path: text}
+    while pending:
+        following: Dict[str, str] = {}
+        for name, content in pending.items():
+            for pattern in runtime_config.imports_of(content, name):
+                following.update(matching(posixpath.normpath(posixpath.join(posixpath.dirname(name), pattern))))
+        pending = {name: content for name, content in following.items() if name not in (path, *found)}
+        found.update(pending)
     return found
 
 

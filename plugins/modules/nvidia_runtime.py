@@ -229,7 +229,6 @@ recovered:
 """
 
 import contextlib
-import glob
 import os
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -708,10 +707,14 @@ class NvidiaRuntime:
         data = self.transaction.host.read(path) if self.runtime == "containerd" else None
         if data is None:
             return False
-        patterns = runtime_config.imports_of(text_of(data, path), path)
-        directory = os.path.dirname(path)
+        text = text_of(data, path)
+        files = {path: text, **runtime_effect.imported(text, path, self.transaction.host.matching_in_go)}
         ours = PurePosixPath(self.path)
-        return any(ours.match(os.path.normpath(os.path.join(directory, pattern))) for pattern in patterns)
+        return any(
+            ours.match(os.path.normpath(os.path.join(os.path.dirname(name), pattern)))
+            for name, content in files.items()
+            for pattern in runtime_config.imports_of(content, name)
+        )
 
     def _started_with(self) -> command_line.Start:
         """What the daemon is started with by its unit, or runs with where no unit says; empty for those of others."""
@@ -888,13 +891,14 @@ class NvidiaRuntime:
             )
 
     def _overriding(self, text: str) -> str:
-        """The last file that containerd's file imports and that speaks of the runtimes too."""
-        found = "a file"
-        for pattern in runtime_config.imports_of(text, self.path):
-            for path in sorted(glob.glob(pattern)):
-                said = runtime_config.parse("containerd", text_of(self.transaction.host.read(path) or b"", path), path)
-                found = path if runtime_config.speaks_of_cri(said) else found
-        return found
+        """The last file that containerd's file imports, or those do, and that speaks of the runtimes too."""
+        files = runtime_effect.imported(text, self.path, self.transaction.host.matching_in_go)
+        speaking = [
+            path
+            for path, content in files.items()
+            if runtime_config.speaks_of_cri(runtime_config.parse("containerd", content, path))
+        ]
+        return ["a file", *speaking][-1]
 
 
 class RancherRuntime(NvidiaRuntime):

@@ -1303,6 +1303,20 @@ def test_the_import_that_a_real_containerd_heeds_before_the_file_is_named(node: 
     assert node.config.read_bytes() == before
 
 
+@pytest.mark.parametrize("containerd", real_runtimes.containerds())
+@pytest.mark.parametrize("name", [".20-hidden.toml", "nested/20-theirs.toml"])
+def test_a_hidden_import_and_one_of_an_import_are_named(node: Node, containerd: Path, name: str) -> None:
+    node.config.write_text('version = 2\nimports = ["conf.d/*.toml"]\n')
+    theirs = node.root / "conf.d" / name
+    theirs.parent.mkdir(parents=True)
+    if "nested" in name:
+        (node.root / "conf.d/10-more.toml").write_text(f'version = 2\nimports = ["{theirs.parent}/*.toml"]\n')
+    table = '[plugins."io.containerd.grpc.v1.cri".containerd'
+    theirs.write_text(f'version = 2\n{table}]\n  default_runtime_name = "x"\n{table}.runtimes.x]\n')
+    refused = node.run(check=True, default_runtime=True, containerd_command=[str(containerd)])
+    assert f"{theirs}, which its 'imports' names, overrides it" in refused["msg"]
+
+
 def test_a_file_of_a_version_that_containerd_does_not_read_is_refused(node: Node) -> None:
     """containerd 1.6 takes what is said of plugins that it does not know for nothing."""
     node.command("containerd", f"exec cat {FIXTURES}/containerd-1.7.toml")
