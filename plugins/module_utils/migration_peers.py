@@ -15,6 +15,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import runs
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import CGPU_LABEL, MODE_LABEL
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
@@ -73,6 +74,8 @@ _NAMES = (
     (re.compile(r"(?:gpushare|cgpu)-device-plugin(?:-ds)?\Z"), "gpushare"),
 )
 _MPS = "mps-control-daemon"
+_DRA = ("gpu-kubelet-plugin", "nvidia-dra-plugin")
+"""Programs of NVIDIA's DRA driver that hand out GPUs, by release."""
 _PLUGINS_DIR = re.compile(r"/device-plugins/?\Z")
 
 
@@ -172,6 +175,11 @@ def peers(daemonsets: Iterable[Object]) -> List[Peer]:
 def strangers(daemonsets: Iterable[Object]) -> List[Object]:
     """Device plugins that are neither ours nor known, of GPUs or of anything else."""
     return [item for item in daemonsets if is_plugin(item) and not is_ours(item) and not _kind(item)]
+
+
+def gives_claims(daemonset: Object) -> bool:
+    """Whether it is NVIDIA's DRA driver, and hands out GPUs, not compute domains alone."""
+    return any(runs(container, _DRA) for container in _containers(daemonset))
 
 
 def selects(daemonset: Object, node: Object) -> bool:

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_carry as carry
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_hami as hamis
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_peers as peers
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_resources as resources
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import Object, Peer
@@ -39,10 +40,13 @@ _SELECTORS = ("gpu", "gpushare", "nvidia.com/gpu.present", "gaia.tencent.com/gpu
 _EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission")
 """What the names of Deployments begin with that are others' scheduler extenders."""
 _HAMI_WEBHOOK = "vgpu.hami.io"
+_FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
+"""Annotations of pods that share GPUs by run:ai's scheduler or KAI's, and ask for no resource."""
 _NOTE_HAMI = (
     "HAMi's webhook {} gives pods that ask for nvidia.com/gpu to HAMi's own scheduler, which does not place them on "
     "migrated nodes; label them, or their namespaces, hami.io/webhook=ignore"
 )
+_AS_ITS_CHART = "its resources are taken to be those of its chart"
 _NOTE_EXTENDER = (
     "{} is a scheduler extender of another plugin: once no node has that plugin, take its entry out of "
     "kube-scheduler's configuration, then remove it"
@@ -68,6 +72,8 @@ class Wanted:
     """Those of role gpu_plugins that may have to be what the other plugin was told."""
     memory_bytes: int = 0
     """Of its smallest GPU, 0 where nobody knows."""
+    gpus: Sequence[Mapping[str, Any]] = ()
+    """Its GPUs with ``index``, ``uuid`` and ``mig``, as ``nvml_facts`` has them; none where nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,47 @@ class Terms:
     """Whether pods may be evicted whose manifests ask for what the node offers no longer."""
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """The cluster, and what is read of it once for all nodes."""
+
+    cluster: Cluster
+    peers: Sequence[Peer]
+    reader: carry.Reader
+    hami: Mapping[str, hamis.HamiTold]
+    """By DaemonSet."""
+    nodes: Mapping[str, Object]
+    """By name."""
+    pods: Mapping[str, Sequence[Object]]
+    """By node."""
+
+    def hami_of(self, serving: Sequence[Object]) -> hamis.HamiTold:
+        """What HAMi was told, by the DaemonSet that serves a node where one does."""
+        names = [peers.full_name(item) for item in serving]
+        return next((self.hami[name] for name in (*names, *self.hami) if name in self.hami), hamis.HamiTold())
+
+
 def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callable[[str], Any]) -> Dict[str, Any]:
     """The whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` raises ValueError."""
     found = peers.peers(cluster.daemonsets)
-    left_out = [note for peer in found for note in carry.left_out(peer, cluster.files, parse)]
+    reader = carry.Reader(cluster.files, parse)
+    hami = {
+        peers.full_name(item): hamis.read(item, cluster.deployments, cluster.files, reader.parse)
+        for peer in found
+        if peer.kind.name == "hami"
+        for item in peer.plugins
+    }
+    left_out = [note for peer in found for note in carry.left_out(peer, reader)]
+    left_out += [
+        f"of HAMi's DaemonSet {name}, {told.unread}; {_AS_ITS_CHART}" for name, told in hami.items() if told.unread
+    ]
+    pods: Dict[str, List[Object]] = {}
+    for pod in cluster.pods:
+        pods.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
+    nodes = {item["metadata"]["name"]: item for item in cluster.nodes}
+    seen = _Seen(cluster, found, reader, hami, nodes, pods)
     return {
-        "nodes": {each.node: _node(cluster, each, found, terms, parse) for each in wanted},
+        "nodes": {each.node: _node(seen, each, terms) for each in wanted},
         "peers": [_peer(peer, cluster) for peer in found],
         "notes": [*cluster.problems, *_notes(cluster, found), *left_out],
     }
@@ -130,10 +171,9 @@ def _peer(peer: Peer, cluster: Cluster) -> Dict[str, Any]:
     }
 
 
-def _node(
-    cluster: Cluster, each: Wanted, found: Sequence[Peer], terms: Terms, parse: Callable[[str], Any]
-) -> Dict[str, Any]:
-    node = next((item for item in cluster.nodes if item["metadata"]["name"] == each.node), None)
+def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
+    cluster, found, parse = seen.cluster, seen.peers, seen.reader.parse
+    node = seen.nodes.get(each.node)
     empty: Dict[str, Any] = {
         **{"state": NONE, "mode": each.mode, "from": "", "title": "", "daemonsets": [], "uids": [], "serves": False},
         **{"labels": [], "resources": [], "pods": [], "returns": [], "stranded": [], "variables": {}, "problems": []},
@@ -142,7 +182,7 @@ def _node(
     if node is None:
         unread = _unread(cluster, "node", each.node)
         return {**empty, "state": REFUSED, "problems": unread or [f"the cluster has no node {each.node}"]}
-    pods = [pod for pod in cluster.pods if pod["spec"].get("nodeName") == each.node]
+    pods = seen.pods.get(each.node, ())
     serving = [peer for peer in found if peers.on_node(peer, node, pods)]
     record = peers.recorded(node)
     if len(serving) > 1:
@@ -150,7 +190,10 @@ def _node(
         return {**empty, "state": REFUSED, "problems": [f"{names} are both on it; take one off first"]}
     known = [peer for peer in found if peer.kind.name == record.get("from")]
     peer = (serving or known or [None])[0]
-    strange = _strange(cluster, node, pods)
+    own = peers.serving(peer, node, pods) if peer else []
+    hami = seen.hami_of(own)
+    ours = any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets)
+    strange = "" if ours else _strange(cluster, node, pods, hami.resources)
     # One of ours can be given back all the same.
     if strange and not record:
         return {**empty, "state": REFUSED, "problems": [strange]}
@@ -162,15 +205,14 @@ def _node(
     if peer is None:
         return entry
     entry.update({"from": peer.kind.name, "title": peer.kind.title, "daemonsets": list(peer.names)})
-    entry["offers"] = resources.OFFERS[peer.kind.name]
+    entry["offers"] = resources.offers(peer.kind.name, hami.resources)
     entry["uids"] = [item["metadata"].get("uid", "") for item in peer.daemonsets]
     entry["off"] = peers.node_off(peer, node, each.mode)
     entry["forget"] = {name: None for name in peer.kind.forget if name in peers.annotations_of(node)}
     entry["labels"] = _labels(peer, node, each.mode)
-    own = peers.serving(peer, node, pods)
-    told = carry.carried(peer, node, each.mode, cluster.files, parse, next(iter(own), None))
-    shared = (1, resources.UNKNOWN) if told.unknown and not _configured(each) else carry.replicas(told.configuration)
-    card = _card(peer, node, each, shared, carry.memory_unit(peer, own, cluster.files))
+    told = carry.carried(peer, node, each.mode, seen.reader, next(iter(own), None), each.gpus)
+    told = _with_hami(told, hami.excluded.get(each.node, ())) if peer.kind.name == "hami" else told
+    card = _card(node, each, told, carry.memory_unit(peer, own, cluster.files), hami.resources)
     entry["resources"] = _resources(peer, node, each.mode, card)
     entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
     entry["returns"] = _returns(peer, node, pods, each.mode, card) if record and not serving else []
@@ -191,6 +233,14 @@ def _node(
     return entry
 
 
+def _with_hami(told: carry.Carried, excluded: Sequence[str]) -> carry.Carried:
+    """With the GPUs that HAMi leaves alone on the node."""
+    if not excluded:
+        return told
+    both = [*told.variables.get(carry.EXCLUDED, ()), *excluded]
+    return replace(told, variables={**told.variables, carry.EXCLUDED: both})
+
+
 def _configured(each: Wanted) -> bool:
     return bool(each.variables.get("gpu_plugins_configs"))
 
@@ -201,6 +251,8 @@ def _unsaid(own: Sequence[Object], each: Wanted, told: carry.Carried, card: reso
     if len(own) > 1:
         names = " and ".join(map(peers.full_name, own))
         problems.append(f"DaemonSets {names} both serve it, and nobody knows which does; take one off first")
+    if told.hidden and not each.variables.get(carry.EXCLUDED):
+        problems.append(told.hidden)
     if each.mode == "pgpu" and not _configured(each):
         set_it = "set gpu_plugins_configs and gpu_plugins_config"
         if told.unknown:
@@ -237,21 +289,26 @@ def _offered(node: Object) -> Dict[str, Any]:
     return {name: amount for name, amount in allocatable.items() if str(amount) != "0"}
 
 
-def _strange(cluster: Cluster, node: Object, pods: Sequence[Object]) -> str:
-    """Why nothing can be said of a node's GPUs: a plugin hands them out that is not known, beside others or alone."""
+def _strange(cluster: Cluster, node: Object, pods: Sequence[Object], hami: resources.Hami) -> str:
+    """Why nothing can be said of a node's GPUs: what hands them out is not known, beside others or alone."""
     offered = _offered(node)
-    served = {name: offered[name] for name in resources.unknown(offered)}
+    served = {name: offered[name] for name in resources.unknown(offered, hami)}
     if served:
         return _by_stranger(cluster, node, served)
-    asking = {
-        peers.full_name(pod): names
-        for pod in pods
-        if (pod.get("status") or {}).get("phase") not in ENDED
-        for names in [resources.unknown({name for _container, limits in _limits(pod) for name in limits})]
-        if names
-    }
+    claimed = [item for item in cluster.daemonsets if peers.gives_claims(item) and peers.selects(item, node)]
+    if claimed:
+        names = ", ".join(map(peers.full_name, claimed))
+        return (
+            f"DaemonSet {names} of NVIDIA's DRA driver hands out its GPUs by ResourceClaims; keep it off the node first"
+        )
+    asking = {}
+    for pod in pods:
+        names = resources.unknown({name for _container, limits in _limits(pod) for name in limits}, hami)
+        names += [name for name in _FRACTIONS if name in peers.annotations_of(pod)]
+        if names and (pod.get("status") or {}).get("phase") not in ENDED:
+            asking[peers.full_name(pod)] = names
     return "; ".join(
-        f"pod {pod} on it has {', '.join(names)} of a plugin that is not known here; end it, and take that plugin off"
+        f"pod {pod} on it has {', '.join(names)} of what is not known here; end it, and take that off the node"
         for pod, names in sorted(asking.items())
     )
 
@@ -296,17 +353,31 @@ def _problems(
     return problems
 
 
-def _card(peer: Peer, node: Object, each: Wanted, shared: Tuple[int, str], unit_bytes: int) -> resources.Card:
+def _card(node: Object, each: Wanted, told: carry.Carried, unit_bytes: int, hami: resources.Hami) -> resources.Card:
     labels = peers.labels_of(node)
     memory = labels.get("nvidia.com/gpu.memory", "")
     memory_bytes = each.memory_bytes or (int(memory) * MIB if memory.isdecimal() else 0)
     count, how = labels.get("nvidia.com/gpu.replicas", "1"), labels.get("nvidia.com/gpu.sharing-strategy", "")
+    slices = {} if told.unknown and not _configured(each) else carry.replicas(told.configuration)
+    shared = (1, resources.UNKNOWN) if told.unknown and not _configured(each) else slices.get("nvidia.com/gpu", (1, ""))
     # Feature discovery is not everywhere, and may tell of a configuration that was.
     if shared[0] == 1 and how in ("time-slicing", "mps") and count.isdecimal() and int(count) > 1:
         shared = int(count), how
     elif how == "none" and shared[1] == resources.UNKNOWN:
         shared = 1, ""
-    return resources.Card(memory_bytes, *shared, unit_bytes)
+    return resources.Card(memory_bytes, *shared, unit_bytes, hami, slices, _mig(labels, each, told.strategy))
+
+
+def _mig(labels: Mapping[str, str], each: Wanted, strategy: str) -> str:
+    """The profile of the MIG devices that are offered as GPUs; ``unknown`` where there may be some."""
+    label = labels.get("nvidia.com/gpu.product", "").partition("-MIG-")[2]
+    if label or strategy != "single":
+        return label if strategy in ("", "single") else ""
+    migs = [gpu.get("mig") for gpu in each.gpus]
+    devices = [device for mig in migs if isinstance(mig, dict) for device in mig.get("devices") or ()]
+    if devices:
+        return str(devices[0].get("profile"))
+    return "" if migs or "nvidia.com/gpu.product" in labels else resources.UNKNOWN
 
 
 def _labels(peer: Peer, node: Object, mode: str) -> List[Dict[str, str]]:
@@ -333,7 +404,7 @@ def _why(label: str) -> str:
 
 def _resources(peer: Peer, node: Object, mode: str, card: resources.Card) -> List[Dict[str, Any]]:
     allocatable = (node.get("status") or {}).get("allocatable") or {}
-    offered = resources.offered_by(peer.kind.name, allocatable)
+    offered = resources.offered_by(peer.kind.name, allocatable, card.hami)
     return [
         {"resource": name, "offered": amount, "becomes": resources.becomes(peer.kind.name, mode, name, card)}
         for name, amount in sorted(offered.items())
@@ -344,7 +415,7 @@ def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -
     """What the containers have to ask for that have GPUs of the node."""
     return _rows(
         pods,
-        lambda limits: resources.offered_by(peer.kind.name, limits),
+        lambda limits: resources.offered_by(peer.kind.name, limits, card.hami),
         lambda limits: resources.translated(peer.kind.name, mode, limits, card),
         lambda limits: resources.granted(mode, limits, card),
     )
@@ -354,11 +425,11 @@ def _returns(peer: Peer, node: Object, pods: Sequence[Object], mode: str, card: 
     """What the containers that have GPUs of ours have to ask for once the node is given back."""
     labelled = peers.labels_of(node).get(MODE_LABEL, mode)
     mode = labelled if labelled in _OURS else mode
-    count = resources.hami_count((node.get("status") or {}).get("allocatable") or {})
+    there = replace(card, hami=card.hami.on((node.get("status") or {}).get("allocatable") or {}))
     return _rows(
         pods,
         lambda limits: resources.asked_of_ours(mode, limits),
-        lambda limits: resources.returned(peer.kind.name, mode, limits, card, count),
+        lambda limits: resources.returned(peer.kind.name, mode, limits, there),
         lambda limits: "the same as now",
     )
 

@@ -8,7 +8,7 @@ Memory is rounded up to the next unit and cores up to the next percent, so that 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import BY_MODE, GIB, MIB
@@ -20,15 +20,13 @@ WHOLE = 100
 UNKNOWN = "unknown"
 _LEAST_CORES, _MOST_CORES = 1, 99
 
-OFFERS: Mapping[str, str] = {
-    "nvidia": r"nvidia\.com/(?:gpu(?:[.-].+)?|mig-.+)\Z",
-    "gpu-operator": r"nvidia\.com/(?:gpu(?:[.-].+)?|mig-.+)\Z",
+_OFFERS: Mapping[str, str] = {
+    "nvidia": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
+    "gpu-operator": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
     "gpu-manager": r"tencent\.com/vcuda-(?:core|memory)\Z",
-    "hami": r"nvidia\.com/(?:gpu|gpualloc|vgpu|v?gpumem|v?gpumem-percentage|v?gpucores|priority)\Z",
     "gpushare": r"aliyun\.com/gpu-(?:mem|count|core\.percentage)\Z",
 }
-"""Names of what each kind offers and pods ask of it. HAMi's count is ``gpualloc`` as Alauda ships it."""
-_HAMI_COUNTS = ("nvidia.com/gpu", "nvidia.com/gpualloc", "nvidia.com/vgpu")
+"""Names of what each kind offers and pods ask of it, but for HAMi's, which are configured."""
 _OTHER_MAKERS = (
     "amd",
     "intel",
@@ -43,9 +41,12 @@ _OTHER_MAKERS = (
 )
 _UNKNOWN = re.compile(rf"(?!(?:.+\.)?(?:{'|'.join(_OTHER_MAKERS)})[a-z]*\.)[^/]+/.*gpu", re.IGNORECASE)
 """Names of what plugins offer that hand out NVIDIA's GPUs, as ``volcano.sh/vgpu-number`` and ``cnvrg.io/metagpu``."""
+_FOREIGN = re.compile(r"nvidia\.com/(?:gpu[.-](?!shared\Z).+|[A-Z].+)\Z")
+"""Names in NVIDIA's domain that its plugin never offers, as nos' ``nvidia.com/gpu-10gb`` and KubeVirt's
+``nvidia.com/GA102GL_A10``."""
 _SAME: Mapping[Tuple[str, str], str] = {
-    ("nvidia", "pgpu"): r"nvidia\.com/",
-    ("gpu-operator", "pgpu"): r"nvidia\.com/",
+    ("nvidia", "pgpu"): _OFFERS["nvidia"],
+    ("gpu-operator", "pgpu"): _OFFERS["nvidia"],
     ("gpu-manager", "vgpu"): r"tencent\.com/",
 }
 """Where name and unit stay as they are."""
@@ -53,6 +54,38 @@ _SAME: Mapping[Tuple[str, str], str] = {
 
 class Unmatched(Exception):
     """The mode offers nothing that is the same; says what to do instead."""
+
+
+@dataclass(frozen=True)
+class Hami:
+    """What HAMi was told: the names of its resources, and what a container has that does not say."""
+
+    counts: Tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/gpualloc", "nvidia.com/vgpu")
+    """Of GPUs: the usual one, that of Alauda, and an old one. One alone where its configuration is known."""
+    memories: Tuple[str, ...] = ("nvidia.com/gpumem", "nvidia.com/vgpumem")
+    percentages: Tuple[str, ...] = ("nvidia.com/gpumem-percentage", "nvidia.com/vgpumem-percentage")
+    cores: Tuple[str, ...] = ("nvidia.com/gpucores", "nvidia.com/vgpucores")
+    priorities: Tuple[str, ...] = ("nvidia.com/priority",)
+    unit_bytes: int = MIB
+    """Of its memory."""
+    memory_bytes: int = 0
+    """Of each GPU, where a container names no memory; 0 for all."""
+    percent: int = 0
+    """Of each GPU's cores, where a container names none."""
+    gpus: int = 1
+    """Where a container names a share alone."""
+
+    @property
+    def names(self) -> Tuple[str, ...]:
+        """All that it offers, or pods ask of it."""
+        return (*self.counts, *self.memories, *self.percentages, *self.cores, *self.priorities)
+
+    def on(self, allocatable: Iterable[str]) -> Hami:
+        """As it is on a node that has, or had, these resources."""
+        count = next((name for name in self.counts[1:] if name in allocatable), self.counts[0])
+        old = count != self.counts[0] and count == self.counts[-1]
+        pick = slice(1, None) if old else slice(0, 1)
+        return replace(self, counts=(count,), memories=self.memories[pick], cores=self.cores[pick])
 
 
 @dataclass(frozen=True)
@@ -67,6 +100,11 @@ class Card:
     """How: ``time-slicing`` or ``mps``; empty where GPUs are whole, ``unknown`` where nobody can tell."""
     unit_bytes: int = GIB
     """What a unit of ``aliyun.com/gpu-mem`` is to the plugin that offers it."""
+    hami: Hami = field(default_factory=Hami)
+    slices: Mapping[str, Tuple[int, str]] = field(default_factory=dict)
+    """By resource of MIG devices, containers on one, and how they share it."""
+    mig: str = ""
+    """The profile of the MIG devices that ``nvidia.com/gpu`` stands for; ``unknown`` where it may stand for some."""
 
 
 @dataclass(frozen=True)
@@ -94,21 +132,32 @@ class Answer:
     """What is not the same about it."""
 
 
-def offered_by(kind: str, resources: Mapping[str, object]) -> Dict[str, int]:
+def offers(kind: str, hami: Hami) -> str:
+    """Return the pattern of the names of what a kind of plugin offers, and pods ask of it."""
+    return _OFFERS[kind] if kind != "hami" else rf"(?:{'|'.join(map(re.escape, filter(None, hami.names)))})\Z"
+
+
+def offered_by(kind: str, resources: Mapping[str, object], hami: Hami) -> Dict[str, int]:
     """Those of a node or container that are of a kind of plugin, without those of which there is none."""
-    found = {name: whole_units(amount) for name, amount in resources.items() if re.match(OFFERS[kind], name)}
+    pattern = offers(kind, hami)
+    found = {name: whole_units(amount) for name, amount in resources.items() if re.match(pattern, name)}
     return {name: amount for name, amount in found.items() if amount}
 
 
-def unknown(names: Iterable[str]) -> List[str]:
+def unknown(names: Iterable[str], hami: Hami) -> List[str]:
     """Return those by which a plugin hands out GPUs that is neither ours nor of a kind that is known."""
-    known = (RESOURCE.pattern, *OFFERS.values())
-    return sorted(name for name in names if _UNKNOWN.match(name) and not any(re.match(each, name) for each in known))
+    known = (RESOURCE.pattern, offers("hami", hami), *_OFFERS.values())
+    return sorted(
+        name
+        for name in names
+        if (_FOREIGN.match(name) and name not in hami.names)
+        or (_UNKNOWN.match(name) and not any(re.match(each, name) for each in known))
+    )
 
 
 def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
     """What a container has to ask for in a mode of ours. Raises Unmatched."""
-    asked = offered_by(kind, limits)
+    asked = offered_by(kind, limits, card.hami)
     if not asked:
         return Answer()
     same = _SAME.get((kind, mode))
@@ -120,15 +169,15 @@ def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -
     return _whole(ask, mode, card) if ask.whole else _share(ask, mode, card)
 
 
-def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card, count: str = _HAMI_COUNTS[0]) -> Answer:
-    """What to ask for, in place of ours, once the node is given back; ``count`` is HAMi's. Raises Unmatched."""
+def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
+    """What to ask for, in place of ours, once the node is given back. Raises Unmatched."""
     asked = asked_of_ours(mode, limits)
     same = _SAME.get((kind, mode))
     if not asked or (same and all(re.match(same, name) for name in asked)):
         return Answer(asked)
     ask = _ask_of_ours(mode, asked)
     if kind == "hami":
-        return _hami_answer(ask, count)
+        return _hami_answer(ask, card.hami)
     if kind == "gpushare":
         answer = _whole(ask, "cgpu", card) if ask.whole else _share(ask, "cgpu", card)
         scale = GIB // card.unit_bytes
@@ -140,10 +189,15 @@ def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card, cou
     return Answer({"nvidia.com/gpu": ask.gpus})
 
 
+_OURS_WHOLE = re.compile(r"nvidia\.com/(?:gpu(?:[.-].+)?|mig-.+)\Z")
+"""Names of what ours offers in mode pgpu; it has names of one's own too."""
+
+
 def asked_of_ours(mode: str, limits: Mapping[str, object]) -> Dict[str, int]:
     """Those of a container that our plugin gives in a mode."""
     if mode == "pgpu":
-        return offered_by("nvidia", limits)
+        found = {name: whole_units(amount) for name, amount in limits.items() if _OURS_WHOLE.match(name)}
+        return {name: amount for name, amount in found.items() if amount}
     found = {name: whole_units(amount) for name, amount in limits.items() if name in BY_MODE[mode][:2]}
     return {name: amount for name, amount in found.items() if amount}
 
@@ -158,17 +212,12 @@ def _ask_of_ours(mode: str, asked: Mapping[str, int]) -> Ask:
     return Ask(1, percent, asked.get(memory, 0) * unit)
 
 
-def _hami_answer(ask: Ask, count: str) -> Answer:
+def _hami_answer(ask: Ask, hami: Hami) -> Answer:
+    count = hami.counts[0]
     if ask.whole:
         return Answer({count: ask.gpus})
-    prefix = "nvidia.com/vgpu" if count == "nvidia.com/vgpu" else "nvidia.com/gpu"
-    share = {f"{prefix}mem": -(-ask.memory_bytes // MIB), f"{prefix}cores": ask.cores}
+    share = {hami.memories[0]: -(-ask.memory_bytes // hami.unit_bytes), hami.cores[0]: ask.cores}
     return Answer({count: ask.gpus, **{name: amount for name, amount in share.items() if amount}})
-
-
-def hami_count(names: Iterable[str]) -> str:
-    """By which resource HAMi counts on a node that has, or had, these."""
-    return next((name for name in _HAMI_COUNTS[1:] if name in names), _HAMI_COUNTS[0])
 
 
 def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
@@ -184,8 +233,12 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
         return Ask(count) if cores >= WHOLE else Ask(count, cores, asked["aliyun.com/gpu-mem"] * card.unit_bytes)
     if kind == "hami":
         return _hami_ask(asked, card)
-    sliced = any(name.startswith("nvidia.com/mig-") for name in asked)
-    if sliced:
+    if card.mig == UNKNOWN:
+        raise Unmatched(
+            "nobody knows whether nvidia.com/gpu is a GPU or a MIG device there (MIG strategy single); have feature "
+            "discovery label the node nvidia.com/gpu.product"
+        )
+    if card.mig or any(name.startswith("nvidia.com/mig-") for name in asked):
         raise Unmatched(
             "MIG devices are offered by mode pgpu alone (gpu_plugins_mig_strategy=mixed); keep the node in it"
         )
@@ -201,14 +254,18 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
 
 
 def _hami_ask(asked: Mapping[str, int], card: Card) -> Ask:
-    def either(name: str) -> int:
-        return asked.get(f"nvidia.com/gpu{name}", 0) or asked.get(f"nvidia.com/vgpu{name}", 0)
+    hami = card.hami
 
-    memory, cores, percentage = either("mem") * MIB, either("cores"), either("mem-percentage")
+    def said(names: Iterable[str]) -> int:
+        return max((asked.get(name, 0) for name in names), default=0)
+
+    memory, cores, percentage = said(hami.memories) * hami.unit_bytes, said(hami.cores), said(hami.percentages)
     if not memory and 0 < percentage < WHOLE:
         memory = -(-_known(card) * percentage // WHOLE)
-    # A container that names a share alone has it of one GPU.
-    count = max(asked.get(name, 0) for name in _HAMI_COUNTS) or 1
+    count = said(hami.counts) or hami.gpus
+    if not memory and not percentage:
+        memory = hami.memory_bytes
+    cores = cores or hami.percent
     # All cores of a GPU are for one container there too.
     if cores >= WHOLE or not (memory or cores):
         return Ask(count)
@@ -269,14 +326,19 @@ def granted(mode: str, limits: Mapping[str, int], card: Card) -> str:
 
 
 def _granted_whole(name: str, amount: int, card: Card) -> str:
-    if name.startswith("nvidia.com/mig-"):
-        return f"{_counted(amount, 'MIG device')} {name.partition('mig-')[2]}"
+    profile = name.partition("/mig-")[2].partition(".shared")[0] or card.mig
+    if profile == UNKNOWN:
+        return f"{amount} {name}, each a MIG device where MIG cuts its GPUs"
     if card.sharing == UNKNOWN:
         return f"{amount} {name} as the configuration says that nobody has read"
-    if card.replicas <= 1:
-        return _counted(amount, "whole GPU")
-    part = "a time-slice" if card.sharing == "time-slicing" else "a part by MPS"
-    return f"{'' if amount == 1 else f'{amount} times '}{part} of a GPU that has {card.replicas}"
+    device = f"MIG device {profile}" if profile else "GPU"
+    replicas, sharing = card.replicas, card.sharing
+    if name.startswith("nvidia.com/mig-"):
+        replicas, sharing = card.slices.get(name.partition(".shared")[0], (1, ""))
+    if replicas <= 1:
+        return f"{_counted(amount, 'MIG device')} {profile}" if profile else _counted(amount, "whole GPU")
+    part = "a time-slice" if sharing == "time-slicing" else "a part by MPS"
+    return f"{'' if amount == 1 else f'{amount} times '}{part} of a {device} that has {replicas}"
 
 
 def _counted(amount: int, what: str) -> str:

@@ -24,6 +24,7 @@ _CONTAINER = {
     **{"name!": str, "image": str, "command": [str], "args": [str]},
     "env": [{"name!": str, "value": str, "valueFrom": _VALUE_FROM}],
     "envFrom": [{"prefix": str, "configMapRef": {"name": str}, "secretRef": {"name": str}}],
+    "securityContext": {"privileged": bool},
     **{"resources": {"limits": _AMOUNTS}, "volumeMounts": [{"name!": str, "mountPath": str, "subPath": str}]},
 }
 _MAP_VOLUME = {"name": str, "items": [{"key!": str, "path!": str}]}
@@ -58,7 +59,7 @@ SHAPES: Mapping[str, Any] = {
     },
     "DaemonSet": {"metadata": _OWNED, "spec!": {"template!": {"spec!": _POD}, "updateStrategy": {}}},
     "Pod": {"metadata": _OWNED, "spec!": _POD, "status": {"phase": str}},
-    "Deployment": _NAMED,
+    "Deployment": {"metadata": {"name!": str, "namespace!": str}, "spec": {"template!": {"spec!": _POD}}},
     "MutatingWebhookConfiguration": {**_NAMED, "webhooks": [{"name": str}]},
     "ConfigMap": _NAMED,
 }

@@ -18,6 +18,8 @@ _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 _SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^}]*))?\})")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _COMMENT = re.compile(r"(?:^|(?<=\s))#.*", re.MULTILINE)
+_BEFORE_COMMANDS = ("env", "exec", "export", "nohup", "readonly")
+"""What may stand before a command, and leave its environment to what follows."""
 _SHELLS = ("sh", "bash", "ash", "dash")
 
 ANYTHING = "*"
@@ -34,6 +36,8 @@ class Program:
     """Flags that take no value of their own."""
     variables: Mapping[str, Tuple[str, ...]]
     """By flag; the first that is set counts, where there is no flag."""
+    posix: bool = False
+    """Whether it reads flags as package ``pflag`` does, and not as ``flag``."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +92,15 @@ def runs(container: Object, names: Iterable[str]) -> bool:
 def told(daemonset: Object, container: Object, program: Program, maps: Maps, node: str = "") -> Told:
     """What a container was told on a node. Of what is said twice the last counts; flags come before the environment."""
     environment, unread = _environment(container, daemonset["metadata"]["namespace"], maps, node)
-    words, set_there = _words(container, program, environment)
+    files = dict(_files(daemonset, container, maps))
+    words, set_there = _words(container, program, environment, files)
     environment.update(set_there)
-    values = flags(words, program.booleans)
+    values = (posix_flags if program.posix else flags)(words, program.booleans)
     for name, variables in program.variables.items():
         said = next((environment[each] for each in variables if environment.get(each)), None)
         if said is not None:
             values.setdefault(name, said)
-    return Told(values, environment, unread, dict(_files(daemonset, container, maps)))
+    return Told(values, environment, unread, files)
 
 
 def flags(words: Sequence[str], booleans: Iterable[str]) -> Dict[str, str]:
@@ -108,6 +113,23 @@ def flags(words: Sequence[str], booleans: Iterable[str]) -> Dict[str, str]:
             break
         name, has_value, value = match.groups()
         if not has_value:
+            value = "true" if name in booleans else next(rest, "")
+        found[name] = value
+    return found
+
+
+def posix_flags(words: Sequence[str], booleans: Iterable[str]) -> Dict[str, str]:
+    """Read flags as Go's package ``pflag`` does: among other words too, and with one letter after a single dash."""
+    found: Dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        match = re.fullmatch(r"(?:--([^-=][^=]*)|-([^-=]))(=?)(.*)", word, re.DOTALL)
+        if match is None:
+            continue
+        name, value = match[1] or match[2], match[4]
+        if not match[3] and not value:
             value = "true" if name in booleans else next(rest, "")
         found[name] = value
     return found
@@ -153,39 +175,52 @@ def _expanded(text: str, values: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-def _words(container: Object, program: Program, environment: Mapping[str, str]) -> Tuple[List[str], Dict[str, str]]:
+def _words(
+    container: Object, program: Program, environment: Mapping[str, str], files: Mapping[str, File]
+) -> Tuple[List[str], Dict[str, str]]:
     """What follows the program's name, and the environment that its command line sets."""
     command = [_expanded(str(word), environment) for word in container.get("command") or ()]
     words = command + [_expanded(str(word), environment) for word in container.get("args") or ()]
     values = dict(environment)
     set_there: Dict[str, str] = {}
-    for segment in _commands(words, values):
+    for segment in _commands(words, values, files):
+        leading = True
         for position, word in enumerate(segment):
             match = _ASSIGNMENT.fullmatch(word)
             if posixpath.basename(word) in program.names:
                 return segment[position + 1 :], set_there
-            if match and not word.startswith("-"):
+            if match and leading:
                 set_there[match[1]] = values[match[1]] = match[2]
+            leading = leading and (match is not None or word in _BEFORE_COMMANDS)
     # The image's own entry point, or a program by another name.
     first = next((position for position, word in enumerate(words) if word.startswith("-")), len(words))
-    return ([] if _script(words) is not None else words[first:]), set_there
+    return ([] if _script(words, files) else words[first:]), set_there
 
 
-def _script(words: Sequence[str]) -> "str | None":
-    if not words or posixpath.basename(words[0]) not in _SHELLS:
+def _script(words: Sequence[str], files: Mapping[str, File]) -> "Tuple[str, Sequence[str]] | None":
+    """The script that is run, given to a shell or from a ConfigMap's file, and its arguments."""
+    if not words:
         return None
-    for position, word in enumerate(words[1:], 2):
-        if re.fullmatch(r"-[a-z]*c[a-z]*", word):
-            return words[position] if position < len(words) else ""
-    return None
+    position = 0
+    if posixpath.basename(words[0]) in _SHELLS:
+        for position, word in enumerate(words[1:], 1):
+            if re.fullmatch(r"-[a-z]*c[a-z]*", word):
+                text, rest = "".join(words[position + 1 : position + 2]), words[position + 3 :]
+                file = files.get(posixpath.normpath(text.strip() or "."))
+                return file.text if file else text, rest
+            if not word.startswith("-"):
+                break
+    file = files.get(posixpath.normpath(words[position]))
+    return (file.text, words[position + 1 :]) if file else None
 
 
-def _commands(words: Sequence[str], values: Mapping[str, str]) -> Iterator[List[str]]:
+def _commands(words: Sequence[str], values: Mapping[str, str], files: Mapping[str, File]) -> Iterator[List[str]]:
     """The commands that are run, each as its words: one, or those of a shell's script."""
-    script = _script(words)
-    if script is None:
+    found = _script(words, files)
+    if found is None:
         yield list(words)
         return
+    script, given = found
     text = _COMMENT.sub("", script.replace("\\\n", " ")).replace("\n", " ; ")
     lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|()")
     lexer.commenters, lexer.whitespace_split = "", True
@@ -198,9 +233,12 @@ def _commands(words: Sequence[str], values: Mapping[str, str]) -> Iterator[List[
         if token and not token.strip(";&|()"):
             yield command
             command = []
+        elif token in ("$@", "$*"):
+            command += given
         else:
             known = _SHELL_VARIABLE.sub(lambda match: values.get(match[1] or match[2], match[3] or ""), token)
-            command.append(known)
+            # A variable alone may be several words, or none.
+            command += known.split() if _SHELL_VARIABLE.fullmatch(token) else [known]
     yield command
 
 

@@ -37,6 +37,11 @@ options:
         description: Memory of its smallest GPU. With 0 the node's label C(nvidia.com/gpu.memory) is believed.
         type: int
         default: 0
+      gpus:
+        description: Its GPUs, as module M(accel.kubernetes.nvml_facts) returns them, those that are left out too.
+        type: list
+        elements: dict
+        default: []
   plugins_namespace:
     description: Where our plugins run.
     type: str
@@ -161,6 +166,7 @@ def main() -> None:
         "mode": {"type": "str", "choices": ["pgpu", "vgpu", "mps", "cgpu"], "required": True},
         "variables": {"type": "dict", "default": {}},
         "memory_bytes": {"type": "int", "default": 0},
+        "gpus": {"type": "list", "elements": "dict", "default": []},
     }
     spec = {
         "hosts": {"type": "list", "elements": "dict", "required": True, "options": host},

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import yaml
 
 Object = dict[str, Any]
 _PLUGINS = {"name": "device-plugin", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}
@@ -100,17 +103,46 @@ def gpu_manager() -> Object:
     )
 
 
+HAMI_TOLD: Object = {
+    "resourceCountName": "nvidia.com/gpu",
+    "resourceMemoryName": "nvidia.com/gpumem",
+    "resourceMemoryPercentageName": "nvidia.com/gpumem-percentage",
+    "resourceCoreName": "nvidia.com/gpucores",
+    "resourcePriorityName": "nvidia.com/priority",
+    **{"overwriteEnv": False, "defaultMemory": 0, "defaultCores": 0, "defaultGPUNum": 1, "memoryFactor": 1},
+    **{"deviceSplitCount": 10, "deviceMemoryScaling": 1, "deviceCoreScaling": 1},
+}
+"""What HAMi's chart tells it of NVIDIA's GPUs."""
+
+
+def hami_files(nodes: Object | None = None, **told: Any) -> dict[str, dict[str, str]]:
+    """The ConfigMaps of HAMi's chart, with values of one's own."""
+    document = {"nvidia": HAMI_TOLD | told, "cambricon": {"resourceCountName": "cambricon.com/vmlu"}}
+    return {
+        "kube-system/hami-scheduler-device": {"device-config.yaml": yaml.safe_dump(document)},
+        "kube-system/hami-device-plugin": {"config.json": json.dumps(nodes or {"nodeconfig": []})},
+    }
+
+
 def hami() -> Object:
     plugin = {
         "name": "device-plugin",
         "image": "docker.io/projecthami/hami:v2.10.0",
-        "command": ["nvidia-device-plugin", "--config-file=/device-config.yaml", "--mig-strategy=none"],
+        "command": ["nvidia-device-plugin", "--config-file=/device-config.yaml", "--mig-strategy=none", "-v=4"],
+        "volumeMounts": [
+            {"name": "device-plugin", "mountPath": "/var/lib/kubelet/device-plugins"},
+            {"name": "deviceconfig", "mountPath": "/config"},
+            {"name": "device-config", "mountPath": "/device-config.yaml", "subPath": "device-config.yaml"},
+        ],
     }
     monitor = {"name": "vgpu-monitor", "image": "docker.io/projecthami/hami:v2.10.0", "command": ["vGPUmonitor"]}
-    metadata = {"annotations": _helm("hami", "kube-system")}
-    return daemonset(
-        "hami-device-plugin", "kube-system", [plugin, monitor], metadata=metadata, nodeSelector={"gpu": "on"}
-    )
+    volumes = [
+        _PLUGINS,
+        {"name": "deviceconfig", "configMap": {"name": "hami-device-plugin"}},
+        {"name": "device-config", "configMap": {"name": "hami-scheduler-device"}},
+    ]
+    more = {"metadata": {"annotations": _helm("hami", "kube-system")}, "nodeSelector": {"gpu": "on"}}
+    return daemonset("hami-device-plugin", "kube-system", [plugin, monitor], volumes=volumes, **more)
 
 
 def gpushare(unit: str = "GiB") -> Object:

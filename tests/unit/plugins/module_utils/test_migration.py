@@ -19,6 +19,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration_plan im
     plan,
     table,
 )
+from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info import parsed
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -46,11 +47,12 @@ def planned(
     mode: str = "pgpu",
     variables: Object | None = None,
     terms: Terms = ELSEWHERE,
+    gpus: Any = (),
     **more: Any,
 ) -> dict[str, Any]:
     """The plan for all nodes."""
-    wanted = [Wanted(item["metadata"]["name"], mode, variables or {}, 80 * GIB) for item in nodes]
-    return plan(Cluster(nodes, daemonsets, pods, **more), wanted, terms, yaml.safe_load)
+    wanted = [Wanted(item["metadata"]["name"], mode, variables or {}, 80 * GIB, gpus) for item in nodes]
+    return plan(Cluster(nodes, daemonsets, pods, **more), wanted, terms, parsed)
 
 
 def of(kind: str, *pods: Object, **options: Any) -> dict[str, Any]:
@@ -267,6 +269,8 @@ def test_who_is_not_known_is_refused_by_name(
         "cnvrg.io/metagpu",
         "nvshare.com/gpu",
         "elasticgpu.io/gpu-core",
+        "nvidia.com/gpu-10gb",
+        "nvidia.com/GA102GL_A10",
     ],
 )
 @pytest.mark.parametrize("beside", [[], [objects.nvidia()]], ids=["alone", "beside NVIDIA's"])
@@ -281,6 +285,33 @@ def test_a_plugin_that_shares_gpus_and_is_not_known_is_refused_by_name(name: str
     asking = planned(beside, [chosen("nvidia")], pod("share", {name: "1"}))["nodes"]["gpu-1"]
     assert asking["state"] == "refused"
     assert f"pod team/share on it has {name}" in asking["problems"][0]
+
+
+@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
+def test_a_pod_that_shares_a_gpu_by_annotation_is_refused_by_name(annotation: str) -> None:
+    half = pod("half", {})
+    half["metadata"]["annotations"] = {annotation: "0.5"}
+    entry = of("nvidia", half)
+    assert entry["state"] == "refused"
+    assert f"pod team/half on it has {annotation}" in entry["problems"][0]
+    half["status"]["phase"] = "Succeeded"
+    assert of("nvidia", half)["state"] == "due"
+
+
+@pytest.mark.parametrize(
+    ("script", "state"), [("gpu-kubelet-plugin -v 4", "refused"), ("compute-domain-kubelet-plugin -v 4", "due")]
+)
+def test_a_driver_that_gives_gpus_by_claims_is_refused_by_name(script: str, state: str) -> None:
+    container = {"name": "x", "image": "x", "command": ["bash", "-c"], "args": [f"set -e\n{script}"]}
+    driver = objects.daemonset("dra-kubelet-plugin", "dra", [container], volumes=[])
+    entry = planned([objects.nvidia(), driver], [chosen("nvidia")])["nodes"]["gpu-1"]
+    assert entry["state"] == state
+    assert ("DaemonSet dra/dra-kubelet-plugin of NVIDIA's DRA driver" in str(entry["problems"])) == (state == "refused")
+
+
+def test_names_of_ones_own_are_no_strangers_on_nodes_of_ours() -> None:
+    found = objects.node("gpu-1", {"nvidia.com/gpu-a100": "8"}, nvidia_device_enable="pgpu")
+    assert planned([objects.ours()], [found])["nodes"]["gpu-1"]["state"] == "ours"
 
 
 def test_a_node_of_ours_can_be_given_back_whatever_else_shares_its_gpus() -> None:
@@ -301,7 +332,7 @@ def test_devices_of_other_makers_are_no_concern(name: str) -> None:
 
 
 def test_a_node_that_is_not_there_is_refused() -> None:
-    document = plan(Cluster([], []), [Wanted("gone", "pgpu")], Terms("kube-system"), yaml.safe_load)
+    document = plan(Cluster([], []), [Wanted("gone", "pgpu")], Terms("kube-system"), parsed)
     assert document["nodes"]["gone"]["problems"] == ["the cluster has no node gone"]
 
 

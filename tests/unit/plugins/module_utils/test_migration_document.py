@@ -19,6 +19,7 @@ def test_the_table_is_what_the_document_shows() -> None:
     other = {"metadata": {"name": "other"}, "webhooks": [{"name": "x"}]}
     share = pod("share", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"})
     found = chosen("hami", **{"nvidia.com__gpu": "10"})
-    document = planned([objects.hami()], [found], share, mode="vgpu", webhooks=[webhook, other])
+    files = objects.hami_files()
+    document = planned([objects.hami()], [found], share, mode="vgpu", webhooks=[webhook, other], files=files)
     shown = DOCUMENT.read_text().split("```")[3].strip().splitlines()
     assert table(document) == shown

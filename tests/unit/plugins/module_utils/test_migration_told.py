@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import flags
+from ansible_collections.accel.kubernetes.plugins.module_utils import migration_carry
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import flags, posix_flags
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -214,3 +216,141 @@ def test_the_unit_of_gpushare_is_read_as_its_flag_is(words: list[str], unit: str
     asks = pod("p", {"aliyun.com/gpu-mem": "10"})
     (row,) = planned([item], [objects.chosen("gpushare")], asks, mode="cgpu")["nodes"]["gpu-1"]["pods"]
     assert row["becomes"] == {"aliyun.com/gpu-mem": 1 if unit == "MiB" else 10}
+
+
+MORE = "-v -mig-strategy mixed"
+RUN = "#!/bin/sh\nuntil [ -f /ready ]; do echo MIG_STRATEGY=single; sleep 5; done\nexec nvidia-device-plugin {}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "script"),
+    [
+        ({"command": ["/bin/sh", "-c"], "args": ["/s/run.sh"]}, RUN.format("--mig-strategy=mixed")),
+        ({"command": ["/s/run.sh", "--mig-strategy", "mixed"]}, RUN.format('"$@"')),
+        ({"command": ["bash", "/s//run.sh"]}, "export MIG_STRATEGY=mixed\n" + RUN.format("")),
+        (
+            {"command": ["sh", "-c", "nvidia-device-plugin $MORE"], "env": [{"name": "MORE", "value": MORE}]},
+            "",
+        ),
+        ({"command": ["sh", "-c", "env MIG_STRATEGY=mixed nvidia-device-plugin"]}, ""),
+    ],
+)
+def test_scripts_of_configmaps_say_what_the_plugin_is_told(more: Object, script: str) -> None:
+    volume, mount = {"name": "s", "configMap": {"name": "s"}}, {"name": "s", "mountPath": "/s"}
+    item = plugin(volumes=[volume], volumeMounts=[mount], **more)
+    assert entry([item], maps={"s": {"run.sh": script}})["variables"] == {"gpu_plugins_mig_strategy": "mixed"}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--a=1", "word", "--b", "2", "-c"], {"a": "1", "b": "2", "c": "true"}),
+        (["-v5", "--a", "1"], {"v": "5", "a": "1"}),
+        (["-v=5", "-w", "6", "--", "--a=1"], {"v": "5", "w": "6"}),
+        (["--c", "true", "--a=1"], {"c": "true", "a": "1"}),
+    ],
+)
+def test_flags_are_read_as_pflag_reads_them(words: list[str], expected: dict[str, str]) -> None:
+    assert posix_flags(words, {"c"}) == expected
+
+
+def test_names_and_devices_that_the_plugin_ignores_are_not_taken_over() -> None:
+    """NVIDIA's plugin shares every device by its usual name, whatever the file says, and ours goes by the file."""
+    shared = {"name": "nvidia.com/gpu", "replicas": 4}
+    file = {
+        "version": "v1",
+        "sharing": {"timeSlicing": {"resources": [{**shared, "rename": "acme.io/g", "devices": [0]}]}},
+    }
+    item = plugin(volumes=[VOLUME], volumeMounts=AT, args=["--config-file=/x/config.yaml"])
+    found = entry([item], maps={"cm": {"config.yaml": yaml.safe_dump(file)}})
+    assert found["variables"]["gpu_plugins_configs"] == {"config.yaml": SHARED}
+
+
+@pytest.mark.parametrize("maps", [{}, MAPS], ids=["without a file", "over the file"])
+@pytest.mark.parametrize("more", [{"env": [{"name": "GDS_ENABLED", "value": "True"}]}, {"args": ["-gds-enabled"]}])
+def test_what_only_a_switch_said_becomes_part_of_the_configuration(more: Any, maps: Any) -> None:
+    more = copy.deepcopy(more)
+    if maps:
+        more.setdefault("env", []).append({"name": "CONFIG_FILE", "value": "/x/config.yaml"})
+    found = entry([plugin(volumes=[VOLUME] if maps else [], volumeMounts=AT if maps else [], **more)], maps=maps)
+    (configuration,) = found["variables"]["gpu_plugins_configs"].values()
+    assert configuration == {**(SHARED if maps else {"version": "v1"}), "flags": {"gdsEnabled": True}}
+    assert "gpu_plugins_config" in found["variables"] or "gpu_plugins_default_config" in found["variables"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"args": ["--nvidia-driver-root=/opt/nvidia"]},
+        {"args": ["--driver-root", "/opt/nvidia"]},
+        {"env": [{"name": "NVIDIA_DRIVER_ROOT", "value": "/opt/nvidia"}]},
+    ],
+)
+def test_where_the_driver_is_has_to_be_said(more: Object) -> None:
+    assert entry([plugin(**more)])["variables"] == {"gpu_plugins_driver_root": "/opt/nvidia"}
+
+
+GPUS = [{"index": number, "uuid": f"GPU-{number}", "mig": {"enabled": False, "devices": []}} for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "left"),
+    [("0,2", ["GPU-1"]), ("GPU-1", ["GPU-0", "GPU-2"]), ("all", None), ("0,1,2", None), ("void", None)],
+)
+@pytest.mark.parametrize("mode", ["pgpu", "vgpu"])
+def test_gpus_that_the_plugin_does_not_see_have_to_be_left_alone(mode: str, seen: str, left: list[str] | None) -> None:
+    item = plugin(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": seen}])
+    found = entry([item], mode=mode, gpus=GPUS)["variables"]
+    assert found.get("gpu_plugins_excluded_gpus") == left
+    item["spec"]["template"]["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+    assert "gpu_plugins_excluded_gpus" not in entry([item], mode=mode, gpus=GPUS)["variables"], "it sees all"
+
+
+def test_gpus_that_nobody_knows_have_to_be_excluded_by_a_person() -> None:
+    item = plugin(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "1"}])
+    assert "exclude all other GPUs by gpu_plugins_excluded_gpus" in entry([item])["problems"][0]
+    assert entry([item], variables={"gpu_plugins_excluded_gpus": ["0"]})["problems"] == []
+
+
+PROFILE = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"}
+CUT = [{"index": 0, "uuid": "GPU-0", "mig": {"enabled": True, "devices": [{"uuid": "MIG-0", "profile": "1g.5gb"}]}}]
+
+
+@pytest.mark.parametrize(
+    ("labels", "gpus", "has"),
+    [
+        (PROFILE, [], "1 MIG device 1g.5gb"),
+        ({}, CUT, "1 MIG device 1g.5gb"),
+        ({}, GPUS, "1 whole GPU"),
+        ({"nvidia.com/gpu.product": "NVIDIA-A10"}, [], "1 whole GPU"),
+        ({}, [], "1 nvidia.com/gpu, each a MIG device where MIG cuts its GPUs"),
+    ],
+)
+def test_with_strategy_single_a_gpu_may_be_a_mig_device(labels: Object, gpus: Any, has: str) -> None:
+    node = objects.node("gpu-1", {"nvidia.com/gpu": "7"})
+    node["metadata"]["labels"] |= labels
+    item = plugin(env=[{"name": "MIG_STRATEGY", "value": "single"}])
+    assert {row["has"] for row in entry([item], node, gpus=gpus)["pods"]} == {has}
+    rows = entry([item], node, mode="vgpu", gpus=gpus)["pods"]
+    assert all(bool(row["becomes"]) == (has == "1 whole GPU") for row in rows)
+    assert all("MIG" in row["note"] for row in rows if not row["becomes"])
+
+
+def test_a_shared_mig_device_is_a_time_slice_of_one() -> None:
+    sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/mig-1g.5gb", "replicas": 2}]}}
+    file = {"cm": {"config.yaml": yaml.safe_dump({"version": "v1", **WHOLE, "sharing": sharing})}}
+    item = plugin(volumes=[VOLUME], volumeMounts=AT, args=["--config-file=/x/config.yaml"])
+    node = objects.node("gpu-1", {"nvidia.com/mig-1g.5gb": "14"})
+    files = {f"gpu/{name}": data for name, data in file.items()}
+    asks = [pod("a", {"nvidia.com/mig-1g.5gb": "1"}), pod("b", {"nvidia.com/mig-2g.10gb": "1"})]
+    rows = planned([item], [node], *asks, files=files)["nodes"]["gpu-1"]["pods"]
+    assert [row["has"] for row in rows] == ["a time-slice of a MIG device 1g.5gb that has 2", "1 MIG device 2g.10gb"]
+
+
+def test_daemonsets_are_read_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    real = migration_carry.settings
+    monkeypatch.setattr(migration_carry, "settings", lambda *given: calls.append(1) or real(*given))
+    nodes = [objects.node(f"gpu-{number}", {"nvidia.com/gpu": "4"}) for number in range(50)]
+    planned([plugin("a", nodeSelector={"x": "y"}), plugin("b")], nodes)
+    assert len(calls) == 2
