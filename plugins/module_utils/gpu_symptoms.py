@@ -51,6 +51,7 @@ OUT_OF_MEMORY = words(
     r"|failed to allocate .{1,60} from device|ran out of memory trying to allocate"
     r"|ggml_(?:backend_)?cuda.{0,120}out of memory|(?:unable|failed) to allocate CUDA\d{0,3}(?:_Host)? buffer"
     r"|failed to allocate compute (?:\w{1,8} )?buffers|Error Code \d{1,3}: OutOfMemory|Dst tensor is not initialized"
+    r"|Error Code \d{1,3}: Cuda Runtime \(out of memory"
     r"|failed to allocate memory for requested buffer of size|OutOfMemoryError: out of memory allocating"
     r"|GPU memory \(\d{1,20} bytes\) could not be allocated|std::bad_alloc: .{0,40}CUDA"
     r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.{0,80}CUDACachingAllocator"
@@ -142,7 +143,8 @@ IN_LOGS: Sequence[Symptom] = (
             r"|kernel driver does not appear to be running|couldn't find libnvidia-ml|NVMLError_DriverNotLoaded"
             r"|unable to load (?:cuda driver library|nvcuda|libcuda)|CUDA driver library cannot be found"
             r"|libcuda\.so cannot (?:be )?found|could not load NVML library|Module nvidia not found"
-            r"|NVIDIA probe routine failed|nvidia-smi\S{0,3}: executable file not found"
+            r"|NVIDIA probe routine (?:failed|was not called)|no NVIDIA graphics adapter probed"
+            r"|nvidia-smi\S{0,3}: executable file not found"
         ),
         "the container has no driver: the container runtime did not bring it, or the node's does not answer",
         "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits; run nvidia-smi on the node.",
@@ -170,7 +172,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"\.so[\w.]{0,12}'?(?:; dlerror)?: cannot open shared|could not load dynamic library"
             r"|failed to load library libonnxruntime_providers_cuda|unable to load cuDNN|could not load library libcu"
             r"|compiled without (?:GPU|CUDA) support|not compiled with GPU offload|libNVVM cannot be found"
-            r"|failed to create (?:CUDA|Tensorrt)ExecutionProvider"
+            r"|failed to create (?:CUDA|Tensorrt)ExecutionProvider|CUDA-enabled jaxlib is not installed"
             r"|CUDA_PATH is set but CUDA was ?n.?t able to be loaded"
             r"|CUDA_HOME environment variable is not set|failed to find C compiler"
         ),
