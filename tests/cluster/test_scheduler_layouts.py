@@ -41,7 +41,7 @@ PROXIED = """
         - ansible.builtin.assert: {that: "'No ready pod' in ansible_failed_result.msg"}
     - ansible.builtin.include_role: {name: accel.kubernetes.scheduler, tasks_from: look}
     - ansible.builtin.copy:
-        content: "{{ __scheduler_plan.configuration | to_json }}"
+        content: "{{ __scheduler_proposal.configuration | to_json }}"
         dest: "{{ scheduler_host_root }}/planned.json"
 """
 

@@ -49,7 +49,7 @@ OBSERVED = keep(
 )
 COMPARED = {"result": {"results": [{"changed": True, "result": PLUGIN}]}}
 APPLIED = keep(__gpu_plugins_objects=[PLUGIN], gpu_plugins_noted=[PLUGIN], __gpu_plugins_compared=COMPARED)
-EXTENDER = keep(__scheduler_compared=COMPARED)
+EXTENDER = keep(scheduler_compared=COMPARED)
 HELD = {
     "name": "Look for pods",
     "ansible.builtin.fail": {"msg": "pods hold GPUs"},

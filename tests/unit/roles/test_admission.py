@@ -142,7 +142,7 @@ def test_schedulers_that_ask_the_extender_are_let_through(layout: str) -> None:
     plan = {"configuration": {"profiles": [{"schedulerName": "default-scheduler"}, {"schedulerName": "batch"}]}}
     variables = {
         "groups": {"kube_control_plane": ["c"]},
-        "hostvars": {"c": {"__scheduler_plan": plan}},
+        "hostvars": {"c": {"__scheduler_proposal": plan}},
         "scheduler_admission_scheduler_names": ["volcano"],
     }
     spec = policy(scheduler(layout, **variables), "kube-accel-shares")

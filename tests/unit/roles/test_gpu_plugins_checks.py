@@ -753,7 +753,7 @@ def test_wherever_nvml_is_asked_it_may_be_below_the_drivers_root() -> None:
     assert [options for options in found if not re.search(r"driver_root: .*gpu_plugins_driver_root", options)] == []
 
 
-CHECKED = {"__scheduler_modes": ["vgpu"]}
+CHECKED = {"scheduler_modes": ["vgpu"]}
 
 
 @pytest.mark.parametrize(

@@ -154,37 +154,10 @@ def test_policy_that_is_not_wanted_is_removed(evaluate: Evaluate) -> None:
 
 
 def test_peers_that_are_none_are_refused(evaluate: Evaluate) -> None:
-    def refused(role: str, name: str, **variables: Any) -> list[str]:
-        checks = evaluate(role, name, {}, **variables)
-        return [check["message"] for check in checks if check["refused"] and "peer 1" in check["message"]]
-
     bad = [{"namespace": "monitoring"}]
-    (said,) = refused(
-        "scheduler",
-        "__scheduler_cluster_checks",
-        scheduler_layout="proxied",
-        scheduler_image="i",
-        groups={},
-        scheduler_network_policy_from=bad,
-    )
-    assert said.startswith("scheduler_network_policy_from: peer 1 is ")
     plans = evaluate("gpu_plugins", "__gpu_plugins_network_plans", {}, gpu_plugins_network_policy_from=bad)
-    assert [text for plan in plans for text in plan["problems"]] == [said.replace("scheduler", "gpu_plugins")]
-
-
-def test_proxied_extender_is_not_cut_off_by_cilium(evaluate: Evaluate) -> None:
-    status = {"addresses": [], "conditions": [{"type": "NetworkUnavailable", "reason": "CiliumIsUp"}]}
-    node = {"kind": "Node", "metadata": {"name": "c1"}, "status": status}
-
-    def refused(layout: str, peers: list[dict[str, Any]]) -> bool:
-        given = {"scheduler_layout": layout, "scheduler_image": "i", "groups": {}}
-        told = {"__scheduler_network": found(node), "scheduler_network_policy_from": peers}
-        checks = evaluate("scheduler", "__scheduler_cluster_checks", {}, **given, **told)
-        return any(check["refused"] and "Cilium" in check["message"] for check in checks)
-
-    assert refused("proxied", [PEER])
-    assert not refused("proxied", [])
-    assert not refused("secondary", [PEER])
+    (said,) = [text for plan in plans for text in plan["problems"]]
+    assert said.startswith("gpu_plugins_network_policy_from: peer 1 is ")
 
 
 def test_validate_says_what_the_policies_do(evaluate: Evaluate) -> None:

@@ -25,9 +25,7 @@ PLUGIN = (
     {"__gpu_plugins_share_hooks": True},
 )
 SECONDARY = {
-    "__scheduler_cluster": {},
-    "__scheduler_secondary_config": {},
-    "__scheduler_secondary_image": "kube-scheduler",
+    "__scheduler_cluster": {"version": {"server": {"kubernetes": {"gitVersion": "v1.31.2"}}}},
     "__scheduler_secret_made": {"result": {"metadata": {"resourceVersion": "1"}}},
 }
 LAYOUTS = ("local", "proxied", "secondary")

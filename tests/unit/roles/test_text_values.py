@@ -61,6 +61,9 @@ def templates(path: Path) -> Iterator[str]:
         yield path.read_text()
         return
     for key, text in texts(yaml.safe_load(path.read_text())):
+        # A planner is given the variable as it is, under its own name, and reads it.
+        if text == f"{{{{ {key} }}}}":
+            continue
         yield f"{{{{ {text} }}}}" if key in CONDITIONS and "{{" not in text else text
 
 

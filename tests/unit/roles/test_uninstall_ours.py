@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -48,30 +47,6 @@ def listed(tree: Path, depth: int = 9) -> dict[str, Any]:
     """As ``find`` says it."""
     paths = [path for path in tree.rglob("*") if len(path.relative_to(tree).parts) <= depth]
     return {"files": [{"path": str(path)} for path in paths]}
-
-
-def certificates(evaluate: Evaluate, tree: Path) -> list[str]:
-    registered = {"scheduler_pki_dir": str(tree), "__scheduler_pki_found": listed(tree)}
-    found: list[str] = evaluate("scheduler", "__scheduler_pki_removed", {}, **registered)
-    return found
-
-
-def test_of_a_directory_of_certificates_only_ours_go(evaluate: Evaluate, tmp_path: Path) -> None:
-    theirs = {"ca.crt", "ca.key", "etcd/ca.key", "scheduler/theirs.crt", "ca/ca.srl"}
-    put(tmp_path, *theirs)
-    assert certificates(evaluate, tmp_path) == []
-    script = (ROLES / "scheduler/files/certificates.sh").read_text()
-    subprocess.run(["sh", "-s", "make", str(tmp_path), "30", "local"], input=script, text=True, check=True)
-    removed = certificates(evaluate, tmp_path)
-    assert left(tmp_path, removed) == theirs
-    assert "extender" in removed
-
-
-def test_a_directory_of_certificates_goes_with_the_last(evaluate: Evaluate, tmp_path: Path) -> None:
-    script = (ROLES / "scheduler/files/certificates.sh").read_text()
-    subprocess.run(["sh", "-s", "make", str(tmp_path), "30", "local"], input=script, text=True, check=True)
-    assert certificates(evaluate, tmp_path)[-1] == ""
-    assert evaluate("scheduler", "__scheduler_pki_removed", {}, __scheduler_pki_found={"skipped": True}) == []
 
 
 def state(evaluate: Evaluate, tree: Path) -> list[str]:

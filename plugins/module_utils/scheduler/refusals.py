@@ -1,0 +1,143 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Says what keeps kube-scheduler from being configured as it is asked for, before anything is changed. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, List, Mapping, Sequence
+
+from ..shared.printable import line
+from ..shared.refusal import Refusal
+from ..shared.registers import mapping, resources
+from .asked import Options
+from .layout import LAYOUTS, NAMESPACE, Host, Plan
+
+MISSING_LIBRARY, TWO_BINDERS = "missing_library", "two_binders"
+"""Values of ``code`` that the module scheduler_extender returns."""
+_MANAGED_BY = "app.kubernetes.io/managed-by"
+_LONGEST = 4096
+
+
+def refusals(
+    options: Options, host: Host, plan: Plan, seen: Mapping[str, Any], network: Sequence[Mapping[str, Any]]
+) -> List[Refusal]:
+    """Return why the plan cannot work. ``network`` are the plans of the extender's NetworkPolicies."""
+    found = [*_of_variables(options, plan), *_of_network(plan, network), *_of_answers(plan, seen)]
+    if plan.on_host:
+        found += [*_of_host(options, host, plan), *_of_proxied(options, plan, seen), *_of_binders(plan, seen)]
+    return found
+
+
+def _of_variables(options: Options, plan: Plan) -> Iterator[Refusal]:
+    if options.layout not in LAYOUTS:
+        yield Refusal(
+            "layout_unknown", f"scheduler_layout is '{options.layout}'; set it to one of {', '.join(LAYOUTS)}."
+        )
+    if options.policy not in ("binpack", "spread"):
+        yield Refusal("policy_unknown", f"scheduler_policy is '{options.policy}'; set it to binpack or spread.")
+    if plan.layout != "none" and not options.image:
+        yield Refusal(
+            "image_missing",
+            f"scheduler_image is not set, and GPUs are shared with an extender (scheduler_layout {plan.layout}); name "
+            "an image that holds the command kube-accel, here or in gpu_plugins_image for all hosts.",
+        )
+
+
+def _of_network(plan: Plan, network: Sequence[Mapping[str, Any]]) -> Iterator[Refusal]:
+    problems = [text for each in network for text in each["problems"]]
+    if problems:
+        yield Refusal("network_peers", " ".join(problems))
+    if plan.layout == "proxied" and any(each["blind"] for each in network):
+        yield Refusal(
+            "network_cilium",
+            "scheduler_network_policy_from is set, and the cluster's network is Cilium, which takes no node for an "
+            "ipBlock: the API server, through which kube-scheduler asks the extender, would be kept out; leave it "
+            "empty, or set scheduler_network_policy_enabled=false and write a CiliumNetworkPolicy that admits the "
+            "entities kube-apiserver and remote-node.",
+        )
+
+
+def _of_answers(plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
+    quota, kubeadm = mapping(seen.get("quota")), mapping(seen.get("kubeadm"))
+    if quota.get("rc"):
+        said = [str(text) for text in quota.get("stderr_lines") or [""]][-1].rpartition("QuotaError: ")[2]
+        yield Refusal("quota_unreadable", f"scheduler_quota cannot be read: {_one_line(said)}.")
+    if plan.layout not in ("none", "auto") and "msg" in kubeadm:
+        yield Refusal(
+            "api_unreachable",
+            f"The API server cannot be asked from the controller: {_one_line(kubeadm['msg'])}; set "
+            "scheduler_kubeconfig, or gpu_plugins_kubeconfig for all roles.",
+        )
+
+
+def _of_host(options: Options, host: Host, plan: Plan) -> Iterator[Refusal]:
+    foreign = [each for each in options.unsupported if each.get("name") in host.present]
+    if foreign:
+        yield Refusal(
+            "control_plane_unsupported",
+            f"{', '.join(str(each.get('name')) for each in foreign)} runs kube-scheduler inside its own process in a "
+            "way this role cannot edit; leave this host out of kube_control_plane and set scheduler_layout=secondary "
+            f"for all hosts, or {'; '.join(str(each.get('remedy')) for each in foreign)}.",
+        )
+    elif not plan.here:
+        yield Refusal(
+            "manifest_missing",
+            f"{options.host_root}{options.manifest_path} does not exist, so kube-scheduler is no static pod of this "
+            "host; set scheduler_manifest_path, or take the host out of the group kube_control_plane; for a control "
+            "plane that cannot be reached set scheduler_layout=secondary.",
+        )
+
+
+def _of_proxied(options: Options, plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
+    taken = [mapping(item.get("metadata")) for item in resources(seen.get("services"))]
+    names = [str(each.get("name")) for each in taken if not _is_ours(each)]
+    if plan.layout == "proxied" and plan.distribution:
+        other = f", or remove the extender that binds pods: {', '.join(plan.binders)}" if plan.binders else " or local"
+        yield Refusal(
+            "static_pod_needed",
+            f"The layout proxied needs a static pod, and {plan.distribution} runs kube-scheduler here; set "
+            f"scheduler_layout to secondary{other}.",
+        )
+    if names:
+        yield Refusal(
+            "services_taken",
+            f"The layout proxied is reached through the Services {' and '.join(plan.services)} in {NAMESPACE}, and "
+            f"somebody else has {' and '.join(names)}; remove what it belongs to, or set scheduler_layout=secondary.",
+        )
+    key = mapping(mapping(seen.get("authority_key")).get("stat"))
+    if plan.layout == "proxied" and key.get("exists") is False:
+        yield Refusal(
+            "authority_key_missing",
+            f"{options.cluster_ca_key} does not exist, so no certificate can be made with which kube-scheduler may use "
+            "the API server's proxy; set scheduler_cluster_ca_key, or scheduler_layout=local.",
+        )
+
+
+def _of_binders(plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
+    count = sum("bind_verb" in extender for extender in plan.extenders)
+    local = plan.layout == "local"
+    if count > 1:
+        yield Refusal(
+            "several_binders",
+            f"kube-scheduler allows one extender with bind_verb, and scheduler_extenders"
+            f"{' and ours have' if local else ' has'} {count}"
+            f"{'; set scheduler_layout=proxied, in which ours does not bind' if local else ''}.",
+        )
+    proposal = mapping(seen.get("proposal"))
+    code, said = proposal.get("code"), str(proposal.get("msg") or "")
+    if code == TWO_BINDERS:
+        yield Refusal(
+            TWO_BINDERS,
+            "Another extender of kube-scheduler binds pods already, and kube-scheduler allows one; set "
+            f"scheduler_layout=proxied, in which ours does not bind, or remove the other. {said}",
+        )
+    elif said and code != MISSING_LIBRARY and count < 2:
+        yield Refusal("configuration_refused", said)
+
+
+def _is_ours(metadata: Mapping[str, Any]) -> bool:
+    return mapping(metadata.get("labels")).get(_MANAGED_BY) == "accel.kubernetes"
+
+
+def _one_line(text: object) -> str:
+    return str(line(" ".join(str(text).split()), _LONGEST))

@@ -1,0 +1,84 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Answers the filters of the role scheduler, from what the role was asked for and saw to plain values. No I/O."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Sequence
+
+from ..shared.inventory import Inventory
+from ..shared.refusal import Refusal
+from ..shared.registers import mapping, mappings
+from .asked import read_options
+from .documents import DocumentError, api_server, cluster_configuration
+from .kubeadm import kubeadm
+from .layout import plan, read_host
+from .leftovers import leftovers
+from .objects import networks, objects
+from .progress import is_rolled, ready_pods
+from .refusals import refusals
+
+Hostvars = Mapping[str, Mapping[str, Any]]
+Groups = Mapping[str, Sequence[str]]
+
+
+class _Role:
+    """The role on one host."""
+
+    def __init__(self, asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups) -> None:
+        self.options, self.refusals = read_options(mapping(asked.get("options")))
+        self.seen = mapping(asked.get("seen"))
+        self.inventory = Inventory(hostvars, groups)
+        self.cluster_configuration: Mapping[str, Any] = {}
+        api = ""
+        try:
+            api = api_server(self.seen.get("scheduler_conf"))
+            self.cluster_configuration = cluster_configuration(self.seen.get("kubeadm"))
+        except DocumentError as error:
+            self.refusals.append(Refusal("document_unreadable", f"{error}."))
+        self.host = read_host(str(asked.get("host")), self.seen, api)
+        self.plan = plan(self.options, self.host, self.inventory, asked.get("modes"))
+
+
+def scheduler_plan(asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups) -> Dict[str, Any]:
+    """Return what becomes of kube-scheduler on the host, a ``layout.Plan``."""
+    return dict(vars(_Role(asked, hostvars, groups).plan))
+
+
+def scheduler_refusals(
+    asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, answers: Mapping[str, Any]
+) -> List[Dict[str, str]]:
+    """Return why that cannot work, each a ``Refusal``. ``answers`` are those of the API server."""
+    role = _Role(asked, hostvars, groups)
+    network = networks(role.options, role.plan, answers)
+    found = [*role.refusals, *refusals(role.options, role.host, role.plan, role.seen, network)]
+    return [dict(vars(each)) for each in found]
+
+
+def scheduler_objects(
+    asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, answers: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """Return what the templates of the role need beside the plan and the variables, an ``objects.Objects``."""
+    role = _Role(asked, hostvars, groups)
+    return dict(vars(objects(role.options, role.plan, role.inventory, answers)))
+
+
+def scheduler_kubeadm(asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups) -> Dict[str, Any]:
+    """Return what kubeadm is told, a ``kubeadm.Kubeadm``."""
+    role = _Role(asked, hostvars, groups)
+    configured = mapping(role.seen.get("configured"))
+    return dict(vars(kubeadm(role.options, role.plan, role.inventory, role.cluster_configuration, configured)))
+
+
+def scheduler_leftovers(
+    asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, swept: object, files: object = None
+) -> Dict[str, Any]:
+    """Return what earlier runs left in the cluster and in the directory of certificates, a ``leftovers.Leftovers``."""
+    role = _Role(asked, hostvars, groups)
+    return dict(vars(leftovers(role.options, role.plan, role.inventory, mapping(swept), mapping(files))))
+
+
+def scheduler_progress(found: object, layout: str) -> Dict[str, Any]:
+    """Return which of the pods that were found are ready, and whether the workload that was found is rolled out."""
+    there = mappings(found)
+    return {"ready": ready_pods(there, layout), "rolled": is_rolled(there)}
