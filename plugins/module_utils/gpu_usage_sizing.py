@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from .gpu_usage_pages import Place
-from .share_resources import BY_MODE, GIB
+from .shared.modes import BY_MODE, GIB
 
 HEADROOM = 1.2
 """What is advised, of the peak."""

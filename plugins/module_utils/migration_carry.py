@@ -24,7 +24,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told im
     told,
     truth,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import GIB, MIB
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import GIB, MIB
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 EXCLUDED = "gpu_plugins_excluded_gpus"

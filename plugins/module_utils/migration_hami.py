@@ -22,7 +22,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told im
     runs,
     told,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import MIB
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MIB
 
 _NODES_FILE = "/config/config.json"
 """Where the plugin has what single nodes have otherwise; the path is built into it."""

@@ -13,7 +13,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils import migration_
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_resources as resources
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import Object, Peer
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import configmaps
-from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import MIB
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import (
     CGPU_LABEL,
@@ -21,6 +20,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view i
     MODE_LABEL,
     RESOURCE,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MIB
 
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """Of a node: to be migrated, left in the middle of it, migrated, ours without ever having been another's, without any

@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.share_resources import BY_MODE, GIB, MIB
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import RESOURCE
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import BY_MODE, CORES, GIB, MIB
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import human_bytes, whole_units
 
-WHOLE = 100
+WHOLE = CORES
 """Cores of a GPU."""
 UNKNOWN = "unknown"
 _LEAST_CORES, _MOST_CORES = 1, 99

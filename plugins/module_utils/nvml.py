@@ -251,8 +251,8 @@ def _mig(nvml: Nvml, handle: ctypes.c_void_p) -> Dict[str, Any]:
     return {"supported": True, "enabled": enabled, "devices": _mig_devices(nvml, handle) if enabled else []}
 
 
-def _mig_devices(nvml: Nvml, gpu: ctypes.c_void_p) -> list[Dict[str, str]]:
-    """UUID and profile of each, in NVML's order."""
+def _mig_devices(nvml: Nvml, gpu: ctypes.c_void_p) -> list[Dict[str, Any]]:
+    """Return UUID, profile, and slot of each MIG device, in the order of their slots."""
     devices = []
     for slot in range(min(nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu), MAX_MIG_DEVICES)):
         handle = ctypes.c_void_p()
@@ -263,7 +263,7 @@ def _mig_devices(nvml: Nvml, gpu: ctypes.c_void_p) -> list[Dict[str, str]]:
                 raise
             continue
         profile = nvml.text("nvmlDeviceGetName", handle).rpartition("MIG ")[2]
-        devices.append({"uuid": nvml.text("nvmlDeviceGetUUID", handle), "profile": profile})
+        devices.append({"uuid": nvml.text("nvmlDeviceGetUUID", handle), "profile": profile, "slot": slot})
     return devices
 
 

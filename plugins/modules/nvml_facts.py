@@ -140,7 +140,7 @@ nvml:
           sample:
             supported: true
             enabled: true
-            devices: [{"uuid": "MIG-7f9d1c5e-0b7d-4b53-9a3c-1d2e3f405162", "profile": "1g.18gb"}]
+            devices: [{"uuid": "MIG-7f9d1c5e-0b7d-4b53-9a3c-1d2e3f405162", "profile": "1g.18gb", "slot": 0}]
         health:
           description: V(healthy), V(unhealthy), or V(unknown) when it could not be read.
           returned: always

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 from .api_json import ODD, of_each
 from .api_json import unreadable as odd
 from .asked import asked
+from .modes import CORES
 from .printable import line
 from .reading import read_document, read_number, read_object, read_objects, read_text
 
@@ -25,7 +26,7 @@ ASSIGNMENT = "kube-accel.io/assignment"
 MODE_LABEL = "nvidia-device-enable"
 CGPU_LABEL = "cgpu"
 _VERSION = 1
-WHOLE = 100
+WHOLE = CORES
 """Cores of one GPU."""
 
 NAMESPACE = "kube-system"

@@ -15,7 +15,6 @@ from ansible.template import trust_as_template
 
 from kube_accel.plugin.configfile import Configuration, parse
 from kube_accel.sharing.cdi import FILE
-from sim.cluster.kinds import canonical
 
 from .conftest import ROLES, Evaluate
 
@@ -309,43 +308,6 @@ def test_the_cgpu_label_is_set_and_cleared_for_our_mode_alone(
     assert evaluate("gpu_plugins", "__gpu_plugins_labels", {}, **given) == labels
 
 
-GIB = 2**30
-
-
-def gpu(memory: int = 80 * GIB, health: str = "healthy", mig: bool = False, capability: str = "9.0") -> dict[str, Any]:
-    mig_state = {"supported": True, "enabled": mig}
-    return {"memory_bytes": memory, "health": health, "mig": mig_state, "compute_capability": capability}
-
-
-@pytest.mark.parametrize(
-    ("mode", "gpus", "expected"),
-    [
-        ("pgpu", [gpu(), gpu(mig=True), gpu(health="unhealthy")], {"nvidia.com/gpu": 2}),
-        ("vgpu", [gpu(), gpu(16 * GIB + 5)], {"tencent.com/vcuda-core": 200, "tencent.com/vcuda-memory": 320 + 64}),
-        ("vgpu", [gpu(mig=True)], {"tencent.com/vcuda-core": 0, "tencent.com/vcuda-memory": 0}),
-        ("mps", [gpu(), gpu(capability="6.1")], {"nvidia.com/mps-core": 100, "nvidia.com/mps-memory": 80}),
-        ("cgpu", [gpu(15 * GIB + 1), gpu(health="unknown")], {"aliyun.com/gpu-mem": 15}),
-        ("vgpu", [gpu(46 * GIB)] * 10, {"tencent.com/vcuda-core": 1000, "tencent.com/vcuda-memory": 1840}),
-        ("mps", [gpu(100 * GIB)] * 20, {"nvidia.com/mps-core": 2000, "nvidia.com/mps-memory": 2000}),
-        ("cgpu", [gpu(100 * GIB)] * 10, {"aliyun.com/gpu-mem": 1000}),
-    ],
-)
-def test_a_node_must_offer_what_its_usable_gpus_make(
-    evaluate: Evaluate, mode: str, gpus: list[dict[str, Any]], expected: dict[str, int]
-) -> None:
-    def complete(offered: dict[str, str]) -> bool:
-        found = node(mode) | {"status": {"allocatable": offered}}
-        given = answers(gpu_mode=mode, __gpu_plugins_picked={"resources": [found]})
-        assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == expected
-        done = evaluate("gpu_plugins", "__gpu_plugins_complete", facts, **given)
-        assert isinstance(done, bool)
-        return done
-
-    facts = {"accel_nvml": {"gpus": gpus}}
-    assert complete({name: canonical(amount) for name, amount in expected.items()}) == all(expected.values())
-    assert not complete({name: canonical(max(amount - 1, 0)) for name, amount in expected.items()})
-
-
 def slicing(replicas: int = 4, default_name: bool = False, **entry: Any) -> dict[str, Any]:
     resources = [{"name": "nvidia.com/mig-1g.10gb", "replicas": 2}, {"name": "gpu", "replicas": replicas} | entry]
     return {"version": "v1", "sharing": {"timeSlicing": {"renameByDefault": not default_name, "resources": resources}}}
@@ -363,59 +325,6 @@ CONFIGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({}, {"nvidia.com/gpu": 2}),
-        ({"gpu_plugins_default_config": "four"}, {"nvidia.com/gpu.shared": 8}),
-        ({"gpu_plugins_default_config": "four", "gpu_plugins_config": "whole"}, {"nvidia.com/gpu": 2}),
-        ({"gpu_plugins_config": "kept"}, {"nvidia.com/gpu": 8}),
-        ({"gpu_plugins_config": "named"}, {"nvidia.com/turns": 8}),
-        ({"gpu_plugins_config": "some"}, {"nvidia.com/gpu.shared": 1}),
-        ({"gpu_plugins_config": "text"}, {"nvidia.com/gpu.shared": 6}),
-        ({"gpu_plugins_config": "clients"}, {"nvidia.com/gpu.shared": 10}),
-        ({"gpu_plugins_config": "four", "gpu_mode": "mps"}, {"nvidia.com/mps-core": 200, "nvidia.com/mps-memory": 160}),
-    ],
-)
-def test_a_node_must_offer_what_its_configuration_makes(
-    evaluate: Evaluate, given: dict[str, Any], expected: dict[str, int]
-) -> None:
-    facts = {"accel_nvml": {"gpus": [gpu(), gpu()]}}
-    variables = answers(gpu_plugins_configs=CONFIGS) | given
-    assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **variables) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "wanted"),
-    [
-        ({}, []),
-        ({"gpu_plugins_config": "four"}, []),
-        ({"gpu_plugins_config": "clients"}, ["GPU-new"]),
-        ({"gpu_plugins_config": "clients", "gpu_mode": "vgpu"}, []),
-        ({"gpu_mode": "mps"}, ["GPU-new"]),
-    ],
-)
-def test_the_gpus_that_mps_shares_have_control_daemons(
-    evaluate: Evaluate, given: dict[str, Any], wanted: list[str]
-) -> None:
-    gpus = [
-        gpu() | {"uuid": "GPU-new"},
-        gpu(capability="6.1") | {"uuid": "GPU-old"},
-        cut("1g.10gb") | {"uuid": "GPU-cut"},
-    ]
-    variables = answers(gpu_plugins_configs=CONFIGS) | given
-    found = evaluate("gpu_plugins", "__gpu_plugins_mps_wanted", {"accel_nvml": {"gpus": gpus}}, **variables)
-    assert found == wanted
-
-
-def test_the_label_of_the_node_counts_where_the_inventory_names_no_configuration(evaluate: Evaluate) -> None:
-    found = node("pgpu")
-    found["metadata"]["labels"]["nvidia.com/device-plugin.config"] = "four"
-    given = answers(gpu_plugins_configs=CONFIGS, __gpu_plugins_picked={"resources": [found]})
-    facts = {"accel_nvml": {"gpus": [gpu()]}}
-    assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == {"nvidia.com/gpu.shared": 4}
-
-
 def test_the_configurations_reach_the_plugin_as_they_are(evaluate: Evaluate) -> None:
     template = (Path(__file__).parents[3] / "roles/gpu_plugins/templates/configs.yml.j2").read_text()
     # What YAML reads as no text is a name like any other.
@@ -425,62 +334,6 @@ def test_the_configurations_reach_the_plugin_as_they_are(evaluate: Evaluate) -> 
     data = (rendered if isinstance(rendered, dict) else yaml.safe_load(rendered))["data"]
     assert {name: yaml.safe_load(text) for name, text in data.items()} == configs | {"text": slicing(3)}
     assert all(isinstance(parse(text), Configuration) for text in data.values())
-
-
-def cut(*profiles: str, health: str = "healthy") -> dict[str, Any]:
-    devices = [{"uuid": f"MIG-{n}", "profile": profile} for n, profile in enumerate(profiles)]
-    return {**gpu(health=health), "mig": {"supported": True, "enabled": True, "devices": devices}}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "gpus", "expected"),
-    [
-        ("none", [cut("1g.10gb", "1g.10gb")], {"nvidia.com/gpu": 1}),
-        ("single", [cut("1g.10gb", "1g.10gb"), cut("1g.10gb")], {"nvidia.com/gpu": 3}),
-        ("single", [gpu(), gpu()], {"nvidia.com/gpu": 2}),
-        ("mixed", [gpu()], {"nvidia.com/gpu": 1}),
-        (
-            "mixed",
-            [cut("3g.40gb", "1g.10gb+me", "1g.10gb"), cut("1g.10gb"), cut("7g.80gb", health="unhealthy")],
-            {"nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1g.10gb.me": 1, "nvidia.com/mig-1g.10gb": 2},
-        ),
-        ("mixed", [cut()], {"nvidia.com/gpu": 0}),
-    ],
-)
-def test_a_node_must_offer_what_its_mig_devices_make(
-    evaluate: Evaluate, strategy: str, gpus: list[dict[str, Any]], expected: dict[str, int]
-) -> None:
-    facts = {"accel_nvml": {"gpus": gpus}}
-    for missing, complete in ((0, all(expected.values())), (1, False)):
-        offered = {name: str(amount - missing) for name, amount in expected.items()}
-        found = node("pgpu") | {"status": {"allocatable": offered}}
-        given = answers(gpu_mode="pgpu", gpu_plugins_mig_strategy=strategy, __gpu_plugins_picked={"resources": [found]})
-        assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == expected
-        assert evaluate("gpu_plugins", "__gpu_plugins_complete", facts, **given) == complete
-
-
-def test_mig_devices_are_shared_in_time_too(evaluate: Evaluate) -> None:
-    facts = {"accel_nvml": {"gpus": [cut("1g.10gb", "1g.10gb", "2g.20gb"), gpu()]}}
-    expected = {"nvidia.com/mig-1g.10gb.shared": 4, "nvidia.com/mig-2g.20gb": 1, "nvidia.com/gpu.shared": 4}
-    found = node("pgpu") | {"status": {"allocatable": {name: str(count) for name, count in expected.items()}}}
-    given = answers(
-        gpu_mode="pgpu",
-        gpu_plugins_mig_strategy="mixed",
-        gpu_plugins_configs=CONFIGS,
-        gpu_plugins_config="four",
-        __gpu_plugins_picked={"resources": [found]},
-    )
-    assert evaluate("gpu_plugins", "__gpu_plugins_expected", facts, **given) == expected
-    assert evaluate("gpu_plugins", "__gpu_plugins_complete", facts, **given) is True
-
-
-def test_mig_devices_of_another_plugin_are_offered_too(evaluate: Evaluate) -> None:
-    found = node("pgpu") | {"status": {"allocatable": {"nvidia.com/mig-1g.10gb": "7", "cpu": "4"}}}
-    given = answers(gpu_mode="pgpu", __gpu_plugins_picked={"resources": [found]})
-    assert evaluate("gpu_plugins", "__gpu_plugins_offered", {}, **given) == {
-        "nvidia.com/gpu": 0,
-        "nvidia.com/mig-1g.10gb": 7,
-    }
 
 
 def versions(runtime: str, kubelet: str = "v1.33.2+k3s1", name: str = "node-1", mode: str = "pgpu") -> dict[str, Any]:

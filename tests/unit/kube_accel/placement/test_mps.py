@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from kube_accel.placement.mps import client_limit
+from kube_accel.shared.offers import client_limit
 
 
 @pytest.mark.parametrize(("cuda", "clients"), [((11, 5), 48), ((13, 0), 48), ((13, 1), 60), ((14, 0), 60)])

@@ -3,8 +3,9 @@ from kube_accel.model import Mode
 from kube_accel.plugin.annotation import render, whole_holdings
 from kube_accel.plugin.holdings import Holder
 from kube_accel.shared.gpu_view import read_inventory
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing.inventory_annotation import Holding, decode
-from kube_accel.sharing.replication import Replication, replicated
+from kube_accel.sharing.replication import replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout
 from unit.kube_accel.plugin.fakes import LOST, STARTING, inventory, ready, uuid
 

@@ -7,7 +7,7 @@ from kube_accel.kube.podresources import PodDevices
 from kube_accel.plugin.configchoice import NONE, NotChosenError, choose
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.wholepart import WholeGpus
-from kube_accel.sharing.replication import Replication
+from kube_accel.shared.offers import Replication
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
 SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}\n"

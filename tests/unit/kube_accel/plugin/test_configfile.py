@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_accel.plugin.configfile import ConfigError, Configuration, parse
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing.delivery import Strategy
-from kube_accel.sharing.replication import Replication
 
 FULL: dict[str, Any] = {
     "version": "v1",

@@ -19,8 +19,9 @@ from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.metering import LedgerBooks, ShareTenancy, whole_holdings, whole_shares, whole_tenancy
 from kube_accel.plugin.options import PluginOptions
 from kube_accel.plugin.wholepart import WholeGpus
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing import mig, whole
-from kube_accel.sharing.replication import Replication, replicated
+from kube_accel.sharing.replication import replicated
 from unit.kube_accel.enforce.test_containers import lock_of
 from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, Listed, inventory, ready, uuid
 from unit.kube_accel.plugin.test_tenants import BUSY, ID, PROFILE, USED, World

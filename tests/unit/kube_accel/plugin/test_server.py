@@ -19,9 +19,10 @@ from kube_accel.model import Inventory, Snapshot
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin, serve
 from kube_accel.plugin.starts import Starts
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Terms
-from kube_accel.sharing.replication import Replication, replicated
+from kube_accel.sharing.replication import replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout
 from sim.kubelet.channel import open_channel
 from sim.kubelet.client import DevicePluginClient

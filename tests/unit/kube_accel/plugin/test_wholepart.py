@@ -4,8 +4,8 @@ from dataclasses import replace
 from kube_accel.model import Inventory
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.wholepart import WholeGpus
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing.mig import Strategy
-from kube_accel.sharing.replication import Replication
 from kube_accel.sharing.whole import Part, whole
 from unit.kube_accel.plugin.fakes import STARTING, ready, uuid
 

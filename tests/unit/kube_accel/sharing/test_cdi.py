@@ -5,9 +5,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing.cdi import DriverFiles, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
-from kube_accel.sharing.replication import Replication, replicated
+from kube_accel.sharing.replication import replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
 

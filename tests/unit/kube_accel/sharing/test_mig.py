@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kube_accel.model import Inventory, MigDevice
-from kube_accel.sharing.mig import Strategy, layout, left_out, problem
+from kube_accel.shared.offers import left_out, mig_problem
+from kube_accel.sharing.mig import Strategy, layout
 from kube_accel.sharing.whole import Part, grant
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
@@ -55,7 +56,7 @@ def test_mixed_names_the_profile() -> None:
 def test_single_offers_equal_devices_as_gpus() -> None:
     known = cut(["1g.10gb", "1g.10gb"], ["1g.10gb"])
     assert ids(Strategy.SINGLE, known) == {"nvidia.com/gpu": ["MIG-0-0", "MIG-0-1", "MIG-1-0"]}
-    assert problem(Strategy.SINGLE, known) == ""
+    assert mig_problem(Strategy.SINGLE, known.gpus) == ""
 
 
 def test_single_without_mig_mode_offers_gpus() -> None:
@@ -72,21 +73,23 @@ def test_single_without_mig_mode_offers_gpus() -> None:
 )
 def test_single_offers_nothing_of_a_node_cut_in_several_ways(known: Inventory, words: list[str]) -> None:
     assert ids(Strategy.SINGLE, known) == {}
-    assert all(word in problem(Strategy.SINGLE, known) for word in [*words, "mixed"])
-    assert problem(Strategy.NONE, known) == ""
+    assert all(word in mig_problem(Strategy.SINGLE, known.gpus) for word in [*words, "mixed"])
+    assert mig_problem(Strategy.NONE, known.gpus) == ""
 
 
 def test_mixed_says_why_a_node_whose_gpus_are_all_in_mig_mode_offers_nothing() -> None:
     known = cut([], [])
     assert ids(Strategy.MIXED, known) == {}
-    assert all(word in problem(Strategy.MIXED, known) for word in ("every GPU", "none has MIG devices", "create"))
-    assert left_out(Strategy.MIXED, known) == {}
+    assert all(
+        word in mig_problem(Strategy.MIXED, known.gpus) for word in ("every GPU", "none has MIG devices", "create")
+    )
+    assert left_out(Strategy.MIXED, known.gpus) == {}
 
 
 def test_mixed_says_which_gpu_has_no_devices() -> None:
     known = cut(["1g.10gb"], [], None)
-    assert problem(Strategy.MIXED, known) == ""
-    ((gpu, reason),) = left_out(Strategy.MIXED, known).items()
+    assert mig_problem(Strategy.MIXED, known.gpus) == ""
+    ((gpu, reason),) = left_out(Strategy.MIXED, known.gpus).items()
     assert gpu == uuid(1)
     assert all(word in reason for word in ("GPU 1", uuid(1), "has no MIG devices", "create", "out of MIG mode"))
 
@@ -95,11 +98,11 @@ def test_mixed_says_which_gpu_has_no_devices() -> None:
 def test_single_leaves_out_a_gpu_that_a_reset_took_its_devices_from(odd: list[str] | None, words: str) -> None:
     known = cut(["1g.10gb", "1g.10gb"], odd, ["1g.10gb"])
     assert ids(Strategy.SINGLE, known) == {"nvidia.com/gpu": ["MIG-0-0", "MIG-0-1", "MIG-2-0"]}
-    assert problem(Strategy.SINGLE, known) == ""
-    ((gpu, reason),) = left_out(Strategy.SINGLE, known).items()
+    assert mig_problem(Strategy.SINGLE, known.gpus) == ""
+    ((gpu, reason),) = left_out(Strategy.SINGLE, known.gpus).items()
     assert gpu == uuid(1)
     assert all(word in reason for word in ("GPU 1", words, "mixed"))
-    assert left_out(Strategy.NONE, known) == {}
+    assert left_out(Strategy.NONE, known.gpus) == {}
 
 
 def test_a_container_gets_its_devices_and_no_more() -> None:

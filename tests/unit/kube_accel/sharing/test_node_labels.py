@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_accel.model import Gpu, Inventory, MigDevice, Mode
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing import whole
 from kube_accel.sharing.mig import Strategy, layout
 from kube_accel.sharing.node_labels import NFD_OWNED, OWNED, TIMESTAMP, Machine, Patch, clean, labels, plan
-from kube_accel.sharing.replication import Replication, replicated
+from kube_accel.sharing.replication import replicated
 from unit.kube_accel.api_server import merge
 from unit.kube_accel.plugin.fakes import inventory
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kube_accel.kube.deviceplugin import UNHEALTHY
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
-from kube_accel.sharing.replication import Replication, TooManyError, check_clients, replicated, spread
+from kube_accel.shared.offers import Replication, TooManyError
+from kube_accel.sharing.replication import check_clients, replicated, spread
 from kube_accel.sharing.whole import RESOURCE, Part, layout, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
 

@@ -69,7 +69,11 @@ def test_every_gpu_of_every_kind_of_machine_is_told(read: Read, topology: Topolo
         {
             "supported": gpu.mig is not None,
             "enabled": bool(gpu.mig),
-            "devices": [{"uuid": mig.uuid, "profile": mig.profile} for mig in topology.migs if mig.gpu == gpu.index],
+            "devices": [
+                {"uuid": mig.uuid, "profile": mig.profile, "slot": mig.slot}
+                for mig in topology.migs
+                if mig.gpu == gpu.index
+            ],
         }
         for gpu in topology.gpus
     ]
@@ -244,4 +248,4 @@ def test_a_slot_without_a_mig_device_is_passed_over(code: int) -> None:
             return "NVIDIA H100 MIG 1g.10gb" if name == "nvmlDeviceGetName" else "MIG-1"
 
     devices = nvml._mig_devices(cast(Nvml, OneOfTwo()), ctypes.c_void_p())
-    assert devices == [{"uuid": "MIG-1", "profile": "1g.10gb"}]
+    assert devices == [{"uuid": "MIG-1", "profile": "1g.10gb", "slot": 0}]

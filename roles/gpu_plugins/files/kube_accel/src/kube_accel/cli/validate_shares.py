@@ -11,13 +11,13 @@ from typing import Any
 
 from kube_accel.cli.validate import Check, Status
 from kube_accel.enforce import selinux
-from kube_accel.enforce.mps import UNSEEN, MpsPaths, probe, unfit
+from kube_accel.enforce.mps import UNSEEN, MpsPaths, probe
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import Gpu, Inventory, Share
-from kube_accel.placement.mps import client_limit
 from kube_accel.plugin.holdings import Holder
 from kube_accel.plugin.ledger import LedgerError, running
 from kube_accel.plugin.prestart import by_container, held_shares
+from kube_accel.shared.offers import client_limit, mps_unfit
 from kube_accel.sharing.capabilities import INTERFACES
 from kube_accel.sharing.profile import Profile
 
@@ -77,7 +77,7 @@ def check_capabilities(status: Mapping[str, Any]) -> Check | None:
 def check_mps(inventory: Inventory, paths: MpsPaths, labelled: bool = False) -> Check:
     """The control daemon of every GPU answers and takes clients; ``labelled`` where SELinux has to let them."""
     limit = client_limit(inventory.cuda_version)
-    unshared = {gpu.index: reason for gpu in inventory.gpus if (reason := unfit(gpu, inventory.driver_version))}
+    unshared = {gpu.index: reason for gpu in inventory.gpus if (reason := mps_unfit(gpu, inventory.driver_version))}
     bad = {
         gpu.index: problem
         for gpu in inventory.gpus

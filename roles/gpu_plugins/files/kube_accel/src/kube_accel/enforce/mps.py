@@ -22,7 +22,7 @@ from pathlib import Path
 from kube_accel.enforce.backend import EnforceError
 from kube_accel.files import open_regular
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Snapshot
-from kube_accel.placement.mps import client_limit
+from kube_accel.shared.offers import client_limit, mps_unfit
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import Kind
 from kube_accel.sharing.profile import Profile
@@ -39,8 +39,6 @@ _INJECTION = "cuda_injection_path_shm"
 """CUDA loads the library that this file of the same user names: a neighbor's CUDA, and the server's, which is root."""
 _GET_FLAGS, _IMMUTABLE = 0x80086601, 0x10
 
-_MIN_COMPUTE_CAPABILITY = (7, 0)
-_MIN_DRIVER = 495
 _DEADLINE = 5.0
 _NO_SERVER = re.compile(r"^Server \d+ not found", re.MULTILINE)
 _PERCENTAGE = re.compile(r"\s*\d+(\.\d+)?\s*")
@@ -133,16 +131,6 @@ def _memory_limit(size: int) -> dict[str, str]:
     limit = f"{size >> 30}G" if size % (1 << 30) == 0 else f"{size >> 20}M"
     # The container sees one GPU, which to it is number 0.
     return {MEMORY_VARIABLE: f"0={limit}"}
-
-
-def unfit(gpu: Gpu, driver_version: str) -> str:
-    """Why a GPU cannot be shared by MPS; empty when it can. Pure."""
-    if gpu.compute_capability < _MIN_COMPUTE_CAPABILITY:
-        return f"compute capability {'.'.join(map(str, gpu.compute_capability))}: MPS has limits from 7.0 (Volta) on"
-    major = driver_version.partition(".")[0]
-    if major.isdecimal() and int(major) < _MIN_DRIVER:
-        return f"driver {driver_version}: MPS has memory limits from driver {_MIN_DRIVER} on; upgrade the driver"
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +272,7 @@ class MpsMonitor:
         gpus = inventory.gpus if inventory is not None else ()
         self._shared = frozenset(gpu.uuid for gpu in gpus) if shared is None else shared
         version = inventory.driver_version if inventory is not None else ""
-        wanted = {gpu.uuid for gpu in gpus if gpu.uuid in self._shared and not unfit(gpu, version)}
+        wanted = {gpu.uuid for gpu in gpus if gpu.uuid in self._shared and not mps_unfit(gpu, version)}
         with self._lock:
             if inventory is not None:
                 self._client_limit = client_limit(inventory.cuda_version)
@@ -301,7 +289,7 @@ class MpsMonitor:
         health = dict(snapshot.health)
         for gpu in (gpu for gpu in inventory.gpus if gpu.uuid in self._shared):
             known = health.get(gpu.uuid, GpuHealth(Health.UNKNOWN))
-            problem = unfit(gpu, inventory.driver_version) or self._states.get(gpu.uuid, UNSEEN).problem
+            problem = mps_unfit(gpu, inventory.driver_version) or self._states.get(gpu.uuid, UNSEEN).problem
             if problem and known.health is not Health.UNHEALTHY:
                 health[gpu.uuid] = GpuHealth(Health.UNHEALTHY, problem)
         return replace(snapshot, health=health)

@@ -21,11 +21,12 @@ from kube_accel.model import (
     PodRequest,
     Share,
 )
-from kube_accel.placement.mps import client_limit
 from kube_accel.placement.topology import Connectivity, choose_connected
+from kube_accel.shared.modes import CORES
+from kube_accel.shared.offers import client_limit
 from kube_accel.shared.quantity import human_bytes
 
-WHOLE = 100
+WHOLE = CORES
 """Cores of a GPU."""
 
 _TRIES = 2000

@@ -18,7 +18,6 @@ from kube_accel.enforce.containers import key_of
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.kube.proto import deviceplugin_pb2 as pb
 from kube_accel.model import Gpu, Inventory, Mode, Snapshot
-from kube_accel.placement.mps import client_limit
 from kube_accel.placement.topology import Connectivity
 from kube_accel.plugin.devices import Device, healthy_gpus
 from kube_accel.plugin.holdings import Holder, Lister
@@ -30,6 +29,7 @@ from kube_accel.plugin.starts import Claims, StartRefused, Starts
 from kube_accel.plugin.steering import Call, NodeGpus, PendingPod, Steering, amounts
 from kube_accel.rpc.server import Context
 from kube_accel.rpc.status import Code, RpcError
+from kube_accel.shared.offers import client_limit
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Grant, Terms
 from kube_accel.sharing.fraction import WHOLE, Kind, counts, device_ids, gpu_of, resources

@@ -8,15 +8,15 @@ from collections.abc import Iterable, KeysView, Mapping
 
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Inventory, Snapshot
-from kube_accel.placement.mps import client_limit
 from kube_accel.plugin.configchoice import NotChosenError, in_the_way
 from kube_accel.plugin.configfile import Configuration
 from kube_accel.plugin.deliveryflags import DeliveryFlags, settle
 from kube_accel.plugin.devices import healthy_gpus
 from kube_accel.plugin.server import WholeGpuPlugin
+from kube_accel.shared.offers import TooManyError, client_limit, left_out, mig_problem
 from kube_accel.sharing import mig, whole
 from kube_accel.sharing.delivery import Terms
-from kube_accel.sharing.replication import TooManyError, check_clients, replicated
+from kube_accel.sharing.replication import check_clients, replicated
 
 _log = logging.getLogger(__name__)
 
@@ -86,13 +86,13 @@ class WholeGpus:
         else:
             configuration = self.configuration or Configuration()
             strategy = self._strategy_of(configuration)
-            problem = mig.problem(strategy, snapshot.inventory)
+            problem = mig_problem(strategy, snapshot.inventory.gpus)
             try:
                 self._parts = self._offered(snapshot.inventory, configuration)
             except TooManyError as error:
                 self._parts, problem = dict.fromkeys(self._parts, ()), str(error)
             self._tell(problem)
-            self.left_out = tuple(mig.left_out(strategy, snapshot.inventory).values())
+            self.left_out = tuple(left_out(strategy, snapshot.inventory.gpus).values())
         self.known_parts = None if snapshot.inventory is None else tuple(self.parts)
 
     def terms(self, configuration: Configuration | None) -> Terms:

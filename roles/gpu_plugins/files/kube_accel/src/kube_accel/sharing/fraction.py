@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 from kube_accel.model import Gpu, Share
+from kube_accel.shared import offers
+from kube_accel.shared.modes import CORES
 from kube_accel.sharing import whole
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.profile import Profile
 
-WHOLE = 100
+WHOLE = CORES
 """Cores of a GPU."""
 
 _DEVICE = re.compile(r"([A-Za-z0-9-]{1,64})::([cm])(0|[1-9][0-9]{0,5})")
@@ -38,9 +40,7 @@ def resources(profile: Profile) -> dict[Kind, str]:
 
 def units(gpu: Gpu, kind: Kind, profile: Profile) -> int:
     """How many devices of this kind a GPU has; none in MIG mode."""
-    if gpu.mig_enabled:
-        return 0
-    return WHOLE if kind is Kind.CORES else gpu.memory_bytes // profile.memory_unit_bytes
+    return offers.units(gpu, None if kind is Kind.CORES else profile.memory_unit_bytes)
 
 
 def device_ids(gpu: Gpu, kind: Kind, profile: Profile) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kube_accel.model import Gpu, Inventory, Mode
+from kube_accel.shared.offers import mig_problem, mig_resource
 from kube_accel.shared.reading import read_owned_labels
 from kube_accel.sharing import mig
 from kube_accel.sharing.whole import RESOURCE, Part
@@ -130,12 +131,12 @@ def _mig(inventory: Inventory, offered: Mapping[str, Sequence[Part]], strategy: 
         return {}
     found = {f"{PREFIX}mig.strategy": strategy.value}
     cut = [(gpu, device) for gpu in inventory.gpus for device in gpu.mig_devices]
-    if mig.problem(strategy, inventory):
+    if mig_problem(strategy, inventory.gpus):
         nothing = dict.fromkeys((f"{RESOURCE}.{key}" for key in ("count", "replicas", "memory")), "0")
         return found | nothing | {f"{RESOURCE}.product": _product(inventory.gpus[0].model, "-MIG-INVALID")}
     times = Counter(part.uuid for parts in offered.values() for part in parts)
     for profile in dict.fromkeys(device.profile for _gpu, device in cut):
-        name = RESOURCE if strategy is mig.Strategy.SINGLE else mig.resource(profile)
+        name = RESOURCE if strategy is mig.Strategy.SINGLE else mig_resource(profile)
         alike = [(gpu, device) for gpu, device in cut if device.profile == profile]
         gpu, device = alike[0]
         replicas = max(times[device.uuid], 1)

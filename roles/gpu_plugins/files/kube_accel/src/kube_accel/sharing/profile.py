@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from kube_accel.model import Mode
-from kube_accel.sharing import whole
+from kube_accel.shared import modes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,31 +23,15 @@ class Profile:
 
 
 PROFILES: Mapping[Mode, Profile] = MappingProxyType(
-    {
-        profile.mode: profile
-        for profile in (
-            Profile(Mode.VGPU, "tencent.com/vcuda-core", "tencent.com/vcuda-memory", 256 << 20),
-            Profile(Mode.MPS, "nvidia.com/mps-core", "nvidia.com/mps-memory", 1 << 30),
-            Profile(Mode.CGPU, None, "aliyun.com/gpu-mem", 1 << 30),
-        )
-    }
+    {Mode(mode): Profile(Mode(mode), *resources) for mode, resources in modes.BY_MODE.items()}
 )
 """The fractional modes."""
 
-WHOLE_GPU_RESOURCE = whole.RESOURCE
+WHOLE_GPU_RESOURCE = modes.WHOLE_RESOURCE
 """The resource of mode pgpu; one unit is a GPU."""
-
-_MODES = {
-    name: profile.mode
-    for profile in PROFILES.values()
-    for name in (profile.core_resource, profile.memory_resource)
-    if name is not None
-}
 
 
 def mode_of(resource: str) -> Mode | None:
-    """The mode that offers this resource; None when none of ours does.
-
-    Mode pgpu has every name of NVIDIA's that no other has: a configuration may rename what it offers.
-    """
-    return _MODES.get(resource, Mode.PGPU if resource.startswith("nvidia.com/") else None)
+    """Return the mode that offers this resource; None when none of ours does."""
+    mode = modes.mode_of(resource)
+    return None if mode is None else Mode(mode)

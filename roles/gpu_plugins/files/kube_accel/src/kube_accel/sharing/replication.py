@@ -5,44 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
+from kube_accel.shared import offers
+from kube_accel.shared.offers import Replication
 from kube_accel.sharing.whole import Part
-
-_LIST_BYTES = 4 << 20
-"""Kubelet's gRPC client takes messages of that size (grpc-go, defaultClientMaxReceiveMessageSize)."""
-_DEVICE_BYTES = 31
-"""What a device takes in a list (v1beta1, ListAndWatchResponse) beside its id: lengths, health, a NUMA node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replication:
-    """What is offered several times."""
-
-    resource: str
-    """The parts of this resource."""
-    name: str
-    """As parts of this one; the same, or another."""
-    replicas: int
-    devices: int | tuple[str, ...] | None = None
-    """So many of them, those with these indices or UUIDs, or (None) all."""
-    by_mps: bool = False
-    """Each replica has an equal part of the GPU's memory and threads, which MPS enforces; else they take turns."""
-
-    def chosen(self, parts: Iterable[Part]) -> Collection[str]:
-        """The ids of those of ``parts`` that are replicated: by MPS, whole GPUs alone."""
-        ids = [part.id for part in parts if self._named(part)]
-        return ids[: self.devices] if isinstance(self.devices, int) else ids
-
-    def _named(self, part: Part) -> bool:
-        if self.by_mps and part.uuid != part.gpu.uuid:
-            return False
-        return not isinstance(self.devices, tuple) or part.index in self.devices or part.uuid in self.devices
-
-
-class TooManyError(ValueError):
-    """Kubelet would not take the list of a resource's devices, or MPS not the clients; the message says how many."""
 
 
 def replicated(
@@ -50,56 +18,24 @@ def replicated(
 ) -> dict[str, tuple[Part, ...]]:
     """The resources with what is replicated in place of what it was made of; a replica's id is ``<id>::<number>``.
 
-    Parts that a replication leaves out stay what they were. Of several that take a part, the first names it, and of
-    those by this name the one with most replicas counts. Raises TooManyError.
+    Raises TooManyError.
     """
-    by_name: dict[str, list[tuple[Part, int]]] = {}
-    for resource, parts in resources.items():
-        chosen = [
-            (replication, frozenset(replication.chosen(parts)))
-            for replication in replications
-            if replication.resource == resource
-        ]
-        for part in parts:
-            taken = [replication for replication, ids in chosen if part.id in ids]
-            name = taken[0].name if taken else resource
-            count = max((each.replicas for each in taken if each.name == name), default=0)
-            if count > 1 and taken[0].by_mps:
-                part = replace(part, mps_replicas=count)
-            by_name.setdefault(name, []).append((part, count))
-    for name, counted in by_name.items():
-        _check_length(name, counted)
-    return {name: tuple(_copies(counted)) for name, counted in by_name.items()}
+    return {name: tuple(_copies(found)) for name, found in offers.replicated(resources, replications).items()}
 
 
-def _copies(counted: Iterable[tuple[Part, int]]) -> Iterable[Part]:
-    for part, count in counted:
-        if count:
-            yield from (replace(part, id=f"{part.id}::{number}") for number in range(count))
+def _copies(found: Iterable[tuple[Part, offers.Offered]]) -> Iterable[Part]:
+    for part, how in found:
+        one = replace(part, mps_replicas=how.replicas) if how.by_mps else part
+        if how.replicas:
+            yield from (replace(one, id=f"{part.id}::{number}") for number in range(how.replicas))
         else:
-            yield part
+            yield one
 
 
 def check_clients(resources: Mapping[str, tuple[Part, ...]], clients: int) -> None:
     """Raise TooManyError where more replicas would share a GPU by MPS than it takes ``clients`` (processes)."""
-    for resource, parts in resources.items():
-        count = max((part.mps_replicas for part in parts), default=0)
-        if count > clients:
-            raise TooManyError(
-                f"{count} replicas of a GPU, offered as {resource}, would share it by MPS, which takes {clients} "
-                f"processes with this driver; configure at most {clients}"
-            )
-
-
-def _check_length(name: str, counted: Collection[tuple[Part, int]]) -> None:
-    length = sum(max(count, 1) * (_DEVICE_BYTES + len(f"{part.id}::{count}")) for part, count in counted)
-    if length > _LIST_BYTES:
-        devices = sum(max(count, 1) for _, count in counted)
-        most = max(count for _, count in counted) * _LIST_BYTES // length
-        raise TooManyError(
-            f"{name} would have {devices} devices, a list of {length / 2**20:.1f} MiB, and kubelet takes no more than "
-            f"{_LIST_BYTES >> 20} MiB; configure at most {most} replicas"
-        )
+    most = {name: max((part.mps_replicas for part in parts), default=0) for name, parts in resources.items()}
+    offers.check_clients(most, clients)
 
 
 def spread(

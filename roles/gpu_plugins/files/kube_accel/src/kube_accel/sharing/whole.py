@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kube_accel.model import Gpu, Inventory
+from kube_accel.shared.modes import WHOLE_RESOURCE
 from kube_accel.sharing.delivery import Delivery, Grant, Strategy
 
-RESOURCE = "nvidia.com/gpu"
+RESOURCE = WHOLE_RESOURCE
 
 CDI_KIND = "kube-accel.io/gpu"
 """Vendor and class of our CDI devices: not NVIDIA's, whose toolkit and plugin write specifications of their own."""

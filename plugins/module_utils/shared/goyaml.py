@@ -1,3 +1,4 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
 # SPDX-License-Identifier: Apache-2.0
 """YAML as Go programs read it (gopkg.in/yaml.v2, resolve.go), where PyYAML takes plain words for something else. Pure.
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kube_accel.shared.api_json import ODD
+from .api_json import ODD
 
 if TYPE_CHECKING:
     import yaml

@@ -1,0 +1,194 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a node offers what its GPUs make in its mode, by the rule that its plugin has, too. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from ..cluster_told import node_told
+from ..shared import goyaml
+from ..shared.gpu_view import RESOURCE
+from ..shared.modes import BY_MODE, MODES, WHOLE_MODE, WHOLE_RESOURCE
+from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
+from ..shared.quantity import whole_units
+from ..shared.sharing_config import Reader, mig_strategy, sharing
+
+CONFIG_LABEL = "nvidia.com/device-plugin.config"
+"""The node label that names a configuration."""
+_MIG = "nvidia.com/mig-"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the plugin of a node is given."""
+
+    mode: str
+    mig_strategy: str = NONE
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    """Configurations by name, each as text or as a mapping."""
+    config: str = ""
+    """The one that the node is labeled with."""
+    default_config: str = ""
+    """The one of nodes without the label; empty for none."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a node is to offer, and what it does."""
+
+    expected: Dict[str, int]
+    """Devices by resource."""
+    offered: Dict[str, int]
+    """Devices of these resources and of MIG devices that the node offers."""
+    found: Dict[str, int]
+    """What the node offers in the mode that it serves now, which may be another."""
+    missing: List[str]
+    """``2 of 4 nvidia.com/gpu`` for each resource of which there is too little."""
+    complete: bool
+    """Whether all of it is there, and by the driver that the host has now."""
+    usable: int
+    """GPUs that the mode can serve now."""
+    told_driver: str
+    """The driver that the plugin tells of; empty where it tells of none."""
+    config: str
+    """The configuration of the node; empty for none."""
+    by_mps: bool
+    """Whether MPS shares GPUs of the node."""
+    mps_gpus: List[str]
+    """UUIDs of those that need a control daemon."""
+    problem: str
+    """Why nothing can be offered, with the remedy; empty when it can."""
+
+
+def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, settings: Settings) -> Offer:
+    """Return what a node is to offer in a mode, by the facts of its GPUs, and what it offers.
+
+    ``serves`` is the mode that the node serves now; empty for none.
+    """
+    host = _host(nvml)
+    labels = _map(_map(node.get("metadata")).get("labels"))
+    name = str(settings.config or labels.get(CONFIG_LABEL) or settings.default_config or "")
+    strategy, replications, problem = _configuration(settings, name)
+    expected, problem = _expected(settings.mode, host, strategy, replications, problem)
+    allocatable = {
+        resource: whole_units(amount) or 0
+        for resource, amount in _map(_map(node.get("status")).get("allocatable")).items()
+    }
+    offered = _offered(settings.mode, expected, replications, allocatable)
+    missing = [
+        f"{offered.get(resource, 0)} of {amount} {resource}"
+        for resource, amount in expected.items()
+        if offered.get(resource, 0) < amount
+    ]
+    told_driver = node_told(node).driver
+    by_mps = settings.mode == "mps" or any(each.by_mps for each in replications)
+    return Offer(
+        expected=expected,
+        offered=offered,
+        found=offered if serves in ("", settings.mode) else _elsewise(allocatable),
+        missing=missing,
+        complete=not missing
+        and bool(expected)
+        and all(expected.values())
+        and told_driver in ("", str(nvml.get("driver_version") or "")),
+        usable=sum(_usable(host, card, settings.mode) for card in host.cards),
+        told_driver=told_driver,
+        config=name,
+        by_mps=by_mps,
+        mps_gpus=[
+            card.uuid
+            for card in host.cards
+            if by_mps and not card.mig_enabled and not mps_unfit(card, host.driver_version)
+        ],
+        problem=problem,
+    )
+
+
+def _expected(
+    mode: str, host: Host, strategy: str, replications: Iterable[Replication], problem: str
+) -> Tuple[Dict[str, int], str]:
+    if mode not in MODES:
+        return {}, ""
+    if problem:
+        return {WHOLE_RESOURCE: 0}, problem
+    try:
+        found = must_offer(mode, host, strategy, tuple(replications))
+    except TooManyError as error:
+        return {WHOLE_RESOURCE: 0}, str(error)
+    return found, mig_problem(strategy, host.cards) if mode == WHOLE_MODE else ""
+
+
+def _configuration(settings: Settings, name: str) -> Tuple[str, Tuple[Replication, ...], str]:
+    """Return the MIG strategy and what is replicated, or what is wrong with the configuration of this name."""
+    document = settings.configs.get(name)
+    if settings.mode != WHOLE_MODE or document is None:
+        return settings.mig_strategy, (), ""
+    reader = Reader()
+    try:
+        top = reader.section(goyaml.load(document) if isinstance(document, str) else document, "", ("flags", "sharing"))
+        flags = reader.section(top.get("flags"), "flags", ("migStrategy",))
+        replications, _one_each = sharing(reader, top.get("sharing"))
+        named = mig_strategy(reader, flags, replications)
+    except ValueError as error:
+        return settings.mig_strategy, (), f"configuration {name}: {error}"
+    strategy = settings.mig_strategy if settings.mig_strategy != NONE else named or NONE
+    return strategy, replications, f"configuration {name}: {'; '.join(reader.problems)}" if reader.problems else ""
+
+
+def _offered(
+    mode: str, expected: Mapping[str, int], replications: Iterable[Replication], allocatable: Mapping[str, int]
+) -> Dict[str, int]:
+    names = dict.fromkeys(expected)
+    if mode == WHOLE_MODE:
+        names.update(dict.fromkeys(each.name for each in replications if allocatable.get(each.name)))
+        names.update(dict.fromkeys(name for name in allocatable if name.startswith(_MIG)))
+    return {name: allocatable.get(name, 0) for name in names}
+
+
+def _elsewise(allocatable: Mapping[str, int]) -> Dict[str, int]:
+    return {name: amount for name, amount in allocatable.items() if RESOURCE.match(name) and amount > 0}
+
+
+def _usable(host: Host, card: Card, mode: str) -> bool:
+    return host.serves(card, mode == "mps") and not (mode in BY_MODE and card.mig_enabled)
+
+
+def _host(nvml: Mapping[str, Any]) -> Host:
+    return Host(
+        tuple(_card(number, _map(gpu)) for number, gpu in enumerate(_list(nvml.get("gpus")))),
+        str(nvml.get("driver_version") or ""),
+        _numbers(nvml.get("cuda_version")),
+    )
+
+
+def _card(number: int, gpu: Mapping[str, Any]) -> Card:
+    mig = _map(gpu.get("mig"))
+    devices = [_map(each) for each in _list(mig.get("devices"))]
+    return Card(
+        uuid=str(gpu.get("uuid") or f"GPU-{number}"),
+        index=int(gpu.get("index", number)),
+        memory_bytes=int(gpu.get("memory_bytes") or 0),
+        compute_capability=_numbers(gpu.get("compute_capability")),
+        mig_enabled=bool(mig.get("enabled")),
+        mig_devices=tuple(
+            Slice(str(each.get("uuid") or f"MIG-{number}-{place}"), int(each.get("slot", place)), str(each["profile"]))
+            for place, each in enumerate(devices)
+        ),
+        healthy=gpu.get("health") == "healthy",
+    )
+
+
+def _numbers(text: Optional[object]) -> Tuple[int, ...]:
+    """Return ``9.0`` as (9, 0), and nothing for what could not be read."""
+    parts = str(text or "").split(".")
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> List[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []

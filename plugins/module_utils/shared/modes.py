@@ -1,0 +1,41 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
+"""The modes of a node, the extended resources that each offers, and what one unit of them is. Pure."""
+
+from __future__ import annotations
+
+from typing import Mapping, NamedTuple, Optional
+
+MIB, GIB = 1 << 20, 1 << 30
+WHOLE_MODE = "pgpu"
+WHOLE_RESOURCE = "nvidia.com/gpu"
+"""The resource of mode pgpu; one unit is a GPU."""
+CORES = 100
+"""Units of a core resource that a GPU has: one is 1 %."""
+
+
+class ShareResources(NamedTuple):
+    """The resources by which a container asks for a share of a GPU."""
+
+    cores: Optional[str]
+    """None where the mode divides memory only."""
+    memory: str
+    memory_unit_bytes: int
+
+
+BY_MODE: Mapping[str, ShareResources] = {
+    "vgpu": ShareResources("tencent.com/vcuda-core", "tencent.com/vcuda-memory", 256 * MIB),
+    "mps": ShareResources("nvidia.com/mps-core", "nvidia.com/mps-memory", GIB),
+    "cgpu": ShareResources(None, "aliyun.com/gpu-mem", GIB),
+}
+"""The modes that divide GPUs."""
+MODES = (WHOLE_MODE, *BY_MODE)
+_MODE_OF = {name: mode for mode, share in BY_MODE.items() for name in share[:2] if isinstance(name, str)}
+
+
+def mode_of(resource: str) -> Optional[str]:
+    """Return the mode that offers this resource; None when none of ours does.
+
+    Mode pgpu has every name of NVIDIA's that no other mode has: a configuration may rename what it offers.
+    """
+    return _MODE_OF.get(resource, WHOLE_MODE if resource.startswith("nvidia.com/") else None)
