@@ -318,7 +318,7 @@ def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -
         ((), {}, True),
         (("--tags", "driver_install"), {}, True),
         (("--tags", "gpu_plugins"), {}, False),
-        ((), {"__gpu_plugins_holders": []}, False),
+        ((), {"__gpu_plugins_holders": {"all": []}}, False),
         ((), {"__driver_installs": False}, False),
         ((), {"__driver_observed": {"installed": ""}}, False),
     ],
@@ -326,7 +326,11 @@ def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -
 def test_a_site_replaces_no_driver_under_pods(
     roles: Path, kubeconfig: Path, options: tuple[str, ...], given: dict[str, Any], refused: bool
 ) -> None:
-    serves = {"__driver_installs": True, "__gpu_plugins_holders": ["default/train"], "scheduler_layout": "none"}
+    serves = {
+        "__driver_installs": True,
+        "__gpu_plugins_holders": {"all": ["default/train"]},
+        "scheduler_layout": "none",
+    }
     accel = {"accel_nvml": {"available": False}}
     known = {"gpu_plugins_kubeconfig": str(kubeconfig), "ansible_facts": accel}
     done = run(roles, "site", {}, *options, **known, **serves | given)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from kube_accel.kube.podresources import PodDevices
-from kube_accel.plugin.mignode import CORDON, Pod, hold, in_the_way, leaving, not_to_be_evicted, release
+from kube_accel.plugin.mignode import CORDON, hold, in_the_way, leaving, not_to_be_evicted, release
+from kube_accel.shared.holders import Pod
 
 OURS, PAUSED = "kube-accel.io/dcgm-exporter", "paused-for-mig-change"
 EXPORTER, DCGM = "nvidia.com/gpu.deploy.dcgm-exporter", "nvidia.com/gpu.deploy.dcgm"

@@ -30,6 +30,7 @@ from kube_accel.plugin.mignode import State
 from kube_accel.plugin.only import Only
 from kube_accel.plugin.options import MigOptions
 from kube_accel.shared.api_json import ODD, checked, unreadable
+from kube_accel.shared.holders import Pod
 from kube_accel.shared.printable import line
 
 if TYPE_CHECKING:
@@ -376,7 +377,7 @@ class MigManager:
             if self._stop.wait(_EVICTING):
                 raise _WaitingError("the plugin is stopped", cordoned=True)
 
-    def _must_go(self, pods: tuple[mignode.Pod, ...]) -> None:
+    def _must_go(self, pods: tuple[Pod, ...]) -> None:
         """Raises _WaitingError where these pods have to end by themselves."""
         if pods and not self._options.drain:
             raise _WaitingError(f"pods hold devices that would go: {mignode.named(pods)}; applied when they have ended")
@@ -384,7 +385,7 @@ class MigManager:
         if problem:
             raise _WaitingError(problem)
 
-    def _evict(self, client: KubeClient, pod: mignode.Pod) -> None:
+    def _evict(self, client: KubeClient, pod: Pod) -> None:
         from kube_accel.kube.api import ApiRefusedError
 
         if not pod.uid:

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 from kube_accel.kube.podresources import PodDevices
-from kube_accel.shared.api_json import ODD, checked
-from kube_accel.shared.asked import asked
-from kube_accel.shared.printable import line
+from kube_accel.shared.holders import Pod, asks, has_ended, key_of, pod_of
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of
 
@@ -32,9 +29,6 @@ _EXPORTER: Final = "kube-accel.io/dcgm-exporter"
 _APPS: Final = {**_OPERANDS, _EXPORTER: "kube-accel-dcgm-exporter"}
 _PAUSED: Final = "paused-for-mig-change"
 _SHOWN = 5
-_LONGEST_NAME = 317
-"""Characters: a namespace has up to 63, a pod's name 253."""
-_ENDED: Final = ("Succeeded", "Failed")
 
 
 class State(StrEnum):
@@ -46,31 +40,15 @@ class State(StrEnum):
     REBOOTING = "rebooting"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Pod:
-    """A pod that keeps GPUs from being cut."""
-
-    namespace: str
-    name: str
-    uid: str = ""
-    returns: bool = False
-    """It would come back to the node if it were evicted."""
-    bare: bool = False
-    """Nothing makes it anew."""
-
-    def __str__(self) -> str:
-        return line(f"{self.namespace}/{self.name}", _LONGEST_NAME)
-
-
 def in_the_way(
     items: Iterable[Mapping[str, Any]], listed: Iterable[PodDevices], going: Container[str]
 ) -> tuple[Pod, ...]:
     """The pods that hold a device in ``going``, and those of which kubelet does not say yet what they hold.
 
     ``items`` are the node's pods as the API server has them, ``listed`` what kubelet says that containers hold. A pod
-    that cannot be read may ask for anything, and cannot be made anew; one without a name is nobody's to evict.
+    without a name is nobody's to evict.
     """
-    known = {key: item for item in items if (key := _key(item)) is not None}
+    known = {key: item for item in items if (key := key_of(item)) is not None}
     devices: dict[tuple[str, str], set[str]] = {}
     for entry in listed:
         if mode_of(entry.resource) is not None:
@@ -80,45 +58,15 @@ def in_the_way(
         item = known.get(key)
         if item is None:
             holds = any(device in going for device in devices[key])
-        elif _has_ended(item):
+        elif has_ended(item):
             holds = False
         elif key in devices:
             holds = any(device in going for device in devices[key])
         else:
-            holds = _asks(item)
+            holds = asks(item)
         if holds:
-            found.add(_pod(key, item))
+            found.add(pod_of(key, item))
     return tuple(sorted(found))
-
-
-def _key(item: Mapping[str, Any]) -> tuple[str, str] | None:
-    metadata = item.get("metadata") if isinstance(item, dict) else None
-    namespace, name = (metadata.get(key) if isinstance(metadata, dict) else None for key in ("namespace", "name"))
-    return (namespace, name) if isinstance(namespace, str) and isinstance(name, str) else None
-
-
-def _has_ended(item: Mapping[str, Any]) -> bool:
-    status = item.get("status")
-    return isinstance(status, dict) and status.get("phase") in _ENDED
-
-
-def _asks(item: Mapping[str, Any]) -> bool:
-    try:
-        spec = item.get("spec") or {}
-        containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
-        return any(asked(container, mode_of) for container in containers)
-    except ODD:
-        return True
-
-
-def _pod(key: tuple[str, str], item: Mapping[str, Any] | None) -> Pod:
-    try:
-        metadata = checked(item or {"metadata": {}})["metadata"]
-        owners = [owner.get("kind") for owner in metadata.get("ownerReferences") or () if owner.get("controller")]
-    except ODD:
-        return Pod(*key, bare=True)
-    static = "kubernetes.io/config.mirror" in (metadata.get("annotations") or {})
-    return Pod(*key, metadata.get("uid", ""), "DaemonSet" in owners or static, not owners and not static)
 
 
 def named(pods: Iterable[Pod]) -> str:
@@ -174,7 +122,7 @@ def leaving(node: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> tupl
     """Pods that have been sent away by labels and are still there."""
     labels = (node.get("metadata") or {}).get("labels") or {}
     apps = {app for name, app in _APPS.items() if labels.get(name) == _PAUSED}
-    gone = ((_key(item), (item["metadata"].get("labels") or {}).get("app")) for item in items)
+    gone = ((key_of(item), (item["metadata"].get("labels") or {}).get("app")) for item in items)
     return tuple(sorted(Pod(*key) for key, app in gone if key is not None and app in apps))
 
 

@@ -1,0 +1,100 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The taint that the role keeps on a node, beside those of others. Pure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping
+
+from ..cluster_told import TAINT, node_told
+
+_NOTE = "/metadata/annotations/" + TAINT.replace("/", "~1")
+
+
+@dataclass(frozen=True)
+class TaintPlan:
+    """What is to be done about a node's taints."""
+
+    due: bool
+    """Whether taints, or the note that says which is ours, are to change."""
+    patch: List[Dict[str, Any]]
+    """JSON patch that changes both together, lest a run that stops between leaves ours as theirs.
+
+    Taints can only be written all at once: it fails when others changed them since they were read.
+    """
+    tolerated: bool
+    """Whether the plugin goes on running on a node with the wanted taint."""
+
+
+def taint_plan(
+    node: Mapping[str, Any], wanted: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]] = ()
+) -> TaintPlan:
+    """Return how a node comes to have the ``wanted`` taint of ours alone; empty for none.
+
+    A taint that somebody else put there is theirs, and stays.
+    """
+    ours = node_told(node).taint
+    taints = _list(_map(node.get("spec")).get("taints"))
+    theirs = [taint for taint in taints if _whole(taint) != _whole(ours)]
+    put = bool(wanted) and _identity(wanted) not in map(_identity, theirs)
+    after = [*theirs, *([dict(wanted)] if put else [])]
+    changes = any(taint not in after for taint in taints) or any(taint not in taints for taint in after)
+    return TaintPlan(
+        due=bool(wanted or ours) and (changes or (bool(ours) and not put)),
+        patch=_patch(node, taints, after, dict(wanted) if put else None),
+        tolerated=not wanted or _tolerated(wanted, tolerations),
+    )
+
+
+def _patch(
+    node: Mapping[str, Any], before: List[Any], after: List[Any], ours: "Dict[str, Any] | None"
+) -> List[Dict[str, Any]]:
+    metadata = _map(node.get("metadata"))
+    annotations = _map(metadata.get("annotations"))
+    steps: List[Dict[str, Any]] = [
+        {"op": "test", "path": "/spec/taints", "value": before}
+        if before
+        else {"op": "test", "path": "/metadata/resourceVersion", "value": metadata.get("resourceVersion")},
+        {"op": "add", "path": "/spec/taints", "value": after},
+    ]
+    if not annotations:
+        steps.append({"op": "add", "path": "/metadata/annotations", "value": {}})
+    if ours is not None:
+        steps.append({"op": "add", "path": _NOTE, "value": json.dumps(ours, sort_keys=True)})
+    elif TAINT in annotations:
+        steps.append({"op": "remove", "path": _NOTE})
+    return steps
+
+
+def _tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether a pod with these tolerations stays, as Kubernetes has it.
+
+    A toleration without a key is for all keys, without an effect for all effects; its operator is Equal unless it says
+    Exists.
+    """
+    key, value, effect = _identity(taint)
+    return effect == "PreferNoSchedule" or any(
+        (each.get("effect") or "") in ("", effect)
+        and (each.get("key") or "") in ("", key)
+        and (each.get("operator") == "Exists" or (each.get("value") or "") == value)
+        for each in map(_map, tolerations)
+    )
+
+
+def _identity(taint: object) -> "tuple[object, object, object]":
+    found = _map(taint)
+    return found.get("key") or "", found.get("value") or "", found.get("effect") or ""
+
+
+def _whole(taint: object) -> Dict[str, Any]:
+    return {"value": "", **_map(taint)}
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> List[Any]:
+    return list(value) if isinstance(value, list) else []
