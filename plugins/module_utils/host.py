@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Dict, Iterator, Sequence
+from typing import Dict, Iterator, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -198,6 +198,12 @@ class Host:
     def find(self, command: str) -> str | None:
         """Path of a command, None when it is not on PATH."""
         return shutil.which(command)
+
+    def restart_of(self, service: str) -> List[str]:
+        """The command that restarts a service: systemd's, or OpenRC's where that is there alone."""
+        if self.find("systemctl") is None and self.find("rc-service") is not None:
+            return ["rc-service", service, "restart"]
+        return ["systemctl", "restart", service]
 
     def run(self, argv: Sequence[str], timeout: float) -> str:
         """Run a command for at most ``timeout`` seconds and return its standard output. Raises CommandError."""

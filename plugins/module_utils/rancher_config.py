@@ -30,6 +30,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime_config im
 DROP_IN = "99-accel-kubernetes.toml"
 TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
 """The first that exists is the one in effect."""
+SETTINGS = ("data-dir", "docker", "container-runtime-endpoint", "default-runtime")
+"""What of the distribution's settings matters here."""
 _BEGIN, _END = "# BEGIN accel.kubernetes", "# END accel.kubernetes"
 _BLOCK = re.compile(rf"\n*^{_BEGIN}$.*?^{_END}$\n?", re.DOTALL | re.MULTILINE)
 _BASE = re.compile(r"{{-?\s*template\s+\"base\"\s+\.\s*-?}}")
@@ -160,6 +162,21 @@ def plan_absent(where: Places, seen: Seen) -> RancherPlan:
     return RancherPlan(files, False)
 
 
+def unread(where: Places, files: Mapping[str, str]) -> str:
+    """What settings that nothing on the host can read may say against us; empty where they do not speak of it.
+
+    ``files`` are their texts by path.
+    """
+    for path, text in files.items():
+        word = next((word for word in SETTINGS if word in text), "")
+        if word and path != where.settings:
+            return (
+                f"{path} speaks of {word}, which may keep {where.name} from what is to be configured, and nothing on "
+                "this host reads YAML"
+            )
+    return ""
+
+
 def overriding(where: Places, start: command_line.Start, files: Mapping[str, str], wanted: Wanted) -> str:
     """What keeps the distribution from containerd, or from the default runtime of our settings; empty when nothing.
 
@@ -175,7 +192,7 @@ def overriding(where: Places, start: command_line.Start, files: Mapping[str, str
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
     said.update(start.go_flags(("default-runtime", "container-runtime-endpoint"), ["docker"]))
-    docker, endpoint, default = (said.get(key) for key in ("docker", "container-runtime-endpoint", "default-runtime"))
+    docker, endpoint, default = (said.get(key) for key in SETTINGS[1:])
     if docker and command_line.is_on(docker.value):
         return f"{docker.path} has {where.name} use Docker, and no containerd of its own: set runtime=docker, or take"
     if endpoint and endpoint.value:

@@ -68,3 +68,17 @@ def other_file(name: str, start: Start) -> "Tuple[str, Given] | None":
     if found is None or posixpath.normpath(found.value or ".") in (".", f"/etc/rancher/{name}/config.yaml"):
         return None
     return said, found
+
+
+def data_dir(name: str, start: Start, files: Mapping[str, Mapping[str, Any]]) -> "Given | None":
+    """Where the distribution is told to keep its data, None where it is not; ``files`` in the order of reading.
+
+    Its flag comes before its settings, and those before its variable.
+    """
+    said = [
+        (str(settings[key]), path) for path, settings in files.items() for key in ("data-dir", "d") if key in settings
+    ]
+    given = [value for _name, value in start.go_flags(("data-dir", "d"))]
+    variable = [start.environment[key] for key in (f"{name.upper()}_DATA_DIR",) if key in start.environment]
+    found = [*variable, *(Given(*each) for each in said), *given]
+    return found[-1] if found and found[-1].value else None

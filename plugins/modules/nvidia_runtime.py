@@ -30,6 +30,7 @@ description:
     block is added to their template C(config.toml.tmpl). For microk8s its template of the configuration is edited.
 requirements:
   - tomlkit on the target for containerd and CRI-O (package C(python3-tomlkit))
+  - PyYAML or ruamel.yaml on the target for k3s and rke2 whose settings speak of their runtime or data directory
   - tomli (package C(python3-tomli)) where Python is before 3.11 and files are big, which tomlkit takes minutes to read
 options:
   runtime:
@@ -51,7 +52,8 @@ options:
       - By default V(/etc/containerd/config.toml), V(/etc/docker/daemon.json),
         V(/etc/crio/crio.conf.d/99-nvidia.toml) or V(/var/snap/microk8s/current/args/containerd-template.toml).
       - For k3s and rke2 the file that they write, which is only read. By default
-        V(/var/lib/rancher/k3s/agent/etc/containerd/config.toml), with C(rke2) in it for rke2.
+        V(/var/lib/rancher/k3s/agent/etc/containerd/config.toml), with C(rke2) in it for rke2. Where they are told to
+        keep their data elsewhere, it is the one there.
       - A missing containerd file is begun with what C(containerd config default) prints.
     type: path
   settings_path:
@@ -238,7 +240,9 @@ from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
     command_line,
     cri_status,
+    openrc_service,
     rancher_config,
+    rancher_settings,
     runtime_config,
     runtime_effect,
     runtime_running,
@@ -323,22 +327,26 @@ class NvidiaRuntime:
         params = module.params
         self.name: str = params["runtime"]
         self.runtime = "containerd" if self.name == "microk8s" else self.name
-        self.path: str = spelled(params["config_path"] or CONFIG_PATHS[self.name])
+        self.host = Host(module)
+        self.unit: Dict[str, str] | None = None
+        self.start: command_line.Start | None = None
+        self.unit_name: str = self._unit() if params["service"] is None else params["service"]
+        self.path: str = self._config_path()
         self.toolkit_path: str = spelled(params["toolkit_config_path"])
         if not params["runtime_name"].strip():
             raise Refused("runtime_name is empty; name the handler of the RuntimeClass, such as nvidia")
         self.low_levels: list[runtime_config.LowLevel] = []
         self.address: str | None = None
-        self.unit: Dict[str, str] | None = None
-        self.start: command_line.Start | None = None
         self.wanted = runtime_config.Wanted(
             params["runtime_name"], params["runtime_binary"], params["default_runtime"], params["cdi"]
         )
         self.transaction: Transaction = transaction_for(module, "nvidia_runtime", self.path, self._service())
 
+    def _config_path(self) -> str:
+        return spelled(self.module.params["config_path"] or CONFIG_PATHS[self.name])
+
     def _service(self) -> Service:
-        params = self.module.params
-        unit = self._unit() if params["service"] is None else params["service"]
+        params, unit = self.module.params, self.unit_name
         if not unit:
             return Service()
         ready = self._ready() if params["ready"] is None else params["ready"]
@@ -348,7 +356,7 @@ class NvidiaRuntime:
         elif ready:
             watch = command_watch(ready)
         reset = ["systemctl", "reset-failed", unit]
-        return Service(["systemctl", "restart", unit], self._heeded(watch), params["timeout"] or self.TIMEOUT, reset)
+        return Service(self.host.restart_of(unit), self._heeded(watch), params["timeout"] or self.TIMEOUT, reset)
 
     def _cri_watch(self, host: Host, undoing: bool) -> Callable[[], str]:
         """A watch that asks containerd where it listens."""
@@ -630,16 +638,16 @@ class NvidiaRuntime:
         host, command = self.transaction.host, self.transaction.service.apply
         if not command or host.find("systemctl") is None:
             return
-        shown = host.run(["systemctl", "show", "--property=LoadState", "--value", command[-1]], timeout=10)
+        shown = host.run(["systemctl", "show", "--property=LoadState", "--value", self.unit_name], timeout=10)
         if shown.strip() == "not-found":
             raise Refused(
-                f"this host has no unit {command[-1]}, so nothing was changed: is {self.name} what kubelet uses here? "
-                "Set runtime to what it uses, or service to the unit that runs it"
+                f"this host has no unit {self.unit_name}, so nothing was changed: is {self.name} what kubelet uses "
+                "here? Set runtime to what it uses, or service to the unit that runs it"
             )
         if shown.strip() in UNSTARTABLE:
             raise Refused(
-                f"the unit {command[-1]} cannot be started, being {shown.strip()}, so nothing was changed: "
-                f"see 'systemctl status {command[-1]}' (one that is masked needs 'systemctl unmask'), then run again"
+                f"the unit {self.unit_name} cannot be started, being {shown.strip()}, so nothing was changed: "
+                f"see 'systemctl status {self.unit_name}' (one that is masked needs 'systemctl unmask'), then run again"
             )
 
     def _require_heeded(self, changes: list[FileChange]) -> None:
@@ -728,13 +736,12 @@ class NvidiaRuntime:
 
     def _start_of_unit(self) -> command_line.Start:
         """What systemd starts the service with; empty where that is none of systemd's."""
-        host, apply = self.transaction.host, self.transaction.service.apply
         if self.start is None:
             self.start = command_line.Start()
-            if apply and host.find("systemctl") is not None:
+            if self.unit_name and self.host.find("systemctl") is not None:
                 with contextlib.suppress(CommandError):
-                    files = systemd_units.shown(host.run(["systemctl", "cat", apply[-1]], timeout=10))
-                    self.start = systemd_units.effective(files, host.matching)
+                    files = systemd_units.shown(self.host.run(["systemctl", "cat", self.unit_name], timeout=10))
+                    self.start = systemd_units.effective(files, self.host.matching)
         return self.start
 
     def _unit_shown(self) -> Dict[str, str]:
@@ -744,7 +751,7 @@ class NvidiaRuntime:
             self.unit = {}
             if apply and host.find("systemctl") is not None:
                 with contextlib.suppress(CommandError):
-                    shown = host.run(["systemctl", "show", "--property=MainPID", apply[-1]], timeout=10)
+                    shown = host.run(["systemctl", "show", "--property=MainPID", self.unit_name], timeout=10)
                     self.unit = dict(line.partition("=")[::2] for line in shown.splitlines())
         return self.unit
 
@@ -761,7 +768,7 @@ class NvidiaRuntime:
                 f"{ready[0]} is not on PATH, and is to say whether {self.name} is well after its restart, so nothing "
                 "was changed: install it, or set ready to a command that succeeds once the runtime answers"
             )
-        if self.name == "containerd" and self._unit_shown().get("MainPID", "0") not in ("", "0"):
+        if self.name in runtime_running.CRI_SOCKETS and self._unit_shown().get("MainPID", "0") not in ("", "0"):
             self._require_heard()
 
     def _require_heard(self) -> None:
@@ -771,8 +778,8 @@ class NvidiaRuntime:
         if wrong:
             raise Refused(
                 f"nothing answers at {socket} ({wrong}), where {self.name} is to be asked whether it has what its file "
-                "says, though its unit runs, so nothing was changed: set cri_socket to the socket that it listens on, "
-                "or to an empty string to have it not asked"
+                "says, though its unit runs, so nothing was changed: wait until it has started, or set cri_socket to "
+                "the socket that it listens on, or to an empty string to have it not asked"
             )
         if self.module.params["ready"] is not None or listening:
             return
@@ -907,14 +914,54 @@ class RancherRuntime(NvidiaRuntime):
     TIMEOUT = 300
 
     def __init__(self, module: AnsibleModule) -> None:
-        name = module.params["runtime"]
-        self.where = rancher_config.Places(
-            name,
-            os.path.dirname(spelled(module.params["config_path"] or CONFIG_PATHS[name])),
-            spelled(module.params["settings_path"] or f"/etc/rancher/{name}/config.yaml.d/99-accel-kubernetes.yaml"),
-        )
         self.awaited = False
+        self.data_dir = f"/var/lib/rancher/{module.params['runtime']}"
         super().__init__(module)
+
+    def _config_path(self) -> str:
+        """The configuration that the distribution writes, in the directory that it is told to keep its data in."""
+        params, usual = self.module.params, CONFIG_PATHS[self.name]
+        path = spelled(params["config_path"] or usual)
+        settings = params["settings_path"] or f"/etc/rancher/{self.name}/config.yaml.d/99-accel-kubernetes.yaml"
+        self.settings_path = spelled(settings)
+        told = self._data_dir()
+        if told:
+            written = os.path.normpath(told.value) + usual[len(self.data_dir) :]
+            if path.endswith(usual):
+                path = path[: -len(usual)] + written
+            elif not path.endswith(written) and self._is_present():
+                raise Refused(
+                    f"{told.path} has {self.name} keep its data in {told.value}, so it writes {written}, and not "
+                    f"{path}: leave config_path out, then run again; nothing was changed"
+                )
+            self.data_dir = os.path.normpath(told.value)
+        self.where = rancher_config.Places(self.name, os.path.dirname(path), self.settings_path)
+        return path
+
+    def _start_of_unit(self) -> command_line.Start:
+        """What systemd or OpenRC starts the distribution with."""
+        start = super()._start_of_unit()
+        if not start.words:
+            for unit in UNITS[self.name]:
+                files = {path: self.host.words(path) for path in (f"/etc/conf.d/{unit}", f"/etc/init.d/{unit}")}
+                start = openrc_service.started(files, self.host.matching)
+                if start.words:
+                    break
+            self.start = start
+        return start
+
+    def _data_dir(self) -> command_line.Given | None:
+        """Where it is told to keep its data, None where it is not. Settings that cannot be read are refused later."""
+        try:
+            texts = self._settings() if yaml_text.CAN_READ else {}
+            said = {path: rancher_settings.load(texts[path], path) for path in sorted(texts, key=rancher_settings.rank)}
+        except (yaml_text.YamlError, Refused):
+            said = {}
+        return rancher_settings.data_dir(self.name, self._start_of_unit(), said)
+
+    def _ctr(self) -> list[str]:
+        usual = os.path.dirname(CTR["rke2"][0])
+        return [word.replace(usual, f"{self.data_dir}/bin") for word in super()._ctr()]
 
     def _unheeded(self) -> str:
         missing = self._missing(self.transaction.host.read(self.path)) if self.awaited else ""
@@ -923,6 +970,10 @@ class RancherRuntime(NvidiaRuntime):
     def _unit(self) -> str:
         host = Host(self.module)
         for unit in UNITS[self.name]:
+            if host.find("systemctl") is None:
+                if host.find("rc-service") is not None and host.read(f"/etc/init.d/{unit}") is not None:
+                    return str(unit)
+                continue
             try:
                 host.run(["systemctl", "cat", unit], timeout=10)
             except CommandError:
@@ -974,8 +1025,10 @@ class RancherRuntime(NvidiaRuntime):
             if change.path == self.where.settings:
                 files.pop(change.path, None)
                 files.update({change.path: text_of(change.after, change.path)} if change.after is not None else {})
-        if files and not yaml_text.CAN_READ:
-            self.transaction.warnings.append(f"Without ruamel.yaml or PyYAML the settings of {self.name} are not read.")
+        if not yaml_text.CAN_READ:
+            unread = rancher_config.unread(self.where, files)
+            if unread:
+                raise Refused(f"{unread}, so nothing was changed: install python3-yaml, then run again")
             files = {}
         try:
             against = rancher_config.overriding(self.where, self._start_of_unit(), files, self.wanted)
@@ -986,11 +1039,14 @@ class RancherRuntime(NvidiaRuntime):
 
     def _settings(self) -> Dict[str, str]:
         """Texts of the distribution's settings by path, ours among them."""
-        directory = os.path.dirname(self.where.settings)
-        if not directory.endswith(".d"):
+        directory = os.path.dirname(self.settings_path)
+        other = rancher_settings.other_file(self.name, self._start_of_unit())
+        if other:
+            directory = f"{other[1].value}.d"
+        elif not directory.endswith(".d"):
             return {}
         names = [directory[: -len(".d")], *(os.path.join(directory, name) for name in _listed(directory))]
-        found = {path: self.transaction.read(path) for path in names if os.path.isfile(path)}
+        found = {path: self.host.read(path) for path in names if os.path.isfile(path)}
         return {path: text_of(data, path) for path, data in found.items() if data is not None}
 
     def _seen(self) -> rancher_config.Seen:

@@ -37,8 +37,12 @@ description:
   - A value reads as Kubernetes reads it, such as C(yes) or C(010). Only lines that change are written anew. An alias
     for something that changes is written out. What a merge key (C(<<)) or an explicit key (C(?)) brings is not edited.
   - MicroK8s is refused. A second kube-scheduler is the way there.
+  - The directory in which k3s and rke2 keep their data is the one that their settings, their command line or a variable
+    name.
 requirements:
   - ruamel.yaml on the target (package C(python3-ruamel.yaml) or C(python3-ruamel-yaml))
+  - PyYAML on the target (package C(python3-yaml)) where ruamel.yaml has no parser in C and files are big; a
+    configuration of 300 KiB takes 3 to 5 s without it
 options:
   state:
     description: Whether kube-scheduler is configured so.
@@ -282,6 +286,8 @@ from urllib.parse import urlsplit
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils import (
     command_line,
+    openrc_service,
+    rancher_settings,
     scheduler_config,
     scheduler_effect,
     scheduler_manifest,
@@ -325,6 +331,7 @@ class SchedulerExtender:
     def __init__(self, module: AnsibleModule) -> None:
         self.module = module
         self.params = module.params
+        self.host = Host(module)
         self.distribution = self._distribution()
         told_path = self.distribution.our_file if self.distribution else self.params["manifest_path"]
         self.told_path = self._on_host(told_path)
@@ -336,7 +343,7 @@ class SchedulerExtender:
         self.question: scheduler_effect.Question | None = None
         self.result: Dict[str, Any] = {"effect": ""}
         watch = None if self.params["health_url"] == "" else self._watch
-        apply = ("systemctl", "restart", self.distribution.service) if self.distribution else ()
+        apply = self.host.restart_of(self.distribution.service) if self.distribution else ()
         self.transaction: Transaction = transaction_for(
             module, "scheduler_extender", self.told_path, Service(apply, watch, self.params["timeout"])
         )
@@ -534,22 +541,44 @@ class SchedulerExtender:
     def _distribution(self) -> scheduler_rancher.Distribution | None:
         """How this machine runs kube-scheduler; None for a static pod with a manifest of its own."""
         chosen = self.params["distribution"]
-        for distribution in scheduler_rancher.DISTRIBUTIONS:
+        for distribution in map(self._placed, scheduler_rancher.DISTRIBUTIONS):
             server = os.path.exists(self._on_host(distribution.kubeconfig))
             if chosen == distribution.name or (chosen == "auto" and server):
                 return distribution
         return None
 
+    def _placed(self, distribution: scheduler_rancher.Distribution) -> scheduler_rancher.Distribution:
+        """The distribution with the directory that it is told to keep its data in; what cannot be read says nothing."""
+        if not yaml_text.CAN_READ:
+            return distribution
+        try:
+            texts = _texts({path: self.host.read(path) for path in self._settings(distribution)})
+            said = {path: rancher_settings.load(texts[path], path) for path in sorted(texts, key=rancher_settings.rank)}
+        except (OSError, Refused, yaml_text.YamlError):
+            return distribution
+        told = rancher_settings.data_dir(distribution.name, self._service(distribution.service), said)
+        if told is None:
+            return distribution
+        kubeconfig = distribution.kubeconfig.replace(
+            f"/var/lib/rancher/{distribution.name}", os.path.normpath(told.value)
+        )
+        return replace(distribution, kubeconfig=kubeconfig)
+
+    def _settings(self, distribution: scheduler_rancher.Distribution) -> List[str]:
+        """Paths of the files of settings that are there, or may be."""
+        directory = self._on_host(distribution.directory)
+        inside = f"{directory}/config.yaml.d"
+        names = [f"{directory}/config.yaml", self._on_host(distribution.our_file)]
+        for name in os.listdir(inside) if os.path.isdir(inside) else ():
+            if name.lower().endswith((".yaml", ".yml")) and os.path.isfile(f"{inside}/{name}"):
+                names.append(f"{inside}/{name}")
+        return names
+
     def _told(self, current: bytes | None) -> Told:
         if self.distribution is None:
             return scheduler_manifest.Manifest(text_of(current or b"", self.told_path), self.told_path)
         directory = self._on_host(self.distribution.directory)
-        inside = f"{directory}/config.yaml.d"
-        names = [f"{directory}/config.yaml", self.told_path]
-        for name in os.listdir(inside) if os.path.isdir(inside) else ():
-            if name.lower().endswith((".yaml", ".yml")) and os.path.isfile(f"{inside}/{name}"):
-                names.append(f"{inside}/{name}")
-        settings = {name: self.transaction.read(name) for name in names}
+        settings = {name: self.transaction.read(name) for name in self._settings(self.distribution)}
         return scheduler_rancher.Settings(
             replace(self.distribution, directory=directory), _texts(settings), self._service(self.distribution.service)
         )
@@ -564,12 +593,20 @@ class SchedulerExtender:
                 candidates += [f"{directory}/{inside}/{file}" for file in found]
         # A link to /dev/null is there too, and takes away what it is named after.
         there = [path for path in candidates if os.path.exists(self._on_host(path))]
+        host = self.host
         chosen = [self._on_host(path) for path in systemd_units.chosen(name, there)]
-        return systemd_units.effective({path: self.transaction.host.words(path) for path in chosen}, self._matching)
+        start = systemd_units.effective({path: host.words(path) for path in chosen}, self._matching)
+        scripts = [self._on_host(f"/etc/{place}/{name}") for place in ("conf.d", "init.d")]
+        # Where there is no unit, OpenRC's script may be.
+        return (
+            start
+            if start.words
+            else openrc_service.started({path: host.words(path) for path in scripts}, self._matching)
+        )
 
     def _matching(self, pattern: str) -> Dict[str, str]:
         """Contents of the files on the machine that a pattern names."""
-        found: Dict[str, str] = self.transaction.host.matching(self._on_host(pattern))
+        found: Dict[str, str] = self.host.matching(self._on_host(pattern))
         return found
 
     def _refuse_second_manifest(self, told: Told) -> None:

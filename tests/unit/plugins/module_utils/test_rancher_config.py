@@ -205,6 +205,22 @@ def test_settings_that_are_no_yaml_are_named() -> None:
         rancher_config.overriding(K3S, unit(""), {MAIN: "a: [", **OURS}, Wanted("nvidia", BINARY))
 
 
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({}, ""),
+        (OURS, ""),
+        ({MAIN: "tls-san: [a]\n", **OURS}, ""),
+        ({MAIN: "docker: true\n", **OURS}, f"{MAIN} speaks of docker"),
+        ({f"{MAIN}.d/x.yaml": "{default-runtime: x}\n"}, f"{MAIN}.d/x.yaml speaks of default-runtime"),
+    ],
+)
+def test_settings_that_nothing_can_read_count_if_they_speak_of_ours(files: dict[str, str], says: str) -> None:
+    found = rancher_config.unread(K3S, files)
+    assert says in found
+    assert bool(found) == bool(says)
+
+
 @st.composite
 def hosts(draw: st.DrawFn) -> Host:
     generation = draw(st.sampled_from([2, 3]))

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.rancher_settings import load, merged, rank
+from ansible_collections.accel.kubernetes.plugins.module_utils.command_line import Given, started
+from ansible_collections.accel.kubernetes.plugins.module_utils.rancher_settings import data_dir, load, merged, rank
 from ansible_collections.accel.kubernetes.plugins.module_utils.yaml_text import YamlError
 
 MAIN = "/etc/rancher/k3s/config.yaml"
@@ -25,3 +26,22 @@ def test_a_file_that_says_nothing_has_no_settings_and_one_that_is_no_yaml_is_nam
     assert load("---\n# nothing\n", MAIN) == load("", MAIN) == {}
     with pytest.raises(YamlError, match=f"^{MAIN} is not YAML"):
         load("a: [", MAIN)
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "files", "found"),
+    [
+        ([], {}, {}, None),
+        ([], {}, {MAIN: {"data-dir": "/a"}, f"{MAIN}.d/x.yaml": {"data-dir": "/b"}}, ("/b", f"{MAIN}.d/x.yaml")),
+        ([], {"K3S_DATA_DIR": "/c"}, {}, ("/c", "unit")),
+        ([], {"K3S_DATA_DIR": "/c"}, {MAIN: {"d": "/a"}}, ("/a", MAIN)),
+        (["-data-dir", "/e", "-d=/f"], {"K3S_DATA_DIR": "/c"}, {MAIN: {"data-dir": "/a"}}, ("/f", "unit")),
+        ([], {"RKE2_DATA_DIR": "/c"}, {MAIN: {"tls-san": "/a"}}, None),
+    ],
+)
+def test_where_the_distribution_keeps_its_data_is_known(
+    words: list[str], environment: dict[str, str], files: dict[str, dict[str, str]], found: tuple[str, str] | None
+) -> None:
+    start = started(["/usr/bin/k3s", "server", *words], "unit")
+    start.environment = {name: Given(value, "unit") for name, value in environment.items()}
+    assert data_dir("k3s", start, files) == (Given(*found) if found else None)

@@ -1112,6 +1112,35 @@ def test_flags_and_settings_that_override_those_of_an_old_k3s_are_named(k3s: Nod
     assert not list(settings.iterdir())
 
 
+def test_a_k3s_that_keeps_its_data_elsewhere_is_found_there(k3s: Node) -> None:
+    settings = k3s.root / "etc/rancher/k3s/config.yaml.d/99-accel-kubernetes.yaml"
+    settings.parent.mkdir(parents=True)
+    (settings.parents[1] / "config.yaml").write_text("data-dir: /srv/k3s/\n")
+    below = "agent/etc/containerd"
+    shutil.copytree(k3s.root / "k3s", k3s.root / "srv/k3s" / below)
+    options = k3s_options(k3s, settings_path=str(settings))
+    usual = k3s.root / "var/lib/rancher/k3s" / below / "config.toml"
+
+    foretold = k3s.run(check=True, **options | {"config_path": str(usual)})
+    assert foretold["config_path"] == str(k3s.root / "srv/k3s" / below / "config.toml")
+    assert str(k3s.root / "srv/k3s" / below) in foretold["diff"][0]["after_header"]
+
+    refused = k3s.run(check=True, **options)
+    assert f"{settings.parents[1]}/config.yaml has k3s keep its data in /srv/k3s/, so it writes" in refused["msg"]
+    assert "leave config_path out" in refused["msg"]
+    assert not k3s.run(check=True, state="absent", **options)["changed"]
+
+
+def test_a_k3s_whose_socket_does_not_answer_is_named_before_anything_changes(k3s: Node) -> None:
+    nowhere = k3s.root / "nowhere.sock"
+    k3s.command("systemctl", '[ "$*" != "show --property=MainPID k3s" ] || echo MainPID=7')
+    for check in (True, False):
+        refused = k3s.run(check=check, **k3s_options(k3s, cri_socket=str(nowhere)))
+        assert f"nothing answers at {nowhere} (No such file or directory)" in refused["msg"]
+        assert "wait until it has started" in refused["msg"]
+    assert k3s.run(check=True, **k3s_options(k3s))["changed"]
+
+
 def test_an_old_k3s_that_finds_another_runtime_is_named(k3s: Node) -> None:
     make_old(k3s)
     (k3s.root / "found").write_text("/usr/local/nvidia/toolkit/nvidia-container-runtime")

@@ -230,3 +230,29 @@ def test_a_server_is_asked_and_restarted_where_its_scheduler_heeds_other_files(s
 
     assert server.run(state="absent")["effect"].endswith(" calls no extender")
     assert server.files() == before
+
+
+def test_a_server_that_keeps_its_data_elsewhere_is_known(server: Server) -> None:
+    main = server.root / f"etc/rancher/{server.name}/config.yaml"
+    main.write_text(main.read_text() + "data-dir: /srv/data\n")
+    elsewhere = server.root / "srv/data/server/cred"
+    elsewhere.parent.mkdir(parents=True)
+    (server.root / f"var/lib/rancher/{server.name}/server/cred").rename(elsewhere)
+
+    foretold = server.run(check=True, binpack_resources=BINPACK)
+
+    kubeconfig = "/srv/data/server/cred/scheduler.kubeconfig"
+    assert foretold["configuration"]["clientConnection"] == {"kubeconfig": kubeconfig}
+
+
+def test_what_openrc_starts_a_server_with_is_read(server: Server) -> None:
+    unit = {"k3s": "k3s", "rke2": "rke2-server"}[server.name]
+    script = server.root / "etc/init.d" / unit
+    script.parent.mkdir()
+    script.write_text(
+        f'command=/usr/local/bin/{server.name}\ncommand_args="server --kube-scheduler-arg=v=2 >>/x.log"\n'
+    )
+
+    refused = server.run(check=True, binpack_resources=BINPACK)
+
+    assert f"{script} gives {server.name} --kube-scheduler-arg=v=2, and its command line wins" in refused["msg"]
