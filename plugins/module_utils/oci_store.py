@@ -10,13 +10,16 @@ import gzip
 import hashlib
 import lzma
 import os
+import re
 import shutil
 import stat
+import subprocess
 import tarfile
 import tempfile
 import zlib
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Sequence, cast
+from importlib import import_module
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Type, cast
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
     CHUNK,
@@ -59,7 +62,13 @@ DAMAGED = (
     ValueError,
 )
 ZERO_BLOCK = bytes(tarfile.BLOCKSIZE)
-DECOMPRESSORS: Dict[bytes, Callable[[BinaryIO], Any]] = {b"\x1f\x8b": gzip.open, b"\xfd7": lzma.open, b"BZ": bz2.open}
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+"""Begins a frame of zstd that holds no data."""
+DECOMPRESSORS: Dict[bytes, Callable[[BinaryIO], Any]] = {b"\xfd7": lzma.open, b"BZ": bz2.open}
+UNPACKED = (*tarfile.REGULAR_TYPES[:2], *(tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE))
+UNPACKED += (tarfile.CHRTYPE, tarfile.BLKTYPE)
+"""Types of what container runtimes unpack of a layer; another one they refuse."""
 
 Files = Dict[str, Open]
 Write = Callable[[BinaryIO], None]
@@ -74,6 +83,19 @@ class Base:
     image: Image | None = None
     doubts: Sequence[str] = ()
     """Where container runtimes differ about what the layers hold."""
+
+
+class _Tar(tarfile.TarFile):
+    """A tar whose global headers say nothing of its members, as container runtimes read it."""
+
+    @property
+    def pax_headers(self) -> Dict[str, str]:
+        """None of all members."""
+        return {}
+
+    @pax_headers.setter
+    def pax_headers(self, headers: Mapping[str, str]) -> None:
+        """Forget them."""
 
 
 class Store:
@@ -141,6 +163,12 @@ class Store:
         if not os.path.getsize(path):
             return []
         tar = self._tar(_file_opener(path), path, origin)
+        for member in tar:
+            if member.type not in UNPACKED:
+                raise ImageError(
+                    f"{origin} has {member.name!r} in a layer, of the tar type {member.type!r}, which no container "
+                    "runtime unpacks; build the image anew"
+                )
         entries = list(_entries(tar))
         _check_end(tar, origin, (ZERO_BLOCK, b""))
         return entries
@@ -159,19 +187,24 @@ class Store:
 
     def _tar(self, content: Open, plain: str, origin: str) -> tarfile.TarFile:
         """A tar whose files can be read in any order; ``plain`` is its path when it is not compressed."""
-        return tarfile.open(self._decompress(content, origin) or plain, "r:")
+        return _Tar.open(self._decompress(content, origin) or plain, "r:")
 
     def _decompress(self, content: Open, origin: str) -> str:
         """Path of the decompressed bytes, empty when they are not compressed."""
         with content() as handle:
             magic = handle.read(4)
-        if magic == b"\x28\xb5\x2f\xfd":
-            raise ImageError(f"{origin} is compressed with zstd, which cannot be read here; use gzip or xz")
-        if magic[:2] not in DECOMPRESSORS:
+        zstd = magic == ZSTD or SKIPPABLE.fullmatch(magic)
+        if not (zstd or magic[:2] == GZIP or magic[:2] in DECOMPRESSORS):
             return ""
         path = self._temporary()
-        with content() as handle, DECOMPRESSORS[magic[:2]](handle) as source, open(path, "wb") as plain:
-            shutil.copyfileobj(source, plain, CHUNK)
+        with content() as handle, open(path, "wb") as plain:
+            if zstd:
+                _unpack_zstd(handle, plain, origin)
+            elif magic[:2] == GZIP:
+                _unpack_gzip(handle, plain, origin)
+            else:
+                with DECOMPRESSORS[magic[:2]](handle) as source:
+                    shutil.copyfileobj(source, plain, CHUNK)
         return path
 
     def _image(self, files: Files, architecture: str | None, origin: str) -> Image:
@@ -281,6 +314,61 @@ def _directory_tree(root: str, origin: str) -> Tree:
     return tree
 
 
+def _unpack_gzip(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
+    """Write what gzip packed, its members one after the other; containerd refuses what follows them, zeros too."""
+    member, data = zlib.decompressobj(31), source.read(CHUNK)
+    while data:
+        plain.write(member.decompress(data))
+        data = member.unused_data if member.eof else b""
+        data += source.read(CHUNK)
+        if member.eof and data and not data.startswith(GZIP):
+            raise ImageError(
+                f"{origin} has data after the end of what gzip packed, which containerd refuses; pack it anew"
+            )
+        if member.eof and data:
+            member = zlib.decompressobj(31)
+    if not member.eof:
+        raise EOFError("it breaks off before the end of what gzip packed")
+
+
+def _unpack_zstd(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
+    """Write what zstd packed, by Python's own module, the library zstandard or the program zstd."""
+    found = _zstd_reader(source)
+    if found is not None:
+        reader, damage = found
+        try:
+            with reader:
+                shutil.copyfileobj(reader, plain, CHUNK)
+        except damage as error:
+            raise EOFError(f"zstd: {error}") from error
+        return
+    program = shutil.which("zstd")
+    if program is None:
+        raise ImageError(
+            f"{origin} is compressed with zstd, which cannot be read here; install the program zstd, or use gzip or xz"
+        )
+    with tempfile.TemporaryFile() as packed:
+        shutil.copyfileobj(source, packed, CHUNK)
+        packed.seek(0)
+        done = subprocess.run([program, "-dcq"], stdin=packed, stdout=plain, stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise EOFError(f"zstd: {done.stderr.decode(errors='replace').strip()}")
+
+
+def _zstd_reader(source: BinaryIO) -> Tuple[BinaryIO, Type[Exception]] | None:
+    """What reads all frames, and what it raises for damage; None where Python has nothing for it."""
+    try:
+        module = import_module("compression.zstd")
+        return cast(BinaryIO, module.open(source)), module.ZstdError
+    except ImportError:
+        pass
+    try:
+        module = import_module("zstandard")
+    except ImportError:
+        return None
+    return cast(BinaryIO, module.ZstdDecompressor().stream_reader(source, read_across_frames=True)), module.ZstdError
+
+
 def _members(archive: tarfile.TarFile, origin: str) -> Members:
     """Members by clean path, the last of a name. Raises ImageError when the archive breaks off."""
     members = {clean(member.name, origin): member for member in archive}
@@ -307,7 +395,8 @@ def _check_end(archive: tarfile.TarFile, origin: str, ends: Sequence[bytes]) -> 
     """Raise ImageError where something else than an end follows: tarfile takes a header that it cannot read for one."""
     handle = cast(BinaryIO, archive.fileobj)
     handle.seek(archive.offset)
-    if handle.read(tarfile.BLOCKSIZE) not in ends:
+    first, second = handle.read(tarfile.BLOCKSIZE), handle.read(tarfile.BLOCKSIZE)
+    if first not in ends or (len(second) == tarfile.BLOCKSIZE and second != ZERO_BLOCK):
         raise ImageError(f"{origin} is damaged: it breaks off after {len(archive.getmembers())} entries")
 
 

@@ -41,7 +41,8 @@ options:
     description:
       - What to build upon, as a directory or a tar archive. It holds a root file system, or a saved image, which is an
         OCI image layout (C(skopeo copy docker://... oci:DIRECTORY), C(oci-archive:FILE)) or what C(docker save) writes.
-      - Archives and layers may be compressed with gzip, xz or bzip2.
+      - Archives and layers may be compressed with gzip, xz, bzip2 or zstd. For zstd, it takes Python 3.14, the Python
+        library C(zstandard) or the program C(zstd).
       - Of several platforms, the image for O(architecture) is taken, and of several variants the one for the oldest
         processors. Attestations and signatures are passed over. Several images for it are refused.
       - The layers of an image are read as container runtimes unpack them, whiteouts and links included. Where runtimes

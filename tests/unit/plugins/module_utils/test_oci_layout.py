@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
+import shutil
+import subprocess
+import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import oci_image
+from ansible_collections.accel.kubernetes.plugins.module_utils import oci_image, oci_store
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import ImageError
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci_store import Store
 
@@ -112,13 +118,118 @@ def test_other_digests_are_known(tmp_path: Path, algorithm: str) -> None:
     assert taken(directory(tmp_path / "a", layout_files(blobs, described))) == "x"
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, lzma.compress])
-def test_layers_of_every_compression_are_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
-    plain = layer(("f", "text", "x"))
+def zstd(data: bytes) -> bytes:
+    """Two frames, after one that holds no data."""
+    frames = (
+        subprocess.run(["zstd", "-cq"], input=part, capture_output=True, check=True) for part in (data[:9], data[9:])
+    )
+    return b"\x50\x2a\x4d\x18\x02\0\0\0ab" + b"".join(frame.stdout for frame in frames)
+
+
+def of_one_layer(path: Path, plain: bytes, packed: bytes) -> Path:
+    """An image of docker save's, of one layer."""
     config = {"architecture": "amd64", "rootfs": {"diff_ids": [put({}, plain)["digest"]]}}
     listed = [{"Config": "c.json", "RepoTags": ["a:1"], "Layers": ["1/layer.tar"]}]
-    files = {"c.json": json.dumps(config).encode(), "1/layer.tar": compress(plain)}
-    assert taken(archive(tmp_path / "a", {**files, "manifest.json": json.dumps(listed).encode()})) == "x"
+    files = {"c.json": json.dumps(config).encode(), "1/layer.tar": packed}
+    return archive(path, {**files, "manifest.json": json.dumps(listed).encode()})
+
+
+def in_members(data: bytes) -> bytes:
+    return gzip.compress(data[:99]) + gzip.compress(data[99:])
+
+
+NEEDS_ZSTD = pytest.mark.skipif(shutil.which("zstd") is None, reason="zstd is not installed: apt-get install zstd")
+
+
+@pytest.mark.parametrize(
+    "compress",
+    [bytes, gzip.compress, in_members, bz2.compress, lzma.compress, pytest.param(zstd, marks=NEEDS_ZSTD)],
+)
+def test_layers_of_every_compression_are_read(tmp_path: Path, compress: Callable[[bytes], bytes]) -> None:
+    plain = layer(("f", "text", "x"))
+    path = of_one_layer(tmp_path / "a", plain, compress(plain))
+    assert taken(path) == "x"
+    found = Store(str(tmp_path)).base(str(path), "amd64").image
+    assert found is not None
+    assert [gzip.decompress(each.blob.read()) for each in found.layers] == [plain], "containerd reads no xz or bzip2"
+
+
+@pytest.mark.parametrize("name", ["compression.zstd", "zstandard"])
+def test_a_module_of_python_reads_zstd_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    class Frames(io.BytesIO):
+        def __init__(self, source: IO[bytes], read_across_frames: bool = True) -> None:
+            assert read_across_frames
+            super().__init__(source.read()[4:])
+
+    unpacking = SimpleNamespace(stream_reader=Frames)
+    for each in ("compression.zstd", "zstandard"):
+        module = (
+            SimpleNamespace(open=Frames, ZstdDecompressor=lambda: unpacking, ZstdError=KeyError)
+            if each == name
+            else None
+        )
+        monkeypatch.setitem(sys.modules, each, module)
+    monkeypatch.setitem(sys.modules, "compression", SimpleNamespace(__path__=[]))
+    monkeypatch.setenv("PATH", "")
+    plain = layer(("f", "text", "x"))
+    assert taken(of_one_layer(tmp_path / "a", plain, b"\x28\xb5\x2f\xfd" + plain)) == "x"
+
+
+def test_without_anything_that_reads_zstd_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oci_store, "_zstd_reader", lambda source: None)
+    monkeypatch.setenv("PATH", "")
+    plain = layer(("f", "text", "x"))
+    with pytest.raises(ImageError, match=r"compressed with zstd.*install the program zstd, or use gzip or xz"):
+        taken(of_one_layer(tmp_path / "a", plain, b"\x28\xb5\x2f\xfd" + plain))
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda data: gzip.compress(data) + bytes(512), "data after the end of what gzip packed"),
+        (lambda data: gzip.compress(data) + b"junk", "data after the end of what gzip packed"),
+        (lambda data: gzip.compress(data)[:-4], "breaks off before the end"),
+        (lambda data: in_members(data)[:-4], "breaks off before the end"),
+    ],
+)
+def test_what_gzip_packed_is_read_to_its_end(tmp_path: Path, damage: Callable[[bytes], bytes], reason: str) -> None:
+    plain = layer(("f", "text", "x"))
+    with pytest.raises(ImageError, match=reason):
+        taken(of_one_layer(tmp_path / "a", plain, damage(plain)))
+
+
+def member(name: str, kind: bytes, **more: Any) -> bytes:
+    """A header of a tar, and nothing after it."""
+    info = tarfile.TarInfo(name)
+    info.type = kind
+    for key, value in more.items():
+        setattr(info, key, value)
+    return info.tobuf(tarfile.PAX_FORMAT)
+
+
+@pytest.mark.parametrize("kind", [tarfile.CONTTYPE, tarfile.GNUTYPE_SPARSE, b"D", b"V", b"M", b"A"])
+def test_what_no_runtime_unpacks_of_a_layer_is_refused(tmp_path: Path, kind: bytes) -> None:
+    plain = member("odd", kind) + layer(("f", "text", "x"))
+    with pytest.raises(ImageError, match="has 'odd' in a layer"):
+        taken(of_one_layer(tmp_path / "a", plain, plain))
+
+
+def test_a_global_header_says_nothing_of_the_files(tmp_path: Path) -> None:
+    """Go's tar, which runtimes use, hands it out and forgets it."""
+    plain = tarfile.TarInfo.create_pax_global_header({"uid": "77", "path": "elsewhere"}) + layer(("f", "text", "x"))
+    path = of_one_layer(tmp_path / "a", plain, plain)
+    assert taken(path) == "x"
+    assert Store(str(tmp_path)).base(str(path), "amd64").tree["text"].uid == 0
+
+
+def test_a_file_after_one_empty_block_is_damage(tmp_path: Path) -> None:
+    plain = layer(("f", "text", "x"))[:1024] + bytes(512) + layer(("f", "more", "y"))
+    with pytest.raises(ImageError, match="breaks off after 1 entries"):
+        taken(of_one_layer(tmp_path / "a", plain, plain))
+    two = layer(("f", "text", "x")) + layer(("f", "text", "y"))
+    assert taken(of_one_layer(tmp_path / "b", two, two)) == "x"
 
 
 @pytest.mark.parametrize("data", [b"", bytes(1024), layer(("f", "text", "y"))[:1024]])
