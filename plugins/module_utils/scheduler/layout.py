@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ..scheduler_rancher import DISTRIBUTIONS
-from ..share_resources import BY_MODE
 from ..shared.inventory import Inventory
+from ..shared.modes import BY_MODE
 from ..shared.registers import lines, mapping, results
 from .asked import CONTROL_PLANES, GPU_NODES, Options
 
