@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes that NVIDIA's own plugin serves become ours in turn, and NVIDIA's again."""
+"""Nodes that NVIDIA's plugin serves become ours in turn, and NVIDIA's again.
+
+What is refused is tried with a device plugin that stands for NVIDIA's, where its own is not here.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,17 +20,18 @@ from sim.cluster.client import MERGE, Api, until
 from sim.cluster.kinds import Object
 
 from .conftest import Playbooks, Run, Start, state
+from .controller import REPOSITORY
 from .train import running, train
 
 BINARY = Path(os.environ.get("KUBEBUILDER_ASSETS", "/usr/local/kubebuilder/bin"), "nvidia-device-plugin")
-pytestmark = [
-    pytest.mark.full,
-    pytest.mark.skipif(not BINARY.is_file(), reason=f"NVIDIA's plugin is not here: no {BINARY}"),
-    pytest.mark.skipif(os.geteuid() != 0, reason="its namespace of mounts needs root"),
-]
+OWN = BINARY.is_file() and os.geteuid() == 0
+"""Whether NVIDIA's own is run: its namespace of mounts needs root."""
+pytestmark = pytest.mark.full
+needs_own = pytest.mark.skipif(not OWN, reason=f"NVIDIA's plugin is not here: no {BINARY}, or no root")
 NODES = ("gpu-a", "gpu-b")
 NAMESPACE = "/apis/apps/v1/namespaces/default"
-DAEMONSET = f"{NAMESPACE}/daemonsets/nvdp-nvidia-device-plugin"
+NAME, GPU = "nvdp-nvidia-device-plugin", "nvidia.com/gpu"
+DAEMONSET = f"{NAMESPACE}/daemonsets/{NAME}"
 PODS = "/api/v1/namespaces/default/pods"
 MARK = "kube-accel.io/migrated-from"
 # Kubelet's directory, /sys and /dev are built into it: in its namespace they are the node's.
@@ -39,41 +45,52 @@ BROKEN = {"gpu_plugins_runtime_class": "none", "gpu_plugins_ready_timeout": 5}
 VARIABLES = {"scheduler_layout": "none", "gpu_plugins_drain_timeout": 30}
 
 
-def daemonset() -> Object:
-    """The plugin as NVIDIA's chart rolls it out, with what it takes to run it here."""
+def command(resource: str) -> list[str]:
+    """What serves a resource from kubelet's directory: NVIDIA's own where it is here."""
+    if not OWN or resource != GPU:
+        return ["python3", str(REPOSITORY / "tests/playbooks/peer.py"), "/host/device-plugins", resource, "1"]
     words = ["unshare", "--mount", "sh", "-c", MOUNTS, "sh", "/host/device-plugins", "/host/sys/bus/pci", "/host/dev"]
+    return [*words, str(BINARY), "--pass-device-specs", "--device-discovery-strategy=nvml"]
+
+
+def serving(name: str, image: str, resource: str, **spec: Any) -> Object:
+    """A DaemonSet whose pods serve a resource."""
+    paths = {"plugins": "/var/lib/kubelet/device-plugins", "sys": "/sys", "dev": "/dev"}
+    mounts = {"plugins": "/host/device-plugins", "sys": "/host/sys", "dev": "/host/dev"}
+    tests = {"name": "PYTHONPATH", "value": str(REPOSITORY / "tests")}
     container = {
         "name": "nvidia-device-plugin-ctr",
-        "image": "nvcr.io/nvidia/k8s-device-plugin:v0.20.0",
-        "command": [*words, str(BINARY), "--pass-device-specs", "--device-discovery-strategy=nvml"],
-        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
-        "volumeMounts": [
-            {"name": "plugins", "mountPath": "/host/device-plugins"},
-            {"name": "sys", "mountPath": "/host/sys"},
-            {"name": "dev", "mountPath": "/host/dev"},
-        ],
+        "image": image,
+        "command": command(resource),
+        "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}, tests],
+        "volumeMounts": [{"name": volume, "mountPath": path} for volume, path in mounts.items()],
     }
-    paths = {"plugins": "/var/lib/kubelet/device-plugins", "sys": "/sys", "dev": "/dev"}
-    labels = {"app.kubernetes.io/name": "nvidia-device-plugin", "app.kubernetes.io/instance": "nvdp"}
-    present = {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}
-    required = {"nodeSelectorTerms": [{"matchExpressions": [present]}]}
-    spec = {
-        "containers": [container],
-        "runtimeClassName": "nvidia",
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
-        "volumes": [{"name": name, "hostPath": {"path": path}} for name, path in paths.items()],
-    }
-    helm = {"meta.helm.sh/release-name": "nvdp", "meta.helm.sh/release-namespace": "default"}
+    volumes = [{"name": volume, "hostPath": {"path": path}} for volume, path in paths.items()]
+    labels = {"app.kubernetes.io/name": name}
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": "nvdp-nvidia-device-plugin", "annotations": helm},
+        "metadata": {"name": name},
         "spec": {
             "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": spec},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [container], "runtimeClassName": "nvidia", "volumes": volumes, **spec},
+            },
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
         },
     }
+
+
+def daemonset() -> Object:
+    """The plugin as NVIDIA's chart rolls it out, with what it takes to run it here."""
+    present = {"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [present]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    found = serving(NAME, "nvcr.io/nvidia/k8s-device-plugin:v0.20.0", GPU, affinity=affinity)
+    helm = {"meta.helm.sh/release-name": "nvdp", "meta.helm.sh/release-namespace": "default"}
+    found["metadata"]["annotations"] = helm
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +120,14 @@ def training(api: Api) -> Iterator[None]:
         yield
 
 
-def offered(api: Api) -> list[str]:
-    return [api.get(f"/api/v1/nodes/{name}")["status"]["allocatable"].get("nvidia.com/gpu", "0") for name in NODES]
+def offered(api: Api, resource: str = GPU) -> list[str]:
+    """How much of a resource each node offers."""
+    return [api.get(f"/api/v1/nodes/{name}")["status"]["allocatable"].get(resource, "0") for name in NODES]
 
 
 def theirs(api: Api) -> dict[str, str]:
     """Pods of NVIDIA's plugin by node."""
-    pods = api.get(f"{PODS}?labelSelector=app.kubernetes.io%2Finstance%3Dnvdp")["items"]
+    pods = api.get(f"{PODS}?labelSelector=app.kubernetes.io%2Fname%3D{NAME}")["items"]
     return {item["spec"]["nodeName"]: item["metadata"]["uid"] for item in pods}
 
 
@@ -144,6 +162,29 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(books: Playbooks, api: Api
     assert (refused.changed, state(books.cluster)) == (0, before)
 
 
+@contextmanager
+def beside(api: Api, resource: str) -> Iterator[None]:
+    """A plugin that is not known here serves the second node too."""
+    name = resource.partition(".")[0] + "-device-plugin"
+    item = serving(name, "registry.example/plugin:1", resource, nodeSelector={"kubernetes.io/hostname": NODES[1]})
+    api.create(f"{NAMESPACE}/daemonsets", item)
+    until(lambda: offered(api, resource) == ["0", "1"], "the other plugin serves")
+    yield
+    api.call("DELETE", f"{NAMESPACE}/daemonsets/{name}")
+    until(lambda: offered(api, resource) == ["0", "0"], "the other plugin has left")
+
+
+def test_a_plugin_that_is_not_known_keeps_all_nodes_as_they_are(books: Playbooks, api: Api) -> None:
+    with beside(api, "nvshare.com/gpu"):
+        before = state(books.cluster)
+        refused = migrate(books, gpu_plugins_drain=True)
+        assert refused.code != 0
+        assert "Node 'gpu-b': it offers 1 nvshare.com/gpu by a plugin that is not known here" in refused.messages
+        assert "it may be DaemonSet default/nvshare-device-plugin" in refused.messages
+        assert (refused.changed, state(books.cluster)) == (0, before)
+
+
+@needs_own
 @pytest.mark.usefixtures("training")
 def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Playbooks, api: Api) -> None:
     pods = theirs(api)
@@ -172,6 +213,7 @@ def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Play
     assert (site.code, site.changed) == (0, 0), site.output
 
 
+@needs_own
 @pytest.mark.usefixtures("training")
 def test_what_was_taken_over_can_be_given_back_as_it_was(books: Playbooks, api: Api) -> None:
     done = migrate(books, migrate_back=True, gpu_plugins_drain=True)
