@@ -41,9 +41,13 @@ CSV_COLUMNS = (
     "memory_gib_hours",
     "charged_gpu_hours",
     "cost",
+    "cause",
     "currency",
 )
-"""One row a part of the period, namespace, mode and model; ``kind`` is ``allocated``, ``free`` or ``unknown``."""
+"""One row a part of the period, namespace, mode and model; ``kind`` is ``allocated``, ``free`` or ``unknown``.
+
+What is unknown has a row a model and cause, of the whole period.
+"""
 
 
 @dataclass(frozen=True)
@@ -287,11 +291,11 @@ def comma_separated(report: Report) -> str:
             hours = (line.allocated, line.used, complete, line.idle, line.memory, line.charged)
             cells = [cell if isinstance(cell, str) else decimal(cell, _EXACT, "") for cell in hours]
             cost = decimal(line.cost, _EXACT, "")
-            made.append((*period, kind, *line.account, *cells, cost, report.currency))
+            made.append((*period, kind, *line.account, *cells, cost, "", report.currency))
     whole = moment(edges[0]), moment(edges[-1])
-    for model, unknown in _unknown(report, _EXACT):
-        cells = [decimal(unknown, _EXACT), *[""] * 7]
-        made.append((*whole, "unknown", "", "", model, *cells))
+    for model, whole_model in _unknown(report, _EXACT):
+        for cause, unknown in _causes(report, model, _EXACT) or [("", whole_model)]:
+            made.append((*whole, "unknown", "", "", model, decimal(unknown, _EXACT), *[""] * 6, cause, ""))
     return printable.comma_separated(made)
 
 

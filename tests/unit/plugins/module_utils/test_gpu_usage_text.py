@@ -110,6 +110,15 @@ def test_data_and_csv_say_the_same(report: Report) -> None:
     assert [row["used_gpu_hours"] for row in told["rows"]] == [12.0, None, 0.0]
 
 
+def test_csv_has_a_row_for_each_cause_of_unknown_hours(report: Report) -> None:
+    causes = {(T4.name, "silent"): Fraction(HOUR), (T4.name, "ledger_replaced"): Fraction(HOUR, 2)}
+    found = replace(report.usage, unknown={T4.name: Fraction(3 * HOUR, 2)}, causes=causes)
+    lines = list(csv.DictReader(io.StringIO(comma_separated(replace(report, usage=found)))))
+    unknown = [(line["model"], line["cause"], line["gpu_hours"]) for line in lines if line["kind"] == "unknown"]
+    assert unknown == [(T4.name, "ledger_replaced", "0.500000"), (T4.name, "silent", "1.000000")]
+    assert {line["cause"] for line in lines if line["kind"] != "unknown"} == {""}
+
+
 def test_costs_of_small_shares_in_csv_come_to_those_of_the_table() -> None:
     node, scrapes = Node("n", {"t": T4}), Scrapes()
     node.at(START, share("t", "team", "tiny", 0.01, GIB))
