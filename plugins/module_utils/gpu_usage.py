@@ -33,6 +33,8 @@ from typing import (
     Tuple,
 )
 
+from .gpu_usage_places import Claim, Places
+
 GAP_SECONDS = 300
 """A node is silent when nothing was told for longer."""
 
@@ -45,17 +47,22 @@ LEDGER_LAG_SECONDS = 300
 _FORGETS_SECONDS = 90 * 86400
 """For how long a ledger keeps what a namespace had that has nothing; who comes back begins at nothing."""
 
+_SOON = 86400
+"""For as long a series may be missing that is one of a ledger all the same."""
+
 _ROUNDED = 1
 """GPU-seconds by which sums of counters may be apart."""
 
 ALLOCATED, USED, MEMORY, SPREAD = "allocated", "used", "memory", "spread"
 POLICIES = (ALLOCATED, USED, MEMORY, SPREAD)
 
-SILENT, ANEW, REPLACED, BEYOND, NO_GPUS, NO_CAPACITY = (
+SILENT, ANEW, REPLACED, BEYOND, DISAGREE, TWO_NODES, NO_GPUS, NO_CAPACITY = (
     "silent",
     "counters_began_anew",
     "ledger_replaced",
     "counters_beyond_gpus",
+    "plugins_disagree",
+    "gpus_of_two_nodes",
     "gpus_not_told",
     "capacity_not_told",
 )
@@ -68,16 +75,20 @@ _REMARKS = {
         "its counters grew by more than its GPUs can have given {when}, and nothing of that is counted; did another "
         "machine take its name, or are these two clusters? Name one by prometheus_selector"
     ),
+    DISAGREE: (
+        "two plugins tell different things of it {when}, and nothing of that is counted: {who}; are these two "
+        "clusters? Name one by prometheus_selector"
+    ),
+    TWO_NODES: (
+        "it has GPUs that another node has at the same time {when}, and nothing of that is counted: {who}; is that "
+        "one machine with two names, or are these two clusters? Name one by prometheus_selector"
+    ),
     NO_GPUS: "it does not tell which GPUs it has {when}, and nothing of that is counted; is accel_gpu_info scraped?",
     NO_CAPACITY: (
         "it charges for GPUs of which it does not tell the time {when}, and nobody is charged; is "
         "accel_node_gpu_seconds_total scraped?"
     ),
 }
-
-
-class UsageError(ValueError):
-    """What was read cannot be one cluster's. Says why, and what to do."""
 
 
 class Account(NamedTuple):
@@ -127,6 +138,8 @@ class Page:
     """By model."""
     ledger: str = ""
     """Which ledger it was; empty where the plugin does not tell."""
+    uuids: Mapping[str, str] = field(default_factory=dict)
+    """Models by UUID, of GPUs that can be told apart from all others."""
 
     @property
     def counted(self) -> Fraction:
@@ -247,7 +260,7 @@ def usage(
     """The amounts of a period, from pages by node, which may begin before it.
 
     With ``come_and_go`` a node that is silent at an end of the period was not there then. ``older`` are nodes whose
-    ledgers are known to be older than the period. Raises UsageError where two clusters tell of nodes of the same name.
+    ledgers are known to be older than the period. Nodes that tell of one ledger are one node with several names.
     """
     capacity: Dict[Tuple[int, str], Fraction] = collections.defaultdict(Fraction)
     charges: Dict[Tuple[int, Account], Charge] = collections.defaultdict(Charge)
@@ -255,11 +268,16 @@ def usage(
     unknown: Dict[str, Fraction] = collections.defaultdict(Fraction)
     memory: Dict[str, int] = {}
     nodes = []
-    for name, told in sorted(pages.items()):
-        ordered = _believed(name, sorted((page for page in told if page.at <= window.end), key=lambda page: page.at))
-        if not ordered or ordered[-1].at <= window.start - GAP_SECONDS:
-            continue
-        found = _Node(name, window, come_and_go, name in older)
+    of_nodes: Dict[str, List[Page]] = {}
+    older_nodes: Set[str] = set()
+    for names, told in _one_a_ledger(pages, window.end):
+        if told and told[-1].at > window.start - GAP_SECONDS:
+            of_nodes[names[0]] = told
+            older_nodes.update(names[:1] if not set(names).isdisjoint(older) else ())
+    believed = {name: _believed(told) for name, told in of_nodes.items()}
+    places = _places(believed)
+    for name, ordered in sorted(believed.items()):
+        found = _Node(name, window, come_and_go, name in older_nodes, places, _Sources(of_nodes[name]))
         for step in found.steps(ordered):
             part = window.part(step.at)
             for model, seconds in step.capacity.items():
@@ -376,10 +394,28 @@ class _Allowance:
         self._left = {key: min(left, Fraction(0)) for key, left in self._left.items()}
 
 
+class _Sources:
+    """From when to when each plugin told of a node."""
+
+    def __init__(self, pages: Iterable[Page]) -> None:
+        self._spans: Dict[str, Tuple[float, float]] = {}
+        for page in pages:
+            first, last = self._spans.get(page.source, (page.at, page.at))
+            self._spans[page.source] = (min(first, page.at), max(last, page.at))
+
+    def at_once(self, before: Page, page: Page) -> bool:
+        """Whether two plugins told these, of which neither came after the other."""
+        if before.source == page.source:
+            return False
+        return self._spans[page.source][0] <= before.at or self._spans[before.source][1] >= page.at
+
+
 class _Node:
     """Goes through a node's pages."""
 
-    def __init__(self, name: str, window: Window, come_and_go: bool, older: bool) -> None:
+    def __init__(
+        self, name: str, window: Window, come_and_go: bool, older: bool, places: Places, sources: _Sources
+    ) -> None:
         self.name = name
         self.since: float = window.start
         self.until: float = window.end
@@ -388,90 +424,116 @@ class _Node:
         self._window = window
         self._come_and_go = come_and_go
         self._older = older
+        self._places = places
+        self._sources = sources
         self._allowance = _Allowance()
         self._before = self._after = ""
         self._lost_between: Dict[str, List[Tuple[float, float]]] = {}
         """By cause."""
+        self._who: Dict[str, Set[str]] = collections.defaultdict(set)
+        """By cause, who else tells of it."""
 
     @property
     def remarks(self) -> List[str]:
         """What is not known of it."""
         made = [self._before]
         for cause, times in self._lost_between.items():
+            who = " and ".join(sorted(self._who[cause])[:_NAMED])
             if len(times) > _NAMED:
                 whole = f"{len(times)} times between {moment(times[0][0])} and {moment(times[-1][1])}"
-                made.append(_REMARKS[cause].format(when=whole))
+                made.append(_REMARKS[cause].format(when=whole, who=who))
             else:
                 whens = (f"between {moment(start)} and {moment(end)}" for start, end in times)
-                made += [_REMARKS[cause].format(when=when) for when in whens]
+                made += [_REMARKS[cause].format(when=when, who=who) for when in whens]
         return [remark for remark in (*made, self._after) if remark]
 
     def steps(self, pages: Sequence[Page]) -> Iterator[_Step]:
         """From page to page, in order of time; then the rest is known."""
         before = pages[0]
-        gpus = before.gpus
         if before.at > self._window.start:
             # Nobody told of it in the gap before the period, so that no other period has what it counted there.
             step = _begun(before)
             if not self._older and began_in(before, self._window) and _backed(step, _ROUNDED):
-                since = self._window.start - GAP_SECONDS
-                yield from self._counted(step, _numbers(gpus, gpus), since, before, _ROUNDED, LAG_SECONDS)
+                yield from self._counted(step, _empty(before), before, _ROUNDED, LAG_SECONDS)
             else:
                 self._late(before)
         for page in pages[1:]:
-            # While a driver is down a plugin tells no GPUs, and counts that time later.
-            gpus, gpus_before = page.gpus or gpus, gpus
+            parted = _parted(before, page, _between(before, page))
             if page.at > self._window.start:
-                yield from self._step(before, page, _numbers(gpus_before, gpus))
-            before = page
+                yield from self._step(before, page, parted)
+            before = page if parted else _carried(before, page)
         if before.at < self._window.end - GAP_SECONDS:
             self._early(before)
 
-    def _step(self, before: Page, page: Page, numbers: Mapping[str, int]) -> Iterator[_Step]:
-        between = _between(before, page)
-        cause = _parted(before, page, between)
-        if not cause:
-            lag, slack = _lag_seconds(before, page), _slack(before, page)
-            yield from self._counted(between, numbers, before.at, page, slack, lag)
+    def _step(self, before: Page, page: Page, parted: str) -> Iterator[_Step]:
+        if not parted:
+            between, slack, lag = _between(before, page), _slack(before, page), _lag_seconds(before, page)
+            yield from self._counted(between, before, page, slack, lag)
             return
         self._allowance.restart()
         step, seconds = _begun(page), _seconds(before.at, page.at)
-        if (
-            _begun_between(before, page)
-            and not _unbacked(step, _ROUNDED)
-            and self._allowance.takes(step.capacity, numbers, seconds, LAG_SECONDS)
-        ):
+        lost = parted, _rest(page, seconds, {})
+        if self._elsewhere(before, page):
+            lost = TWO_NODES, self._alone(before.at, page.at, page, before=True)
+        elif self._sources.at_once(before, page):
+            lost = self._differ(before, page), lost[1]
+        elif not _unbacked(step, _ROUNDED) and self._takes(step, before, page, LAG_SECONDS):
+            lost = parted, _rest(page, seconds, step.capacity)
             yield _fitted(step, page.gpus)
-        else:
-            step = step._replace(capacity={})
-        self._lost(cause, before.at, page, _rest(page, seconds, step.capacity))
+        self._lost(lost[0], before.at, page, lost[1])
 
-    def _counted(
-        self, step: _Step, numbers: Mapping[str, int], since: float, page: Page, slack: int, lag: int
-    ) -> Iterator[_Step]:
-        """What one ledger counted since then, as far as it can be so."""
-        seconds = _seconds(since, page.at)
-        if not self._allowance.takes(step.capacity, numbers, seconds, lag):
+    def _counted(self, step: _Step, before: Page, page: Page, slack: int, lag: int) -> Iterator[_Step]:
+        """What one ledger counted in between, as far as it can be so."""
+        numbers, seconds = _numbers(before.gpus, page.gpus), _seconds(before.at, page.at)
+        if self._elsewhere(before, page):
             self._allowance.restart()
+            self._lost(TWO_NODES, before.at, page, self._alone(before.at, page.at, page, before=True))
+            return
+        if not self._takes(step, before, page, lag):
+            self._allowance.restart()
+            cause = self._differ(before, page) if self._sources.at_once(before, page) else BEYOND
             lost = _rest(page, seconds, {}) if numbers else _at_most(step.capacity, numbers, seconds)
-            self._lost(BEYOND if numbers else NO_GPUS, since, page, lost)
+            self._lost(cause if numbers else NO_GPUS, before.at, page, lost)
             return
         unbacked = _unbacked(step, slack)
         if unbacked:
-            self._lost(NO_CAPACITY, since, page, _at_most(unbacked, numbers, seconds))
+            self._lost(NO_CAPACITY, before.at, page, _at_most(unbacked, numbers, seconds))
         yield _fitted(step, page.gpus)
+
+    def _takes(self, step: _Step, before: Page, page: Page, lag: int) -> bool:
+        numbers, seconds = _numbers(before.gpus, page.gpus), _seconds(before.at, page.at)
+        return self._allowance.takes(step.capacity, numbers, seconds, lag)
+
+    def _differ(self, before: Page, page: Page) -> str:
+        self._who[DISAGREE] |= {before.source, page.source}
+        return DISAGREE
+
+    def _elsewhere(self, before: Page, page: Page) -> bool:
+        """Whether another node counts GPUs that this one counted in between."""
+        claimed = _claimed(before, page, self._places.shared)
+        others = self._places.others(self.name, claimed, before.at, page.at)
+        self._who[TWO_NODES] |= others
+        return bool(others)
+
+    def _alone(self, start: float, end: float, page: Page, before: bool = False) -> Dict[str, Fraction]:
+        """What the page's GPUs would have given in this time, but for those that another node counts then."""
+        there = _rest(page, _seconds(start, end), {})
+        for uuid, model in page.uuids.items():
+            elsewhere = self._places.elsewhere(self.name, uuid, start, end, before)
+            there[model] = max(there.get(model, Fraction(0)) - elsewhere, Fraction(0))
+        return there
 
     def _late(self, page: Page) -> None:
         self.since = page.at
         if page.at > self._window.start + GAP_SECONDS and not self._come_and_go:
             self._before = f"nothing is known before {moment(page.at)}"
-            self._unknown(SILENT, _rest(page, _seconds(self._window.start, page.at), {}))
+            self._unknown(SILENT, self._alone(self._window.start, page.at, page))
 
     def _early(self, page: Page) -> None:
         self.until = page.at
         if not self._come_and_go:
             self._after = f"nothing is known after {moment(page.at)}"
-            self._unknown(SILENT, _rest(page, _seconds(page.at, self._window.end), {}))
+            self._unknown(SILENT, self._alone(page.at, self._window.end, page))
 
     def _lost(self, cause: str, since: float, page: Page, lost: Mapping[str, Fraction]) -> None:
         """Of what was since then, so much is not known."""
@@ -506,10 +568,18 @@ def began_in(page: Page, window: Window) -> bool:
 def follows(before: Page, page: Page) -> bool:
     """Whether both are of one ledger, and what it counted in between can be all that the GPUs of both have given."""
     step = _between(before, page)
-    if _parted(before, page, step):
-        return False
-    numbers, seconds = _numbers(before.gpus, page.gpus), _seconds(before.at, page.at)
-    return _Allowance().takes(step.capacity, numbers, seconds, _lag_seconds(before, page))
+    return not _parted(before, page, step) and _can_be_since(before, page, step, _lag_seconds(before, page))
+
+
+def stalled(before: Page, page: Page) -> bool:
+    """Whether less was counted in between than the GPUs of both give in that time."""
+    number, seconds = min(before.number, page.number), _seconds(before.at, page.at)
+    return page.counted - before.counted + page.lag < number * seconds
+
+
+def _can_be_since(before: Page, page: Page, step: _Step, lag: int) -> bool:
+    """Whether the GPUs of both can have given in between what the step counted."""
+    return _Allowance().takes(step.capacity, _numbers(before.gpus, page.gpus), _seconds(before.at, page.at), lag)
 
 
 def _parted(before: Page, page: Page, step: _Step) -> str:
@@ -517,7 +587,7 @@ def _parted(before: Page, page: Page, step: _Step) -> str:
 
     They are not where something that was there fell, or more was charged than there was in between.
     """
-    if before.ledger and page.ledger and before.ledger != page.ledger:
+    if _other_ledger(before, page):
         return REPLACED
     slack = _slack(before, page)
     if any(page.capacity.get(model, 0) + slack < seconds for model, seconds in before.capacity.items()):
@@ -526,9 +596,14 @@ def _parted(before: Page, page: Page, step: _Step) -> str:
         return ANEW
     if not _backed(step, slack):
         return ANEW
-    if not _fallen(before, page) or page.age >= _FORGETS_SECONDS or not _begun_between(before, page):
+    if not _fallen(before, page) or page.age >= _FORGETS_SECONDS:
         return ""
-    return ANEW
+    return ANEW if _can_be_since(before, page, _begun(page), LAG_SECONDS) else ""
+
+
+def _other_ledger(before: Page, page: Page) -> bool:
+    """Whether both name their ledgers, and these are two."""
+    return bool(before.ledger and page.ledger and before.ledger != page.ledger)
 
 
 def _numbers(before: Mapping[str, Gpus], after: Mapping[str, Gpus]) -> Dict[str, int]:
@@ -553,12 +628,6 @@ def _fallen(before: Page, page: Page) -> Set[Account]:
     }
 
 
-def _begun_between(before: Page, page: Page) -> bool:
-    """Whether all that the later one counted can have been counted since the other."""
-    number = max(before.number, page.number)
-    return not number or page.counted <= number * Fraction(page.at - before.at) + page.lag
-
-
 def _slack(before: Page, page: Page) -> int:
     """GPU-seconds by which two pages of one ledger may disagree."""
     return page.lag if page.source != before.source else _ROUNDED
@@ -567,6 +636,11 @@ def _slack(before: Page, page: Page) -> int:
 def _begun(page: Page) -> _Step:
     """All that a ledger counted up to its first page."""
     return _Step(page.at, page.capacity, page.charges)
+
+
+def _empty(page: Page) -> Page:
+    """The page of its ledger when that began."""
+    return Page(page.at - page.age, page.source, {}, ledger=page.ledger)
 
 
 def _unbacked(step: _Step, slack: int) -> Dict[str, Fraction]:
@@ -632,23 +706,111 @@ def _between(before: Page, page: Page) -> _Step:
     return _Step(page.at, capacity, charges)
 
 
-def _believed(name: str, pages: Sequence[Page]) -> List[Page]:
-    """Without those of a plugin that is behind another of the same node."""
+def _one_a_ledger(pages: Mapping[str, Iterable[Page]], end: float) -> List[Tuple[List[str], List[Page]]]:
+    """Pages up to the end in order of time, with the names that their node had, the last one first.
+
+    A ledger is one node's. Where several tell of it, something renamed the node in what it told.
+    """
+    found: List[Tuple[List[str], List[Page]]] = []
+    of_ledger: Dict[str, int] = {}
+    for name, told in sorted(pages.items()):
+        names, mine = [name], [page for page in told if page.at <= end]
+        ledgers = {page.ledger for page in mine if page.ledger}
+        for place in sorted({of_ledger[ledger] for ledger in ledgers if ledger in of_ledger}):
+            names += found[place][0]
+            mine += found[place][1]
+            found[place] = [], []
+        of_ledger.update(dict.fromkeys((page.ledger for page in mine if page.ledger), len(found)))
+        last = {other: max((page.at for page in pages[other] if page.at <= end), default=0.0) for other in names}
+        names.sort(key=lambda other: (-last[other], other))
+        found.append((names, sorted(mine, key=lambda page: (page.at, page.source, page.counted))))
+    return [each for each in found if each[1]]
+
+
+def _believed(pages: Sequence[Page]) -> List[Page]:
+    """Without those of a plugin that is behind another, and those that lack what is told of soon again.
+
+    While a driver is down a plugin tells no GPUs, and counts that time later: it has those it had.
+    """
+    last_of = {page.source: page.at for page in pages}
     kept: List[Page] = []
-    left: set[str] = set()
-    for page in pages:
+    for place, page in enumerate(pages):
         before = kept[-1] if kept else page
-        if page.source != before.source and before.counted - page.lag <= page.counted < before.counted:
+        if page.source != before.source and page.counted < before.counted and not _other_ledger(before, page):
+            # Clocks of two Prometheus may differ by more than plugins do.
+            goes_on = bool(page.ledger and page.ledger == before.ledger and last_of[before.source] > page.at)
+            if goes_on or before.counted - page.lag <= page.counted:
+                continue
+        if _lacks(before, page, (pages[other] for other in range(place + 1, len(pages)))):
             continue
-        if page.source != before.source:
-            left.add(before.source)
-            if page.source in left and page.counted < before.counted:
-                raise UsageError(
-                    f"node {name}: {before.source} and {page.source} tell different things of it at the same time; are "
-                    f"these two clusters? Name one by prometheus_selector"
-                )
-        kept.append(page)
+        kept.append(page if page.gpus else replace(page, gpus=before.gpus, uuids=before.uuids))
     return kept
+
+
+def _lacks(before: Page, page: Page, later: Iterable[Page]) -> bool:
+    """Whether the page lacks series of its ledger: they are told of again within a day, and have not fallen."""
+    models, accounts = before.capacity.keys() - page.capacity.keys(), before.charges.keys() - page.charges.keys()
+    fits = all(page.capacity.get(model, most) + page.lag >= most for model, most in before.capacity.items())
+    more = page.capacity.keys() - before.capacity.keys() or page.charges.keys() - before.charges.keys()
+    if not (models or accounts) or more or not fits or _other_ledger(before, page):
+        return False
+    for after in later:
+        if after.at > page.at + _SOON or _other_ledger(before, after):
+            break
+        if any(after.capacity.get(model, -1) >= before.capacity[model] for model in models):
+            return True
+        back = accounts.intersection(after.charges)
+        if any(after.charges[account].gpu_seconds >= before.charges[account].gpu_seconds for account in back):
+            return True
+        models -= after.capacity.keys()
+        accounts -= back
+    return False
+
+
+def _carried(before: Page, page: Page) -> Page:
+    """With what accounts had before that it does not tell of: a ledger goes on with it when they come back."""
+    missing = {account: charge for account, charge in before.charges.items() if account not in page.charges}
+    return replace(page, charges={**missing, **page.charges}) if missing else page
+
+
+def _places(pages: Mapping[str, Sequence[Page]]) -> Places:
+    """Of GPUs that several nodes tell of."""
+    nodes: Dict[str, Set[str]] = collections.defaultdict(set)
+    for name, told in pages.items():
+        for page in told:
+            for uuid in page.uuids:
+                nodes[uuid].add(name)
+    shared = {uuid for uuid, names in nodes.items() if len(names) > 1}
+    return Places(shared, _claims(pages, shared))
+
+
+def _claims(pages: Mapping[str, Sequence[Page]], shared: Set[str]) -> Iterator[Claim]:
+    for name in {name for name, told in pages.items() if any(not shared.isdisjoint(page.uuids) for page in told)}:
+        before = _empty(pages[name][0])
+        for page in pages[name]:
+            yield from (Claim(uuid, name, before.at, page.at) for uuid in _claimed(before, page, shared))
+            before = page
+
+
+def _claimed(before: Page, page: Page, shared: Set[str]) -> Set[str]:
+    """Those of the GPUs that the node has counted in between.
+
+    Nodes that nobody hears of for long may have lost them, unless they counted more than all others can have given.
+    """
+    mine = {uuid: model for uuid, model in {**before.uuids, **page.uuids}.items() if uuid in shared}
+    if not mine:
+        return set()
+    if not before.capacity:
+        return set(mine)
+    if before.uuids and page.at - before.at <= GAP_SECONDS:
+        return {uuid for uuid in mine if uuid in before.uuids and uuid in page.uuids}
+    between = _between(before, page)
+    step = _begun(page) if _parted(before, page, between) else between
+    numbers, of_models = _numbers(before.gpus, page.gpus), collections.Counter(mine.values())
+    others = {model: numbers.get(model, 0) - number for model, number in of_models.items()}
+    seconds = _seconds(before.at, page.at)
+    grown = {model for model, number in others.items() if step.capacity.get(model, 0) > number * seconds + page.lag}
+    return {uuid for uuid, model in mine.items() if model in grown}
 
 
 def _grouped(nodes: Iterable[NodeUsage]) -> Iterator[str]:

@@ -9,9 +9,10 @@ import json
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from .gpu_usage import Account, Charge, Gpus, Page
+from .gpu_usage_places import unique
 from .shared.api_json import is_text, read_object
 from .shared.gpu_view import read_series
 
@@ -80,24 +81,31 @@ class _Draft:
     """A page while its samples come in."""
 
     capacity: Dict[str, Fraction] = field(default_factory=dict)
-    charges: Dict[Account, List[Fraction]] = field(default_factory=dict)
+    charges: Dict[Account, Dict[str, Fraction]] = field(default_factory=dict)
+    """By account and family."""
     models: Dict[str, str] = field(default_factory=dict)
     sizes: Dict[str, int] = field(default_factory=dict)
     ledgers: List[str] = field(default_factory=list)
 
-    def page(self, at: float, source: str) -> Page:
-        """What it became."""
+    def page(self, at: float, source: str, told: Mapping[Account, Set[str]]) -> Page:
+        """What it became, without accounts of which it lacks a family that is told of them."""
         gpus: Dict[str, Gpus] = {}
         for uuid, model in self.models.items():
             known = gpus.get(model, Gpus(0, 0))
             gpus[model] = Gpus(known.number + 1, max(known.memory_bytes, self.sizes.get(uuid, 0)))
-        charges = {account: Charge(*amounts) for account, amounts in self.charges.items()}
-        return Page(at, source, self.capacity, charges, gpus, ", ".join(sorted(set(self.ledgers))))
+        charges = {
+            account: Charge(*(amounts.get(name, Fraction(0)) for name in _COUNTED))
+            for account, amounts in self.charges.items()
+            if CHARGED in amounts and amounts.keys() >= told[account]
+        }
+        uuids = {uuid: model for uuid, model in self.models.items() if unique(uuid)}
+        return Page(at, source, self.capacity, charges, gpus, ", ".join(sorted(set(self.ledgers))), uuids)
 
 
 def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
     """By node, those that counted anything. What is no number of ours is left out, as a series that nobody made."""
     drafts: Dict[Tuple[str, str, float], _Draft] = collections.defaultdict(_Draft)
+    families: Dict[str, Dict[Account, Set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
     for sample in samples:
         labels = sample.labels
         value = number(sample.value)
@@ -109,7 +117,8 @@ def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
             draft.capacity[labels.get("model", "")] = value
         elif sample.name in _COUNTED and own(labels, "namespace"):
             account = Account(own(labels, "namespace"), labels.get("mode", ""), labels.get("model", ""))
-            draft.charges.setdefault(account, [Fraction(0)] * len(_COUNTED))[_COUNTED.index(sample.name)] = value
+            draft.charges.setdefault(account, {})[sample.name] = value
+            families[node][account].add(sample.name)
         elif sample.name == INFO:
             draft.models[labels.get("uuid", "")] = labels.get("model", "")
         elif sample.name == LEDGER:
@@ -117,9 +126,9 @@ def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
         elif sample.name == SIZE:
             draft.sizes[labels.get("uuid", "")] = int(value)
     found: Dict[str, List[Page]] = {}
-    for (node, source, at), draft in sorted(drafts.items(), key=lambda item: item[0][2]):
+    for (node, source, at), draft in sorted(drafts.items(), key=lambda item: (item[0][2], item[0][1])):
         if draft.capacity or draft.charges:
-            found.setdefault(node, []).append(draft.page(at, source))
+            found.setdefault(node, []).append(draft.page(at, source, families[node]))
     return found
 
 
@@ -164,6 +173,7 @@ def encode(taken: Mapping[str, Page]) -> str:
             "charges": [[*account, *map(str, charge)] for account, charge in sorted(page.charges.items())],
             "gpus": {model: list(gpus) for model, gpus in sorted(page.gpus.items())},
             "ledger": page.ledger,
+            "uuids": dict(sorted(page.uuids.items())),
         }
         for name, page in sorted(taken.items())
     }
@@ -187,7 +197,8 @@ def _page(entry: Mapping[str, Any]) -> Page:
     charges = {Account(*map(_text, row[:3])): Charge(*map(_fraction, row[3:])) for row in entry["charges"]}
     capacity = {model: _fraction(seconds) for model, seconds in entry["capacity"].items()}
     gpus = {model: Gpus(int(amount), int(memory)) for model, (amount, memory) in entry["gpus"].items()}
-    return Page(float(entry["at"]), "kept", capacity, charges, gpus, _text(entry.get("ledger", "")))
+    uuids = {uuid: _text(model) for uuid, model in entry.get("uuids", {}).items() if unique(uuid)}
+    return Page(float(entry["at"]), "kept", capacity, charges, gpus, _text(entry.get("ledger", "")), uuids)
 
 
 def _text(value: object) -> str:

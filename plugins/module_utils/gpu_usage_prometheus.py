@@ -3,7 +3,8 @@
 """What to ask a Prometheus for a report. Whoever asks is passed in.
 
 Raw samples at the edges of the period's parts are enough for counters; all samples of a node are fetched where its
-counters began anew or grew beyond what its GPUs can have given, and where it was silent at an edge.
+counters began anew, stood still or grew beyond what its GPUs can have given, where it was silent at an edge, has
+several ledgers or GPUs that another node has too, and where a namespace is not told of all the time.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import collections
 import json
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
-from .gpu_usage import GAP_SECONDS, Account, Page, Window, began_in, follows
+from .gpu_usage import GAP_SECONDS, Account, Page, Window, began_in, follows, stalled
 from .gpu_usage_pages import (
     ALLOCATED_GPUS,
     CAPACITY,
+    CHARGED,
     INFO,
+    LEDGER,
     PAGE_FAMILIES,
     PEAK,
     REQUEST,
@@ -46,7 +49,9 @@ _STEPS = 2000
 
 
 def readable(answer: object, problems: List[str]) -> List[Mapping[str, Any]]:
-    """Return the series of an answer that are what Prometheus sends. Of each of the others there is a problem.
+    """Return the series of an answer that are what Prometheus sends, without values that are no amounts.
+
+    Of each of the others, and of each of those with such values, there is a problem.
 
     Raises ValueError for an answer that is no list.
     """
@@ -60,10 +65,19 @@ def readable(answer: object, problems: List[str]) -> List[Mapping[str, Any]]:
             if not isinstance(series.get("values", series.get("value")), list):
                 raise ApiJsonError(f"{name}: it has no value")
         except ApiJsonError as error:
-            problems.append(f"{error}; see the target that it comes from, by its labels job and instance")
+            problems.append(f"{error}; {_SEE}")
         else:
-            found.append(series)
+            kept, odd = _amounts(series)
+            problems += [f"{name}: {line(text, 40)} is no amount; {_SEE}" for text in odd[:1]]
+            found += [kept] if _points(kept) else []
     return found
+
+
+def _amounts(series: Mapping[str, Any]) -> Tuple[Mapping[str, Any], List[str]]:
+    """The series without the points that are no amounts, and these: NaN is one."""
+    points = _points(series)
+    odd = [text for unused, text in points if number(text) is None]
+    return ({**series, "values": [point for point in points if number(point[1]) is not None]} if odd else series), odd
 
 
 def _named(series: object) -> str:
@@ -85,13 +99,14 @@ def _point(value: object) -> None:
     at, text = value
     if isinstance(at, bool) or not isinstance(at, (int, float)) or not 0 <= at < _MOST_SECONDS:
         raise ValueError("its time is no second since 1970")
-    if not isinstance(text, str) or number(text) is None:
+    if not isinstance(text, str):
         raise ValueError(f"{line(text, 40)} is no amount")
 
 
 _SHAPE = {"metric!": _labels, "value": _point, "values": [_point]}
 _NAMING = ("__name__", "node", "exported_node", "uuid", "namespace", "exported_namespace", "pod", "exported_pod", "job")
 _LONGEST_NAME = 512
+_SEE = "see the target that it comes from, by its labels job and instance"
 _MOST_SECONDS = 253402300800
 """Of the year 10000."""
 
@@ -101,27 +116,99 @@ def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
     families = f'__name__=~"{"|".join(PAGE_FAMILIES)}"'
     edges = []
     for edge in window.edges:
-        told = pages(_samples(ask(f"{{{_matchers(families, selector)}}}[{GAP_SECONDS}s]", edge), last=True))
+        answer = ask(f"{{{_matchers(families, selector)}}}[{GAP_SECONDS}s]", edge)
+        told = pages(_samples(answer, edge - GAP_SECONDS, last=True))
         edges.append({node: _last(found) for node, found in told.items()})
     found: Dict[str, List[Page]] = {}
     for at_edge in edges:
         for node, told_then in at_edge.items():
             found.setdefault(node, []).extend(told_then)
     for part in range(len(edges) - 1):
-        end, span = window.edges[part + 1], int(window.edges[part + 1] - window.edges[part])
-        lowest = f"min by (node, exported_node, model) (min_over_time({_series(CAPACITY, selector)}[{span}s]))"
-        doubtful = {}
-        for series in ask(lowest, end):
-            labels = series["metric"]
-            node = own(labels, "node")
-            before, after = (edges[side].get(node, []) for side in (part, part + 1))
-            if not before or not after or _fell(series, before) or not follows(before[-1], after[-1]):
-                doubtful[node] = "exported_node" if "exported_node" in labels else "node"
-        for node, label in sorted(doubtful.items()):
-            of_node = _matchers(f"{families}, {label}={json.dumps(node, ensure_ascii=False)}", selector)
-            told = pages(_samples(ask(f"{{{of_node}}}[{span}s]", end)))
-            found.setdefault(node, []).extend(told.get(node, ()))
+        of_part = _Part(ask, window.edges[part], window.edges[part + 1], selector)
+        nodes = of_part.doubtful(*edges[part : part + 2])
+        at_ends = [{node: list(told) for node, told in edge.items()} for edge in edges[part : part + 2]]
+        fetched: Dict[str, List[Page]] = {}
+        while nodes:
+            for node in sorted(nodes):
+                fetched[node] = of_part.pages(node, families)
+            nodes = _sharing([*at_ends, fetched]) - fetched.keys()
+        for node, of_node in fetched.items():
+            found.setdefault(node, []).extend(of_node)
     return found
+
+
+class _Part:
+    """What is asked of a part of the period."""
+
+    def __init__(self, ask: Ask, start: float, end: float, selector: str) -> None:
+        self._ask, self._end, self._selector = ask, end, selector
+        self._span = int(end - start)
+        self._renamed: Set[str] = set()
+        """Nodes whose labels Prometheus renamed."""
+
+    def pages(self, node: str, families: str) -> List[Page]:
+        """All that a node told."""
+        label = "exported_node" if node in self._renamed else "node"
+        of_node = _matchers(f"{families}, {label}={json.dumps(node, ensure_ascii=False)}", self._selector)
+        answer = self._ask(f"{{{of_node}}}[{self._span}s]", self._end)
+        return pages(_samples(answer, self._end - self._span)).get(node, [])
+
+    def doubtful(self, before: Mapping[str, List[Page]], after: Mapping[str, List[Page]]) -> Set[str]:
+        """Nodes of which the last pages before its ends do not tell all."""
+        nodes = _sharing([before, after])
+        for series in self._lowest(CAPACITY, "model"):
+            node = self._node(series)
+            first, last = before.get(node, []), after.get(node, [])
+            if not first or not last or _fell(series, first) or _doubtful(first[-1], last[-1]):
+                nodes.add(node)
+        if any(page.ledger for told in (*before.values(), *after.values()) for page in told):
+            counted = collections.Counter(self._node(series) for series in self._lowest(LEDGER, "ledger"))
+            nodes |= {node for node, number in counted.items() if number > 1}
+        return nodes | self._met(before, after)
+
+    def _met(self, before: Mapping[str, List[Page]], after: Mapping[str, List[Page]]) -> Set[str]:
+        """Nodes with an account that only the later page has, and that did not begin in between."""
+        new = {
+            (node, account): told[-1].lag
+            for node, told in after.items()
+            if before.get(node)
+            for account in told[-1].charges.keys() - before[node][-1].charges.keys()
+        }
+        if not new:
+            return set()
+        nodes = set()
+        for series in self._lowest(CHARGED, "namespace, exported_namespace, mode, model"):
+            node, labels = self._node(series), series["metric"]
+            account = Account(own(labels, "namespace"), labels.get("mode", ""), labels.get("model", ""))
+            if _value(series) > new.get((node, account), float("inf")):
+                nodes.add(node)
+        return nodes
+
+    def _lowest(self, name: str, by: str) -> Sequence[Mapping[str, Any]]:
+        of_time = f"min_over_time({_series(name, self._selector)}[{self._span}s])"
+        return self._ask(f"min by (node, exported_node, {by}) ({of_time})", self._end)
+
+    def _node(self, series: Mapping[str, Any]) -> str:
+        node = own(series["metric"], "node")
+        if "exported_node" in series["metric"]:
+            self._renamed.add(node)
+        return node
+
+
+def _doubtful(before: Page, after: Page) -> bool:
+    """Whether something may have happened in between to the node's ledger, or to who scrapes it."""
+    return not follows(before, after) or stalled(before, after) or bool(before.charges.keys() - after.charges.keys())
+
+
+def _sharing(edges: Iterable[Mapping[str, Iterable[Page]]]) -> Set[str]:
+    """Nodes that tell of GPUs that others tell of too, but as the same ledger."""
+    tellers: Dict[str, Dict[str, str]] = collections.defaultdict(dict)
+    for edge in edges:
+        for node, told in edge.items():
+            for page in told:
+                for uuid in page.uuids:
+                    tellers[uuid][node] = page.ledger or node
+    return {node for of_gpu in tellers.values() if len(set(of_gpu.values())) > 1 for node in of_gpu}
 
 
 def older(ask: Ask, found: Mapping[str, Sequence[Page]], window: Window, selector: str) -> Set[str]:
@@ -197,11 +284,11 @@ def _matchers(first: str, selector: str) -> str:
     return f"{first}, {selector}" if selector else first
 
 
-def _samples(answer: Iterable[Mapping[str, Any]], last: bool = False) -> Iterator[Sample]:
-    """All of them, or the last of each series."""
+def _samples(answer: Iterable[Mapping[str, Any]], after: float = 0.0, last: bool = False) -> Iterator[Sample]:
+    """All of them, or the last of each series; whether a range has its first moment depends on the version."""
     for series in answer:
         labels = series["metric"]
-        told = _points(series)
+        told = [point for point in _points(series) if point[0] != after]
         for at, value in told[-1:] if last else told:
             yield Sample(labels.get("__name__", ""), labels, value, float(at))
 

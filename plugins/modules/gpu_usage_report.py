@@ -190,7 +190,9 @@ report:
           each of C(causes).
         - C(silent), the node told nothing; C(counters_began_anew), its ledger was lost or put back;
           C(ledger_replaced), another ledger tells of it; C(counters_beyond_gpus), its counters grew by more than its
-          GPUs can have given; C(gpus_not_told) and C(capacity_not_told), these series are not scraped.
+          GPUs can have given; C(plugins_disagree), two plugins tell different things of it at the same time;
+          C(gpus_of_two_nodes), another node tells of the same GPUs; C(gpus_not_told) and C(capacity_not_told), these
+          series are not scraped.
       type: list
       elements: dict
     totals:
@@ -321,7 +323,7 @@ def main() -> None:
             module.requires("kubernetes")
             with explained():
                 found, kept = _from_plugins(module)
-    except (ReportError, ApiServerError, gpu_usage.UsageError) as error:
+    except (ReportError, ApiServerError) as error:
         module.fail_json(msg=printable.line(error))
     ratio = module.params["right_size_below"] / 100
     oversized, unknown_pods = gpu_usage_sizing.oversized(found.holdings, ratio, after)

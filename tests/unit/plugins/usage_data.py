@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import copy
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_pages import Sample, pages
 
 from kube_accel.metrics import families
-from kube_accel.metrics.charge import Meter, Model, State, charge_families, charged, memory_of
+from kube_accel.metrics.charge import Charge, Meter, Model, Payer, State, charge_families, charged, memory_of
 from kube_accel.metrics.exposition import Family, Series, escaped, number
 from kube_accel.metrics.tenancy import Container, Holding
 
@@ -44,6 +46,14 @@ class Node:
     def begins_anew(self) -> None:
         """Its ledger is lost."""
         self._meter = Meter(self.mode, None, {})
+
+    def kept(self) -> dict[Payer, Charge]:
+        """What its ledger has."""
+        return copy.deepcopy(self._meter.charges)
+
+    def put_back(self, kept: dict[Payer, Charge]) -> None:
+        """Its ledger is one that was kept."""
+        self._meter = Meter(self.mode, None, copy.deepcopy(kept))
 
     def forgets(self, *namespaces: str) -> None:
         """They had nothing for long enough."""
@@ -107,20 +117,31 @@ class Scrapes:
     def __init__(self) -> None:
         self._found: dict[Family, dict[tuple[tuple[str, str], ...], list[tuple[float, float]]]] = {}
 
-    def take(self, moment: float, nodes: Iterable[Node], **target: str) -> None:
-        """Scrape these, with labels of the target beside theirs."""
+    def take(
+        self, moment: float, nodes: Iterable[Node], ahead: float = 0.0, without: Collection[Family] = (), **target: str
+    ) -> None:
+        """Scrape these, with labels of the target beside theirs, but for some families.
+
+        The clock of whoever scrapes may be ahead. A sample that is not later than the one before is dropped.
+        """
         for node in nodes:
             for family, series in node.told(moment):
-                for values, value in series.items():
+                for values, value in series.items() if family not in without else ():
                     labels = {"job": "kube-accel", "instance": node.instance, **target}
                     labels.update(zip(family.labels, values, strict=True))
                     found = self._found.setdefault(family, {}).setdefault(tuple(labels.items()), [])
-                    found.append((moment, value))
+                    if not found or found[-1][0] < moment + ahead:
+                        found.append((moment + ahead, value))
+
+    def spoil(self, family: Family, moments: Collection[float]) -> None:
+        """Have no number in this family's series then."""
+        for found in self._found[family].values():
+            found[:] = [(moment, math.nan if moment in moments else value) for moment, value in found]
 
     def samples(self) -> list[Sample]:
         """As Prometheus gives them."""
         return [
-            Sample(family.name, dict(labels), number(value), moment)
+            Sample(family.name, dict(labels), _text(value), moment)
             for family, series in self._found.items()
             for labels, values in series.items()
             for moment, value in values
@@ -138,6 +159,10 @@ class Scrapes:
                 for labels, values in series.items():
                     text = ",".join(f'{(rename or {}).get(name, name)}="{escaped(value)}"' for name, value in labels)
                     for moment, value in values:
-                        file.write(f"{family.name}{{{text}}} {number(value)} {moment:.3f}\n")
+                        file.write(f"{family.name}{{{text}}} {_text(value)} {moment:.3f}\n")
             file.write("# EOF\n")
         return path
+
+
+def _text(value: float) -> str:
+    return "NaN" if math.isnan(value) else number(value)

@@ -11,6 +11,7 @@ import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_usage_prometheus
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import (
     ALLOCATED,
+    DISAGREE,
     MEMORY,
     POLICIES,
     SPREAD,
@@ -20,7 +21,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import 
     Gpus,
     Page,
     Usage,
-    UsageError,
     Window,
     apportioned,
     rows,
@@ -232,8 +232,10 @@ def test_two_plugins_of_an_upgrade_are_one() -> None:
     assert sum(had(found).values()) == pytest.approx(2.0, abs=30 / HOUR)
 
 
-def test_two_clusters_with_nodes_of_one_name_are_refused() -> None:
+def test_nodes_of_one_name_in_two_clusters_are_unknown_and_others_are_not() -> None:
     scrapes = Scrapes()
+    other = Node("b", {"h": H100}, instance="192.0.2.2:9445")
+    other.at(START, share("h", "team", "p", 1.0))
     here, there = (
         Node("a", {"g": H100}, instance="192.0.2.1:9445"),
         Node("a", {"g": H100}, instance="198.51.100.1:9445"),
@@ -241,9 +243,15 @@ def test_two_clusters_with_nodes_of_one_name_are_refused() -> None:
     here.at(START - 1000 * HOUR)
     there.at(START - 10 * HOUR)
     for hour in range(4):
-        scrapes.take(START + hour * HOUR, [here, there])
-    with pytest.raises(UsageError, match=r"node a: .*instance=192.0.2.1:9445.*prometheus_selector"):
-        usage(scrapes.pages(), window(START, START + 3 * HOUR))
+        scrapes.take(START + hour * HOUR, [here, there, other])
+    found = usage(scrapes.pages(), window(START, START + 3 * HOUR))
+    assert had(found) == {"team": 3.0, "": 0.0}
+    assert found.causes == {(H100.name, DISAGREE): 3 * HOUR}
+    (problem,) = found.problems
+    assert problem.startswith("node a: two plugins tell different things of it 6 times between 2025-11-22T00:00:00Z")
+    assert "instance=192.0.2.1:9445" in problem
+    assert "instance=198.51.100.1:9445" in problem
+    assert "prometheus_selector" in problem
 
 
 def test_unlike_nodes_with_the_same_to_say_are_one_sentence() -> None:

@@ -27,7 +27,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import 
     Gpus,
     Page,
     Usage,
-    UsageError,
     Window,
     rows,
     usage,
@@ -104,8 +103,8 @@ HISTORY = st.lists(
 ).map(lambda events: [("run", 700, (Fraction(1, 2), Fraction(0))), *events, ("run", 60, (Fraction(1), Fraction(0)))])
 
 
-def told(events: Iterable[tuple]) -> list[Page]:
-    """The pages of a node to which these things happen."""
+def told(name: str, events: Iterable[tuple]) -> list[Page]:
+    """The pages of a node to which these things happen; its ledgers are its own."""
     machine, first, merged = Machine(), Machine(), None
     at, wrong = Fraction(START - 600), 0
     pages = [machine.page(float(at))]
@@ -126,7 +125,7 @@ def told(events: Iterable[tuple]) -> list[Page]:
         elif what == "anew":
             machine = Machine(machine.gpus, source=machine.source)
         elif what == "ledger":
-            machine.ledger = more[0]
+            machine.ledger = more[0] and f"{more[0]} of {name}"
         elif what == "back":
             machine = replace(first, charges=dict(first.charges))
         elif what == "clock":
@@ -177,12 +176,9 @@ def bounded(found: Usage, most: Fraction) -> None:
 def test_nothing_is_counted_beyond_what_gpus_gave(
     nodes: list[list[tuple]], begin: int, length: int, come_and_go: bool
 ) -> None:
-    pages = {f"n{number}": told(events) for number, events in enumerate(nodes)}
+    pages = {f"n{number}": told(f"n{number}", events) for number, events in enumerate(nodes)}
     period = window(START + begin, START + begin + length)
-    try:
-        each = [usage({name: found}, period, come_and_go) for name, found in pages.items()]
-    except UsageError:
-        return
+    each = [usage({name: found}, period, come_and_go) for name, found in pages.items()]
     most = [given_most(found, period) for found in pages.values()]
     for found, gave in zip(each, most, strict=True):
         bounded(found, gave)
@@ -228,15 +224,21 @@ def prometheus(scrapes: Scrapes) -> Callable[[str, float], list[dict[str, Any]]]
         names = re.findall(r"accel_[a-z_]+", expression)
         nodes = re.findall(r'[{ ]node="([^"]+)"', expression)
         answer = []
+        lowest: dict[tuple[tuple[str, str], ...], list[list[Any]]] = {}
         for key, samples in found.items():
             labels = dict(key)
             seen = [[sample.at, sample.value] for sample in samples if at - span < sample.at <= at]
             if not seen or labels["__name__"] not in names or (nodes and labels["node"] not in nodes):
                 continue
             if expression.startswith("min by"):
-                answer.append({"metric": labels, "value": min(seen, key=lambda point: float(point[1]))})
+                by = re.split(", ", expression[len("min by (") : expression.index(")")])
+                group = tuple((name, labels[name]) for name in by if name in labels)
+                lowest.setdefault(group, []).extend(point for point in seen if point[1] != "NaN")
             else:
                 answer.append({"metric": labels, "values": seen})
+        for group, seen in lowest.items():
+            if seen:
+                answer.append({"metric": dict(group), "value": min(seen, key=lambda point: float(point[1]))})
         return answer
 
     return ask

@@ -197,9 +197,14 @@ def test_labels_that_prometheus_renamed_are_understood(report: Report) -> None:
 @pytest.mark.attack
 def test_a_tenant_who_tells_of_a_node_too_is_found_out(report: Report) -> None:
     done = report(end=f"{DAY}T01:00:00Z", prometheus_selector='job=~"kube-accel|tenant"')
-    assert done["failed"]
-    assert "node a: instance=" in done["msg"]
-    assert "prometheus_selector" in done["msg"]
+    assert not done["complete"]
+    assert hours(done) == {("team-0", "pgpu"): 1.0}
+    (problem,) = done["report"]["problems"]
+    assert problem.startswith("node a: two plugins tell different things of it ")
+    assert "instance=198.51.100.7:80" in problem
+    assert "prometheus_selector" in problem
+    (unknown,) = done["report"]["unknown"]
+    assert (unknown["model"], unknown["causes"]) == (H100.name, {"plugins_disagree": 1.0})
 
 
 def test_files_are_written_once_and_readable_by_all(report: Report, tmp_path: Path) -> None:
