@@ -28,7 +28,7 @@ def killed(node: ControlPlane, step: int | str, options: dict[str, Any]) -> str:
         input=json.dumps(wire),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     if done.returncode == 0:
