@@ -1,0 +1,180 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The pod that asks for a GPU or a small share of one, as a user's would, and what came of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
+
+from ..cluster_told import checks
+from ..shared.gpu_view import ENDED
+from ..shared.modes import BY_MODE, WHOLE_MODE, mode_of
+from ..shared.quantity import whole_units
+
+_CORES, _MEMORY_BYTES = 5, 1 << 30
+"""What a pod asks for in a mode that divides GPUs: it is to find room nearly everywhere."""
+_LIMITED = ("interposer", "mps-interposer")
+"""Ways of enforcement by which a program sees no more memory than its share has."""
+_NO_ROOM = re.compile(r"Insufficient [a-z]+[.]com/|needs .*; .* free")
+"""What kube-scheduler, or our extender, says of a pod for which others left no room."""
+_LAST_LINES = 3
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of the node where the pod is to run."""
+
+    node: Mapping[str, Any]
+    pods: Sequence[Mapping[str, Any]]
+    """All pods of the node."""
+    name: str
+    """The pod that is tried."""
+    mode: str
+    """The mode that the node is to serve."""
+    serves: str
+    """The mode that it serves; empty for none."""
+    offered: Mapping[str, int]
+    """Devices by resource."""
+    daemonsets: Sequence[object]
+    """That of the mode's plugin, or nothing."""
+    check_mode: bool = False
+    trials: Sequence[Mapping[str, Any]] = ()
+    """The pod as the API server has it, or nothing while it is not there."""
+    log: Sequence[object] = ()
+    """Lines of its log."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of the pod, as a row of a report."""
+
+    verdict: str
+    """``ok``, ``blocked``, or ``unknown``."""
+    what: str
+    found: str
+    remedy: str = ""
+    code: str = ""
+    """Why it is not well: ``check_mode``, ``not_served``, ``cordoned``, ``full``, ``no_room``, or ``failed``."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The pod, and what came of it."""
+
+    asks: Dict[str, int]
+    """Limits of its container."""
+    memory_bytes: int
+    """What it is to be held to; 0 where nothing limits it."""
+    obstacle: str
+    """Why no pod is to be started; empty when one is."""
+    over: bool
+    """Whether it has ended, or found no room."""
+    row: Row
+
+
+def trial(seen: Seen) -> Trial:
+    """Return what the pod asks for, whether it is to be started, and what came of it."""
+    free = _free(seen)
+    asks = _asks(seen, free)
+    obstacle = _obstacle(seen, [name for name, amount in asks.items() if free.get(name, 0) < amount])
+    waits = _waits(_pod(seen))
+    phase = str(_map(_pod(seen).get("status")).get("phase") or "")
+    no_room = bool(_NO_ROOM.search(waits))
+    if obstacle is None and no_room and phase == "Pending":
+        row = Row("unknown", "pod", f"No room for a pod: {waits}", code="no_room")
+    else:
+        row = obstacle or _outcome(seen, asks, phase, waits)
+    return Trial(
+        asks=asks,
+        memory_bytes=_memory(seen, asks),
+        obstacle="" if obstacle is None else obstacle.found,
+        over=phase in ENDED or no_room,
+        row=row,
+    )
+
+
+def _asks(seen: Seen, free: Mapping[str, int]) -> Dict[str, int]:
+    """Return the limits of the pod: of several resources of whole GPUs, the first of which some are left."""
+    if seen.mode not in BY_MODE:
+        return dict.fromkeys((*free, *seen.offered)[:1], 1)
+    resources = BY_MODE[seen.mode]
+    asked = {resources.memory: _MEMORY_BYTES // resources.memory_unit_bytes}
+    return asked if resources.cores is None else {resources.cores: _CORES, **asked}
+
+
+def _memory(seen: Seen, asks: Mapping[str, int]) -> int:
+    labels = _map(_map(seen.node.get("metadata")).get("labels"))
+    if seen.mode == WHOLE_MODE or labels.get("kube-accel.io/enforcement") not in _LIMITED:
+        return 0
+    resources = BY_MODE[seen.mode]
+    return asks[resources.memory] * resources.memory_unit_bytes
+
+
+def _free(seen: Seen) -> Dict[str, int]:
+    """Return what is left of each resource that the node offers, without those of which nothing is."""
+    used: Counter[str] = Counter()
+    for pod in seen.pods:
+        if _phase(pod) in ENDED or _map(pod.get("metadata")).get("name") == seen.name:
+            continue
+        for container in _list(_map(pod.get("spec")).get("containers")):
+            limits = _map(_map(_map(container).get("resources")).get("limits"))
+            used.update({name: whole_units(amount) or 0 for name, amount in limits.items() if mode_of(name)})
+    return {name: amount - used[name] for name, amount in seen.offered.items() if amount > used[name]}
+
+
+def _obstacle(seen: Seen, short: Sequence[str]) -> "Row | None":
+    if seen.check_mode:
+        return Row("unknown", "pod", "In check mode no pod is started.", code="check_mode")
+    if seen.serves != seen.mode or not seen.daemonsets:
+        said = f"The node does not serve mode {seen.mode}, so no pod was started."
+        return Row("unknown", "pod", said, code="not_served")
+    if _map(seen.node.get("spec")).get("unschedulable"):
+        return Row("unknown", "pod", "The node is cordoned, so no pod was started.", code="cordoned")
+    if short:
+        said = f"The node is full, of {', '.join(short)} too little is left, so no pod was started."
+        return Row("unknown", "pod", said, code="full")
+    return None
+
+
+def _outcome(seen: Seen, asks: Mapping[str, int], phase: str, waits: str) -> Row:
+    lines = [line for line in seen.log if line]
+    told = checks(lines)
+    failed = [check for check in told if check["status"] == "fail"]
+    if phase == "Succeeded" and told and not failed:
+        return Row("ok", "pod", "; ".join(check["detail"] for check in told))
+    status = _map(_pod(seen).get("status"))
+    state = _map(_map(next(iter(_list(status.get("containerStatuses"))), {})).get("state"))
+    said = [waits, status.get("reason"), status.get("message"), _map(state.get("waiting")).get("message")]
+    said.append(" | ".join(map(str, lines[-_LAST_LINES:])))
+    why = "; ".join(f"{check['name']}: {check['detail']}" for check in failed)
+    why = why or ": ".join(str(part) for part in said if part) or "no reason given"
+    wanted = ", ".join(f"{amount} {name}" for name, amount in asks.items())
+    remedy = "; ".join(dict.fromkeys(check["remedy"] for check in failed))
+    found = f"A pod with {wanted} is {phase or 'gone'}: {why}."
+    return Row("blocked", "pod", found, remedy or "See the node's plugin and kubelet.", "failed")
+
+
+def _waits(pod: Mapping[str, Any]) -> str:
+    """Return what the scheduler says of a pod that it has not placed; empty where it says nothing."""
+    conditions: Iterable[Mapping[str, Any]] = map(_map, _list(_map(pod.get("status")).get("conditions")))
+    unplaced = (each for each in conditions if (each.get("type"), each.get("status")) == ("PodScheduled", "False"))
+    return str(_map(next(unplaced, {})).get("message") or "")
+
+
+def _pod(seen: Seen) -> Mapping[str, Any]:
+    return _map(next(iter(seen.trials), {}))
+
+
+def _phase(pod: Mapping[str, Any]) -> object:
+    return _map(pod.get("status")).get("phase")
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> List[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else []
