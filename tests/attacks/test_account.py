@@ -61,7 +61,7 @@ CHANGES = {
 _names = count()
 
 
-def _starts(node: Attacked) -> None:
+def _exclusivity(node: Attacked) -> None:
     """A neighbour starts, as kubelet sees it; a start takes hundredths of a second, and a lease is broken in 45 s."""
     begin = time.monotonic()
     node.end(node.start(f"neighbour-{next(_names)}", gpu=1))
@@ -89,7 +89,7 @@ def test_no_lease_is_had_on_a_file_of_a_container(node: Attacked, path: str, kin
     process = tenant.begin(LEASE, path, kind, path == STATE)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "EAGAIN"
-    _starts(node)
+    _exclusivity(node)
     node.end(tenant)
     node.unharmed()
 
@@ -99,7 +99,7 @@ def test_locks_of_a_tenant_keep_nobody(node: Attacked) -> None:
     process = tenant.begin(LOCK, STATE)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "locked"
-    _starts(node)
+    _exclusivity(node)
     node.end(tenant)
     node.unharmed()
 
@@ -109,7 +109,7 @@ def test_a_changed_account_is_put_right_and_told(node: Attacked, change: str) ->
     tenant = node.start(f"tenant-{next(_names)}")
     before = tenant.state.stat()
     tenant.run(change, STATE)
-    _starts(node)
+    _exclusivity(node)
 
     def right() -> bool:
         now = tenant.state.stat()
@@ -133,7 +133,7 @@ def test_a_tenant_that_goes_on_loses_its_pod(node: Attacked) -> None:
     tenant.begin(AGAIN, STATE)
     wait(lambda: node.removed(tenant), "the pod to be deleted", 120)
     assert (tenant.pod.name, "GpuAccountAbused") in [event[:2] for event in node.events()]
-    _starts(node)
+    _exclusivity(node)
     node.end(tenant)
     node.unharmed()
 
@@ -159,7 +159,7 @@ def test_a_start_needs_no_room_on_a_full_file_system() -> None:
             STATE,
         )
         for _ in range(10):
-            _starts(node)
+            _exclusivity(node)
         node.unharmed()
 
 
@@ -183,7 +183,7 @@ def test_accounts_cannot_fill_the_disk() -> None:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "ENOSPC"
         for _ in range(10):
-            _starts(node)
+            _exclusivity(node)
         assert process.poll() is None
         node.unharmed()
 

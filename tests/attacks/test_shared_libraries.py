@@ -12,7 +12,7 @@ import pytest
 from attacks.conftest import POLICY, Attacked, attacked, needs_root
 from kube_accel.model import Mode
 from sim import driver
-from unit.kube_accel.enforce.test_heldopen import leasable
+from unit.kube_accel.enforce.test_held_open import leasable
 from waiting import wait
 
 pytestmark = [pytest.mark.attack, needs_root]
@@ -52,7 +52,7 @@ print(*sorted(answers))
 USES = "from gpu.driver import Driver; driver = Driver(); driver.open(); print(driver.mem_info()[1])"
 
 
-def _starts(node: Attacked) -> None:
+def _exclusivity(node: Attacked) -> None:
     """A neighbor starts and loads the driver; that takes seconds, and a lease is broken in 45 s."""
     begin = time.monotonic()
     neighbor = node.start("neighbor", gpu=1, gib=4)
@@ -70,7 +70,7 @@ def test_no_lease_is_had_on_a_file_that_containers_share(node: Attacked) -> None
     answers = json.loads(process.stdout.readline())
     assert len(answers) > 10
     assert set(answers.values()) == {"EAGAIN"}, answers
-    _starts(node)
+    _exclusivity(node)
     node.end(tenant)
 
 
@@ -78,7 +78,7 @@ def test_files_that_containers_share_cannot_be_changed(node: Attacked) -> None:
     tenant = node.start("vandal")
     shared = [mount.container_path for mount in tenant.got.mounts if mount.read_only]
     assert set(tenant.run(CHANGES, *shared).split()) <= {"EACCES", "EBUSY", "EROFS"}
-    _starts(node)
+    _exclusivity(node)
     node.end(tenant)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kube_accel.model import Mode
-from kube_accel.plugin.condition import TYPE as CONDITION
+from kube_accel.plugin.node.condition import TYPE as CONDITION
 from kube_accel.sharing.inventory_annotation import ANNOTATION
 from kube_accel.sharing.profile import PROFILES as SHARED
 from kube_accel.sharing.profile import WHOLE_GPU_RESOURCE

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kube_accel.kube.podresources import PodDevices
-from kube_accel.plugin.ledger import Allocation
+from kube_accel.plugin.allocation.ledger import Allocation
 from kube_accel.sharing.profile import Profile
 
 WHOLE = 100

@@ -23,7 +23,7 @@ from cluster.node import STATE, pod
 from cluster.rig import CONTAINERD_PID, KUBELET_ROOT, PODS, Rig, processes
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import Mode
-from kube_accel.plugin import ledger
+from kube_accel.plugin.allocation import ledger
 from kube_accel.sharing.profile import PROFILES
 
 COMPONENTS = ("plugin", "extender", "kubelet", "kube-scheduler", "kube-apiserver", "containerd")

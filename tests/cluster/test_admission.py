@@ -39,7 +39,7 @@ from kube_accel.kube import events
 from kube_accel.kube.api import ApiRefusedError
 from kube_accel.kube.client import Credentials, KubeClient
 from kube_accel.model import Assignment, Mode, Share
-from kube_accel.plugin import mignode
+from kube_accel.plugin.mig import affected
 from kube_accel.sharing.assignment import ANNOTATION, pod_annotations
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
 from unit.kube_accel.extender.world import share
@@ -253,16 +253,16 @@ def test_plugin_that_cuts_gpus_cordons_and_evicts(cluster: Cluster) -> None:
         limits = {"nvidia.com/mig-2g.10gb": "1"}
         train = cluster.pod("train", limits=limits, nodeName=NODE)
         held = host.run_pod("train", "mig-2g.10gb")
-        cluster.admin.patch(path, {"metadata": {"labels": {mignode.LABEL: "smaller"}}})
+        cluster.admin.patch(path, {"metadata": {"labels": {affected.LABEL: "smaller"}}})
         wait_for(lambda: gone(cluster, "train"), "the eviction")
         assert cluster.node()["spec"]["unschedulable"]
         host.kubelet.remove(held)
         cluster.admin.send("DELETE", f"/api/v1/namespaces/{TEAM}/pods/train", {"gracePeriodSeconds": 0})
         assert train["metadata"]["name"] == "train"
-        wait_for(lambda: cluster.node()["metadata"]["labels"].get(mignode.STATE_LABEL) == "success", "the new cut")
+        wait_for(lambda: cluster.node()["metadata"]["labels"].get(affected.STATE_LABEL) == "success", "the new cut")
         wait_for(lambda: not cluster.node()["spec"].get("unschedulable"), "the end of the cordon")
-        cluster.admin.patch(path, {"metadata": {"labels": {mignode.LABEL: None, EXPORTER: None}}})
-        wait_for(lambda: mignode.STATE_LABEL not in cluster.node()["metadata"]["labels"], "the state's end")
+        cluster.admin.patch(path, {"metadata": {"labels": {affected.LABEL: None, EXPORTER: None}}})
+        wait_for(lambda: affected.STATE_LABEL not in cluster.node()["metadata"]["labels"], "the state's end")
     assert cluster.refusals("kube-accel") == set()
 
 
@@ -371,7 +371,7 @@ def test_mirror_pod_of_kubelet_is_let_in(cluster: Cluster) -> None:
 NODE_CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "labels that choose nodes": ("", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
     "the label of the mode": ("", {"metadata": {"labels": {"nvidia-device-enable": "cgpu"}}}),
-    "what administrators ask by label": ("", {"metadata": {"labels": {mignode.LABEL: "all-disabled"}}}),
+    "what administrators ask by label": ("", {"metadata": {"labels": {affected.LABEL: "all-disabled"}}}),
     "the hostname's end": ("", {"metadata": {"labels": {"kubernetes.io/hostname": None}}}),
     "what a migration puts back": ("", {"metadata": {"annotations": {"kube-accel.io/migration": "{}"}}}),
     "annotations of others": ("", {"metadata": {"annotations": {"csi.volume.kubernetes.io/nodeid": "{}"}}}),

@@ -18,7 +18,7 @@ from demo.picture import picture
 from demo.playbook import run_site
 from demo.story import DemoError, Story, until
 from demo.usage import SCRAPE_SECONDS, report, scraped
-from kube_accel.plugin.ledger import refusals
+from kube_accel.plugin.allocation.ledger import refusals
 from sim.cluster import namespace
 from sim.inventory import write_inventory
 from sim.nvml.topology import Topology

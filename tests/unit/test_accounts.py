@@ -11,8 +11,8 @@ from cluster import accounts
 from cluster.accounts import Part
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Mode, Share
-from kube_accel.plugin.holdings import Holder
-from kube_accel.plugin.ledger import Allocation
+from kube_accel.plugin.allocation.ledger import Allocation
+from kube_accel.plugin.kubelet.holdings import Holder
 from kube_accel.sharing.profile import PROFILES
 
 GIB = 1 << 30

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_accel.plugin.configchoice import LABEL
+from kube_accel.plugin.configuration.choice import LABEL
 from sim.kubelet import AdmissionError, Container, PodSpec
 from unit.kube_accel.api_host import NODE, ApiHost
 from unit.kube_accel.fraction_node import smi

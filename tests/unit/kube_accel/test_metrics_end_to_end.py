@@ -13,7 +13,7 @@ import pytest
 
 from kube_accel.metrics import families
 from kube_accel.model import Mode
-from kube_accel.plugin.ledger import running as allocations
+from kube_accel.plugin.allocation.ledger import running as allocations
 from sim.nvml.topology import Topology, edit
 from unit.kube_accel.fraction_node import FractionNode
 from unit.kube_accel.metrics.page import Page, promtool

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kube_accel.plugin.mignode import CORDON, LABEL, STATE_LABEL, TEXT, checksum
+from kube_accel.plugin.mig.affected import CORDON, LABEL, STATE_LABEL, TEXT, checksum
 from sim.cluster.kinds import Object
 from sim.kubelet import Container, PodSpec
 from sim.nvml.topology import Topology

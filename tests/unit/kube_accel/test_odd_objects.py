@@ -12,8 +12,8 @@ import pytest
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.kube.watch import passing_over
 from kube_accel.model import Mode
-from kube_accel.plugin.mignode import in_the_way
-from kube_accel.plugin.pods import NodePods, pending
+from kube_accel.plugin.allocation.pods import NodePods, pending
+from kube_accel.plugin.mig.affected import in_the_way
 from kube_accel.shared.api_json import checked
 from kube_accel.shared.gpu_view import document, metrics_paths, not_ready, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, summary

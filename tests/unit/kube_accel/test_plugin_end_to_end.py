@@ -23,7 +23,7 @@ import pytest
 import trustme
 import urllib3
 
-from kube_accel.plugin.server import serve
+from kube_accel.plugin.kubelet.server import serve
 from sim.kubelet import AdmissionError, Container, ContainerAllocation, ContainerStartError, FakeKubelet, PodSpec
 from sim.kubelet.channel import open_channel
 from sim.kubelet.client import DevicePluginClient

@@ -34,8 +34,9 @@ CLIENTS = Clients(
     functions={"Watch"},
 )
 _EXTENDER = "unit/kube_accel/extender/test_odd_objects.py"
+_NOT_BOUND = f"{_EXTENDER}::test_an_odd_answer_about_a_pod_is_why_it_is_not_bound"
 _NODE = "unit/kube_accel/plugin/test_odd_answers.py"
-_MIG = "unit/kube_accel/plugin/test_odd_mig_nodes.py"
+_MIG = "unit/kube_accel/plugin/mig/test_odd_nodes.py"
 _SHOWN = "unit/kube_accel/test_odd_objects.py"
 _KUBELET = "unit/kube_accel/kube/test_podresources.py::test_an_odd_text_costs_its_container_alone"
 
@@ -44,27 +45,27 @@ TABLE = {
     "cli/validate.py::check_pod_resources": _KUBELET,
     "cli/validate_shares.py::check_ledger": _KUBELET,
     "extender/daemon.py::Extender.__init__": f"{_EXTENDER}::test_an_odd_pod_that_waits_costs_itself_alone",
-    "extender/tenure.py::Tenure._read": f"{_EXTENDER}::test_an_odd_lease_is_taken_or_told",
-    "extender/tenure.py::Tenure.change": f"{_EXTENDER}::test_an_odd_answer_about_a_pod_is_why_it_is_not_bound",
-    "extender/tenure.py::Tenure.look": f"{_EXTENDER}::test_an_odd_answer_about_a_pod_is_why_it_is_not_bound",
+    "extender/leader_lease.py::LeaderLease._read": f"{_EXTENDER}::test_an_odd_lease_is_taken_or_told",
+    "extender/leader_lease.py::LeaderLease.change": _NOT_BOUND,
+    "extender/leader_lease.py::LeaderLease.look": _NOT_BOUND,
     "kube/watch.py::Watch._follow": "unit/kube_accel/kube/test_watch.py::test_an_odd_object_costs_itself_alone",
     "kube/watch.py::Watch._get": "unit/kube_accel/kube/test_watch.py::test_an_odd_object_costs_itself_alone",
-    "plugin/configurator.py::Configurator._watches": f"{_NODE}::"
+    "plugin/configuration/configurator.py::Configurator._watches": f"{_NODE}::"
     "test_an_odd_node_leaves_its_configuration_as_it_is_and_is_told",
     "plugin/daemon.py::Daemon._configure": _KUBELET,
-    "plugin/fractionpart.py::Listing.list": _KUBELET,
-    "plugin/holdings.py::HoldingsReader._ask": _KUBELET,
-    "plugin/labels.py::LabelWriter.run.write": f"{_NODE}::test_an_odd_node_is_labelled_or_told",
-    "plugin/migmanager.py::MigManager._listed": _KUBELET,
-    "plugin/migmanager.py::MigManager._pods": f"{_MIG}::test_who_still_leaves_a_node_is_known_beside_an_odd_pod",
-    "plugin/migmanager.py::MigManager._read": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
-    "plugin/migmanager.py::MigManager.run": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
-    "plugin/overrideswatch.py::OverridesWatch.__init__": f"{_NODE}::"
+    "plugin/share_runtime.py::Listing.list": _KUBELET,
+    "plugin/kubelet/holdings.py::HoldingsReader._ask": _KUBELET,
+    "plugin/node/labels.py::LabelWriter.run.write": f"{_NODE}::test_an_odd_node_is_labelled_or_told",
+    "plugin/mig/manager.py::MigManager._listed": _KUBELET,
+    "plugin/mig/manager.py::MigManager._pods": f"{_MIG}::test_who_still_leaves_a_node_is_known_beside_an_odd_pod",
+    "plugin/mig/manager.py::MigManager._read": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
+    "plugin/mig/manager.py::MigManager.run": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
+    "plugin/tenancy/overrides_watch.py::OverridesWatch.__init__": f"{_NODE}::"
     "test_an_odd_override_costs_itself_alone_and_is_told",
-    "plugin/podwatch.py::PodsWatch.__init__": f"{_SHOWN}::test_a_node_knows_its_other_pods",
-    "plugin/podwatch.py::PodsWatch._list": f"{_SHOWN}::test_a_node_knows_its_other_pods",
-    "plugin/starts.py::Starts.forget": _KUBELET,
-    "plugin/starts.py::listed_now": _KUBELET,
+    "plugin/allocation/pods_watch.py::PodsWatch.__init__": f"{_SHOWN}::test_a_node_knows_its_other_pods",
+    "plugin/allocation/pods_watch.py::PodsWatch._list": f"{_SHOWN}::test_a_node_knows_its_other_pods",
+    "plugin/kubelet/device_exclusivity.py::DeviceExclusivity.forget": _KUBELET,
+    "plugin/kubelet/device_exclusivity.py::listed_now": _KUBELET,
 }
 """The test that tries odd values of what each place reads."""
 

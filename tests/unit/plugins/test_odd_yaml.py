@@ -16,7 +16,7 @@ from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info imp
 from kube_accel.kube.kubeconfig import KubeconfigError, client_from_kubeconfig
 from kube_accel.mig import worker
 from kube_accel.placement import quota
-from kube_accel.plugin.configchoice import NotChosenError, choose
+from kube_accel.plugin.configuration.choice import NotChosenError, choose
 from odd_values import ODD_YAML
 
 

@@ -11,7 +11,7 @@ import pytest
 from kube_accel.extender.daemon import QUOTA_CHANGED, ROOM_FOUND
 from kube_accel.extender.pods import TAKEN
 from kube_accel.model import Assignment, Mode, Share
-from kube_accel.plugin import mignode
+from kube_accel.plugin.mig import affected
 from kube_accel.sharing.assignment import pod_annotations
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
 from kube_accel.sharing.node_labels import OWNED
@@ -111,9 +111,9 @@ def test_policy_turned_off_is_removed_and_those_of_others_stay(evaluate: Evaluat
 
 def test_plugin_may_write_every_annotation_and_label_of_the_code() -> None:
     spec = policy(plugin(), "kube-accel-plugin-nodes")
-    for name in (INVENTORY, OWNED, mignode.TEXT, mignode.CORDON, "cuda-major-version", "cuda-minor-version"):
+    for name in (INVENTORY, OWNED, affected.TEXT, affected.CORDON, "cuda-major-version", "cuda-minor-version"):
         assert f'"{name}"' in spec
-    assert mignode.STATE_LABEL.startswith("nvidia.com/")
+    assert affected.STATE_LABEL.startswith("nvidia.com/")
 
 
 def test_extender_may_write_every_annotation_and_label_of_the_code() -> None:

@@ -13,7 +13,7 @@ import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import trust_as_template
 
-from kube_accel.plugin.configfile import Configuration, parse
+from kube_accel.plugin.configuration.file import Configuration, parse
 from kube_accel.sharing.cdi import FILE
 
 from .conftest import ROLES, Evaluate

@@ -15,7 +15,7 @@ import yaml
 from ansible.template import trust_as_template
 
 import sim.nvml
-from kube_accel.plugin.mignode import LABEL, STATE_LABEL, State, tell
+from kube_accel.plugin.mig.affected import LABEL, STATE_LABEL, State, tell
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.kinds import Object
 from sim.cluster.store import Store

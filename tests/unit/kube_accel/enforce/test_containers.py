@@ -18,7 +18,7 @@ from kube_accel.enforce import policy as layouts
 from kube_accel.enforce import selinux
 from kube_accel.enforce.accounts import Wrong
 from kube_accel.enforce.containers import Containers, key_of
-from kube_accel.enforce.keptopen import KeptOpen
+from kube_accel.enforce.fd_cache import FdCache
 from kube_accel.enforce.policy import Feedback, Limit, Policy, Use
 from waiting import wait
 
@@ -279,10 +279,10 @@ def test_an_account_that_was_cut_short_says_nothing(containers: Containers) -> N
 def test_who_may_not_write_a_policy_reads_it(
     containers: Containers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(files: KeptOpen, name: str) -> int:
+    def refused(files: FdCache, name: str) -> int:
         raise PermissionError(13, "Permission denied", name)
 
-    monkeypatch.setattr(KeptOpen, "_open", refused)
+    monkeypatch.setattr(FdCache, "_open", refused)
     assert containers.policy(KEY) == POLICY
     other = Containers(tmp_path, tmp_path / "sys")
     assert other.policy(KEY) == POLICY

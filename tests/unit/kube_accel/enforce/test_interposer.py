@@ -12,12 +12,12 @@ from kube_accel.enforce.containers import key_of
 from kube_accel.enforce.interposer import Interposer, Paths
 from kube_accel.enforce.policy import Limit
 from kube_accel.enforce.shim import FILES
-from kube_accel.plugin.driverfiles import DriverFinder
+from kube_accel.plugin.node.driver_files import DriverFinder
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.fraction import Kind
 from unit.kube_accel.enforce.test_shim import library
 from unit.kube_accel.plugin.fakes import inventory, uuid
-from unit.kube_accel.plugin.test_cdiwriter import install
+from unit.kube_accel.plugin.node.test_cdi_writer import install
 
 CARD = uuid(0)
 IDS = (f"{CARD}::m1", f"{CARD}::m2")

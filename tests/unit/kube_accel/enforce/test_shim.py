@@ -9,7 +9,7 @@ import pytest
 
 from kube_accel.enforce import elf
 from kube_accel.enforce.shim import FILES, Builds, ShimError
-from unit.kube_accel.enforce.test_heldopen import leasable, leased
+from unit.kube_accel.enforce.test_held_open import leasable, leased
 
 
 def library(machine: int = 62, more: bytes = b"") -> bytes:

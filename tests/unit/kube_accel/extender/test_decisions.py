@@ -495,7 +495,7 @@ def test_proxied_layout_wakes_a_pod_whose_room_others_took(api: Api) -> None:
     assert "others took" in extender.filter(late, "a")["Error"]
     extender.binder.reserve = taken  # type: ignore[method-assign]
     extender.clock.now += 1
-    assert _overtaken(extender) == ["late"]
+    assert _rechecks(extender) == ["late"]
 
 
 def linked(node: str, nvlinks: int, *traits: dict[str, Any]) -> Inventory:
@@ -724,9 +724,9 @@ def test_victims_that_have_gone_are_waited_for_before_others_are_evicted(extende
         assert answer.result()["NodeNames"] == ["a"]
 
 
-def _overtaken(extender: Extender) -> list[str]:
+def _rechecks(extender: Extender) -> list[str]:
     """Names of the pods that are woken now."""
-    return [pod.name for pod in extender.service.overtaken()]
+    return [pod.name for pod in extender.service.recheck()]
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -740,10 +740,10 @@ def test_a_pod_that_was_refused_before_the_news_came_is_woken_once(api: Api, lay
     api.delete(runs["metadata"]["name"])
     assert extender.filter(waits, "a")["NodeNames"] == []
     extender.listen()
-    assert _overtaken(extender) == [], "kube-scheduler may not be done with its answer"
+    assert _rechecks(extender) == [], "kube-scheduler may not be done with its answer"
     extender.clock.now += 1
-    assert _overtaken(extender) == ["waits"]
-    assert _overtaken(extender) == []
+    assert _rechecks(extender) == ["waits"]
+    assert _rechecks(extender) == []
 
 
 def test_pods_are_not_woken_for_nothing(api: Api) -> None:
@@ -755,13 +755,13 @@ def test_pods_are_not_woken_for_nothing(api: Api) -> None:
     for name in ("waits", "gone", "late"):
         assert extender.filter(api.pods[name], "a")["NodeNames"] == []
         extender.clock.now += 1
-        assert _overtaken(extender) == [], "there is no room"
+        assert _rechecks(extender) == [], "there is no room"
     api.delete("gone")
     extender.clock.now += 3
     api.delete("runs")
     extender.listen()
     assert extender.filter(api.pods["late"], "a")["NodeNames"] == ["a"], "kube-scheduler tries it anyway"
-    assert _overtaken(extender) == [], "whoever waits for longer has not been overtaken"
+    assert _rechecks(extender) == [], "whoever waits for longer is not looked at again"
 
 
 def test_the_end_of_a_pod_that_its_quota_counted_wakes_another(extender: Extender, api: Api) -> None:
@@ -774,7 +774,7 @@ def test_the_end_of_a_pod_that_its_quota_counted_wakes_another(extender: Extende
     assert "quota" in extender.filter(waits, "a")["FailedAndUnresolvableNodes"]["a"]
     extender.listen()
     extender.clock.now += 1
-    assert _overtaken(extender) == ["waits"]
+    assert _rechecks(extender) == ["waits"]
 
 
 def test_victims_that_take_their_time_are_not_waited_for(extender: Extender, api: Api) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from kube_accel.extender.cache import NodeSink, PodSink
+from kube_accel.extender.leader_lease import HOLD
 from kube_accel.extender.quota import QuotaSink
-from kube_accel.extender.tenure import HOLD
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.watch import Sink, Watch, Watched, passing_over
 from kube_accel.placement.quota import NamespaceQuota
@@ -222,16 +222,16 @@ def take_the_lease(item: dict[str, Any]) -> Extender | None:
     extender = Extender(Given("leases", lease()))
     extender.api.create(pod_object("p", share(30, 8)))
     extender.listen()
-    extender.tenure.called()
+    extender.lease.called()
     assert isinstance(extender.api, Given)
     extender.api.item = item
     for _ in range(2):
         try:
-            extender.tenure.step()
+            extender.lease.step()
         except ApiError:
             return None
         extender.clock.now += HOLD
-        extender.tenure.called()
+        extender.lease.called()
     return extender
 
 
@@ -239,7 +239,7 @@ def take_the_lease(item: dict[str, Any]) -> Extender | None:
 def test_an_odd_lease_is_taken_or_told(path: Path, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         extender = take_the_lease(with_value(lease(), path, value))
-        assert extender is None or extender.tenure._serving, name
+        assert extender is None or extender.lease._serving, name
 
 
 def asked_again(item: dict[str, Any]) -> str:

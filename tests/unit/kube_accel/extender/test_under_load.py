@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kube_accel.extender import cache
 from kube_accel.extender.binder import RESERVED_SECONDS
-from kube_accel.extender.tenure import HOLD
+from kube_accel.extender.leader_lease import HOLD
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.placement import quota
 from kube_accel.sharing import inventory_annotation
@@ -79,7 +79,7 @@ def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time
     assert extender.bind(api.pods["first"], "a") == ""
     pod = api.create(pod_object("p", share(50, 20)))
     extender.listen()
-    extender.tenure.step()
+    extender.lease.step()
     api.gone = True
     assert "not bound" in extender.bind(pod, "a")
     assert extender.cluster.reservations == 1
@@ -100,7 +100,7 @@ def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time
 
 def _unanswered(extender: Extender, name: str, node: str) -> None:
     """A bind that nobody answers: what was chosen for the pod stays kept."""
-    extender.tenure.step()
+    extender.lease.step()
     extender.api.gone = True
     assert "not bound" in extender.bind(extender.api.pods[name], node)
     extender.api.gone = False
@@ -347,10 +347,10 @@ class Rivals(RuleBasedStateMachine):
         if waiting:
             extender, pod = self.extenders[which], self.api.pods[data.draw(st.sampled_from(waiting))]
             extender.filter(pod, "a", "b")
-            extender.tenure.asks, self.api.holds = asks, fate
+            extender.lease.asks, self.api.holds = asks, fate
             with suppress(Frozen):
                 extender.bind(pod, node)
-            extender.tenure.asks, self.api.holds = True, None
+            extender.lease.asks, self.api.holds = True, None
 
     @rule(data=st.data())
     def refuse(self, data: st.DataObject) -> None:
@@ -373,14 +373,14 @@ class Rivals(RuleBasedStateMachine):
         self.clock.now += seconds
         with suppress(ApiError):
             self.extenders[which].binder.expire()
-        self.extenders[which].tenure.chase()
+        self.extenders[which].lease.retry_unfenced()
         with suppress(ApiError):
-            self.extenders[1 - which].tenure.step()
+            self.extenders[1 - which].lease.step()
 
     @rule(which=which, ends=st.booleans())
     def restart(self, which: int, ends: bool) -> None:
         if ends:
-            self.extenders[which].tenure.release()
+            self.extenders[which].lease.release()
         self.extenders[which] = self.another()
         self.extenders[which].listen()
 
@@ -395,7 +395,7 @@ class Rivals(RuleBasedStateMachine):
         self.api.stubborn.clear()
         for extender in self.extenders:
             extender.listen()
-            extender.tenure.chase()
+            extender.lease.retry_unfenced()
             self.clock.now += HOLD
             for pod in [pod for name, pod in self.api.pods.items() if name not in bound(self.api)]:
                 extender.schedule(pod, "a", "b")
@@ -425,7 +425,7 @@ def test_a_bind_of_a_pod_the_next_holder_has_not_heard_of_counts_all_the_same() 
     with suppress(Frozen):
         first.bind(unheard, "a")
     api.holds = None
-    second.tenure.step()
+    second.lease.step()
     clock.now += HOLD
     assert second.bind(seen, "a") == ""
     api.deliver()
@@ -453,7 +453,7 @@ def frozen_leader(api: Api, clock: Clock, *stubborn: str) -> tuple[Extender, Ext
         first.bind(api.pods["late"], "a")
     api.holds = None
     api.stubborn = dict.fromkeys(stubborn, REFUSALS[0].values[0])  # type: ignore[arg-type]
-    second.tenure.step()
+    second.lease.step()
     clock.now += HOLD
     return first, second
 
@@ -484,7 +484,7 @@ def test_a_pod_that_cannot_be_changed_stops_no_other_and_gets_what_a_frozen_lead
     api.deliver()
     assert bound(api) == ["late", "small"]
     never_twice(api)
-    second.tenure.chase()
+    second.lease.retry_unfenced()
     second.listen()
     assert second.bind(api.pods["p0"], "b") == ""
     never_twice(api)
@@ -494,11 +494,11 @@ def test_room_is_left_for_a_pod_until_anybody_changes_it_or_it_is_gone() -> None
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock, "late", "p1")
     assert second.bind(api.pods["p0"], "a") != ""
-    second.tenure.chase()
+    second.lease.retry_unfenced()
     assert second.bind(api.pods["p0"], "a") != "", "nothing has changed"
     api.annotate("late", {"status": "tried"})
     api.delete("p1")
-    second.tenure.chase()
+    second.lease.retry_unfenced()
     second.listen()
     assert second.bind(api.pods["p0"], "a") == ""
     assert second.bind(api.pods["late"], "b") == "", "though it cannot be changed still"
@@ -510,10 +510,10 @@ def test_pods_that_are_changed_are_not_changed_again_when_a_takeover_is_tried_ag
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock)
     before = api.changes
-    second.tenure._pause = lambda: setattr(clock, "now", clock.now + 1)
+    second.lease._pause = lambda: setattr(clock, "now", clock.now + 1)
     assert "behind" in second.bind(api.pods["p0"], "a")
     assert api.changes == before + 21
-    second.tenure._pause = lambda: second.listen(1)
+    second.lease._pause = lambda: second.listen(1)
     assert second.bind(api.pods["p0"], "a") == ""
     assert api.changes == before + 22, "one carries the mark that is waited for"
 
@@ -523,8 +523,8 @@ def test_an_annotation_full_of_its_authors_words_does_not_keep_a_pod_from_being_
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock)
     before = {name: dict(pod["metadata"]["annotations"]) for name, pod in api.pods.items()}
-    second.tenure.called()
-    second.tenure.step()
+    second.lease.called()
+    second.lease.step()
     assert {name: pod["metadata"]["annotations"] for name, pod in api.pods.items()} == before
 
 
@@ -535,10 +535,10 @@ def test_a_reservation_that_cannot_be_ended_holds_no_other_up() -> None:
     for name in names:
         api.create(pod_object(name, share(60, 20)))
     extender.listen()
-    extender.tenure.called()
-    extender.tenure.step()
-    extender.tenure.step()
-    extender.tenure.asks = False
+    extender.lease.called()
+    extender.lease.step()
+    extender.lease.step()
+    extender.lease.asks = False
     api.holds = ApiUnreachableError("no answer")
     api.stubborn = dict.fromkeys(names, ApiRefusedError(403, "denied"))
     assert all("no answer" in extender.bind(api.pods[name], "a") for name in names[:2])

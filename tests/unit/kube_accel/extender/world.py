@@ -15,11 +15,11 @@ from typing import Any
 from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, PodSink
 from kube_accel.extender.decide import Decider, Verdicts
+from kube_accel.extender.leader_lease import LeaderLease, NotOursError
 from kube_accel.extender.metrics import Metrics
 from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.service import VERBS, Layout, Service
-from kube_accel.extender.tenure import NotOursError, Tenure
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.model import Gpu, GpuHealth, Inventory, Mode
 from kube_accel.sharing import assignment, inventory_annotation
@@ -209,7 +209,7 @@ class Api:
         return {}
 
 
-class Stepped(Tenure):
+class Stepped(LeaderLease):
     """Looks at the Lease when somebody waits for that: there is no thread that does."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -244,8 +244,8 @@ class Extender:
         self.decider = Decider(self.cluster, verdicts)
         self.quotas = Quotas(self.cluster, self.decider.choose)
         self.sink = PodSink(self.cluster)
-        self.tenure = Stepped(api, self.cluster, pause=lambda: self.listen(1), clock=self.clock, writers=1)
-        self.binder = Binder(api, self.cluster, self.decider, self.quotas, self.tenure, clock=self.clock)
+        self.lease = Stepped(api, self.cluster, pause=lambda: self.listen(1), clock=self.clock, writers=1)
+        self.binder = Binder(api, self.cluster, self.decider, self.quotas, self.lease, clock=self.clock)
         metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self.service = Service(
             layout,
@@ -253,14 +253,14 @@ class Extender:
             self.cluster,
             self.decider,
             self.binder,
-            self.tenure,
+            self.lease,
             self.quotas.limits,
             metrics,
             Pages({}, {}),
             self.clock,
         )
         self._position = 0
-        self.tenure.step()
+        self.lease.step()
 
     def listen(self, events: int | None = None) -> None:
         """Hear of what happened to pods, all of it or so many events of it."""

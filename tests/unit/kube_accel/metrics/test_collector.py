@@ -18,9 +18,9 @@ from kube_accel.metrics.meterstate import decode, encode
 from kube_accel.metrics.service import Service
 from kube_accel.metrics.tenancy import Account, Charged, Container, Holding, Tenancy
 from kube_accel.model import DriverState, Mode, Share
-from kube_accel.plugin.holdings import Holder
-from kube_accel.plugin.ledger import Ledger
-from kube_accel.plugin.metering import LedgerBooks
+from kube_accel.plugin.allocation.ledger import Ledger
+from kube_accel.plugin.kubelet.holdings import Holder
+from kube_accel.plugin.tenancy.metering import LedgerBooks
 from unit.kube_accel.metrics.page import Page
 from unit.kube_accel.metrics.proc import ID, UID, cgroup, run
 from unit.kube_accel.plugin.fakes import STARTING, FakeMonitor, ready, uuid

@@ -11,7 +11,7 @@ from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Series
 from kube_accel.metrics.sample import Busy, GpuSample, Profile, Rare
 from kube_accel.model import DriverState, Snapshot, UnreadableGpu
-from kube_accel.nvml.seen import Seen
+from kube_accel.nvml.expected_gpus import Seen
 from unit.kube_accel.plugin.fakes import LOST, STARTING, UNAVAILABLE, UNKNOWN, inventory, ready, uuid
 
 GIB = 1 << 30

@@ -12,11 +12,11 @@ from typing import Any
 from kube_accel.enforce.mps import MpsPaths
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Ancestor, DriverState, Gpu, GpuHealth, GpuLink, GpuUsage, Health, Inventory, Snapshot
-from kube_accel.nvml.memory import Xids
-from kube_accel.nvml.seen import Seen
-from kube_accel.plugin.devices import healthy_gpus
-from kube_accel.plugin.server import WholeGpuPlugin
-from kube_accel.plugin.starts import Starts
+from kube_accel.nvml.expected_gpus import Seen
+from kube_accel.nvml.health_store import Xids
+from kube_accel.plugin.kubelet.device_exclusivity import DeviceExclusivity
+from kube_accel.plugin.kubelet.devices import healthy_gpus
+from kube_accel.plugin.kubelet.server import WholeGpuPlugin
 from kube_accel.sharing.whole import RESOURCE, layout
 
 HEALTHY = GpuHealth(Health.HEALTHY)
@@ -72,8 +72,9 @@ class Listed:
 
 def plugin(dev_root: Path, on_stream_end: Callable[[], None] = lambda: None) -> WholeGpuPlugin:
     """One that nobody needs to hear of, with a kubelet that lists nothing."""
-    starts, mps = Starts(Listed(), lambda reason: None), MpsPaths(dev_root / "mps", "nvidia-cuda-mps-control")
-    return WholeGpuPlugin(dev_root, lambda devices: None, on_stream_end, starts, mps)
+    exclusivity = DeviceExclusivity(Listed(), lambda reason: None)
+    mps = MpsPaths(dev_root / "mps", "nvidia-cuda-mps-control")
+    return WholeGpuPlugin(dev_root, lambda devices: None, on_stream_end, exclusivity, mps)
 
 
 def offer(plugin: WholeGpuPlugin, snapshot: Snapshot) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from kube_accel.model import Mode
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.plugin.configuration.options import PluginOptions
 from kube_accel.plugin.daemon import Daemon
-from kube_accel.plugin.options import PluginOptions
 
 KERNEL_LOG = "kern.log"
 

@@ -16,12 +16,12 @@ import pytest
 from kube_accel.enforce.overrides import Override
 from kube_accel.kube.api import ApiClient
 from kube_accel.kube.watch import Watch
-from kube_accel.plugin import labels
-from kube_accel.plugin.configfile import Configuration
-from kube_accel.plugin.configurator import Configurator
-from kube_accel.plugin.labels import LabelWriter
-from kube_accel.plugin.options import ConfigMapRef
-from kube_accel.plugin.overrideswatch import OverridesWatch
+from kube_accel.plugin.configuration.configurator import Configurator
+from kube_accel.plugin.configuration.file import Configuration
+from kube_accel.plugin.configuration.options import ConfigMapRef
+from kube_accel.plugin.node import labels
+from kube_accel.plugin.node.labels import LabelWriter
+from kube_accel.plugin.tenancy.overrides_watch import OverridesWatch
 from kube_accel.shared.api_json import checked
 from kube_accel.sharing import node_labels
 from kube_accel.sharing.node_labels import NFD_OWNED, OWNED
@@ -99,7 +99,7 @@ GOOD_NODE = labeled(**{CONFIG_LABEL: "good"})
 
 def read_of_map(item: dict[str, Any]) -> None:
     """A server answers in text, so that what is read of it is found below the watch."""
-    from kube_accel.plugin.configchoice import choose
+    from kube_accel.plugin.configuration.choice import choose
 
     checked(item)
     choose(item.get("data") or {}, "good", "")

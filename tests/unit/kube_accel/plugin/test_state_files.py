@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from kube_accel.metrics.meterstate import decode
-from kube_accel.nvml.memory import Memory, Remembered
-from kube_accel.plugin.condition import News
-from kube_accel.plugin.configurator import Configurator
-from kube_accel.plugin.migmanager import MigManager
-from kube_accel.plugin.teller import Teller
+from kube_accel.nvml.health_store import Memory, Remembered
+from kube_accel.plugin.configuration.configurator import Configurator
+from kube_accel.plugin.mig.manager import MigManager
+from kube_accel.plugin.node.condition import News
+from kube_accel.plugin.node.condition_reporter import ConditionReporter
 from unit.kube_accel.plugin.fakes import LOST, ready
 
 UNREADABLE = [b"", b"[]", b"{}", b"null", b"\xff", b"[" * 100_000, b'{"version":' * 20_000]
@@ -23,7 +23,7 @@ nobody: Any = None
 
 @pytest.fixture(params=UNREADABLE, ids=["empty", "list", "object", "null", "not UTF-8", "lists", "objects"])
 def state_dir(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    for name in ("configuration.json", "told.json", "mig.json", "health.json"):
+    for name in ("configuration.json", "reported.json", "mig.json", "health.json"):
         (tmp_path / name).write_bytes(request.param)
     return tmp_path
 
@@ -34,7 +34,7 @@ def test_without_a_configuration_of_before_the_one_asked_for_is_taken(state_dir:
 
 
 def test_all_is_told_where_it_is_not_known_what_was(state_dir: Path) -> None:
-    teller = Teller("n1", state_dir, state_dir, lambda: ready(1, {0: LOST}))
+    teller = ConditionReporter("n1", state_dir, state_dir, lambda: ready(1, {0: LOST}))
     assert isinstance(teller._next_news(), News)
 
 

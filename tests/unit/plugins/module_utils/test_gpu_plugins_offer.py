@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kube_accel.model import DriverState, Gpu, GpuHealth, Health, Inventory, MigDevice, Mode, Snapshot
-from kube_accel.plugin.configfile import ConfigError, parse
-from kube_accel.plugin.devices import device_list, healthy_gpus
-from kube_accel.plugin.wholepart import WholeGpus
+from kube_accel.plugin.configuration.file import ConfigError, parse
+from kube_accel.plugin.kubelet.devices import device_list, healthy_gpus
+from kube_accel.plugin.whole_runtime import WholeGpus
 from kube_accel.shared.offers import mps_unfit
 from kube_accel.sharing.fraction import device_ids, resources
 from kube_accel.sharing.mig import Strategy

@@ -12,13 +12,11 @@ import threading
 from contextlib import suppress
 
 from kube_accel import exclusions, logs
-from kube_accel.enforce.keptopen import raise_limit
+from kube_accel.enforce.fd_cache import raise_limit
 from kube_accel.nvml import switches
 from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
-from kube_accel.plugin.cdiwriter import CdiOptions
-from kube_accel.plugin.deliveryflags import DeliveryFlags
-from kube_accel.plugin.modelock import ModeLock
-from kube_accel.plugin.options import (
+from kube_accel.plugin.configuration.delivery_flags import DeliveryFlags
+from kube_accel.plugin.configuration.options import (
     ConfigMapRef,
     MigOptions,
     NodeError,
@@ -26,6 +24,8 @@ from kube_accel.plugin.options import (
     check_directories,
     listen_problem,
 )
+from kube_accel.plugin.mode_lock import ModeLock
+from kube_accel.plugin.node.cdi_writer import CdiOptions
 from kube_accel.sharing.profile import PROFILES
 from kube_accel.sharing.whole import NEEDED_NODES
 from kube_accel.stopping import stop_event

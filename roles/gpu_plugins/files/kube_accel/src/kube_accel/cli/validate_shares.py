@@ -14,9 +14,9 @@ from kube_accel.enforce import selinux
 from kube_accel.enforce.mps import UNSEEN, MpsPaths, probe
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import Gpu, Inventory, Share
-from kube_accel.plugin.holdings import Holder
-from kube_accel.plugin.ledger import LedgerError, running
-from kube_accel.plugin.prestart import by_container, held_shares
+from kube_accel.plugin.allocation.ledger import LedgerError, running
+from kube_accel.plugin.allocation.start_check import by_container, held_shares
+from kube_accel.plugin.kubelet.holdings import Holder
 from kube_accel.shared.offers import client_limit, mps_unfit
 from kube_accel.sharing.capabilities import INTERFACES
 from kube_accel.sharing.profile import Profile

@@ -14,7 +14,7 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
-from kube_accel.enforce.keptopen import KeptOpen
+from kube_accel.enforce.fd_cache import FdCache
 from kube_accel.files import open_regular, reserve
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ def _attributes(file: int) -> list[str]:
 class Mender:
     """Looks at accounts, and has each that was changed put right by a thread of its own."""
 
-    def __init__(self, states: KeptOpen, path: Callable[[str], Path], mended: Callable[[], object]) -> None:
+    def __init__(self, states: FdCache, path: Callable[[str], Path], mended: Callable[[], object]) -> None:
         """``path`` tells where an account is; ``mended`` is called when one was put right, on another thread."""
         self._states = states
         self._path = path

@@ -28,7 +28,7 @@ from pathlib import Path
 from kube_accel.enforce import policy as layouts
 from kube_accel.enforce import selinux
 from kube_accel.enforce.accounts import Mender, Wrong
-from kube_accel.enforce.keptopen import KeptOpen, most_open
+from kube_accel.enforce.fd_cache import FdCache, most_open
 from kube_accel.enforce.policy import GENERATION_OFFSET, UNSEEN, Account, Policy, Use
 from kube_accel.enforce.spares import Spare, Spares
 from kube_accel.files import make_private, open_regular
@@ -61,8 +61,8 @@ class Containers:
         self._known: dict[str, tuple[bytes, tuple[Policy, bool]]] = {}
         """What was read last, so that what has not changed need not be understood again."""
         self._lock = threading.Lock()
-        self._policies = KeptOpen(f"{self._base}/{{}}/policy", os.O_RDWR, most_open(2))
-        self._states = KeptOpen(f"{self._base}/{{}}/state", os.O_RDWR, most_open(2))
+        self._policies = FdCache(f"{self._base}/{{}}/policy", os.O_RDWR, most_open(2))
+        self._states = FdCache(f"{self._base}/{{}}/state", os.O_RDWR, most_open(2))
         self.spares = Spares(self._root, selinux.wanted(sysfs_root))
         """Files for the next containers."""
         self._mender = Mender(self._states, self.state_path, self.spares.fill)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from kube_accel.enforce import elf, selinux
-from kube_accel.enforce.heldopen import HeldOpen
+from kube_accel.enforce.held_open import HeldOpen
 from kube_accel.files import open_regular
 
 _log = logging.getLogger(__name__)

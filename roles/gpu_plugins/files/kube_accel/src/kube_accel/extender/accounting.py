@@ -114,11 +114,11 @@ def view(
     pods: Iterable[Pod],
     reserved: Iterable[Uses],
     kinds: Kinds,
-    strays: GpuUse = NO_USE,
+    unfenced: GpuUse = NO_USE,
 ) -> NodeView:
-    """The node with these pods bound to it and so much reserved for others; ``strays`` take so much of any GPU."""
+    """The node with these pods bound to it and so much reserved for others; ``unfenced`` take so much of any GPU."""
     used = zip(node.gpus, account(node, name, pods, reserved), strict=True)
-    gpus = _views(node, [_beside(gpu, use, strays) for gpu, use in used])
+    gpus = _views(node, [_beside(gpu, use, unfenced) for gpu, use in used])
     return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
 
 
@@ -137,13 +137,13 @@ def anywhere(pods: Iterable[Pod]) -> dict[Mode, GpuUse]:
     return found
 
 
-def _beside(gpu: Gpu, use: GpuUse, strays: GpuUse) -> GpuUse:
-    if strays == NO_USE:
+def _beside(gpu: Gpu, use: GpuUse, unfenced: GpuUse) -> GpuUse:
+    if unfenced == NO_USE:
         return use
     return GpuUse(
-        max(use.cores, min(WHOLE, use.cores + strays.cores)),
-        max(use.memory_bytes, min(gpu.memory_bytes, use.memory_bytes + strays.memory_bytes)),
-        use.containers + strays.containers,
+        max(use.cores, min(WHOLE, use.cores + unfenced.cores)),
+        max(use.memory_bytes, min(gpu.memory_bytes, use.memory_bytes + unfenced.memory_bytes)),
+        use.containers + unfenced.containers,
     )
 
 

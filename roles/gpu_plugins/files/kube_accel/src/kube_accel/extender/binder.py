@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from kube_accel.extender.cache import Cluster, Node, Reservation
 from kube_accel.extender.decide import Decider
+from kube_accel.extender.leader_lease import LeaderLease, NotOursError
 from kube_accel.extender.pods import Pod, pod_path, uses_of
 from kube_accel.extender.quota import Quotas
-from kube_accel.extender.tenure import NotOursError, Tenure
 from kube_accel.extender.wire import BindArguments
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.model import PodRequest
@@ -69,7 +69,7 @@ class Binder:
         cluster: Cluster,
         decider: Decider,
         quotas: Quotas,
-        tenure: Tenure,
+        lease: LeaderLease,
         aside: Callable[[], AbstractContextManager[None]] = nullcontext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -78,7 +78,7 @@ class Binder:
         self._cluster = cluster
         self._decider = decider
         self._quotas = quotas
-        self._tenure = tenure
+        self._lease = lease
         self._aside = aside
         self._clock = clock
         self._sent: dict[str, str] = {}
@@ -108,7 +108,7 @@ class Binder:
         for _ in range(_TRIES):
             try:
                 with self._aside():
-                    item = self._tenure.look(asked)
+                    item = self._lease.look(asked)
                     if item is None:
                         return Bound(Outcome.FAILED, f"{who} is gone")
                     if self._cluster.asks(item):
@@ -147,8 +147,8 @@ class Binder:
         """How it ended; None when the pod has changed since we knew it."""
         try:
             with self._aside():
-                version = self._tenure.wait(pod)
-            if problem := self._tenure.stray(pod):
+                version = self._lease.wait(pod)
+            if problem := self._lease.unfenced_pod(pod):
                 raise NotOursError(problem)
         except NotOursError as error:
             return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}")
@@ -193,11 +193,11 @@ class Binder:
 
         Raises ApiError.
         """
-        item = self._tenure.look(pod)
+        item = self._lease.look(pod)
         if item is None:
             return None
         if not _node_of(item) and item["metadata"].get("resourceVersion") == self._sent.get(pod.uid):
-            return self._tenure.change(pod)
+            return self._lease.change(pod)
         self._cluster.hear_of(item)
         return item
 
@@ -258,12 +258,12 @@ class Binder:
         status = error.status if isinstance(error, ApiRefusedError) else 0
         try:
             if status == 409:
-                item = self._tenure.look(pod)
+                item = self._lease.look(pod)
             elif status in (400, 401, 403, 404, 422):
                 item = None
             else:
                 # It may still be on its way; once the pod has changed, nothing comes of that.
-                item = self._tenure.change(pod)
+                item = self._lease.change(pod)
         except ApiError:
             # It may be bound. What is kept for it stays until it is seen, tried again, or expires.
             _warn(asked, reason)

@@ -66,7 +66,7 @@ class Node:
         "_annotation",
         "_changed",
         "_kinds",
-        "_strays",
+        "_unfenced",
         "_view",
         "ended",
         "gpus",
@@ -84,11 +84,11 @@ class Node:
         name: str,
         kinds: Kinds,
         changed: Callable[[str], None],
-        strays: Callable[[], Mapping[Mode, GpuUse]] = lambda: {},
+        unfenced: Callable[[], Mapping[Mode, GpuUse]] = lambda: {},
     ) -> None:
         """``changed`` is called under the lock whenever the node may have more or less room than before.
 
-        ``strays``: what others may still bind to any GPU, by mode.
+        ``unfenced``: what others may still bind to any GPU, by mode.
         """
         self.name = name
         self.lock = threading.Lock()
@@ -107,7 +107,7 @@ class Node:
         self._view: NodeView | None = None
         self._kinds = kinds
         self._changed = changed
-        self._strays = strays
+        self._unfenced = unfenced
 
     def empty(self) -> bool:
         """Whether nothing is known of the node: a fresh one would be the same."""
@@ -140,8 +140,8 @@ class Node:
         pods = [*(pod for uid, pod in self.pods.items() if uid not in uids), *rivals]
         reserved = [entry.uses for uid, entry in self.reserved.items() if uid not in uids]
         reserved += [held.uses for held in self.forgotten().values()]
-        strays = self._strays()
-        return view(self.gpus, self.name, pods, reserved, self._kinds, strays.get(self.gpus.mode, NO_USE))
+        unfenced = self._unfenced()
+        return view(self.gpus, self.name, pods, reserved, self._kinds, unfenced.get(self.gpus.mode, NO_USE))
 
     def forgotten(self) -> dict[tuple[str, str], Held]:
         """What kubelet holds for pods that the API server has not, or no longer, by namespace and name."""
@@ -228,7 +228,7 @@ class Cluster:
         """The names of nodes with nominated pods."""
         self._nominating = threading.Lock()
         self._news = threading.Condition()
-        self._strays: Mapping[Mode, GpuUse] = {}
+        self._unfenced: Mapping[Mode, GpuUse] = {}
 
     @contextmanager
     def node(self, name: str) -> Iterator[Node]:
@@ -239,7 +239,7 @@ class Cluster:
         while True:
             node = self.nodes.get(name)
             if node is None:
-                fresh = Node(sys.intern(name), self._kinds, self._node_changed, lambda: self._strays)
+                fresh = Node(sys.intern(name), self._kinds, self._node_changed, lambda: self._unfenced)
                 node = self.nodes.setdefault(fresh.name, fresh)
             with node.lock:
                 if self.nodes.get(name) is not node:
@@ -255,9 +255,9 @@ class Cluster:
     def leave_room(self, pods: Iterable[Pod]) -> None:
         """From now on leave room for these waiting pods, and for no others, on each GPU: others may bind them."""
         found = anywhere(pods)
-        if found == self._strays:
+        if found == self._unfenced:
             return
-        self._strays = found
+        self._unfenced = found
         for node in list(self.nodes.values()):
             with node.lock:
                 node.changed()

@@ -20,11 +20,11 @@ from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, NodeSink, PodSink, Reservation
 from kube_accel.extender.decide import Decider, Verdicts
 from kube_accel.extender.heap import Heap
+from kube_accel.extender.leader_lease import LeaderLease
 from kube_accel.extender.metrics import Labels, Metrics
 from kube_accel.extender.pods import Pod, PodReader, pod_path
 from kube_accel.extender.quota import Quotas, QuotaSink
 from kube_accel.extender.service import VERBS, Layout, Service
-from kube_accel.extender.tenure import Tenure
 from kube_accel.extender.traffic import Traffic
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
@@ -101,8 +101,8 @@ class Extender:
             "pods": Watch(api, pods, PodSink(self._cluster), traffic.let_pass),
             "quota": Watch(api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
         }
-        self._tenure = Tenure(api, self._cluster, self._watches["pods"].following)
-        self._binder = Binder(api, self._cluster, decider, self._quotas, self._tenure, traffic.aside)
+        self._lease = LeaderLease(api, self._cluster, self._watches["pods"].following)
+        self._binder = Binder(api, self._cluster, decider, self._quotas, self._lease, traffic.aside)
         self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._warm = threading.Event()
         self._rendering = threading.Lock()
@@ -115,7 +115,7 @@ class Extender:
             self._cluster,
             decider,
             self._binder,
-            self._tenure,
+            self._lease,
             self._quotas.limits,
             self._metrics,
             pages,
@@ -168,17 +168,17 @@ class Extender:
         self._start("errands", self._run_errands)
         self._start("reservations", self._expire)
         if self._options.layout is Layout.LOCAL:
-            self._start("tenure", lambda: self._tenure.run(self._stop))
+            self._start("lease", lambda: self._lease.run(self._stop))
         self._start("warm-up", lambda: self._warm_up(heap))
         _log.info("serving", extra={"layout": self._options.layout.value, "port": self.port})
         while not self._stop.wait(_TICK):
             self._tick()
-            if self._tenure.idle():
+            if self._lease.idle():
                 heap.tidy()
         self._server.stop()
         if self._metrics_server is not None:
             self._metrics_server.stop()
-        self._tenure.release()
+        self._lease.release()
         return self._exit_code
 
     def _start(self, name: str, target: Callable[[], None]) -> None:
@@ -210,11 +210,11 @@ class Extender:
         # So that the first request after a list need not sum up every node.
         self._sum_up()
         self._tls.renew()
-        self._wake(self._service.overtaken(), ROOM_FOUND)
+        self._wake(self._service.recheck(), ROOM_FOUND)
 
     def _expire(self) -> None:
         while not self._stop.wait(_TICK):
-            for settle in (self._binder.expire, self._tenure.chase):
+            for settle in (self._binder.expire, self._lease.retry_unfenced):
                 try:
                     settle()
                 except ApiError as error:

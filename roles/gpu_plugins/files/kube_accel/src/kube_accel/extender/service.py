@@ -16,10 +16,10 @@ from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, Reservation
 from kube_accel.extender.decide import Decider
 from kube_accel.extender.keeper import Keeper
+from kube_accel.extender.leader_lease import LeaderLease
 from kube_accel.extender.metrics import Metrics
-from kube_accel.extender.overtaken import Overtaken
 from kube_accel.extender.pods import Pod, PodReader, nominated_node
-from kube_accel.extender.tenure import Tenure
+from kube_accel.extender.recheck_queue import RecheckQueue
 from kube_accel.extender.wire import Filtered
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
@@ -70,7 +70,7 @@ class Service:
         cluster: Cluster,
         decider: Decider,
         binder: Binder,
-        tenure: Tenure,
+        lease: LeaderLease,
         limits: Quota,
         metrics: Metrics,
         pages: Pages,
@@ -82,13 +82,13 @@ class Service:
         self._cluster = cluster
         self._decider = decider
         self._binder = binder
-        self._tenure = tenure
+        self._lease = lease
         self._keeper = Keeper(cluster, binder, clock)
         self._limits = limits
         self._metrics = metrics
         self._pages = pages
         self._reading, self._deciding = threading.Lock(), threading.Lock()
-        self._overtaken = Overtaken(cluster, lambda pod, names: bool(self._filtered(pod, names).passed), clock)
+        self._rechecks = RecheckQueue(cluster, lambda pod, names: bool(self._filtered(pod, names).passed), clock)
         self._verbs = {
             "predicates": self._filter if layout is Layout.LOCAL else self._filter_to_one,
             **(
@@ -127,7 +127,7 @@ class Service:
             return self._pages.handle(request)
         verb = request.path.removeprefix(PREFIX)
         begin = time.perf_counter()
-        self._tenure.called()
+        self._lease.called()
         try:
             body, afterwards = self._verbs[verb](request.body)
             return Response(200, body, afterwards=afterwards)
@@ -136,9 +136,9 @@ class Service:
         finally:
             self._metrics.request(verb, time.perf_counter() - begin)
 
-    def overtaken(self) -> list[Pod]:
+    def recheck(self) -> list[Pod]:
         """Pods that kube-scheduler is to try again: what made room for them came to us after it had asked."""
-        return self._overtaken.look()
+        return self._rechecks.look()
 
     def _filter(self, body: wire.Body) -> Answer:
         arguments = wire.read_arguments(body)
@@ -146,8 +146,8 @@ class Service:
         if pod is None:
             return wire.write_filtered(Filtered(arguments.names), arguments.nodes), None
         # Most pods that are filtered are bound next: what that waits for can begin.
-        self._tenure.prepare(pod)
-        if problem := self._tenure.stray(pod):
+        self._lease.prepare(pod)
+        if problem := self._lease.unfenced_pod(pod):
             return wire.write_filter_error(problem), None
         answer = self._filtered(pod, arguments.names)
         if pod.victims and self._has_room_now(pod, nominated_node(arguments.pod), answer):
@@ -158,7 +158,7 @@ class Service:
 
     def _answered(self, pod: Pod, names: list[str], answer: Filtered) -> None:
         if pod.request is not None:
-            self._overtaken.answered(pod, names, bool(answer.passed))
+            self._rechecks.answered(pod, names, bool(answer.passed))
 
     def _has_room_now(self, pod: Pod, node: str, answer: Filtered) -> bool:
         """Whether those evicted for a pod have left since. kube-scheduler, which heard it first, would evict others."""

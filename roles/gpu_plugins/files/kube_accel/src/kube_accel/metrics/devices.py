@@ -10,8 +10,8 @@ from kube_accel.metrics import families
 from kube_accel.metrics.exposition import Family, Series
 from kube_accel.metrics.sample import GpuSample, Profile, Rare
 from kube_accel.model import DriverState, Health, Snapshot
-from kube_accel.nvml.memory import Xids
-from kube_accel.nvml.seen import Seen
+from kube_accel.nvml.expected_gpus import Seen
+from kube_accel.nvml.health_store import Xids
 
 _PIPES = ("tensor", "fp64", "fp32", "fp16")
 

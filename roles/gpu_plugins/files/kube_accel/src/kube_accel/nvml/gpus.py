@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from kube_accel.model import GpuUsage, Snapshot
-from kube_accel.nvml.memory import Xids
-from kube_accel.nvml.seen import Seen
+from kube_accel.nvml.expected_gpus import Seen
+from kube_accel.nvml.health_store import Xids
 
 
 class KnownGpus(Protocol):

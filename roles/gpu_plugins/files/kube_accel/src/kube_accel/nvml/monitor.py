@@ -20,12 +20,12 @@ from typing import Any
 
 from kube_accel.model import DriverState, GpuUsage, Health, Inventory, Snapshot
 from kube_accel.nvml import machine, translate
+from kube_accel.nvml.expected_gpus import Seen, follow
 from kube_accel.nvml.faults import KnownFaults
 from kube_accel.nvml.health import Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
+from kube_accel.nvml.health_store import Memory, Remembered, Xids
 from kube_accel.nvml.kernel_log import KernelLog, Sightings
-from kube_accel.nvml.memory import Memory, Remembered, Xids
 from kube_accel.nvml.process import WorkerProcess, worker_command
-from kube_accel.nvml.seen import Seen, follow
 from kube_accel.nvml.switches import Switches
 
 log = logging.getLogger(__name__)

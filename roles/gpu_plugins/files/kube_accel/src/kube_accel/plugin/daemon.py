@@ -18,22 +18,22 @@ from kube_accel.model import DriverState, Health, Inventory, Share, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.nvml.gpus import Gpus
 from kube_accel.plugin.admin import AdminError, AdminServer
-from kube_accel.plugin.annotation import AnnotationWriter, render, share_holdings, whole_holdings
-from kube_accel.plugin.cdiwriter import CdiWriter
-from kube_accel.plugin.condition import silences
-from kube_accel.plugin.configchoice import NotChosenError
-from kube_accel.plugin.configfile import Configuration
-from kube_accel.plugin.configurator import Configurator, NotNowError
-from kube_accel.plugin.handover import Keeper
-from kube_accel.plugin.holdings import Holder, HoldingsReader, Lister, strangers
-from kube_accel.plugin.labels import LabelWriter
-from kube_accel.plugin.options import NodeError, PluginOptions, listen_problem, read_configuration
+from kube_accel.plugin.configuration.choice import NotChosenError
+from kube_accel.plugin.configuration.configurator import Configurator, NotNowError
+from kube_accel.plugin.configuration.file import Configuration
+from kube_accel.plugin.configuration.options import NodeError, PluginOptions, listen_problem, read_configuration
+from kube_accel.plugin.kubelet.device_exclusivity import DeviceExclusivity
+from kube_accel.plugin.kubelet.handover import Keeper
+from kube_accel.plugin.kubelet.holdings import Holder, HoldingsReader, Lister, strangers
+from kube_accel.plugin.kubelet.registration import ForeignPluginError, Registrar, Registration
+from kube_accel.plugin.kubelet.server import ListedPlugin, WholeGpuPlugin
+from kube_accel.plugin.node.annotation import AnnotationWriter, render, share_holdings, whole_holdings
+from kube_accel.plugin.node.cdi_writer import CdiWriter
+from kube_accel.plugin.node.condition import silences
+from kube_accel.plugin.node.condition_reporter import ConditionReporter
+from kube_accel.plugin.node.labels import LabelWriter
 from kube_accel.plugin.probes import probe_server
-from kube_accel.plugin.registration import ForeignPluginError, Registrar, Registration
-from kube_accel.plugin.server import ListedPlugin, WholeGpuPlugin
-from kube_accel.plugin.starts import Starts
-from kube_accel.plugin.teller import Teller
-from kube_accel.plugin.wholepart import WholeGpus
+from kube_accel.plugin.whole_runtime import WholeGpus
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
 from kube_accel.sharing.node_labels import Machine, labels
@@ -41,9 +41,9 @@ from kube_accel.sharing.profile import PROFILES, mode_of
 
 if TYPE_CHECKING:
     from kube_accel.metrics.collector import Collector
-    from kube_accel.plugin.fractionpart import Fraction
-    from kube_accel.plugin.ledger import Ledger
-    from kube_accel.plugin.migmanager import MigManager
+    from kube_accel.plugin.allocation.ledger import Ledger
+    from kube_accel.plugin.mig.manager import MigManager
+    from kube_accel.plugin.share_runtime import Fraction
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Daemon:
         self._fraction: Fraction | None = None
         if profile is not None:
             # Loaded here: whole GPUs need neither a ledger nor steering.
-            from kube_accel.plugin.fractionpart import Fraction
+            from kube_accel.plugin.share_runtime import Fraction
 
             self._fraction = Fraction(options, profile, lister, gpus, self._publish)
             lister = self._fraction.lister
@@ -108,7 +108,7 @@ class Daemon:
         self._mig: MigManager | None = None
         if options.mig is not None:
             # Loaded here, since few nodes want it.
-            from kube_accel.plugin.migmanager import MigManager
+            from kube_accel.plugin.mig.manager import MigManager
 
             self._mig = MigManager(options.mig, options.node_name, options.state_dir, gpus, lister)
         for note in self._whole.configuration.notes if self._whole.configuration is not None else ():
@@ -139,7 +139,9 @@ class Daemon:
             ) from error
         try:
             self._keeper = Keeper(options.state_dir, self._serves)
-            self._teller = Teller(options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot)
+            self._condition_reporter = ConditionReporter(
+                options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot
+            )
         except OSError as error:
             raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
 
@@ -158,7 +160,7 @@ class Daemon:
         cutting = None
         if self._mig is not None:
             cutting = self._start("mig", partial(self._follow, "--mig-configs", self._mig))
-        self._start("teller", self._teller.run)
+        self._start("teller", self._condition_reporter.run)
         self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
         self._start("probes", self._probes.run)
@@ -184,7 +186,7 @@ class Daemon:
             return self._exit_code
         for served in self._served.values():
             served.plugin.close()
-        self._teller.withdraw()
+        self._condition_reporter.withdraw()
         return self._exit_code
 
     def _serves(self, resource: str) -> bool:
@@ -224,8 +226,10 @@ class Daemon:
         # Two plugins of different resources must not take each other's sockets for their own.
         known_as = options.mode.value if name == whole.RESOURCE else f"{options.mode.value}.{name.partition('/')[2]}"
         registrar = Registrar(options.device_plugin_dir, known_as, name, options.takeover)
-        starts = Starts(self._lister, self._given_twice)
-        plugin = WholeGpuPlugin(options.dev_root, self._holdings.allocated, registrar.wake, starts, self._mps_paths)
+        exclusivity = DeviceExclusivity(self._lister, self._given_twice)
+        plugin = WholeGpuPlugin(
+            options.dev_root, self._holdings.allocated, registrar.wake, exclusivity, self._mps_paths
+        )
         return _Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
 
     def _serve_kind(self, kind: Kind, name: str, fraction: Fraction) -> _Served:
@@ -237,7 +241,7 @@ class Daemon:
         )
 
     def _given_twice(self, reason: str) -> None:
-        self._teller.say("GpuGivenTwice", reason)
+        self._condition_reporter.warn("GpuGivenTwice", reason)
 
     def _register(self, name: str) -> None:
         served = self._served[name]
@@ -278,7 +282,7 @@ class Daemon:
         snapshot = self._gpus.snapshot()
         while True:
             self._publish()
-            self._teller.wake()
+            self._condition_reporter.wake()
             if self._mig is not None:
                 self._mig.wake()
             version = snapshot.version
@@ -333,7 +337,7 @@ class Daemon:
         with self._publishing:
             snapshot = self._snapshot()
             for fault in silences(snapshot):
-                self._teller.say("GpuValueUnreadable", fault)
+                self._condition_reporter.warn("GpuValueUnreadable", fault)
             # A plugin that follows another must not show an empty list before it looked.
             if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
                 return
@@ -343,7 +347,7 @@ class Daemon:
                     return
                 self._whole.see(snapshot)
                 for reason in self._whole.left_out:
-                    self._teller.say("GpuNotOffered", reason)
+                    self._condition_reporter.warn("GpuNotOffered", reason)
                 self._match_resources()
                 self._record_whole(snapshot.inventory)
             for served in self._served.values():
@@ -384,7 +388,7 @@ class Daemon:
         return self._mps.apply(snapshot)
 
     def _mps_incident(self, uuid: str, message: str) -> None:
-        self._teller.say("MpsInterrupted", f"GPU {uuid}: {message}")
+        self._condition_reporter.warn("MpsInterrupted", f"GPU {uuid}: {message}")
 
     def _holdings_changed(self) -> None:
         self._held_elsewhere = strangers(self._holdings.listed or (), self._foreign)
@@ -447,8 +451,8 @@ class Daemon:
     def _collector(self) -> Collector:
         # Loaded here: metrics can be off, and whole GPUs need no ledger then.
         from kube_accel.metrics.collector import Collector
-        from kube_accel.plugin.ledger import Ledger, Owner, this_machine
-        from kube_accel.plugin.metering import LedgerBooks, whole_tenancy
+        from kube_accel.plugin.allocation.ledger import Ledger, Owner, this_machine
+        from kube_accel.plugin.tenancy.metering import LedgerBooks, whole_tenancy
 
         options, fraction = self._options, self._fraction
         if fraction is not None:
@@ -474,7 +478,7 @@ class Daemon:
     def _record_whole(self, inventory: Inventory | None) -> None:
         if self._whole_ledger is None or inventory is None or self._holdings.held is None:
             return
-        from kube_accel.plugin.metering import whole_shares
+        from kube_accel.plugin.tenancy.metering import whole_shares
 
         shares = whole_shares(self._holdings.held, self._whole.parts)
         if shares != self._recorded:

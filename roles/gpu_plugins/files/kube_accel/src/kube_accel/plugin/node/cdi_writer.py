@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the CDI specification of a node's GPUs true: the driver's files found, the document written in one step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from kube_accel.files import write_whole
+from kube_accel.graphics import graphics_nodes
+from kube_accel.plugin.node.driver_files import DriverFinder
+from kube_accel.sharing.cdi import FILE, extra_nodes, specification
+from kube_accel.sharing.delivery import Delivery
+from kube_accel.sharing.whole import Part
+
+_log = logging.getLogger(__name__)
+
+_INTERVAL = 10.0
+"""Seconds from one look at device nodes and files to the next: modules are loaded and drivers updated under us."""
+
+_HOOKS = ("usr/bin/nvidia-cdi-hook", "usr/bin/nvidia-ctk")
+
+
+@dataclass(frozen=True, slots=True)
+class CdiOptions:
+    """Where things are."""
+
+    directory: Path = Path("/var/run/cdi")
+    hook: str = ""
+    """NVIDIA's hook program on the host; empty to look for it."""
+
+
+class CdiWriter:
+    """Writes the specification when it is no longer what it was."""
+
+    def __init__(self, options: CdiOptions, dev_root: Path, proc_root: Path, sysfs_root: Path) -> None:
+        """``dev_root``, ``proc_root`` and ``sysfs_root`` are where the host's are seen."""
+        self._options = options
+        self._dev_root = dev_root
+        self._proc_root = proc_root
+        self._sysfs_root = sysfs_root
+        self._finder = DriverFinder()
+        self._lock = threading.Lock()
+        self._parts: tuple[Part, ...] = ()
+        self._version = ""
+        self._delivery: Delivery | None = None
+
+    def update(self, parts: Iterable[Part], driver_version: str, delivery: Delivery) -> None:
+        """Have the specification hold these parts, unless CDI is not used. Raises OSError."""
+        with self._lock:
+            by_uuid = tuple({part.uuid: part for part in parts}.values())
+            if by_uuid:
+                self._parts, self._version = by_uuid, driver_version
+            self._delivery = delivery
+            self._write()
+
+    def run(self, stop: threading.Event) -> None:
+        """Look after it until stopped."""
+        said = ""
+        while not stop.wait(_INTERVAL):
+            try:
+                with self._lock:
+                    self._write()
+                said = ""
+            except OSError as error:
+                if str(error) != said:
+                    _log.warning("the CDI specification is not kept", extra={"reason": str(error)})
+                said = str(error)
+
+    def _write(self) -> None:
+        options, delivery = self._options, self._delivery
+        # A specification of before stays: containers that were made with it may be started again.
+        if delivery is None or not delivery.by_cdi or not self._parts:
+            return
+        files = self._finder.find(Path(delivery.driver_root_here), self._version)
+        if not files.links:
+            raise FileNotFoundError(
+                f"no library of driver {self._version} is below {delivery.driver_root_here}; mount the driver's "
+                "root there, or say by --container-driver-root where it is"
+            )
+        document = specification(
+            self._parts,
+            files,
+            delivery.driver_root,
+            lambda name: (self._dev_root / name).exists(),
+            extra_nodes(delivery, self._listed),
+            self._hook(delivery),
+            self._capability_major(),
+            partial(graphics_nodes, self._sysfs_root),
+        )
+        if document is None:
+            return
+        text = json.dumps(document, indent=1) + "\n"
+        path = options.directory / FILE
+        with suppress(OSError, ValueError):
+            if path.read_text() == text:
+                return
+        options.directory.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text, 0o644)
+        _log.info("CDI specification written", extra={"file": str(path), "devices": len(document["devices"])})
+
+    def _listed(self, directory: str) -> list[str]:
+        with suppress(OSError):
+            return [path.name for path in (self._dev_root / directory).iterdir()]
+        return []
+
+    def _capability_major(self) -> int | None:
+        """Of the driver's capabilities, as the kernel has it; None while it has none."""
+        with suppress(OSError, ValueError):
+            for line in (self._proc_root / "devices").read_text().splitlines():
+                number, _, name = line.strip().partition(" ")
+                if name == "nvidia-caps":
+                    return int(number)
+        return None
+
+    def _hook(self, delivery: Delivery) -> str | None:
+        """The hook program on the host. It need not be below the driver's root: then it is named, not looked for."""
+        if self._options.hook:
+            return self._options.hook
+        if delivery.driver_root != "/":
+            return None
+        found = (path for path in _HOOKS if (Path(delivery.driver_root_here) / path).is_file())
+        return next((f"/{path}" for path in found), None)

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Containers that run under a policy: what they are told while they run, and what they say of themselves."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+
+from kube_accel.enforce.accounts import Wrong
+from kube_accel.enforce.containers import Containers, key_of
+from kube_accel.enforce.overrides import Override, Settled, Tenant, settle
+from kube_accel.enforce.policy import Account, Feedback, Limit, Policy, Use, feedback_for, limits_for, uncounted
+from kube_accel.kube.cgroups import Place
+from kube_accel.model import Gpu, GpuUsage, Share
+from kube_accel.plugin.allocation.ledger import Ledger
+from kube_accel.plugin.allocation.pods import NodePods
+from kube_accel.plugin.allocation.start_check import Devices, identifies
+from kube_accel.plugin.kubelet.holdings import Holder
+from kube_accel.plugin.tenancy.abuse import SENTENCES, Offences
+from kube_accel.shared.quantity import human_bytes
+from kube_accel.sharing.fraction import WHOLE
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+_REST_SECONDS = 3.0
+"""From one look to the next while there is nothing to tell."""
+_LOOK_SECONDS = 2.5
+"""From one look at what others may have done to the files to the next: nobody should have."""
+_NVML_SECONDS = 0.9
+"""How long an answer may take: it would be of no use a second later."""
+
+_Policies = Mapping[str, Policy]
+"""What containers were told, by key."""
+
+_Accounts = Mapping[str, Account]
+"""What they say of themselves."""
+
+Usage = Callable[[Collection[str], float], Mapping[str, GpuUsage] | None]
+"""What processes have of these GPUs; None when that is not told within so many seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A container that kubelet lists."""
+
+    key: str
+    """Of its files."""
+    holder: Holder
+    uid: str
+    """Of its pod; empty while that is not known."""
+    shares: tuple[Share, ...]
+    limits: tuple[Limit, ...]
+    """Without any override."""
+
+
+def keys_of(devices: Devices) -> set[str]:
+    """Of the files that a container with these devices may have."""
+    return {key_of(ids) for kind, ids in devices.items() if ids and identifies(kind, ids)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """Who is on which GPU, for as long as kubelet lists the same."""
+
+    running: tuple[Running, ...]
+    gpus: Mapping[str, Gpu]
+    on: Mapping[str, tuple[Running, ...]]
+    """By UUID."""
+    watched: tuple[str, ...]
+    """GPUs of several, and those of one that is limited: what a container may have is the same with neighbors."""
+    pods: Mapping[str, Mapping[str, tuple[Running, ...]]]
+    """By UUID, and by the UID of a pod, as far as that is known."""
+
+
+def _sharing(running: tuple[Running, ...], gpus: Mapping[str, Gpu]) -> _Sharing:
+    on: defaultdict[str, tuple[Running, ...]] = defaultdict(tuple)
+    pods: defaultdict[str, defaultdict[str, tuple[Running, ...]]] = defaultdict(lambda: defaultdict(tuple))
+    for entry in running:
+        for uuid in {share.uuid for share in entry.shares}:
+            on[uuid] += (entry,)
+            if entry.uid:
+                pods[uuid][entry.uid] += (entry,)
+    limited = {limit.uuid for entry in running for limit in entry.limits if limit.memory_bytes}
+    watched = tuple(sorted(uuid for uuid, all_ in on.items() if uuid in gpus and (len(all_) > 1 or uuid in limited)))
+    return _Sharing(running, gpus, on, watched, pods)
+
+
+def _used(policy: Policy, account: Account | None, uuid: str) -> int | None:
+    """What a container says that it uses of a GPU."""
+    for limit, device in zip(policy.limits, account.devices if account is not None else (), strict=False):
+        if limit.uuid == uuid:
+            return device.used_bytes
+    return None
+
+
+def _pod(entry: Running) -> str:
+    return f"{entry.holder.namespace}/{entry.holder.pod}"
+
+
+def _denied(account: Account) -> tuple[int, ...]:
+    return account.denied_policy, *[count for one in account.devices for count in (one.denied_limit, one.denied_device)]
+
+
+class _Parts:
+    """What NVML told of a GPU, by the key of the container that has it."""
+
+    def __init__(self, told: GpuUsage, owners: Mapping[int, str]) -> None:
+        self.memory: dict[str, int | None] = {}
+        """None where one of its processes does not tell."""
+        for pid, amount in told.memory.items():
+            if (key := owners.get(pid)) is not None:
+                sum_of = self.memory.get(key, 0)
+                self.memory[key] = None if amount is None or sum_of is None else sum_of + amount
+        self.time: dict[str, int] = {}
+        """Percent."""
+        self.total: int | None = None if told.time is None else sum(told.time.values())
+        """Of everybody; None where time is not told."""
+        for pid, percent in (told.time or {}).items():
+            if (key := owners.get(pid)) is not None:
+                self.time[key] = self.time.get(key, 0) + percent
+
+
+class Tenants:
+    """All of them on a node; for any thread."""
+
+    def __init__(
+        self,
+        containers: Containers,
+        ledger: Ledger,
+        pods: NodePods,
+        usage: Usage,
+        place_of: Callable[[int], Place | None],
+        report: Callable[[Holder, str, str], None],
+        limits_cores: bool,
+        context_overhead_bytes: int,
+        abused: Callable[[Holder, Collection[Wrong]], None] = lambda holder, wrong: None,
+    ) -> None:
+        """``report`` takes an event: whose, its reason, its message. ``place_of`` finds the container of a process.
+
+        ``abused`` is told of containers that misuse their account again and again, and what they did last.
+        """
+        self._containers = containers
+        self._ledger = ledger
+        self._pods = pods
+        self._usage = usage
+        self._place_of = place_of
+        self._report = report
+        self._limits_cores = limits_cores
+        self._overhead = context_overhead_bytes
+        self._abused = abused
+        self._offences = Offences()
+        self._started: dict[str, Holder] = {}
+        """Whose the files are, by key, as the last start said: kubelet may not list it yet."""
+        self._lock = threading.Lock()
+        self._listed: tuple[Running, ...] = ()
+        self._running: tuple[Running, ...] = ()
+        """The same, and of several that kubelet gave the same devices one."""
+        self._gpus: Mapping[str, Gpu] = {}
+        self._pods_version = -1
+        """Of the pods, as they were looked at last."""
+        self._overrides: tuple[Override, ...] = ()
+        self._uncounted: dict[tuple[str, str], int] = {}
+        self._resting: Set[str] = frozenset()
+        """GPUs on which nothing ran at the last look."""
+        self._sharing = _sharing((), {})
+        self._look_at = -math.inf
+        self._counted: dict[str, tuple[int, ...]] = {}
+        """Refusals that were counted last, by key."""
+        self._wake = threading.Event()
+
+    def override(self, overrides: Iterable[Override]) -> None:
+        """From now on these hold, and no others."""
+        self._overrides = tuple(overrides)
+        self._wake.set()
+
+    def limits(self, shares: Iterable[Share]) -> tuple[Limit, ...]:
+        """What a container with these shares is limited to, without any override."""
+        given = [(share.uuid, share.cores, share.memory_bytes) for share in shares]
+        limits = limits_for(given, WHOLE, self._overhead)
+        return limits if self._limits_cores else tuple(replace(limit, cores=0) for limit in limits)
+
+    def start(
+        self,
+        holder: Holder | None,
+        key: str,
+        shares: tuple[Share, ...],
+        write: Callable[[tuple[Limit, ...]], None],
+    ) -> None:
+        """Have ``write`` make the files of a container that is about to start, with its limits, overrides included."""
+        if holder is None:
+            with self._lock:
+                self._started.pop(key, None)
+            write(self.limits(shares))
+            self._wake.set()
+            return
+        with self._lock:
+            # What was refused to it until now counts, and to who had its devices; from here on it has a new account.
+            before = [entry for entry in self._running if holder == entry.holder or key == entry.key]
+            self._count(before, *self._read(before))
+            # Kubelet may list who had them for a moment more.
+            self._listed = tuple(entry for entry in self._listed if holder == entry.holder or key != entry.key)
+            self._running = self._one_each(self._listed)
+            pod = self._pods.find(holder.namespace, holder.pod)
+            new = Running(key, holder, pod.uid if pod is not None else "", shares, self.limits(shares))
+            others = [entry for entry in self._running if entry.holder != holder]
+            found = self._settled([*others, new]).limits.get(key)
+            write(new.limits if found is None else (found,))
+            self._started[key] = holder
+            for entry in (*before, new):
+                self._counted.pop(entry.key, None)
+            self._look_at = -math.inf
+            self._ledger.restarted(holder)
+        self._wake.set()
+
+    def listed(
+        self, containers: Mapping[Holder, Devices], held: Mapping[Holder, tuple[Share, ...]], gpus: Mapping[str, Gpu]
+    ) -> None:
+        """Kubelet lists these; before the ledger closes what has ended."""
+        running = []
+        for holder, devices in containers.items():
+            shares = held.get(holder, ())
+            limits = self.limits(shares)
+            running += [Running(key, holder, "", shares, limits) for key in keys_of(devices)]
+        with self._lock:
+            self._count(self._running, *self._read(self._running))
+            self._listed, self._gpus, self._look_at = tuple(running), gpus, -math.inf
+            self._meet_pods()
+            keys = {entry.key for entry in running}
+            self._counted = {key: found for key, found in self._counted.items() if key in keys}
+            self._uncounted = {pair: found for pair, found in self._uncounted.items() if pair[0] in keys}
+        self._wake.set()
+
+    def _meet_pods(self) -> None:
+        """Take in what is known of their pods by now: kubelet may have listed them before the API server was heard."""
+        self._pods_version = self._pods.version
+        uids = {(pod.namespace, pod.name): pod.uid for pod in self._pods.all()}
+        self._listed = tuple(
+            entry if uid == entry.uid else replace(entry, uid=uid)
+            for entry in self._listed
+            for uid in [uids.get((entry.holder.namespace, entry.holder.pod), entry.uid)]
+        )
+        self._running = self._one_each(self._listed)
+
+    def _one_each(self, listed: tuple[Running, ...]) -> tuple[Running, ...]:
+        """Of several with the same files the one whose pod runs: none of the others was let start."""
+        found: dict[str, Running] = {}
+        for entry in listed:
+            known = found.get(entry.key)
+            if known is None or self._waits(known.holder):
+                found[entry.key] = entry
+        return tuple(found.values()) if len(found) < len(listed) else listed
+
+    def _waits(self, holder: Holder) -> bool:
+        pod = self._pods.find(holder.namespace, holder.pod)
+        return pod is not None and pod.waiting
+
+    def uses(self) -> dict[tuple[Holder, str], tuple[Limit, Use]]:
+        """What containers are limited to and say that they use, by GPU's UUID."""
+        running = self._running
+        policies = {key: policy for key, (policy, _) in self._containers.read_all([e.key for e in running]).items()}
+        uses = self._containers.uses(policies)
+        return {
+            (entry.holder, limit.uuid): (limit, use)
+            for entry in running
+            if entry.key in uses
+            for limit, use in zip(policies[entry.key].limits, uses[entry.key], strict=True)
+        }
+
+    def _read(self, running: Iterable[Running]) -> tuple[_Policies, _Accounts]:
+        told = self._containers.read_all([entry.key for entry in running])
+        policies = {key: policy for key, (policy, _) in told.items()}
+        found = {key: self._containers.account(key, policy) for key, policy in policies.items()}
+        return policies, {key: account for key, account in found.items() if account is not None}
+
+    def run(self, stop: threading.Event) -> None:
+        """Look after them while there are any: once a second while something runs, for feedback to stay young."""
+        while not stop.is_set():
+            if not self._running and not self._containers.keys():
+                self._wake.wait()
+            self._wake.clear()
+            begin = time.monotonic()
+            busy = self.tick()
+            stop.wait(max(0.0, _TICK_SECONDS - (time.monotonic() - begin)))
+            if not busy:
+                self._wake.wait(_REST_SECONDS - _TICK_SECONDS)
+
+    def tick(self) -> bool:
+        """Tell them what they have to know now, and count what they say; whether there was anything to tell."""
+        with self._lock:
+            thorough = time.monotonic() >= self._look_at
+            if thorough:
+                self._look_at = time.monotonic() + _LOOK_SECONDS
+            if self._pods.version != self._pods_version:
+                self._meet_pods()
+            running, gpus = self._running, self._gpus
+            settled = self._settled(running)
+        keys = [entry.key for entry in running]
+        read = self._containers.read_all(keys) if thorough else self._containers.last_read(keys)
+        policies = {key: policy for key, (policy, _) in read.items()}
+        for entry in running:
+            if entry.key in settled.limits and entry.key not in policies:
+                why = "an override is not followed: nothing that could be changed while it runs limits the container"
+                self._report(entry.holder, "QuotaOverrideRefused", why)
+        if thorough:
+            self._trim(running, policies)
+        running = tuple([entry for entry in running if entry.key in policies])
+        seen, accounts = self._look(running, policies, gpus)
+        now = time.monotonic_ns()
+        news = []
+        for entry in running:
+            if entry.key in self._containers.kept_from_us:
+                continue  # tried again at the next look
+            limits = self._wanted(entry, policies[entry.key], settled)
+            change = self._news(*read[entry.key], limits, seen.get(entry.key, {}), now)
+            if change is not None:
+                news.append((entry, limits, change))
+        if news:
+            self._tell(news, policies)
+        with self._lock:
+            self._count(running, policies, accounts)
+        for tenant, reason in settled.refused:
+            self._report(Holder(tenant.namespace, tenant.pod, tenant.container), "QuotaOverrideRefused", reason)
+        return bool(news)
+
+    def _wanted(self, entry: Running, policy: Policy, settled: Settled) -> tuple[Limit, ...]:
+        """The limits that are to hold, in the order of the container's policy."""
+        if entry.key not in settled.limits and entry.limits == policy.limits:
+            return entry.limits
+        own = {limit.uuid: limit for limit in entry.limits}
+        if entry.key in settled.limits:
+            own |= {settled.limits[entry.key].uuid: settled.limits[entry.key]}
+        # What is charged for a context is the same for the life of a container.
+        return tuple(
+            replace(own[old.uuid], context_overhead_bytes=old.context_overhead_bytes) if old.uuid in own else old
+            for old in policy.limits
+        )
+
+    def _news(
+        self,
+        before: Policy,
+        complete: bool,
+        limits: tuple[Limit, ...],
+        told: Mapping[str, Feedback],
+        now: int,
+    ) -> Callable[[Policy], Policy] | None:
+        """What has to become of a container's policy; None when it says this already."""
+        feedback = feedback_for([limit.uuid for limit in limits], told) if told else before.feedback
+        # Feedback may grow old on a GPU where nothing runs: nobody is there to read it.
+        aged = told and not (told.keys() <= self._resting and feedback == before.feedback)
+        if limits == before.limits and complete and not aged:
+            return None
+
+        def change(current: Policy) -> Policy:
+            if not told:
+                return replace(current, limits=limits)
+            return Policy(limits, feedback, now, current.layout)
+
+        return change
+
+    def _tell(
+        self,
+        news: Iterable[tuple[Running, tuple[Limit, ...], Callable[[Policy], Policy]]],
+        policies: _Policies,
+    ) -> None:
+        """Change these policies."""
+        try:
+            with self._containers.updating() as update:
+                for entry, limits, change in news:
+                    try:
+                        update(entry.key, change)
+                    except (OSError, ValueError) as error:
+                        extra = {"pod": _pod(entry), "reason": str(error)}
+                        _log.warning("a container's limits cannot be changed", extra=extra)
+                        continue
+                    if policies[entry.key].limits != limits:
+                        amounts = ", ".join(f"{human_bytes(one.memory_bytes)} and {one.cores} %" for one in limits)
+                        _log.info("limits of a container changed", extra={"pod": _pod(entry), "limits": amounts})
+        except OSError as error:
+            _log.warning("no container's limits can be changed", extra={"reason": str(error)})
+
+    def _settled(self, running: Iterable[Running]) -> Settled:
+        if not self._overrides:
+            return Settled({}, ())
+        tenants = []
+        for entry in running:
+            if len(entry.limits) == 1:
+                names = (entry.holder.namespace, entry.holder.pod, entry.holder.container)
+                tenants.append(Tenant(entry.key, *names, entry.uid, entry.limits[0]))
+        memory = {uuid: gpu.memory_bytes for uuid, gpu in self._gpus.items()}
+        return settle(self._overrides, tenants, memory, self._limits_cores)
+
+    def _trim(self, running: Iterable[Running], policies: _Policies) -> None:
+        """Have accounts put right, those too of init containers, which kubelet does not list."""
+        keys = {entry.key for entry in running} | self._containers.keys()
+        self._started = {key: holder for key, holder in self._started.items() if key in keys}
+        # A start is newer than what kubelet listed: the devices may have been another's then.
+        holders = {entry.key: entry.holder for entry in running} | self._started
+        found = self._containers.trim({key: policies.get(key) or Policy(()) for key in keys})
+        self._offences.keep(set(holders.values()))
+        for key, wrong in found.items():
+            holder = holders.get(key)
+            if holder is None:
+                extra = {"key": key, "reason": ", ".join(sorted(wrong))}
+                _log.warning("the account of a container that kubelet does not list was changed", extra=extra)
+                continue
+            for one in sorted(wrong):
+                self._report(holder, "GpuAccountChanged", SENTENCES[one])
+            if self._offences.count(holder):
+                self._abused(holder, wrong)
+
+    def _look(
+        self, running: tuple[Running, ...], policies: _Policies, gpus: Mapping[str, Gpu]
+    ) -> tuple[Mapping[str, Mapping[str, Feedback]], _Accounts]:
+        """What NVML sees of containers, by key and then by UUID, and their accounts after that."""
+        sharing = self._sharing
+        if sharing.running != running or sharing.gpus is not gpus:
+            sharing = self._sharing = _sharing(running, gpus)
+        found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
+        for entry in running:
+            for limit in policies[entry.key].limits:
+                # Nobody else is there, whether NVML answers or not.
+                if limit.soft_cores and len(sharing.on.get(limit.uuid, ())) == 1:
+                    found[entry.key][limit.uuid] = Feedback(others_permille=0)
+        # An account is of no interest while nothing runs.
+        busy = {entry.key for uuid in sharing.watched if uuid not in self._resting for entry in sharing.on[uuid]}
+        before = self._containers.accounts({key: policies[key] for key in busy})
+        usage = (self._usage(sharing.watched, _NVML_SECONDS) if sharing.watched else None) or {}
+        after = self._containers.accounts(policies)
+        self._resting = {uuid for uuid, told in usage.items() if not told.memory and not told.time}
+        for uuid, told in usage.items():
+            resting = uuid in self._resting
+            part = _Parts(told, {} if resting else self._owners(sharing.pods.get(uuid, {}), told))
+            for entry in sharing.on[uuid]:
+                if not (entry.uid or resting):
+                    continue  # which processes are its own is not known, and that is not none
+                key, policy = entry.key, policies[entry.key]
+                used = 0 if resting else _used(policy, after.get(key), uuid)
+                if used is not None:
+                    first = _used(policy, before.get(key), uuid)
+                    told_of = self._feedback((key, uuid), part, used if first is None else first, used)
+                    alone = len(sharing.on[uuid]) == 1
+                    found[key][uuid] = told_of._replace(others_permille=0) if alone else told_of
+        return found, after
+
+    def _feedback(self, pair: tuple[str, str], part: _Parts, before: int, after: int) -> Feedback:
+        extra = None
+        memory = part.memory.get(pair[0], 0)
+        if memory is not None:
+            extra = uncounted(memory, before, after, self._uncounted.get(pair))
+            self._uncounted[pair] = max(0, memory - max(before, after))
+        if part.total is None:
+            return Feedback(extra)
+        own = part.time.get(pair[0], 0)
+        return Feedback(extra, min(1000, 10 * own), min(1000, 10 * (part.total - own)))
+
+    def _owners(self, pods: Mapping[str, tuple[Running, ...]], told: GpuUsage) -> dict[int, str]:
+        """The key of the container that each process on a GPU belongs to, of those of these pods."""
+        found = {}
+        for pid in {*told.memory, *(told.time or ())}:
+            if (place := self._place_of(pid)) is None:
+                continue
+            pod, name = self._pods.at(place) or (None, "")
+            candidates = pods.get(pod.uid if pod is not None else place.pod_uid, ())
+            if len(candidates) > 1:
+                candidates = tuple(entry for entry in candidates if entry.holder.container == name)
+            if len(candidates) == 1:
+                found[pid] = candidates[0].key
+        return found
+
+    def _count(self, running: Collection[Running], policies: _Policies, accounts: _Accounts) -> None:
+        """Add to the ledger what was refused since it was looked at last."""
+        news = set()
+        for entry in running:
+            account = accounts.get(entry.key)
+            if account is not None and (denied := _denied(account)) != self._counted.get(entry.key):
+                self._counted[entry.key] = denied
+                news.add(entry.holder)
+        for holder in news:
+            counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+            limits: dict[str, Limit] = {}
+            # A container with whole GPUs may have two sets of files, and uses one of them.
+            for key in [entry.key for entry in running if entry.holder == holder and entry.key in accounts]:
+                policy, account = policies[key], accounts[key]
+                for limit, device in zip(policy.limits, account.devices, strict=True):
+                    limits[limit.uuid] = limit
+                    counts[limit.uuid].update(limit=device.denied_limit, device=device.denied_device)
+                counts[policy.limits[0].uuid]["policy"] += account.denied_policy
+            for uuid, found in counts.items():
+                self._tell_refusals(holder, limits[uuid], self._ledger.refused(holder, uuid, found))
+
+    def _tell_refusals(self, holder: Holder, limit: Limit, news: Collection[str]) -> None:
+        gpu = self._gpus.get(limit.uuid)
+        name = f"GPU {gpu.index}" if gpu is not None else limit.uuid
+        sentences = {
+            "limit": f"an allocation on {name} was refused: over the container's limit of "
+            f"{human_bytes(limit.memory_bytes)}",
+            "device": f"an allocation within the container's limit was refused: {name} itself is full",
+            "policy": "an allocation was refused: its limits could not be read, or do not name the GPU",
+        }
+        for reason in sorted(news):
+            self._report(holder, "GpuMemoryRefused", sentences[reason])
