@@ -42,9 +42,7 @@ SERVES = keep(
     __gpu_plugins_daemonset="plugin",
 )
 OBSERVED = keep(
-    __driver_observed={"loaded": "1", "installed": "1"},
-    __driver_installs=False,
-    __driver_needs_reboot=False,
+    driver_state={"loaded": "1", "installed": "1", "installs": False},
     driver_reboot_required=False,
 )
 COMPARED = {"result": {"results": [{"changed": True, "result": PLUGIN}]}}
@@ -319,18 +317,15 @@ def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -
         (("--tags", "driver_install"), {}, True),
         (("--tags", "gpu_plugins"), {}, False),
         ((), {"__gpu_plugins_holders": {"all": []}}, False),
-        ((), {"__driver_installs": False}, False),
-        ((), {"__driver_observed": {"installed": ""}}, False),
+        ((), {"driver_state": {"installed": "1", "installs": False}}, False),
+        ((), {"driver_state": {"installed": "", "installs": True}}, False),
     ],
 )
 def test_a_site_replaces_no_driver_under_pods(
     roles: Path, kubeconfig: Path, options: tuple[str, ...], given: dict[str, Any], refused: bool
 ) -> None:
-    serves = {
-        "__driver_installs": True,
-        "__gpu_plugins_holders": {"all": ["default/train"]},
-        "scheduler_layout": "none",
-    }
+    replaces = {"driver_state": {"installed": "1", "installs": True}}
+    serves = {**replaces, "__gpu_plugins_holders": {"all": ["default/train"]}, "scheduler_layout": "none"}
     accel = {"accel_nvml": {"available": False}}
     known = {"gpu_plugins_kubeconfig": str(kubeconfig), "ansible_facts": accel}
     done = run(roles, "site", {}, *options, **known, **serves | given)

@@ -74,6 +74,7 @@ key_enrolled() { # the one DKMS signs with
 runfile_installed() { [ -n "$uninstaller" ] && ! owner_of "$uninstaller"; }
 non_free() { grep -rsqE '(^|[[:space:]])non-free([[:space:]]|$)' "$etc/apt/sources.list" "$etc/apt/sources.list.d"; }
 blacklisted() { cat "$etc"/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf 2>/dev/null | grep -q '^blacklist nouveau'; }
+persistence_unit() { grep -qs 'Written by accel.kubernetes.driver' "$etc/systemd/system/nvidia-persistenced.service"; }
 free_space() { # of the file systems an installation writes to
   for path in /usr /var /boot /tmp; do
     df -Pk "$path" 2>/dev/null | awk -v path="$path" 'NR == 2 { printf "%s {\"mount\": \"%s\", \"mib\": %d}\n", path, $6, $4 / 1024 }'
@@ -101,6 +102,7 @@ cat <<JSON
   "vendor": "$(vendor)",
   "held": [$(held | as_list)],
   "fabric_manager": "$(fabric_manager)",
+  "persistence_unit": $(yes_if persistence_unit),
   "non_free": $(yes_if non_free),
   "free": {$(free_space)},
   "stream": "$(sed -n 's/^stream=//p' "$etc/dnf/modules.d/nvidia-driver.module" 2>/dev/null)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.loader import init_plugin_loader
 from ansible.template import Templar, trust_as_template
 
+import collection  # noqa: F401
 from programs import program
 
 ROLES = Path(__file__).parents[3] / "roles"
@@ -23,7 +25,10 @@ Evaluate = Callable[..., Any]
 
 @pytest.fixture(scope="session", autouse=True)
 def _plugins() -> None:
-    init_plugin_loader([])
+    with warnings.catch_warnings():
+        # It finds collections by what `collection` has installed.
+        warnings.simplefilter("ignore")
+        init_plugin_loader([])
 
 
 def variables_of(role: str, loader: DataLoader) -> dict[str, Any]:

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.driver.observation import Observation
 
 from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
@@ -37,6 +39,19 @@ def _observe(root: Path, *, modinfo: str = "exit 1", **programs: str) -> dict[st
 def eight(tmp_path: Path) -> Path:
     sysfs.write(PROFILES["8xh100"]("node"), tmp_path)
     return tmp_path
+
+
+def test_the_role_reads_all_that_is_printed_and_nothing_else(tmp_path: Path) -> None:
+    assert set(_observe(tmp_path)) == {field.name for field in fields(Observation)}
+
+
+def test_the_unit_of_the_persistence_daemon_is_ours_or_a_packages(tmp_path: Path) -> None:
+    unit = tmp_path / "etc/systemd/system/nvidia-persistenced.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text("[Unit]\n")
+    assert _observe(tmp_path)["persistence_unit"] is False
+    unit.write_text("# Written by accel.kubernetes.driver\n[Unit]\n")
+    assert _observe(tmp_path)["persistence_unit"] is True
 
 
 def test_a_host_without_gpus(tmp_path: Path) -> None:

@@ -80,33 +80,6 @@ def test_a_directory_that_is_a_mount_of_others_stays(evaluate: Evaluate, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("there", "words", "expected"),
-    [
-        (["d.run", "thesis.tex"], {}, ["d.run"]),
-        (["d.run"], {}, [""]),
-        (["thesis.tex"], {}, []),
-        ([], {}, []),
-        # The operator's own, in its place.
-        (["d.run"], {"driver_runfile": "home/gpu/d.run"}, []),
-        (["d.run"], {"driver_runfile": "home/gpu/d.run", "driver_runfile_remote_src": True}, []),
-        (["d.run"], {"driver_runfile": ""}, []),
-    ],
-)
-def test_of_a_directory_with_the_installer_only_that_goes(
-    evaluate: Evaluate, there: list[str], words: dict[str, Any], expected: list[str]
-) -> None:
-    registered = {"__driver_runfile_found": {"files": [{"path": f"home/gpu/{name}"} for name in there]}}
-    words = {"driver_runfile": "https://example.com/d.run", "driver_runfile_dir": "home/gpu"} | words | registered
-    removed = evaluate("driver", "__driver_runfile_removed", {}, **words)
-    assert removed == [f"home/gpu/{name}".rstrip("/") for name in expected]
-
-
-def test_the_installers_own_directory_goes(evaluate: Evaluate) -> None:
-    removed = evaluate("driver", "__driver_runfile_removed", {}, __driver_runfile_found={"skipped": True})
-    assert removed == ["/var/lib/accel-kubernetes/driver"]
-
-
-@pytest.mark.parametrize(
     ("check", "named", "serve"),
     [(True, {"gpu_plugins_node_name": "a.example.com"}, ["b.example.com"]), (False, {}, ["a.example.com"])],
 )
