@@ -153,7 +153,7 @@ def test_an_odd_series_of_prometheus_costs_itself_alone_and_is_told(
     for name, value in values.items():
         document, problems = reported(_in_place(number, place, with_value(series, path, value)))
         assert of_good(document) == of_good(GOOD), name
-        is_time = path[0] == "values" and path[-1] == 0
+        is_time = path[0] in ("value", "values") and path[-1] == 0
         if is_wrong(series, path, value) and not (is_time and isinstance(value, (int, float))):
             assert any("odd" in each or path[0] == "metric" for each in problems), name
 
