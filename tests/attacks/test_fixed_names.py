@@ -18,7 +18,6 @@ SHARED = re.compile(
 )
 KNOWN = {
     "roles/gpu_plugins/vars/main/image.yml": "removes what older versions left, and reads none of it",
-    "changelogs/fragments/image-archive-checked.yml": "tells of that",
     "tests/attacks/": "plays the local user",
     "tests/playbooks/test_packages.py": "runs in a mount namespace with a /var/tmp of its own",
     "tests/sim/mps/nvidia_cuda_mps_control.py": "has the default of NVIDIA's program, which no test uses",

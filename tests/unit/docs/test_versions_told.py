@@ -12,10 +12,12 @@ ROOT = Path(__file__).parents[3]
 UPGRADE = (ROOT / "docs/upgrade.md").read_text()
 
 
-def test_the_changelog_is_looked_for_where_it_is() -> None:
+def test_the_changelog_has_each_release_and_the_page_on_upgrades_leads_to_it() -> None:
     releases = yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"]
-    assert ("changelogs/fragments" in UPGRADE) == (not releases), "the changelog is CHANGELOG.rst once a release is cut"
-    assert ("There has been one release" in UPGRADE) == (len(releases) == 1)
+    titles = re.findall(r"^v(\d+\.\d+\.\d+)\n=+$", (ROOT / "CHANGELOG.rst").read_text(), re.MULTILINE)
+    assert set(titles) == releases.keys()
+    assert yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"] in releases
+    assert "(../CHANGELOG.rst)" in UPGRADE
 
 
 def test_the_first_page_says_what_it_runs_with_and_where_that_is_told_in_full() -> None:
