@@ -43,7 +43,7 @@ class Objects:
     """Of the objects that the templates made, those that are otherwise in the cluster, or not there."""
 
 
-def objects(options: Options, plan: Plan, inventory: Inventory, answers: Mapping[str, Any]) -> Objects:
+def planned_objects(options: Options, plan: Plan, inventory: Inventory, answers: Mapping[str, Any]) -> Objects:
     """Decide by what the API server answered."""
     control_plane = {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}
     return Objects(

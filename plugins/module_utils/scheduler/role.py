@@ -14,7 +14,7 @@ from .documents import DocumentError, api_server, cluster_configuration
 from .kubeadm import kubeadm
 from .layout import plan, read_host
 from .leftovers import leftovers
-from .objects import networks, objects
+from .objects import networks, planned_objects
 from .progress import is_rolled, ready_pods
 from .refusals import refusals
 
@@ -60,7 +60,7 @@ def scheduler_objects(
 ) -> Dict[str, Any]:
     """Return what the templates of the role need beside the plan and the variables, an ``objects.Objects``."""
     role = _Role(asked, hostvars, groups)
-    return dict(vars(objects(role.options, role.plan, role.inventory, answers)))
+    return dict(vars(planned_objects(role.options, role.plan, role.inventory, answers)))
 
 
 def scheduler_kubeadm(asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups) -> Dict[str, Any]:

@@ -314,7 +314,9 @@ def must_offer(
         return {name: sum(units(card, size) for card in served) for name, size in sizes.items()}
     parts = {name: [_part(*each) for each in found] for name, found in laid_out(strategy, host.cards).items()}
     offered = replicated(parts, replications)
-    most = {name: max((how.replicas for _, how in found if how.by_mps), default=0) for name, found in offered.items()}
+    most = {
+        name: max((how.replicas for unused, how in found if how.by_mps), default=0) for name, found in offered.items()
+    }
     check_clients(most, client_limit(host.cuda_version))
     by_mps = {part.gpu.uuid for found in offered.values() for part, how in found if how.by_mps}
     counts = {
@@ -334,8 +336,8 @@ def _part(card: Card, number: Optional[int]) -> _Part:
 def _check_length(name: str, offered: Collection[Tuple[IsPart, Offered]]) -> None:
     length = sum(how.count * (_DEVICE_BYTES + len(f"{part.id}::{how.replicas}")) for part, how in offered)
     if length > _LIST_BYTES:
-        devices = sum(how.count for _, how in offered)
-        most = max(how.replicas for _, how in offered) * _LIST_BYTES // length
+        devices = sum(how.count for unused, how in offered)
+        most = max(how.replicas for unused, how in offered) * _LIST_BYTES // length
         raise TooManyError(
             f"{name} would have {devices} devices, a list of {length / 2**20:.1f} MiB, and kubelet takes no more than "
             f"{_LIST_BYTES >> 20} MiB; configure at most {most} replicas"

@@ -388,7 +388,9 @@ def test_a_restart_repeats_no_event(host: Host) -> None:
     wait(lambda: len(events(server)) == 1, "the event")
     wait(lambda: conditions(server) and conditions(server)[-1]["status"] == "False", "the condition")
     since = conditions(server)[-1]["lastTransitionTime"]
-    wait(lambda: f'"bad": {{"{host.uuids[3]}"' in (host.root / "state/told.json").read_text(), "a note of the event")
+    wait(
+        lambda: f'"bad": {{"{host.uuids[3]}"' in (host.root / "state/reported.json").read_text(), "a note of the event"
+    )
     plugin.kill()
     host.plugin()
     host.wait_healthy(set(host.uuids) - {host.uuids[3]})

@@ -334,7 +334,11 @@ PLUGIN = {"spec": {"template": {"spec": {"containers": [{"image": "registry.exam
 
 
 def test_the_pod_has_no_more_rights_than_a_tenants() -> None:
-    seen = {"__gpu_plugins_picked": {"resources": [NODE]}, "__gpu_plugins_pods": {"resources": []}}
+    seen = {
+        "__gpu_plugins_picked": {"resources": [NODE]},
+        "__gpu_plugins_pods": {"resources": []},
+        "ansible_check_mode": False,
+    }
     (made,) = rendered("gpu_plugins", "trial.yml.j2", __gpu_plugins_trial_daemonset={"resources": [PLUGIN]}, **seen)
     assert list(rights(made["spec"])) == []
     assert not made["spec"]["automountServiceAccountToken"]

@@ -45,8 +45,8 @@ class Node:
     def prefer(self, kind: Kind, size: int, pods: Sequence[PendingPod], required: set[str]) -> set[str]:
         call = Call.of(kind, size, self.rows[kind], frozenset(self.free[kind] | required), frozenset(required))
         answer = (
-            self.matcher.steer(call, pods, self.gpus)
-            or self.matcher.steer(call, pods, self.gpus, strict=False)
+            self.matcher.match(call, pods, self.gpus)
+            or self.matcher.match(call, pods, self.gpus, strict=False)
             or self.matcher.choose(call, self.gpus)
         )
         assert set(answer) <= self.free[kind] | required
