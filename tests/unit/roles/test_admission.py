@@ -187,6 +187,7 @@ def test_trial_pod_asks_the_second_scheduler_where_there_is_one() -> None:
         "__gpu_plugins_trial_daemonset": {"resources": [template]},
         "__gpu_plugins_picked": {"resources": [node]},
         "__gpu_plugins_pods": {"resources": []},
+        "ansible_check_mode": False,
     }
     second = {"resources": [{"metadata": {"name": "accel-scheduler"}}]}
     (without,) = rendered("gpu_plugins", "trial.yml.j2", **seen, gpu_plugins_mode="vgpu")
