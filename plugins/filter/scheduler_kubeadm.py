@@ -18,14 +18,14 @@ extends_documentation_fragment:
 EXAMPLES = r"""
 - name: Report whether kubeadm is told something
   ansible.builtin.debug:
-    msg: "{{ (__scheduler_asked | accel.kubernetes.scheduler_kubeadm(hostvars, groups)).changed }}"
+    msg: "{{ (__scheduler_asked | accel.kubernetes.scheduler_kubeadm(hostvars, groups)).differs }}"
 """
 
 RETURN = r"""
 _value:
   description: As the class C(Kubeadm) of the collection's C(module_utils/scheduler/kubeadm.py) describes.
   type: dict
-  sample: {known: true, changed: false, unlike: {}}
+  sample: {known: true, differs: false, unlike: {}}
 """
 
 from typing import Any, Callable, Dict

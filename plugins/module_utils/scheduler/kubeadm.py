@@ -26,7 +26,7 @@ class Kubeadm:
 
     known: bool
     """Whether kubeadm made the control plane."""
-    changed: bool
+    differs: bool
     after: Dict[str, Any]
     volumes: List[Dict[str, Any]]
     """Those of ours."""
@@ -63,7 +63,7 @@ def kubeadm(
     after = {**before, "scheduler": scheduler} if scheduler or "scheduler" in before else dict(before)
     return Kubeadm(
         known=bool(before),
-        changed=bool(before) and after != before,
+        differs=bool(before) and after != before,
         after=after,
         volumes=ours,
         unlike=unlike if before else {},

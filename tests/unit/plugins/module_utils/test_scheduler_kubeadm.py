@@ -41,7 +41,7 @@ def told(scheduler: dict[str, Any] | None, version: str = "v1beta4", **words: An
     plan = Asked(**{"layout": "local", "seen": {"kubeadm": configuration(scheduler, version)}, **words}).kubeadm()
     after = plan["after"]
     assert (plan["known"], after["clusterName"]) == (True, "c")
-    assert plan["changed"] == (after.get("scheduler") != scheduler)
+    assert plan["differs"] == (after.get("scheduler") != scheduler)
     found: dict[str, Any] = after.get("scheduler") or {}
     assert accepted(found, version)
     return found
@@ -111,7 +111,7 @@ def test_earlier_path_that_kubeadm_was_told_of_is_ours() -> None:
 def test_cluster_that_kubeadm_did_not_make_is_told_nothing(found: dict[str, Any]) -> None:
     unlike = planes(one="/etc/kubernetes/scheduler-config.yaml")
     plan = Asked(layout="local", seen={"kubeadm": found}, **unlike).kubeadm()
-    assert (plan["known"], plan["changed"], plan["unlike"]) == (False, False, {})
+    assert (plan["known"], plan["differs"], plan["unlike"]) == (False, False, {})
 
 
 @pytest.mark.parametrize(
