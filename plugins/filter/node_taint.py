@@ -40,7 +40,6 @@ _value:
   sample: {due: false, patch: [], tolerated: true}
 """
 
-from dataclasses import asdict
 from typing import Any, Callable, Dict, Iterable, Mapping
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.taint import taint_plan
@@ -50,7 +49,7 @@ def node_taint(
     node: Mapping[str, Any], wanted: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]] = ()
 ) -> Dict[str, Any]:
     """Return how the node comes to have the wanted taint of ours alone."""
-    return asdict(taint_plan(node, wanted, tolerations))
+    return dict(vars(taint_plan(node, wanted, tolerations)))
 
 
 class FilterModule:
