@@ -96,7 +96,8 @@ def test_of_nodes_that_are_left_out_nothing_is_told(books: Playbooks, monkeypatc
     done = books.run("accel.kubernetes.site", "--limit", "gpu-a", "--tags", "none")
     assert done.code == 0, done.output
     (told,) = re.findall(r"RUN: (\{.*\})", done.output)
-    assert json.loads(told) == {"gpu_site": {"check": False, "nodes": {"gpu-a": {"mode": "vgpu"}}}}
+    node = {"mode": "vgpu", "reboot_required": False}
+    assert json.loads(told) == {"gpu_site": {"check": False, "nodes": {"gpu-a": node}}}
 
 
 def test_a_runtime_configuration_of_one_host_that_cannot_be_edited(books: Playbooks) -> None:

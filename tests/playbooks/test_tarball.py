@@ -19,7 +19,8 @@ from .conftest import REPOSITORY, Playbooks, Start, state
 from .controller import Controller
 
 OURS = {"changelogs", "docs", "examples", "meta", "playbooks", "plugins", "roles"}
-OURS |= {"CHANGELOG.rst", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "bindep.txt", "execution-environment.yml", "requirements.txt", "requirements.yml"}
+OURS |= {"CHANGELOG.rst", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
+OURS |= {"bindep.txt", "execution-environment.yml", "requirements.txt", "requirements.yml"}
 MADE = {"MANIFEST.json", "FILES.json"}
 
 
