@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object, read_owned_labels
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import mapping
 
 BEFORE = "kube-accel.io/before"
 TAINT = "kube-accel.io/taint"
@@ -55,8 +56,8 @@ class Before:
 
 def node_told(node: object) -> NodeTold:
     """Return what the annotations of ours say of a node, by its object; nothing of a node that is not there."""
-    metadata = _map(_map(node).get("metadata"))
-    name, annotations = str(metadata.get("name") or ""), _map(metadata.get("annotations"))
+    metadata = mapping(mapping(node).get("metadata"))
+    name, annotations = str(metadata.get("name") or ""), mapping(metadata.get("annotations"))
     healthy: Optional[int] = 0
     driver, taint, problems = "", {}, []
     if gpu_view.INVENTORY in annotations:
@@ -79,17 +80,17 @@ def node_told(node: object) -> NodeTold:
 
 def before(found: object) -> Before:
     """Return what a workload was before the rollout that is under way, by its object as it is."""
-    metadata = _map(_map(found).get("metadata"))
-    note = _map(metadata.get("annotations")).get(BEFORE)
+    metadata = mapping(mapping(found).get("metadata"))
+    note = mapping(metadata.get("annotations")).get(BEFORE)
     if note is None:
         return Before()
     if note == "null":
         return Before(noted=True)
     try:
         was = read_object(note, _LONGEST)
-        image, template = _workload(was, _map(found))
+        image, template = _workload(was, mapping(found))
     except ValueError as error:
-        what = f"{_map(found).get('kind')} {metadata.get('namespace', '')}/{metadata.get('name')}"
+        what = f"{mapping(found).get('kind')} {metadata.get('namespace', '')}/{metadata.get('name')}"
         return Before(
             problem=f"{what}: annotation {BEFORE} cannot be read: {error}; what the object was before the rollout is "
             "not known. Run site.yml with the settings of before, which applies it anew"
@@ -105,7 +106,7 @@ def checks(lines: Iterable[object]) -> List[Dict[str, str]]:
         except ValueError:
             continue
         if isinstance(found, list):
-            entries = [_map(entry) for entry in found[:_MOST_CHECKS]]
+            entries = [mapping(entry) for entry in found[:_MOST_CHECKS]]
             return [{key: line(entry.get(key) or "") for key in _CHECK_KEYS} for entry in entries]
     return []
 
@@ -119,18 +120,14 @@ def _taint(text: object) -> Dict[str, str]:
 
 def _workload(was: Mapping[str, Any], found: Mapping[str, Any]) -> "tuple[str, str]":
     """Image and checksum of the template of an object that was noted. Raises ValueError unless it is the same one."""
-    then, now = _map(was.get("metadata")), _map(found.get("metadata"))
+    then, now = mapping(was.get("metadata")), mapping(found.get("metadata"))
     same = was.get("kind", found.get("kind")) == found.get("kind")
     if not same or any(then.get(key, now.get(key)) != now.get(key) for key in ("name", "namespace")):
         raise ValueError("it is of another object")
-    template = _map(_map(was.get("spec")).get("template"))
-    containers = _map(template.get("spec")).get("containers")
-    image = _map(containers[0]).get("image") if isinstance(containers, list) and containers else ""
-    mark = _map(_map(template.get("metadata")).get("annotations")).get("kube-accel.io/template")
+    template = mapping(mapping(was.get("spec")).get("template"))
+    containers = mapping(template.get("spec")).get("containers")
+    image = mapping(containers[0]).get("image") if isinstance(containers, list) and containers else ""
+    mark = mapping(mapping(template.get("metadata")).get("annotations")).get("kube-accel.io/template")
     if found.get("kind") in ("DaemonSet", "Deployment") and not (isinstance(image, str) and image):
         raise ValueError("it has no container with an image")
     return str(image or ""), mark if isinstance(mark, str) else ""
-
-
-def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from ..shared.registers import entries, mapping, mappings
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,10 @@ def read_host(facts: Mapping[str, object], connection: object) -> Host:
 
 def read_answers(seen: Mapping[str, object]) -> Answers:
     """Return the answers among what was seen."""
-
-    def register(name: str) -> Mapping[str, Any]:
-        value = seen.get(name)
-        return value if isinstance(value, Mapping) else {}
-
     flags = ("check", "branch_given", "runfile_on_controller")
-    given: Dict[str, Any] = {entry.name: register(entry.name) for entry in fields(Answers) if entry.name not in flags}
+    given: Dict[str, Any] = {
+        entry.name: mapping(seen.get(entry.name)) for entry in fields(Answers) if entry.name not in flags
+    }
     given.update((name, str(seen.get(name)).lower() == "true") for name in flags)
     return Answers(**given)
 
@@ -169,14 +168,7 @@ def read_observation(text: object) -> Optional[Observation]:
 
 def stat_of(register: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the state of a file that a task has read, and an empty mapping where it has not."""
-    stat = register.get("stat")
-    return stat if isinstance(stat, Mapping) else {}
-
-
-def entries_of(value: object) -> List[Mapping[str, Any]]:
-    """Return the mappings of a list."""
-    entries = value if isinstance(value, list) else []
-    return [entry for entry in entries if isinstance(entry, Mapping)]
+    return mapping(register.get("stat"))
 
 
 def _text(value: object) -> str:
@@ -184,19 +176,17 @@ def _text(value: object) -> str:
 
 
 def _words(value: object) -> Tuple[str, ...]:
-    entries = value if isinstance(value, (list, tuple)) else ()
-    return tuple(entry for entry in entries if isinstance(entry, str))
+    return tuple(entry for entry in entries(value) if isinstance(entry, str))
 
 
 def _gpus(value: object) -> Tuple[Gpu, ...]:
     names = ("address", "device", "driver")
-    return tuple(Gpu(*(_text(entry.get(name)) for name in names)) for entry in entries_of(value))
+    return tuple(Gpu(*(_text(entry.get(name)) for name in names)) for entry in mappings(value))
 
 
 def _free(value: object) -> Dict[str, FreeSpace]:
-    entries: Dict[str, Any] = value if isinstance(value, dict) else {}
     return {
         path: FreeSpace(_text(entry.get("mount")), entry["mib"])
-        for path, entry in entries.items()
+        for path, entry in mapping(value).items()
         if isinstance(entry, dict) and isinstance(entry.get("mib"), int)
     }

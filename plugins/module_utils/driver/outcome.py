@@ -7,14 +7,14 @@ from __future__ import annotations
 from typing import Iterator, List
 
 from ..shared.refusal import Refusal
-from .observation import entries_of
+from ..shared.registers import mappings
 from .target import Target
 
 
 def silent_gpus(target: Target) -> List[str]:
     """Return the addresses of GPUs that NVML does not list. A GPU that fell off the bus still is in sysfs."""
     nvml = target.host.nvml or {}
-    entries = [gpu for name in ("gpus", "excluded") for gpu in entries_of(nvml.get(name))]
+    entries = [gpu for name in ("gpus", "excluded") for gpu in mappings(nvml.get(name))]
     listed = [gpu.get("pci_address") for gpu in entries]
     return [known.gpu.address for known in target.gpus if known.gpu.address not in listed]
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Dict, List, Mapping, Tuple
 
 from ..shared.refusal import Refusal
+from ..shared.registers import mappings
 from . import availability, outcome, repository
 from .generations import OPEN, OPEN_BY_DEFAULT
-from .observation import Observation, entries_of, read_answers, read_host, read_observation, stat_of
+from .observation import Observation, read_answers, read_host, read_observation, stat_of
 from .options import read_options
 from .refusals import refuse
 from .target import Target
@@ -324,7 +325,7 @@ def _removed_files(target: Target) -> Tuple[str, ...]:
     and the directory if it then is empty.
     """
     options, path = target.options, _installer_path(target)
-    found = [entry.get("path") for entry in entries_of(target.answers.installer_dir.get("files"))]
+    found = [entry.get("path") for entry in mappings(target.answers.installer_dir.get("files"))]
     ours = [path] if path in found and path != options.runfile else []
     whole = _runfile(target).dir_is_ours or (ours and ours == found)
     return (

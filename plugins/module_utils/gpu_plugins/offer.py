@@ -13,6 +13,7 @@ from ..shared.gpu_view import RESOURCE
 from ..shared.modes import BY_MODE, MODES, WHOLE_MODE, WHOLE_RESOURCE
 from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
 from ..shared.quantity import whole_units
+from ..shared.registers import entries, mapping
 from ..shared.sharing_config import Reader, mig_strategy, sharing
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
@@ -68,13 +69,13 @@ def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, setting
     ``serves`` is the mode that the node serves now; empty for none.
     """
     host = _host(nvml)
-    labels = _map(_map(node.get("metadata")).get("labels"))
+    labels = mapping(mapping(node.get("metadata")).get("labels"))
     name = str(settings.config or labels.get(CONFIG_LABEL) or settings.default_config or "")
     strategy, replications, problem = _configuration(settings, name)
     expected, problem = _expected(settings.mode, host, strategy, replications, problem)
     allocatable = {
         resource: whole_units(amount) or 0
-        for resource, amount in _map(_map(node.get("status")).get("allocatable")).items()
+        for resource, amount in mapping(mapping(node.get("status")).get("allocatable")).items()
     }
     offered = _offered(settings.mode, expected, replications, allocatable)
     missing = [
@@ -157,15 +158,15 @@ def _usable(host: Host, card: Card, mode: str) -> bool:
 
 def _host(nvml: Mapping[str, Any]) -> Host:
     return Host(
-        tuple(_card(number, _map(gpu)) for number, gpu in enumerate(_list(nvml.get("gpus")))),
+        tuple(_card(number, mapping(gpu)) for number, gpu in enumerate(entries(nvml.get("gpus")))),
         str(nvml.get("driver_version") or ""),
         _numbers(nvml.get("cuda_version")),
     )
 
 
 def _card(number: int, gpu: Mapping[str, Any]) -> Card:
-    mig = _map(gpu.get("mig"))
-    devices = [_map(each) for each in _list(mig.get("devices"))]
+    mig = mapping(gpu.get("mig"))
+    devices = [mapping(each) for each in entries(mig.get("devices"))]
     return Card(
         uuid=str(gpu.get("uuid") or f"GPU-{number}"),
         index=int(gpu.get("index", number)),
@@ -184,11 +185,3 @@ def _numbers(text: Optional[object]) -> Tuple[int, ...]:
     """Return ``9.0`` as (9, 0), and nothing for what could not be read."""
     parts = str(text or "").split(".")
     return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
-
-
-def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> List[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else []

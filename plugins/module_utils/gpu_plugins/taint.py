@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping
 
 from ..cluster_told import TAINT, node_told
+from ..shared.registers import entries, mapping
 
 _NOTE = "/metadata/annotations/" + TAINT.replace("/", "~1")
 
@@ -36,7 +37,7 @@ def taint_plan(
     A taint that somebody else put there is theirs, and stays.
     """
     ours = node_told(node).taint
-    taints = _list(_map(node.get("spec")).get("taints"))
+    taints = entries(mapping(node.get("spec")).get("taints"))
     theirs = [taint for taint in taints if _whole(taint) != _whole(ours)]
     put = bool(wanted) and _identity(wanted) not in map(_identity, theirs)
     after = [*theirs, *([dict(wanted)] if put else [])]
@@ -51,8 +52,8 @@ def taint_plan(
 def _patch(
     node: Mapping[str, Any], before: List[Any], after: List[Any], ours: "Dict[str, Any] | None"
 ) -> List[Dict[str, Any]]:
-    metadata = _map(node.get("metadata"))
-    annotations = _map(metadata.get("annotations"))
+    metadata = mapping(node.get("metadata"))
+    annotations = mapping(metadata.get("annotations"))
     steps: List[Dict[str, Any]] = [
         {"op": "test", "path": "/spec/taints", "value": before}
         if before
@@ -79,22 +80,14 @@ def _tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]
         (each.get("effect") or "") in ("", effect)
         and (each.get("key") or "") in ("", key)
         and (each.get("operator") == "Exists" or (each.get("value") or "") == value)
-        for each in map(_map, tolerations)
+        for each in map(mapping, tolerations)
     )
 
 
 def _identity(taint: object) -> "tuple[object, object, object]":
-    found = _map(taint)
+    found = mapping(taint)
     return found.get("key") or "", found.get("value") or "", found.get("effect") or ""
 
 
 def _whole(taint: object) -> Dict[str, Any]:
-    return {"value": "", **_map(taint)}
-
-
-def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> List[Any]:
-    return list(value) if isinstance(value, list) else []
+    return {"value": "", **mapping(taint)}

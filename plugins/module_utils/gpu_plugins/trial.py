@@ -7,12 +7,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, Mapping, Sequence
 
 from ..cluster_told import checks
 from ..shared.gpu_view import ENDED
 from ..shared.modes import BY_MODE, WHOLE_MODE, mode_of
 from ..shared.quantity import whole_units
+from ..shared.registers import entries, mapping
 
 _CORES, _MEMORY_BYTES = 5, 1 << 30
 """What a pod asks for in a mode that divides GPUs: it is to find room nearly everywhere."""
@@ -81,7 +82,7 @@ def trial(seen: Seen) -> Trial:
     asks = _asks(seen, free)
     obstacle = _obstacle(seen, [name for name, amount in asks.items() if free.get(name, 0) < amount])
     waits = _waits(_pod(seen))
-    phase = str(_map(_pod(seen).get("status")).get("phase") or "")
+    phase = str(mapping(_pod(seen).get("status")).get("phase") or "")
     no_room = bool(_NO_ROOM.search(waits))
     if obstacle is None and no_room and phase == "Pending":
         row = Row("unknown", "pod", f"No room for a pod: {waits}", code="no_room")
@@ -106,7 +107,7 @@ def _asks(seen: Seen, free: Mapping[str, int]) -> Dict[str, int]:
 
 
 def _memory(seen: Seen, asks: Mapping[str, int]) -> int:
-    labels = _map(_map(seen.node.get("metadata")).get("labels"))
+    labels = mapping(mapping(seen.node.get("metadata")).get("labels"))
     if seen.mode == WHOLE_MODE or labels.get("kube-accel.io/enforcement") not in _LIMITED:
         return 0
     resources = BY_MODE[seen.mode]
@@ -117,10 +118,10 @@ def _free(seen: Seen) -> Dict[str, int]:
     """Return what is left of each resource that the node offers, without those of which nothing is."""
     used: Counter[str] = Counter()
     for pod in seen.pods:
-        if _phase(pod) in ENDED or _map(pod.get("metadata")).get("name") == seen.name:
+        if _phase(pod) in ENDED or mapping(pod.get("metadata")).get("name") == seen.name:
             continue
-        for container in _list(_map(pod.get("spec")).get("containers")):
-            limits = _map(_map(_map(container).get("resources")).get("limits"))
+        for container in entries(mapping(pod.get("spec")).get("containers")):
+            limits = mapping(mapping(mapping(container).get("resources")).get("limits"))
             used.update({name: whole_units(amount) or 0 for name, amount in limits.items() if mode_of(name)})
     return {name: amount - used[name] for name, amount in seen.offered.items() if amount > used[name]}
 
@@ -131,7 +132,7 @@ def _obstacle(seen: Seen, short: Sequence[str]) -> "Row | None":
     if seen.serves != seen.mode or not seen.daemonsets:
         said = f"The node does not serve mode {seen.mode}, so no pod was started."
         return Row("unknown", "pod", said, code="not_served")
-    if _map(seen.node.get("spec")).get("unschedulable"):
+    if mapping(seen.node.get("spec")).get("unschedulable"):
         return Row("unknown", "pod", "The node is cordoned, so no pod was started.", code="cordoned")
     if short:
         said = f"The node is full, of {', '.join(short)} too little is left, so no pod was started."
@@ -145,9 +146,9 @@ def _outcome(seen: Seen, asks: Mapping[str, int], phase: str, waits: str) -> Row
     failed = [check for check in told if check["status"] == "fail"]
     if phase == "Succeeded" and told and not failed:
         return Row("ok", "pod", "; ".join(check["detail"] for check in told))
-    status = _map(_pod(seen).get("status"))
-    state = _map(_map(next(iter(_list(status.get("containerStatuses"))), {})).get("state"))
-    said = [waits, status.get("reason"), status.get("message"), _map(state.get("waiting")).get("message")]
+    status = mapping(_pod(seen).get("status"))
+    state = mapping(mapping(next(iter(entries(status.get("containerStatuses"))), {})).get("state"))
+    said = [waits, status.get("reason"), status.get("message"), mapping(state.get("waiting")).get("message")]
     said.append(" | ".join(map(str, lines[-_LAST_LINES:])))
     why = "; ".join(f"{check['name']}: {check['detail']}" for check in failed)
     why = why or ": ".join(str(part) for part in said if part) or "no reason given"
@@ -159,22 +160,14 @@ def _outcome(seen: Seen, asks: Mapping[str, int], phase: str, waits: str) -> Row
 
 def _waits(pod: Mapping[str, Any]) -> str:
     """Return what the scheduler says of a pod that it has not placed; empty where it says nothing."""
-    conditions: Iterable[Mapping[str, Any]] = map(_map, _list(_map(pod.get("status")).get("conditions")))
+    conditions: Iterable[Mapping[str, Any]] = map(mapping, entries(mapping(pod.get("status")).get("conditions")))
     unplaced = (each for each in conditions if (each.get("type"), each.get("status")) == ("PodScheduled", "False"))
-    return str(_map(next(unplaced, {})).get("message") or "")
+    return str(mapping(next(unplaced, {})).get("message") or "")
 
 
 def _pod(seen: Seen) -> Mapping[str, Any]:
-    return _map(next(iter(seen.trials), {}))
+    return mapping(next(iter(seen.trials), {}))
 
 
 def _phase(pod: Mapping[str, Any]) -> object:
-    return _map(pod.get("status")).get("phase")
-
-
-def _map(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> List[Any]:
-    return list(value) if isinstance(value, (list, tuple)) else []
+    return mapping(pod.get("status")).get("phase")

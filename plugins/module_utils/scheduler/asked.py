@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, List, Mapping, Sequence, Tuple
 
+from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
-from ..shared.typed_options import Reader
 
 CONTROL_PLANES, GPU_NODES = "kube_control_plane", "gpu_nodes"
 _LARGEST_PORT = 65535
@@ -56,7 +56,7 @@ class Options:
 
 def read_options(values: Mapping[str, Any]) -> Tuple[Options, List[Refusal]]:
     """Return the options that variables give, by their names, and a refusal for each value of another type."""
-    read = Reader(values)
+    read = OptionReader(values)
     options = Options(
         layout=read.text("scheduler_layout"),
         policy=read.text("scheduler_policy"),

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .refusal import Refusal
+from .registers import mapping, mappings
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1", "1.0"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0", "0.0"})
@@ -70,6 +71,30 @@ class OptionReader:
         if entries is None or len(read) < len(entries) or None in read.values():
             self._refuse(name, value, "a mapping of texts to whole numbers")
         return {key: amount for key, amount in read.items() if amount is not None}
+
+    def number(self, name: str, least: int, most: int) -> int:
+        """Return a whole number from ``least`` to ``most``, and ``least`` in place of another value."""
+        value = self._values.get(name)
+        written = str(value).strip() if isinstance(value, (int, str)) and not isinstance(value, bool) else ""
+        if written.isascii() and written.isdigit() and len(written) <= len(str(most)) and least <= int(written) <= most:
+            return int(written)
+        self._refuse(name, value, f"a number from {least} to {most}")
+        return least
+
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """Return a mapping."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            self._refuse(name, value, "a mapping")
+        return mapping(value)
+
+    def mappings(self, name: str) -> List[Mapping[str, Any]]:
+        """Return a list of mappings."""
+        value = self._values.get(name)
+        found = mappings(value)
+        if value is not None and (not isinstance(value, (list, tuple)) or len(found) < len(value)):
+            self._refuse(name, value, "a list of mappings")
+        return found
 
     def _refuse(self, name: str, value: object, wanted: str) -> None:
         self.refusals.append(Refusal("option_type", f"{name} is {_shown(value)}; set it to {wanted}."))

@@ -12,9 +12,14 @@ def mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def entries(value: object) -> List[Any]:
+    """Return the entries of a list, and none of what is no list."""
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
 def mappings(value: object) -> List[Mapping[str, Any]]:
     """Return those entries of a list that are mappings."""
-    return [entry for entry in value if isinstance(entry, Mapping)] if isinstance(value, (list, tuple)) else []
+    return [entry for entry in entries(value) if isinstance(entry, Mapping)]
 
 
 def results(register: object) -> List[Mapping[str, Any]]:
@@ -29,5 +34,4 @@ def resources(register: object) -> List[Mapping[str, Any]]:
 
 def lines(register: object) -> List[str]:
     """Return the lines that a command printed; none of one that was skipped."""
-    found = mapping(register).get("stdout_lines")
-    return [str(text) for text in found] if isinstance(found, (list, tuple)) else []
+    return [str(text) for text in entries(mapping(register).get("stdout_lines"))]

@@ -376,7 +376,7 @@ def test_a_bare_host_of_a_known_system_is_accepted(system: str) -> None:
         (
             "debian12",
             observed(H100),
-            RUNFILE | {"driver_module_signing_public_key": "/root/mok.pub"},
+            RUNFILE | {"driver_module_signing_public_key": "/etc/pki/mok.pub"},
             "signing_key_alone",
             "the installer needs both or neither",
         ),
