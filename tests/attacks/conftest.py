@@ -139,7 +139,7 @@ class Attacked:
 
     @property
     def hidden(self) -> list[Path]:
-        """Of the host, what no container sees but by its mounts."""
+        """Return what no container sees of the host but by its mounts."""
         mps = self.root.glob("mps/*/*")
         return [self.state_dir, self.root / "var/lib/kubelet", self.root / "serviceaccount", *mps]
 

@@ -109,7 +109,7 @@ WORD = b'"\xf0\x9f\x98\x80%s",' % (b"w" * 20)
 """A word that takes four bytes a character in memory, in as large a body as may have so many."""
 
 SUITES = (0xC02B, 0xC02F, 0xC009, 0xC013, 0x002F)
-"""Of TLS 1.2 and before, which a server may take."""
+"""Ciphers of TLS 1.2 and before, which a server may take."""
 
 GOOD = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -143,7 +143,7 @@ def until_closed(stream: socket.socket) -> bytes:
 
 
 def statuses(answer: bytes) -> list[int]:
-    """Of the answers in it."""
+    """Return the statuses of the answers in it."""
     return [int(status) for status in re.findall(rb"^HTTP/1\.1 ([0-9]+) ", answer, re.MULTILINE)]
 
 

@@ -29,7 +29,7 @@ def lines(rows: Iterable[str], versions: Iterable[str]) -> Iterator[str]:
 
 
 def versions() -> Iterator[str]:
-    """Of what ran."""
+    """Return the versions of what ran."""
     commands = (str(BINARIES / "kubelet"), "--version"), ("containerd", "--version"), ("runc", "--version")
     for command in commands:
         yield subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]

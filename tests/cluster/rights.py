@@ -20,7 +20,7 @@ Right = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Deeds:
-    """Of one account."""
+    """The deeds of one account that were done, and those that were refused."""
 
     done: frozenset[Right]
     refused: frozenset[Right]

@@ -57,7 +57,7 @@ MANAGER = "kube-controller-manager"
 
 
 def version() -> tuple[int, int]:
-    """Of the API server, major and minor."""
+    """Return major and minor version of the API server."""
     command = [BINARIES / "kube-apiserver", "--version"]
     said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = re.search(r"v(\d+)\.(\d+)", said)
@@ -354,7 +354,7 @@ def test_pods_without_shares_and_exempt_ones_are_let_in(cluster: Cluster) -> Non
 
 
 def test_mirror_pod_of_kubelet_is_let_in(cluster: Cluster) -> None:
-    """Of a static pod, which runs already."""
+    """A static pod, which runs already, gets its mirror pod."""
     plane = cluster.plane
     pem = plane.certificate("node-client", f"system:node:{OTHER}", "system:nodes")
     kubelet = KubeClient(plane.admin.url, Credentials(plane.ca, cert_file=pem, key_file=pem))

@@ -190,7 +190,7 @@ def leader(plane: ControlPlane) -> str:
 
 
 def crowd(plane: ControlPlane, begin: int, count: int, limits: dict[str, str] | None = None) -> None:
-    """So many pods at once, small ones if nothing else is said."""
+    """Create so many pods at once, small ones by default."""
     limits = limits or share(5, 4)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: submit(plane, f"p{number}", limits), range(begin, begin + count)))

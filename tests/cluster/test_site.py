@@ -44,7 +44,7 @@ KINDS = (
     "networkpolicy"
 )
 POLICIES = "validatingadmissionpolicy,validatingadmissionpolicybinding"
-"""Of Kubernetes 1.30 and newer."""
+"""Admission policies of Kubernetes 1.30 and newer."""
 PASSING = 5
 """Pods of a passing load that may be there at once."""
 pytestmark = pytest.mark.usefixtures("no_pods_left")

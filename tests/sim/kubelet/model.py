@@ -73,7 +73,7 @@ class ContainerAllocation:
 def merge(
     responses: Iterable[pb.ContainerAllocateResponse], device_ids: Mapping[str, tuple[str, ...]]
 ) -> ContainerAllocation:
-    """Of two entries with one key the first stays and the other is dropped, as in kubelet."""
+    """Keep the first of two entries with one key, as kubelet does."""
     envs: dict[str, str] = {}
     devices: dict[str, DeviceSpec] = {}
     mounts: dict[str, Mount] = {}

@@ -23,7 +23,7 @@ class ApiHost(Host):
     namespace: ClassVar = "team"
     """Beside ``default``."""
     labels: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Of the node."""
+    """Name of the node."""
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
         super().__init__(root, stack)

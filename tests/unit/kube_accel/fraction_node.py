@@ -186,7 +186,7 @@ class FractionNode:
         return good
 
     def limits(self, cores: int, memory: int) -> dict[str, int]:
-        """Of a container; ``memory`` in units."""
+        """Return the limits of a container; ``memory`` is in units."""
         found = {self.memory: memory} if memory else {}
         return found | ({self.cores: cores} if self.cores and cores else {})
 
@@ -293,7 +293,7 @@ class FractionNode:
         return [(pod, name, self.uuids.index(gpu), cores, until is not None) for pod, name, gpu, cores, until in rows]
 
     def running(self) -> list[tuple[str, str, int, int, bool]]:
-        """Of the ledger, what has not ended.
+        """Return the ledger's rows that have not ended.
 
         A pod that kubelet listed between its container's two resources may have a row of that moment besides.
         """

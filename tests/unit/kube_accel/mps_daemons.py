@@ -19,7 +19,7 @@ class MpsDaemons:
         self.root, self.uuids = root / "mps", uuids
         self.program = mps.install(root / "bin")
         self.arguments = ["--mps-root", str(self.root), "--mps-control-command", str(self.program)]
-        """Of the plugin and of validate."""
+        """Flags of the plugin and of validate."""
         for gpu in range(len(uuids)):
             for made in ("shm", "client"):
                 (self.root / uuids[gpu] / made).mkdir(parents=True)

@@ -174,7 +174,7 @@ def conditions(server: ApiServer) -> list[dict[str, Any]]:
 
 
 def events(server: ApiServer) -> list[str]:
-    """Of the node, first to last: reason and message."""
+    """Return reason and message of the node's events, first to last."""
     bodies: list[Any] = [request.body for request in server.requests if request.path.endswith("/events")]
     assert {body["involvedObject"]["name"] for body in bodies} <= {"node-1"}
     return [f"{body['type']} {body['reason']} {body['message']}" for body in bodies]
@@ -192,7 +192,7 @@ def held(server: ApiServer) -> dict[str, list[str]]:
 
 
 def health(server: ApiServer) -> list[str]:
-    """Of each GPU, by index."""
+    """Return the health of each GPU, by index."""
     return [gpu["health"] for gpu in inventory(server).get("gpus", ())]
 
 

@@ -11,7 +11,7 @@ _TGKILL = {"x86_64": 234, "aarch64": 131}
 
 
 def threads(pid: int) -> list[int]:
-    """Of a process, the main one first."""
+    """Return the threads of a process, the main one first."""
     return sorted(int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())
 
 

@@ -24,7 +24,7 @@ IDS = (f"{CARD}::m1", f"{CARD}::m2")
 
 
 def interposer(root: Path, build: bytes) -> Interposer:
-    """Of a daemon whose image has this build."""
+    """Make the interposer of a daemon whose image has this build."""
     image = root / f"image-{build.decode()}"
     image.mkdir()
     for name in FILES:

@@ -105,7 +105,7 @@ class Outside:
 
     @property
     def names(self) -> list[str]:
-        """Of all nodes."""
+        """Return the names of all nodes."""
         return [node_name(number) for number in range(self.nodes)]
 
     def certify(self, authority: trustme.CA, name: str, host: str) -> Path:

@@ -141,7 +141,7 @@ PLAIN = {"nvidia.com/gpu": "2"}
 
 @pytest.fixture
 def mixed(api: Api) -> Extender:
-    """Of node ``a`` the GPUs are whole, of ``b`` they are not."""
+    """Make a cluster in which node ``a`` has whole GPUs, and ``b`` does not."""
     extender = Extender(api, whole_gpus=True)
     extender.cluster.keep_node(node_object("a", gpus=2, mode=Mode.PGPU))
     extender.cluster.keep_node(in_parts("b"))

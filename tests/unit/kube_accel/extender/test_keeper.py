@@ -183,7 +183,7 @@ CALLS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(calls=CALLS)
 def test_no_calls_keep_more_than_one_node_for_a_minute_between_pauses(calls: list[Call]) -> None:
-    """Of three pods, after whatever pauses, with whatever nodes."""
+    """Three pods call after any pauses, with any nodes."""
     extender = proxied(Api())
     items = [waiting(extender, f"p{number}") for number in range(3)]
     began: dict[str, float] = {}

@@ -108,7 +108,7 @@ class Api:
     """What a pod that cannot be changed is answered with, by name. It can be bound."""
     changes: int = 0
     throttled: int = 0
-    """So many changes are refused for want of time."""
+    """Number of changes that are refused for want of time."""
 
     def create(self, item: dict[str, Any]) -> dict[str, Any]:
         with self.lock:

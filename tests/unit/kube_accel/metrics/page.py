@@ -53,7 +53,7 @@ class Page:
         return [labels for labels, _ in self.families.get(family.name, ())]
 
     def value(self, family: Family, **labels: str) -> float:
-        """Of the one series with these labels among others."""
+        """Return the value of the one series with these labels among others."""
         (found,) = self.values(family, **labels)
         return found
 

@@ -8,7 +8,7 @@ import pytest
 from kube_accel.rpc.status import Code, from_headers, to_headers
 
 SOFT_LIMIT = 8 << 10
-"""Of all headers with gRPC's C library, an entry counted as its name, its value and 32 bytes (RFC 7540, 6.5.2)."""
+"""Most bytes of all headers with gRPC's C library; an entry is its name, its value and 32 bytes (RFC 7540, 6.5.2)."""
 
 
 @pytest.mark.parametrize("text", ["very long " * 10_000, "ö" * 10_000, "a" + "ö" * 10_000, "ab" + "ö" * 10_000])

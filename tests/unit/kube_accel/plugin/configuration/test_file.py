@@ -286,7 +286,7 @@ def test_whatever_comes_is_read_or_refused(document: object) -> None:
 
 
 def paths(value: object, found: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Of every mapping in a document."""
+    """Yield the path of every mapping in a document."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     below = [path for key, item in inner for path in paths(item, (*found, key))]
     return [found, *below] if isinstance(value, dict) else below

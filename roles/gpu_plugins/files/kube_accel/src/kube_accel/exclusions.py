@@ -11,7 +11,7 @@ FILE = "excluded-gpus.json"
 
 
 def read(path: str) -> tuple[Exclusion, ...]:
-    """What the list says, which is nothing where there is no file. Raises ValueError that names file and cause."""
+    """Return what the list says; nothing without a file. Raises ValueError with file and cause."""
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 -- the NVML worker does without pathlib
             return parse(json.load(file))

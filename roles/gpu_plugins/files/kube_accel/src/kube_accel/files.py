@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
-    """A new file that takes the place of whatever is at ``path`` when it is complete, and leaves it where that fails.
+    """Yield a new file that replaces whatever is at ``path`` when it is complete, and leaves it if that fails.
 
     Raises OSError.
     """
@@ -39,7 +39,7 @@ def write_whole(path: Path, text: str, mode: int = 0o600, sync: bool = False) ->
 
 
 def open_regular(path: Path | str, flags: int) -> int:
-    """Open a file that somebody else may have changed, and return its descriptor; never wait, never follow a link.
+    """Open a file that others may have changed, and return its descriptor; never wait, never follow a link.
 
     Raises BlockingIOError while a file lease keeps it, and OSError for what is no regular file.
     """

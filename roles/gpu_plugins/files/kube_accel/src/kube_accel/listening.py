@@ -9,7 +9,7 @@ _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - what all of them mean here
 
 
 def listener(address: tuple[str, int], backlog: int) -> socket.socket:
-    """A socket that listens on an address, an unspecified one for all that the host has: those of IPv6 too.
+    """Return a socket that listens on an address, an unspecified one for all that the host has: those of IPv6 too.
 
     Raises OSError.
     """

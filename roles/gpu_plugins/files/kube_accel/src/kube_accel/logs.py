@@ -23,7 +23,7 @@ class JsonFormatter(logging.Formatter):
     """Renders a record as ``{"time", "level", "logger", "message", ...extra}``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line of JSON; ``extra=`` fields become members of the object.
+        """Return one line of JSON; ``extra=`` fields become members of the object.
 
         Texts are harmless and bounded, also for who reads them out of the JSON: others wrote some of them.
         """

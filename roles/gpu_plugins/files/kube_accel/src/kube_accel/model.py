@@ -137,7 +137,7 @@ class Inventory:
     excluded: tuple[ExcludedGpu, ...] = ()
 
     def gpu(self, uuid: str) -> Gpu | None:
-        """The GPU with this UUID, or None."""
+        """Return the GPU with this UUID, or None."""
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
 
@@ -246,7 +246,7 @@ class ContainerRequest:
     cores: int = 0
     """Percent of one GPU, for a share; 0 where the mode divides memory only."""
     memory_bytes: int = 0
-    """Of one GPU, for a share; with whole GPUs what they must have together, 0 when that was left open."""
+    """Memory of one GPU for a share; with whole GPUs what they must have together, 0 when that was left open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import threading
 
 
 def stop_event() -> threading.Event:
-    """Set by SIGTERM or SIGINT. To be called once, from the main thread.
+    """Return an event that SIGTERM or SIGINT sets. To be called once, from the main thread.
 
     A signal's Python handler runs in the main thread, which goes on waiting where the kernel gave the signal to another
     (signal(7)): one that starts a thread or a process just then takes it. Any of them writes to the wake-up file.

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code."""
+    """Serve until SIGTERM or SIGINT, and return the exit code."""
     stop = stop_event()
     logs.configure(arguments.log_level)
     options = ExtenderOptions(

@@ -41,7 +41,7 @@ _OUTPUTS: Mapping[str, Callable[[ClusterView], str]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser, mode: Mode | None = None) -> None:
-    """The flags; ``mode`` is what is shown unless another is asked for."""
+    """Add the flags; ``mode`` is what is shown unless another is asked for."""
     parser.add_argument("nodes", nargs="*", metavar="NODE", help="these alone (default: every node with GPUs)")
     parser.add_argument(
         "-o", "--output", choices=tuple(_OUTPUTS), default="table", help="csv and json have bytes, tables GiB"
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser, mode: Mode | None = None) -> 
 
 
 def run(arguments: argparse.Namespace, out: TextIO = sys.stdout) -> int:
-    """Show the GPUs; 0, 1 with the reason on stderr when they cannot be seen, 3 when not all of them can."""
+    """Show the GPUs. Return 0, 1 with the reason on stderr when no GPU, or 3 when not every GPU can be seen."""
     flags = [f"--{name}={value}" for name in ("kubeconfig", "context") if (value := getattr(arguments, name))]
     kubectl = Kubectl([arguments.kubectl, *flags])
     for stream in (out, sys.stderr):
@@ -105,12 +105,12 @@ def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
 
 
 def kubectl_inspect_gpu() -> int:
-    """``kubectl inspect gpu``: all nodes with GPUs."""
+    """Run ``kubectl inspect gpu``, which shows all nodes with GPUs."""
     return _plugin("gpu", None)
 
 
 def kubectl_inspect_cgpu() -> int:
-    """``kubectl inspect cgpu``: those that share GPUs by memory."""
+    """Run ``kubectl inspect cgpu``, which shows the nodes that share GPUs by memory."""
     return _plugin("cgpu", Mode.CGPU)
 
 

@@ -19,7 +19,7 @@ from kube_accel.sharing.delivery import Strategy
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; its exit code."""
+    """Run a subcommand and return its exit code."""
     arguments = _parser().parse_args(argv)
     if arguments.command == "plugin":
         from kube_accel.cli.plugin import run
@@ -220,7 +220,7 @@ def _mebibytes(text: str) -> int:
 
 
 def _add_delivery(group: argparse._ArgumentGroup) -> None:
-    """Flags by the names of NVIDIA's plugin; each comes before what a configuration says."""
+    """Add the flags that NVIDIA's plugin has too; each overrides what a configuration says."""
     known = ",".join(Strategy)
     group.add_argument("--device-list-strategy", type=_strategies, help=f"one or several of {known}")
     group.add_argument("--device-id-strategy", choices=("uuid", "index"))

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code."""
+    """Serve until SIGTERM or SIGINT, and return the exit code."""
     with suppress(AttributeError):
         # Many threads that each need little: one heap for all costs some MiB less than one for each.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         code = daemon.run()
         if daemon.handed_over:
             monitor.stop()
-            os._exit(code)  # the connections stay open, whoever is about to close them
+            os._exit(code)  # the connections stay open, though a thread may be about to close them
         return code
     except NodeError as error:
         _log.error("cannot start", extra={"reason": str(error)})
@@ -147,7 +147,7 @@ def _watching(arguments: argparse.Namespace) -> MonitorOptions:
 
 
 def _take_turns(options: PluginOptions, stop: threading.Event) -> bool:
-    """Be alive and not ready while another mode's plugin runs here; False when told to stop first."""
+    """Be alive and not ready while another mode's plugin runs here; return False when stopped before it ends."""
     lock = ModeLock(options.state_dir, options.mode)
     obstacle = lock.take()
     if not obstacle:

@@ -13,7 +13,7 @@ _TIMEOUT = 20.0
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Returns when NVML has been let go (or taken up): 0, or 1 with the reason on stderr."""
+    """Return 0 when NVML has been let go (or taken up), or 1 with the reason on stderr."""
     try:
         if arguments.resume:
             answer = call(arguments.state_dir, "resume", _TIMEOUT)

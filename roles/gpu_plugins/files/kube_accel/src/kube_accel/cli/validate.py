@@ -59,7 +59,7 @@ class Check:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print every check; 1 when one of them failed."""
+    """Print every check, and return 1 when one of them failed."""
     if arguments.pod:
         # Loaded here: a node's checks have none of it.
         from kube_accel.cli.validate_pod import run as run_in_pod
@@ -115,7 +115,7 @@ def _checks(arguments: argparse.Namespace) -> Iterable[Check]:
 
 
 def look(sysfs_root: Path, excluded: Path | None = None) -> Snapshot:
-    """What NVML says first, or that it says nothing within half a minute. ``excluded`` lists GPUs to leave alone."""
+    """Return NVML's first answer, or the lack of one within 30 s. ``excluded`` lists GPUs to leave alone."""
     monitor = GpuMonitor(MonitorOptions(sysfs_root=sysfs_root, excluded=excluded))
     monitor.start()
     try:
@@ -133,7 +133,7 @@ def look(sysfs_root: Path, excluded: Path | None = None) -> Snapshot:
 
 
 def check_nvml(snapshot: Snapshot) -> Check:
-    """NVML loads and answers."""
+    """Check that NVML loads and answers."""
     if snapshot.driver_state is DriverState.READY:
         count = len(snapshot.inventory.gpus) if snapshot.inventory else 0
         excluded = snapshot.inventory.excluded if snapshot.inventory else ()
@@ -146,14 +146,14 @@ def check_nvml(snapshot: Snapshot) -> Check:
 
 
 def check_platform(unsupported: str) -> Iterable[Check]:
-    """The machine is one whose GPUs NVML describes; asked where it describes none."""
+    """Check, where NVML describes no GPU, that the machine is one whose GPUs it describes."""
     if unsupported:
         what, _, remedy = unsupported.partition("; ")
         yield Check(Status.FAIL, "platform", what, remedy)
 
 
 def check_gpus(snapshot: Snapshot, inventory: Inventory) -> Iterable[Check]:
-    """Every GPU can be read and may be handed out; a line for each that is not so, and for each value it withholds."""
+    """Check that every GPU can be read and allocated: a line for each that cannot, and for each missing value."""
     for unreadable in inventory.unreadable:
         what, _, remedy = unreadable.reason.partition("; ")
         name = f" ({unreadable.uuid})" if unreadable.uuid else ""
@@ -168,7 +168,7 @@ def check_gpus(snapshot: Snapshot, inventory: Inventory) -> Iterable[Check]:
 
 
 def check_driver(inventory: Inventory, kernel_module: str | None) -> Check:
-    """The driver is one we support, and the library is that of the loaded kernel module."""
+    """Check that we support the driver, and that the library is that of the loaded kernel module."""
     version = inventory.driver_version
     if kernel_module is not None and kernel_module != version:
         return Check(
@@ -184,7 +184,7 @@ def check_driver(inventory: Inventory, kernel_module: str | None) -> Check:
 
 
 def check_pci(on_bus: Collection[str], gpus: Iterable[Gpu | ExcludedGpu]) -> Check:
-    """Every NVIDIA GPU on the PCI bus is seen by NVML."""
+    """Check that NVML sees every NVIDIA GPU on the PCI bus."""
     missing = sorted(set(on_bus) - {gpu.pci_address for gpu in gpus})
     if missing:
         return Check(
@@ -199,7 +199,7 @@ def check_pci(on_bus: Collection[str], gpus: Iterable[Gpu | ExcludedGpu]) -> Che
 
 
 def check_device_nodes(gpus: Collection[Gpu], exists: Callable[[str], bool]) -> Check:
-    """The device nodes that a container is given exist."""
+    """Check that the device nodes that a container is given exist."""
     names = (*(f"nvidia{gpu.minor}" for gpu in gpus), *NEEDED_NODES)
     missing = [name for name in names if not exists(name)]
     if missing:
@@ -213,14 +213,14 @@ def check_device_nodes(gpus: Collection[Gpu], exists: Callable[[str], bool]) -> 
 
 
 def check_kubelet(socket: Path) -> Check:
-    """Kubelet takes registrations."""
+    """Check that kubelet takes registrations."""
     if socket.is_socket():
         return Check(Status.OK, "kubelet", f"{socket} exists")
     return Check(Status.FAIL, "kubelet", f"no socket {socket}", "start kubelet, or set --kubelet-device-plugin-dir")
 
 
 def check_pod_resources(socket: Path) -> Check:
-    """Kubelet tells who holds which device."""
+    """Check that kubelet reports which container holds which device."""
     try:
         listed = PodResourcesClient(socket).list(timeout=5)
     except PodResourcesError as error:
@@ -229,7 +229,7 @@ def check_pod_resources(socket: Path) -> Check:
 
 
 def check_plugin(status: Mapping[str, Any]) -> Check:
-    """Our daemon runs and kubelet has registered every resource of its mode."""
+    """Check that our daemon runs and that kubelet has registered every resource of its mode."""
     # A daemon of an earlier release tells of all resources together.
     resources = status.get("resources") or {"": status}
     missing = sorted(name for name, found in resources.items() if not found["registered"])
@@ -245,7 +245,10 @@ def check_plugin(status: Mapping[str, Any]) -> Check:
 
 
 def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str, clients: Collection[str] = ()) -> Check:
-    """Every GPU takes as many processes as the mode has: directly, or by way of MPS those with UUIDs in ``clients``."""
+    """Check that every GPU takes several processes where the mode has them.
+
+    GPUs whose UUIDs are in ``clients`` may take them by way of MPS.
+    """
     query = [smi, "--query-gpu=uuid,compute_mode", "--format=csv,noheader"]
     try:
         text = subprocess.run(query, capture_output=True, text=True, timeout=_SMI_DEADLINE, check=True).stdout
@@ -273,7 +276,7 @@ def check_compute_mode(mode: Mode, gpus: Collection[Gpu], smi: str, clients: Col
 
 
 def pci_gpus(sysfs_root: Path) -> tuple[str, ...]:
-    """Addresses of the NVIDIA GPUs on the bus that are not given to virtual machines."""
+    """Return the addresses of the NVIDIA GPUs on the bus that are not given to virtual machines."""
     return tuple(
         device.name
         for device in sorted((sysfs_root / "bus/pci/devices").glob("*"))

@@ -36,7 +36,7 @@ class Cuda:
     """The driver's interface, by its library. Signatures are those of the CUDA driver API."""
 
     def __init__(self, library: str = _LIBRARY) -> None:
-        """Raises CudaError where it cannot be loaded."""
+        """Raises CudaError where the library cannot be loaded."""
         try:
             self._library = ctypes.CDLL(library)
         except OSError as error:
@@ -55,20 +55,20 @@ class Cuda:
             raise CudaError(f"{name} returned {code} {(text.value or b'').decode()}".rstrip())
 
     def version(self) -> tuple[int, int]:
-        """Initialises CUDA; the newest version the driver supports. Raises CudaError."""
+        """Initialize CUDA and return the newest version that the driver supports. Raises CudaError."""
         self._ok("cuInit", ctypes.c_uint(0))
         number = ctypes.c_int()
         self._ok("cuDriverGetVersion", ctypes.byref(number))
         return number.value // 1000, number.value % 1000 // 10
 
     def count(self) -> int:
-        """How many devices there are. Raises CudaError."""
+        """Return how many devices there are. Raises CudaError."""
         number = ctypes.c_int()
         self._ok("cuDeviceGetCount", ctypes.byref(number))
         return number.value
 
     def tried(self, ordinal: int, limit: int) -> CudaDevice:
-        """Allocates a little, and more than ``limit`` bytes unless that is 0. Raises CudaError."""
+        """Allocate a little, and more than ``limit`` bytes unless that is 0. Raises CudaError."""
         device, context, total = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t()
         name = ctypes.create_string_buffer(256)
         self._ok("cuDeviceGet", ctypes.byref(device), ordinal)
@@ -93,7 +93,7 @@ class Cuda:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the checks as one line of JSON; 1 when one of them failed."""
+    """Print the checks as one line of JSON, and return 1 when one of them failed."""
     checks = list(_checks(arguments))
     print(json.dumps({"checks": [asdict(check) | {"status": check.status.value} for check in checks]}), flush=True)
     return int(any(check.status is Status.FAIL for check in checks))
@@ -121,7 +121,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
 
 
 def check_given(uuids: Collection[str], expected: int, variable: str) -> Check:
-    """NVML shows as many GPUs as were asked for, and those that the environment names where it does."""
+    """Check that NVML shows the number of GPUs asked for, and those that the environment names, if it does."""
     if len(uuids) != expected:
         return Check(Status.FAIL, "gpus", f"NVML shows {len(uuids)} where {expected} were asked for", _RUNTIME)
     strange = [name for name in variable.split(",") if name.startswith("GPU-") and name not in uuids]
@@ -133,7 +133,7 @@ def check_given(uuids: Collection[str], expected: int, variable: str) -> Check:
 
 
 def check_cuda(version: tuple[int, int], devices: Collection[CudaDevice], expected: int) -> Check:
-    """CUDA has as many devices, and memory of each could be had."""
+    """Check that CUDA has as many devices, and that memory of each can be allocated."""
     if len(devices) != expected:
         return Check(
             Status.FAIL, "cuda", f"CUDA shows {len(devices)} devices where {expected} were asked for", _RUNTIME
@@ -143,7 +143,7 @@ def check_cuda(version: tuple[int, int], devices: Collection[CudaDevice], expect
 
 
 def check_shown(by: str, sizes: Collection[int], limit: int) -> Check:
-    """No GPU seems larger than the share of it."""
+    """Check that no GPU seems larger than the share of it."""
     most = max(sizes, default=0)
     if most > limit:
         detail = f"{by} shows {most >> 20} MiB where the share has {limit >> 20}"
@@ -152,7 +152,7 @@ def check_shown(by: str, sizes: Collection[int], limit: int) -> Check:
 
 
 def check_limit(devices: Collection[CudaDevice], limit: int) -> Check:
-    """More than the share is refused, as a full GPU would."""
+    """Check that more than the share is refused, as a full GPU would refuse it."""
     codes = sorted({device.over for device in devices if device.over != _OUT_OF_MEMORY}, key=str)
     if codes:
         detail = f"over {limit >> 20} MiB cuMemAlloc returned {', '.join(map(str, codes))}, not {_OUT_OF_MEMORY}"

@@ -29,7 +29,7 @@ _NAMED = 5
 
 
 def check_ledger(state_dir: Path, profile: Profile, gpus: Collection[Gpu], pod_resources: Path) -> Check:
-    """The ledger can be read and says what kubelet says."""
+    """Check that the ledger can be read and agrees with kubelet."""
     difference: list[str] = []
     count = 0
     for attempt in range(_ATTEMPTS):
@@ -51,7 +51,7 @@ def check_ledger(state_dir: Path, profile: Profile, gpus: Collection[Gpu], pod_r
 
 
 def check_enforcement(status: Mapping[str, Any]) -> Check:
-    """Shares are enforced, by what was asked for."""
+    """Check that what was asked for enforces shares."""
     name, problem = status.get("enforcement", ""), status.get("enforcement_problem", "")
     if not problem:
         return Check(Status.OK, "enforcement", name or "not told by this release")
@@ -59,7 +59,7 @@ def check_enforcement(status: Mapping[str, Any]) -> Check:
 
 
 def check_capabilities(status: Mapping[str, Any]) -> Check | None:
-    """What shares have of the driver is limited. None where the interposer does not enforce them."""
+    """Check what shares have of the driver without a limit. None where the interposer does not enforce them."""
     given = status.get("unlimited")
     if given is None:
         return None
@@ -75,7 +75,7 @@ def check_capabilities(status: Mapping[str, Any]) -> Check | None:
 
 
 def check_mps(inventory: Inventory, paths: MpsPaths, labelled: bool = False) -> Check:
-    """The control daemon of every GPU answers and takes clients; ``labelled`` where SELinux has to let them."""
+    """Check that every GPU's control daemon answers and takes clients; ``labelled`` where SELinux has to let them."""
     limit = client_limit(inventory.cuda_version)
     unshared = {gpu.index: reason for gpu in inventory.gpus if (reason := mps_unfit(gpu, inventory.driver_version))}
     bad = {

@@ -39,14 +39,14 @@ class Wrong(StrEnum):
 
 
 _UNOPENED = (errno.EACCES, errno.EPERM, errno.ETXTBSY)
-"""A mode keeps its owner out of an account, or a tenant runs it as a program, which nobody may write."""
+"""A mode keeps its owner out of an account, or a tenant runs it as a program, which cannot be written."""
 
 Status = tuple[int, int, int]
 """Inode, user, mode: what says that nothing has changed since it could not be put right."""
 
 
 def found(status: os.stat_result, attributes: Iterable[str], size: int) -> frozenset[Wrong]:
-    """What is wrong with an account of this size in bytes. Pure, but for who runs this process."""
+    """Return what is wrong with an account of this size in bytes. Pure, but for the user of this process."""
     wrong = set()
     if status.st_size < size:
         wrong.add(Wrong.SHORT)
@@ -62,7 +62,7 @@ def found(status: os.stat_result, attributes: Iterable[str], size: int) -> froze
 
 
 def _foreign(attribute: str) -> bool:
-    """SELinux and the like label files; everything else takes room, and is nobody's that we know."""
+    """Return whether an extended attribute takes room and is none of those that SELinux and the like set."""
     return not attribute.startswith("security.") or attribute == "security.capability"
 
 
@@ -103,7 +103,7 @@ class Mender:
         """Accounts whose owner or mode could not be put right, which is told once."""
 
     def look(self, sizes: Mapping[str, int]) -> dict[str, frozenset[Wrong]]:
-        """Look at accounts, by their keys, that are to have these sizes; what was wrong with those that were changed.
+        """Look at accounts, by key, that are to have these sizes, and return what was wrong with the changed ones.
 
         Nobody else may use the open files meanwhile.
         """
@@ -127,7 +127,7 @@ class Mender:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These have other accounts from now on, or none."""
+        """Forget these keys: their containers have other accounts from now on, or none."""
         for key in keys:
             self._left.pop(key, None)
 
@@ -173,7 +173,7 @@ class Mender:
 
 
 def _opened(path: Path) -> int:
-    """A file whose mode keeps even its owner out, as it does without the capability that passes over modes."""
+    """Open a file whose mode keeps even its owner out, which takes a capability that passes over modes."""
     place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         # By the descriptor: a link in its place would not be followed.

@@ -15,7 +15,7 @@ from kube_accel.sharing.fraction import Kind, grant
 from kube_accel.sharing.profile import Profile
 
 LABEL: Final = "kube-accel.io/enforcement"
-"""Of a node that shares GPUs: the ``Name`` of what enforces the shares."""
+"""Label of a node that shares GPUs: the ``Name`` of what enforces the shares."""
 
 
 class Name(StrEnum):
@@ -47,7 +47,7 @@ class Ask:
 
     @property
     def whole(self) -> bool:
-        """Whether these are all cores of the GPUs."""
+        """Return whether these are all cores of the GPUs."""
         return self.kind is Kind.CORES and set(self.chosen.values()) == {100}
 
 
@@ -71,7 +71,7 @@ class Backend(Protocol):
     name: Name
 
     def grant(self, ask: Ask) -> Grant:
-        """What a container receives for its devices of one kind. Raises EnforceError."""
+        """Return what a container receives for its devices of one kind. Raises EnforceError."""
 
     def start(self, start: Start) -> None:
         """Have the limits in force before the container's first process. Raises EnforceError."""
@@ -79,7 +79,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a node does, and what is to be said of it."""
+    """What a node does, and what the log says of it."""
 
     name: Name
     reason: str = ""
@@ -89,7 +89,10 @@ class Choice:
 
 
 def choose(mode: Mode, wanted: Enforcement, unfit: Mapping[Enforcement, str], allow_unenforced: bool) -> Choice:
-    """What a node in ``mode`` does. ``unfit`` tells why a way cannot be gone here; ways that are absent can. Pure."""
+    """Return what a node in ``mode`` does. Pure.
+
+    ``unfit`` says why a way cannot be used here; a way that is absent from it can.
+    """
     wish = Enforcement.INTERPOSER if wanted is Enforcement.AUTO else wanted
     if wish is Enforcement.NONE:
         return Choice(Name.NONE)
@@ -107,7 +110,7 @@ def choose(mode: Mode, wanted: Enforcement, unfit: Mapping[Enforcement, str], al
 
 
 def possible(mode: Mode, wanted: Enforcement) -> bool:
-    """Whether that can be asked for in this mode. Pure."""
+    """Return whether that can be asked for in this mode. Pure."""
     return wanted not in ((Enforcement.DMEM, Enforcement.NONE) if mode is Mode.MPS else (Enforcement.MPS,))
 
 
@@ -122,11 +125,11 @@ class Unenforced:
         self._node_exists = node_exists
 
     def grant(self, ask: Ask) -> Grant:
-        """The GPU's name, for NVIDIA's runtime."""
+        """Return the GPU's name, for NVIDIA's runtime."""
         return grant(ask.chosen, ask.kind, ask.gpus, self._profile, self._node_exists)
 
     def start(self, start: Start) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class WithMps:
@@ -140,7 +143,7 @@ class WithMps:
         self._more = more
 
     def grant(self, ask: Ask) -> Grant:
-        """What both give. Raises EnforceError."""
+        """Return what both give. Raises EnforceError."""
         # First what makes no files.
         other = self._more(ask.kind, ask.chosen, ask.gpus)
         return self._backend.grant(ask).joined(other)

@@ -48,12 +48,12 @@ _LOCK = struct.Struct("hhqqi4x")
 
 
 def key_of(ids: Iterable[str]) -> str:
-    """The name of the directory for these devices."""
+    """Return the name of the directory for these devices."""
     return hashlib.sha256("\n".join(sorted(ids)).encode()).hexdigest()[:32]
 
 
 class Containers:
-    """All of them on a node; for any thread, and for the two daemons of an upgrade at a time."""
+    """The files of all containers of a node; for any thread, and for the two daemons of an upgrade at a time."""
 
     def __init__(self, state_dir: Path, sysfs_root: Path) -> None:
         self._root = state_dir / "containers"
@@ -72,11 +72,11 @@ class Containers:
         """Containers whose policy could not be opened for writing at the last look."""
 
     def policy_path(self, key: str) -> Path:
-        """The policy of a container."""
+        """Return the policy of a container."""
         return self._root / key / "policy"
 
     def state_path(self, key: str) -> Path:
-        """The account that its processes keep."""
+        """Return the account that its processes keep."""
         return self._root / key / "state"
 
     def prepare(self, key: str, build: str) -> None:
@@ -91,14 +91,14 @@ class Containers:
                 self._keep(key, spare)
 
     def build_of(self, key: str) -> str:
-        """The build that a container uses; empty when it is not known."""
+        """Return the build that a container uses; empty when it is not known."""
         try:
             return (self._root / key / "build").read_text().strip("\0\n ")
         except OSError:
             return ""
 
     def start(self, key: str, policy: Policy) -> None:
-        """A container is about to start: its limits, and an account that nothing was charged to. Raises OSError."""
+        """Write the limits of a container that is about to start, and an empty account. Raises OSError."""
         directory = self._root / key
         data, head = layouts.pack_policy(policy, 2), layouts.fresh_state(len(policy.limits), policy.layout)
         with self._spare() as spare:
@@ -142,16 +142,16 @@ class Containers:
             self._states.keep(key, given.files.pop("state"))
 
     def policy(self, key: str) -> Policy | None:
-        """What a container was told last; None when it has no policy, or one that no version of ours wrote."""
+        """Return what a container was last written; None without a policy, or for one that is not ours."""
         found = self.read(key)
         return None if found is None else found[0]
 
     def read(self, key: str) -> tuple[Policy, bool] | None:
-        """The same, and whether it is written to its end: a daemon may have been killed at it."""
+        """Return the policy, and whether it is complete: a daemon may have been killed while it wrote."""
         return self.read_all([key]).get(key)
 
     def read_all(self, keys: Collection[str]) -> dict[str, tuple[Policy, bool]]:
-        """``read`` for several, without those of which it says None."""
+        """Return what ``read`` does for several containers, without those for which it returns None."""
         found, kept = {}, set()
         with self._lock:
             for key in keys:
@@ -173,11 +173,11 @@ class Containers:
         return self._kept_from_us
 
     def last_read(self, keys: Iterable[str]) -> dict[str, tuple[Policy, bool]]:
-        """What ``read_all`` said, and ``update`` made of it, without a look at any file."""
+        """Return what ``read_all`` said, and ``update`` made of it, without a look at any file."""
         return {key: known[1] for key in keys if (known := self._known.get(key)) is not None}
 
     def _only_read(self, key: str) -> tuple[Policy, bool] | None:
-        """For those who may not write it."""
+        """Return what ``read`` does, for callers that may not write."""
         try:
             file = open_regular(self.policy_path(key), os.O_RDONLY)
         except OSError:
@@ -197,7 +197,7 @@ class Containers:
         return known[1]
 
     def update(self, key: str, change: Callable[[Policy], Policy]) -> bool:
-        """Tell a running container something else, in the layout that it started with; whether that was news.
+        """Give a running container another policy, in the layout that it started with; return whether it differed.
 
         Raises OSError, and ValueError for a policy that cannot be read.
         """
@@ -207,7 +207,7 @@ class Containers:
 
     @contextmanager
     def updating(self) -> Iterator[Callable[[str, Callable[[Policy], Policy]], bool]]:
-        """``update`` for several that were read lately; nobody else writes meanwhile. Raises OSError."""
+        """Yield ``update`` for several that were read lately; no other process writes meanwhile. Raises OSError."""
         with self._writing():
             yield self._update
 
@@ -237,14 +237,14 @@ class Containers:
             return True
 
     def account(self, key: str, policy: Policy) -> Account | None:
-        """What a container's processes say of themselves; None when there is nothing that could be read."""
+        """Return what a container's processes say of themselves; None when there is nothing that could be read."""
         with self._lock, suppress(OSError):
             self._states.looked_at(key)
             return self._account(key, policy)
         return None
 
     def accounts(self, policies: Mapping[str, Policy]) -> dict[str, Account]:
-        """``account`` of several that ``trim`` saw lately, without those of which it says None."""
+        """Return ``account`` of several that ``trim`` saw lately, without those for which it returns None."""
         with self._lock:
             told = [(key, self._account(key, policy)) for key, policy in policies.items()]
         return {key: account for key, account in told if account is not None}
@@ -258,7 +258,7 @@ class Containers:
             return None
 
     def uses(self, policies: Mapping[str, Policy]) -> dict[str, tuple[Use, ...]]:
-        """What containers' processes say that they use, by key and GPU, without those whose account cannot be read.
+        """Return what processes report to use, by key and GPU, without containers whose account cannot be read.
 
         A process that was killed may be in the account still. So memory is 0 where the kernel knows of no process that
         has a lock there: of those that use the account each has one for as long as it lives.
@@ -281,7 +281,7 @@ class Containers:
         return tuple(one._replace(used_bytes=0) for one in use)
 
     def trim(self, policies: Mapping[str, Policy]) -> dict[str, frozenset[Wrong]]:
-        """Have accounts put right that tenants changed; what they did to them, by key.
+        """Have accounts repaired that tenants changed, and return what they did, by key.
 
         Policies that could not be opened for writing at the last look count too. What the kernel holds up is put right
         later, by another thread.
@@ -300,14 +300,14 @@ class Containers:
         return found
 
     def keys(self) -> Set[str]:
-        """All there are."""
+        """Return the keys of all containers."""
         try:
             return {path.name for path in self._root.iterdir() if _KEY.fullmatch(path.name) and path.is_dir()}
         except OSError:
             return set()
 
     def prune(self, held: Collection[str], now: float | None = None) -> list[str]:
-        """Remove the directories of containers that are not ``held`` and were made a while ago; their keys."""
+        """Remove the directories of containers that are not ``held`` and not new, and return their keys."""
         moment = time.time() if now is None else now
         gone = []
         with suppress(OSError):

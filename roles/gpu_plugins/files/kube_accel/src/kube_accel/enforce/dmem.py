@@ -32,7 +32,7 @@ class Dmem:
         self._cgroups = sysfs_root / "fs/cgroup"
 
     def unfit(self, inventory: Inventory) -> str:
-        """Why it cannot be used with this driver and kernel; empty when it can."""
+        """Return why it cannot be used with this driver and kernel; empty when it can."""
         major = inventory.driver_version.partition(".")[0]
         if not major.isdecimal() or int(major) < _MIN_DRIVER:
             return f"driver {inventory.driver_version} limits no cgroup's memory; that is from {_MIN_DRIVER} on"
@@ -41,7 +41,7 @@ class Dmem:
         return ""
 
     def grant(self, ask: Ask) -> Grant:
-        """The GPU's name, for NVIDIA's runtime."""
+        """Return the GPU's name, for NVIDIA's runtime."""
         return self._plain.grant(ask)
 
     def start(self, start: Start) -> None:

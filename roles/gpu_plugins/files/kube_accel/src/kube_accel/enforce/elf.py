@@ -29,12 +29,12 @@ class _Tables:
 
 
 def exports(library: bytes | mmap) -> frozenset[str]:
-    """The names of functions and variables that a library offers. Raises ValueError when it is no such library."""
+    """Return the names of functions and variables that a library offers. Raises ValueError if it is none."""
     return frozenset(name for _, name in _exported(library))
 
 
 def without(library: bytes, names: Collection[str]) -> bytes:
-    """A copy that does not offer these names: they become local, which loaders pass over.
+    """Return a copy that does not offer these names: they become local, which loaders pass over.
 
     Raises ValueError as ``exports`` does.
     """
@@ -92,7 +92,7 @@ def _tables(library: bytes | mmap) -> _Tables:
 
 
 def _counted(library: bytes | mmap, at: int) -> int:
-    """How many symbols there are by GNU's table: the chain of its last bucket ends with the last symbol."""
+    """Return how many symbols there are by GNU's table: the chain of its last bucket ends with the last symbol."""
     buckets: int
     first: int
     bloom: int

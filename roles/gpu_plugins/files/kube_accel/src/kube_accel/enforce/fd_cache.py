@@ -36,7 +36,7 @@ class FdCache:
     """For one thread at a time. A file that another has replaced, or that was removed, is not looked at again."""
 
     def __init__(self, path: str, flags: int, most: int) -> None:
-        """``path`` with ``{}`` where a file's name goes; ``flags`` for opening.
+        """``path`` has ``{}`` where a file's name goes; ``flags`` are those of open(2).
 
         ``most`` files are kept open, and the oldest closed for another.
         """
@@ -49,7 +49,7 @@ class FdCache:
         self.forget(tuple(self._files))
 
     def looked_at(self, name: str) -> tuple[int, os.stat_result]:
-        """What has this name now: a descriptor, good until the next call, and its status.
+        """Return what has this name now: a descriptor, good until the next call, and its status.
 
         Raises BlockingIOError while a file lease keeps it from being opened, and OSError.
         """
@@ -63,7 +63,7 @@ class FdCache:
         return file, os.fstat(file)
 
     def descriptor(self, name: str) -> int:
-        """The same, for a file that was looked at lately."""
+        """Return the descriptor of a file that was looked at lately."""
         file = self._files.get(name)
         return self._open(name) if file is None else file
 
@@ -75,7 +75,7 @@ class FdCache:
         self._files[name] = file
 
     def forget(self, names: Iterable[str]) -> None:
-        """Close these."""
+        """Close the descriptors of these names."""
         for name in names:
             file = self._files.pop(name, None)
             if file is not None:

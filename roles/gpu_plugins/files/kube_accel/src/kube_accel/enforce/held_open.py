@@ -33,7 +33,7 @@ class HeldOpen:
             os.close(file)
 
     def hold(self, paths: Iterable[Path]) -> None:
-        """Hold these open, and no others; what was replaced is opened anew. Never waits. Others are left out."""
+        """Hold these open, and no others; what was replaced is opened again. Never waits. Others are left out."""
         with self._lock:
             self._wanted = frozenset(paths)
             for path in self._files.keys() - self._wanted:

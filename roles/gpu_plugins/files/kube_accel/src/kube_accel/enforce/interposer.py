@@ -85,7 +85,7 @@ class Interposer:
         self._inventory: Inventory | None = None
 
     def unfit(self, inventory: Inventory) -> str:
-        """Why it cannot be used with this driver; empty when it can."""
+        """Return why it cannot be used with this driver; empty when it can."""
         root = self._delivery.driver_root_here
         files = self._find_files(Path(root), inventory.driver_version)
         lacking = missing(files, inventory.driver_version)
@@ -103,7 +103,7 @@ class Interposer:
         return ""
 
     def grant(self, ask: Ask) -> Grant:
-        """Everything with the memory, and with cores that are whole GPUs; nothing with other cores."""
+        """Return everything with the memory, and with cores that are whole GPUs; nothing with other cores."""
         if ask.kind is Kind.CORES and not ask.whole:
             return Grant({}, ())
         key = key_of(ask.ids)
@@ -116,12 +116,12 @@ class Interposer:
         return grant(got, key, self._delivery)
 
     def start(self, start: Start) -> None:
-        """Write policy and account anew. Raises EnforceError."""
+        """Write a new policy and account. Raises EnforceError."""
         key = key_of(start.ids)
         try:
             build = self.containers.build_of(key)
             if not build:
-                # Files that a reboot emptied a tmpfs of: which build kubelet goes on mounting nobody knows any more.
+                # A reboot has emptied a tmpfs of the files, and it is not known which build kubelet goes on mounting.
                 build = self._build
                 self.containers.prepare(key, "")
             self.containers.start(key, Policy(start.limits))

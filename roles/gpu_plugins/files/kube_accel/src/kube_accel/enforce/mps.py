@@ -55,23 +55,23 @@ class MpsPaths:
     """``nvidia-cuda-mps-control``."""
 
     def pipe(self, uuid: str) -> Path:
-        """The pipe directory of a GPU's control daemon."""
+        """Return the pipe directory of a GPU's control daemon."""
         return self.root / uuid / "pipe"
 
     def client(self, uuid: str) -> Path:
-        """What a container has as pipe directory: the socket for clients, and nothing else of the control daemon."""
+        """Return a container's pipe directory, which has the control daemon's socket for clients and nothing else."""
         own = self.root / uuid / "client"
         # A control daemon of an earlier version has none until its unit is reloaded.
         return own if own.is_dir() else self.pipe(uuid)
 
     def shm(self, uuid: str) -> Path:
-        """What a GPU's control daemon and its clients have as ``/dev/shm``."""
+        """Return what a GPU's control daemon and its clients have as ``/dev/shm``."""
         own = self.root / uuid / "shm"
         # A control daemon that runs since before it had one of its own uses the directory of all.
         return own if own.is_dir() else self.root / "shm"
 
     def keeps_libraries(self, uuid: str) -> bool:
-        """Whether the unit has made the file immutable by which CUDA is told a library."""
+        """Return whether the unit has made the file immutable by which CUDA is told a library."""
         try:
             file = open_regular(self.shm(uuid) / _INJECTION, os.O_RDONLY)
         except OSError:
@@ -85,7 +85,7 @@ class MpsPaths:
 
 
 def grant(kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profile: Profile, paths: MpsPaths) -> Grant:
-    """What MPS adds for so many devices of each GPU. Pure.
+    """Return what MPS adds for so many devices of each GPU. Pure.
 
     Raises EnforceError for cores of several GPUs.
     """
@@ -103,7 +103,7 @@ def grant(kind: Kind, chosen: Mapping[str, int], gpus: Mapping[str, Gpu], profil
 
 
 def replica_grant(parts: Collection[Part], paths: MpsPaths) -> Grant:
-    """What MPS adds for replicas: each has an equal part of its GPU's threads and memory.
+    """Return what MPS adds for replicas: each has an equal part of its GPU's threads and memory.
 
     Raises EnforceError for those of several GPUs.
     """
@@ -117,7 +117,7 @@ def replica_grant(parts: Collection[Part], paths: MpsPaths) -> Grant:
 
 
 def _client(uuid: str, threads: int, paths: MpsPaths) -> Grant:
-    """What makes a container's processes clients of a GPU's control daemon, with so many percent of its threads."""
+    """Return what makes processes clients of a GPU's control daemon, with this percentage of its threads."""
     client = str(paths.client(uuid))
     # A socket is connected to on a read-only mount too.
     read_only = {client: client}
@@ -159,7 +159,7 @@ UNSEEN = DaemonState("the MPS control daemon has not been asked yet")
 
 
 def incident(before: DaemonState, now: DaemonState) -> str:
-    """What clients of the GPU have suffered between two looks; empty when nothing. Pure."""
+    """Return what clients of the GPU have suffered between two looks; empty when nothing. Pure."""
     if before.identity is not None and now.identity != before.identity:
         since = datetime.fromtimestamp(before.identity[1] / 1e9, UTC).isoformat(timespec="seconds")
         return f"the MPS control daemon of {since} ended or was restarted: processes that used it have lost the GPU"
@@ -179,7 +179,7 @@ def incident(before: DaemonState, now: DaemonState) -> str:
 def probe(
     paths: MpsPaths, uuid: str, before: DaemonState, client_limit: int, deadline: float = _DEADLINE
 ) -> DaemonState:
-    """Ask a GPU's control daemon; ``deadline`` in seconds. Servers that are new are asked about at the next look."""
+    """Ask a GPU's control daemon; ``deadline`` in seconds. New servers are asked at the next look."""
     pipe = paths.pipe(uuid)
     identity = _identity(pipe)
     questions = ["get_default_active_thread_percentage", "get_server_list"]
@@ -205,7 +205,7 @@ def probe(
 
 
 def _offered(paths: MpsPaths, uuid: str) -> bool:
-    """Whether containers have the socket of the control daemon that runs now."""
+    """Return whether containers have the socket of the control daemon that runs now."""
     try:
         return (paths.client(uuid) / "control").samefile(paths.pipe(uuid) / "control")
     except OSError:
@@ -223,7 +223,7 @@ def _problem(servers: Mapping[int, Server], client_limit: int) -> str:
 
 
 def _servers(answer: str, before: Mapping[int, Server]) -> dict[int, Server]:
-    """The servers, from the answers to ``probe``'s questions.
+    """Return the servers, from the answers to ``probe``'s questions.
 
     Process ids stand on lines of their own; a status is a line that is no number, also where the control program does
     not know the command (before driver 545). Raises OSError for what is no such answer.
@@ -282,7 +282,7 @@ class MpsMonitor:
             threading.Thread(target=self._follow, args=(uuid,), name=f"mps {uuid[-6:]}", daemon=True).start()
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with the GPUs unhealthy that MPS cannot share now."""
+        """Return the snapshot, with the GPUs unhealthy that MPS cannot share now."""
         inventory = snapshot.inventory
         if inventory is None:
             return snapshot
@@ -318,7 +318,7 @@ class MpsMonitor:
 
 
 def _ask(paths: MpsPaths, pipe: Path, command: str, deadline: float) -> str:
-    """The answer to a command, or to several, a line each.
+    """Return the answer to a command, or to several, a line each.
 
     Raises OSError with the reason when there is none, TimeoutError when it does not come.
     """
@@ -343,7 +343,7 @@ def _ask(paths: MpsPaths, pipe: Path, command: str, deadline: float) -> str:
 
 
 def _identity(pipe: Path) -> tuple[int, int] | None:
-    """Of the running control daemon: its pidfile, which newer ones write, or else the socket it made."""
+    """Identify the running control daemon by its pidfile, which newer ones write, or else by its socket."""
     for name in ("nvidia-cuda-mps-control.pid", "control"):
         try:
             status = (pipe / name).stat()

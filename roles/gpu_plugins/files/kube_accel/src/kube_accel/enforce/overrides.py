@@ -32,7 +32,7 @@ class Tenant:
     """A container with a share of one GPU, as it was given."""
 
     key: str
-    """Of its files."""
+    """Key of its files."""
     namespace: str
     pod: str
     container: str
@@ -51,7 +51,7 @@ class Settled:
 
 
 def parse(key: str, text: object) -> Override:
-    """One entry: ``<namespace>.<pod>.<container>`` or a pod's uid, and ``{"memory": "6Gi", "cores": 20}``.
+    """Parse one entry: ``<namespace>.<pod>.<container>`` or a pod's uid, and ``{"memory": "6Gi", "cores": 20}``.
 
     Raises ValueError with what is wrong.
     """
@@ -81,7 +81,7 @@ def _percent(document: Mapping[str, object], key: str) -> int | None:
 def settle(
     overrides: Iterable[Override], tenants: Iterable[Tenant], memory_of: Mapping[str, int], cores_limited: bool
 ) -> Settled:
-    """The limits of containers that overrides name, on cards with so much memory, by UUID.
+    """Return the limits of containers that overrides name, on cards with so much memory, by UUID.
 
     Less than what was given always goes. More goes while the card has it: as soon as another container gets it, that
     one has it. ``cores_limited`` is False where nothing that could be told limits cores.
@@ -105,7 +105,7 @@ def settle(
 
 
 def _entry(tenant: Tenant, by_key: Mapping[str, Override]) -> Override | None:
-    """A container's own entry, or that of its pod."""
+    """Return a container's own entry, or that of its pod."""
     own = by_key.get(f"{tenant.namespace}.{tenant.pod}.{tenant.container}")
     return own if own is not None else by_key.get(tenant.pod_uid)
 
@@ -133,7 +133,7 @@ def _problem(
     memory_of: Mapping[str, int],
     cores_limited: bool,
 ) -> str:
-    """Why a container cannot have these limits; empty when it can."""
+    """Return why a container cannot have these limits; empty when it can."""
     if tenant.limit.memory_bytes == 0:
         return "the container has a whole GPU, which is not limited"
     if not cores_limited and (entry.cores is not None or entry.soft_cores is not None):

@@ -18,7 +18,7 @@ NEWEST: Final = 1
 """The layout that containers start with."""
 MAX_DEVICES: Final = 16
 GENERATION_OFFSET: Final = 16
-"""Of the policy's sequence number, which is odd while the rest is written; the same in every layout."""
+"""Place of the policy's sequence number, which is odd while the rest is written; the same in every layout."""
 
 _POLICY_MAGIC, _STATE_MAGIC = b"KAPOLICY", b"KASTATE\0"
 _UNKNOWN64, _UNKNOWN32 = 2**64 - 1, 2**32 - 1
@@ -80,7 +80,7 @@ SLOT_SIZE: Final = 192
 
 
 def record(fields: Fields) -> struct.Struct:
-    """The format of one record."""
+    """Return the format of one record."""
     return struct.Struct("<" + "".join(form for _, form in fields))
 
 
@@ -88,7 +88,7 @@ _POLICY_HEADER, _POLICY_DEVICE = record(POLICY_HEADER), record(POLICY_DEVICE)
 
 
 def _place(fields: Fields, names: Sequence[str]) -> tuple[int, struct.Struct]:
-    """Where these fields, which follow one another, begin, and their format."""
+    """Return where these fields, which follow one another, begin, and their format."""
     first = [name for name, _ in fields].index(names[0])
     return record(fields[:first]).size, record(fields[first : first + len(names)])
 
@@ -115,7 +115,7 @@ class Limit:
     cores: int
     """Percent of the GPU's time; 0, or 100 and more, for no limit."""
     soft_cores: int = 0
-    """Percent while nobody else uses the GPU; 0 for ``cores``."""
+    """Percent while no other container uses the GPU; 0 for ``cores``."""
     context_overhead_bytes: int = 0
     """Charged once a process, for what a CUDA context takes by itself."""
 
@@ -187,30 +187,30 @@ _LAYOUTS: Mapping[int, _Layout] = MappingProxyType(
 
 
 def policy_size(layout: int) -> int:
-    """Bytes of a policy file."""
+    """Return bytes of a policy file."""
     return _LAYOUTS[layout].policy_size
 
 
 def state_size(layout: int) -> int:
-    """Bytes of a state file."""
+    """Return bytes of a state file."""
     return _LAYOUTS[layout].state_size
 
 
 @lru_cache(maxsize=MAX_DEVICES)
 def state_head(layout: int, devices: int) -> int:
-    """How many bytes of a state file ``read_state`` and ``read_use`` want for so many GPUs."""
+    """Return how many bytes of a state file ``read_state`` and ``read_use`` want for so many GPUs."""
     _known(layout)
     return _account(devices).size
 
 
 def slots(layout: int) -> tuple[int, int]:
-    """The bytes of a state file that a living process has a lock on one of: the first, and how many."""
+    """Return the bytes of a state file that a living process has a lock on one of: the first, and how many."""
     size = SLOTS * SLOT_SIZE
     return state_size(layout) - size, size
 
 
 def pack_policy(policy: Policy, generation: int) -> bytes:
-    """A policy file, whole. Raises ValueError where a layout cannot say it."""
+    """Return a policy file, whole. Raises ValueError where a layout cannot say it."""
     layout = _known(policy.layout)
     if not 1 <= len(policy.limits) <= MAX_DEVICES:
         raise ValueError(f"a policy is for 1 to {MAX_DEVICES} GPUs, not {len(policy.limits)}")
@@ -252,7 +252,7 @@ def _feedback(told: Feedback) -> tuple[int, int, int]:
 
 
 def with_feedback(data: bytes, feedback: Sequence[Feedback], at_ns: int) -> bytes:
-    """The same policy, with something else told of its GPUs, one each. Much less work than packing it anew."""
+    """Return the same policy with another feedback for each of its GPUs. Much less work than packing it again."""
     changed = bytearray(data)
     _AT.pack_into(changed, _AT_PLACE, at_ns)
     place = _POLICY_HEADER.size + _TOLD_PLACE
@@ -263,7 +263,7 @@ def with_feedback(data: bytes, feedback: Sequence[Feedback], at_ns: int) -> byte
 
 
 def read_policy(data: bytes) -> tuple[Policy, int]:
-    """The policy that a file holds, and its generation. Raises ValueError for what ``pack_policy`` never wrote."""
+    """Return a file's policy and its generation. Raises ValueError for what ``pack_policy`` never wrote."""
     if len(data) < _POLICY_HEADER.size:
         raise ValueError(f"a policy of {len(data)} bytes is cut short")
     magic, number, size, generation, _flags, count, _, at, _ = _POLICY_HEADER.unpack_from(data)
@@ -290,13 +290,13 @@ def read_policy(data: bytes) -> tuple[Policy, int]:
 
 
 def fresh_state(devices: int, layout: int = NEWEST) -> bytes:
-    """The beginning of a state file that no process has used; the rest of it is zero."""
+    """Return the beginning of a state file that no process has used; the rest of it is zero."""
     known = _known(layout)
     return _STATE_HEADER.pack(_STATE_MAGIC, layout, known.state_size, devices, SLOTS, 0, 0, 0, b"")
 
 
 def read_state(head: bytes, devices: int, layout: int) -> Account:
-    """What a state file says of so many GPUs, as far as it can be; ``layout`` is what its container started with.
+    """Return what a state file says of so many GPUs; ``layout`` is the one that its container started with.
 
     A tenant may have written anything: numbers are cut off at what is possible. Raises ValueError when too short.
     """
@@ -307,7 +307,7 @@ def read_state(head: bytes, devices: int, layout: int) -> Account:
 
 
 def read_use(head: bytes, devices: int, layout: int) -> tuple[Use, ...]:
-    """What a state file says is used of so many GPUs. Hostile input, and errors, as ``read_state`` has them."""
+    """Return what a state file says is used of so many GPUs. Hostile input, and errors, as ``read_state`` has them."""
     wanted = _account(devices, _USED)
     if layout not in _LAYOUTS or len(head) < wanted.size:
         raise ValueError(f"a state of {len(head)} bytes was cut short, or its layout {layout} is not known")
@@ -325,14 +325,14 @@ def _understood(told: tuple[int, ...]) -> Account:
 
 @lru_cache(maxsize=2 * MAX_DEVICES)
 def _account(devices: int, names: tuple[str, ...] = _TOLD) -> struct.Struct:
-    """What is wanted of a state of so many GPUs, in the order of ``names``."""
+    """Return what is wanted of a state of so many GPUs, in the order of ``names``."""
     fields = (*STATE_HEADER, *STATE_DEVICE * devices)
     return record(tuple((name, form if name in names else f"{struct.calcsize(form)}x") for name, form in fields))
 
 
 @lru_cache(maxsize=256)
 def uuid_bytes(name: str) -> bytes:
-    """A GPU's UUID as ``cuDeviceGetUuid`` gives it. Raises ValueError for what is none."""
+    """Return a GPU's UUID as ``cuDeviceGetUuid`` gives it. Raises ValueError for what is none."""
     raw = bytes.fromhex(name.removeprefix("GPU-").replace("-", ""))
     if len(raw) != 16:
         raise ValueError(f"{name!r} is no UUID of a GPU")
@@ -346,7 +346,7 @@ def _uuid_text(raw: bytes) -> str:
 
 
 def uncounted(nvml_bytes: int, before: int, after: int, last: int | None) -> int:
-    """Memory that NVML sees of a container and its own account does not.
+    """Return the memory that NVML sees of a container and its own account does not.
 
     ``before`` and ``after`` are the account's sums read before and after NVML was asked; the smaller of two rounds
     counts, so that an allocation in between is not charged twice. ``last`` is what the round before found; None for
@@ -357,14 +357,14 @@ def uncounted(nvml_bytes: int, before: int, after: int, last: int | None) -> int
 
 
 def feedback_for(uuids: Sequence[str], seen: Mapping[str, Feedback]) -> tuple[Feedback, ...]:
-    """What is told of a container's GPUs, in their order; unknown where nothing was seen."""
+    """Return what is told of a container's GPUs, in their order; unknown where nothing was seen."""
     return tuple([seen.get(name, UNSEEN) for name in uuids])
 
 
 def limits_for(
     shares: Iterable[tuple[str, int, int]], whole_cores: int = 100, context_overhead_bytes: int = 0
 ) -> tuple[Limit, ...]:
-    """Limits of a container with these ``(uuid, cores, memory_bytes)``; a whole GPU has none."""
+    """Return the limits of a container with these ``(uuid, cores, memory_bytes)``; a whole GPU has none."""
     return tuple(
         Limit(name, 0, whole_cores)
         if cores >= whole_cores

@@ -15,7 +15,7 @@ LABEL = "system_u:object_r:container_file_t:s0"
 
 
 def wanted(sysfs_root: Path) -> bool:
-    """Whether files have labels here: the kernel shows selinuxfs where SELinux is enabled."""
+    """Return whether files have labels here: the kernel shows selinuxfs where SELinux is enabled."""
     return (sysfs_root / "fs/selinux/enforce").exists()
 
 
@@ -30,7 +30,7 @@ def share(path: Path, label: bool) -> None:
 
 
 def unshared(path: Path) -> str:
-    """The label of a file that containers may not use by it; empty for one that they may."""
+    """Return the label of a file that containers may not use by it; empty for one that they may."""
     try:
         label = os.getxattr(path, _ATTRIBUTE).decode(errors="replace").rstrip("\0")
     except OSError as error:

@@ -28,7 +28,7 @@ LIBRARIES = ("libcuda.so.1", "libnvidia-ml.so.1")
 HOOK = "ldcache"
 """The OCI hook that enters the libraries into a container's loader cache; the runtime runs it on the host."""
 FILES = (*LIBRARIES, HOOK)
-"""Of a build."""
+"""Files of a build."""
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 """ELF's ``e_machine``."""
 _NAMES = {number: name for name, number in _MACHINES.items()}
@@ -52,10 +52,10 @@ class Builds:
         self._held = HeldOpen()
         self._digest = ""
         self._stamps: tuple[tuple[int, ...], ...] | None = None
-        """Of the image's build, the host's and the driver, as they were when all were read last."""
+        """Stamps of the image's build, the host's and the driver, as they were when all were read last."""
 
     def install(self, driver: Mapping[str, Path] | None = None) -> str:
-        """Have the image's build on the host, fitted to the driver; its digest. Reads only what has changed.
+        """Put the image's build on the host, fitted to the driver, and return its digest. Reads only what has changed.
 
         ``driver`` has the driver's own library for each of ours. Raises ShimError.
         """
@@ -90,7 +90,7 @@ class Builds:
         return _stamps(*ours, *driver.values())
 
     def path(self, digest: str) -> Path:
-        """Where a build is."""
+        """Return where a build is."""
         return self._root / digest
 
     def prune(self, used: Collection[str], now: float | None = None) -> None:
@@ -103,7 +103,7 @@ class Builds:
                     shutil.rmtree(path, ignore_errors=True)
 
     def keep(self, digest: str) -> None:
-        """This one is in use."""
+        """Note that this build is in use."""
         with suppress(OSError):
             os.utime(self._root / digest)
 
@@ -135,7 +135,7 @@ class Builds:
 
 
 def _stamps(*paths: Path) -> tuple[tuple[int, ...], ...] | None:
-    """What tells that files have changed; None when one is not there."""
+    """Return what tells that files have changed; None when one is not there."""
     try:
         found = [path.stat() for path in paths]
     except OSError:
@@ -144,7 +144,7 @@ def _stamps(*paths: Path) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _fitted(data: bytes, driver: Path) -> bytes:
-    """A library of ours without the names that the driver's lacks; whole where the driver's cannot be read."""
+    """Return a library of ours without the names that the driver's lacks; whole where the driver's cannot be read."""
     try:
         with driver.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
             return elf.without(data, elf.exports(data) - elf.exports(library))
@@ -165,7 +165,7 @@ def _same(path: Path, data: bytes) -> bool:
 
 
 def _unfit(data: bytes, machine: str) -> str:
-    """Why a file is no library for this machine; empty when it is one."""
+    """Return why a file is no library for this machine; empty when it is one."""
     if data[:5] != b"\x7fELF\x02" or len(data) < 20:
         return "is no 64-bit ELF library"
     (found,) = struct.unpack_from("<H", data, 18)

@@ -66,7 +66,7 @@ class Spare:
 
     @property
     def usable(self) -> bool:
-        """Whether the files are where they were made: a file system may have been mounted over them."""
+        """Return whether the files are where they were made: a file system may have been mounted over them."""
         try:
             return all(
                 os.path.samestat((self.directory / name).lstat(), os.fstat(file)) for name, file in self.files.items()
@@ -79,7 +79,7 @@ class Spares:
     """The files for the next containers, below ``root``; for any thread."""
 
     def __init__(self, root: Path, label: bool) -> None:
-        """``label``: whether files need SELinux's label for containers."""
+        """``label`` says whether files need SELinux's label for containers."""
         self._root = root
         self._label = label
         self._lock = threading.Lock()
@@ -91,7 +91,7 @@ class Spares:
         self._wanted.set()
 
     def take(self) -> Spare:
-        """Return files that nobody has used; they are the caller's. Raises OSError."""
+        """Return files that no container has used; they are the caller's. Raises OSError."""
         self._wanted.set()
         while (spare := self._pop()) is not None:
             if spare.usable:
@@ -100,11 +100,11 @@ class Spares:
         return self._make()
 
     def ready(self) -> bool:
-        """Whether there is one."""
+        """Return whether there is one."""
         return bool(self._ready)
 
     def fill(self) -> bool:
-        """Make as many as are to be there, unless another thread is at it; whether they are there."""
+        """Make as many as are to be there, unless another thread does; return whether they are there."""
         if not self._making.acquire(blocking=False):
             return True
         try:
@@ -155,7 +155,7 @@ class Spares:
         return spare
 
     def _place(self) -> Path:
-        """The directory of this process; made, or taken over of one that ended, where there is none."""
+        """Return the directory of this process. It is made, or taken over from one that ended, if there is none."""
         with self._lock:
             if self._pool is not None and self._pool.is_dir():
                 return self._pool
@@ -177,7 +177,7 @@ class Spares:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor that keeps a directory for this process; below 0 while another has it."""
+    """Return a descriptor that keeps a directory for this process; below 0 while another has it."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -191,7 +191,7 @@ def _locked(path: Path) -> int:
 
 
 def _taken_over(directory: Path) -> Spare | None:
-    """What another process made and nobody has used; removed where it is not whole."""
+    """Take over what another process made and no container has used; remove it where it is not whole."""
     spare = Spare(directory, {})
     try:
         for name, (mode, size) in _FILES.items():

@@ -26,14 +26,14 @@ _KINDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class NodeGpus:
-    """A node's GPUs as its annotation tells them."""
+    """A node's GPUs as its annotation reports them."""
 
     mode: Mode
     cuda_version: tuple[int, int]
     gpus: tuple[Gpu, ...]
     health: tuple[GpuHealth, ...]
     position: Mapping[str, int]
-    """Of each UUID."""
+    """Position of each UUID."""
     connectivity: Connectivity
     held: Mapping[tuple[str, str], Held]
     """By namespace and name of the pod. A pod that is absent may hold something all the same, and one that is there may
@@ -42,13 +42,13 @@ class NodeGpus:
     """UUIDs of GPUs that are not handed out as a whole where whole ones are."""
 
     def leaves(self, request: PodRequest | None) -> bool:
-        """Whether such a pod is kubelet's to serve here: ``nvidia.com/gpu`` is the whole of no GPU."""
+        """Return whether such a pod is kubelet's to serve here: ``nvidia.com/gpu`` is the whole of no GPU."""
         ours = request is None or request.mode is not Mode.PGPU or self.mode is not Mode.PGPU
         return not ours and bool(self.gpus) and self.divided >= self.position.keys()
 
     @classmethod
     def of(cls, node: NodeInventory) -> NodeGpus:
-        """The GPUs of a decoded annotation."""
+        """Return the GPUs of a decoded annotation."""
         gpus = node.inventory.gpus
         found: dict[tuple[str, str], tuple[set[str], dict[str, tuple[int, int, int]]]] = {}
         for uuid, holdings in (node.held or {}).items():
@@ -91,7 +91,7 @@ class Kinds:
         self._known: dict[object, int] = {}
 
     def number(self, node: NodeGpus, gpus: Iterable[GpuView]) -> int:
-        """The same for nodes that are alike; a number is never given to nodes that are not."""
+        """Return a number that nodes have in common if they are alike, and only then."""
         known = self._known
         if len(known) >= _KINDS:
             known = self._known = {}
@@ -116,14 +116,14 @@ def view(
     kinds: Kinds,
     unfenced: GpuUse = NO_USE,
 ) -> NodeView:
-    """The node with these pods bound to it and so much reserved for others; ``unfenced`` take so much of any GPU."""
+    """Return the node with these pods and reservations; ``unfenced`` pods take so much of any GPU."""
     used = zip(node.gpus, account(node, name, pods, reserved), strict=True)
     gpus = _views(node, [_beside(gpu, use, unfenced) for gpu, use in used])
     return NodeView(node, gpus, Room.of(gpus, node.mode), kinds.number(node, gpus))
 
 
 def anywhere(pods: Iterable[Pod]) -> dict[Mode, GpuUse]:
-    """What pods take of a GPU at most, all on the same one, by the mode of the nodes they may go to."""
+    """Return what pods take of a GPU at most, all on the same one, by the mode of the nodes they may go to."""
     found: dict[Mode, GpuUse] = {}
     for pod in pods:
         if pod.request is None:
@@ -148,7 +148,7 @@ def _beside(gpu: Gpu, use: GpuUse, unfenced: GpuUse) -> GpuUse:
 
 
 def _views(node: NodeGpus, used: Iterable[GpuUse]) -> tuple[GpuView, ...]:
-    """The node's GPUs with so much taken of each."""
+    """Return the node's GPUs with so much taken of each."""
     return tuple(
         GpuView(gpu, health, node.cuda_version, use, _DIVIDED if gpu.uuid in node.divided else "")
         for gpu, health, use in zip(node.gpus, node.health, used, strict=True)
@@ -156,7 +156,7 @@ def _views(node: NodeGpus, used: Iterable[GpuUse]) -> tuple[GpuView, ...]:
 
 
 def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[Uses]) -> list[GpuUse]:
-    """What is taken of each GPU, in the order of the node's GPUs.
+    """Return what is taken of each GPU, in the order of the node's GPUs.
 
     A pod of which nothing is known is counted where ``place`` would put it, or, where that finds no room, on the GPUs
     that have the most left: it runs somewhere.
@@ -186,7 +186,7 @@ def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[U
 
 
 def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
-    """What a pod has of this node's GPUs, as far as kubelet or the assignment tells; None when neither does."""
+    """Return what a pod has of this node's GPUs, as far as kubelet or the assignment tells; None when neither does."""
     assigned = pod.uses
     if assigned is not None and not all(uuid in node.position for uuid, *_ in assigned):
         assigned = None

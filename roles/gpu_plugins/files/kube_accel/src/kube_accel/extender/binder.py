@@ -30,7 +30,7 @@ RESERVED_SECONDS = 60.0
 """How long GPUs are kept for a pod that is not seen bound."""
 
 _TRIES = 3
-"""So often a bind is tried of a pod that others change meanwhile."""
+"""Number of times a bind is tried while others change the pod."""
 
 
 class Api(Protocol):
@@ -87,7 +87,7 @@ class Binder:
         """By UID of the pod, who works on its bind."""
 
     def bind(self, asked: BindArguments) -> Bound:
-        """Bind a pod to a node. Not bound: a reason; what was kept for the pod is given back."""
+        """Bind a pod to a node, or return the reason and release its reservation."""
         pod = self._cluster.pods.get(asked.uid)
         if pod is None:
             return self._bind_unknown(asked)
@@ -103,7 +103,7 @@ class Binder:
             del self._under_way[pod.uid]
 
     def _bind_unknown(self, asked: BindArguments) -> Bound:
-        """Bind a pod that asks for no GPU, as the API server tells: no second bind of it can take any."""
+        """Bind a pod that, by the API server, asks for no GPU: no second bind of it can take any."""
         who, reason = f"pod {asked.namespace}/{asked.name}", ""
         for _ in range(_TRIES):
             try:
@@ -144,7 +144,7 @@ class Binder:
         return Bound(Outcome.FAILED, f"pod {pod.namespace}/{pod.name} changes all the time; try again")
 
     def _try(self, pod: Pod, request: PodRequest, asked: BindArguments) -> Bound | None:
-        """How it ended; None when the pod has changed since we knew it."""
+        """Return how it ended; None when the pod has changed since we knew it."""
         try:
             with self._aside():
                 version = self._lease.wait(pod)
@@ -161,7 +161,7 @@ class Binder:
         return None if bound is None else replace(bound, kept=chosen)
 
     def expire(self) -> None:
-        """Give back what was kept too long for pods that are not bound.
+        """Release the reservations that were held too long for pods that are not bound.
 
         The API server is asked: however late the watch is, GPUs of a pod that is bound are not given away.
         Raises ApiError; what could not be settled stays until the next time, and holds nothing else up.
@@ -189,7 +189,7 @@ class Binder:
         self._cluster.end(reservation)
 
     def _recall(self, pod: Pod) -> dict[str, Any] | None:
-        """The pod's object, which the cluster then knows, None when it is gone; nothing comes of a bind sent before.
+        """Take in the pod's object and return it; None when it is gone. An earlier bind of it has no effect then.
 
         Raises ApiError.
         """
@@ -202,7 +202,7 @@ class Binder:
         return item
 
     def reserve(self, pod: Pod, request: PodRequest, name: str, expires: float) -> Reservation | str:
-        """Keep GPUs of a node for a pod, instead of what was kept for it before; or why there are none."""
+        """Reserve GPUs of a node for a pod in place of its earlier reservation, or return why there are none."""
         self._cluster.release(pod.uid)
         # What a namespace has and what it gets must not be decided for two of its pods at once.
         with self._cluster.node(name) as node, self._quotas.deciding(pod.namespace):
@@ -253,7 +253,7 @@ class Binder:
         self._api.post(f"{pod_path(pod.namespace, pod.name)}/binding", binding)
 
     def _settle(self, pod: Pod, asked: BindArguments, version: str, error: ApiError) -> Bound | None:
-        """The bind failed, or so it seems: the pod itself tells. None when it has changed since we knew it."""
+        """Ask for the pod after a failed bind, which it may contradict. None when it has changed since we knew it."""
         reason = f"pod {pod.namespace}/{pod.name} was not bound to {asked.node}: {error}"
         status = error.status if isinstance(error, ApiRefusedError) else 0
         try:

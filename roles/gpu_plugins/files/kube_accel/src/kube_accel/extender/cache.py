@@ -110,17 +110,17 @@ class Node:
         self._unfenced = unfenced
 
     def empty(self) -> bool:
-        """Whether nothing is known of the node: a fresh one would be the same."""
+        """Return whether nothing is known of the node: a fresh one would be the same."""
         return self._annotation is None and not (self.pods or self.reserved or self.nominated)
 
     def view(self) -> NodeView | None:
-        """The node as it is now; None while its GPUs are not known."""
+        """Return the node as it is now; None while its GPUs are not known."""
         if self._view is None and self.gpus is not None:
             self._view = self.view_without(())
         return self._view
 
     def rivals(self, pod: Pod) -> list[Pod]:
-        """The pods this one must leave room for, as kube-scheduler has it: others were evicted for them, and their
+        """Return the pods this one must leave room for, as kube-scheduler does: others were evicted for them, and their
         priority is not lower."""
         return [
             rival
@@ -129,12 +129,12 @@ class Node:
         ]
 
     def view_for(self, pod: Pod) -> NodeView | None:
-        """The node as this pod may have it. What is kept here for itself is free to it."""
+        """Return the node as this pod may have it. What is kept here for itself is free to it."""
         rivals = self.rivals(pod)
         return self.view_without({pod.uid}, rivals) if rivals or pod.uid in self.reserved else self.view()
 
     def view_without(self, uids: Collection[str], rivals: Iterable[Pod] = ()) -> NodeView | None:
-        """The node as it would be without some of its pods and what is kept for them, and with others."""
+        """Return the node as it would be without some of its pods and what is kept for them, and with others."""
         if self.gpus is None:
             return None
         pods = [*(pod for uid, pod in self.pods.items() if uid not in uids), *rivals]
@@ -144,7 +144,7 @@ class Node:
         return view(self.gpus, self.name, pods, reserved, self._kinds, unfenced.get(self.gpus.mode, NO_USE))
 
     def forgotten(self) -> dict[tuple[str, str], Held]:
-        """What kubelet holds for pods that the API server has not, or no longer, by namespace and name."""
+        """Return what kubelet holds for pods that the API server has not, or no longer, by namespace and name."""
         told = self.gpus.held if self.gpus is not None else {}
         if not told:
             return {}
@@ -157,7 +157,7 @@ class Node:
         }
 
     def leave(self, pod: Pod, ended: bool) -> None:
-        """The API server has this pod no more; ``ended``: kubelet is done with it, whatever its plugin still tells."""
+        """Take out a pod that the API server has no more; ``ended`` says that kubelet is done with it."""
         self.pods.pop(pod.uid)
         key = pod.namespace, pod.name
         held = self.gpus.held.get(key) if self.gpus is not None else None
@@ -173,7 +173,7 @@ class Node:
         self._changed(self.name)
 
     def annotate(self, text: str | None, now: float = 0) -> None:
-        """Take what the node's plugin tells, at this moment in monotonic seconds."""
+        """Take what the node's plugin reports, at this moment in monotonic seconds."""
         self._settle(now)
         found = None if text is None else hash(text)
         if found == self._annotation:
@@ -193,7 +193,7 @@ class Node:
         self.changed()
 
     def _settle(self, now: float) -> None:
-        """Where a pod runs for long and its plugin tells the same as before, that is the pod's and no earlier one's."""
+        """Believe a repeated report about a pod that has long been running: it is the pod's, and no earlier one's."""
         for pod in self.pods.values():
             if pod.shadowed and now > pod.runs_since + _TOLD:
                 pod.stale, pod.shadowed = None, False
@@ -232,7 +232,7 @@ class Cluster:
 
     @contextmanager
     def node(self, name: str) -> Iterator[Node]:
-        """The node of this name under its lock, made when nobody has heard of it yet and forgotten when it is empty.
+        """Yield the node of this name under its lock. It is made when unknown, and forgotten when it is empty.
 
         Nothing may be written to a node that was found in another way: it may be forgotten by now.
         """
@@ -253,7 +253,7 @@ class Cluster:
             return
 
     def leave_room(self, pods: Iterable[Pod]) -> None:
-        """From now on leave room for these waiting pods, and for no others, on each GPU: others may bind them."""
+        """Leave room for these waiting pods, and for no others, on each GPU: others may bind them."""
         found = anywhere(pods)
         if found == self._unfenced:
             return
@@ -263,15 +263,15 @@ class Cluster:
                 node.changed()
 
     def moment(self) -> int:
-        """A number greater than every one before."""
+        """Return a number greater than every earlier one."""
         return next(self._moments)
 
     def asks(self, item: Mapping[str, Any]) -> bool:
-        """Whether a pod object asks for GPUs."""
+        """Return whether a pod object asks for GPUs."""
         return self._reader.read(item) is not None
 
     def keep_pod(self, item: dict[str, Any]) -> str | None:
-        """Take a pod object that exists; its UID if it asks for GPUs."""
+        """Take a pod object that exists, and return its UID if it asks for GPUs."""
         pod = self._reader.read(item)
         if pod is None or pod.uid in self._gone:
             return None
@@ -314,7 +314,7 @@ class Cluster:
                 self._news.notify_all()
 
     def meet(self, pod: Pod, item: Mapping[str, Any]) -> Pod:
-        """A pod that kube-scheduler asks about, as we know it from now on. The watch may not have told of it yet."""
+        """Return a pod that kube-scheduler asks about, and know it from now on: the watch may not have shown it yet."""
         if pod.uid in self._gone:
             return pod
         known = self.pods.setdefault(pod.uid, pod)
@@ -325,7 +325,7 @@ class Cluster:
         return known
 
     def _nominate(self, pod: Pod, name: str) -> None:
-        """The pod is to go to this node, or to none in particular."""
+        """Note that the pod is to go to this node, or to none in particular."""
         if pod.nominated == name:
             return
         with self._nominating:
@@ -341,7 +341,7 @@ class Cluster:
                     self.contested.add(name)
 
     def _bound(self, pod: Pod, name: str, text: str | None) -> None:
-        """The pod runs on this node, which its object says; the annotation's ``text`` is the tenant's word."""
+        """Note that the pod runs on this node. The annotation's ``text`` is what the tenant claims."""
         reservation = None
         with self.node(name) as node:
             first = pod.uid not in node.pods
@@ -364,7 +364,7 @@ class Cluster:
             self.bound(pod, reservation)
 
     def drop_pod(self, uid: str, ended: bool = False) -> None:
-        """This pod is gone. What it has counts until its plugin tells otherwise, unless kubelet is done with it."""
+        """Forget a pod. Its GPUs stay taken until its plugin reports otherwise, unless kubelet is done with it."""
         self._gone[uid] = None
         while len(self._gone) > _GONE:
             self._gone.popitem(last=False)
@@ -382,7 +382,7 @@ class Cluster:
         self.charges.discharge(uid)
 
     def departed(self, name: str, uids: Collection[str], timeout: float) -> bool:
-        """Whether these pods are no longer on the node, at the latest ``timeout`` seconds from now."""
+        """Return whether these pods are no longer on the node, at the latest ``timeout`` seconds from now."""
 
         def gone() -> bool:
             with self.node(name) as node:
@@ -392,7 +392,7 @@ class Cluster:
             return self._news.wait_for(gone, timeout)
 
     def waiting(self, uid: str, timeout: float) -> Pod | None:
-        """A pod that waits for kube-scheduler, as the API server has told or tells within ``timeout`` seconds."""
+        """Return a pod that waits for kube-scheduler, once the watch has it, within ``timeout`` seconds."""
 
         def settled() -> bool:
             pod = self.pods.get(uid)
@@ -404,7 +404,7 @@ class Cluster:
         return pod if pod is not None and pod.schedulable and not pod.node else None
 
     def keep_node(self, item: dict[str, Any]) -> str | None:
-        """Take a node object that exists; its name."""
+        """Take a node object that exists, and return its name."""
         metadata = item.get("metadata") or {}
         text = (metadata.get("annotations") or {}).get(ANNOTATION)
         name = metadata.get("name")
@@ -422,17 +422,17 @@ class Cluster:
         return name
 
     def drop_node(self, name: str) -> None:
-        """This node is gone; its pods follow, or stay until it is back."""
+        """Forget a node. Its pods follow, or stay until it is back."""
         if name in self.nodes:
             with self.node(name) as node:
                 node.annotate(None)
 
     def kept_on(self, uid: str) -> str:
-        """The name of the node where GPUs are reserved for a pod; empty when none are."""
+        """Return the name of the node where GPUs are reserved for a pod; empty when none are."""
         return self._reserved_on.get(uid, "")
 
     def reservation(self, uid: str) -> Reservation | None:
-        """What is reserved for a pod."""
+        """Return the reservation of a pod."""
         node = self.nodes.get(self.kept_on(uid))
         return None if node is None else node.reserved.get(uid)
 
@@ -471,19 +471,19 @@ class Cluster:
         return reservation
 
     def overdue(self, now: float) -> list[Reservation]:
-        """The reservations whose time is over."""
+        """Return the reservations whose time is over."""
         reservations = map(self.reservation, list(self._reserved_on))
         return [entry for entry in reservations if entry is not None and entry.expires <= now]
 
     def end(self, reservation: Reservation) -> None:
-        """Give back what this reservation keeps, unless another has taken its place."""
+        """Release this reservation, unless another has taken its place."""
         with self.node(reservation.assignment.node) as node:
             if node.reserved.get(reservation.pod.uid) is reservation:
                 self._take_back(node, reservation.pod.uid)
 
     @property
     def reservations(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self._reserved_on)
 
 
@@ -508,7 +508,7 @@ class PodSink:
             self._cluster.drop_pod(uid, has_ended(item))
 
     def keys(self) -> set[str]:
-        """The UIDs of all pods."""
+        """Return the UIDs of all pods."""
         return set(self._cluster.pods)
 
     def lose(self, key: str) -> None:
@@ -533,7 +533,7 @@ class NodeSink:
             self._cluster.drop_node(name)
 
     def keys(self) -> set[str]:
-        """The names of all nodes."""
+        """Return the names of all nodes."""
         return set(self._cluster.nodes)
 
     def lose(self, key: str) -> None:

@@ -22,7 +22,7 @@ class Charges:
         self._totals: dict[str, dict[str, Demand]] = {}
 
     def charge(self, pod: Pod, uses: Uses | None, node: NodeGpus | None) -> None:
-        """The pod has these GPUs, or some of this node when it is not known which. It counts once."""
+        """Charge the pod for these GPUs, or for some of this node when it is not known which. It counts once."""
         if pod.request is None:
             return
         gpus = () if node is None else node.gpus
@@ -35,12 +35,12 @@ class Charges:
             self._add(*entry, 1)
 
     def discharge(self, uid: str) -> None:
-        """The pod has nothing any more."""
+        """Charge the pod for nothing any more."""
         with self._lock:
             self._take_off(uid)
 
     def used(self, namespace: str, besides: str = "") -> Mapping[str, Demand]:
-        """What a namespace has, by model; without what is charged for the pod with the UID ``besides``."""
+        """Return what a namespace has, by model; without what is charged for the pod with the UID ``besides``."""
         with self._lock:
             found = dict(self._totals.get(namespace, {}))
             if entry := self._of.get(besides):
@@ -49,7 +49,7 @@ class Charges:
             return found
 
     def namespaces(self) -> list[str]:
-        """Those that have something."""
+        """Return the namespaces that have something."""
         with self._lock:
             return sorted(self._totals)
 

@@ -46,7 +46,7 @@ ROOM_FOUND: Final = "kube-accel.io/room-found"
 
 _TICK = 1.0
 _UNREACHED_SECONDS = 15.0
-"""So long without the API server and readyz says so."""
+"""Seconds without the API server after which readyz reports that."""
 _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 _SWITCH_SECONDS = 0.0001
 """A request waits at most so long, each time it waits for anything, for a thread that reads a list."""
@@ -143,16 +143,16 @@ class Extender:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port it listens on."""
         return self._server.port
 
     @property
     def metrics_port(self) -> int | None:
-        """The port of the metrics alone."""
+        """Return the port of the metrics alone."""
         return self._metrics_server.port if self._metrics_server is not None else None
 
     def run(self) -> int:
-        """Serve until ``stop`` is set; the exit code of the process."""
+        """Serve until ``stop`` is set, and return the exit code of the process."""
         heap = Heap()
         try:
             return self._run(heap)
@@ -194,7 +194,7 @@ class Extender:
         threading.Thread(target=guarded, name=name, daemon=True).start()
 
     def _warm_up(self, heap: Heap) -> None:
-        """What the first request would otherwise wait for."""
+        """Do what the first request would otherwise wait for."""
         for watch in self._watches.values():
             watch.synced.wait()
         self._sum_up()
@@ -221,7 +221,7 @@ class Extender:
                     _log.warning("GPUs stay kept for pods that may be bound", extra={"reason": str(error)})
 
     def _run_errands(self) -> None:
-        """Tell the API server what no request waits for."""
+        """Send the API server what no request waits for."""
         while True:
             errand = self._errands.get()
             try:
@@ -230,7 +230,7 @@ class Extender:
                 _log.warning("the API server was not told something", extra={"reason": str(error)})
 
     def _seen_bound(self, pod: Pod, reservation: Reservation | None) -> None:
-        """Tell the node's plugin which GPUs were kept; without, it chooses itself."""
+        """Tell the node's plugin which GPUs were reserved; without that, it chooses itself."""
         if reservation is not None and reservation.annotations:
             metadata = {"uid": pod.uid, "annotations": dict(reservation.annotations)}
             self._errands.put(lambda: self._patch(pod, metadata))
@@ -248,7 +248,7 @@ class Extender:
         self._api.patch(pod_path(pod.namespace, pod.name), {"metadata": metadata})
 
     def _complain(self, config_map: Mapping[str, Any], problem: str) -> None:
-        """An event on the ConfigMap, where its author looks."""
+        """Send an event about the ConfigMap, where its author looks."""
         metadata = config_map.get("metadata") or {}
         namespace, name = metadata.get("namespace"), metadata.get("name")
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -364,11 +364,11 @@ class _Tls:
             ) from error
 
     def context(self) -> ssl.SSLContext | None:
-        """For the next connection; None where there is no TLS."""
+        """Return the context for the next connection; None without TLS."""
         return self._context
 
     def renew(self) -> None:
-        """Use the files as they are now, if they have changed; as long as that fails, what was loaded before."""
+        """Load the files if they have changed; as long as that fails, use what was loaded before."""
         if self._options.tls_cert is None:
             return
         written = self._written()

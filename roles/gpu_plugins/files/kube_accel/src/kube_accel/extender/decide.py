@@ -34,7 +34,7 @@ _KINDS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """A node without room, whose exact reason nobody has asked for yet."""
+    """A node without room, whose exact reason was not asked for yet."""
 
     shortage: float
     """The less, the nearer it is to having room."""
@@ -62,7 +62,7 @@ class Verdicts:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, request: PodRequest) -> Judged:
-        """The verdicts about one request."""
+        """Return the verdicts about one request."""
         found = self._found.get(request)
         if found is None:
             with self._lock:
@@ -72,7 +72,7 @@ class Verdicts:
         return found
 
     def forget(self, name: str) -> None:
-        """A node has changed. Call it under that node's lock."""
+        """Forget the verdicts about a node that has changed. Hold that node's lock."""
         for judged in list(self._found.values()):
             judged.nodes.pop(name, None)
 
@@ -86,7 +86,7 @@ class Decider:
         self._verdicts = verdicts
 
     def filter(self, pod: Pod, request: PodRequest, names: Sequence[str]) -> Filtered:
-        """The nodes that have room, and why the others have none."""
+        """Return the nodes that have room, and why the others have none."""
         judged = self._verdicts.of(request)
         contested, kept_on = self._cluster.contested, self._cluster.kept_on(pod.uid)
         passed: list[str] = []
@@ -97,7 +97,7 @@ class Decider:
             if verdict is None:
                 verdict = self._judge(name, request, judged)
             if name == kept_on and not isinstance(verdict, Refusal):
-                # From a bind that nobody answered; what is kept is free to the pod itself, so this is looked at below.
+                # From a bind without an answer. The reservation is free to the pod itself, so this is looked at below.
                 verdict = Short(-1)
             if type(verdict) is int:
                 if name in contested and (refusal := self._explain(pod, request, name)) is not None:
@@ -122,7 +122,7 @@ class Decider:
         return answer
 
     def scores(self, request: PodRequest, names: Iterable[str]) -> dict[str, int]:
-        """How good each node is for the pod, 0 to 10."""
+        """Return how good each node is for the pod, 0 to 10."""
         judged = self._verdicts.of(request)
         found = {}
         for name in names:
@@ -133,14 +133,14 @@ class Decider:
         return found
 
     def left_to_kubelet(self, request: PodRequest, names: Iterable[str]) -> list[str]:
-        """Those nodes on which kubelet chooses for such a pod."""
+        """Return those nodes on which kubelet chooses for such a pod."""
         nodes = ((name, self._cluster.nodes.get(name)) for name in names)
         return [name for name, node in nodes if node and node.gpus and node.gpus.leaves(request)]
 
     def choose(
         self, pod: Pod, request: PodRequest, node: Node, excluded: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[Assignment, NodeView] | Refusal:
-        """The GPUs the pod gets on this node, and what was there to choose from. Hold the node's lock.
+        """Return the GPUs the pod gets on this node, and what was there to choose from. Hold the node's lock.
 
         No GPUs where kubelet chooses. ``excluded`` are models the pod may have nothing of, and why.
         """
@@ -167,7 +167,7 @@ class Decider:
         return replace(found, reason=reason)
 
     def preempt(self, pod: Pod, request: PodRequest, victims: Mapping[str, Victims]) -> dict[str, Victims]:
-        """The nodes where evicting pods helps, with the pods to evict.
+        """Return the nodes where evicting pods helps, with the pods to evict.
 
         kube-scheduler chooses victims by sums over a node's GPUs. Where these leave no room on a GPU, pods of lower
         priority are added. Whoever the pod fits without is spared, the highest priority first.
@@ -201,7 +201,7 @@ class Decider:
         return verdict
 
     def _explain(self, pod: Pod, request: PodRequest, name: str) -> Refusal | None:
-        """Why exactly a node has no room for the pod; None when it has."""
+        """Return why exactly a node has no room for the pod; None when it has."""
         node = self._cluster.nodes.get(name)
         if node is None:
             return Refusal(_UNKNOWN, False)
@@ -211,7 +211,7 @@ class Decider:
 
 
 def _several(names: Iterable[str]) -> str:
-    """The first of these names, and how many there are more."""
+    """Return the first of these names, and how many there are more."""
     found = sorted(names)
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(found[:_NAMED]) + more
@@ -221,7 +221,7 @@ _UNKNOWN = "its plugin has not reported GPUs"
 
 
 def describe(request: PodRequest) -> str:
-    """What a pod asks for: ``30 % and 8 GiB of a GPU``, ``2 whole GPUs``."""
+    """Describe what a pod asks for: ``30 % and 8 GiB of a GPU``, ``2 whole GPUs``."""
     parts = []
     for container in request.containers:
         if container.whole:
@@ -233,7 +233,7 @@ def describe(request: PodRequest) -> str:
 
 
 def _unfit(node: Node, view: NodeView | None, request: PodRequest) -> Refusal | None:
-    """Why this node is none for the pod, whatever room it has."""
+    """Return why this node is none for the pod, whatever room it has."""
     if view is None:
         return Refusal(node.problem, False)
     if view.node.mode is not request.mode:
@@ -244,7 +244,7 @@ def _unfit(node: Node, view: NodeView | None, request: PodRequest) -> Refusal | 
 
 
 def _verdict(view: NodeView, request: PodRequest, kinds: dict[int, Verdict]) -> Verdict:
-    """About a node that is fit, from what was found for others like it where that settles it."""
+    """Return the verdict about a fit node, from what was found for others like it if that settles it."""
     if request.constraints.uuids_in or request.constraints.uuids_out:
         return _examined(view, request)
     verdict = kinds.get(view.kind)
@@ -272,7 +272,7 @@ def _wants_connected(request: PodRequest) -> bool:
 
 
 def _closeness(view: NodeView, request: PodRequest, found: Assignment) -> float | None:
-    """How well connected the GPUs are that containers get together; None where none gets several."""
+    """Return how well connected the GPUs are that containers get together; None where none gets several."""
     several = [found.containers[container.name] for container in request.containers if container.whole > 1]
     if not several:
         return None
@@ -300,7 +300,7 @@ def _shortage(view: NodeView, request: PodRequest) -> float:
 
 
 def _enough_victims(node: Node, pod: Pod, request: PodRequest, told: Sequence[str]) -> tuple[str, ...] | None:
-    """The pods to evict, the most important first; None where evicting does not help."""
+    """Return the pods to evict, the most important first; None where evicting does not help."""
     rivals = node.rivals(pod)
     static = {uid for uid, other in node.pods.items() if other.static}
     given = [uid for uid in told if uid not in static]
@@ -338,7 +338,7 @@ def _enough_victims(node: Node, pod: Pod, request: PodRequest, told: Sequence[st
 def _needed(
     node: Node, given: Sequence[str], added: Sequence[str], fits: Callable[[Collection[str]], bool]
 ) -> tuple[str, ...]:
-    """Those without any one of which the others would not do, of pods in the order in which they are spared.
+    """Return the pods without any one of which the others would not do; ``pods`` are spared in their order.
 
     Of what we know nothing of, processors say, they free no less than those that kube-scheduler has given.
     """
@@ -355,7 +355,7 @@ def _needed(
 
 
 def _freed(node: Node, uids: Iterable[str]) -> Counter[str]:
-    """What pods that we know request besides GPUs."""
+    """Return what pods that we know request besides GPUs."""
     found = Counter[str]()
     for uid in uids:
         if uid in node.pods:
@@ -364,7 +364,7 @@ def _freed(node: Node, uids: Iterable[str]) -> Counter[str]:
 
 
 def _by_priority(node: Node, uids: Iterable[str]) -> list[str]:
-    """The same pods, the highest priority first. Of those we do not know, kube-scheduler has said where they belong."""
+    """Return the pods by priority, highest first. Unknown ones stay where kube-scheduler has them."""
     found, last = [], float("inf")
     for uid in uids:
         last = node.pods[uid].priority if uid in node.pods else last

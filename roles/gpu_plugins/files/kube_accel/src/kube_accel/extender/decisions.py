@@ -21,7 +21,7 @@ _REASONS = 8
 
 
 def log_filter(pod: Pod, asked: int, answer: Filtered) -> None:
-    """Which of the nodes have room, and why the others have none."""
+    """Log which nodes have room, and why the others have none."""
     reasons = Counter([*answer.failed.values(), *answer.unresolvable.values()])
     _log.info(
         "filtered",
@@ -36,13 +36,13 @@ def log_filter(pod: Pod, asked: int, answer: Filtered) -> None:
 
 
 def log_scores(pod: Pod, scores: Mapping[str, int]) -> None:
-    """The best nodes."""
+    """Log the best nodes."""
     best = heapq.nlargest(_BEST, scores.items(), key=itemgetter(1))
     _log.info("scored", extra={**_who(pod), "policy": _policy(pod), "nodes": len(scores), "best": dict(best)})
 
 
 def log_bind(kept: Reservation) -> None:
-    """The chosen GPUs, and what was free of each before."""
+    """Log the chosen GPUs, and what was free of each before."""
     pod, assignment, view = kept.pod, kept.assignment, kept.view
     if not assignment.containers:
         _log.info("left to kubelet", extra={**_who(pod), "asks": _asks(pod), "node": assignment.node})
@@ -71,7 +71,7 @@ def log_bind(kept: Reservation) -> None:
 
 
 def log_preemption(pod: Pod, found: dict[str, Victims]) -> None:
-    """Who would be evicted where."""
+    """Log which pods would be evicted from which node."""
     extra = {**_who(pod), "asks": _asks(pod), "victims": {name: entry.uids for name, entry in found.items()}}
     _log.info("preempted", extra=extra)
 

@@ -20,13 +20,13 @@ class Heap:
     """The heap of this process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """No collections until ``settle``: a first list is all growth."""
+        """Suspend collections until ``settle``: a first list is all growth."""
         self._clock = clock
         self._settled: float | None = None
         gc.disable()
 
     def settle(self) -> None:
-        """The cluster is known. Takes a tenth of a second for 20,000 pods."""
+        """Freeze what is there, now that the cluster is known. Takes a tenth of a second for 20,000 pods."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(_YOUNG, 10, 10)
@@ -34,7 +34,7 @@ class Heap:
         self._settled = self._clock()
 
     def tidy(self) -> None:
-        """Look at everything, if that is due. Nobody should be waiting for an answer."""
+        """Look at everything, if that is due. No request should be waiting for an answer."""
         if self._settled is not None and self._clock() > self._settled + _TIDY_SECONDS:
             gc.unfreeze()
             self.settle()

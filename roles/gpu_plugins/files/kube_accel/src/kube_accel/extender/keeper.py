@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs kept for a pod before its bind, in the layout proxied: anyone may ask for them, and nobody says who asks.
+"""GPUs reserved for a pod before its bind, in the layout proxied, where any caller may ask and none says who it is.
 
 Calls cannot add up to more than this: a pod's GPUs are kept on one node, for ``RESERVED_SECONDS`` from the first call
 that kept them. Asking again changes neither node nor end. Where the pod is not bound by then, nothing is kept for it
@@ -27,7 +27,7 @@ _DOUBLED = 8
 
 
 class Keeper:
-    """Keeps GPUs for pods. One thread at a time."""
+    """Reserves GPUs for pods. One thread at a time."""
 
     def __init__(self, cluster: Cluster, binder: Binder, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster = cluster
@@ -35,7 +35,7 @@ class Keeper:
         self._clock = clock
 
     def refusal(self, pod: Pod, names: Collection[str]) -> str:
-        """Why a call that names these nodes gets nothing for the pod at this time; empty when it may."""
+        """Return why a call that names these nodes gets nothing for the pod at this time; empty when it may."""
         who, now = f"pod {pod.namespace}/{pod.name}", self._clock()
         held = self._cluster.reservation(pod.uid)
         if held is not None and (held.assignment.node not in names or now > held.expires - BIND_SECONDS):
@@ -51,7 +51,7 @@ class Keeper:
         return ""
 
     def keep(self, pod: Pod, request: PodRequest, best: Sequence[str]) -> Reservation | None:
-        """Keep GPUs on the first of the ``best`` nodes that has room; None when none has. Ask ``refusal`` first.
+        """Reserve GPUs on the first of the ``best`` nodes that has room; None when none has. Ask ``refusal`` first.
 
         What is kept already stays where it is, if its node is among the ``best``.
         """
@@ -70,5 +70,5 @@ class Keeper:
 
 
 def pause(times: int) -> float:
-    """Seconds in which nothing is kept for a pod that GPUs were kept for so many times without a bind."""
+    """Return the seconds without a reservation for a pod that had so many reservations and no bind."""
     return min(FIRST_PAUSE * 2 ** min(times - 1, _DOUBLED), LONGEST_PAUSE) if times else 0.0

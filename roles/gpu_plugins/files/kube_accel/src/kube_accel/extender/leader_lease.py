@@ -51,7 +51,7 @@ _RENEWAL = 1.0
 HOLD = 3.0
 """Seconds without a renewal after which a Lease may be taken."""
 _DURATION = 15
-"""Of the Lease, in seconds, as people read it; nothing depends on it."""
+"""Duration of the Lease in seconds, for people who read it; nothing depends on it."""
 _WRITERS = 8
 _UNANSWERED = 8
 """Changes of a namespace's pods after which the others of it are left for later."""
@@ -63,14 +63,14 @@ _BACK_OFF = 0.2
 
 
 class NotOursError(Exception):
-    """We do not bind, at least for the time being. Says why."""
+    """This extender does not bind, at least for the time being. Says why."""
 
 
 class Api(Protocol):
     """What holding a Lease needs of ``kube_accel.kube.client.KubeClient``."""
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The object at ``path``. Raises ApiError."""
+        """Return the object at ``path``. Raises ApiError."""
 
     def put(self, path: str, body: object) -> dict[str, Any]:
         """Replace the object at ``path``, or create it. Raises ApiError."""
@@ -90,7 +90,7 @@ class _Unfenced:
 
 
 class LeaderLease:
-    """Our time as the holder of the Lease. Threads may share it; one calls ``run``, or ``step``."""
+    """The time in which this extender holds the Lease. Threads may share it; one calls ``run``, or ``step``."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class LeaderLease:
         clock: Callable[[], float] = time.monotonic,
         writers: int = _WRITERS,
     ) -> None:
-        """``following``: whether the watch of pods is past its list. ``pause``: let it go on.
+        """``following`` says whether the watch of pods is past its list. ``pause`` lets it go on.
 
         ``writers``: so many pods are changed at once.
         """
@@ -133,22 +133,22 @@ class LeaderLease:
         """By UID, while we bind."""
 
     def called(self) -> None:
-        """kube-scheduler has called, with whatever verb."""
+        """Note that kube-scheduler has called, with whatever verb."""
         self._last_call = self._clock()
         if not self._serving:
             self._ask()
 
     def idle(self) -> bool:
-        """Nobody has called for a while."""
+        """Return whether kube-scheduler has not called for a while."""
         return self._clock() > self._last_call + _SILENCE
 
     def prepare(self, pod: Pod) -> None:
-        """This pod may be bound soon."""
+        """Note that this pod may be bound soon."""
         if not self._proves(pod.version):
             self._ask()
 
     def unfenced_pod(self, pod: Pod) -> str:
-        """Why this pod cannot be bound by us, though others can; empty when it can."""
+        """Return why we cannot bind this pod, though others can; empty when we can."""
         unfenced = self._unfenced.get(pod.uid)
         if unfenced is None:
             return ""
@@ -160,7 +160,7 @@ class LeaderLease:
         )
 
     def wait(self, pod: Pod) -> str:
-        """Wait until a pod may be bound, knowing of every other bind; the resourceVersion to name.
+        """Wait until a pod may be bound, with every other bind known, and return the resourceVersion to name.
 
         Raises NotOursError.
         """
@@ -175,7 +175,7 @@ class LeaderLease:
         return version[0]
 
     def change(self, pod: Pod, mark: str = "") -> dict[str, Any] | None:
-        """Change a pod, so that no bind on its way binds it; its object, None when it is gone. Raises ApiError."""
+        """Change a pod, so that no bind on its way binds it, and return it; None when it is gone. Raises ApiError."""
         body = {"metadata": {"uid": pod.uid, "labels": {TAKEN: mark or secrets.token_hex(8)}}}
         try:
             item = self._api.patch(pod_path(pod.namespace, pod.name), body)
@@ -187,7 +187,7 @@ class LeaderLease:
         return item
 
     def look(self, pod: Pod | BindArguments) -> dict[str, Any] | None:
-        """The pod's object; None when it is gone. Raises ApiError."""
+        """Return the pod's object; None when it is gone. Raises ApiError."""
         try:
             item = self._api.get(pod_path(pod.namespace, pod.name))
         except ApiRefusedError as error:
@@ -207,7 +207,7 @@ class LeaderLease:
                 self._set_unfenced(left)
 
     def run(self, stop: threading.Event) -> None:
-        """Look at the Lease whenever somebody waits for that, and now and then, until ``stop`` is set."""
+        """Look at the Lease whenever a bind waits for that, and now and then, until ``stop`` is set."""
         while not stop.is_set():
             with self._state:
                 self._questions.wait_for(lambda: self._asked, _RENEWAL)
@@ -246,7 +246,7 @@ class LeaderLease:
         self._catch_up()
 
     def release(self) -> None:
-        """Let another one have the Lease at once."""
+        """Let another extender have the Lease at once."""
         if not self._serving:
             return
         self._leave("this extender ends")
@@ -273,7 +273,7 @@ class LeaderLease:
             self._set_unfenced({})
 
     def _read(self) -> dict[str, Any]:
-        """The Lease; one that nobody holds when there is none."""
+        """Return the Lease; one without a holder when there is none."""
         try:
             lease = self._api.get(_PATH)
         except ApiRefusedError as error:
@@ -289,7 +289,7 @@ class LeaderLease:
         self._renewed = self._clock()
 
     def _write(self, lease: dict[str, Any], holder: str) -> None:
-        """Only if nobody has changed it: its resourceVersion goes along."""
+        """Write the Lease unless it has changed meanwhile: its resourceVersion goes along."""
         spec, now = lease["spec"], datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         changed: dict[str, Any] = {"holderIdentity": holder, "renewTime": now, "leaseDurationSeconds": _DURATION}
         if spec.get("holderIdentity") != holder:
@@ -298,7 +298,7 @@ class LeaderLease:
         self._api.put(_PATH, {**lease, "spec": {**spec, **changed}})
 
     def _catch_up(self) -> None:
-        """The Lease is ours: learn of every bind made under it before, and make sure that no other follows."""
+        """Learn of every bind made under the Lease before it was ours, and make sure that no other follows."""
         mark, waiting = secrets.token_hex(8), self._waiting()
         begin = self._clock()
         # What an attempt before this one has changed stays changed; but one pod has to carry this one's mark.
@@ -329,14 +329,14 @@ class LeaderLease:
             self._serving = self._asked = True
 
     def _set_unfenced(self, unfenced: dict[str, _Unfenced]) -> None:
-        """Hold ``_state``."""
+        """Replace the unfenced pods. Hold ``_state``."""
         self._unfenced = unfenced
         self._cluster.leave_room(one.pod for one in unfenced.values())
 
     def _change(
         self, pods: list[Pod], mark: str, changed: set[str], before: Mapping[str, _Unfenced] = MappingProxyType({})
     ) -> tuple[bool, dict[str, _Unfenced]]:
-        """Change pods, and add their UIDs to ``changed``; whether one was, and those that others may still bind.
+        """Change pods and add their UIDs to ``changed``; return whether one was, and those that others may still bind.
 
         ``before``: what was known of these. Raises ApiError when the API server is not reached.
         """
@@ -363,7 +363,7 @@ class LeaderLease:
         return True in found, {one.pod.uid: one for one in found if isinstance(one, _Unfenced)}
 
     def _insist(self, pod: Pod, mark: str, until: float) -> dict[str, Any] | None:
-        """``change``, again and again while the API server is too busy, until then. Raises ApiError."""
+        """Repeat ``change`` while the API server is too busy, until that time. Raises ApiError."""
         while True:
             try:
                 return self.change(pod, mark)
@@ -373,7 +373,7 @@ class LeaderLease:
             time.sleep(_BACK_OFF)
 
     def _still_unfenced(self, pod: Pod, before: _Unfenced | None, problem: str) -> bool | _Unfenced:
-        """What a pod is that could not be changed; False: nobody else can bind it any more."""
+        """Return what a pod is that could not be changed; False: no other extender can bind it any more."""
         try:
             item = self.look(pod)
         except ApiRefusedError:
@@ -391,7 +391,7 @@ class LeaderLease:
 
 
 def _whole(item: dict[str, Any]) -> dict[str, Any]:
-    """The object that the API server answered with. Raises ApiRefusedError for what is none."""
+    """Return the object that the API server answered with. Raises ApiRefusedError for what is none."""
     try:
         return checked(item)
     except ApiJsonError as error:

@@ -25,7 +25,7 @@ class Histogram:
     total: float = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one duration."""
         self.counts[bisect.bisect_left(BUCKETS, seconds)] += 1
         self.total += seconds
 
@@ -34,23 +34,23 @@ class Metrics:
     """What is counted while requests are served. Threads may share it."""
 
     def __init__(self, verbs: Iterable[str], outcomes: Iterable[str]) -> None:
-        """The labels, all of which are there from the start."""
+        """``verbs`` and ``outcomes`` are the labels, all of which are there from the start."""
         self._lock = threading.Lock()
         self._requests = {verb: Histogram() for verb in verbs}
         self._outcomes = Counter(dict.fromkeys(outcomes, 0))
 
     def request(self, verb: str, seconds: float) -> None:
-        """A verb was answered."""
+        """Count a verb that was answered."""
         with self._lock:
             self._requests[verb].observe(seconds)
 
     def bind(self, outcome: str) -> None:
-        """A bind ended."""
+        """Count a bind that ended."""
         with self._lock:
             self._outcomes[outcome] += 1
 
     def render(self, gauges: Mapping[str, tuple[str, Mapping[Labels, float]]]) -> str:
-        """The text; ``gauges`` are help and values by name, for what is looked up now."""
+        """Return the text; ``gauges`` are help and values by name, for what is looked up now."""
         lines = head("accel_extender_request_seconds", "histogram", "Time to answer kube-scheduler.")
         with self._lock:
             for verb, histogram in self._requests.items():

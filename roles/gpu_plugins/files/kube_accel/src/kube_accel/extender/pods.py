@@ -21,7 +21,7 @@ from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
 from kube_accel.sharing.request import RequestRefused, pod_request
 
 Uses = tuple[tuple[str, int, int, int], ...]
-"""Of each GPU of a pod: UUID, cores, bytes, containers."""
+"""UUID, cores, bytes and containers of each GPU of a pod."""
 
 Amounts = tuple[tuple[str, int], ...]
 """By resource, in thousandths."""
@@ -40,7 +40,7 @@ _SHAPES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What kubelet has handed to a pod."""
+    """The GPUs that kubelet has allocated to a pod."""
 
     containers: frozenset[str]
     uses: Uses
@@ -58,13 +58,13 @@ class Pod:
     """None when it was refused."""
     refused: str
     containers: tuple[str, ...]
-    """Of ``spec.containers``, in order."""
+    """Names in ``spec.containers``, in order."""
     node: str = ""
     """Empty until it is bound; never changes again."""
     version: Version = ("", 0)
     """Kept while it waits."""
     uses: Uses | None = None
-    """What it was assigned; None when nobody said so, or nobody to be believed."""
+    """What it was assigned; None without an assignment that can be believed."""
     ours: bool = False
     """``uses`` is what this process decided, which no annotation changes any more."""
     annotation: str | None = None
@@ -100,7 +100,7 @@ class PodReader:
         policy: PlacementPolicy = PlacementPolicy.BINPACK,
         whole_gpus: bool = False,
     ) -> None:
-        """``policy`` holds for pods without one of their own; ``whole_gpus``: plain GPUs are ours to schedule too."""
+        """``policy`` holds for pods without one of their own; ``whole_gpus`` makes plain GPUs ours to schedule too."""
         self._profiles = profiles
         self._policy = policy
         self.resources = frozenset(
@@ -115,7 +115,7 @@ class PodReader:
         self._amounts: dict[Amounts, Amounts] = {}
 
     def read(self, item: Mapping[str, Any]) -> Pod | None:
-        """The pod of an object; None for one that asks for nothing of ours.
+        """Return the pod of an object; None for one that asks for nothing of ours.
 
         kube-scheduler asks us about more: about those that name a resource of ours, and ask for 0 of it. Raises one of
         ``api_json.ODD`` where it cannot be told which pod it is, or whether it asks.
@@ -162,7 +162,7 @@ class PodReader:
 
 
 def requested(spec: Mapping[str, Any], ours: Container[str]) -> Amounts:
-    """What kube-scheduler counts for a pod of the resources that are not ours. What cannot be read counts as none."""
+    """Return what kube-scheduler counts for a pod of the resources that are not ours; none where unreadable."""
     total: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in _objects(spec.get("initContainers")):
@@ -203,19 +203,19 @@ def _thousandths(amount: str) -> int:
 
 
 def assignment_text(item: Mapping[str, Any]) -> str | None:
-    """The assignment annotation of a pod object, whatever it says."""
+    """Return the assignment annotation of a pod object, whatever it says."""
     annotations = (item.get("metadata") or {}).get("annotations") or {}
     text = annotations.get(ANNOTATION)
     return text if isinstance(text, str) else None
 
 
 def pod_path(namespace: str, name: str) -> str:
-    """Where the API server has a pod."""
+    """Return where the API server has a pod."""
     return f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
 
 
 def nominated_node(item: Mapping[str, Any]) -> str:
-    """The node on which kube-scheduler has made room for a waiting pod, if it has."""
+    """Return the node on which kube-scheduler has made room for a waiting pod, if it has."""
     if (item.get("spec") or {}).get("nodeName"):
         return ""
     name = (item.get("status") or {}).get("nominatedNodeName")
@@ -223,12 +223,12 @@ def nominated_node(item: Mapping[str, Any]) -> str:
 
 
 def is_running(item: Mapping[str, Any]) -> bool:
-    """Whether kubelet has started the containers of a pod."""
+    """Return whether kubelet has started the containers of a pod."""
     return (item.get("status") or {}).get("phase") == "Running"
 
 
 def has_ended(item: Mapping[str, Any]) -> bool:
-    """Whether kubelet was done with a pod of which a watch of living pods tells that it is gone.
+    """Return whether kubelet was done with a pod of which a watch of living pods tells that it is gone.
 
     Where a pod ends by itself, or by an eviction or deletion that lets it end, its phase says so first: it is no longer
     selected, and the watch tells of it as it was before. One that was deleted by force, or that shows no container yet,
@@ -244,7 +244,7 @@ def has_ended(item: Mapping[str, Any]) -> bool:
 
 
 def uses_of(request: PodRequest, assignment: Assignment) -> Uses:
-    """What a pod with this request keeps of each assigned GPU. Raises ValueError when they do not belong together."""
+    """Return what such a pod takes of each assigned GPU. Raises ValueError if they do not belong together."""
     return tuple(
         (sys.intern(uuid), use.cores, use.memory_bytes, use.containers)
         for uuid, use in usage(request, assignment).items()
@@ -252,7 +252,7 @@ def uses_of(request: PodRequest, assignment: Assignment) -> Uses:
 
 
 def stated_uses(pod: Pod, text: str | None) -> Uses | None:
-    """What an annotation says the pod has, if it can be believed: the GPUs it names, the amounts of the request."""
+    """Return what a credible annotation gives the pod: the GPUs it names, in the amounts of the request."""
     if text is None or pod.request is None:
         return None
     try:
@@ -263,5 +263,5 @@ def stated_uses(pod: Pod, text: str | None) -> Uses | None:
 
 
 def staying(request: PodRequest) -> frozenset[str]:
-    """Containers that hold GPUs as long as the pod lives."""
+    """Return the containers that hold GPUs as long as the pod lives."""
     return frozenset(entry.name for entry in request.containers if entry.kind is not ContainerKind.INIT)

@@ -18,7 +18,7 @@ from kube_accel.placement.quota import NamespaceQuota, Quota, QuotaError, parse
 _log = logging.getLogger(__name__)
 
 KEY: Final = "quota.yaml"
-"""Of the ConfigMap's data."""
+"""Key of the quota in the ConfigMap's data."""
 
 _WAITING = 10_000
 """Pods that wait, after which those that do no longer are looked for among them."""
@@ -40,13 +40,13 @@ class Quotas:
         self._many = _WAITING
 
     def deciding(self, namespace: str) -> AbstractContextManager[object]:
-        """Hold it from asking what a namespace may have until that is charged."""
+        """Keep the pod from asking what a namespace may have until that is charged."""
         if self.quota.of(namespace) == NamespaceQuota():
             return nullcontext()
         return self._locks.setdefault(namespace, threading.RLock())
 
     def excluded(self, pod: Pod, request: PodRequest, node: Node) -> Mapping[str, str]:
-        """The node's models that the pod may have nothing of, and why."""
+        """Return the node's models that the pod may have nothing of, and why."""
         quota, node_gpus, namespace = self.quota, node.gpus, pod.namespace
         if node_gpus is None or quota.of(namespace) == NamespaceQuota():
             return {}
@@ -63,7 +63,7 @@ class Quotas:
         return found
 
     def limits(self, pod: Pod, names: Iterable[str]) -> dict[str, Refusal]:
-        """The nodes the pod may have nothing of, and why."""
+        """Return the nodes the pod may have nothing of, and why."""
         quota = self.quota
         if pod.request is None or quota.of(pod.namespace) == NamespaceQuota():
             return {}
@@ -96,7 +96,7 @@ class Quotas:
         return found
 
     def _forget_others(self) -> None:
-        """Than those that wait. As many as these come before the next time, so that a pod costs no more for it."""
+        """Forget pods other than those that wait, once as many have come, so that a pod costs no more for it."""
         for uid, pod in list(self._waiting.items()):
             if not self._waits(pod):
                 self._waiting.pop(uid, None)
@@ -106,7 +106,7 @@ class Quotas:
         return pod.uid in self._cluster.pods and not pod.node
 
     def replace(self, quota: Quota) -> list[Pod]:
-        """From now on this one holds; the pods that the one before kept waiting."""
+        """Apply this quota from now on, and return the pods that the one before kept waiting."""
         self.quota = quota
         waiting, self._waiting = self._waiting, {}
         return [pod for pod in waiting.values() if self._waits(pod)]
@@ -129,7 +129,7 @@ class QuotaSink:
         self._kept: set[str] = set()
 
     def keep(self, item: dict[str, Any]) -> str | None:
-        """Take the ConfigMap; what cannot be read changes nothing but is said."""
+        """Take the ConfigMap; what cannot be read changes nothing and is logged."""
         name = str((item.get("metadata") or {}).get("name"))
         text = (item.get("data") or {}).get(KEY)
         if name in self._kept and text == self._text:
@@ -149,15 +149,15 @@ class QuotaSink:
         return name
 
     def drop(self, item: dict[str, Any]) -> None:
-        """No ConfigMap, no quota."""
+        """Apply no quota: the ConfigMap is gone."""
         self.lose("")
 
     def keys(self) -> set[str]:
-        """The ConfigMap's name, while there is one."""
+        """Return the ConfigMap's name, while there is one."""
         return set(self._kept)
 
     def lose(self, key: str) -> None:
-        """No ConfigMap, no quota."""
+        """Apply no quota: the list does not have the ConfigMap."""
         self._kept, self._text = set(), None
         _log.info("no quota in force")
         self._wake(self._quotas.replace(Quota()))

@@ -26,7 +26,7 @@ class RecheckQueue:
     def __init__(
         self, cluster: Cluster, has_room: Callable[[Pod, list[str]], bool], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """``has_room``: whether one of these nodes would pass now."""
+        """``has_room`` says whether one of these nodes would pass now."""
         self._cluster = cluster
         self._has_room = has_room
         self._clock = clock
@@ -34,7 +34,7 @@ class RecheckQueue:
         self._refused: dict[str, tuple[Pod, list[str], float]] = {}
 
     def answered(self, pod: Pod, names: list[str], passed: bool) -> None:
-        """Whether one of these nodes passed for the pod."""
+        """Note whether one of these nodes passed for the pod."""
         with self._lock:
             if passed:
                 self._refused.pop(pod.uid, None)
@@ -42,7 +42,7 @@ class RecheckQueue:
                 self._refused[pod.uid] = pod, names, self._clock()
 
     def look(self) -> list[Pod]:
-        """Those for which there is room now. They are not looked at any more, unless they are refused anew."""
+        """Return the pods for which there is room now. They leave the queue until they are refused again."""
         now = self._clock()
         with self._lock:
             entries = list(self._refused.items())

@@ -33,7 +33,7 @@ PREFIX: Final = "/scheduler/"
 VERBS: Final = ("predicates", "priorities", "preemption", "bind")
 
 Answer = tuple[bytes, Callable[[], None] | None]
-"""What is answered, and what is done when that is sent: the decision log, which nobody waits for."""
+"""What is answered, and what is done when that is sent: the decision log, which no request waits for."""
 
 Quota = Callable[[Pod, list[str]], Mapping[str, Refusal]]
 """The nodes a pod may not have GPUs of, whatever room they have, and why."""
@@ -100,13 +100,13 @@ class Service:
 
     @property
     def limits(self) -> Limits:
-        """What its server may spend."""
+        """Return what its server may spend."""
         if self._layout is Layout.LOCAL:
             return Limits(known_bytes=MAX_BODY)
         return Limits(strangers_stay=True, stranger_bytes=2 * MAX_STRANGERS_BODY)
 
     def admit(self, head: Head, known: bool) -> int | Response:
-        """The most bytes that a request may bring, or how it is refused with none of them read."""
+        """Return the most bytes that a request may bring, or how it is refused with none of them read."""
         if head.path in self._pages:
             return self._pages.admit(head, known)
         if not head.path.startswith(PREFIX) or head.path.removeprefix(PREFIX) not in self._verbs:
@@ -118,7 +118,7 @@ class Service:
         return MAX_BODY if known else MAX_STRANGERS_BODY
 
     def probe(self, head: Head) -> Response | None:
-        """The page of a probe."""
+        """Return the page of a probe."""
         return self._pages.probe(head)
 
     def handle(self, request: Request) -> Response:
@@ -137,7 +137,7 @@ class Service:
             self._metrics.request(verb, time.perf_counter() - begin)
 
     def recheck(self) -> list[Pod]:
-        """Pods that kube-scheduler is to try again: what made room for them came to us after it had asked."""
+        """Return the pods that kube-scheduler is to try again: we learned of their room after it had asked."""
         return self._rechecks.look()
 
     def _filter(self, body: wire.Body) -> Answer:
@@ -161,7 +161,10 @@ class Service:
             self._rechecks.answered(pod, names, bool(answer.passed))
 
     def _has_room_now(self, pod: Pod, node: str, answer: Filtered) -> bool:
-        """Whether those evicted for a pod have left since. kube-scheduler, which heard it first, would evict others."""
+        """Return whether the pods evicted for this one have left.
+
+        kube-scheduler, which knew first, would evict others.
+        """
         return node in answer.failed and self._cluster.departed(node, pod.victims.get(node, ()), _HEARSAY_SECONDS)
 
     def _filtered(self, pod: Pod, names: list[str]) -> Filtered:
@@ -176,7 +179,7 @@ class Service:
         return answer
 
     def _filter_to_one(self, body: wire.Body) -> Answer:
-        """Like ``_filter``, but the best node alone passes, and GPUs are kept there: nobody says where the pod goes.
+        """Let the best node alone pass, and reserve GPUs there: kube-scheduler does not say where the pod goes.
 
         Anyone may call this. Nothing is kept but for a pod that waits, as the API server has it; ``Keeper`` says how
         long. What is kept is not given back, whatever nodes a call names.
@@ -221,7 +224,7 @@ class Service:
         return wire.write_filtered(answer, arguments.nodes), log
 
     def _best(self, pod: Pod, request: PodRequest, names: list[str]) -> list[str]:
-        """The nodes to try: the one where GPUs are kept for the pod, then those of highest score."""
+        """Return the nodes to try: the one where GPUs are kept for the pod, then those of highest score."""
         scores, kept_on = self._decider.scores(request, names), self._cluster.kept_on(pod.uid)
         return heapq.nsmallest(_CANDIDATES, scores, key=lambda name: (name != kept_on, -scores[name], name))
 

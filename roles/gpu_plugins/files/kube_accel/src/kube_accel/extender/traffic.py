@@ -11,7 +11,7 @@ _COURTESY_SECONDS = 0.002
 
 
 class Traffic:
-    """Requests under way. Python runs one thread at a time: what nobody waits for lets them go first."""
+    """Requests under way. Python runs one thread at a time: background work lets requests go first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -21,7 +21,7 @@ class Traffic:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """One of them, from start to end."""
+        """Count a request from start to end."""
         self._enter(1)
         try:
             yield
@@ -30,7 +30,7 @@ class Traffic:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """A request that waits for somebody else: until it goes on, it does not count."""
+        """Count a request that waits for something else no more, until it goes on."""
         self._enter(-1)
         try:
             yield
@@ -46,6 +46,6 @@ class Traffic:
                 self._none.set()
 
     def let_pass(self) -> None:
-        """Wait until there are none, but not for long: there may always be some."""
+        """Wait until no request is under way, but not for long: there may always be some."""
         if self._count:
             self._none.wait(_COURTESY_SECONDS)

@@ -84,7 +84,7 @@ def demand_few_values(body: Body, most: int) -> None:
 
 
 def read_arguments(body: Body) -> Arguments:
-    """``ExtenderArgs``. Raises WireError."""
+    """Read ``ExtenderArgs``. Raises WireError."""
     document = _document(body)
     pod = _required(document, "pod", dict)
     names = _optional(document, "nodenames", list)
@@ -101,13 +101,13 @@ def read_arguments(body: Body) -> Arguments:
 
 
 def read_binding(body: Body) -> BindArguments:
-    """``ExtenderBindingArgs``. Raises WireError."""
+    """Read ``ExtenderBindingArgs``. Raises WireError."""
     document = _document(body)
     return BindArguments(*(_required(document, key, str) for key in ("podname", "podnamespace", "poduid", "node")))
 
 
 def read_preemption(body: Body) -> PreemptionArguments:
-    """``ExtenderPreemptionArgs`` with whole pods or with UIDs. Raises WireError."""
+    """Read ``ExtenderPreemptionArgs`` with whole pods or with UIDs. Raises WireError."""
     document = _document(body)
     meta = _optional(document, "nodenametometavictims", dict)
     full = _optional(document, "nodenametovictims", dict)
@@ -117,7 +117,7 @@ def read_preemption(body: Body) -> PreemptionArguments:
 
 
 def write_filtered(answer: Filtered, nodes: Mapping[str, Any] | None) -> bytes:
-    """``ExtenderFilterResult``: names or the node objects, as they came."""
+    """Write ``ExtenderFilterResult``: names or the node objects, as they came."""
     document: dict[str, object] = {
         "Nodes": None if nodes is None else {"metadata": {}, "items": [nodes[name] for name in answer.passed]},
         "NodeNames": answer.passed if nodes is None else None,
@@ -129,24 +129,24 @@ def write_filtered(answer: Filtered, nodes: Mapping[str, Any] | None) -> bytes:
 
 
 def write_filter_error(error: str) -> bytes:
-    """``ExtenderFilterResult`` that fails the scheduling of this pod, which is then tried again."""
+    """Write an ``ExtenderFilterResult`` that fails the scheduling of this pod, which is then tried again."""
     return _text({"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": _said(error)})
 
 
 def write_scores(scores: Mapping[str, int]) -> bytes:
-    """``HostPriorityList``: 0 to 10 by node."""
+    """Write ``HostPriorityList``: 0 to 10 by node."""
     # Without a dict for each: thousands of them would set off garbage collections.
     entries = [f'{{"Host":{_quoted(name)},"Score":{score}}}' for name, score in scores.items()]
     return f"[{','.join(entries)}]".encode()
 
 
 def write_bound(error: str) -> bytes:
-    """``ExtenderBindingResult``; an empty ``error`` is success."""
+    """Write ``ExtenderBindingResult``; an empty ``error`` is success."""
     return _text({"Error": _said(error)})
 
 
 def write_preemption(victims: Mapping[str, Victims]) -> bytes:
-    """``ExtenderPreemptionResult``."""
+    """Write ``ExtenderPreemptionResult``."""
     return _text(
         {
             "NodeNameToMetaVictims": {
@@ -158,7 +158,7 @@ def write_preemption(victims: Mapping[str, Victims]) -> bytes:
 
 
 def _said(reason: str) -> str:
-    """kube-scheduler takes it for a format when it makes an event of it: ``% and`` would become ``%!a(MISSING)nd``."""
+    """Escape the percent signs: kube-scheduler makes an event's format of it, and ``% and`` an ``%!a(MISSING)nd``."""
     return line(reason).replace("%", "percent")
 
 
@@ -177,7 +177,7 @@ def _document(body: Body) -> dict[str, Any]:
 
 
 def _optional(document: Mapping[str, Any], key: str, kind: type[T]) -> T | None:
-    """The member whose name is ``key`` in any case; None when it is absent or null."""
+    """Return the member whose name is ``key`` in any case; None when it is absent or null."""
     value = next((value for name, value in document.items() if name.lower() == key), None)
     if value is not None and not isinstance(value, kind):
         raise WireError(f"{key}: not a {kind.__name__}")

@@ -20,11 +20,11 @@ class Kubectl:
     """One cluster."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """``command``: kubectl and the flags that choose the cluster."""
+        """``command`` is kubectl and the flags that choose the cluster."""
         self._command = tuple(command)
 
     def items(self, kind: str, *flags: str, problems: list[str]) -> list[dict[str, Any]]:
-        """The objects of a kind that ``kubectl get`` lists; ``problems`` gets those that cannot be read.
+        """Return the objects of a kind that ``kubectl get`` lists; ``problems`` gets those that cannot be read.
 
         Raises KubectlError.
         """
@@ -36,7 +36,7 @@ class Kubectl:
             raise KubectlError(f"{' '.join(self._command)} get {' '.join(arguments)}: not a list: {error!r}") from error
 
     def raw(self, path: str) -> str:
-        """What the API server answers for a path. Raises KubectlError."""
+        """Return what the API server answers for a path. Raises KubectlError."""
         return self._run("get", f"--raw={path}")
 
     def _run(self, *arguments: str) -> str:

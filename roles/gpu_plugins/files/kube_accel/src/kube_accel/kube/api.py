@@ -60,7 +60,7 @@ class ApiClient:
         self._send("PATCH", _node(name), "application/merge-patch+json", patch)
 
     def node(self, name: str) -> dict[str, Any]:
-        """A node as the API server has it. Raises ApiError."""
+        """Return a node as the API server has it. Raises ApiError."""
         data = self._send("GET", _node(name))
         try:
             return checked(read_object(data))
@@ -105,7 +105,7 @@ class ApiClient:
 
 
 def trusting(ca_file: Path | None) -> ssl.SSLContext:
-    """For connections to servers of this authority; None for those that the system has. Raises OSError."""
+    """Return a context that trusts this authority, or the system's if it is None. Raises OSError."""
     context = ssl.create_default_context(cafile=ca_file)
     # Python 3.13 asks more of an authority than clusters of MicroK8s, and old ones of kubeadm and EKS, have: key
     # identifiers and key usage. kubectl and kubelet do not.
@@ -118,7 +118,7 @@ def _node(name: str) -> str:
 
 
 def status_message(body: bytes) -> str:
-    """The sentence of a ``metav1.Status``, or the start of whatever came instead, as one harmless line."""
+    """Return the sentence of a ``metav1.Status``, or the start of whatever came instead, as one harmless line."""
     with suppress(ApiJsonError):
         message = read_object(body).get("message")
         if isinstance(message, str):
@@ -127,7 +127,7 @@ def status_message(body: bytes) -> str:
 
 
 def in_cluster(service_account_dir: Path, environment: Mapping[str, str] = os.environ) -> ApiClient | None:
-    """The API server kubelet names in every pod's environment; None outside a cluster."""
+    """Return the API server kubelet names in every pod's environment; None outside a cluster."""
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
     if not host or not port:
         return None

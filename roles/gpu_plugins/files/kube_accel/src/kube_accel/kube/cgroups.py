@@ -17,7 +17,7 @@ _LIMIT = 64 << 10
 _MOST_KNOWN = 4096
 """Processes that are remembered: NVML lists a few hundred."""
 _TRUSTED_SECONDS = 5.0
-"""Numbers go round: the kernel gives all others before it gives one anew."""
+"""Numbers go round: the kernel gives all others before it reuses one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Place:
 
 
 def place(text: str) -> Place | None:
-    """Where a process is by its ``/proc/<pid>/cgroup``; None for one that is in no container of a pod. Pure.
+    """Return where a process is by its ``/proc/<pid>/cgroup``; None for one that is in no container of a pod. Pure.
 
     Versions 1 and 2, cgroupfs and systemd, containerd, CRI-O and Docker, nested kubelets, and paths relative to a
     cgroup namespace of ours; a monitor of CRI-O's is no workload.
@@ -48,13 +48,13 @@ def place(text: str) -> Place | None:
 
 
 def pod_uid(text: str) -> str:
-    """A pod's UID as the API server spells it, from any way that cgroups do."""
+    """Return a pod's UID as the API server spells it, from any way that cgroups do."""
     digits = re.sub("[-_]", "", text)
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
 def place_of(pid: int, proc_root: Path = Path("/proc")) -> Place | None:
-    """Where the process is; None too when it has gone."""
+    """Return where the process is; None too when it has gone."""
     try:
         with (proc_root / str(pid) / "cgroup").open(encoding="utf-8", errors="replace") as file:
             return place(file.read(_LIMIT))
@@ -71,12 +71,12 @@ class Places:
         self._known: dict[int, tuple[float, tuple[int, int], Place | None]] = {}
 
     def of(self, pid: int) -> Place | None:
-        """Where the process is; None too when it has gone, of which it takes a moment to hear."""
+        """Return where the process is; None too when it has gone, of which it takes a moment to hear."""
         now, known = self._clock(), self._known.get(pid)
         if known is not None and now - known[0] < _TRUSTED_SECONDS:
             return known[2]
         try:
-            # A number that is given anew has another directory, made at another time.
+            # A number that is reused has another directory, made at another time.
             found = os.stat(f"{self._root}/{pid}")  # noqa: PTH116
         except OSError:
             self._known.pop(pid, None)
@@ -90,12 +90,12 @@ class Places:
 
 
 def unified(cgroup_root: Path) -> bool:
-    """Whether there is one hierarchy of cgroups, version 2, for everything."""
+    """Return whether there is one hierarchy of cgroups, version 2, for everything."""
     return (cgroup_root / "cgroup.controllers").is_file()
 
 
 def pod_path(uid: str, cgroup_root: Path) -> str | None:
-    """A pod's cgroup below ``cgroup_root``, as ``/kubepods.slice/...``; None when there is none."""
+    """Return a pod's cgroup below ``cgroup_root``, as ``/kubepods.slice/...``; None when there is none."""
     names = {f"pod{uid}", f"pod{uid.replace('-', '_')}.slice"}
     for depth in ("*kubepods*", "*kubepods*/*", "*kubepods*/*/*", "*/*kubepods*/*", "*/*kubepods*/*/*"):
         for path in cgroup_root.glob(depth):

@@ -41,7 +41,7 @@ class KubeClient:
     """One API server. Threads may share it; every request has a connection to itself."""
 
     def __init__(self, url: str, credentials: Credentials, timeout: float = 10) -> None:
-        """``timeout``: seconds that one answer may take."""
+        """``timeout`` is the number of seconds that one answer may take."""
         self.url = url.rstrip("/")
         self._credentials = credentials
         self._timeout = timeout
@@ -49,7 +49,7 @@ class KubeClient:
         self._pool: tuple[list[int], urllib3.PoolManager] | None = None
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
-        """The object at ``path``. Raises ApiError."""
+        """Return the object at ``path``. Raises ApiError."""
         return _object(self.send("GET", path, query=query))
 
     def post(self, path: str, body: object) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class KubeClient:
         query: Mapping[str, str] | None = None,
         accept: str = JSON,
     ) -> bytes:
-        """One request; the body of its answer. Raises ApiError."""
+        """Send one request and return the body of its answer. Raises ApiError."""
         response = self._request(method, path, body, content_type, query, accept, self._timeout, stream=False)
         return response.data
 
@@ -81,7 +81,7 @@ class KubeClient:
     def lines(
         self, path: str, query: Mapping[str, str], silence: float, accept: str = JSON
     ) -> Iterator[Iterator[bytes]]:
-        """The lines of an answer that goes on, until the server ends it or says nothing for ``silence`` seconds.
+        """Yield the lines of an open answer, until the server ends it or is silent for ``silence`` seconds.
 
         Raises ApiError, also while the lines are read.
         """
@@ -140,7 +140,7 @@ class KubeClient:
         return response
 
     def _connections(self) -> urllib3.PoolManager:
-        """Connections made with the files as they are now."""
+        """Return connections made with the files as they are now."""
         files = (self._credentials.ca_file, self._credentials.cert_file, self._credentials.key_file)
         written = [file.stat().st_mtime_ns for file in files if file is not None]
         with self._lock:

@@ -29,27 +29,27 @@ class DevicePlugin(Protocol):
     """What a plugin serves. Kubelet puts no deadline on any of these but the last, which has 30 s."""
 
     def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
-        """What kubelet shall call; asked by kubelet inside Register, before that returns."""
+        """Return what kubelet shall call; asked by kubelet inside Register, before that returns."""
 
     def list_and_watch(self, request: pb.Empty, context: Context) -> Iterator[pb.ListAndWatchResponse]:
-        """The whole device list, now and after each change. The end of the stream makes all devices unhealthy."""
+        """Yield the whole device list, now and after each change. A stream's end makes all devices unhealthy."""
 
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
-        """Which devices to take. An error here fails the pod, an empty answer leaves the choice to kubelet."""
+        """Return which devices to take. An error here fails the pod, an empty answer leaves the choice to kubelet."""
 
     def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
-        """What a container with these devices is given. An error fails the pod for good."""
+        """Return what a container with these devices is given. An error fails the pod for good."""
 
     def pre_start_container(
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
-        """Called before each start of a container that holds these devices, if the options ask for it."""
+        """Answer before each start of a container that holds these devices, if the options ask for it."""
 
 
 def methods(plugin: DevicePlugin) -> dict[str, Method]:
-    """What serves ``plugin``, for ``rpc.server.Server``."""
+    """Return what serves ``plugin``, for ``rpc.server.Server``."""
     served = {
         "GetDevicePluginOptions": Method(plugin.get_options, pb.Empty),
         "ListAndWatch": Method(plugin.list_and_watch, pb.Empty, streams=True),
@@ -87,7 +87,7 @@ def register(
 
 
 def serves(socket: Path, timeout: float = 1.0) -> bool:
-    """Whether a device plugin answers on ``socket`` within so many seconds. What it is of, it does not tell."""
+    """Return whether a device plugin answers on ``socket`` within so many seconds, whatever its resource."""
     with Channel(socket) as channel:
         try:
             channel.call(f"/{PLUGIN_SERVICE}/GetDevicePluginOptions", pb.Empty(), pb.DevicePluginOptions, timeout)

@@ -17,12 +17,12 @@ _LONGEST = 1024
 
 
 def timestamp(moment: datetime | None = None) -> str:
-    """A moment as the API writes it; now by default."""
+    """Return a moment as the API writes it; now by default."""
     return (moment or datetime.now(UTC)).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def body(about: dict[str, str], kind: str, reason: str, message: str, host: str) -> dict[str, Any]:
-    """A v1 Event of type ``kind`` (Normal, Warning) about an object reference; one about a node is in ``default``."""
+    """Return a v1 Event of type ``kind`` (Normal, Warning) about an object; one about a node is in ``default``."""
     now = timestamp()
     return {
         "apiVersion": "v1",
@@ -40,7 +40,7 @@ def body(about: dict[str, str], kind: str, reason: str, message: str, host: str)
 
 
 def of_node(node: str, kind: str, reason: str, message: str) -> dict[str, Any]:
-    """A v1 Event about a node, from that node."""
+    """Return a v1 Event about a node, from that node."""
     # kubectl describe looks for events of a node by its name in place of its uid, as kubelet writes them.
     return body({"kind": "Node", "name": node, "uid": node}, kind, reason, message, node)
 

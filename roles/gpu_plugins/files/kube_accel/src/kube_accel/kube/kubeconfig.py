@@ -19,7 +19,7 @@ class KubeconfigError(Exception):
 
 
 def client_from_kubeconfig(path: Path) -> KubeClient:
-    """The current context's API server, as that context's user.
+    """Return the current context's API server, as that context's user.
 
     Raises KubeconfigError, also for users that need a helper program.
     """
@@ -52,7 +52,7 @@ def client_from_kubeconfig(path: Path) -> KubeClient:
 
 
 def client_in_cluster(service_account_dir: Path, environment: Mapping[str, str] = os.environ) -> KubeClient:
-    """The API server kubelet names in every pod's environment. Raises KubeconfigError outside a cluster."""
+    """Return a client of the API server that kubelet names in every pod. Raises KubeconfigError outside."""
     api = in_cluster_api(service_account_dir, environment)
     if api is None:
         raise KubeconfigError("KUBERNETES_SERVICE_HOST and _PORT are not set: not in a pod; give --kubeconfig")

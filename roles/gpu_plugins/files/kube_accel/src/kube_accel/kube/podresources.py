@@ -26,10 +26,10 @@ RECEIVE_LIMIT = 64 << 20
 """Bytes. Kubelet may send 16 MiB, which is more than gRPC takes by default."""
 _REPLACED = "\ufffd"
 _HEARING_SECONDS = 60.0
-"""A kubelet listens before it has heard of its pods from the API server: nobody is who it lists for so long."""
+"""Seconds of empty lists: kubelet listens before it has heard of its pods from the API server."""
 
 _Listener = tuple[int, int, int]
-"""Whose socket it is: device, inode, which may be given anew, and nanoseconds."""
+"""Identity of a socket: device, inode, which may be reused, and nanoseconds."""
 
 
 class PodResourcesError(Exception):
@@ -63,12 +63,12 @@ class PodResourcesClient:
         self._since = 0.0
         """Since when this one is asked, by ``time.monotonic``."""
         self._had: _Listener | None = None
-        """Who listed devices last; None where nobody had any in the last answer that was believed."""
+        """Who listed devices last; None where no container had any in the last answer that was believed."""
         self._odd: set[tuple[str, str, str, str]] = set()
         """Names that were warned of."""
 
     def list(self, timeout: float) -> tuple[PodDevices, ...]:
-        """Every container with devices, each resource once. ``timeout`` in seconds.
+        """Return every container with devices, each resource once. ``timeout`` in seconds.
 
         Raises PodResourcesError when kubelet is not there, does not answer in time, limits the rate, or has just
         started and seems not to have heard of its pods yet.
@@ -89,7 +89,7 @@ class PodResourcesClient:
         return tuple(PodDevices(*key, tuple(ids)) for key, ids in held.items())
 
     def _tell(self, odd: set[tuple[str, str, str, str]]) -> None:
-        """Warn of containers with names that are none, once."""
+        """Log a warning, once, about containers whose names are none."""
         with self._lock:
             news, self._odd = odd - self._odd, odd
         for namespace, pod, container, resource in news:
@@ -97,7 +97,7 @@ class PodResourcesClient:
             _log.warning("kubelet lists devices under a name that is none; see crictl pods on the node", extra=extra)
 
     def _believed(self, listener: _Listener, any_held: bool) -> bool:
-        """Whether this can be all: containers had devices before kubelet restarted, and have them still."""
+        """Return whether this can be all: containers had devices before kubelet restarted, and have them still."""
         now = time.monotonic()
         with self._lock:
             if listener != self._asked:
@@ -109,7 +109,7 @@ class PodResourcesClient:
             return False
 
     def _ask(self, timeout: float) -> tuple[pb.ListPodResourcesResponse, _Listener]:
-        """The answer of the kubelet that listens now, and whose it is; where a kept channel fails, by a new one."""
+        """Return the answer of the kubelet that listens now, and its listener; a kept channel that fails is renewed."""
         kept = self._take()
         if kept is not None:
             try:
@@ -133,7 +133,7 @@ class PodResourcesClient:
         return reply
 
     def _take(self) -> tuple[_Listener, Channel] | None:
-        """The kept channel, for one caller at a time, unless somebody else listens by now."""
+        """Take the kept channel, for one caller at a time, unless another process listens by now."""
         with self._lock:
             kept, self._kept = self._kept, None
         if kept is not None and kept[0] != self._listening():

@@ -19,7 +19,7 @@ class SingleObjectStore:
         self._on_change = on_change
 
     def keep(self, item: dict[str, Any]) -> str | None:
-        """It is there."""
+        """Note that the object is there."""
         changed = item != self.item or self.problem
         self.item, self.problem = item, ""
         if changed:
@@ -27,21 +27,21 @@ class SingleObjectStore:
         return _KEY
 
     def odd(self, item: object, reason: str) -> set[str]:
-        """It is there, and cannot be read."""
+        """Note that the object is there and cannot be read."""
         if reason != self.problem:
             self.problem = reason
             self._on_change()
         return {_KEY}
 
     def drop(self, item: dict[str, Any]) -> None:
-        """It is gone."""
+        """Note that the object is gone."""
         self.lose(_KEY)
 
     def keys(self) -> set[str]:
-        """Of what there is."""
+        """Return the object's key, while there is one."""
         return {_KEY} if self.item or self.problem else set()
 
     def lose(self, key: str) -> None:
-        """It went unseen."""
+        """Note that a new list does not have the object."""
         self.item, self.problem = {}, ""
         self._on_change()

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 PAGE = 500
 _WATCH_SECONDS = 300
 _SILENCE = 100.0
-"""Seconds without an event after which a watch is opened anew; the API server sends a bookmark every minute."""
+"""Seconds without an event after which a watch is opened again; the API server sends a bookmark every minute."""
 _BACK_OFF = (0.2, 10.0)
 _BURST = 10
 """Objects of a list read at once."""
@@ -37,16 +37,16 @@ class Sink(Protocol):
     """What objects are kept in. Called from the watch's thread."""
 
     def keep(self, item: dict[str, Any]) -> str | None:
-        """Take an object that exists, new or changed; its key, or None when it is of no interest."""
+        """Take an object that exists, new or changed, and return its key; None when it is of no interest."""
 
     def drop(self, item: dict[str, Any]) -> None:
-        """This object is gone, or no longer selected."""
+        """Forget an object that is gone, or no longer selected."""
 
     def keys(self) -> set[str]:
-        """Of all objects that are kept."""
+        """Return the keys of all objects that are kept."""
 
     def lose(self, key: str) -> None:
-        """This object was kept when a list began, and the list does not have it: it is gone."""
+        """Forget an object that was kept when a list began, and that the list does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Watched:
     """Is told of an object that cannot be read, and why, besides the log; the keys that the sink may have it by."""
 
     def accept(self, kind: str) -> str:
-        """The Accept header for a ``PartialObjectMetadata`` or ``PartialObjectMetadataList``."""
+        """Return the Accept header for a ``PartialObjectMetadata`` or ``PartialObjectMetadataList``."""
         return f"{JSON};as={kind};g=meta.k8s.io;v=v1,{JSON}" if self.metadata_only else JSON
 
 
@@ -101,12 +101,12 @@ class Watch:
         """What the last one took."""
 
     def failing(self) -> tuple[float, str] | None:
-        """For how many seconds the API server has not been heard, and why; None while all is well."""
+        """Return for how many seconds the API server has not been heard, and why; None while all is well."""
         since = self._failing_since
         return None if since is None else (self._clock() - since, self._failure or "not heard yet")
 
     def following(self) -> bool:
-        """Whether everything up to the last event is in the sink; not so while a list is read."""
+        """Return whether everything up to the last event is in the sink; not so while a list is read."""
         return self._version is not None
 
     def run(self, stop: threading.Event) -> None:
@@ -189,7 +189,7 @@ class Watch:
             raise
 
     def _follow(self, stop: threading.Event) -> None:
-        """One watch, from where the last one ended until the server ends it."""
+        """Watch from where the last watch ended until the server ends it."""
         assert self._version is not None
         query = {
             **self._watched.query,
@@ -237,7 +237,7 @@ class Watch:
         self._version = str(version)
 
     def _keep(self, item: object) -> set[str]:
-        """Have an object kept; the keys that the sink may have it by."""
+        """Have an object kept, and return the keys that the sink may have it by."""
         try:
             key = self._sink.keep(checked(item))
         except ODD as error:
@@ -269,14 +269,14 @@ def _tell(item: object, path: str, error: Exception) -> None:
 
 
 def _identities(item: object) -> set[str]:
-    """The keys that a sink may have an object by."""
+    """Return the keys that a sink may have an object by."""
     metadata = item.get("metadata") if isinstance(item, dict) else None
     found = (metadata.get(key) for key in ("uid", "name")) if isinstance(metadata, dict) else ()
     return {key for key in found if isinstance(key, str)}
 
 
 def page(body: bytes) -> tuple[dict[str, Any], Iterator[Any]]:
-    """The metadata of a list and its items, parsed one at a time: other threads get their turn in between.
+    """Return the metadata of a list and its items, parsed one at a time: other threads get their turn in between.
 
     Raises ApiUnreachableError for what is not a list of the API server.
     """

@@ -99,7 +99,7 @@ Uses = Mapping[tuple[str, Container], Use]
 
 
 def dcgm(told: Devices, holdings: Holdings, uses: Uses, now: float) -> Iterator[tuple[Family, Series]]:
-    """A row a GPU, with the pod that has all of it; of shared GPUs a row a pod too, of what can be told of pods."""
+    """Yield a row a GPU, with the pod that has all of it; for shared GPUs a row a pod too, as far as known."""
     inventory = told.snapshot.inventory
     series: defaultdict[Family, dict[tuple[str, ...], float]] = defaultdict(dict)
     if inventory is None:
@@ -123,7 +123,7 @@ def dcgm(told: Devices, holdings: Holdings, uses: Uses, now: float) -> Iterator[
 
 
 def gpu_manager(node: str, gpus: Iterable[Gpu], holdings: Holdings, uses: Uses) -> Iterator[tuple[Family, Series]]:
-    """Percent and MiB by GPU and in total, and what was asked for."""
+    """Yield percent and MiB by GPU and in total, and what was asked for."""
     index = {gpu.uuid: f"gpu{gpu.index}" for gpu in gpus}
     series: defaultdict[Family, dict[tuple[str, ...], float]] = defaultdict(dict)
     unknown: set[tuple[Family, tuple[str, ...]]] = set()
@@ -198,7 +198,7 @@ def _of_gpu(gpu: Gpu, told: Devices, now: float) -> Iterator[tuple[Family, float
 
 
 def _values(sample: GpuSample, rare: Rare | None, xid: float) -> tuple[float | None, ...]:
-    """In the order of ``_DEVICE``."""
+    """Return the figures in the order of ``_DEVICE``."""
     reserved, clocks, rows = sample.reserved_bytes, sample.clocks, rare.remapped_rows if rare is not None else None
     used = sample.used_bytes
     return (

@@ -20,7 +20,7 @@ from kube_accel.metrics.tenancy import Container, Holding
 
 
 class Outcome(StrEnum):
-    """What became of the question whose a process is."""
+    """What became of the search for a process's owner."""
 
     CONTAINER = "container"
     HOST = "host"
@@ -29,7 +29,7 @@ class Outcome(StrEnum):
     GONE = "gone"
     """It ended before it was looked at, or is in a PID namespace that is not seen here."""
     NO_POD = "no_pod"
-    """In a pod that nobody has told of."""
+    """It runs in a pod that is not known."""
     NOT_HELD = "not_held"
     """In a container that has nothing of this GPU."""
     NOT_VISIBLE = "not_visible"
@@ -45,7 +45,7 @@ _NANOSECONDS = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a process is."""
+    """The owner of a process."""
 
     outcome: Outcome
     container: Container | None = None
@@ -56,7 +56,7 @@ _SERVER = Owner(Outcome.MPS_SERVER)
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one container on one GPU; None: not known."""
+    """What one container has of one GPU; None: not known."""
 
     memory_bytes: int | None = None
     busy_seconds: float | None = None
@@ -80,7 +80,7 @@ def attribute(
     owners: Mapping[int, Owner] | None,
     claims: Mapping[Container, Claim],
 ) -> Attributed:
-    """Say what each container has of the GPU of ``sample``, in bytes and seconds, and what no container has.
+    """Divide the GPU of ``sample`` among its containers, in bytes and seconds, and give what no container has.
 
     ``owners`` by process id, of every process in the sample; None where processes cannot be looked at. ``claims`` are
     what the interposer charged containers on this GPU.
@@ -95,7 +95,7 @@ def attribute(
 
 
 def _mig(sample: GpuSample, holdings: Iterable[Holding], parts: Mapping[str, int]) -> Attributed:
-    """NVML tells neither time nor processes of a GPU in MIG mode."""
+    """Return what is known of a GPU in MIG mode, for which NVML reports neither time nor processes."""
     devices: defaultdict[Container, set[str]] = defaultdict(set)
     for holding in holdings:
         devices[holding.container].add(holding.device)
@@ -169,7 +169,7 @@ def _memory(
     by_owner: Mapping[Owner, list[int | None]],
     claims: Mapping[Container, Claim],
 ) -> tuple[dict[Container, int | None], dict[str, int]]:
-    """Bytes of each container, None where neither NVML nor an account tells, and bytes of nobody by reason."""
+    """Return the bytes of each container, None where unknown, and the bytes of no container by reason."""
     told = {container: sum(used for used in mine or () if used is not None) for container, mine in by_container.items()}
     reasons = _reasons(sample, by_owner)
     listed = sum(used for amounts in by_owner.values() for used in amounts if used is not None)
@@ -201,7 +201,7 @@ def _memory(
 def _claimed_time(
     sample: GpuSample, told: Mapping[Container, float], claims: Mapping[Container, Claim]
 ) -> Mapping[Container, float]:
-    """GPU time with what accounts say beyond NVML, of the time that NVML gives to no container."""
+    """Return the GPU time, with what accounts say beyond NVML taken from time that NVML gives to no container."""
     if sample.busy is None or sample.busy.seconds == 0:
         return told
     measured = {container: claim.busy_seconds for container, claim in claims.items() if claim.busy_seconds}
@@ -214,7 +214,7 @@ def _claimed_time(
 
 
 def _matched(owner: Owner, held: Mapping[Container, Holding]) -> Owner:
-    """The owner among those who hold the GPU: the container of this name, or the one of its pod that there is."""
+    """Return the owner among those who hold the GPU: the container of this name, or its pod's only one."""
     if owner.outcome is not Outcome.CONTAINER or owner.container is None:
         return owner
     names = [each for each in held if each[:2] == owner.container[:2]]
@@ -230,7 +230,7 @@ def _busy(
     all_known: bool,
     outcomes: Counter[tuple[str, str]],
 ) -> Mapping[Container, float]:
-    """The GPU's time, divided as its processes' samples are: never more together than the GPU was busy."""
+    """Return the GPU's time, divided as its processes' samples are: never more together than the GPU was busy."""
     if sample.busy is None:
         return {}
     if sample.busy.seconds == 0:
@@ -251,7 +251,7 @@ def _busy(
             if all_known and len(clients) == 1:
                 weights[Owner(Outcome.CONTAINER, *clients)] += weights[_SERVER]
         mine = {container: weights[Owner(Outcome.CONTAINER, container)] for container in held}
-        # One that got nothing may be the one nobody could name.
+        # A container without any time may own the process whose owner is unknown.
         return {each: sample.busy.seconds * weight / total for each, weight in mine.items() if weight or each in idle}
     if all_known and len(running) == 1 and (container := next(iter(running)).container) is not None:
         outcomes["time", Outcome.CONTAINER.value] += 1
@@ -261,7 +261,7 @@ def _busy(
 
 
 def _reasons(sample: GpuSample, by_owner: Mapping[Owner, list[int | None]]) -> dict[str, int]:
-    """Bytes that NVML gives to no container, by reason; absent where one of its processes does not tell."""
+    """Return the bytes that NVML gives to no container, by reason; absent where one of its processes is unknown."""
     if sample.processes is None:
         return {}
     found: dict[str, int] = {}
@@ -279,12 +279,12 @@ def _reasons(sample: GpuSample, by_owner: Mapping[Owner, list[int | None]]) -> d
 
 
 def _unknown(sample: GpuSample, known: int = 0) -> dict[str, int]:
-    """What is nobody's of the memory in use; nothing where that is not told."""
+    """Return what no owner is known of in the memory in use; nothing where NVML does not report that."""
     return {} if sample.used_bytes is None else {"unknown": max(0, sample.used_bytes - known)}
 
 
 def _sum(amounts: Iterable[int | None]) -> int | None:
-    """None where one of them is not known."""
+    """Return the sum; None where one of them is not known."""
     total = 0
     for amount in amounts:
         if amount is None:

@@ -16,7 +16,7 @@ from kube_accel.metrics.tenancy import Container, Holding, Holdings
 
 
 class Model(NamedTuple):
-    """What is the same for all GPUs of a kind."""
+    """What all GPUs of a kind have in common."""
 
     name: str
     memory_bytes: int
@@ -32,7 +32,7 @@ class Payer(NamedTuple):
 
 @dataclass(slots=True)
 class Charge:
-    """So far."""
+    """What a payer was charged until now."""
 
     gpu_seconds: float = 0.0
     memory_byte_seconds: float = 0.0
@@ -41,18 +41,18 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Who had what at a moment of a machine's life."""
+    """The allocations at a moment of a machine's life."""
 
     boot: str
-    """Of the machine; a moment means nothing to another."""
+    """Boot id of the machine; a moment means nothing to another boot."""
     at: float
-    """Seconds, on a clock that nobody sets."""
+    """Seconds, on a clock that cannot be set."""
     gpus: Mapping[str, Model] = field(default_factory=dict)
     holdings: Holdings = field(default_factory=dict)
 
 
 def charged(holdings: Iterable[Holding]) -> Mapping[Container, float]:
-    """Parts of one GPU, which come to 1 at most: 80 % of the cores and 80 % of the memory can be two containers'."""
+    """Return parts of one GPU that come to 1 at most: two containers can have 80 % of cores and of memory each."""
     shares: dict[Container, float] = {}
     for holding in holdings:
         shares[holding.container] = shares.get(holding.container, 0.0) + holding.share
@@ -61,12 +61,12 @@ def charged(holdings: Iterable[Holding]) -> Mapping[Container, float]:
 
 
 def memory_of(holding: Holding, capacity: int) -> int:
-    """Bytes that it takes of a GPU's."""
+    """Return the bytes that it takes of a GPU's."""
     return round(holding.share * capacity) if holding.memory_bytes is None else holding.memory_bytes
 
 
 def both(before: State, after: State) -> State:
-    """What was there at both moments, as it was before: what is known of the time in between."""
+    """Return what was there at both moments, as it was before: what is known of the time in between."""
     holdings: dict[str, tuple[Holding, ...]] = {}
     for uuid, held in before.holdings.items():
         still = {holding.container for holding in after.holdings.get(uuid, ())}
@@ -79,7 +79,7 @@ class Meter:
     """Adds up. For one thread at a time."""
 
     def __init__(self, mode: str, state: State | None, charges: Mapping[Payer, Charge]) -> None:
-        """Goes on from where another left off, whose state is None when it is not known."""
+        """Goes on from where another meter ended, whose state is None when it is not known."""
         self._mode = mode
         self._state = state
         self._restored = state is not None
@@ -87,27 +87,27 @@ class Meter:
 
     @property
     def state(self) -> State | None:
-        """As it was seen last."""
+        """Return the state that was seen last."""
         return self._state
 
     def see(self, state: State) -> None:
-        """Things are so from now on. What was before is charged up to now, but for the time a machine was off."""
+        """Charge the time until now by the state before, but for the time a machine was off, and note this state."""
         before = self._state
         if before is not None and before.boot == state.boot and state.at > before.at:
-            # While nobody looked a container may have gone and come: who was there before and after pays.
+            # Between two looks a container may have gone and come: one that was there at both pays.
             self._accrue(both(before, state) if self._restored else before, state.at - before.at)
         if before is None or before.boot != state.boot or state.at >= before.at:
             self._state = state
             self._restored = False
 
     def busy(self, uuid: str, container: Container, seconds: float) -> None:
-        """The container was seen to use its GPU."""
+        """Note that the container was seen to use its GPU."""
         model = self._state.gpus.get(uuid) if self._state is not None else None
         if model is not None:
             self._charge(container.namespace, self._mode, model.name).busy_seconds += seconds
 
     def forget(self, payers: Iterable[Payer]) -> None:
-        """Of these nothing is told any more; who comes back begins at nothing."""
+        """Forget these payers; one that comes back begins at nothing."""
         for payer in payers:
             self.charges.pop(payer, None)
 
@@ -127,7 +127,7 @@ class Meter:
 
 
 def charge_families(node: str, charges: Mapping[Payer, Charge]) -> Iterator[tuple[Family, Series]]:
-    """What is told of them."""
+    """Return the families of what was charged."""
     namespaces = {key: charge for key, charge in charges.items() if key.namespace}
     yield families.NAMESPACE_GPU, {(node, *key): charge.gpu_seconds for key, charge in namespaces.items()}
     yield families.NAMESPACE_MEMORY, {(node, *key): charge.memory_byte_seconds for key, charge in namespaces.items()}

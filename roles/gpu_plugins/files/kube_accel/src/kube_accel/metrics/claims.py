@@ -19,7 +19,7 @@ class Claim(NamedTuple):
 
 
 def divided(claims: Mapping[Container, int], spare: int) -> dict[Container, int]:
-    """What each claim gets of ``spare``, in the unit of both.
+    """Return what each claim gets of ``spare``, in the unit of both.
 
     Nobody gets more than it claims, and all together no more than there is. Who claims no more than an equal part gets
     all of its claim, whatever the others claim: an account that says too much takes nothing from one that does not.
@@ -36,7 +36,7 @@ def divided(claims: Mapping[Container, int], spare: int) -> dict[Container, int]
 def claims(
     before: Mapping[Account, Charged], now: Mapping[Account, Charged], capacity: Mapping[str, int]
 ) -> dict[str, dict[Container, Claim]]:
-    """What accounts say by GPU, of GPUs whose ``capacity`` in bytes is known.
+    """Return what accounts say by GPU, of GPUs whose ``capacity`` in bytes is known.
 
     GPU time is what an account grew by since ``before``, which the last collection read: not known of a new one.
     """

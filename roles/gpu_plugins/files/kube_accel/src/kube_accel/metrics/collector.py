@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects in the background and keeps the page that is served: a scrape waits for nobody."""
+"""Collects in the background and keeps the page that is served: a scrape waits for nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NVML_SECONDS = 4.0
 _RARE_SECONDS = 60.0
 """Between questions about what changes rarely or takes long to read."""
 _MANY_SERIES = 20_000
-"""Of a node, more than which a Prometheus of a cluster should not have to keep: 8 GPUs with 64 containers are 1,100."""
+"""Most series of a node that a cluster's Prometheus should have to keep: 8 GPUs with 64 containers are 1,100."""
 
 _OWN, _DCGM, _GPU_MANAGER = "/metrics", "/metrics/dcgm", "/metrics/gpu-manager"
 
@@ -50,22 +50,22 @@ class CollectError(Exception):
 
 
 class Books(Protocol):
-    """Where a meter and peaks are kept while nobody runs."""
+    """Where a meter and peaks are kept while no daemon runs."""
 
     def load(self) -> tuple[State | None, Mapping[Payer, Charge]]:
-        """What was kept last."""
+        """Return what was kept last."""
 
     def save(self, state: State, charges: Mapping[Payer, Charge]) -> Collection[Payer]:
-        """Keep this; those that were charged nothing for so long that they are forgotten.
+        """Keep this, and return the payers that are forgotten because they were long charged nothing.
 
         A failure is logged, and the meter goes on.
         """
 
     def peaks(self) -> Mapping[Key, Kept]:
-        """Of those who have GPUs; none when that cannot be read, which is logged."""
+        """Return the peaks of containers with GPUs; none when they cannot be read, which is logged."""
 
     def peaked(self, peaks: Mapping[int, int]) -> None:
-        """Keep these, by allocation, where they are higher than what is kept. A failure is logged."""
+        """Keep these peaks, by allocation, where they are higher than what is kept. A failure is logged."""
 
 
 class Parts:
@@ -99,7 +99,7 @@ class Parts:
         self._failures[name, reason] += 1
 
     def families(self) -> Iterator[tuple[Family, Series]]:
-        """What is told of the collector itself."""
+        """Return the families about the collector itself."""
         for family, found in (
             (families.COLLECTOR_SUCCESS, self._success),
             (families.COLLECTOR_DURATION, self._duration),
@@ -159,16 +159,16 @@ class Collector:
         self._render(None, {})
 
     def page(self) -> bytes:
-        """The last one."""
+        """Return the last page."""
         return self._pages[_OWN]
 
     @property
     def pages(self) -> Mapping[str, Callable[[], bytes]]:
-        """What to serve, by path."""
+        """Return what to serve, by path."""
         return {path: partial(self._pages.__getitem__, path) for path in self._writers}
 
     def changed(self) -> None:
-        """Somebody got or lost a GPU just now. For any thread."""
+        """Note that a container got or lost a GPU just now. For any thread."""
         with self._metering:
             self._measure()
 
@@ -179,7 +179,7 @@ class Collector:
             self._keep()
 
     def _measure(self) -> Holdings | None:
-        """Charge up to now; who has what from now on."""
+        """Charge the time until now, and note the present allocations."""
         inventory, holdings = self._gpus.snapshot().inventory, self._tenancy.holdings()
         if inventory is not None and holdings is not None:
             gpus = {gpu.uuid: Model(gpu.model, gpu.memory_bytes) for gpu in inventory.gpus}
@@ -239,7 +239,7 @@ class Collector:
         return attributed
 
     def _owners(self, found: Collection[GpuSample]) -> Mapping[int, Owner] | None:
-        """None where processes cannot be looked at."""
+        """Return the owners of processes; None where processes cannot be looked at."""
         if self._processes is None or not self._processes.visible():
             return None
         pids = [pid for sample in found for pid in sample.processes or ()]
@@ -247,7 +247,7 @@ class Collector:
         return self._processes.owners(pids)
 
     def _claims(self, found: Collection[GpuSample]) -> Mapping[str, Mapping[Container, Claim]]:
-        """What accounts say, by GPU. Read after NVML was asked, by each collection: GPU time is what they grew by."""
+        """Return what accounts say, by GPU. Read after NVML by each collection: GPU time is what they grew by."""
         before, self._accounts = self._accounts, self._tenancy.accounts()
         return claims(before, self._accounts, {sample.uuid: sample.capacity_bytes for sample in found})
 
@@ -302,7 +302,7 @@ class Collector:
         self._pages.update((path, writer.page(made[path])) for path, writer in self._writers.items())
 
     def _counted(self, own: Iterable[tuple[Family, Series]]) -> tuple[Family, Series]:
-        """How many series there are, this one included; says so, once, when they are many."""
+        """Return how many series there are, this one included; says so, once, when they are many."""
         number = 1 + sum(len(series) for _, series in own)
         if number > _MANY_SERIES and not self._many:
             most = max(own, key=lambda pair: len(pair[1]))[0].name
@@ -317,5 +317,5 @@ class Collector:
 
 
 def _boot_id() -> str:
-    """Another one each time the machine starts."""
+    """Return an identity that changes each time the machine starts."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

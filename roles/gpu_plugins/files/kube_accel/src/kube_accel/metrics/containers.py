@@ -22,23 +22,23 @@ Key = tuple[str, Container]
 
 
 class Kept(NamedTuple):
-    """What is known of a container on a GPU whoever collects."""
+    """What is known of a container on a GPU across collectors."""
 
     allocation: int
-    """Another one when it got the GPU anew."""
+    """Another one when it got the GPU again."""
     uid: str
-    """Of the pod; empty where nobody knows."""
+    """UID of the pod; empty where it is not known."""
     peak_bytes: int | None
 
 
 @dataclass(slots=True)
 class _Memory:
-    """Of a container on a GPU, since it got it."""
+    """The memory in use by a container on a GPU, since it got it."""
 
     allocation: int | None = None
     uid: str = ""
     busy_seconds: float | None = None
-    """None until it is known once: nobody is called idle before."""
+    """None until it is known once: no container is called idle before."""
     peak_bytes: int | None = None
     active_at: float | None = None
     ratio: float | None = None
@@ -46,7 +46,7 @@ class _Memory:
 
 
 class Containers:
-    """All of a node. For one thread."""
+    """All containers of a node. For one thread."""
 
     def __init__(self, node: str, mode: str) -> None:
         self._node = node
@@ -62,7 +62,7 @@ class Containers:
         kept: Mapping[Key, Kept],
         now: float,
     ) -> dict[int, int]:
-        """A collection. GPUs may be missing in ``samples`` and ``attributed``, anything in ``kept``.
+        """Take in a collection. GPUs may be missing in ``samples`` and ``attributed``, anything in ``kept``.
 
         The peaks to keep, by allocation: those that are higher than what is kept.
         """
@@ -92,16 +92,16 @@ class Containers:
 
     @property
     def holdings(self) -> Holdings:
-        """As they were seen last."""
+        """Return the holdings that were seen last."""
         return self._holdings or {}
 
     @property
     def uses(self) -> Uses:
-        """What is known of them."""
+        """Return what is known of them."""
         return {key: Use(memory.figures.memory_bytes, memory.ratio) for key, memory in self._memories.items()}
 
     def families(self, capacity: Mapping[str, int], refusals: Mapping[Refused, int]) -> Iterator[tuple[Family, Series]]:
-        """With ``capacity`` in bytes by GPU, of all there are."""
+        """Yield the families; ``capacity`` is in bytes by GPU, of all there are."""
         if self._holdings is None:
             return
         yield from self._allocated(self._holdings, capacity)
@@ -154,7 +154,7 @@ class Containers:
         yield families.GPU_UNALLOCATED, {key: capacity[key[1]] - used for key, used in allocated.items()}
 
     def _failures(self, holdings: Holdings, refusals: Mapping[Refused, int]) -> Series:
-        """There from the start: a series that is first seen at 3 has not grown."""
+        """Return failures from the start: a series that is first seen at 3 has not grown."""
         return {
             (*self._labels((uuid, holding.container)), reason): refusals.get(
                 Refused(holding.container, uuid, reason), 0
@@ -179,7 +179,7 @@ class Containers:
 
 
 def _remembered(memory: _Memory | None, kept: Kept | None) -> _Memory:
-    """What is remembered, or kept by somebody else, unless that is another pod's."""
+    """Return what is remembered, or was kept before, unless that is another pod's."""
     if kept is None:
         return memory or _Memory()
     same = memory is None or memory.allocation in (None, kept.allocation) or (kept.uid and kept.uid == memory.uid)
@@ -191,7 +191,7 @@ def _remembered(memory: _Memory | None, kept: Kept | None) -> _Memory:
 
 
 def unattributed(node: str, attributed: Mapping[str, Attributed]) -> Series:
-    """Memory in use that is nobody's."""
+    """Return the memory in use that has no known owner."""
     return {
         (node, uuid, reason): used for uuid, told in attributed.items() for reason, used in told.unattributed.items()
     }

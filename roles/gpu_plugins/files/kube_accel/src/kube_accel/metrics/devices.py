@@ -27,14 +27,14 @@ class Devices:
     """By UUID, of those that answered; None when NVML did not."""
     rare: Mapping[str, Rare] = field(default_factory=dict)
     busy_seconds: Mapping[str, float] = field(default_factory=dict)
-    """So far, of GPUs that tell."""
+    """Seconds busy until now, for GPUs that report it."""
     xids: Xids = field(default_factory=dict)
     seen: Mapping[str, Seen] = field(default_factory=dict)
     """GPUs that there should be."""
 
 
 def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
-    """Every family with a series per GPU."""
+    """Yield every family with a series per GPU."""
     yield from _known(told)
     samples = told.samples or {}
 
@@ -64,7 +64,7 @@ def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
 
 
 def _profiled(node: str, samples: Mapping[str, GpuSample]) -> Iterator[tuple[Family, Series]]:
-    """What counters say of the parts of GPUs and of MIG devices."""
+    """Yield what counters say of the parts of GPUs and of MIG devices."""
     whole = [((node, uuid), s.profile) for uuid, s in samples.items() if s.profile is not None]
     for family, name in (
         (families.GPU_SM_ACTIVE, "sm"),
@@ -103,7 +103,7 @@ def _pipes(told: Iterable[tuple[tuple[str, ...], Profile]]) -> Series:
 
 
 def _known(told: Devices) -> Iterator[tuple[Family, Series]]:
-    """What is known of GPUs that do not answer too."""
+    """Yield what is known of GPUs that do not answer too."""
     node, snapshot = told.node, told.snapshot
     inventory = snapshot.inventory
     if inventory is not None:
@@ -126,7 +126,7 @@ def _known(told: Devices) -> Iterator[tuple[Family, Series]]:
 
 
 def _counts(told: Devices) -> dict[str, int]:
-    """How many GPUs there should be and how many there are, as far as anybody knows."""
+    """Return how many GPUs there should be and how many there are, as far as that is known."""
     snapshot, inventory = told.snapshot, told.snapshot.inventory
     known = {gpu.uuid for gpu in inventory.gpus} if inventory is not None else set()
     # One that was never readable here may be one of those seen before.

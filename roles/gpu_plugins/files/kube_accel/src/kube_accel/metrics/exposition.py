@@ -30,23 +30,23 @@ Series = Mapping[tuple[str, ...], float]
 
 
 def escaped(value: str) -> str:
-    """A label's value between its quotes."""
+    """Return a label's value between its quotes."""
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
 def labels_text(pairs: Iterable[tuple[str, str]]) -> str:
-    """Labels in braces; empty for none."""
+    """Return labels in braces; empty for none."""
     inside = ",".join(f'{name}="{escaped(value)}"' for name, value in pairs)
     return f"{{{inside}}}" if inside else ""
 
 
 def head(name: str, kind: str, text: str) -> list[str]:
-    """The lines above a family's series."""
+    """Return the lines above a family's series."""
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
 
 
 def number(value: float) -> str:
-    """Every digit of whole numbers up to 2^53, fifteen of others."""
+    """Write a number with every digit of integers up to 2^53, and fifteen digits otherwise."""
     return str(int(value)) if value == int(value) and abs(value) < 2**53 else f"{value:.15g}"
 
 
@@ -57,7 +57,7 @@ class Writer:
         self._known: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
 
     def page(self, families: Iterable[tuple[Family, Series]]) -> bytes:
-        """The text; families without series are left out."""
+        """Return the text; families without series are left out."""
         used: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
         lines: list[str] = []
         for family, series in families:

@@ -12,7 +12,7 @@ _VERSION = 1
 
 
 def encode(state: State) -> str:
-    """The text."""
+    """Return the state as text."""
     document = {
         "version": _VERSION,
         "boot": state.boot,
@@ -27,7 +27,7 @@ def encode(state: State) -> str:
 
 
 def decode(text: str) -> State | None:
-    """What ``encode`` made it of, as far as charging needs it; None for what another version or nobody wrote."""
+    """Return what charging needs of what ``encode`` was given; None for text of another version or origin."""
     try:
         document = json.loads(text)
         if document["version"] != _VERSION:

@@ -17,23 +17,23 @@ _LIMIT = 64 << 10
 
 
 class Processes:
-    """For one thread. Forgets processes that were not asked about twice in a row."""
+    """Finds the owners of processes. For one thread. Forgets processes that were not asked about twice in a row."""
 
     def __init__(self, proc_root: Path, owner: Callable[[Place], Container | None]) -> None:
-        """``owner`` tells whose a place is, as far as it is known."""
+        """``owner`` returns the owner of a place, as far as it is known."""
         self._root = str(proc_root)
         self._owner = owner
         self._known: dict[int, tuple[str, Place | Outcome]] = {}
 
     def visible(self) -> bool:
-        """Whether processes of the host are seen here: by the number the host's ``/proc`` has for this one."""
+        """Return whether processes of the host are seen here, by this process's number in the host's ``/proc``."""
         try:
             return os.readlink(f"{self._root}/self") == str(os.getpid())  # noqa: PTH115
         except OSError:
-            return True  # no procfs, whoever named it knows what it shows
+            return True  # no procfs: the caller that named it knows what it shows
 
     def owners(self, pids: Iterable[int]) -> dict[int, Owner]:
-        """Of each."""
+        """Return the owner of each process."""
         found: dict[int, tuple[str, Place | Outcome]] = {}
         for pid in pids:
             if pid not in found:
@@ -44,7 +44,7 @@ class Processes:
     def _look(self, pid: int) -> tuple[str, Place | Outcome]:
         started, command = self._stat(pid)
         known = self._known.get(pid)
-        # One that has ended since is still the one that was there; a number that was given anew is not.
+        # One that has ended since is still the one that was there; a number that was reused is not.
         if known is not None and started in ("", known[0]):
             return known
         if not started:
@@ -65,7 +65,7 @@ class Processes:
         return Owner(Outcome.NO_POD) if container is None else Owner(Outcome.CONTAINER, container)
 
     def _stat(self, pid: int) -> tuple[str, str]:
-        """When it started, in ticks since the machine did, and its command; empty when it has gone."""
+        """Return the start, in ticks since the machine's, and the command; empty when the process has gone."""
         text = self._read(pid, "stat")
         if text is None:
             return "", ""

@@ -18,7 +18,7 @@ _NOT_A_PID = frozenset({0, 2**32 - 1})
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Of the time since the last collection."""
+    """How busy a GPU was since the last collection."""
 
     seconds: float
     known: float
@@ -26,7 +26,7 @@ class Busy:
 
     @property
     def ratio(self) -> float | None:
-        """None where there was no sample."""
+        """Return the ratio; None without a sample."""
         return min(1.0, self.seconds / self.known) if self.known > 0 else None
 
 
@@ -47,7 +47,7 @@ class Profile:
     """What parts of a GPU did since the last collection. An absent key: not told."""
 
     ratios: Mapping[str, float]
-    """Of the time or of the most there can be, by name: engine, sm, occupancy, tensor, fp64, fp32, fp16, dram."""
+    """Ratios of time or of capacity, by name: engine, sm, occupancy, tensor, fp64, fp32, fp16, dram."""
     rates: Mapping[str, float]
     """Bytes a second: pcie_tx, pcie_rx, nvlink_tx, nvlink_rx."""
 
@@ -88,7 +88,7 @@ class GpuSample:
 
 
 def samples(raw: Mapping[str, Any]) -> dict[str, GpuSample]:
-    """The worker's answer to ``samples``: GPUs that answered, by UUID."""
+    """Return the worker's answer to ``samples``: GPUs that answered, by UUID."""
     return {entry["uuid"]: _gpu(entry) for entry in raw["gpus"] if "error" not in entry}
 
 
@@ -133,7 +133,7 @@ def _busy(raw: list[float] | None) -> Busy | None:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """In another unit; what is not known stays so."""
+    """Return the value in another unit; None stays None."""
     return None if value is None else value * factor
 
 

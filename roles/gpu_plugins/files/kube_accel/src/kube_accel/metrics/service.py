@@ -23,7 +23,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What there was of one kind so far."""
+    """What kubelet called of one kind until now."""
 
     outcomes: Mapping[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     seconds: float = 0.0
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One resource."""
+    """What the plugin did for one resource."""
 
     registered: bool
     """Kubelet knows its plugin."""
@@ -43,14 +43,14 @@ class Service:
 
 
 class Services:
-    """All of a node, and when each could be had last. For one thread."""
+    """All resources of a node, and when each could be had last. For one thread."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._at: dict[str, float] = {}
 
     def families(self, told: Mapping[str, Service], now: float) -> Iterator[tuple[Family, Series]]:
-        """As they are at this time, in seconds since 1970."""
+        """Yield the families as they are at this time, in seconds since 1970."""
         node = self._node
         self._at = {
             name: now if service.registered and service.healthy else self._at.get(name, 0.0)

@@ -11,7 +11,7 @@ from kube_accel.kube.cgroups import Place
 
 
 class Container(NamedTuple):
-    """By what Kubernetes calls it."""
+    """A container by its names in Kubernetes."""
 
     namespace: str
     pod: str
@@ -26,7 +26,7 @@ class Holding:
     container: Container
     uuid: str
     share: float
-    """Of the GPU, from 0 to 1: the larger of its part of the cores and its part of the memory."""
+    """Share of the GPU, from 0 to 1: the larger of its part of the cores and its part of the memory."""
     cores: float | None = None
     """Its part of the cores; None where they are not divided."""
     memory_bytes: int | None = None
@@ -58,7 +58,7 @@ class Charged(NamedTuple):
     limit_bytes: int
     """What it is limited to; 0 for no limit."""
     busy_ns: int
-    """GPU time since the container started; 0 where none is measured. Less than before: it started anew."""
+    """GPU time since the container started; 0 where none is measured. Less than before: it started again."""
 
 
 class Refused(NamedTuple):
@@ -76,7 +76,7 @@ class Tenancy:
     holdings: Callable[[], Holdings | None]
     """None while kubelet has not told."""
     owner: Callable[[Place], Container | None] | None = None
-    """Whose a cgroup is; None altogether where pods are not known by their cgroups."""
+    """Returns the container of a cgroup; None altogether where pods are not known by their cgroups."""
     accounts: Callable[[], Mapping[Account, Charged]] = dict
     """Hostile input."""
     refusals: Callable[[], Mapping[Refused, int]] = dict

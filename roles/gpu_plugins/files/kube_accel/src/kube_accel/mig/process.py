@@ -13,7 +13,7 @@ from typing import Any
 
 
 class CutError(Exception):
-    """It is not known what became of the GPUs. Says why."""
+    """What became of the GPUs is not known. Says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Cut:
 
 
 def cut(text: str, config: str, check: bool, timeout: float, excluded: Path | None = None) -> Cut:
-    """Make the GPUs what that configuration of the mig-configs ``text`` says, or with ``check`` say what would be done.
+    """Cut the GPUs as a configuration of the mig-configs ``text`` says, or with ``check`` say what would be done.
 
     ``excluded``: the file that lists GPUs to leave alone.
 

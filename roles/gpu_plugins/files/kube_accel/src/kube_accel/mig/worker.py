@@ -30,7 +30,7 @@ def main(parent: int) -> None:
 
 
 def _result(task: dict[str, Any]) -> dict[str, Any]:
-    """What ``mig_nvml.carry_out`` says, or that nothing can be done and why: ``unavailable`` where that is NVML."""
+    """Return what ``mig_nvml.carry_out`` says, or why nothing can be done: ``unavailable`` without NVML."""
     try:
         document = yaml.safe_load(task["text"])
     except (yaml.YAMLError, *ODD) as error:

@@ -38,35 +38,35 @@ class NotAskedError(Exception):
 
 
 def number(value: object, most: int = _MOST, least: int = 0) -> int:
-    """An integer as NVML should have answered it. Raises OddAnswerError."""
+    """Return an integer as NVML should have answered it. Raises OddAnswerError."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise OddAnswerError(f"{_shown(value)} is no number from {least} to {most}")
     return value
 
 
 def text(value: object) -> str:
-    """Text as NVML should have answered it. Raises OddAnswerError."""
+    """Return text as NVML should have answered it. Raises OddAnswerError."""
     if not isinstance(value, str) or not value.strip():
         raise OddAnswerError(f"{_shown(value)} is no text")
     return value
 
 
 def token(value: object) -> str:
-    """An identifier as NVML should have answered it: what may stand in a device's name. Raises OddAnswerError."""
+    """Return an identifier that may stand in a device's name. Raises OddAnswerError for other answers."""
     if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
         raise OddAnswerError(f"{_shown(value)} is no identifier")
     return value
 
 
 def profile(value: object) -> str:
-    """A MIG profile as NVML should have answered it: it becomes part of a resource's name. Raises OddAnswerError."""
+    """Return a MIG profile, which becomes part of a resource's name. Raises OddAnswerError for other answers."""
     if not isinstance(value, str) or _PROFILE.fullmatch(value) is None:
         raise OddAnswerError(f"{_shown(value)} is no profile")
     return value
 
 
 def cause(error: Exception) -> str:
-    """What went wrong, in words."""
+    """Describe what went wrong."""
     if isinstance(error, UnicodeDecodeError):
         return f"the answer {_shown(error.object)} is not UTF-8"
     if isinstance(error, (OddAnswerError, NotAskedError)) or hasattr(error, "value"):
@@ -140,7 +140,7 @@ class Attempts:
 
     @contextlib.contextmanager
     def all(self) -> Iterator[None]:
-        """Reads all GPUs within. Raises NVML's error when every GPU says that it is the driver that fails."""
+        """Read all GPUs within. Raises NVML's error when every GPU says that it is the driver that fails."""
         self._claims, self._asked = {}, set()
         yield
         if self._asked and self._claims.keys() == self._asked:
@@ -148,7 +148,7 @@ class Attempts:
 
     @contextlib.contextmanager
     def about(self, gpu: int) -> Iterator[list[Record]]:
-        """Reads one GPU within, by index; gives the faults that are met, which cost a value each."""
+        """Read one GPU within, by index; yield the faults that are met, which cost a value each."""
         self._calls.gpu, self._faults = gpu, []
         self._asked.add(gpu)
         try:
@@ -158,14 +158,14 @@ class Attempts:
 
     @contextlib.contextmanager
     def into(self, record: Record) -> Iterator[None]:
-        """Anything that goes wrong within becomes the record's ``error``."""
+        """Store anything that goes wrong within as the record's ``error``."""
         try:
             yield
         except Exception as error:
             record["error"] = self._fault(error)
 
     def optional(self, read: Callable[[], _T]) -> _T | None:
-        """What is read; None where this GPU or driver does not offer it, or errs, which is a fault."""
+        """Return what is read; None where this GPU or driver does not offer it, or errs, which is a fault."""
         try:
             return read()
         except Exception as error:
@@ -173,7 +173,7 @@ class Attempts:
             return None
 
     def failed(self, error: Exception) -> None:
-        """A value could not be read: a fault, unless GPU or driver do not offer it."""
+        """Note that a value could not be read: a fault, unless GPU or driver do not offer it."""
         fault = self._fault(error)
         if fault["code"] not in self.unsupported and fault not in self._faults:
             self._faults.append(fault)

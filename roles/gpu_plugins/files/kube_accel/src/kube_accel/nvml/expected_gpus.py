@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs a node should have: those that answered lately, whoever asked them. Pure."""
+"""Which GPUs a node should have: those that answered lately to any daemon. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Seen:
 def follow(
     before: Mapping[str, Seen], gpus: Iterable[Gpu], answered: Collection[str], healthy: Collection[str], now: float
 ) -> dict[str, Seen]:
-    """By UUID, after a poll. A GPU whose slot another one has was replaced: nobody misses it."""
+    """Return the GPUs to expect after a poll, by UUID. One whose slot another has was replaced, and is not missed."""
     current = {gpu.uuid: gpu.pci_address for gpu in gpus if gpu.uuid in answered}
     taken = set(current.values())
     found = {

@@ -16,7 +16,7 @@ Key = str | int
 
 
 class KnownFaults:
-    """Faults by who met them, since nobody asks for everything. For one thread."""
+    """Faults by the question that met them, since no question asks for everything. For one thread."""
 
     def __init__(self) -> None:
         self._met: dict[str, dict[Key, tuple[Fault, ...]]] = {}
@@ -40,7 +40,7 @@ class KnownFaults:
             _log(key, before, self._all(key))
 
     def of(self, uuid: str) -> tuple[str, ...]:
-        """What cannot be read of a GPU that answers."""
+        """Return what cannot be read of a GPU that answers."""
         return tuple(dict.fromkeys(str(one) for met in self._met.values() for one in met.get(uuid, ())))
 
     def _all(self, key: Key) -> tuple[Fault, ...]:

@@ -15,10 +15,10 @@ class KnownGpus(Protocol):
     """What is known of GPUs."""
 
     def snapshot(self) -> Snapshot:
-        """The last thing known. Never waits."""
+        """Return the last thing known. Never waits."""
 
     def wait(self, after_version: int, timeout: float) -> Snapshot:
-        """The first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
+        """Return the first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
 
 
 class HeldGpus(KnownGpus, Protocol):
@@ -35,26 +35,26 @@ class SharedGpus(Protocol):
     """What is asked of NVML while containers that share GPUs start and run."""
 
     def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
-        """What processes have of these GPUs; None when NVML does not tell within ``timeout`` seconds."""
+        """Return what processes have of these GPUs; None when NVML does not tell within ``timeout`` seconds."""
 
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
-        """Have the kernel limit a cgroup's memory of a GPU; why that failed, empty when it did not."""
+        """Have the kernel limit a cgroup's memory of a GPU; return why that failed, empty when it did not."""
 
 
 class WatchedGpus(KnownGpus, Protocol):
     """What metrics are made of."""
 
     def samples(self, slow: bool, profile: bool, timeout: float) -> Mapping[str, Any] | None:
-        """What every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
+        """Return what every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
 
         None when NVML does not tell within ``timeout`` seconds.
         """
 
     def xids(self) -> Xids:
-        """XIDs reported so far, before this process too. Never waits."""
+        """Return the XIDs reported until now, before this process too. Never waits."""
 
     def seen(self) -> Mapping[str, Seen]:
-        """GPUs that there should be, by UUID. Never waits."""
+        """Return the GPUs that there should be, by UUID. Never waits."""
 
 
 class Gpus(HeldGpus, SharedGpus, WatchedGpus, Protocol):

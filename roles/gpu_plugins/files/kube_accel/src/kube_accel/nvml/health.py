@@ -83,13 +83,13 @@ class Condition:
 
     @property
     def health(self) -> GpuHealth:
-        """HEALTHY, or UNHEALTHY with every known reason."""
+        """Return HEALTHY, or UNHEALTHY with every known reason."""
         reason = "; ".join(filter(None, (*self.incidents, self.complaint)))
         return GpuHealth(Health.UNHEALTHY if reason else Health.HEALTHY, reason, self.advice)
 
 
 def observe(condition: Condition, observation: Observation, now: float, rules: Rules) -> Condition:
-    """The condition after this observation; ``now`` in seconds of a monotonic clock."""
+    """Return the condition after this observation; ``now`` in seconds of a monotonic clock."""
     match observation:
         case Xid(number):
             if not rules.switches.counts(number):
@@ -129,6 +129,6 @@ def _incident(condition: Condition, incident: str, now: float, rules: Rules) -> 
 
 
 def _setback(condition: Condition, now: float, rules: Rules) -> Condition:
-    """Good polls start over, and so does the wait after an incident that has not been ended by a reset."""
+    """Start the count of good polls over, and the wait after an incident that no reset has ended."""
     until = now + rules.incident_seconds if condition.incident_until else 0.0
     return replace(condition, good_polls=0, incident_until=until)

@@ -50,7 +50,7 @@ class Memory:
         self._said = False
 
     def load(self) -> Remembered:
-        """What was kept; of conditions, since the machine started."""
+        """Return what was kept; of conditions, since the machine started."""
         if self._path is None:
             return Remembered()
         try:
@@ -87,7 +87,7 @@ class Memory:
         self._written = now
 
     def _counted(self, path: Path, now: Remembered) -> Xids:
-        """Nothing counts down: both daemons of an upgrade write what they saw."""
+        """Return counts that never decrease: both daemons of an upgrade write what they saw."""
         try:
             written = self._read(path).xids
         except _ODD:
@@ -154,7 +154,7 @@ def _near(entry: tuple[tuple[str, ...], float, int | None], before: tuple[tuple[
 
 
 def _alike(seen: Seen, before: Seen) -> bool:
-    """Whether only time has passed, and not much."""
+    """Return whether only time has passed, and not much."""
     healthy, was_healthy = seen.healthy_at == seen.at, before.healthy_at == before.at
     return (
         seen.slot == before.slot

@@ -46,7 +46,7 @@ class KernelXid:
 
 
 def parse(line: bytes) -> KernelXid | None:
-    """The XID a line tells of, if it is the kernel's and tells of one."""
+    """Return the XID a line tells of, if it is the kernel's and tells of one."""
     found = _LINE.match(line)
     if found is None or int(found[1] or 0) >= _FACILITY:
         return None
@@ -66,7 +66,7 @@ class KernelLog:
         self._said = False
 
     def open(self) -> bool:
-        """Begin at the end of the log; whether there is one. Says why there is none, once."""
+        """Begin at the end of the log, and return whether there is one. Says why there is none, once."""
         reasons: list[str] = []
         for path in self._paths:
             try:
@@ -82,7 +82,7 @@ class KernelLog:
         return False
 
     def read(self) -> list[KernelXid]:
-        """What was logged since the last call."""
+        """Return what was logged since the last call."""
         if self._descriptor < 0 and not self.open():
             return []
         if not self._device and self._replaced():
@@ -111,7 +111,7 @@ class KernelLog:
         self._descriptor, self._path, self._device, self._rest = descriptor, path, device, b""
 
     def _replaced(self) -> bool:
-        """Whether a log rotation put another file in place, or emptied this one."""
+        """Return whether a log rotation put another file in place, or emptied this one."""
         assert self._path is not None
         ours = os.fstat(self._descriptor)
         try:
@@ -148,7 +148,7 @@ class Sightings:
     """When and by whom each XID of a GPU was told that the other has not told yet."""
 
     def first(self, gpu: str, xid: int, teller: str, now: float) -> bool:
-        """Whether this is news: not what the other teller told moments ago."""
+        """Return whether this is new: not what the other source reported moments ago."""
         key = (gpu, xid)
         waiting = [told for told in self._alone.pop(key, ()) if now - told[0] <= _TOGETHER_SECONDS]
         other = next((told for told in waiting if told[1] != teller), None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def product(sysfs_root: Path) -> str:
-    """The board's product name, empty where the kernel does not tell it."""
+    """Return the board's product name, empty where the kernel does not tell it."""
     return _text(sysfs_root / "class/dmi/id/product_name").strip()
 
 
@@ -23,7 +23,7 @@ _JETSON = (
 
 
 def unsupported_platform(sysfs_root: Path, proc_root: Path) -> str:
-    """Why this machine's GPUs cannot be managed whatever NVML says, with the remedy; empty where they can."""
+    """Return why this machine's GPUs cannot be managed whatever NVML says, with the remedy; empty if they can."""
     release = _text(proc_root / "sys/kernel/osrelease").lower()
     if "microsoft" in release and "wsl" in release:
         return _WSL
@@ -40,7 +40,7 @@ def _text(path: Path) -> str:
 
 
 def pci_classes(sysfs_root: Path, addresses: Iterable[str]) -> tuple[int, ...]:
-    """PCI class codes of these devices; none at all when one of them is not told."""
+    """Return the PCI class codes of these devices; none at all when one of them is not known."""
     found = []
     for address in addresses:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a node's GPUs, kept current by one thread that nobody waits for."""
+"""What is known of a node's GPUs, kept current by one thread that no other waits for."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Worker:
     answered: bool = False
     """It has given its inventory."""
     question: _Question | None = None
-    """What the answer it owes is for, when somebody waits for it."""
+    """The question that its answer is for, while a thread waits for that."""
     avoids: tuple[tuple[int, str], ...] = ()
     """Functions that it does not call, by GPU's index and name."""
 
@@ -172,11 +172,11 @@ class GpuMonitor:
             self._thread.join((_MAX_DYING + 2) * _STOP_SECONDS)
 
     def snapshot(self) -> Snapshot:
-        """The last thing known; never waits."""
+        """Return the last thing known; never waits."""
         return self._snapshot
 
     def wait(self, after_version: int, timeout: float) -> Snapshot:
-        """The first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
+        """Return the first snapshot newer than ``after_version``, or the current one after ``timeout`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._snapshot.version > after_version, timeout)
             return self._snapshot
@@ -206,7 +206,7 @@ class GpuMonitor:
         self._wake()
 
     def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
-        """What processes have of these GPUs now, by UUID; None when NVML does not tell within ``timeout`` seconds.
+        """Return what processes have of these GPUs now, by UUID; None without an answer within ``timeout`` seconds.
 
         A GPU that does not answer is left out. Time is what they had since the question before.
         """
@@ -214,22 +214,22 @@ class GpuMonitor:
         return None if answer is None else translate.usage(answer)
 
     def samples(self, slow: bool, profile: bool, timeout: float) -> dict[str, Any] | None:
-        """What every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
+        """Return what every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
 
         None when NVML does not tell within ``timeout`` seconds.
         """
         return self._ask("samples", {"slow": slow, "profile": profile}, timeout)
 
     def xids(self) -> Xids:
-        """XIDs reported so far, before this process too. Never waits."""
+        """Return the XIDs reported until now, before this process too. Never waits."""
         return self._xids
 
     def seen(self) -> Mapping[str, Seen]:
-        """GPUs that there should be, by UUID. Never waits."""
+        """Return the GPUs that there should be, by UUID. Never waits."""
         return self._seen
 
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
-        """Have the kernel limit what a cgroup may have of a GPU's memory; why that failed, empty when it did not."""
+        """Have the kernel limit a cgroup's memory of a GPU; return why that failed, empty when it did not."""
         arguments = {"uuid": uuid, "cgroup": cgroup, "bytes": memory_bytes}
         answer = self._ask("limit", arguments, timeout)
         if answer is None:
@@ -303,7 +303,7 @@ class GpuMonitor:
             self._pass_on(worker, now)
 
     def _sleep(self, now: float) -> None:
-        """Until there is something to do."""
+        """Wait until there is something to do."""
         events = select.poll()
         events.register(self._wakeup, select.POLLIN)
         worker, times = self._worker, []
@@ -464,7 +464,7 @@ class GpuMonitor:
             self._retire()
 
     def _refused(self, worker: _Worker, error: dict[str, Any], now: float) -> None:
-        """NVML as a whole answered with an error."""
+        """Take in that NVML as a whole answered with an error."""
         if error["code"] == translate.DRIVER_NOT_LOADED:
             self._kernel_log.read()  # what came before it was unloaded
             self._observe_all(Reset(), now)
@@ -473,7 +473,7 @@ class GpuMonitor:
         )
 
     def _interrupted(self, worker: _Worker, state: DriverState, detail: str, health: Health, now: float) -> None:
-        """A worker that had been fine is replaced at once: its successor knows better what is wrong, if anything."""
+        """Replace a worker that had been fine at once: its successor knows better what is wrong, if anything."""
         if worker.answered and not self._failures:
             log.warning("NVML worker replaced", extra={"pid": worker.process.pid, "cause": detail})
             self._failures = 1
@@ -483,7 +483,7 @@ class GpuMonitor:
             self._failed(state, detail, health, now)
 
     def _polls(self, entries: list[dict[str, Any]], inventory: Inventory) -> dict[str, Poll]:
-        """What a poll found of each GPU, by NVML and by the device files there are."""
+        """Return what a poll found of each GPU, by NVML and by the device files there are."""
         polls = translate.polls(entries, inventory)
         root = self._options.dev_root
         if root is None:
@@ -496,7 +496,7 @@ class GpuMonitor:
         return polls
 
     def _expected(self) -> Mapping[str, Seen]:
-        """The GPUs that answered lately, but for those that are left alone now."""
+        """Return the GPUs that answered lately, but for those that are left alone now."""
         excluded = {gpu.uuid for gpu in self._inventory.excluded} if self._inventory is not None else set()
         return {uuid: seen for uuid, seen in self._seen.items() if uuid not in excluded}
 
@@ -506,7 +506,7 @@ class GpuMonitor:
             self._publish(DriverState.READY)
 
     def _late(self, worker: _Worker, now: float) -> None:
-        """An answer is overdue: the driver hangs, or hangs for one GPU, whose call the next worker does not make."""
+        """Give up an overdue answer: the driver hangs, or it hangs for a GPU, whose call the next worker leaves out."""
         calling = worker.process.calling()
         longest = self._options.deadline if worker.answered or self._hung else self._options.call_deadline
         if not worker.answered:
@@ -537,7 +537,7 @@ class GpuMonitor:
             self._publish(DriverState.WEDGED, detail, Health.UNKNOWN)
 
     def _few_hang(self, index: int, now: float) -> bool:
-        """Whether it is still to be believed that GPUs hang and not the driver, if this one does too."""
+        """Return whether it is still to be believed that GPUs hang and not the driver, if this one does too."""
         most = max(1, len(self._inventory.gpus) // 2) if self._inventory is not None else 1
         return len({index, *(gpu for (gpu, _), hang in self._hung.items() if now < hang.until)}) <= most
 
@@ -591,7 +591,10 @@ class GpuMonitor:
             log.warning("GPU health changed", extra=news)
 
     def _publish(self, state: DriverState, detail: str = "", otherwise: Health | None = None) -> None:
-        """A new snapshot if a reader can see a difference. ``otherwise``: the health of GPUs not known to be bad."""
+        """Publish a snapshot if a reader can see a difference.
+
+        ``otherwise``: the health of GPUs not known to be bad.
+        """
         self._remember()  # before anybody acts on it
         gpus = self._inventory.gpus if self._inventory is not None else ()
         known = {gpu.uuid: replace(self._conditions[gpu.uuid].health, faults=self._faults.of(gpu.uuid)) for gpu in gpus}

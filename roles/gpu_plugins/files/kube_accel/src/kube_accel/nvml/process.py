@@ -17,7 +17,7 @@ _LAST_BREATH_SECONDS = 0.2
 
 
 def worker_command(sysfs_root: Path, proc_root: Path = Path("/proc"), excluded: Path | None = None) -> Sequence[str]:
-    """How to start the worker of this process. ``excluded``: the file that lists GPUs to leave alone."""
+    """Return how to start the worker of this process. ``excluded``: the file that lists GPUs to leave alone."""
     places = str(sysfs_root), str(proc_root), "" if excluded is None else str(excluded)
     return (sys.executable, "-m", "kube_accel.nvml.worker", str(os.getpid()), *places)
 
@@ -62,11 +62,11 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process, for people."""
+        """Return the process id, for people."""
         return self._process.pid
 
     def fileno(self) -> int:
-        """Readable when ``receive`` has something to return."""
+        """Return a descriptor that is readable when ``receive`` has something to return."""
         return self._stdout.fileno()
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class WorkerProcess:
         self._stdin.write(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> tuple[list[dict[str, Any]], bool]:
-        """The messages that have arrived since the last call, and whether the worker can still send more."""
+        """Return the messages that have arrived since the last call, and whether the worker can still send more."""
         open_ended = True
         while True:
             chunk = self._stdout.read(65536)
@@ -91,7 +91,7 @@ class WorkerProcess:
         return [json.loads(line) for line in lines], open_ended
 
     def calling(self) -> Calling | None:
-        """The call about one GPU that has not returned; None where there is none."""
+        """Return the call about one GPU that has not returned; None where there is none."""
         words = os.pread(self.note, 256, 0).partition(b"\n")[0].split()
         return Calling(int(words[0]), words[1].decode(), float(words[2])) if len(words) == 3 else None
 
@@ -103,16 +103,16 @@ class WorkerProcess:
         self._stdout.close()
 
     def gone(self) -> bool:
-        """Whether the process has ended and let go of everything it held."""
+        """Return whether the process has ended and let go of everything it held."""
         return self._process.poll() is not None
 
     def wait(self, timeout: float) -> None:
-        """Return when it is gone, or after ``timeout`` seconds."""
+        """Return when the process is gone, or after ``timeout`` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout)
 
     def obituary(self) -> str:
-        """How it ended, for people. Asked when its output has ended, which is an instant before it has."""
+        """Return how it ended, for people. Asked when its output has ended, which is an instant before it has."""
         self.wait(_LAST_BREATH_SECONDS)
         status = self._process.poll()
         if status is None:

@@ -46,7 +46,7 @@ class Profiler:
         self._sampled: set[Key] = set()
 
     def read(self, handle: object, uuid: str, instance: int | None = None) -> dict[str, float] | None:
-        """By metric; nothing at the first question. ``instance`` for a GPU instance of a GPU in MIG mode."""
+        """Return figures by metric; none at the first call. ``instance`` for a GPU instance of a GPU in MIG mode."""
         key = uuid, instance
         try:
             if not self._offers(handle, uuid):

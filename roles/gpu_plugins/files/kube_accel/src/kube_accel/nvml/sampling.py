@@ -18,7 +18,7 @@ _S = TypeVar("_S", bound=tuple[int, ...])
 Record = dict[str, object]
 
 LONGEST_SAMPLE = 1.0
-"""Seconds. NVML samples utilization six times to once a second: what is longer is a gap that nobody knows of."""
+"""Seconds. NVML samples utilization six times to once a second: a longer gap is not known."""
 
 _FIELDS = {  # NVML_FI_DEV_*: name on the wire. Throttling in nanoseconds, energy in millijoules.
     74: "power",
@@ -37,11 +37,11 @@ _PERCENT = 100
 _MAX_MIG_DEVICES = 64
 """Slots of a GPU that are looked at, however many it claims: there are 7 as of 2026."""
 _AHEAD = 1_000_000
-"""Microseconds that a sample may seem to be from the future: nobody promises that two clocks are read as one."""
+"""Microseconds that a sample may seem to be from the future: two clocks are not read as one."""
 
 
 def integral(samples: Iterable[tuple[int, int]], since: int) -> tuple[float, float, int]:
-    """Seconds busy, seconds known, and the newest stamp, of (microseconds, percent) after ``since``. Pure.
+    """Return seconds busy, seconds known, and the newest stamp, of (microseconds, percent) after ``since``. Pure.
 
     A sample stands for the time since the one before it, and for LONGEST_SAMPLE at most.
     """
@@ -61,7 +61,7 @@ def each_mig_device(
     read: Callable[[object, int], _T],
     failed: Callable[[Exception], None] | None = None,
 ) -> list[_T]:
-    """What ``read`` makes of the MIG devices of a GPU, each given with its slot.
+    """Return what ``read`` makes of the MIG devices of a GPU, each given with its slot.
 
     One that errs is left out, and ``failed`` is told why. Without it this raises what ``read`` raised.
     """
@@ -80,7 +80,7 @@ def each_mig_device(
 
 
 def memory(nvml: ModuleType, handle: object) -> tuple[int, int | None]:
-    """Bytes a GPU has, and in use. NVML tells neither of one that has the host's memory (GB10): it has all of that.
+    """Return bytes a GPU has, and in use. NVML reports neither for one that has the host's memory (GB10).
 
     Raises ``pynvml.NVMLError`` for a GPU that does not answer.
     """
@@ -105,10 +105,9 @@ class Sampler:
         self._processes_to: dict[str, int] = {}
 
     def read(self, handle: object, uuid: str, slow: bool, mig: bool = False) -> Record:
-        """Everything of one GPU; None for what it does not tell, or what errs. ``slow`` adds what changes rarely or
-        takes long.
+        """Return everything of one GPU; None for what it does not report, or what errs.
 
-        ``mig`` for a GPU in MIG mode.
+        ``slow`` adds what changes rarely or takes long. ``mig`` is for a GPU in MIG mode.
         """
         nvml, optional = self._nvml, self._optional
         record: Record = {
@@ -155,7 +154,7 @@ class Sampler:
         return {"total": total, "used": told, "reserved": None}
 
     def _mig_memory(self, handle: object) -> dict[str, int]:
-        """Bytes in use by MIG device."""
+        """Return bytes in use by MIG device."""
         nvml = self._nvml
 
         def used(part: object, _: int) -> tuple[str, int]:
@@ -164,7 +163,7 @@ class Sampler:
         return dict(each_mig_device(nvml, handle, used, self._attempts.failed))
 
     def _busy(self, handle: object, uuid: str, kind: int) -> list[float] | None:
-        """Seconds busy and seconds known since the question before; nothing at the first."""
+        """Return seconds busy and seconds known since the question before; nothing at the first."""
         since = self._begin(self._read_to.get((uuid, kind)))
         told = self.since(
             lambda: self._nvml.nvmlDeviceGetSamples(handle, kind, since or 0)[1],
@@ -177,7 +176,7 @@ class Sampler:
         return [busy, known]
 
     def now(self) -> int:
-        """As NVML stamps its samples: microseconds since 1970."""
+        """Return the time as NVML stamps its samples: microseconds since 1970."""
         return int(self._time() * 1e6)
 
     def _begin(self, since: int | None) -> int | None:
@@ -185,7 +184,7 @@ class Sampler:
         return None if since is None else min(since, self.now())
 
     def since(self, ask: Callable[[], Any], read: Callable[[Any], _S]) -> list[_S] | None:
-        """What ``read`` makes of samples, none where there are no new ones; None where they are not to be had.
+        """Return what ``read`` makes of samples, none where there are no new ones; None where they are not to be had.
 
         It makes a tuple with the sample's stamp.
         """
@@ -234,7 +233,7 @@ class Sampler:
         return {"throttled": throttled, **{name: found.get(name) for name in rest}}
 
     def processes(self, handle: object) -> list[tuple[int, int | None]] | None:
-        """Memory by process; None where processes are not listed at all."""
+        """Return memory by process; None where processes are not listed at all."""
         listed = self._optional(lambda: _memory_by_process(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)))
         if listed is None:
             return None
@@ -244,7 +243,7 @@ class Sampler:
         return list(((clients or {}) | listed).items())
 
     def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int, int]] | None:
-        """(Process, microseconds, percent) since the question before; None where that is not told."""
+        """Return (process, microseconds, percent) since the question before; None where that is not known."""
         since = self._begin(self._processes_to.get(uuid))
         samples = self.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since or 0), process_sample)
         if samples is None:
@@ -256,12 +255,12 @@ class Sampler:
 
 
 def process_sample(sample: Any) -> tuple[int, int, int]:  # noqa: ANN401
-    """(Process, microseconds, percent) of NVML's sample. Raises OddAnswerError."""
+    """Return (process, microseconds, percent) of NVML's sample. Raises OddAnswerError."""
     return number(sample.pid), number(sample.timeStamp), number(sample.smUtil)
 
 
 def remapped_rows(nvml: ModuleType, handle: object) -> tuple[int, int, bool, bool]:
-    """Rows remapped for correctable and for uncorrectable errors, whether one is pending, whether one failed.
+    """Return the rows remapped for correctable and uncorrectable errors, and whether one is pending, or failed.
 
     Raises ``pynvml.NVMLError``, OddAnswerError.
     """

@@ -32,14 +32,14 @@ class Switches:
     """Memory errors count, and resets that the driver asks for."""
 
     def counts(self, xid: int) -> bool:
-        """Whether this XID makes a GPU unhealthy."""
+        """Return whether this XID makes a GPU unhealthy."""
         if self.all_xids or xid in self.counted:
             return True
         return self.all_xids is None and xid not in self.ignored
 
 
 def read(environment: Mapping[str, str]) -> tuple[Switches, tuple[str, ...]]:
-    """The switches, and a sentence for each word that is neither a number nor known: it has no effect."""
+    """Return the switches, and a sentence for each word that is neither a number nor known: it has no effect."""
     disable, disable_words, wrong = _parsed(environment, DISABLE)
     enable, enable_words, wrong_too = _parsed(environment, ENABLE)
     switches = Switches(

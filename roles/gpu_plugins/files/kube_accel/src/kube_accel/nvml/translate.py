@@ -83,7 +83,7 @@ class Fault:
 
 
 def fault(error: Record, platform: str = "") -> Fault:
-    """A fault of the wire.
+    """Return a fault of the wire.
 
     ``platform``: why this machine's GPUs tell less than others, empty where there is no reason.
     """
@@ -97,12 +97,12 @@ def fault(error: Record, platform: str = "") -> Fault:
 
 
 def devices_missing(names: Iterable[str]) -> str:
-    """Why a GPU whose device files are not there cannot be handed out, with the remedy."""
+    """Return why a GPU whose device files are not there cannot be handed out, with the remedy."""
     return f"no {', '.join(f'/dev/{name}' for name in names)}; {MAKE_NODES}"
 
 
 def usage(raw: Record) -> dict[str, GpuUsage]:
-    """The worker's answer to ``usage``, by UUID; of a process with several samples the highest counts."""
+    """Return the worker's answer to ``usage``, by UUID; of a process with several samples the highest counts."""
     found = {}
     for entry in raw["gpus"]:
         if "error" in entry:
@@ -113,7 +113,7 @@ def usage(raw: Record) -> dict[str, GpuUsage]:
 
 
 def inventory(raw: Record, previous: Inventory | None, platform: str = "") -> Inventory:
-    """The worker's answer to ``inventory``. GPUs of ``previous`` that it lacks stay, with their links.
+    """Return the worker's answer to ``inventory``. GPUs of ``previous`` that it lacks stay, with their links.
 
     ``platform`` as for ``fault``.
     """
@@ -146,7 +146,7 @@ def inventory(raw: Record, previous: Inventory | None, platform: str = "") -> In
 
 
 def polls(entries: list[Record], inventory: Inventory) -> dict[str, Poll]:
-    """What the ``gpus`` of an answer say of each GPU of the inventory.
+    """Return what the ``gpus`` of an answer say of each GPU of the inventory.
 
     A GPU that is lost may not even tell its UUID; it is then known by its index.
     """
@@ -160,7 +160,7 @@ def polls(entries: list[Record], inventory: Inventory) -> dict[str, Poll]:
 
 
 def unavailable(error: Record, platform: str = "") -> str:
-    """One sentence on why NVML cannot be used, with the remedy. ``platform`` as for ``fault``."""
+    """Return one sentence on why NVML cannot be used, with the remedy. ``platform`` as for ``fault``."""
     code, text = error["code"], error["text"]
     remedy = platform or _REMEDY.get(code, "NVML cannot be used; nvidia-smi on the node shows more")
     if loader := error.get("loader"):
@@ -194,7 +194,7 @@ def _reason(error: Record, platform: str = "") -> str:
 
 
 def _gpu(entry: Record) -> Gpu | None:
-    """None when the facts are incomplete. A GPU that failed after them is complete: its poll tells the error."""
+    """Return the GPU; None when facts are missing. One that failed after them is complete: its poll has the error."""
     if "mig" not in entry:
         return None
     major, minor = entry["cc"]

@@ -72,12 +72,12 @@ class Device:
 
     @property
     def index(self) -> int:
-        """NVML's number of it."""
+        """Return NVML's number of the GPU."""
         return int(str(self.facts["index"]))
 
     @property
     def readable(self) -> bool:
-        """Whether all its facts could be read."""
+        """Return whether all its facts could be read."""
         return "error" not in self.facts
 
 
@@ -107,13 +107,13 @@ class Driver:
         self._migs: dict[object, Record] = {}
         self._bound: frozenset[str] = frozenset()
         self._fixed: dict[tuple[object, str], Record] = {}
-        """Of GPUs, by UUID and address."""
+        """Fixed facts of GPUs, by UUID and address."""
         self._sampled: dict[str, int] = {}
         """The newest sample of utilization that was passed on, by UUID, in NVML's microseconds."""
         self._sampler = Sampler(self._nvml, self._attempts, clock)
         self._profiler: Profiler | None = None
         self._start_faults: dict[int, list[Record]] = {}
-        """Of what is asked once, by index."""
+        """Faults of what is asked once, by index."""
         self.events: object = None
         """An event set that collects XIDs; None where there are no events."""
         self.event_uuids: dict[int | None, object] = {}
@@ -121,7 +121,7 @@ class Driver:
         self.devices: list[Device] = []
 
     def inventory(self) -> Record:
-        """Initialise NVML; what stays the same while the driver is loaded, and each GPU's status."""
+        """Initialize NVML; return what stays the same while the driver is loaded, and each GPU's status."""
         nvml = self._nvml
         nvml.nvmlInit()
         self._bound = self._bound_addresses()
@@ -141,7 +141,7 @@ class Driver:
         }
 
     def poll(self) -> Record:
-        """Each GPU's status, and ``stale``: a start now would report other GPUs than this process did."""
+        """Return each GPU's status, and ``stale``: a start now would report other GPUs than this process did."""
         with self._attempts.all():
             devices = self._enumerate()
             gpus = [
@@ -153,13 +153,13 @@ class Driver:
         return {"gpus": gpus, "stale": stale}
 
     def usage(self, uuids: Iterable[str]) -> Record:
-        """Memory and time that processes had of these GPUs since the last question, by host process id."""
+        """Return memory and time that processes had of these GPUs since the last question, by host process id."""
         wanted = set(uuids)
         chosen = [device for device in self.devices if device.readable and device.facts["uuid"] in wanted]
         return {"gpus": [self._usage(device) for device in chosen]}
 
     def samples(self, slow: bool, profiled: bool = False) -> Record:
-        """What every GPU does, for metrics; ``slow`` adds what changes rarely or takes long.
+        """Return what every GPU does, for metrics; ``slow`` adds what changes rarely or takes long.
 
         ``profiled`` adds what its counters say of its parts.
         """
@@ -194,7 +194,7 @@ class Driver:
         return {"uuid": uuid, **record, "faults": faults}
 
     def _profile(self, handle: object, uuid: str, mig: bool) -> Record:
-        """Of the GPU, and of those MIG devices that have a GPU instance for themselves."""
+        """Read the counters of the GPU, and of MIG devices that have a GPU instance for themselves."""
         nvml = self._nvml
         if self._profiler is None:
             from kube_accel.nvml.profiling import Profiler
@@ -228,7 +228,7 @@ class Driver:
         return record | ({"faults": faults} if faults else {})
 
     def _process_time(self, handle: object, uuid: str) -> list[tuple[int, int]] | None:
-        """Percent by process; none where nothing ran, None where that is not told."""
+        """Return percent by process; none where nothing ran, None where that is not known."""
         now = self._sampler.now()
         since = min(self._sampled.get(uuid, now - 1_000_000), now)
         samples = self._sampler.since(lambda: self._nvml.nvmlDeviceGetProcessUtilization(handle, since), process_sample)
@@ -251,7 +251,7 @@ class Driver:
         return devices
 
     def _used(self, count: int) -> list[Device]:
-        """The GPUs that nobody excludes. Where the list cannot be read, there are none: it might name any."""
+        """Return the GPUs that are not excluded. Where the list cannot be read, there are none: it might name any."""
         self.left_alone, used, problem = [], [], ""
         excluded: tuple[Exclusion, ...] = ()
         try:
@@ -287,7 +287,7 @@ class Driver:
         return Device(handle, facts, faults)
 
     def _fixed_facts(self, handle: object, address: str, uuid: object) -> Record:
-        """What stays with a GPU as long as the driver does. Asked once: all are asked for at every poll."""
+        """Return what stays with a GPU as long as the driver does. Asked once: all are asked for at every poll."""
         nvml = self._nvml
         known = self._fixed.get((uuid, address))
         if known is None:
@@ -302,7 +302,7 @@ class Driver:
         return known
 
     def _status(self, device: Device) -> Record:
-        """``error`` when the GPU does not answer, else its counters; None where not supported."""
+        """Return ``error`` when the GPU does not answer, else its counters; None where not supported."""
         if not device.readable:
             return {"error": device.facts["error"]}
         nvml, handle, optional = self._nvml, device.handle, self._optional
@@ -329,12 +329,12 @@ class Driver:
         return bool(nvml.nvmlDeviceGetRetiredPagesPendingStatus(handle) == nvml.NVML_FEATURE_ENABLED)
 
     def _recovery_action(self, handle: object) -> int | None:
-        """``nvmlDeviceGpuRecoveryAction_t``, 0 for none; drivers before it was introduced do not know the field."""
+        """Return ``nvmlDeviceGpuRecoveryAction_t``, 0 for none and for drivers that do not know the field."""
         value = self._nvml.nvmlDeviceGetFieldValues(handle, [self._nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
         return int(value.value.uiVal) if value.nvmlReturn == self._nvml.NVML_SUCCESS else None
 
     def _mig_mode(self, handle: object) -> int | None:
-        """The current mode, None for a GPU without. Raises for one that does not tell: it must not be offered."""
+        """Return the current mode; None for a GPU without. Raises if it is unknown: the GPU must not be offered."""
         nvml = self._nvml
         try:
             current, _ = nvml.nvmlDeviceGetMigMode(handle)
@@ -345,13 +345,13 @@ class Driver:
         return number(current)
 
     def _mig_devices(self, handle: object, minor: object) -> list[Record]:
-        """The MIG devices of a GPU, by slot; without one that errs."""
+        """Return the MIG devices of a GPU, by slot; without one that errs."""
         return each_mig_device(
             self._nvml, handle, lambda part, slot: self._mig_device(part, slot, minor), self._attempts.failed
         )
 
     def _mig_device(self, handle: object, slot: int, minor: object) -> Record:
-        """One MIG device. Asked at every poll, so that what cannot have changed is kept."""
+        """Read one MIG device. Every poll asks for it, so that what cannot have changed is kept."""
         nvml = self._nvml
         uuid = token(nvml.nvmlDeviceGetUUID(handle))
         cut = profile(text(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2])
@@ -373,7 +373,7 @@ class Driver:
         return known
 
     def _mig_attributes(self, handle: object) -> Record | None:
-        """What it has of its GPU; nothing where the driver does not tell, None where it errs."""
+        """Return what it has of its GPU; nothing where the driver does not tell, None where it errs."""
         try:
             found: Any = self._nvml.nvmlDeviceGetAttributes_v2(handle)
             return {name: number(getattr(found, field)) for name, field in _MIG_ATTRIBUTES.items()}
@@ -382,7 +382,7 @@ class Driver:
             return {} if getattr(error, "value", None) in self._attempts.unsupported else None
 
     def _capability(self, path: str) -> list[int]:
-        """The minor number of the device file that stands for access to a part of MIG; empty when it is not told."""
+        """Return the minor number of the device file for access to a part of MIG; empty when it is not known."""
         try:
             with open(f"{self._capabilities}/{path}/access", encoding="ascii") as file:  # noqa: PTH123
                 told = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
@@ -391,7 +391,7 @@ class Driver:
             return []
 
     def _numa_node(self, address: str) -> int | None:
-        """The kernel says -1 where there is one node or none is known."""
+        """Return the NUMA node; the kernel says -1 where there is one node or none is known."""
         try:
             with open(f"{self._pci}/devices/{address}/numa_node", encoding="ascii") as file:  # noqa: PTH123
                 node = int(file.read())
@@ -400,7 +400,7 @@ class Driver:
         return node if 0 <= node <= _MOST_SMALL else None
 
     def _bound_addresses(self) -> frozenset[str]:
-        """PCI functions the NVIDIA driver holds. NVML learns of a hot-plugged GPU only when it is initialised."""
+        """Return the PCI functions the driver holds. NVML learns of a hot-plugged GPU only when it is initialized."""
         try:
             with os.scandir(f"{self._pci}/drivers/nvidia") as entries:
                 return frozenset(entry.name for entry in entries if entry.name.count(":") == 2)
@@ -408,7 +408,7 @@ class Driver:
             return frozenset()
 
     def _links(self) -> list[Record]:
-        """Each pair once; a pair in which a GPU does not answer is left out."""
+        """Return each pair once; a pair in which a GPU does not answer is left out."""
         nvml = self._nvml
         readable = [device for device in self.devices if device.readable]
         nvlinks = {device.index: self._nvlinks(device) for device in readable}
@@ -435,7 +435,7 @@ class Driver:
         return links
 
     def _nvlinks(self, device: Device) -> list[str] | None:
-        """The far end of each active NVLink: a GPU's PCI address or ``switch``. None when the GPU does not tell."""
+        """Return the far end of each active NVLink: a GPU's PCI address or ``switch``. None when it is not known."""
         with self._attempts.about(device.index) as faults:
             ends = self._optional(lambda: self._far_ends(device.handle))
         self._keep(device, faults)
@@ -489,7 +489,7 @@ class Driver:
 
 _SWITCH = "switch"
 _MOST_SMALL = 1 << 16
-"""Of what is a small number: device files and capabilities."""
+"""Largest value of what is a small number: device files and capabilities."""
 
 
 def _values(record: Mapping[str, object]) -> Iterator[object]:
@@ -501,13 +501,13 @@ def _values(record: Mapping[str, object]) -> Iterator[object]:
 
 
 def sysfs_address(bus_id: str) -> str:
-    """NVML's ``00000000:1A:00.0`` in the spelling of sysfs, ``0000:1a:00.0``."""
+    """Spell NVML's ``00000000:1A:00.0`` as sysfs does, ``0000:1a:00.0``."""
     domain, rest = bus_id.lower().split(":", 1)
     return token(f"{int(domain, 16):04x}:{rest}")
 
 
 def error_record(error: Exception, function: str) -> Record:
-    """The driver's error as the parent reads it; of a library that cannot be loaded, with what the loader said."""
+    """Return the driver's error as the parent reads it; for a library that does not load, the loader's words."""
     code = getattr(error, "value", None)
     record: Record = {"code": code, "text": cause(error), "function": function}
     if code == _LIBRARY_NOT_FOUND:
@@ -578,7 +578,7 @@ def private_pipes() -> tuple[io.BufferedReader, io.BufferedWriter]:
 
 
 def load_nvml() -> ModuleType:
-    """NVIDIA's binding, without ``ctypes.util``: it imports that, never calls it, and would pay a MiB for it."""
+    """Load NVIDIA's binding without ``ctypes.util``, which it imports, never calls, and would pay a MiB for."""
     name = "ctypes.util"
     known = sys.modules.get(name)
     empty = ModuleType(name)

@@ -58,7 +58,7 @@ class GpuView:
     doubtful: bool = field(init=False)
     """Its health is not known: handed out last."""
     obstacle: str = field(init=False)
-    """Why nobody gets any of it, MIG aside; empty for a GPU that can be handed out."""
+    """Why no pod gets any of it, MIG aside; empty for a GPU that can be handed out."""
 
     def __post_init__(self) -> None:
         cores, memory = self.used.cores, self.used.memory_bytes
@@ -85,7 +85,7 @@ class Refusal:
 def place(
     request: PodRequest, gpus: Sequence[GpuView], node: str, connectivity: Connectivity | None = None
 ) -> Assignment | Refusal:
-    """The GPUs of ``node`` for the containers of a pod, or why there are none.
+    """Return the GPUs of ``node`` for the containers of a pod, or why there are none.
 
     A share goes to one GPU, by the request's policy: binpack to the GPU in use that is left with the least, and breaks
     a whole one, the least connected to the other whole ones, only when it must; spread to the GPU left with the most.
@@ -107,7 +107,7 @@ def place(
 
 
 def candidates(request: PodRequest, gpus: Sequence[GpuView]) -> list[GpuView]:
-    """The GPUs this pod may have some of, whatever is free of them, by index."""
+    """Return the GPUs this pod may have some of, whatever is free of them, by index."""
     mig = request.mode is Mode.PGPU
     found = [view for view in gpus if not view.obstacle and (mig or not view.gpu.mig_enabled)]
     if request.constraints != _ANY:
@@ -117,14 +117,14 @@ def candidates(request: PodRequest, gpus: Sequence[GpuView]) -> list[GpuView]:
 
 
 def places(view: GpuView, mode: Mode) -> int:
-    """How many more containers can have some of a GPU, whatever is free of it."""
+    """Return how many more containers can have some of a GPU, whatever is free of it."""
     if mode is not Mode.MPS:
         return WHOLE
     return max(0, client_limit(view.cuda_version) - view.used.containers)
 
 
 def usage(request: PodRequest, assignment: Assignment) -> dict[str, GpuUse]:
-    """What the pod keeps of each GPU, by UUID: at its peak, so that init containers count until the pod is gone.
+    """Return what the pod keeps of each GPU, by UUID: at its peak, so that init containers count until the pod is gone.
 
     The amounts are those of the request; of the assignment only the choice of GPUs is used, and the memory of whole
     ones. Raises ValueError when the assignment is not one of this request.
@@ -156,10 +156,10 @@ def usage(request: PodRequest, assignment: Assignment) -> dict[str, GpuUse]:
 
 @dataclass(frozen=True, slots=True)
 class _Pod:
-    """What the containers placed so far have, by position of the GPU."""
+    """What the containers placed until now have, by position of the GPU."""
 
     active: Mapping[int, _Amounts] = field(default_factory=dict)
-    """Of the containers that stay."""
+    """Amounts of the containers that stay."""
     peak: Mapping[int, _Amounts] = field(default_factory=dict)
     """The most at any time, which is what kubelet keeps allocated."""
 
@@ -174,7 +174,7 @@ class _Pod:
         return _Pod(active, peak)
 
     def handed_on(self) -> list[int]:
-        """The GPUs that an init container has left something of, which kubelet gives to the next container first."""
+        """Return the GPUs with devices left by an init container, which kubelet gives to the next container first."""
         return sorted(
             position for position, most in self.peak.items() if most[:2] != self.active.get(position, _ZERO)[:2]
         )
@@ -196,11 +196,11 @@ class _Search:
             self._order = tuple(sorted(self._order, key=lambda c: (c.whole, -c.cores, -c.memory_bytes, c.name)))
 
     def run(self) -> dict[str, tuple[int, ...]] | None:
-        """Positions of GPUs by container name; None when nothing was found."""
+        """Return positions of GPUs by container name; None when nothing was found."""
         return self._from(0, _Pod())
 
     def reason(self) -> str:
-        """Why nothing was found."""
+        """Return why nothing was found."""
         if not self._views:
             return "no GPU can be used"
         several = len(self._order) > 1
@@ -269,7 +269,7 @@ class _Search:
                 yield (position,)
 
     def _parted(self, positions: Sequence[int]) -> dict[int, int]:
-        """How much connection among these GPUs is lost with each of them."""
+        """Return how much connection among these GPUs is lost with each of them."""
         assert self._connectivity is not None
         rows = {
             position: row
@@ -301,7 +301,7 @@ class _Search:
         return [position for position, view in enumerate(self._views) if view.untouched and position not in pod.active]
 
     def _whole_sets(self, available: Sequence[int], required: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
-        """Sets to try in turn: those of one model, best connected first; the best connected; the most memory."""
+        """Yield sets to try in turn: those of one model, best connected first; the best connected; the most memory."""
         models: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         for position in available:
             gpu = self._views[position].gpu
@@ -331,7 +331,7 @@ class _Search:
         return self._connectivity.weight([self._views[position].gpu.uuid for position in chosen])
 
     def _handed_out(self, chosen: Iterable[int]) -> int:
-        """Bytes of these GPUs that the mode's unit of memory reaches."""
+        """Return the bytes of these GPUs that the mode's unit of memory reaches."""
         unit = self._request.memory_unit
         return sum(self._views[position].gpu.memory_bytes // unit * unit for position in chosen)
 
@@ -400,7 +400,7 @@ def _has_room_when_empty(request: PodRequest, views: Sequence[GpuView]) -> bool:
 
 
 def _unwanted(wanted: GpuConstraints, view: GpuView) -> str:
-    """Why the pod does not want this GPU; empty when it does."""
+    """Return why the pod does not want this GPU; empty when it does."""
     gpu = view.gpu
     model, uuid = gpu.model.lower(), gpu.uuid.lower()
     if (wanted.models_in and not any(part in model for part in wanted.models_in)) or any(
@@ -417,13 +417,13 @@ def _unwanted(wanted: GpuConstraints, view: GpuView) -> str:
 
 
 def unwanted(request: PodRequest, gpus: Sequence[GpuView]) -> str:
-    """Why none of these GPUs is of those the pod wants; empty when one is."""
+    """Return why none of these GPUs is of those the pod wants; empty when one is."""
     reasons = [_unwanted(request.constraints, view) for view in gpus]
     return "" if not all(reasons) else reasons[0]
 
 
 def _left_out(request: PodRequest, gpus: Sequence[GpuView]) -> str:
-    """The GPUs that were no candidates, by what is in the way."""
+    """Return the GPUs that were no candidates, by what is in the way."""
     if not gpus:
         return ": the node has none"
     reasons: defaultdict[str, list[Gpu]] = defaultdict(list)

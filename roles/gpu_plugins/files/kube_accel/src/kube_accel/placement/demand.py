@@ -21,7 +21,7 @@ class Demand:
 
 
 def demand(request: PodRequest, card_memory: int) -> Demand:
-    """A pod's demand at its peak, on cards with ``card_memory`` bytes: an init container's share serves later ones."""
+    """Return a pod's demand at its peak, on cards with ``card_memory`` bytes: shares of init containers are reused."""
     active, most = (0, 0, 0), (0, 0, 0)
     for container in request.containers:
         own = (container.cores, container.memory_bytes, 0)

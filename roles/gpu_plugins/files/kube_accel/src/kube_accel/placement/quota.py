@@ -58,7 +58,7 @@ class Limit:
     cards: int | None = None
 
     def matches(self, model: str) -> bool:
-        """Whether GPUs of this model count."""
+        """Return whether GPUs of this model count."""
         return self.model in model.lower()
 
 
@@ -73,18 +73,18 @@ class NamespaceQuota:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """The quota of a cluster. The empty one limits nobody."""
+    """The quota of a cluster. The empty one limits no namespace."""
 
     pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By name, the labels of its nodes."""
     namespaces: Mapping[str, NamespaceQuota] = field(default_factory=dict)
 
     def of(self, namespace: str) -> NamespaceQuota:
-        """What holds for a namespace."""
+        """Return what holds for a namespace."""
         return self.namespaces.get(namespace) or self.namespaces.get(EVERY_OTHER_NAMESPACE) or NamespaceQuota()
 
     def outside(self, namespace: str, node_labels: Mapping[str, str]) -> str | None:
-        """Why the namespace may have no pod on this node at all; None when it may."""
+        """Return why the namespace may have no pod on this node at all; None when it may."""
         pools = self.of(namespace).pools
         if pools is None or any(self.pools[pool].items() <= node_labels.items() for pool in pools):
             return None
@@ -100,7 +100,7 @@ class Quota:
         card_memory: int,
         used: Mapping[str, Demand],
     ) -> str | None:
-        """Why the namespace may not have this pod on GPUs of this model on this node; None when it may.
+        """Return why the namespace may not have this pod on GPUs of this model on this node; None when it may.
 
         ``card_memory`` is that of one such GPU, ``used`` what the namespace has already, by model. No other pod's
         leaving the node would change the answer for the pools; for a limit, only that of a pod of the same namespace.
@@ -120,7 +120,7 @@ class Quota:
 
 
 def total(limit: Limit, used: Mapping[str, Demand]) -> Demand:
-    """What of ``used``, by model, counts against a limit."""
+    """Return what of ``used``, by model, counts against a limit."""
     counted = [amount for model, amount in used.items() if limit.matches(model)]
     return Demand(
         sum(amount.cores for amount in counted),
@@ -130,7 +130,7 @@ def total(limit: Limit, used: Mapping[str, Demand]) -> Demand:
 
 
 def parse(text: str) -> Quota:
-    """The quota a text states, all of it or none. Raises QuotaError."""
+    """Return the quota a text states, all of it or none. Raises QuotaError."""
     if len(text) > _MAX_TEXT:
         raise QuotaError(f"the text is longer than {_MAX_TEXT} characters")
     try:
@@ -168,7 +168,7 @@ class _Entry:
         return str(self.node.value)
 
     def mapping(self, known: Collection[str] = ()) -> dict[str, _Entry]:
-        """Its values by key; keys other than the known ones are errors, if any are given."""
+        """Return its values by key; keys other than the known ones are errors, if any are given."""
         if not isinstance(self.node, yaml.MappingNode):
             raise self.error("write keys with values" + (f": {', '.join(known)}" if known else ""))
         found: dict[str, _Entry] = {}
@@ -243,7 +243,7 @@ def _limit(entry: _Entry) -> Limit:
 
 
 def _exceeded(limit: Limit, wanted: Demand, used: Demand) -> str:
-    """What the pod wants more than the limit leaves; empty when it fits. A pod that wants none of it fits."""
+    """Return what the pod wants more than the limit leaves; empty when it fits. A pod that wants none of it fits."""
     if limit.cores is not None and wanted.cores and used.cores + wanted.cores > limit.cores:
         return f"needs {wanted.cores} % of a card, {used.cores} % of {limit.cores} % are in use"
     memory = limit.memory_bytes

@@ -25,13 +25,13 @@ class Room:
     """Untouched GPUs."""
     gpus: int
     memory_bytes: int
-    """Of all GPUs together, as the two below."""
+    """Sum over all GPUs, as the two below."""
     free_cores: int
     free_memory: int
 
     @classmethod
     def of(cls, gpus: Iterable[GpuView], mode: Mode) -> Room:
-        """The room of a node that serves ``mode``."""
+        """Return the room of a node that serves ``mode``."""
         usable = [view for view in gpus if not view.obstacle and (mode is Mode.PGPU or not view.gpu.mig_enabled)]
         best: list[tuple[int, int]] = []
         offers = {(view.free_cores, view.free_memory) for view in usable if places(view, mode)}
@@ -48,7 +48,7 @@ class Room:
         )
 
     def fits(self, request: PodRequest) -> bool | None:
-        """Whether ``place`` finds room: True and False are certain, None leaves the question to it."""
+        """Return whether ``place`` finds room: True and False are certain, None leaves the question to it."""
         if len(request.containers) == 1:
             (container,) = request.containers
             if not self._fits_alone(container):
@@ -65,7 +65,7 @@ class Room:
 
 
 def score(request: PodRequest, room: Room, closeness: float | None = None) -> int:
-    """How good a node with this room is for the pod, 0 to 10, by the pod's policy.
+    """Return how good a node with this room is for the pod, 0 to 10, by the pod's policy.
 
     Binpack: the fuller its GPUs would be, the better; spread: the emptier. Cores and memory count alike, in a mode
     without cores memory alone. ``closeness``, 0 to 1, is how well connected the GPUs are that one container gets

@@ -35,7 +35,7 @@ class Connectivity:
 
     @classmethod
     def of(cls, inventory: Inventory) -> Connectivity:
-        """The matrix of an inventory."""
+        """Return the matrix of an inventory."""
         gpus = inventory.gpus
         weights, unity = ([[0] * len(gpus) for _ in gpus] for _ in range(2))
         nearness = [[0.0] * len(gpus) for _ in gpus]
@@ -55,12 +55,12 @@ class Connectivity:
         return cls(position, tuple(map(tuple, weights)), tuple(map(tuple, unity)), tuple(map(tuple, nearness)))
 
     def weight(self, uuids: Collection[str]) -> int:
-        """How well these GPUs are connected among each other; the more, the better."""
+        """Return how well these GPUs are connected among each other; the more, the better."""
         rows = [self.position[uuid] for uuid in uuids if uuid in self.position]
         return sum(self.weights[left][right] for left in rows for right in rows) // 2
 
     def closeness(self, uuids: Collection[str]) -> float:
-        """The mean ``nearness`` of these GPUs' pairs; a pair that nothing is known of counts 0."""
+        """Return the mean ``nearness`` of these GPUs' pairs; a pair that nothing is known of counts 0."""
         rows = [self.position[uuid] for uuid in uuids if uuid in self.position]
         pairs = len(uuids) * (len(uuids) - 1)
         return sum(self.nearness[left][right] for left in rows for right in rows) / pairs if pairs else 0.0
@@ -69,7 +69,7 @@ class Connectivity:
 def choose_connected(
     topology: Inventory | Connectivity, available: Collection[str], required: Collection[str], size: int
 ) -> tuple[str, ...]:
-    """The best connected ``size`` GPUs of ``available`` that include ``required``, in the order of the inventory.
+    """Return the best connected ``size`` GPUs of ``available`` that include ``required``, in inventory order.
 
     Among equally well connected sets, the one that leaves the best connected GPUs behind: islands stay whole. The
     order of the arguments does not matter. Fewer GPUs than ``size``: all of them. More required than ``size``: these.
@@ -102,7 +102,7 @@ def _weight(nvlinks: int, nearness: int, same_numa: bool) -> int:
 def _choose(
     weights: Sequence[Sequence[int]], unity: Sequence[Sequence[int]], fixed: Sequence[int], count: int
 ) -> Iterable[int]:
-    """``count`` indexes that, with the fixed ones, have the greatest weight and leave the greatest unity behind.
+    """Choose ``count`` indexes that, with the fixed ones, weigh most and leave the greatest unity behind.
 
     The unity left behind is that of all, less that of each pair with a taken index, plus that of the pairs taken, which
     went twice. So both goals together are one sum over the pairs taken plus one term for each taken index.
@@ -125,12 +125,12 @@ def _choose(
 
 
 def _exhaustive(pairs: Sequence[Sequence[int]], single: Sequence[int], count: int) -> tuple[int, ...]:
-    """The best set; of equals the first in lexicographic order."""
+    """Return the best set; of equals the first in lexicographic order."""
     after = [row[index + 1 :] for index, row in enumerate(pairs)]
     best: tuple[int, tuple[int, ...]] | None = None
 
     def search(first: int, gains: Sequence[int], score: int, chosen: tuple[int, ...]) -> None:
-        """``gains[i]`` is what index ``first + i`` adds to the chosen ones."""
+        """Extend the choice; ``gains[i]`` is what index ``first + i`` adds to the chosen ones."""
         nonlocal best
         missing = count - len(chosen)
         if missing == 1:
@@ -149,7 +149,7 @@ def _exhaustive(pairs: Sequence[Sequence[int]], single: Sequence[int], count: in
 
 
 def _greedy(pairs: Sequence[Sequence[int]], single: Sequence[int], count: int) -> tuple[int, ...]:
-    """The best of the sets grown from each index; of equals the first."""
+    """Return the best of the sets grown from each index; of equals the first."""
     candidates = [_grown(pairs, single, count, seed) for seed in range(len(single))]
     return max(candidates, key=lambda candidate: (candidate[0], [-index for index in candidate[1]]))[1]
 

@@ -22,7 +22,7 @@ _NVLINK = 0.875
 def why(
     request: PodRequest, assignment: Assignment, gpus: Sequence[GpuView], connectivity: Connectivity | None = None
 ) -> dict[str, str]:
-    """By container, what decided; of ``assignment``, which ``place`` made of the same GPUs."""
+    """Return by container what decided ``assignment``, which ``place`` made of the same GPUs."""
     views = candidates(request, gpus)
     found = {}
     for container in request.containers[:_MOST]:
@@ -80,7 +80,7 @@ def _whole(
 
 
 def _linked(chosen: Sequence[GpuView], connectivity: Connectivity) -> bool:
-    """Whether every pair has an NVLink."""
+    """Return whether every pair has an NVLink."""
     rows = [connectivity.position.get(view.gpu.uuid, -1) for view in chosen]
     pairs = itertools.combinations(rows, 2)
     return all(min(pair) >= 0 and connectivity.nearness[pair[0]][pair[1]] >= _NVLINK for pair in pairs)

@@ -89,7 +89,7 @@ def call(state_dir: Path, command: str, timeout: float, **arguments: object) -> 
 
 
 def _read_line(connection: socket.socket, seconds: float) -> bytes:
-    """What comes until a line ends, or nothing more can be part of one. Raises TimeoutError after so many seconds."""
+    """Read until a line ends, or nothing more can be part of one. Raises TimeoutError after so many seconds."""
     deadline, line = time.monotonic() + seconds, b""
     while not line.endswith(b"\n") and len(line) < _LINE_LIMIT:
         connection.settimeout(max(0.001, deadline - time.monotonic()))

@@ -62,7 +62,7 @@ _RESUME_TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """A resource, and who looks after it."""
+    """A resource, with its plugin and registrar."""
 
     plugin: ListedPlugin
     registrar: Registrar
@@ -97,7 +97,7 @@ class Daemon:
         self._whole = WholeGpus(read_configuration(options), options.mig_strategy, flags=options.delivery)
         self._mps_paths = MpsPaths(options.mps_root, options.mps_control_command)
         self._mps = MpsMonitor(self._mps_paths, self._publish, self._mps_incident, options.mps_interval)
-        """Of GPUs that a configuration has shared by MPS; it asks about no other."""
+        """Monitors the GPUs that a configuration shares by MPS, and no others."""
         self._cdi = CdiWriter(options.cdi, options.dev_root, options.proc_root, options.sysfs_root)
         self._cdi_problem = ""
         self._configurator: Configurator | None = None
@@ -120,7 +120,7 @@ class Daemon:
             self._served = {name: self._serve_kind(kind, name, self._fraction) for kind, name in kinds}
         self._registering: dict[str, threading.Thread] = {}
         self._whole_ledger: Ledger | None = None
-        """Of whole GPUs, where metrics are kept; shares have one in any case."""
+        """Ledger of whole GPUs, where metrics are kept; shares have one in any case."""
         self._recorded: Mapping[Holder, tuple[Share, ...]] | None = None
         self._metrics = self._collector() if options.metrics_interval else None
         pages = self._metrics.pages if self._metrics is not None else {}
@@ -146,7 +146,7 @@ class Daemon:
             raise NodeError(f"--state-dir {options.state_dir} cannot be used: {error}; choose another") from error
 
     def run(self) -> int:
-        """Serve until ``stop`` is set; the exit code of the process."""
+        """Serve until ``stop`` is set, and return the exit code of the process."""
         for name in self._served:
             self._register(name)
         self._start("gpus", self._follow_gpus)
@@ -194,7 +194,7 @@ class Daemon:
         return served is not None and served.registrar.state.registered
 
     def _hand_over(self) -> bool:
-        """Leave kubelet's connections to a successor that serves all we do; False where there is none."""
+        """Leave kubelet's connections to a successor that serves all we do; return False where there is none."""
         served = {name: part.registrar.socket for name, part in self._served.items()}
         sockets = {name: path for name, path in served.items() if path is not None}
         try:
@@ -209,7 +209,7 @@ class Daemon:
             return False
 
     def _has_answered(self) -> bool:
-        """Whether kubelet has what it asked us; waits for that. Once handed over, nobody would ever answer."""
+        """Wait until kubelet has what it asked us, and return whether it has. Nothing answers after a handover."""
         now = calm_since = time.monotonic()
         end = now + _ANSWER_TIMEOUT
         while now < end:
@@ -360,7 +360,7 @@ class Daemon:
         self._labels.wake()
 
     def _specify(self, inventory: Inventory | None) -> bool:
-        """Have the container runtime know the GPUs before kubelet does; False when that failed."""
+        """Have the container runtime know the GPUs before kubelet does; return False when that failed."""
         configuration = self._whole.configuration or Configuration()
         problem = ""
         try:
@@ -496,7 +496,7 @@ class Daemon:
         }
 
     def _registration(self) -> Registration:
-        """The first that is not registered, if there is one."""
+        """Return the first resource that is not registered, if there is one."""
         states = [served.registrar.state for served in self._served.values()]
         return next((state for state in states if not state.registered), states[0])
 

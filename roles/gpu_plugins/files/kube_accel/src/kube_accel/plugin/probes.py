@@ -18,7 +18,7 @@ _CLIENTS = 8
 def probe_server(
     address: tuple[str, int], probes: Mapping[str, Probe], pages: Mapping[str, Rendered] | None = None
 ) -> Server:
-    """A server of probes and rendered pages, by path, that listens at once. Raises OSError."""
+    """Return a server of probes and rendered pages, by path, that listens at once. Raises OSError."""
     served = {path: _page(rendered) for path, rendered in (pages or {}).items()}
     return Server(address, Pages(probes, served), Limits(known=0, strangers=_CLIENTS))
 

@@ -56,7 +56,7 @@ class Listing:
         self._answered = 0
 
     def list(self, timeout: float) -> tuple[PodDevices, ...]:
-        """Every container with devices. Raises PodResourcesError."""
+        """Return every container with devices. Raises PodResourcesError."""
         with self._lock:
             self._asked += 1
             number = self._asked
@@ -82,7 +82,7 @@ class Fraction:
         self._held_known = False
         """Whether that was made once of a list and of GPUs."""
         self.lister = Listing(lister, self._settle)
-        """To be asked by whoever wants to know who holds what."""
+        """The list of holders, shared by all that ask for it."""
         self._options = options
         self._pods = NodePods(profile, options.node_name, self._pod_changed)
         self._allocator = Allocator(profile, self._pods, self._refresh)
@@ -94,7 +94,7 @@ class Fraction:
         self._listing = threading.Lock()
         self._prune_at = 0.0
         self._containers: Mapping[Holder, Devices] = {}
-        """Everybody's devices as kubelet told them last, to whoever asked."""
+        """The devices of all containers as kubelet listed them last."""
         self._reporter: Reporter | None = None
         self._mps: MpsMonitor | None = None
         if options.mode is Mode.MPS:
@@ -120,7 +120,7 @@ class Fraction:
         on_allocate: Callable[[tuple[str, ...]], None],
         on_stream_end: Callable[[], None],
     ) -> FractionPlugin:
-        """The service for one of the resources."""
+        """Return the service for one of the resources."""
         return FractionPlugin(
             kind,
             self._allocator,
@@ -135,14 +135,14 @@ class Fraction:
         )
 
     def parts(self, stop: threading.Event) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Threads to run, each with a name."""
+        """Yield threads to run, each with a name."""
         yield "api", partial(self._follow_api, stop)
         yield "enforcement", partial(self.enforcing.run, stop)
         yield "tenants", partial(self.tenants.run, stop)
         yield "spares", partial(self.enforcing.interposer.containers.spares.run, stop)
 
     def grant(self, ask: Ask) -> Grant:
-        """What a container receives for its devices of one kind. Raises EnforceError."""
+        """Return what a container receives for its devices of one kind. Raises EnforceError."""
         return self.enforcing.backend.grant(ask)
 
     def admit(self, ask: Ask, started: Started) -> None:
@@ -159,7 +159,7 @@ class Fraction:
         )
 
     def _beside(self, holder: Holder | None) -> dict[str, int]:
-        """Bytes that the other containers of a pod have, by the GPU's UUID."""
+        """Return bytes that the other containers of a pod have, by the GPU's UUID."""
         found: Counter[str] = Counter()
         for other, devices in self._containers.items():
             if (
@@ -172,7 +172,7 @@ class Fraction:
         return dict(found)
 
     def _unlisted(self, ask: Ask) -> tuple[Share, ...]:
-        """What an init container has, which kubelet does not list: its cores are those that its pod asks for."""
+        """Return what an init container has, which kubelet does not list: its cores are those that its pod asks for."""
         if ask.kind is Kind.CORES:
             return tuple(Share(uuid, WHOLE, ask.gpus[uuid].memory_bytes) for uuid in ask.chosen)
         unit = self.profile.memory_unit_bytes
@@ -190,7 +190,7 @@ class Fraction:
         return tuple(Share(uuid, least, count * unit) for uuid, count in ask.chosen.items())
 
     def tenancy(self) -> Tenancy:
-        """For metrics."""
+        """Return what metrics are made of."""
         # Loaded here: metrics can be off.
         from kube_accel.plugin.tenancy.metering import ShareTenancy
 
@@ -210,11 +210,11 @@ class Fraction:
         return inventory.gpus if inventory is not None else ()
 
     def labels(self) -> dict[str, str]:
-        """What the node is labelled with besides."""
+        """Return what the node is labelled with besides."""
         return {LABEL: self.enforcing.choice.name.value}
 
     def status(self) -> dict[str, object]:
-        """For whoever asks the daemon how it is."""
+        """Return the status for the admin socket."""
         choice = self.enforcing.choice
         refused = [
             {"pod": f"{row.allocation.holder.namespace}/{row.allocation.holder.pod}", "reason": row.reason}
@@ -229,7 +229,7 @@ class Fraction:
         }
 
     def see(self, snapshot: Snapshot) -> Snapshot:
-        """Take the GPUs as NVML tells them; returned as they are for this mode."""
+        """Take the GPUs as NVML reports them, and return them as they are for this mode."""
         if self._mps is not None:
             self._mps.see(snapshot.inventory)
             snapshot = self._mps.apply(snapshot)
@@ -242,7 +242,7 @@ class Fraction:
         return snapshot
 
     def listed(self, listed: tuple[PodDevices, ...], asked_at: float) -> None:
-        """Kubelet, asked at this moment of ``time.monotonic``, has told who holds what."""
+        """Take in the holders that kubelet, asked at this moment of ``time.monotonic``, listed."""
         with self._listing:
             self._listed, self._listed_at = listed, asked_at
             inventory = self._snapshot.inventory if self._snapshot is not None else None

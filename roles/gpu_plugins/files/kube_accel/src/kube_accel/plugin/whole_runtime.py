@@ -53,28 +53,28 @@ class WholeGpus:
 
     @property
     def resources(self) -> KeysView[str]:
-        """What is served. Those last known while there is no inventory; never empty, so that kubelet hears of us."""
+        """Return the resources that are served: the last known ones without an inventory, and never none."""
         return self._parts.keys()
 
     @property
     def parts(self) -> Iterable[whole.Part]:
-        """All there are."""
+        """Return all parts."""
         return (part for parts in self._parts.values() for part in parts)
 
     @property
     def offered(self) -> Mapping[str, tuple[whole.Part, ...]]:
-        """The parts by resource."""
+        """Return the parts by resource."""
         return self._parts
 
     @property
     def divided(self) -> frozenset[str]:
-        """UUIDs of GPUs that nobody gets as a whole by the usual name."""
+        """Return the UUIDs of GPUs that no container gets as a whole by the usual name."""
         gpus = self._inventory.gpus if self._inventory is not None else ()
         return frozenset(gpu.uuid for gpu in gpus) - {part.id for part in self._parts.get(whole.RESOURCE, ())}
 
     @property
     def strategy(self) -> mig.Strategy:
-        """What becomes of GPUs in MIG mode."""
+        """Return what becomes of GPUs in MIG mode."""
         return self._strategy_of(self.configuration or Configuration())
 
     def see(self, snapshot: Snapshot) -> None:
@@ -96,7 +96,7 @@ class WholeGpus:
         self.known_parts = None if snapshot.inventory is None else tuple(self.parts)
 
     def terms(self, configuration: Configuration | None) -> Terms:
-        """How parts are handed out by that configuration; None is one that says nothing."""
+        """Return how parts are handed out by that configuration; None is one that says nothing."""
         configuration = configuration or Configuration()
         delivery = settle(self._flags, configuration)
         return Terms(configuration.pack_shared, configuration.one_replica_each, delivery)
@@ -104,7 +104,7 @@ class WholeGpus:
     def try_on(
         self, configuration: Configuration, inventory: Inventory, listed: Iterable[PodDevices]
     ) -> NotChosenError | None:
-        """Why pods or kubelet keep the node from that configuration, or None."""
+        """Return why pods or kubelet keep the node from that configuration, or None."""
         layouts = [self._laid_out(inventory, one) for one in (self.configuration or configuration, configuration)]
         hardware = {part.uuid for found in layouts for parts in found.values() for part in parts}
         try:
@@ -121,7 +121,7 @@ class WholeGpus:
         return (self._layout or mig.layout(self._strategy_of(configuration)))(inventory)
 
     def parts_of(self, configuration: Configuration, inventory: Inventory) -> tuple[whole.Part, ...]:
-        """All that there would be; what the hardware has where that is too many."""
+        """Return all parts that there would be; what the hardware has where that is too many."""
         try:
             offered: Mapping[str, tuple[whole.Part, ...]] = self._offered(inventory, configuration)
         except TooManyError:
@@ -129,7 +129,7 @@ class WholeGpus:
         return tuple(part for parts in offered.values() for part in parts)
 
     def shared_by_mps(self, inventory: Inventory) -> frozenset[str]:
-        """UUIDs of GPUs whose containers are to be clients of MPS."""
+        """Return UUIDs of GPUs whose containers are to be clients of MPS."""
         configuration = self.configuration or Configuration()
         # Asked at every look at the GPUs, and replicas can be many.
         if not any(replication.by_mps for replication in configuration.replications):
@@ -148,5 +148,5 @@ class WholeGpus:
         self.problem = problem
 
     def offer(self, resource: str, plugin: WholeGpuPlugin) -> bool:
-        """Have ``plugin`` offer what there is of its resource; True when that is news to kubelet."""
+        """Have ``plugin`` offer what there is of its resource; return whether that is new to kubelet."""
         return plugin.offer(self._parts[resource], self._good, self._inventory, self.terms(self.configuration))

@@ -67,7 +67,7 @@ class Channel:
         timeout: float,
         wanted: Callable[[], bool] | None = None,
     ) -> _Reply:
-        """What ``method``, a ``/service/name``, answers within so many seconds.
+        """Return what ``method``, a ``/service/name``, answers within so many seconds.
 
         ``wanted`` is asked every tenth of a second whether to go on. Raises RpcError: UNAVAILABLE when nobody is there
         or the connection ends, DEADLINE_EXCEEDED, CANCELLED when it is not wanted any more, RESOURCE_EXHAUSTED when the
@@ -93,7 +93,7 @@ class Channel:
     def _call(
         self, method: str, request: Message, deadline: float, wanted: Callable[[], bool] | None
     ) -> bytes | RpcError:
-        """The answer, or what the other side says instead."""
+        """Return the answer, or what the other side says instead."""
         connection, connected = self._connected(deadline)
         stream, self._stream = self._stream, self._stream + 2
         packed = message.pack(request)
@@ -136,7 +136,7 @@ class Channel:
                     raise RpcError(Code.UNAVAILABLE if refused else Code.CANCELLED, f"the call was reset, code {code}")
 
     def _wait(self, connected: socket.socket, deadline: float, wanted: Callable[[], bool] | None) -> None:
-        """Have the next look at the socket end in time."""
+        """Have the next read from the socket end in time."""
         left = deadline - time.monotonic()
         if left <= 0:
             raise RpcError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")

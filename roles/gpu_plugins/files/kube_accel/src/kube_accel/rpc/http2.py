@@ -96,7 +96,7 @@ class Connection:
     """One connection. To be read by one thread at a time; any may send."""
 
     def __init__(self, connected: socket.socket, streams: int = 0) -> None:
-        """``streams``: how many a client may have open at once, of a server; 0 is a client.
+        """``streams`` is how many a client may have open at once, of a server; 0 is a client.
 
         Nothing is sent or read here.
         """
@@ -110,7 +110,7 @@ class Connection:
         self._room = threading.Condition()
         self._window = self._first_window = _WINDOW
         self._windows: dict[int, int] = {}
-        """Of open streams."""
+        """Windows of open streams, in bytes."""
         self._frame = _FRAME
         self._unacknowledged = 0
         self._ended = False
@@ -131,18 +131,18 @@ class Connection:
         del self._received[: len(_PREFACE)]
 
     def begin(self, stream: int) -> None:
-        """From now on this stream may be sent on."""
+        """Let this stream be sent on from now on."""
         with self._room:
             self._windows[stream] = self._first_window
 
     def end(self, stream: int) -> None:
-        """From now on it may not."""
+        """Let this stream be sent on no more."""
         with self._room:
             self._windows.pop(stream, None)
             self._room.notify_all()
 
     def read(self) -> Event:
-        """What comes next for a stream.
+        """Return what comes next for a stream.
 
         Raises ConnectionEndedError, and TimeoutError, after which it may be called again.
         """
@@ -191,7 +191,7 @@ class Connection:
                 return
 
     def fits(self, size: int) -> bool:
-        """Whether so many bytes could be sent on a new stream at once."""
+        """Return whether so many bytes could be sent on a new stream at once."""
         return size <= min(self._window, self._first_window)
 
     def reset(self, stream: int, code: int = CANCEL) -> None:
@@ -200,7 +200,7 @@ class Connection:
         self._write(RstStreamFrame(stream, error_code=code).serialize())
 
     def shut(self) -> None:
-        """End it: whoever reads or sends is told so. ``close`` it when nobody does."""
+        """End the connection for all who read or send. ``close`` it when none does."""
         with self._room:
             self._ended = True
             self._room.notify_all()
@@ -245,7 +245,7 @@ class Connection:
             raise ConnectionEndedError(f"headers cannot be read: {error}") from error
 
     def _taken(self, frame: Frame) -> Event | None:
-        """What a frame is to a stream; what it is to the connection is done."""
+        """Return what a frame is to a stream; what it is to the connection is done."""
         if isinstance(frame, DataFrame):
             self._acknowledge(frame.flow_controlled_length)
             return Data(frame.stream_id, frame.data, "END_STREAM" in frame.flags)
@@ -291,7 +291,7 @@ class Connection:
             self._write(WindowUpdateFrame(0, window_increment=more).serialize())
 
     def _take_room(self, stream: int, wanted: int) -> int:
-        """How many bytes may be sent now, at least one if any are wanted."""
+        """Return how many bytes may be sent now, at least one if any are wanted."""
 
         def room() -> int:
             return max(0, min(wanted, self._window, self._windows[stream]))

@@ -13,13 +13,13 @@ HEAD: Final = 5
 
 
 def pack(message: Message) -> bytes:
-    """The message with its head."""
+    """Return the message with its head."""
     body: bytes = message.SerializeToString()
     return struct.pack(">BI", 0, len(body)) + body
 
 
 def unpack(packed: bytes) -> bytes:
-    """What is behind the head. Raises ValueError unless it is one whole message that is not compressed."""
+    """Return what is behind the head. Raises ValueError unless it is one whole message that is not compressed."""
     if len(packed) < HEAD:
         raise ValueError("there is no message")
     compressed, length = struct.unpack_from(">BI", packed)

@@ -25,7 +25,7 @@ from kube_accel.rpc.status import Code, RpcError, to_headers
 _log = logging.getLogger(__name__)
 
 _CALLS: Final = 64
-"""Of one connection at a time; what else it sends is not read until one of them is answered."""
+"""Most calls of one connection at a time; it is read no further until one of them is answered."""
 _RECEIVE_LIMIT: Final = 4 << 20
 """Bytes of a request, as gRPC has it."""
 _IDLE: Final = 2
@@ -47,18 +47,18 @@ class Context:
         self._callbacks: list[Callable[[], None]] = []
 
     def is_active(self) -> bool:
-        """Whether anybody waits for the answer."""
+        """Return whether the caller waits for the answer."""
         return self._active
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Have it called when the call ends, by any thread; False when it has ended."""
+        """Have it called when the call ends, by any thread; return False when it has ended."""
         with self._lock:
             if self._active:
                 self._callbacks.append(callback)
             return self._active
 
     def end(self) -> None:
-        """Nobody waits any more."""
+        """Note that the caller waits no more."""
         with self._lock:
             self._active = False
             callbacks, self._callbacks = self._callbacks, []
@@ -100,7 +100,7 @@ class Server:
 
     @property
     def busy(self) -> int:
-        """How many calls are being answered."""
+        """Return how many calls are being answered."""
         return self._busy
 
     def stop(self, grace: float = 0.0) -> None:
@@ -119,17 +119,17 @@ class Server:
             connection.shut()
 
     def method(self, path: str) -> Method | None:
-        """What answers calls of this path."""
+        """Return what answers calls of this path."""
         return self._methods.get(path)
 
     def count(self, more: int) -> None:
-        """So many more calls are being answered."""
+        """Count so many more calls that are being answered."""
         with self._changed:
             self._busy += more
             self._changed.notify_all()
 
     def forget(self, connection: _Served) -> None:
-        """It has ended."""
+        """Forget a connection that has ended."""
         with self._changed:
             self._connections.discard(connection)
 
@@ -166,7 +166,7 @@ class _Served:
         self._greeted = False
         self._over = False
         self._coming: dict[int, Context] = {}
-        """Whose requests are not there as a whole; of who reads."""
+        """Calls whose requests have come in part, by stream. Belongs to the reading thread."""
         self._calls: dict[int, Context] = {}
         """All of them."""
 
@@ -177,7 +177,7 @@ class _Served:
         threading.Thread(target=self._work, name="rpc", daemon=True).start()
 
     def shut(self) -> None:
-        """End it."""
+        """End the connection."""
         self._http.shut()
 
     def _work(self) -> None:
@@ -210,7 +210,7 @@ class _Served:
             return True
 
     def _next(self) -> Context | None:
-        """The next call whose request is there as a whole; None when there will be none."""
+        """Return the next call whose request has come whole; None when there will be none."""
         try:
             if not self._greeted:
                 self._http.open()
@@ -236,7 +236,7 @@ class _Served:
             call.end()
 
     def _heard(self, event: http2.Event) -> Context | None:
-        """The call that is there as a whole by this."""
+        """Return the call that is complete with this event."""
         match event:
             case http2.Headers(stream, fields, last):
                 if stream not in self._calls and not self._begun(stream, fields):
@@ -262,7 +262,7 @@ class _Served:
         return self._coming.pop(stream)
 
     def _begun(self, stream: int, fields: Mapping[str, str]) -> bool:
-        """Whether this begins a call that can be answered."""
+        """Return whether this begins a call that can be answered."""
         self._http.begin(stream)
         path = fields.get(":path", "")
         method = self._server.method(path)
@@ -291,7 +291,7 @@ class _Served:
                 _log.exception("a call failed")
                 self._end(call, Code.UNKNOWN, f"{type(error).__name__}: {error}")
         except (http2.StreamEndedError, http2.ConnectionEndedError):
-            return  # nobody waits for it
+            return  # the caller waits for it no more
         finally:
             self._calls.pop(call.stream, None)
             self._http.end(call.stream)

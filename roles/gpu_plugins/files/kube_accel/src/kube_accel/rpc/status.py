@@ -15,7 +15,7 @@ _AS_THEY_ARE: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(cod
 
 
 class Code(IntEnum):
-    """By gRPC's names."""
+    """The status codes, by gRPC's names."""
 
     OK = 0
     CANCELLED = 1
@@ -46,7 +46,7 @@ class RpcError(Exception):
 
 
 def to_headers(code: Code, details: str = "") -> list[tuple[str, str]]:
-    """The trailers that end a call. Details that are too long are cut."""
+    """Return the trailers that end a call. Details that are too long are cut."""
     headers = [("grpc-status", str(code.value))]
     if details:
         headers.append(("grpc-message", _message(details)))
@@ -62,7 +62,7 @@ def _message(details: str) -> str:
 
 
 def from_headers(headers: Mapping[str, str]) -> RpcError | None:
-    """What trailers say went wrong; None when nothing did."""
+    """Return what trailers say went wrong; None when nothing did."""
     try:
         code = Code(int(headers.get("grpc-status", "")))
     except ValueError:

@@ -25,7 +25,7 @@ _NODE = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 def encode(assignment: Assignment, why: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The annotation's text; the same assignment always gives the same text.
+    """Return the annotation's text; the same assignment always gives the same text.
 
     ``why`` says by container how its GPUs were chosen. It is for people: ``decode`` leaves it out.
     """
@@ -39,7 +39,7 @@ def encode(assignment: Assignment, why: Mapping[str, str] = MappingProxyType({})
 
 
 def decode(text: str) -> Assignment:
-    """The assignment an annotation's text states. Keys it does not know are left to later versions.
+    """Return the assignment an annotation's text states. Keys it does not know are left to later versions.
 
     Raises ValueError for everything that ``encode`` cannot have written, whatever the text.
     """
@@ -63,7 +63,7 @@ def pod_annotations(
     now_ns: int,
     why: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """All annotations of an assignment, ``tencent.com/*`` for vgpu included.
+    """Return all annotations of an assignment, ``tencent.com/*`` for vgpu included.
 
     ``app_containers`` are the names of the pod's ``spec.containers`` in order, which number the predicate annotations;
     ``gpu_index`` gives the index of each assigned UUID; ``now_ns`` is the time in nanoseconds since 1970. ``why`` is as

@@ -33,7 +33,7 @@ class DriverFiles:
     files: tuple[str, ...] = ()
     """Libraries, programs and firmware."""
     sockets: tuple[str, ...] = ()
-    """Of its daemons."""
+    """Sockets of the driver's daemons."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Links beside the libraries, each with the library it leads to."""
     data: Mapping[str, str] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class DriverFiles:
 
 
 def extra_nodes(delivery: Delivery, listed: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
-    """Device nodes that the switches bring into every container, below ``/dev``.
+    """Return the device nodes that the switches bring into every container, below ``/dev``.
 
     ``listed`` tells the names in a directory below ``/dev``, none where there is no such directory.
     """
@@ -66,7 +66,7 @@ def specification(
     capability_major: int | None = None,
     graphics_nodes: Callable[[Gpu], Iterable[str]] = lambda gpu: (),
 ) -> dict[str, Any] | None:
-    """The document, in which every GPU or slice of one is a device by its UUID; None when there is none.
+    """Return the document, in which every GPU or slice of one is a device by its UUID; None when there is none.
 
     ``driver_root`` is where the driver's files are on the host. ``hook`` is NVIDIA's program on the host that makes
     links and the loader's cache in a container; without it links are mounted like files, and the loader has to look
@@ -133,7 +133,7 @@ def _mount(source: str, target: str, options: list[str]) -> dict[str, Any]:
 
 
 def in_container(path: str) -> str:
-    """Where it is in a container: what Debian keeps aside and links to is where its links are."""
+    """Return a file's place in a container: what Debian keeps aside and links to is where its links are."""
     if path.startswith(_ASIDE):
         return f"/usr/bin/{path.removeprefix(_ASIDE)}"
     return path.replace(_ASIDE.removeprefix("/usr/lib"), "/")

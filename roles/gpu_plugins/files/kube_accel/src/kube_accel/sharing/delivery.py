@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Strategy(StrEnum):
-    """One of them."""
+    """A way to tell the container runtime a container's GPUs."""
 
     ENVVAR = "envvar"
     """A variable, which NVIDIA's runtime reads, and which any image can set."""
@@ -21,7 +21,7 @@ class Strategy(StrEnum):
 
     @property
     def by_cdi(self) -> bool:
-        """Whether the runtime reads a CDI specification."""
+        """Return whether the runtime reads a CDI specification."""
         return self in (Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI)
 
 
@@ -49,7 +49,7 @@ class Delivery:
 
     @property
     def by_cdi(self) -> bool:
-        """Whether there has to be a CDI specification."""
+        """Return whether there has to be a CDI specification."""
         return any(strategy.by_cdi for strategy in self.strategies)
 
 
@@ -58,7 +58,7 @@ class Terms:
     """How the parts of a resource are handed out."""
 
     pack: bool = False
-    """Of what is shared the most used goes first; otherwise the least used."""
+    """Whether the most used of what is shared goes first; otherwise the least used does."""
     one_each: bool = False
     """A container gets one replica at most."""
     delivery: Delivery = Delivery()

@@ -33,28 +33,28 @@ class Kind(StrEnum):
 
 
 def resources(profile: Profile) -> dict[Kind, str]:
-    """The resources of a profile. Cores come first where there are any: their plugin names the GPU to the container."""
+    """Return the resources of a profile: cores first, if any, since their plugin names the GPU to the container."""
     found = {Kind.MEMORY: profile.memory_resource}
     return found if profile.core_resource is None else {Kind.CORES: profile.core_resource, **found}
 
 
 def units(gpu: Gpu, kind: Kind, profile: Profile) -> int:
-    """How many devices of this kind a GPU has; none in MIG mode."""
+    """Return how many devices of this kind a GPU has; none in MIG mode."""
     return offers.units(gpu, None if kind is Kind.CORES else profile.memory_unit_bytes)
 
 
 def device_ids(gpu: Gpu, kind: Kind, profile: Profile) -> list[str]:
-    """The ids of a GPU's devices of this kind."""
+    """Return the ids of a GPU's devices of this kind."""
     return [f"{gpu.uuid}::{kind.value}{number}" for number in range(units(gpu, kind, profile))]
 
 
 def gpu_of(device: str) -> str:
-    """The UUID in one of our ids."""
+    """Return the UUID in one of our ids."""
     return device.partition("::")[0]
 
 
 def counts(devices: Iterable[str], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile) -> dict[str, int]:
-    """How many devices these are of each GPU, by UUID.
+    """Return how many devices these are of each GPU, by UUID.
 
     Raises ValueError, naming the device, for one that no GPU of ``gpus`` has.
     """
@@ -71,7 +71,7 @@ def counts(devices: Iterable[str], kind: Kind, gpus: Mapping[str, Gpu], profile:
 def shares(
     cores: Mapping[str, int], memory: Mapping[str, int], gpus: Mapping[str, Gpu], profile: Profile
 ) -> list[Share]:
-    """What a container has with so many devices of each GPU, by the GPUs' index.
+    """Return what a container has with so many devices of each GPU, by the GPUs' index.
 
     Raises ValueError with the reason when that is neither a share of one GPU nor whole GPUs.
     """
@@ -99,7 +99,7 @@ def shares(
 def grant(
     chosen: Mapping[str, int], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile, node_exists: Callable[[str], bool]
 ) -> Grant:
-    """What a container receives for devices of one kind, whatever it gets for the other.
+    """Return what a container receives for devices of one kind, whatever it gets for the other.
 
     The GPU is named with the cores, and with the memory only where there are no cores: kubelet merges both answers
     and keeps the first of two values for one key, in random order.

@@ -41,7 +41,7 @@ class Sources:
     files: DriverFiles
     driver_root: str
     version: str
-    """Of the driver."""
+    """Version of the driver."""
     shim: str
     """Directory of one build of the interposer: ``libcuda.so.1`` and ``libnvidia-ml.so.1``."""
     hook: str
@@ -65,13 +65,13 @@ class Interposed:
 
 
 def missing(files: DriverFiles, version: str) -> str:
-    """Which library of the driver there is none of; empty when all are there."""
+    """Return the library of the driver that is missing; empty when all are there."""
     names = {posixpath.basename(path) for path in files.files}
     return next((f"{stem}.so.{version}" for stem in SHIMMED if f"{stem}.so.{version}" not in names), "")
 
 
 def shimmed(files: DriverFiles, version: str) -> dict[str, str]:
-    """The driver's own libraries of those that are shimmed, by the name that ours have.
+    """Return the driver's own libraries of those that are shimmed, by the name that ours have.
 
     The driver's files are complete: ``missing`` found nothing.
     """
@@ -80,7 +80,7 @@ def shimmed(files: DriverFiles, version: str) -> dict[str, str]:
 
 
 def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable[str]) -> Interposed:
-    """The mounts for a container whose two files are at these paths on the host.
+    """Return the mounts for a container whose two files are at these paths on the host.
 
     The driver's files are complete: ``missing`` found nothing.
     """
@@ -113,13 +113,13 @@ def interposed(sources: Sources, policy: str, state: str, device_nodes: Iterable
 
 
 def _cached(names: Iterable[str], version: str) -> list[str]:
-    """The names by which programs look for the libraries: the driver's version is in those without another one."""
+    """Return the names by which programs look for libraries, with the driver's version if there is no other."""
     stems = {name.partition(".so")[0] for name in names if not name.endswith(f".so.{version}")}
     return sorted(name for name in names if not (name.endswith(f".so.{version}") and name.partition(".so")[0] in stems))
 
 
 def _names(sources: Sources, own: Container[str]) -> Iterator[tuple[str, str]]:
-    """Every name of a library in a directory of the container, with the file on the host that is to be there."""
+    """Yield every name of a library in a directory of the container, with the file on the host behind it."""
     for path in sources.files.files:
         if posixpath.dirname(path) in own and ".so." in path:
             yield posixpath.basename(path), below(sources.driver_root, path)
@@ -132,18 +132,18 @@ def _names(sources: Sources, own: Container[str]) -> Iterator[tuple[str, str]]:
 
 
 def _primary(files: DriverFiles, version: str) -> str:
-    """The directory of the driver's libraries on the host; the first of several, as the loader has it."""
+    """Return the directory of the driver's libraries on the host; the first of several, as the loader has it."""
     wanted = f"libcuda.so.{version}"
     return next(posixpath.dirname(path) for path in files.files if posixpath.basename(path) == wanted)
 
 
 def below(root: str, path: str) -> str:
-    """A path of the driver's as it is where the driver's root is ``root``."""
+    """Return a path of the driver's as it is where the driver's root is ``root``."""
     return path if root == "/" else root.rstrip("/") + path
 
 
 def grant(got: Interposed, key: str, delivery: Delivery) -> Grant:
-    """What kubelet is answered: the names of CDI devices, or everything itself. ``key`` is the container's."""
+    """Return what kubelet is answered: the names of CDI devices, or everything itself. ``key`` is the container's."""
     device = f"{CDI_KIND}={key}"
     environment = {**_VOID, **got.environment}
     if Strategy.CDI_CRI in delivery.strategies:
@@ -163,7 +163,7 @@ def grant(got: Interposed, key: str, delivery: Delivery) -> Grant:
 
 
 def specification(got: Interposed, key: str, delivery: Delivery) -> dict[str, Any]:
-    """The CDI specification with this container's one device: all it gets, or what mounts cannot bring."""
+    """Return the CDI specification with this container's one device: all it gets, or what mounts cannot bring."""
     # Not createContainer: in the runtime's own namespaces no volume of the pod is mounted in the container's root, a
     # user namespace takes no right from the hook, and a root file system that is to be read-only is not so yet.
     program, *arguments = got.hook

@@ -20,7 +20,7 @@ _MAX_TEXT = 256 << 10
 _MAX_GPUS = 64
 _MAX_HOLDERS = 1024
 _MAX_FAULTS = 8
-"""Of one GPU that are told; a GPU with more is broken altogether."""
+"""Most faults of one GPU that are reported; a GPU with more is broken altogether."""
 _MAX_NUMBER = 2**63 - 1
 _TOKEN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -47,7 +47,7 @@ class NodeInventory:
     health: Mapping[str, GpuHealth]
     """By UUID, for every GPU of the inventory."""
     held: Mapping[str, tuple[Holding, ...]] | None
-    """By UUID; a GPU nobody holds may be absent. None while kubelet has not told who holds what."""
+    """Holdings by UUID; a free GPU may be absent. None before kubelet's first list."""
     memory_unit: int | None = None
     """Bytes of one unit of the mode's memory resource; None where only whole GPUs are handed out."""
     divided: frozenset[str] = frozenset()
@@ -55,7 +55,7 @@ class NodeInventory:
 
 
 def encode(node: NodeInventory) -> str:
-    """The annotation's text; the same state always gives the same text.
+    """Return the annotation's text; the same state always gives the same text.
 
     A holding without amounts is the whole GPU. Links are ``[i, j, ancestor, nvlinks]`` with the two GPUs' places in
     the list and the ancestor's name in lower case. A GPU whose health is not given is of unknown health.
@@ -86,7 +86,7 @@ def encode(node: NodeInventory) -> str:
 
 
 def decode(text: str) -> NodeInventory:
-    """The node an annotation's text describes. Keys it does not know are left to later versions.
+    """Return the node an annotation's text describes. Keys it does not know are left to later versions.
 
     Raises ValueError for everything that ``encode`` cannot have written, whatever the text.
     """
@@ -219,12 +219,12 @@ def _flag(value: object, key: str) -> bool:
 
 
 def _name(text: str) -> str:
-    """A name as kubelet tells it, as one that ``decode`` accepts: one odd name must not cost the whole annotation."""
+    """Change a name of kubelet's so that ``decode`` accepts it: one odd name must not cost the annotation."""
     if _NAME.fullmatch(text):
         return text
     return re.sub(r"[^a-z0-9]+", "-", text.lower())[:200].strip("-") or "unreadable"
 
 
 def _line(text: str) -> str:
-    """Text of a driver as one line that ``decode`` accepts."""
+    """Write text of a driver as one line that ``decode`` accepts."""
     return re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", text)[:512]

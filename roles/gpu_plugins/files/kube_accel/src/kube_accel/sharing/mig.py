@@ -23,14 +23,14 @@ class Strategy(StrEnum):
 
 
 def part(gpu: Gpu, device: MigDevice) -> whole.Part:
-    """A MIG device for one container at a time."""
+    """Return a MIG device for one container at a time."""
     capabilities = (f"nvidia-caps/nvidia-cap{number}" for number in device.capabilities)
     nodes = (f"nvidia{gpu.minor}", *capabilities)
     return whole.Part(device.uuid, gpu, device.uuid, nodes, f"{gpu.index}:{device.slot}", device.memory_bytes)
 
 
 def layout(strategy: Strategy) -> whole.Layout:
-    """How this strategy lays out a node: nothing of one that has a ``problem``, and no GPU that is ``left_out``."""
+    """Return how this strategy lays out a node: nothing with a ``problem``, and no GPU that is ``left_out``."""
 
     def parts(inventory: Inventory) -> Mapping[str, tuple[whole.Part, ...]]:
         return {

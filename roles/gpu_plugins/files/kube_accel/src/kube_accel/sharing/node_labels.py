@@ -35,9 +35,9 @@ class Machine:
     """What the kernel tells of a node."""
 
     product: str = ""
-    """Of the board's vendor; empty where it is not told."""
+    """Product name by the board's vendor; empty where it is not known."""
     pci_classes: tuple[int, ...] = ()
-    """Of its GPUs; none where they are not told."""
+    """Class codes of its GPUs; none where they are not known."""
 
 
 def labels(
@@ -47,7 +47,7 @@ def labels(
     machine: Machine,
     strategy: mig.Strategy = mig.Strategy.NONE,
 ) -> dict[str, str]:
-    """The labels of a node with these GPUs, none without GPUs. ``offered`` is by resource, for mode pgpu."""
+    """Return the labels of a node with these GPUs, none without GPUs. ``offered`` is by resource, for mode pgpu."""
     if not inventory.gpus:
         return {}
     return {
@@ -66,13 +66,13 @@ def _by_mps(parts: Iterable[Part]) -> bool:
 
 
 def clean(text: str) -> str:
-    """A text as a label's value: foreign characters gone, words joined by dashes."""
+    """Return a text as a label's value: foreign characters gone, words joined by dashes."""
     words = re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split()
     return "-".join(words)[:_VALUE_LIMIT].strip("-_.")
 
 
 def _product(model: str, ending: str = "") -> str:
-    """A model as a label's value with this ending, which is never cut off."""
+    """Return a model as a label's value with this ending, which is never cut off."""
     return (clean(model) or "unknown")[: _VALUE_LIMIT - len(ending)].rstrip("-_.") + ending
 
 
@@ -99,7 +99,7 @@ def _versions(inventory: Inventory) -> dict[str, str]:
 
 
 def _resource(gpus: Iterable[Gpu], mode: Mode, offered: Mapping[str, Sequence[Part]]) -> dict[str, str]:
-    """Of the model there is most of; the one with the lowest index where several are as many."""
+    """Label the most frequent model; of several, the one with the lowest index."""
     listed = sorted(gpus, key=lambda gpu: gpu.index)
     model, count = Counter(gpu.model for gpu in listed).most_common(1)[0]
     alike = [gpu for gpu in listed if gpu.model == model]
@@ -126,7 +126,7 @@ def _resource(gpus: Iterable[Gpu], mode: Mode, offered: Mapping[str, Sequence[Pa
 
 
 def _mig(inventory: Inventory, offered: Mapping[str, Sequence[Part]], strategy: mig.Strategy) -> dict[str, str]:
-    """What the devices of GPUs in MIG mode are: of ``nvidia.com/gpu`` with strategy single, by profile with mixed."""
+    """Label the devices of GPUs in MIG mode: ``nvidia.com/gpu`` with strategy single, by profile with mixed."""
     if strategy is mig.Strategy.NONE:
         return {}
     found = {f"{PREFIX}mig.strategy": strategy.value}
@@ -187,7 +187,7 @@ class Patch:
 
 
 def plan(labels: Mapping[str, str], annotations: Mapping[str, str], wanted: Mapping[str, str], seconds: int) -> Patch:
-    """The change that gives a node with these labels and annotations the wanted ones; empty when it has them.
+    """Return the change that gives a node with these labels and annotations the wanted ones; empty when it has them.
 
     Where node feature discovery keeps one of NVIDIA's labels, feature discovery runs, and all of NVIDIA's are its. The
     timestamp, in seconds since the epoch, tells when one of the others changed last.

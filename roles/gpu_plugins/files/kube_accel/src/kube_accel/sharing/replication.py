@@ -16,7 +16,7 @@ from kube_accel.sharing.whole import Part
 def replicated(
     resources: Mapping[str, tuple[Part, ...]], replications: Collection[Replication]
 ) -> dict[str, tuple[Part, ...]]:
-    """The resources with what is replicated in place of what it was made of; a replica's id is ``<id>::<number>``.
+    """Return the resources with the replicated ones in place of their source; a replica's id is ``<id>::<number>``.
 
     Raises TooManyError.
     """
@@ -41,7 +41,7 @@ def check_clients(resources: Mapping[str, tuple[Part, ...]], clients: int) -> No
 def spread(
     parts: Mapping[str, Part], available: Collection[str], required: Collection[str], size: int, pack: bool = False
 ) -> tuple[str, ...]:
-    """``size`` ids of ``available`` that include ``required``, each on the hardware that is least used by then.
+    """Return ``size`` ids of ``available`` that include ``required``, each on the least used hardware by then.
 
     How much is used tells what of ``parts``, by id, is missing in ``available``: first of what the part is a replica
     of, then of its GPU. With ``pack`` it is the most used. Among equals the first in the order of ``parts`` goes.

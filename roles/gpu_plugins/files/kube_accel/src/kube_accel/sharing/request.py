@@ -29,7 +29,7 @@ MIN_COMPUTE_CAPABILITY: Final = "kube-accel.io/min-compute-capability"
 MIN_CUDA: Final = "kube-accel.io/min-cuda"
 
 _MAX_ENTRIES = 32
-"""Of a list in an annotation: each is compared with every GPU of the cluster."""
+"""Most entries of a list in an annotation: each is compared with every GPU of the cluster."""
 _MAX_ENTRY = 128
 _VERSION = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
 
@@ -47,7 +47,7 @@ def pod_request(
     profiles: Mapping[Mode, Profile] = PROFILES,
     policy: PlacementPolicy = PlacementPolicy.BINPACK,
 ) -> PodRequest | None:
-    """The request of a pod object; None for a pod that asks for nothing of ours.
+    """Return the request of a pod object; None for a pod that asks for nothing of ours.
 
     ``policy`` holds for pods without an annotation of their own. Raises RequestRefused.
     """
@@ -87,7 +87,7 @@ def pod_request(
 
 
 def _containers(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, Mapping[str, Any], list[Any]]]:
-    """Name, kind, object and mounts of the containers, in the order kubelet admits them."""
+    """Yield name, kind, object and mounts of the containers, in the order kubelet admits them."""
     spec = _child(pod, "spec", dict, {})
     for key in ("initContainers", "containers"):
         for container in _child(spec, key, list, []):
@@ -123,7 +123,7 @@ def _amounts(name: str, container: Mapping[str, Any], ours: Container[str]) -> d
 
 
 def _check_mps(name: str, amounts: Mapping[str, int], mounts: Iterable[Any], profile: Profile) -> None:
-    """What only MPS cannot give."""
+    """Refuse what MPS cannot give."""
     cores = amounts.get(profile.core_resource or "", 0)
     if cores > 100:
         raise RequestRefused(

@@ -41,7 +41,7 @@ class Part:
     index: str
     """NVML's: that of the GPU, or ``<gpu>:<instance>``."""
     memory_bytes: int | None = None
-    """Of its GPU; None for all of it."""
+    """Memory of its GPU; None for all of it."""
     mps_replicas: int = 0
     """How many share the GPU by MPS, this one among them; 0 where it is not shared so."""
 
@@ -51,12 +51,12 @@ Layout = Callable[[Inventory], Mapping[str, tuple[Part, ...]]]
 
 
 def whole(gpu: Gpu) -> Part:
-    """A GPU for one container at a time."""
+    """Return a GPU for one container at a time."""
     return Part(gpu.uuid, gpu, gpu.uuid, (f"nvidia{gpu.minor}",), str(gpu.index))
 
 
 def layout(inventory: Inventory) -> Mapping[str, tuple[Part, ...]]:
-    """Every GPU as one device."""
+    """Return every GPU as one device."""
     return {RESOURCE: tuple(map(whole, inventory.gpus))}
 
 
@@ -65,7 +65,7 @@ def grant(
     node_exists: Callable[[str], bool],
     delivery: Delivery = Delivery(),  # noqa: B008 - frozen
 ) -> Grant:
-    """The grant for these parts, with those of their device nodes that exist on the host."""
+    """Return the grant for these parts, with those of their device nodes that exist on the host."""
     chosen = sorted(parts, key=lambda part: (part.gpu.index, part.uuid))
     uuids = tuple(dict.fromkeys(part.uuid for part in chosen))
     names = tuple(dict.fromkeys(part.index for part in chosen)) if delivery.by_index else uuids

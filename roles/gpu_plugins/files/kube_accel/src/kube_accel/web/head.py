@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of a request, read as strictly as RFC 9112 allows, so that nobody before us reads another one. Pure."""
+"""The head of a request, read as strictly as RFC 9112 allows, so that no proxy before us reads another one. Pure."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Head:
 
 
 def end_of_head(data: bytes) -> int:
-    """Where the head in ``data`` ends, before its empty line; -1 when that has not come yet.
+    """Return where the head in ``data`` ends, before its empty line; -1 when that has not come yet.
 
     Raises RequestError when no head can come of it.
     """

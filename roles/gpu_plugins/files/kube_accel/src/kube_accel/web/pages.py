@@ -36,17 +36,17 @@ class Pages:
         return 0 if head.method in ("GET", "HEAD") else text(405, "GET only")
 
     def probe(self, head: Head) -> Response | None:
-        """The page of a probe."""
+        """Return the page of a probe."""
         page = self._probes.get(head.path)
         return None if page is None else page()
 
     def handle(self, request: Request) -> Response:
-        """The page."""
+        """Return the page."""
         return self._pages[request.path]()
 
 
 def _probe_page(probe: Probe) -> Page:
-    """A page that is 200 ``ok``, or 503 and the reason."""
+    """Return a page that is 200 ``ok``, or 503 and the reason."""
 
     def page() -> Response:
         reason = probe()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections until it is known who asks for what: one thread for all of them, which waits for nobody.
+"""Connections until it is known who asks for what: one thread for all of them, which waits for no client.
 
 Probes, and whatever is refused, are answered here, so that what others make the server do keeps no probe waiting.
 Who shows a client certificate, and strangers with a whole head of anything else, are handed over.
@@ -204,7 +204,7 @@ class Reception:
         self._end(visitor)
 
     def _understand(self, visitor: _Visitor) -> bool:
-        """Whether the head is there as a whole; then the visitor is answered, or passed on."""
+        """Return whether the head is there as a whole; then the visitor is answered, or passed on."""
         whole = True
         try:
             end = end_of_head(visitor.data)

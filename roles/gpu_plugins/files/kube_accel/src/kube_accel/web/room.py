@@ -11,10 +11,10 @@ from typing import Self
 
 
 class Room:
-    """So many bytes. Where they do not suffice, those end first that keep the most while their client is slow."""
+    """A number of bytes. When they run short, the requests end first that keep the most for a slow client."""
 
     def __init__(self, size: int, patience: float = 3.0) -> None:
-        """``size`` in bytes; whoever needs some waits for them ``patience`` seconds at most."""
+        """``size`` is in bytes; a request waits for some ``patience`` seconds at most."""
         self._free = size
         self._patience = patience
         self._changed = threading.Condition()
@@ -24,11 +24,11 @@ class Room:
         """Bytes of those that were ended and are not gone yet."""
 
     def place(self, end: Callable[[], None]) -> Place:
-        """A place without bytes, for one request; ``end`` ends its connection."""
+        """Return a place without bytes, for one request; ``end`` ends its connection."""
         return Place(self, end)
 
     def take(self, place: Place, size: int) -> bool:
-        """Give a place so many bytes for what its client sends; False when there are none to be had."""
+        """Give a place so many bytes for what its client sends; return False when there are none to be had."""
         deadline = time.monotonic() + self._patience
         with self._changed:
             while self._free < size:
@@ -40,20 +40,20 @@ class Room:
             return True
 
     def busy(self, place: Place) -> bool:
-        """Its client has sent everything: the place is not ended any more. False when it was before."""
+        """Note that the client has sent everything: the place is not ended any more. False when it was before."""
         with self._changed:
             self._slow.pop(place, None)
             return not place.ended
 
     def answer(self, place: Place, size: int) -> None:
-        """It keeps so many bytes instead, until its client has read them. Others make room."""
+        """Keep so many bytes instead, until the client has read them. Others make room."""
         with self._changed:
             self._give_back(place)
             self._make_room(size)
             self._hold(place, size)
 
     def leave(self, place: Place) -> None:
-        """The request is over."""
+        """End the request."""
         with self._changed:
             self._give_back(place)
             self._changed.notify_all()
@@ -80,7 +80,7 @@ class Room:
 
 
 class Place:
-    """What one request keeps of it. Left at the end of ``with``."""
+    """What one request keeps of the room. Left at the end of ``with``."""
 
     __slots__ = ("_room", "end", "ended", "size")
 

@@ -83,7 +83,7 @@ class Server:
         self._known: set[socket.socket] = set()
         self._strangers: set[socket.socket] = set()
         self._hosts: dict[socket.socket, str] = {}
-        """Of the strangers that were not ended, the oldest first."""
+        """Addresses of the strangers that were not ended, the oldest first."""
         self._asked: deque[tuple[socket.socket, bytes]] = deque()
         """Strangers that no thread serves yet, and what they have sent."""
         self._servants = self._idle = 0
@@ -93,7 +93,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Return the port it listens on."""
         return int(self._socket.getsockname()[1])
 
     def run(self) -> None:
@@ -128,7 +128,7 @@ class Server:
             self._forget(stream)
 
     def _queue(self, stream: socket.socket, host: str, data: bytes) -> bool:
-        """Give a stranger to the threads that serve them; whether there has to be one more. Hold the lock."""
+        """Give a stranger to the serving threads; return whether there has to be one more. Hold the lock."""
         if len(self._hosts) >= self._limits.strangers:
             crowd = Counter(self._hosts.values()).most_common(1)[0][0]
             oldest = next(other for other, address in self._hosts.items() if address == crowd)
@@ -192,7 +192,7 @@ class Server:
         _linger(stream)
 
     def _answer(self, stream: socket.socket, data: bytes, known: bool) -> tuple[Response, bool, bytes]:
-        """The answer to the request that ``data`` begins, whether the connection goes on, and what came after."""
+        """Return the answer to the request that ``data`` begins, whether to go on, and what came after."""
         room = self._known_room if known else self._strangers_room
         with room.place(lambda: _end(stream)) as place:
             method, keep, rest = "", False, b""
@@ -210,7 +210,7 @@ class Server:
     def _respond(
         self, stream: socket.socket, place: Place, head: Head, data: bytes, known: bool
     ) -> tuple[Response, bytes]:
-        """The answer, and what came after the request. Raises RequestError."""
+        """Return the answer, and what came after the request. Raises RequestError."""
         refused = refusal(self._site, head, known)
         if refused is not None:
             if head.length:
@@ -229,7 +229,7 @@ class Server:
 
 
 def _read_head(stream: socket.socket, data: bytes) -> tuple[Head, bytes]:
-    """A head, and what came after it. Raises RequestError."""
+    """Return a head, and what came after it. Raises RequestError."""
     deadline = time.monotonic() + _HEAD_SECONDS
     while (end := end_of_head(data)) < 0:
         data += _receive(stream, deadline, _RECEIVED)
@@ -237,7 +237,7 @@ def _read_head(stream: socket.socket, data: bytes) -> tuple[Head, bytes]:
 
 
 def _read_body(stream: socket.socket, start: bytes, length: int) -> tuple[bytes | bytearray, bytes]:
-    """A body, and what came after it."""
+    """Return a body, and what came after it."""
     if len(start) >= length:
         return start[:length], start[length:]
     deadline = time.monotonic() + _BODY_SECONDS

@@ -35,7 +35,7 @@ class Response:
     """What can wait until the client has its answer."""
 
     def head(self, keep: bool) -> bytes:
-        """What is sent before the body; ``keep``: the connection goes on."""
+        """Return what is sent before the body; ``keep``: the connection goes on."""
         lines = [
             f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}",
             f"Content-Type: {self.content_type}",
@@ -49,22 +49,22 @@ class Site(Protocol):
     """What is served. Several threads ask it at once."""
 
     def admit(self, head: Head, known: bool) -> int | Response:
-        """The most bytes of body that this request may bring, or how it is refused with none read."""
+        """Return the most bytes of body that this request may bring, or how it is refused with none read."""
 
     def probe(self, head: Head) -> Response | None:
-        """The answer to a probe, which takes no time; None for everything else. The request was admitted."""
+        """Return the answer to a probe, which takes no time; None for everything else. The request was admitted."""
 
     def handle(self, request: Request) -> Response:
-        """The answer to a request that was admitted."""
+        """Return the answer to a request that was admitted."""
 
 
 def text(status: int, words: str) -> Response:
-    """A line for people."""
+    """Return a line for people."""
     return Response(status, f"{line(words)}\n".encode(), "text/plain; charset=utf-8")
 
 
 def refusal(site: Site, head: Head, known: bool) -> Response | None:
-    """How a request is refused with none of its body read; None when it is admitted."""
+    """Return how a request is refused with none of its body read; None when it is admitted."""
     most = site.admit(head, known)
     if isinstance(most, Response):
         return most
@@ -74,5 +74,5 @@ def refusal(site: Site, head: Head, known: bool) -> Response | None:
 
 
 def mistake(error: RequestError) -> Response:
-    """What is answered to what is no request."""
+    """Return what is answered to what is no request."""
     return text(error.status, str(error))

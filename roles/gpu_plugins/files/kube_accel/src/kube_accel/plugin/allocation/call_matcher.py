@@ -45,7 +45,7 @@ class PendingPod:
     uid: str
     request: PodRequest
     assigned: Mapping[str, tuple[str, ...]] | None = None
-    """UUIDs by container; None while nobody has assigned any."""
+    """UUIDs by container; None while none was assigned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Call:
         available: frozenset[str],
         required: frozenset[str] = frozenset(),
     ) -> Call:
-        """The call with these devices; ``rows`` are all devices of the kind by UUID, these among them."""
+        """Return the call with these devices; ``rows`` are all devices of the kind by UUID, these among them."""
         # Thousands of ids a call: nothing here may be done id by id.
         offered = available | required
         return cls(kind, size, available, required, {uuid: row & offered for uuid, row in rows.items()})
 
     @property
     def whole(self) -> int:
-        """Whole GPUs, when that many cores are asked for."""
+        """Return the number of whole GPUs, when that many cores are asked for."""
         return self.size // WHOLE if self.kind is Kind.CORES and self.size % WHOLE == 0 else 0
 
 
@@ -90,7 +90,7 @@ class Grant:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """Their UUIDs."""
+        """Return the UUIDs of the GPUs."""
         return tuple(sorted({gpu_of(device) for device in self.ids}))
 
 
@@ -113,12 +113,12 @@ class NodeGpus:
     connectivity: Connectivity
 
     def gpu(self, uuid: str) -> Gpu | None:
-        """The GPU with this UUID, or None."""
+        """Return the GPU with this UUID, or None."""
         return self.inventory.gpu(uuid)
 
 
 def amounts(container: ContainerRequest, profile: Profile) -> dict[Kind, int]:
-    """The devices a container asks kubelet for, of each kind it asks for at all."""
+    """Return the devices a container asks kubelet for, of each kind it asks for at all."""
     cores = 0 if profile.core_resource is None else container.whole * WHOLE or container.cores
     found = {Kind.CORES: cores, Kind.MEMORY: container.memory_bytes // profile.memory_unit_bytes}
     return {kind: size for kind, size in found.items() if size}
@@ -138,11 +138,11 @@ class CallMatcher:
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """Handed out and not settled, first to last."""
+        """Return what was allocated and not settled, first to last."""
         return tuple(self._grants)
 
     def granted(self, kind: Kind, ids: Iterable[str]) -> None:
-        """Kubelet has taken these devices for a container."""
+        """Note that kubelet has taken these devices for a container."""
         grant = Grant(kind, frozenset(ids))
         if self._open is not None and self._open.kind is not kind and set(self._open.gpus) & set(grant.gpus):
             grant = replace(grant, joined=True)
@@ -152,7 +152,7 @@ class CallMatcher:
     def settle(
         self, held: Mapping[tuple[str, Kind], set[str]], admitted: Iterable[str], containers: Mapping[str, int]
     ) -> None:
-        """Kubelet says that containers hold the devices ``held``, and those of ``admitted`` belong to admitted pods.
+        """Forget grants that kubelet lists as ``held``; devices in ``admitted`` belong to admitted pods.
 
         ``held`` is by UUID and kind; ``containers`` are how many have a part of each GPU, by UUID.
         """
@@ -164,7 +164,7 @@ class CallMatcher:
             self._open = None
 
     def match(self, call: Call, pods: Sequence[PendingPod], gpus: NodeGpus, strict: bool = True) -> tuple[str, ...]:
-        """The devices for a call that is of one of ``pods``, first come first; empty when it is of none of them.
+        """Return the devices for a call that is of one of ``pods``, first come first; empty when it is of none of them.
 
         ``strict``: everything handed out must be explained by these pods as well. Otherwise some of it may be of pods
         that failed halfway, or that nobody has told of.
@@ -188,12 +188,12 @@ class CallMatcher:
         return ()
 
     def candidates(self, call: Call, pods: Sequence[PendingPod], strict: bool = True) -> list[PendingPod]:
-        """The pods whose call this may be, most likely first."""
+        """Return the pods whose call this may be, most likely first."""
         readings = islice(self._hypotheses(call, pods, strict), _READINGS)
         return list({hypothesis.pod.uid: hypothesis.pod for hypothesis in readings}.values())
 
     def split_across_gpus(self, kind: Kind, ids: Iterable[str]) -> str:
-        """Why a container cannot take these devices after what it has got already; empty when it can."""
+        """Return why a container cannot take these devices after what it has got already; empty when it can."""
         before = self._open
         if before is None or before.kind is kind or (before.kind is Kind.CORES and len(before.ids) % WHOLE == 0):
             return ""
@@ -209,7 +209,7 @@ class CallMatcher:
         return ids
 
     def assign(self, pod: PendingPod, others: Sequence[PendingPod], gpus: NodeGpus) -> PendingPod:
-        """The pod with GPUs chosen here, for want of anybody else's choice, beside what others were assigned."""
+        """Return the pod with GPUs chosen here, beside what others were assigned: the extender has chosen none."""
         views = self._views(None, gpus, others)
         found = place(pod.request, list(views.values()), "", gpus.connectivity)
         if isinstance(found, Refusal):
@@ -217,14 +217,14 @@ class CallMatcher:
         return replace(pod, assigned={name: tuple(s.uuid for s in got) for name, got in found.containers.items()})
 
     def partner_devices(self, call: Call) -> tuple[str, ...]:
-        """The devices that go with what the container got a moment ago, whosever it is; empty when it got nothing."""
+        """Return the devices that go with what the container got a moment ago; empty when it got nothing."""
         self._forget_freed(call)
         if self._open is None or self._open.kind is call.kind:
             return ()
         return _take(call, self._open.gpus)
 
     def choose(self, call: Call, gpus: NodeGpus) -> tuple[str, ...]:
-        """The devices for a call of an unknown pod; empty when no choice is a good one."""
+        """Return the devices for a call of an unknown pod; empty when no choice is a good one."""
         if partner := self.partner_devices(call):
             return partner
         views = self._views(call, gpus)
@@ -233,7 +233,7 @@ class CallMatcher:
             if len(here) >= max(call.whole, 1):
                 return _take(call, here)
         container = self._guess(call)
-        # Memory that comes before its cores goes where the most is left: nobody knows how many cores will follow.
+        # Memory that comes before its cores goes where the most is left: the cores that follow are not known yet.
         blind = call.kind is Kind.MEMORY and len(self._kinds) > 1
         policy = PlacementPolicy.SPREAD if blind else PlacementPolicy.BINPACK
         unit = self._profile.memory_unit_bytes
@@ -261,7 +261,7 @@ class CallMatcher:
         return ContainerRequest("", ContainerKind.APP, cores=cores, memory_bytes=call.size * unit)
 
     def _forget_freed(self, call: Call) -> None:
-        """What kubelet offers again was given back: the pod that had it failed."""
+        """Forget grants that kubelet offers again: the pod that had them failed."""
         kept: list[Grant] = []
         dropped = False
         for grant in self._grants:
@@ -280,7 +280,7 @@ class CallMatcher:
         self._grants = kept
 
     def _hypotheses(self, call: Call, pods: Sequence[PendingPod], strict: bool) -> Iterator[Hypothesis]:
-        """Ways to understand the call: those that explain most of what was handed out."""
+        """Yield the ways to understand the call that explain most of the grants."""
         for start in range(1 if strict else len(self._grants) + 1):
             if start < len(self._grants) and self._grants[start].joined:
                 continue
@@ -293,7 +293,7 @@ class CallMatcher:
                 return
 
     def _chosen(self, call: Call, hypothesis: Hypothesis, gpus: NodeGpus) -> tuple[str, ...]:
-        """The GPUs a container is to be on: those it is bound to already, and for the rest the assigned ones."""
+        """Return the GPUs a container is to be on: those it has devices of already, else the assigned ones."""
         size = hypothesis.container.whole or 1
         bound = {gpu_of(device) for device in call.required}.union(
             hypothesis.partner.gpus if hypothesis.partner else ()
@@ -310,7 +310,7 @@ class CallMatcher:
     def _has_room(
         self, hypothesis: Hypothesis, asked: Kind, chosen: tuple[str, ...], views: Mapping[str, GpuView]
     ) -> bool:
-        """Whether the other resource of a container finds room on the GPUs as well."""
+        """Return whether the other resource of a container finds room on the GPUs as well."""
         for kind, size in amounts(hypothesis.container, self._profile).items():
             if kind is not asked:
                 free = {
@@ -326,7 +326,7 @@ class CallMatcher:
         return True
 
     def _views(self, call: Call | None, gpus: NodeGpus, pods: Iterable[PendingPod] = ()) -> dict[str, GpuView]:
-        """The GPUs, with what is held, handed out, assigned to these pods, and not offered to this call."""
+        """Return the GPUs, with what is held, handed out, assigned to these pods, and not offered to this call."""
         taken = {key: set(ids) for key, ids in self._held.items()}
         for grant in self._grants:
             for device in grant.ids:
@@ -361,7 +361,7 @@ class CallMatcher:
         return views
 
     def _usage(self, pod: PendingPod, gpus: NodeGpus) -> Mapping[str, GpuUse]:
-        """What a pod was assigned, by the amounts it asks for; nothing when that makes no sense here."""
+        """Return what a pod was assigned, by the amounts it asks for; nothing when that makes no sense here."""
         containers = {}
         for name, uuids in (pod.assigned or {}).items():
             known = [gpu for uuid in uuids if (gpu := gpus.gpu(uuid)) is not None]
@@ -383,7 +383,7 @@ class _Search:
         profile: Profile,
         anywhere: bool,
     ) -> None:
-        """``anywhere``: the first of the grants may be of any container, those before it are not known any more."""
+        """``anywhere`` lets the first of the grants be of any container: those before it are not known any more."""
         self._grants, self._call, self._pods, self._profile = grants, call, pods, profile
         self._anywhere = anywhere
         self._tries = 0
@@ -440,7 +440,7 @@ def _assigned_to(pod: PendingPod, grant: Grant) -> bool:
 
 
 def _take(call: Call, chosen: tuple[str, ...]) -> tuple[str, ...]:
-    """So many available devices of these GPUs, the required ones among them; empty when there are not enough."""
+    """Take ``size`` available devices of these GPUs, the required ones among them; empty if there are not enough."""
     rows = [call.by_gpu.get(uuid, frozenset()) for uuid in chosen]
     if sum(map(len, rows)) < call.size or not {gpu_of(device) for device in call.required} <= set(chosen):
         return ()

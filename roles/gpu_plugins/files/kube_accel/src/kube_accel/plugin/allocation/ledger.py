@@ -31,7 +31,7 @@ ChargeRow = tuple[str, str, str, float, float, float]
 """Namespace, mode, model; seconds of GPUs, seconds of bytes, seconds busy."""
 
 PeakRow = tuple[int, str, str, str, str, str, int | None]
-"""Of an open row its id, namespace, pod, container, pod's UID and GPU; the most memory seen in use, if any was seen."""
+"""Id, namespace, pod, container, pod's UID and GPU of an open row; the most memory seen in use, if any was seen."""
 
 PayerKey = tuple[str, str, str]
 """Namespace, mode, model."""
@@ -149,7 +149,7 @@ class Allocation:
     mode: Mode
     holder: Holder
     uid: str
-    """Of the pod; empty when the API server had not told it."""
+    """UID of the pod; empty when it was not known."""
     share: Share
     since: float
     until: float | None
@@ -167,7 +167,7 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Where a ledger counts."""
+    """The node and machine that a ledger belongs to."""
 
     node: str
     """Name of the node."""
@@ -175,7 +175,7 @@ class Owner:
     """UUID of the machine; empty where it does not tell one."""
 
     def other_than(self, other: Owner) -> bool:
-        """Whether they are certainly not the same."""
+        """Return whether they are certainly not the same."""
         return self.node != other.node or bool(self.machine and other.machine and self.machine != other.machine)
 
 
@@ -196,12 +196,12 @@ class LedgerError(Exception):
 
 
 def running(state_dir: Path) -> list[Allocation]:
-    """The open rows as they are in the file, oldest first; nothing is changed. Raises LedgerError."""
+    """Return the open rows as they are in the file, oldest first; nothing is changed. Raises LedgerError."""
     return [_allocation(row) for row in _read(state_dir, _SELECT)]
 
 
 def refusals(state_dir: Path) -> list[Refusals]:
-    """What was refused to containers that run, as it is in the file; nothing is changed. Raises LedgerError."""
+    """Return what was refused to containers that run, as it is in the file; nothing is changed. Raises LedgerError."""
     return [_refusals(row) for row in _read(state_dir, _REFUSALS)]
 
 
@@ -250,7 +250,7 @@ class Ledger:
         file.execute("DELETE FROM refusals WHERE allocation NOT IN (SELECT id FROM allocations)")
 
     def record(self, holder: Holder, uid: str, shares: Collection[Share]) -> None:
-        """A container starts with these shares. Those it is known to have keep their ``since``."""
+        """Open a row for each share of a starting container. Those it is known to have keep their ``since``."""
 
         def work(file: sqlite3.Connection) -> None:
             self._begun[holder] = time.monotonic()
@@ -264,7 +264,7 @@ class Ledger:
         uid_of: Callable[[Holder], str],
         asked_at: float = math.inf,
     ) -> None:
-        """Kubelet, asked at this moment of ``time.monotonic``, lists exactly these: whatever else is open ends now.
+        """Close every row that kubelet, asked at this moment of ``time.monotonic``, does not list.
 
         Of containers that started after that it does not tell.
         """
@@ -281,12 +281,12 @@ class Ledger:
         self._run(work, None)
 
     def allocations(self, running: bool = True) -> list[Allocation]:
-        """The open rows, or all of them, oldest first; none when the file cannot be read."""
+        """Return the open rows, or all of them, oldest first; none when the file cannot be read."""
         rows: list[Any] = self._run(lambda file: file.execute(_SELECT, (not running,)).fetchall(), [])
         return [_allocation(row) for row in rows]
 
     def refused(self, holder: Holder, gpu: str, counts: Mapping[str, int]) -> set[str]:
-        """A running container's counters for one GPU, by reason, as they stand now; the reasons that have grown.
+        """Count a running container's refusals for one GPU, by reason, and return the reasons that have grown.
 
         They count from the container's start, and go on from where they were when it starts anew.
         """
@@ -316,18 +316,18 @@ class Ledger:
         return self._run(work, set())
 
     def restarted(self, holder: Holder) -> None:
-        """A container starts anew, and its counters with it."""
+        """Start the counters of a restarted container again."""
         key = (holder.namespace, holder.pod, holder.container)
         statement = f"UPDATE refusals SET seen = 0 WHERE allocation IN (SELECT id FROM allocations {_OPEN})"  # noqa: S608
         self._run(lambda file: file.execute(statement, key).rowcount, 0)
 
     def refusals(self, running: bool = True) -> list[Refusals]:
-        """What was refused to containers that run, or to all; none when the file cannot be read."""
+        """Return what was refused to containers that run, or to all; none when the file cannot be read."""
         rows: list[Any] = self._run(lambda file: file.execute(_REFUSALS, (not running,)).fetchall(), [])
         return [_refusals(row) for row in rows]
 
     def peaks(self) -> list[PeakRow]:
-        """What ``peaked`` kept of the open rows, all of them; none when the file cannot be read."""
+        """Return what ``peaked`` kept of the open rows, all of them; none when the file cannot be read."""
         return self._run(lambda file: file.execute(_PEAKS).fetchall(), [])
 
     def peaked(self, peaks: Mapping[int, int]) -> None:
@@ -335,7 +335,7 @@ class Ledger:
         self._run(lambda file: file.executemany(_PEAKED, list(peaks.items())).rowcount, 0)
 
     def charges(self) -> tuple[str, list[ChargeRow]]:
-        """What ``charge`` kept: a meter's state, empty for none, and what it counted."""
+        """Return what ``charge`` kept: a meter's state, empty for none, and what it counted."""
 
         def work(file: sqlite3.Connection) -> tuple[str, list[ChargeRow]]:
             state = file.execute("SELECT state FROM meter").fetchone()
@@ -348,7 +348,7 @@ class Ledger:
         return self._run(work, nothing)
 
     def charge(self, state: str, rows: Iterable[ChargeRow]) -> Collection[PayerKey]:
-        """Keep a meter's state and what it counted; those of them that are forgotten from now on.
+        """Keep a meter's state and what it counted, and return those that are forgotten from now on.
 
         Nothing counts down: both plugins of an upgrade keep theirs.
         """
@@ -409,7 +409,7 @@ class Ledger:
         )
 
     def _run(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
-        """The result of ``work`` in a transaction, at the second try in a new file; else ``otherwise``."""
+        """Return the result of ``work`` in a transaction, at the second try in a new file; else ``otherwise``."""
         with self._lock:
             try:
                 try:
@@ -453,7 +453,7 @@ class Ledger:
         return self._connection
 
     def _bind(self, connection: sqlite3.Connection, here: Owner) -> None:
-        """Note whose the file is. Raises _MovedError if it is another node's."""
+        """Note the owner of the file. Raises _MovedError if it is another node's."""
         with connection:
             # Both plugins of an upgrade may find it unbound.
             connection.execute("BEGIN IMMEDIATE")

@@ -39,7 +39,7 @@ class NodePod:
     name: str
     phase: str
     request: PodRequest | None
-    """None when it asks for something nobody gets."""
+    """None when it asks for something that no pod gets."""
     assigned: Mapping[str, tuple[str, ...]] | None
     """UUIDs by container, which is a hint and no more: anyone may have written it."""
     failure: str
@@ -57,7 +57,7 @@ class NodePod:
     static: bool = False
     """Kubelet has it from a file of the node, and the API server only a copy."""
     version: int = field(default=0, compare=False)
-    """Of the object, at the API server: of two of one pod the younger has the greater."""
+    """The object's version at the API server: of two of one pod the younger has the greater."""
 
 
 class NodePods:
@@ -80,33 +80,33 @@ class NodePods:
 
     @property
     def interesting(self) -> re.Pattern[bytes]:
-        """Matches the JSON of every pod that asks for our resources."""
+        """Match the JSON of every pod that asks for our resources."""
         names = b"|".join(re.escape(name.encode()) for name in self._resources)
         return re.compile(b'"(?:' + names + b')"')
 
     def all(self) -> list[NodePod]:
-        """Every pod, in the order they were first seen."""
+        """Return every pod, in the order they were first seen."""
         with self._changed:
             return sorted(self._pods.values(), key=lambda pod: pod.order)
 
     def find(self, namespace: str, name: str) -> NodePod | None:
-        """The pod of this name; of several the last one."""
+        """Return the pod of this name; of several the last one."""
         found = [pod for pod in self.all() if (pod.namespace, pod.name) == (namespace, name)]
         return found[-1] if found else None
 
     def at(self, place: Place) -> tuple[NodePod, str] | None:
-        """The pod that a cgroup is of, and the name of the container, empty while it is not known."""
+        """Return the pod that a cgroup is of, and the name of the container, empty while it is not known."""
         with self._changed:
             pod = self._pods.get(place.pod_uid) or self._pods.get(self._static.get(place.pod_uid, ""))
         return (pod, pod.containers.get(place.container_id, "")) if pod is not None else None
 
     def wait(self, after_version: int, timeout: float) -> bool:
-        """Until something has changed since ``after_version``; False after ``timeout`` seconds."""
+        """Wait until something has changed since ``after_version``; return False after ``timeout`` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self.version > after_version, timeout)
 
     def keep(self, item: dict[str, Any], in_order: bool = True) -> str | None:
-        """Take a pod object; its UID if it asks for our resources.
+        """Take a pod object, and return its UID if it asks for our resources.
 
         One that does not come ``in_order`` is passed over where a younger one of the pod is known.
         """
@@ -159,16 +159,16 @@ class NodePods:
         return uid
 
     def drop(self, item: dict[str, Any]) -> None:
-        """This pod is gone."""
+        """Forget a pod that is gone."""
         self.lose(str((item.get("metadata") or {}).get("uid")))
 
     def keys(self) -> set[str]:
-        """UIDs of all pods."""
+        """Return the UIDs of all pods."""
         with self._changed:
             return set(self._pods)
 
     def lose(self, key: str) -> None:
-        """This pod is gone."""
+        """Forget a pod that no list has."""
         with self._changed:
             self._gone[key] = None
             while len(self._gone) > _GONE:
@@ -195,7 +195,7 @@ class NodePods:
 
 
 def pending(pods: list[NodePod], admitted: set[str]) -> list[PendingPod]:
-    """The pods kubelet may be about to admit, first come first; ``admitted`` are the UIDs of those it has. Pure."""
+    """Return the pods kubelet may be about to admit, oldest first; ``admitted`` has the UIDs of admitted ones. Pure."""
     return [
         PendingPod(pod.uid, pod.request, pod.assigned)
         for pod in pods
@@ -204,7 +204,7 @@ def pending(pods: list[NodePod], admitted: set[str]) -> list[PendingPod]:
 
 
 def staying(request: PodRequest) -> list[ContainerRequest]:
-    """The containers that keep what they have, which are the ones kubelet lists."""
+    """Return the containers that keep what they have, which are the ones kubelet lists."""
     return [entry for entry in request.containers if entry.kind is not ContainerKind.INIT]
 
 
@@ -236,7 +236,7 @@ def _containers(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _paddle(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Containers whose image, command or variables name PaddlePaddle."""
+    """Return the containers whose image, command or variables name PaddlePaddle."""
     return frozenset(
         str(container.get("name"))
         for container in spec.get("containers") or ()
@@ -252,7 +252,7 @@ def _words(container: Mapping[str, Any]) -> Iterator[object]:
 
 
 def _begun(status: Mapping[str, Any]) -> bool:
-    """Whether kubelet has told of a container of this pod, which it does once the pod is admitted."""
+    """Return whether kubelet reports a container of this pod, which it does once the pod is admitted."""
     for key in ("initContainerStatuses", "containerStatuses"):
         for container in status.get(key) or ():
             state = container.get("state") or {}

@@ -32,7 +32,7 @@ class PodsWatch:
 
     @property
     def reachable(self) -> bool:
-        """Whether the API server was heard lately, or has only not been heard yet."""
+        """Return whether the API server was heard lately, or has only not been heard yet."""
         return self._watch.failing() is None or not self._watch.synced.is_set()
 
     def run(self) -> None:

@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 _API_SECONDS = 5.0
 """How long a call waits for this process to load what it needs to ask the API server."""
 _WATCH_SECONDS = 0.5
-"""How long a call nobody is known for waits for news of a pod."""
+"""Seconds that a call of an unknown pod waits for the watch."""
 _LIST_SECONDS = 1.0
 
 
@@ -48,7 +48,7 @@ class Enforcer(Protocol):
     """How shares are enforced."""
 
     def grant(self, ask: Ask) -> Grant:
-        """What a container receives for its devices of one kind. Raises EnforceError."""
+        """Return what a container receives for its devices of one kind. Raises EnforceError."""
 
     def admit(self, ask: Ask, started: Started) -> None:
         """Have the limits of a container in force before it starts. Raises EnforceError."""
@@ -59,14 +59,14 @@ class Api(Protocol):
 
     @property
     def reachable(self) -> bool:
-        """Whether it is worth asking."""
+        """Return whether it is worth asking."""
 
     def list_now(self, timeout: float) -> None:
         """Bring ``NodePods`` up to date; gives up after ``timeout`` seconds."""
 
 
 class Allocator:
-    """Steers all resources of a mode; for any thread."""
+    """Chooses devices for all resources of a mode; for any thread."""
 
     def __init__(self, profile: Profile, pods: NodePods, refresh: Callable[[], None]) -> None:
         """``refresh`` asks kubelet who holds what, and calls ``settle`` with it."""
@@ -84,7 +84,7 @@ class Allocator:
         """Devices that containers had before this process began, and have had ever since."""
 
     def see(self, snapshot: Snapshot) -> None:
-        """The GPUs have changed."""
+        """Take the GPUs as they are now."""
         inventory = snapshot.inventory
         if inventory is None:
             return
@@ -95,12 +95,12 @@ class Allocator:
             self._gpus = NodeGpus(inventory, snapshot.health, connectivity)
 
     def use_api(self, api: Api | None) -> None:
-        """There is an API server, or none. Until this is called, allocations wait a moment for it."""
+        """Use this API server, or none. Until this is called, allocations wait a moment for it."""
         self._api = api
         self._api_decided.set()
 
     def prefer(self, call: Call) -> tuple[str, ...]:
-        """The devices to take; empty leaves it to kubelet."""
+        """Return the devices to take; empty leaves it to kubelet."""
         gpus = self._gpus
         if gpus is None:
             return ()
@@ -126,12 +126,12 @@ class Allocator:
         return chosen
 
     def split_across_gpus(self, kind: Kind, ids: Iterable[str]) -> str:
-        """Why a container cannot take these devices; empty when it can."""
+        """Return why a container cannot take these devices; empty when it can."""
         with self._lock:
             return self._matcher.split_across_gpus(kind, ids)
 
     def granted(self, kind: Kind, ids: Iterable[str]) -> None:
-        """Kubelet has taken these."""
+        """Note that kubelet has taken these devices."""
         with self._lock:
             taken = frozenset(ids)
             self._matcher.granted(kind, taken)
@@ -139,7 +139,7 @@ class Allocator:
                 self._adopted -= taken
 
     def settle(self, containers: Mapping[Holder, Devices]) -> None:
-        """Kubelet lists these containers with our devices."""
+        """Take in that kubelet lists these containers with our devices."""
         # Thousands of devices: what can be done before the lock is taken, and not one by one, is.
         by_pod: dict[tuple[str, str], dict[str, Devices]] = {}
         for holder, devices in containers.items():
@@ -173,7 +173,7 @@ class Allocator:
         return [self._placed.get(pod.uid, pod) for pod in pending(self.pods.all(), self._admitted)]
 
     def _steer_after_news(self, call: Call, gpus: NodeGpus) -> tuple[str, ...]:
-        """Wait for the watch to tell whose call it is, then ask once."""
+        """Wait for the watch to show the pod whose call it is, then ask once."""
         self._api_decided.wait(_API_SECONDS)
         if self._api is None:
             return ()
@@ -195,7 +195,7 @@ class Allocator:
             return self._matcher.match(call, self._pending(), gpus) or self._matcher.partner_devices(call)
 
     def _place(self, call: Call, gpus: NodeGpus) -> tuple[str, ...]:
-        """Devices on GPUs chosen here for the pod whose call it most likely is: nobody has, or not well."""
+        """Choose GPUs for the pod whose call it most likely is: the extender has chosen none, or none that do."""
         for strict in (True, False):
             for pod in self._matcher.candidates(call, self._pending(), strict):
                 others = [other for other in self._pending() if other.uid != pod.uid]
@@ -244,12 +244,12 @@ class FractionPlugin(ListedPlugin):
         """The ids of every GPU's devices, by UUID."""
 
     def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
-        """What kubelet shall call, which it asks each time it gets to know us."""
+        """Return what kubelet shall call, which it asks each time it gets to know us."""
         self._exclusivity.forget()
         return super().get_options(request, context)
 
     def device_list(self, snapshot: Snapshot) -> tuple[Device, ...]:
-        """The devices of ``snapshot``, given those advertised last."""
+        """Return the devices of ``snapshot``, given those advertised last."""
         if snapshot.inventory is None:
             return ()
         good = healthy_gpus(snapshot, {gpu_of(device.id) for device in self.devices if device.healthy})
@@ -296,7 +296,7 @@ class FractionPlugin(ListedPlugin):
         return reply
 
     def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
-        """What each container receives for its devices, which is all that is known of it."""
+        """Return what each container receives for its devices, which is all that is known of it."""
         offer = self._offer
         reply = pb.AllocateResponse()
         for container in request.container_requests:
@@ -329,7 +329,7 @@ class FractionPlugin(ListedPlugin):
     def pre_start_container(
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
-        """Find out whose these devices are, check that they belong together, and write that down."""
+        """Find the container of these devices, check that they belong together, and record that."""
         try:
             started = self._exclusivity.admit(request.devices_ids, partial(self._check, request.devices_ids))
         except StartRefused as error:
@@ -354,7 +354,7 @@ class FractionPlugin(ListedPlugin):
         return check_start(self._kind, ids, containers, self._offer.gpus, self._profile, self._most_containers)
 
     def _claims(self, ids: Collection[str]) -> Claims:
-        """What a container's files are kept by is for one pod at a time; other cores may add up."""
+        """Return what is for one pod at a time: what a container's files are kept by. Other cores may add up."""
         if not ids or not identifies(self._kind, ids):
             return {}
         return {key_of(ids): f"{len(ids)} {self.resource} of {', '.join(_gpus_of(ids))}"}
@@ -367,7 +367,7 @@ class FractionPlugin(ListedPlugin):
         return client_limit(inventory.cuda_version)
 
     def _spread(self, chosen: Mapping[str, int]) -> str:
-        """Why devices of several GPUs cannot be one container's; empty when they can."""
+        """Return why devices of several GPUs cannot be one container's; empty when they can."""
         if len(chosen) < 2:
             return ""
         if self._kind is Kind.CORES and all(count == WHOLE for count in chosen.values()):
@@ -381,7 +381,7 @@ class FractionPlugin(ListedPlugin):
 
 
 def _complete(pod: NodePod, listed: Mapping[str, Devices], profile: Profile) -> bool:
-    """Whether kubelet lists every container of the pod that keeps devices, with all it is going to get."""
+    """Return whether kubelet lists every container of the pod that keeps devices, with all it is going to get."""
     if pod.request is None or not listed:
         return False
     return all(
@@ -395,7 +395,7 @@ def _ids(containers: Iterable[Devices]) -> set[str]:
 
 
 def _by_gpu(containers: Iterable[Devices]) -> tuple[dict[tuple[str, Kind], set[str]], Counter[str]]:
-    """The devices of each GPU and kind that containers hold, and how many containers hold some of each GPU."""
+    """Return the devices of each GPU and kind that containers hold, and how many containers hold some of each GPU."""
     held: defaultdict[tuple[str, Kind], set[str]] = defaultdict(set)
     count: Counter[str] = Counter()
     for devices in containers:
@@ -412,13 +412,13 @@ def _by_gpu(containers: Iterable[Devices]) -> tuple[dict[tuple[str, Kind], set[s
 
 
 def _both(devices: Devices, profile: Profile) -> bool:
-    """Whether a container has all it is going to get."""
+    """Return whether a container has all it is going to get."""
     cores = len(devices.get(Kind.CORES, ()))
     return len(devices) == len(resources(profile)) or (cores > 0 and cores % WHOLE == 0)
 
 
 def _forced(call: Call) -> bool:
-    """Whether there is no choice to make."""
+    """Return whether there is no choice to make."""
     if call.whole:
         return sum(len(ids) == WHOLE for ids in call.by_gpu.values()) <= call.whole
     return sum(len(ids) >= call.size for ids in call.by_gpu.values()) == 1

@@ -31,7 +31,7 @@ Devices = Mapping[Kind, frozenset[str]]
 
 
 def by_container(listed: Iterable[PodDevices], profile: Profile) -> dict[Holder, dict[Kind, frozenset[str]]]:
-    """Our devices of every container. Pure."""
+    """Return our devices of every container. Pure."""
     kinds = {name: kind for kind, name in resources(profile).items()}
     found: defaultdict[Holder, dict[Kind, frozenset[str]]] = defaultdict(dict)
     for entry in listed:
@@ -44,7 +44,7 @@ def by_container(listed: Iterable[PodDevices], profile: Profile) -> dict[Holder,
 def held_shares(
     containers: Mapping[Holder, Devices], gpus: Mapping[str, Gpu], profile: Profile
 ) -> dict[Holder, tuple[Share, ...]]:
-    """What every container has. One whose devices make no sense has what they come to, GPU by GPU. Pure."""
+    """Return what every container has. One whose devices make no sense has what they come to, GPU by GPU. Pure."""
     found = {}
     for holder, devices in containers.items():
         amounts = {kind: _known(ids, kind, gpus, profile) for kind, ids in devices.items()}
@@ -67,7 +67,7 @@ def check_start(
     profile: Profile,
     most_containers: int | None = None,
 ) -> Started:
-    """Whether the container with exactly these devices of one kind may start. Pure. Raises StartRefused.
+    """Check whether the container with exactly these devices of one kind may start. Pure. Raises StartRefused.
 
     ``most_containers`` may have a part of a GPU; None for as many as there are parts.
     """
@@ -89,7 +89,7 @@ def check_start(
 
 
 def identifies(kind: Kind, ids: Collection[str]) -> bool:
-    """Whether a container's files are kept by these: by its memory, and by cores that are whole GPUs."""
+    """Return whether a container's files are kept by these: by its memory, and by cores that are whole GPUs."""
     return kind is Kind.MEMORY or len(ids) % WHOLE == 0
 
 
@@ -112,7 +112,7 @@ def _own(
     profile: Profile,
     most_containers: int | None,
 ) -> tuple[Share, ...]:
-    """What a container has, if its GPUs have that beside what others have. Raises StartRefused."""
+    """Return what a container has, if its GPUs have that beside what others have. Raises StartRefused."""
     try:
         amounts = {kind: counts(found, kind, gpus, profile) for kind, found in devices.items()}
         own = shares(amounts.get(Kind.CORES, {}), amounts.get(Kind.MEMORY, {}), gpus, profile)
@@ -130,7 +130,7 @@ def _senseless(holder: Holder | None, error: ValueError) -> StartRefused:
 
 
 def _known(ids: Iterable[str], kind: Kind, gpus: Mapping[str, Gpu], profile: Profile) -> dict[str, int]:
-    """Those of a GPU that was replaced are left out."""
+    """Return the devices of GPUs that are there, without those of a GPU that was replaced."""
     return counts([device for device in ids if gpu_of(device) in gpus], kind, gpus, profile)
 
 

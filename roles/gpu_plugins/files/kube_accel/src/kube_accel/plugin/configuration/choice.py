@@ -42,7 +42,7 @@ NONE = Chosen("", "", Configuration())
 
 
 def choose(configs: Mapping[str, object], label: str | None, default: str) -> Chosen:
-    """The configuration that the node's label names, or ``default``, or none where that is empty.
+    """Return the configuration that the node's label names, or ``default``, or none where that is empty.
 
     Raises NotChosenError when there is none of that name or when it has a mistake.
     """
@@ -67,7 +67,7 @@ def choose(configs: Mapping[str, object], label: str | None, default: str) -> Ch
 def in_the_way(
     listed: Iterable[PodDevices], hardware: Container[str], wanted: Mapping[str, Container[str]]
 ) -> NotChosenError | None:
-    """Why pods keep the node from offering ``wanted``, ids by resource; None when they do not.
+    """Return why pods keep the node from offering ``wanted``, ids by resource; None when they do not.
 
     What pods hold of ``hardware``, by UUID, must go on being offered by the same names, or they would have a GPU that
     nobody accounts for.

@@ -57,7 +57,7 @@ class Configurator:
         """Whether to try again though nothing may change."""
 
     def wake(self) -> None:
-        """Pods or GPUs have changed, so that a configuration may have become possible. Returns at once."""
+        """Look again: with other pods or GPUs, a configuration may have become possible. Returns at once."""
         if self.problem:
             self._wake.set()
 
@@ -106,7 +106,7 @@ class Configurator:
             self._send(client, "ConfigurationNotWholly", f"configuration {self.current.name} is applied, but {notes}")
 
     def _check_readable(self) -> None:
-        """Raises NotChosenError where the node or the ConfigMap is there, and is none that the API server writes."""
+        """Raise NotChosenError where the node or the ConfigMap is there, and is none that the API server writes."""
         namespace, name = self._source
         objects = (
             (self._labels, f"node {self._node}", f"kubectl get node {self._node}"),
@@ -159,7 +159,7 @@ class Configurator:
             self._told = message
 
     def _send(self, client: KubeClient, reason: str, message: str) -> bool:
-        """Send an event of the node; whether the API server has it."""
+        """Send an event of the node, and return whether the API server has it."""
         from kube_accel.kube import events
         from kube_accel.kube.api import ApiError
 
@@ -172,7 +172,7 @@ class Configurator:
 
 
 def _stored(file: Path) -> Chosen | None:
-    """What was applied last on this node, if that is known."""
+    """Return what was applied last on this node, if that is known."""
     try:
         document = json.loads(file.read_text())
         name, text = str(document["name"]), str(document["text"])

@@ -31,7 +31,7 @@ class DeliveryFlags:
 
 
 def settle(flags: DeliveryFlags, configuration: Configuration) -> Delivery:
-    """What holds when both may say something.
+    """Return what holds when both may say something.
 
     Device nodes are kubelet's to give too unless CDI brings them: a container whose device cgroup kubelet does not know
     of loses its GPUs when systemd is reloaded.

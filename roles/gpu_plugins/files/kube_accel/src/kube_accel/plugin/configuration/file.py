@@ -46,7 +46,7 @@ class Configuration(DeliveryFlags):
 
 
 def parse(text: str) -> Configuration:
-    """What the file says. Raises ConfigError."""
+    """Return what the file says. Raises ConfigError."""
     try:
         document = goyaml.load(text)
     except ValueError as error:

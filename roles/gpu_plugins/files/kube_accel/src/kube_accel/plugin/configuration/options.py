@@ -37,7 +37,7 @@ class MigOptions:
     drain: bool = False
     """Have pods evicted that hold what goes."""
     drain_force: bool = False
-    """Those too that no controller makes anew."""
+    """Those too that no controller makes again."""
     drain_timeout: float = 300.0
     """Seconds until they have to have ended."""
     proc_root: Path = Path("/proc")
@@ -77,7 +77,7 @@ class PluginOptions:
     mps_interval: float = 5.0
     """Seconds from one look at a control daemon to the next; each runs the control program."""
     enforcement: Enforcement = Enforcement.AUTO
-    """Of shares, as all that follows."""
+    """What enforces shares. All that follows is about shares too."""
     allow_unenforced: bool = False
     """Offer shares even where nothing can enforce them."""
     share_capabilities: frozenset[Capability] = LIMITED
@@ -120,7 +120,7 @@ def check_directories(options: PluginOptions) -> None:
 
 
 def read_configuration(options: PluginOptions) -> Configuration:
-    """What ``--config-file`` says, or nothing. Raises NodeError."""
+    """Return what ``--config-file`` says, or nothing. Raises NodeError."""
     path = options.config_file
     if (path is not None or options.config_map is not None) and options.mode is not Mode.PGPU:
         raise NodeError(f"--config-file and --config-map are for mode pgpu, not {options.mode.value}; leave them out")
@@ -135,6 +135,6 @@ def read_configuration(options: PluginOptions) -> Configuration:
 
 
 def listen_problem(options: PluginOptions, error: OSError) -> str:
-    """What to tell about an address that cannot be listened on."""
+    """Return what to tell about an address that cannot be listened on."""
     host, port = options.listen
     return f"--listen {host}:{port} cannot be used: {error}; choose another port"

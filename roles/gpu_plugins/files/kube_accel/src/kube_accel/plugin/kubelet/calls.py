@@ -22,7 +22,7 @@ ALLOCATE, PREFERRED, PRESTART = "allocate", "preferred", "prestart"
 
 
 class Calls:
-    """Of one resource, for any thread. They outlive the servers that they come to."""
+    """The calls of one resource, for any thread. They outlive the servers that they come to."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,11 +30,11 @@ class Calls:
 
     @property
     def told(self) -> Mapping[str, Call]:
-        """So far, by name. Never waits."""
+        """Return the calls until now, by name. Never waits."""
         return self._told
 
     def add(self, name: str, outcome: Outcome, seconds: float) -> None:
-        """One more."""
+        """Count one more call."""
         with self._lock:
             call = self._told[name]
             outcomes = {**call.outcomes, outcome: call.outcomes[outcome] + 1}
@@ -49,27 +49,27 @@ class Counted:
         self._calls = calls
 
     def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
-        """As the plugin has it."""
+        """Return the plugin's options, uncounted."""
         return self._plugin.get_options(request, context)
 
     def list_and_watch(self, request: pb.Empty, context: Context) -> Iterator[pb.ListAndWatchResponse]:
-        """As the plugin has it."""
+        """Yield the plugin's lists, uncounted."""
         return self._plugin.list_and_watch(request, context)
 
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
-        """Counted."""
+        """Count the call."""
         return self._count(PREFERRED, self._plugin.get_preferred_allocation, request, context)
 
     def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
-        """Counted."""
+        """Count the call."""
         return self._count(ALLOCATE, self._plugin.allocate, request, context)
 
     def pre_start_container(
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
-        """Counted."""
+        """Count the call."""
         return self._count(PRESTART, self._plugin.pre_start_container, request, context)
 
     def _count(

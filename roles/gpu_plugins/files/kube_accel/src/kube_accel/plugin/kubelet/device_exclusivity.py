@@ -27,7 +27,7 @@ _ATTEMPTS = 20
 _PATIENCE = 15.0
 """Seconds after which no further question is asked: kubelet waits 30 s for an answer, and a worker no longer."""
 _MOST_USES = 4096
-"""From so many on, those that kubelet lists nobody for are forgotten."""
+"""From so many on, those that kubelet lists for no container are forgotten."""
 
 Pod = tuple[str, str]
 """Namespace and name."""
@@ -37,7 +37,7 @@ Claims = Mapping[str, str]
 
 
 class StartRefused(Exception):  # noqa: N818 - an answer, not a failure
-    """The container must not start; the text says why. ``holder`` is whose it is, when that is known."""
+    """The container must not start; the text says why. ``holder`` is the container's, when that is known."""
 
     def __init__(self, reason: str, holder: Holder | None = None) -> None:
         super().__init__(reason)
@@ -46,16 +46,16 @@ class StartRefused(Exception):  # noqa: N818 - an answer, not a failure
 
 @dataclass(slots=True)
 class _Use:
-    """What became of a claim since kubelet knows us."""
+    """What became of a claim since kubelet registered us."""
 
     allocated: int = 0
     """How often it was handed to kubelet."""
     pods: frozenset[Pod] = frozenset()
-    """Whose container was let start with it last: one of these."""
+    """The pods of which one was let start with it last."""
 
 
 def each_device(ids: Collection[str]) -> Claims:
-    """Each device is for one pod at a time."""
+    """Claim each device for one pod at a time."""
     return {device: device for device in ids}
 
 
@@ -68,17 +68,17 @@ class DeviceExclusivity:
         on_refused: Callable[[str], None],
         claims: Callable[[Collection[str]], Claims] = each_device,
     ) -> None:
-        """``on_refused`` is told why a container was refused whose devices others have too; it must be quick."""
+        """``on_refused`` gets the reason of a refusal when others have the devices too; it must be quick."""
         self._lister = lister
         self._on_refused = on_refused
         self._claims = claims
         self._lock = threading.Lock()
         self._uses: defaultdict[str, _Use] = defaultdict(_Use)
         self._before: frozenset[Pod] | None = None
-        """Pods of which nobody knows what they started before kubelet asked us."""
+        """Pods that may have started with a claim before kubelet asked us."""
 
     def forget(self) -> None:
-        """Kubelet gets to know us: from now on it asks before every start, and what was before is not known."""
+        """Forget every use: kubelet registers us, and asks before every start from now on."""
         with self._lock:
             self._uses.clear()
             self._before = None
@@ -89,14 +89,14 @@ class DeviceExclusivity:
                 self._before = _pods(listed)
 
     def allocated(self, ids: Collection[str]) -> None:
-        """A container's devices are about to be handed to kubelet."""
+        """Note that a container's devices are about to be handed to kubelet."""
         claims = self._claims(ids)
         with self._lock:
             for claim in claims:
                 self._uses[claim].allocated += 1
 
     def admit(self, ids: Collection[str], check: Callable[[tuple[PodDevices, ...]], _T]) -> _T:
-        """A container that has exactly these is about to start; what ``check`` says of kubelet's list.
+        """Let the container with exactly these devices start, and return what ``check`` makes of kubelet's list.
 
         Raises StartRefused, as ``check`` may: a container that it refuses has not started.
         """
@@ -129,7 +129,7 @@ class DeviceExclusivity:
     def _holders(
         self, wanted: frozenset[str], claims: Claims, listed: Iterable[PodDevices]
     ) -> tuple[dict[str, frozenset[Pod]], frozenset[Pod]]:
-        """The pods that have each of the claims, and those that may be the one that asks."""
+        """Return the pods that have each of the claims, and those that may be the one that asks."""
         entries = [
             (entry, self._claims(entry.device_ids)) for entry in listed if not wanted.isdisjoint(entry.device_ids)
         ]
@@ -143,7 +143,7 @@ class DeviceExclusivity:
         callers: frozenset[Pod],
         listed: tuple[PodDevices, ...],
     ) -> str:
-        """Why not; empty when it may."""
+        """Return why the container may not start; empty when it may."""
         if self._before is None:
             self._before = _pods(listed)
         pods = frozenset[Pod]().union(*holders.values())
@@ -158,7 +158,7 @@ class DeviceExclusivity:
         callers: frozenset[Pod],
         listed: tuple[PodDevices, ...],
     ) -> None:
-        """It starts."""
+        """Note that the container starts."""
         pods = callers or frozenset[Pod]().union(*holders.values())
         for claim in claims:
             self._uses[claim].pods = pods
@@ -168,11 +168,11 @@ class DeviceExclusivity:
                 del self._uses[claim]
 
     def _had_them(self, claims: Iterable[str], callers: frozenset[Pod]) -> bool:
-        """Whether it can only be who was let start with them before."""
+        """Return whether it can only be the pod that was let start with them before."""
         return len(callers) == 1 and all(self._uses[claim].pods == callers for claim in claims)
 
     def _nobody_had(self, holders: Mapping[str, frozenset[Pod]]) -> bool:
-        """Whether none of those who have a claim may have started with it."""
+        """Return whether none of the pods that have a claim may have started with it."""
         # Of pods from before kubelet's restart it may have told late; what they have it does not hand out after it.
         return all(
             self._uses[claim].allocated and pods.isdisjoint(self._uses[claim].pods | (self._before or frozenset()))
@@ -181,7 +181,7 @@ class DeviceExclusivity:
 
 
 def listed_now(lister: Lister, what: str, pause: Callable[[float], None] = time.sleep) -> tuple[PodDevices, ...]:
-    """Kubelet's list. Raises StartRefused, about ``what`` is asked for, when there is none before kubelet gives up."""
+    """Return kubelet's list. Raises StartRefused, about ``what`` is asked for, without one in kubelet's time."""
     reason = ""
     begin = time.monotonic()
     for attempt in range(_ATTEMPTS):

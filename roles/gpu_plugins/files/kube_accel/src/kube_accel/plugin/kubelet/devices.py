@@ -20,7 +20,7 @@ class Device:
 
 
 def healthy_gpus(snapshot: Snapshot, offered: Container[str]) -> frozenset[str]:
-    """The UUIDs of the GPUs to be handed out, given those offered as healthy until now.
+    """Return the UUIDs of the GPUs to be handed out, given those offered as healthy until now.
 
     Unknown health keeps what was offered: a driver that does not answer is no reason to withdraw a GPU, and never one
     to offer a GPU that was not seen healthy.
@@ -35,5 +35,5 @@ def healthy_gpus(snapshot: Snapshot, offered: Container[str]) -> frozenset[str]:
 
 
 def device_list(parts: Iterable[Part], good: Container[str]) -> tuple[Device, ...]:
-    """The devices that stand for these parts, given the UUIDs of the GPUs to be handed out."""
+    """Return the devices that stand for these parts, given the UUIDs of the GPUs to be handed out."""
     return tuple(Device(part.id, part.gpu.uuid in good, part.gpu.numa_node) for part in parts)

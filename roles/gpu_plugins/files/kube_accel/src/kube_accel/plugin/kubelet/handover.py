@@ -52,7 +52,7 @@ class Keeper:
 
     @property
     def kept(self) -> int:
-        """How many connections are kept."""
+        """Return how many connections are kept."""
         return len(self._kept)
 
     def run(self) -> None:
@@ -65,11 +65,11 @@ class Keeper:
 
     @property
     def has_successor(self) -> bool:
-        """Whether somebody else has come to listen in our place. Raises OSError."""
+        """Return whether another process listens in our place by now. Raises OSError."""
         return self._path.stat().st_ino != self._inode
 
     def hand_over(self, served: Mapping[str, Path]) -> bool:
-        """Give the successor our accepted connections, and those kept; whether it took them. Raises OSError.
+        """Give the successor our accepted and kept connections; return whether it took them. Raises OSError.
 
         ``served``: our socket for each resource. False without a successor that is kubelet's plugin for all of these.
         """
@@ -99,7 +99,7 @@ class Keeper:
                 connection.close()
 
     def _alive(self) -> list[socket.socket]:
-        """Those kept that kubelet has not ended, as all are when it restarts; the others are closed."""
+        """Return the connections that kubelet has not ended, as it does when it restarts; close the others."""
         alive = []
         for connection in self._kept:
             with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ class Keeper:
 
 
 def _accepted(paths: Collection[str]) -> list[socket.socket]:
-    """Copies of this process's ends of the connections to its own unix sockets at ``paths``."""
+    """Copy this process's ends of the connections to its own unix sockets at ``paths``."""
     found: list[socket.socket] = []
     # All at once, and those of our making left out: the copies are entries too.
     for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:

@@ -29,7 +29,7 @@ class Lister(Protocol):
     """Kubelet's PodResources."""
 
     def list(self, timeout: float) -> tuple[PodDevices, ...]:
-        """Every container with devices. Raises PodResourcesError."""
+        """Return every container with devices. Raises PodResourcesError."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,11 +42,11 @@ class Holder:
 
 
 Held = Mapping[str, tuple[Holder, ...]]
-"""Holders by device id; a device nobody holds is absent."""
+"""Holders by device id; a device without a holder is absent."""
 
 
 def holders(listed: tuple[PodDevices, ...], ours: Callable[[str], bool]) -> Held:
-    """Holders of the devices of those resources that are ``ours``. Pure."""
+    """Return the holders of the devices of those resources that are ``ours``. Pure."""
     held: dict[str, tuple[Holder, ...]] = {}
     for entry in listed:
         if ours(entry.resource):
@@ -58,7 +58,7 @@ def holders(listed: tuple[PodDevices, ...], ours: Callable[[str], bool]) -> Held
 
 
 def strangers(listed: Iterable[PodDevices], foreign: Callable[[str], bool]) -> dict[str, str]:
-    """Which GPUs pods hold as a ``foreign`` resource, by UUID, each with a sentence. Pure."""
+    """Return which GPUs pods hold as a ``foreign`` resource, by UUID, each with a sentence. Pure."""
     return {
         gpu_of(device): f"pod {entry.namespace}/{entry.pod} holds it as {entry.resource}, from when this node served "
         "another mode; offered when that pod has ended"
@@ -72,7 +72,7 @@ class HoldingsReader:
     """Asks kubelet shortly after an allocation, often at first and less and less, so that what is charged is right."""
 
     def __init__(self, lister: Lister, ours: Callable[[str], bool], on_change: Callable[[], None]) -> None:
-        """Only the devices of resources that are ``ours`` count."""
+        """``ours`` are the resources whose devices count."""
         self._lister = lister
         self._ours = ours
         self._on_change = on_change
@@ -88,21 +88,21 @@ class HoldingsReader:
 
     @property
     def held(self) -> Held | None:
-        """The last answer; None before the first. A kubelet that does not answer has not taken anything back."""
+        """Return the last answer; None before the first. A kubelet that does not answer has not taken anything back."""
         return self._held
 
     @property
     def listed(self) -> tuple[PodDevices, ...] | None:
-        """The last answer as kubelet gave it; None before the first."""
+        """Return the last answer as kubelet gave it; None before the first."""
         return None if self._held is None else self._listed
 
     @property
     def allocated_lately(self) -> bool:
-        """Whether devices were handed to kubelet that it need not list yet."""
+        """Return whether devices were handed to kubelet that it need not list yet."""
         return time.monotonic() - self._allocated_at < 2 * _AFTER_ALLOCATE
 
     def allocated(self, devices: tuple[str, ...]) -> None:
-        """Devices have just been handed to kubelet. Returns at once."""
+        """Note that devices have just been handed to kubelet. Returns at once."""
         self._allocated_at = time.monotonic()
         self._allocations.put(devices)
 
@@ -141,7 +141,7 @@ class HoldingsReader:
 
 
 def _shown(devices: tuple[str, ...]) -> dict[str, object]:
-    """Devices for the log: those of a share are counted, not listed."""
+    """Shorten devices for the log: those of a share are counted, not listed."""
     if any("::" in device for device in devices):
         return {"devices": len(devices), "gpus": sorted({device.partition("::")[0] for device in devices})}
     return {"devices": list(devices)}

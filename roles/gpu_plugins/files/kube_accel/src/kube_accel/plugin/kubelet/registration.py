@@ -99,7 +99,7 @@ class Registrar:
 
     @property
     def state(self) -> Registration:
-        """Where we stand with kubelet."""
+        """Return where we stand with kubelet."""
         return self._state
 
     def wake(self) -> None:
@@ -107,7 +107,7 @@ class Registrar:
         self._watch.wake()
 
     def failure(self) -> str:
-        """Why kubelet cannot reach us through our own fault, or an empty string."""
+        """Return why kubelet cannot reach us through our own fault, or an empty string."""
         if self._socket is not None and _accepts(self._socket):
             return ""
         if time.monotonic() - self._listening_since < _RELISTEN_GRACE:
@@ -130,15 +130,15 @@ class Registrar:
 
     @property
     def socket(self) -> Path | None:
-        """What the plugin is served on now."""
+        """Return what the plugin is served on now."""
         return self._socket
 
     def idle(self, plugin: ListedPlugin) -> bool:
-        """Whether nobody waits for an answer."""
+        """Return whether no call waits for an answer."""
         return self._server is None or self._server.busy <= plugin.streams
 
     def stop(self, quietly: bool = False) -> None:
-        """End ``run``: streams ended, socket removed, no registration any more.
+        """End ``run``: end streams, remove the socket, register no more.
 
         ``quietly``: the connections stay as they are, for a process that ends now and has handed them over.
         """
@@ -229,7 +229,7 @@ class Registrar:
             self._server.stop(grace=0.5)
 
     def _live_siblings(self, own: Path) -> dict[str, _Age]:
-        """How old each live socket of other instances of ours is, by name; dead ones are removed."""
+        """Return how old each live socket of other instances of ours is, by name; dead ones are removed."""
         siblings = {}
         for path in self._sockets():
             if not self._own.fullmatch(path.name) or path == own:
@@ -274,20 +274,20 @@ class Registrar:
 
 
 def _age(path: Path) -> _Age:
-    """Raises FileNotFoundError."""
+    """Return when the socket was made. Raises FileNotFoundError."""
     made = _MADE.search(path.name)
     return _Age(int(made[1], 16) if made else -1, path.stat().st_mtime_ns, path.name)
 
 
 def _newest(ages: Collection[_Age]) -> str:
-    """The name of the newest socket, the same one whoever asks. Pure."""
+    """Return the name of the newest socket, the same one for every caller. Pure."""
     if any(age.since_boot < 0 for age in ages):
         return max(ages, key=lambda age: (age.file, age.name)).name
     return max(ages).name
 
 
 def _accepts(path: Path) -> bool:
-    """Whether a process listens on this socket."""
+    """Return whether a process listens on this socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1)
         try:

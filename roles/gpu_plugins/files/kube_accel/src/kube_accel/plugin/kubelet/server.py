@@ -73,22 +73,22 @@ class ListedPlugin(ABC):
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What is advertised now."""
+        """Return what is advertised now."""
         return self._offer.devices
 
     @property
     def has_list(self) -> bool:
-        """Whether there is a list to show, be it empty."""
+        """Return whether there is a list to show, be it empty."""
         return self._offer.serial > 0
 
     @property
     def streams(self) -> int:
-        """How many ListAndWatch calls are open."""
+        """Return how many ListAndWatch calls are open."""
         return len(self._streams)
 
     @property
     def newest_stream(self) -> tuple[int, bool]:
-        """Which ListAndWatch call was the last to be opened, counted from 1, and whether it still is open."""
+        """Return which ListAndWatch call was the last to be opened, counted from 1, and whether it still is open."""
         with self._changed:
             return self._newest_stream, self._newest_stream in self._streams
 
@@ -99,7 +99,7 @@ class ListedPlugin(ABC):
         parts: tuple[whole.Part, ...] = (),
         terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> bool:
-        """Offer these devices; True when the list differs from the last one, which is when kubelet gets a message."""
+        """Offer these devices; return whether the list differs from the last one, so that kubelet gets a message."""
         with self._changed:
             old = self._offer
             same = old.serial > 0 and devices == old.devices
@@ -128,11 +128,11 @@ class ListedPlugin(ABC):
             self._changed.notify_all()
 
     def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
-        """What kubelet shall call."""
+        """Return the calls that kubelet shall make."""
         return self.options
 
     def list_and_watch(self, request: pb.Empty, context: Context) -> Iterator[pb.ListAndWatchResponse]:
-        """The list now, and again after each change, until kubelet or we go away."""
+        """Yield the list now, and again after each change, until kubelet or we go away."""
         if not context.add_callback(self._wake):
             return
         with self._changed:
@@ -160,16 +160,16 @@ class ListedPlugin(ABC):
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
-        """Which devices to take. Never an error: that would fail the pod."""
+        """Return which devices to take. Never an error: that would fail the pod."""
 
     @abstractmethod
     def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
-        """What each container is given for its devices."""
+        """Return what each container is given for its devices."""
 
     def pre_start_container(
         self, request: pb.PreStartContainerRequest, context: Context
     ) -> pb.PreStartContainerResponse:
-        """Nothing to do unless ``options`` ask for it."""
+        """Do nothing, unless ``options`` ask for more."""
         return pb.PreStartContainerResponse()
 
     def _response(self, grant: Grant) -> pb.ContainerAllocateResponse:
@@ -216,7 +216,7 @@ class WholeGpuPlugin(ListedPlugin):
         self._mps = mps
 
     def get_options(self, request: pb.Empty, context: Context) -> pb.DevicePluginOptions:
-        """What kubelet shall call, which it asks each time it gets to know us."""
+        """Return what kubelet shall call, which it asks each time it gets to know us."""
         self._exclusivity.forget()
         return super().get_options(request, context)
 
@@ -227,13 +227,13 @@ class WholeGpuPlugin(ListedPlugin):
         inventory: Inventory | None,
         terms: Terms = Terms(),  # noqa: B008 - frozen
     ) -> bool:
-        """Offer these parts, healthy where their GPU's UUID is in ``good``; True when that is news to kubelet."""
+        """Offer these parts, healthy if their GPU's UUID is in ``good``; return whether that is new to kubelet."""
         return self.publish(device_list(parts, good), inventory, parts, terms)
 
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
-        """The best connected GPUs, or parts of those that are used least.
+        """Return the best connected GPUs, or parts of those that are used least.
 
         Whatever goes wrong leaves the choice to kubelet: an error would fail the pod.
         """
@@ -243,7 +243,7 @@ class WholeGpuPlugin(ListedPlugin):
         return reply
 
     def allocate(self, request: pb.AllocateRequest, context: Context) -> pb.AllocateResponse:
-        """What each container receives for its parts."""
+        """Return what each container receives for its parts."""
         offer = self._offer
         reply = pb.AllocateResponse()
         for container in request.container_requests:
@@ -311,7 +311,7 @@ class WholeGpuPlugin(ListedPlugin):
 
 
 def serve(plugin: ListedPlugin, socket: Path) -> Server:
-    """A running server of ``plugin`` on ``socket``. Raises OSError when it cannot listen there."""
+    """Return a running server of ``plugin`` on ``socket``. Raises OSError when it cannot listen there."""
     return Server(socket, deviceplugin.methods(Counted(plugin, plugin.calls)))
 
 

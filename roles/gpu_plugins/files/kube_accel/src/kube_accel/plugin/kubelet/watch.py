@@ -45,7 +45,7 @@ class DirectoryWatch:
                 os.eventfd_write(self._wakeup, 1)
 
     def close(self) -> None:
-        """Give back what the kernel has few of; there is no ``wait`` afterwards."""
+        """Return the kernel's scarce watch; there is no ``wait`` afterwards."""
         with self._lock:
             if self._closed:
                 return
@@ -55,8 +55,8 @@ class DirectoryWatch:
                 os.close(self._inotify)
 
     def wait(self, timeout: float) -> None:
-        """Until something may have changed, or ``timeout`` seconds."""
+        """Wait until something may have changed, or for ``timeout`` seconds."""
         seconds = timeout if self._inotify is not None else min(timeout, _BLIND_TIMEOUT)
         for descriptor, _ in self._poll.poll(seconds * 1000):
-            # Which events these are does not matter: whoever waits looks at the directory anyway.
+            # Which events these are does not matter: the caller looks at the directory anyway.
             os.read(descriptor, 8 if descriptor == self._wakeup else 65536)

@@ -32,7 +32,7 @@ _SHOWN = 5
 
 
 class State(StrEnum):
-    """Of a configuration, as NVIDIA's MIG manager names them."""
+    """The state of a configuration, as NVIDIA's MIG manager names them."""
 
     PENDING = "pending"
     SUCCESS = "success"
@@ -43,7 +43,7 @@ class State(StrEnum):
 def in_the_way(
     items: Iterable[Mapping[str, Any]], listed: Iterable[PodDevices], going: Container[str]
 ) -> tuple[Pod, ...]:
-    """The pods that hold a device in ``going``, and those of which kubelet does not say yet what they hold.
+    """Return the pods that hold a device in ``going``, and those of which kubelet does not say yet what they hold.
 
     ``items`` are the node's pods as the API server has them, ``listed`` what kubelet says that containers hold. A pod
     without a name is nobody's to evict.
@@ -70,14 +70,14 @@ def in_the_way(
 
 
 def named(pods: Iterable[Pod]) -> str:
-    """Some of them, for a message."""
+    """Return some of the pods' names, for a message."""
     names = list(map(str, pods))
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 def not_to_be_evicted(pods: Iterable[Pod], force: bool) -> str:
-    """Why evicting them does not help; empty when it does."""
+    """Return why evicting them does not help; empty when it does."""
     pods = tuple(pods)
     returning = [pod for pod in pods if pod.returns]
     if returning:
@@ -89,26 +89,26 @@ def not_to_be_evicted(pods: Iterable[Pod], force: bool) -> str:
 
 
 def hold(node: Mapping[str, Any], config: str) -> dict[str, Any]:
-    """The patch that keeps new pods off the node and sends monitoring away; empty when that is done."""
+    """Return the patch that keeps new pods off the node and sends monitoring away; empty when that is done."""
     metadata, spec = node.get("metadata") or {}, node.get("spec") or {}
     known = metadata.get("labels") or {}
     labels = {name: _PAUSED for name in _OPERANDS if known.get(name) == "true"}
     if _EXPORTER not in known:
         labels[_EXPORTER] = _PAUSED
     patch: dict[str, Any] = {"metadata": {"labels": labels}} if labels else {}
-    if not spec.get("unschedulable"):  # a cordon of somebody else stays theirs
+    if not spec.get("unschedulable"):  # a cordon by another stays
         patch.setdefault("metadata", {})["annotations"] = {CORDON: config}
         patch["spec"] = {"unschedulable": True}
     return patch
 
 
 def checksum(text: str) -> str:
-    """Of configurations."""
+    """Return the SHA-256 hex digest of the MIG configurations."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def tell(node: Mapping[str, Any], state: State | None, text: str | None) -> dict[str, Any]:
-    """The patch that says what became of these configurations; empty when the node says so."""
+    """Return the patch that says what became of these configurations; empty when the node says so."""
     metadata = node.get("metadata") or {}
     told: dict[str, dict[str, str | None]] = {
         "labels": {STATE_LABEL: state},
@@ -127,7 +127,7 @@ def leaving(node: Mapping[str, Any], items: Iterable[Mapping[str, Any]]) -> tupl
 
 
 def release(node: Mapping[str, Any]) -> dict[str, Any]:
-    """The patch that undoes ``hold``, whoever did that; empty when there is nothing to undo."""
+    """Return the patch that undoes ``hold``, even another daemon's; empty when there is nothing to undo."""
     metadata = node.get("metadata") or {}
     known = metadata.get("labels") or {}
     labels: dict[str, str | None] = {name: "true" for name in _OPERANDS if known.get(name) == _PAUSED}

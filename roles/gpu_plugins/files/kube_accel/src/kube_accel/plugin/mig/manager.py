@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LOOK = 30.0
-"""Seconds after which the file of configurations is looked at again, which nobody tells of, and what is waited for."""
+"""Seconds between two looks at the file of configurations, and at what the manager waits for."""
 _AGAIN = 10.0
 """Seconds after which the API server is asked again."""
 _AGAIN_RESET = 60.0
@@ -69,7 +69,7 @@ class _FailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A configuration that GPUs are being cut by, on disk for whoever goes on after a kill."""
+    """A configuration that GPUs are being cut by, on disk for the daemon that goes on after a kill."""
 
     config: str = ""
     text: str = ""
@@ -122,7 +122,7 @@ class MigManager:
         self._again = _LOOK
 
     def wake(self) -> None:
-        """Pods may have let go of GPUs, or GPUs have changed. Returns at once."""
+        """Look again: pods may have released GPUs, or GPUs have changed. Returns at once."""
         self._wake.set()
 
     def run(self, client: KubeClient, stop: threading.Event) -> None:
@@ -184,14 +184,14 @@ class MigManager:
                 self._leave(client)
 
     def _text(self) -> str | None:
-        """The configurations; None where they cannot be read."""
+        """Return the configurations; None where they cannot be read."""
         try:
             return self._options.configs.read_text()
         except (OSError, ValueError):
             return None
 
     def _asked_anew(self, client: KubeClient, metadata: dict[str, Any]) -> bool:
-        """Whether somebody has put what we said back to pending."""
+        """Return whether the state that we reported was set back to pending."""
 
         def pending(metadata: dict[str, Any]) -> bool:
             return (metadata.get("labels") or {}).get(affected.STATE_LABEL) == State.PENDING
@@ -202,11 +202,11 @@ class MigManager:
         return pending(self._read(client)["metadata"])
 
     def _quiesced(self) -> bool:
-        """Whether somebody else has NVML let go of."""
+        """Return whether another command has NVML released."""
         return self._gpus.snapshot().driver_state is DriverState.QUIESCED
 
     def _geometry(self) -> _Geometry | None:
-        """How the GPUs are cut; None where that is not known now."""
+        """Return how the GPUs are cut; None where that is not known now."""
         snapshot = self._gpus.snapshot()
         if snapshot.driver_state is not DriverState.READY or snapshot.inventory is None:
             return None
@@ -260,14 +260,14 @@ class MigManager:
         self._tell(client, "Warning", "MigConfigWaiting", f"MIG configuration {name} waits: {why}")
 
     def _leave(self, client: KubeClient) -> None:
-        """Nothing is asked for: the GPUs stay as they are, and what was begun is undone."""
+        """Undo what was begun, and leave the GPUs as they are: the label asks for nothing."""
         self._put_back()
         self._release(client)
         self._say(client, None)
         self._dealt, self._told = None, ""
 
     def _attempt(self, client: KubeClient, name: str, text: str) -> bool:
-        """Cut the GPUs; False when there was nothing to do. Raises _WaitingError, _FailedError."""
+        """Cut the GPUs; return False when there was nothing to do. Raises _WaitingError, _FailedError."""
         planned = self._planned(name, text)
         if not planned.changed:
             return False
@@ -300,7 +300,7 @@ class MigManager:
         return True
 
     def _clear(self, client: KubeClient, name: str, text: str, planned: Cut) -> None:
-        """Have nobody use what goes. Raises _WaitingError, _FailedError."""
+        """Have no pod use what goes. Raises _WaitingError, _FailedError."""
         self._hold(client, name)
         self._stop.wait(_SCHEDULER)
         self._empty(client, planned)
@@ -326,7 +326,7 @@ class MigManager:
             raise _FailedError(str(error)) from error
 
     def _cut(self, name: str, text: str) -> Cut:
-        """Do it while our own plugin does not hold the GPUs open."""
+        """Cut the GPUs while our own plugin does not hold them open."""
         try:
             self._gpus.quiesce(_CUT + 60, _HOLDER)
         except TimeoutError as error:
@@ -360,7 +360,7 @@ class MigManager:
             raise _WaitingError(str(error)) from error
 
     def _empty(self, client: KubeClient, planned: Cut) -> None:
-        """Wait until nobody holds what goes, and have pods evicted if that is wanted."""
+        """Wait until no process holds what goes, and evict pods if that is wanted."""
         deadline = time.monotonic() + self._options.drain_timeout
         while True:
             items = self._pods(client)
@@ -378,7 +378,7 @@ class MigManager:
                 raise _WaitingError("the plugin is stopped", cordoned=True)
 
     def _must_go(self, pods: tuple[Pod, ...]) -> None:
-        """Raises _WaitingError where these pods have to end by themselves."""
+        """Raise _WaitingError where these pods have to end by themselves."""
         if pods and not self._options.drain:
             raise _WaitingError(
                 f"pods hold devices that would go: {affected.named(pods)}; applied when they have ended"
@@ -420,7 +420,7 @@ class MigManager:
             client.patch(self._path, patch)
 
     def _say(self, client: KubeClient, state: State | None, text: str | None = None) -> None:
-        """What became of these configurations."""
+        """Report what became of these configurations."""
         node = self._read(client)
         patch = affected.tell(node, state, text)
         if patch:
@@ -442,7 +442,7 @@ class MigManager:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Whether the other plugin of an upgrade is not at it."""
+        """Yield whether the other plugin of an upgrade is not at it."""
         with os.fdopen(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -465,7 +465,7 @@ class MigManager:
         self._file.unlink(missing_ok=True)
 
     def _put_back(self) -> str:
-        """The geometry from before what was begun, where that was cut off; why that failed, empty when it did not."""
+        """Restore the geometry from before an interrupted cut; return why that failed, empty when it did not."""
         from kube_accel.shared.mig_geometry import as_document
 
         begun = self._begun()

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _BETWEEN_WRITES = 1.0
 _BACK_OFF = (1.0, 30.0)
 _REASSERT = 300.0
-"""Seconds after which an unchanged annotation is sent again, for a Node object that was created anew."""
+"""Seconds after which an unchanged annotation is sent again, for a Node object that was created again."""
 
 
 def render(
@@ -31,14 +31,14 @@ def render(
     memory_unit: int | None = None,
     divided: frozenset[str] = frozenset(),
 ) -> str | None:
-    """The annotation's text; None while no GPU was ever read. ``held`` is by UUID, None while it is not known."""
+    """Return the annotation's text; None while no GPU was read. ``held`` is by UUID, None while not known."""
     if snapshot.inventory is None:
         return None
     return encode(NodeInventory(mode, snapshot.inventory, snapshot.health, held, memory_unit, divided))
 
 
 def whole_holdings(held: Held, inventory: Inventory, parts: Iterable[Part]) -> dict[str, tuple[Holding, ...]]:
-    """Holders of parts. Pure.
+    """Return the holders of parts. Pure.
 
     One with memory of its own counts for as many cores as it has of the memory; each of *n* replicas for a part in *n*
     of both, though it may use all.
@@ -64,7 +64,7 @@ def whole_holdings(held: Held, inventory: Inventory, parts: Iterable[Part]) -> d
 
 
 def share_holdings(held: Mapping[Holder, Iterable[Share]]) -> dict[str, tuple[Holding, ...]]:
-    """Holders of shares. Pure."""
+    """Return the holders of shares. Pure."""
     found: defaultdict[str, list[Holding]] = defaultdict(list)
     for holder, shares in held.items():
         for share in shares:
@@ -83,7 +83,7 @@ class AnnotationWriter:
         self._wake = threading.Event()
 
     def wake(self) -> None:
-        """The text may have changed. Returns at once."""
+        """Compare the text again: it may have changed. Returns at once."""
         self._wake.set()
 
     def run(self) -> None:

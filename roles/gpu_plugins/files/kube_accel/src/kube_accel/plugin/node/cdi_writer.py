@@ -29,7 +29,7 @@ _HOOKS = ("usr/bin/nvidia-cdi-hook", "usr/bin/nvidia-ctk")
 
 @dataclass(frozen=True, slots=True)
 class CdiOptions:
-    """Where things are."""
+    """The paths that the CDI writer uses."""
 
     directory: Path = Path("/var/run/cdi")
     hook: str = ""
@@ -111,7 +111,7 @@ class CdiWriter:
         return []
 
     def _capability_major(self) -> int | None:
-        """Of the driver's capabilities, as the kernel has it; None while it has none."""
+        """Return the major number of the driver's capabilities by the kernel; None while it has none."""
         with suppress(OSError, ValueError):
             for line in (self._proc_root / "devices").read_text().splitlines():
                 number, _, name = line.strip().partition(" ")
@@ -120,7 +120,7 @@ class CdiWriter:
         return None
 
     def _hook(self, delivery: Delivery) -> str | None:
-        """The hook program on the host. It need not be below the driver's root: then it is named, not looked for."""
+        """Return the hook program on the host. One outside the driver's root is named, not looked for."""
         if self._options.hook:
             return self._options.hook
         if delivery.driver_root != "/":

@@ -23,7 +23,7 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class NodeCondition:
-    """The condition ``GpusHealthy``: "True" while every GPU may be handed out, "Unknown" while nobody can tell."""
+    """The condition ``GpusHealthy``: "True" while every GPU may be handed out, "Unknown" while that is not known."""
 
     status: str
     reason: str
@@ -42,7 +42,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the cluster was told last."""
+    """What the API server was last sent."""
 
     condition: NodeCondition | None = None
     since: str = ""
@@ -54,7 +54,7 @@ class Told:
 
 
 def condition(snapshot: Snapshot) -> NodeCondition | None:
-    """The condition now; None while nothing is known yet."""
+    """Return the condition now; None while nothing is known yet."""
     if snapshot.driver_state is DriverState.STARTING:
         return None
     if snapshot.driver_state is DriverState.QUIESCED:
@@ -70,7 +70,7 @@ def condition(snapshot: Snapshot) -> NodeCondition | None:
 
 
 def news(snapshot: Snapshot, told: Mapping[str, str]) -> Iterator[News]:
-    """What there is to tell to whoever was ``told`` of these bad GPUs, each with what is told by then."""
+    """Yield what there is to report after these ``told`` bad GPUs, each with what is reported by then."""
     if snapshot.driver_state in (DriverState.STARTING, DriverState.QUIESCED):
         return
     bad = dict(told)
@@ -94,13 +94,13 @@ def news(snapshot: Snapshot, told: Mapping[str, str]) -> Iterator[News]:
 
 
 def silences(snapshot: Snapshot) -> Iterator[str]:
-    """What cannot be read of GPUs that may be handed out all the same."""
+    """Yield what cannot be read of GPUs that may be handed out all the same."""
     for _, name, health in _gpus(snapshot):
         yield from (f"{name}: {fault}" for fault in health.faults)
 
 
 def _known(bad: Mapping[str, str], key: str, name: str) -> list[str]:
-    """What a GPU was called bad as: a lost one does not tell its UUID to a plugin that starts now."""
+    """Return what a GPU was called bad as: a lost one does not tell its UUID to a plugin that starts now."""
     short = name.partition(" (")[0]
     return [
         old
@@ -111,7 +111,7 @@ def _known(bad: Mapping[str, str], key: str, name: str) -> list[str]:
 
 
 def _gpus(snapshot: Snapshot) -> Iterator[tuple[str, str, GpuHealth]]:
-    """Key, name for people, and health of every GPU, those that could never be read too."""
+    """Yield key, name for people, and health of every GPU, those that could never be read too."""
     if snapshot.inventory is None:
         return
     unknown = GpuHealth(Health.UNKNOWN)

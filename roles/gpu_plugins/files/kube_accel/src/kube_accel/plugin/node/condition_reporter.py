@@ -55,11 +55,11 @@ class ConditionReporter:
         self._said: dict[tuple[str, str], None] = {}
 
     def wake(self) -> None:
-        """The GPUs may have changed. Returns at once."""
+        """Compare the condition again: the GPUs may have changed. Returns at once."""
         self._wake.set()
 
     def warn(self, reason: str, message: str) -> None:
-        """A warning about the node besides, told once. Returns at once."""
+        """Send another warning about the node, once. Returns at once."""
         if (reason, message) not in self._said:
             if len(self._said) >= _REMEMBERED:
                 self._said.clear()
@@ -68,7 +68,7 @@ class ConditionReporter:
             self.wake()
 
     def run(self) -> None:
-        """Tell for ever; returns where there is no API server."""
+        """Report for ever; returns where there is no API server."""
         # Loaded here: TLS and HTTP are not needed to serve kubelet, which is waited for.
         from kube_accel.kube.api import ApiError, in_cluster
         from kube_accel.kube.events import of_node
@@ -97,7 +97,7 @@ class ConditionReporter:
         _log.warning("the GPUs' health is not told", extra={"node": self._node, "reason": reason})
 
     def withdraw(self) -> None:
-        """Take the condition from the node, unless another plugin on it goes on telling. For the end of a daemon."""
+        """Remove the node's condition, unless another plugin on it goes on reporting. For the end of a daemon."""
         from kube_accel.kube.api import ApiError
 
         if self._api is None:
@@ -151,7 +151,7 @@ class ConditionReporter:
 
     @contextmanager
     def _told(self) -> Iterator[tuple[Told, Callable[[Told], None]]]:
-        """What was told, and how to keep what is told now; nobody else's for so long. Raises OSError."""
+        """Yield what was reported, and a function that keeps what is reported now. Locked. Raises OSError."""
         with os.fdopen(
             os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", errors="replace"
         ) as file:
@@ -167,7 +167,7 @@ class ConditionReporter:
 
 
 def _read(text: str) -> Told:
-    """What the file says; nothing where it was cut off."""
+    """Return what the file says; nothing where it was cut off."""
     try:
         document: dict[str, Any] = json.loads(text)
         known = document.pop("condition")

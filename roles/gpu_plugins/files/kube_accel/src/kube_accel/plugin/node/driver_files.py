@@ -74,7 +74,7 @@ class DriverFinder:
         """By device and inode of the directory, and the version that was looked for."""
 
     def find(self, root: Path, version: str) -> DriverFiles:
-        """The files of the driver of this version below ``root``. Links are not followed out of their directory."""
+        """Find the driver's files of this version below ``root``. Links are not followed out of their directory."""
         files: dict[str, None] = {}
         links: dict[str, str] = {}
         read: dict[tuple[int, int, str], _Libraries] = {}
@@ -116,7 +116,7 @@ class DriverFinder:
 
 
 def _end(root: Path, path: str) -> str:
-    """Where the file below ``root`` really is, links followed as by a process whose root that is; empty for none."""
+    """Resolve a file's links as a process with this ``root`` would; empty if there is none."""
     for _ in range(_MOST_LINKS):
         try:
             target = (root / path.lstrip("/")).readlink()
@@ -144,7 +144,7 @@ def _libraries(directory: Path, version: str, changed_ns: int) -> _Libraries:
 
 
 def _links(targets: Mapping[str, str], libraries: set[str]) -> Iterator[tuple[str, str]]:
-    """Those that lead, perhaps by another one, to these libraries."""
+    """Yield the links that lead, perhaps by another one, to these libraries."""
     for link in targets:
         end, steps = link, 0
         while end in targets and steps < len(targets):

@@ -24,7 +24,7 @@ class LabelWriter:
     """Writes those that differ, in one patch, from a thread of its own; an absent API server only delays it."""
 
     def __init__(self, node: str, service_account_dir: Path, wanted: Callable[[], Mapping[str, str] | None]) -> None:
-        """``wanted`` tells the labels, None while they are not known."""
+        """``wanted`` returns the labels, None while they are not known."""
         self._node = node
         self._service_account_dir = service_account_dir
         self._wanted = wanted
@@ -33,7 +33,7 @@ class LabelWriter:
         """Labels of others that were told of last."""
 
     def wake(self) -> None:
-        """They may have changed. Returns at once."""
+        """Compare the labels again: they may have changed. Returns at once."""
         self._wake.set()
 
     def run(self) -> None:

@@ -37,7 +37,7 @@ class Reporter:
         self._bucket = TokenBucket(_BURST, _EVERY)
 
     def event(self, pod: NodePod, reason: str, message: str) -> None:
-        """An Event of type Warning about a pod. The same one is sent once."""
+        """Queue an Event of type Warning about a pod. The same one is sent once."""
         key = (pod.uid, reason, message)
         if key not in self._said:
             if len(self._said) >= 1000:
@@ -61,7 +61,7 @@ class Reporter:
         self._work.put(lambda: self._remove(pod, why, "RemovedForReplacement", said, {}))
 
     def end(self, pod: NodePod, reason: str, why: str) -> None:
-        """Delete a pod, whoever made it, within seconds, and send an Event about that first."""
+        """Delete a pod, with or without a controller, within seconds, and send an Event about that first."""
         if pod.uid in self._removed:
             return
         if len(self._removed) >= 1000:
@@ -123,7 +123,7 @@ class TokenBucket:
         self._next = clock() - self._ahead
 
     def take(self) -> None:
-        """Wait for one's turn."""
+        """Wait for a token."""
         now = self._clock()
         self._next = max(self._next, now - self._ahead)
         if self._next > now:

@@ -17,7 +17,7 @@ def reconcile_loop(
     errors: tuple[type[Exception], ...],
     failed: Callable[[str], None],
 ) -> NoReturn:
-    """Call ``step`` when ``wake`` is set, and after ``every`` seconds at the latest; it says whether it did its work.
+    """Call ``step`` when ``wake`` is set, and every ``every`` seconds; it returns whether it did its work.
 
     After one of these ``errors`` it is called again, after the first of the ``back_off`` seconds and each time twice as
     many up to the second. ``failed`` is called with the reason, for the same one once until there was work done.

@@ -13,7 +13,7 @@ from kube_accel.model import OnAbuse
 from kube_accel.plugin.kubelet.holdings import Holder
 
 OFFENCES = 5
-"""So many within ``SECONDS`` are abuse: a script that changes the modes of all files as it begins makes one a start."""
+"""Offences that are abuse within ``SECONDS``: a script that changes all files' modes as it begins makes one a start."""
 SECONDS = 60.0
 
 _DONE = "from inside the container, and put right"
@@ -43,7 +43,7 @@ class Offences:
         self._times: dict[Holder, deque[float]] = {}
 
     def count(self, holder: Holder) -> bool:
-        """Count one more; whether it is abuse by now. Counting begins anew after that."""
+        """Count one more, and return whether it is abuse by now. Counting starts again after that."""
         now = self._clock()
         times = self._times.setdefault(holder, deque(maxlen=OFFENCES))
         times.append(now)
@@ -58,7 +58,7 @@ class Offences:
 
 
 def sentence(wrong: Collection[Wrong], on_abuse: OnAbuse, static: bool) -> str:
-    """What an event says of abuse, the last of which was this; ``static``: whether the pod is kubelet's own."""
+    """Return what an event says of abuse, the last of which was this; ``static``: whether the pod is kubelet's own."""
     what = f"{SENTENCES[min(wrong)]}, {OFFENCES} times within {SECONDS:g} s"
     if static:
         return f"{what}; the pod is static: remove its file from the node"

@@ -39,7 +39,7 @@ class Enforcing:
         limit_memory: LimitMemory,
         on_change: Callable[[], None],
     ) -> None:
-        """``on_change`` is called when shares can be offered or no longer, on another thread."""
+        """``on_change`` is called on another thread when shares become available or unavailable."""
         if not possible(options.mode, options.enforcement):
             raise NodeError(
                 f"--enforcement={options.enforcement} is not for mode {options.mode}; leave it out, or see --help"
@@ -70,12 +70,12 @@ class Enforcing:
 
     @property
     def backend(self) -> Backend:
-        """What is in use."""
+        """Return what is in use."""
         return self._backends[self.choice.name]
 
     @property
     def problem(self) -> str:
-        """Why no share is offered; empty when shares are."""
+        """Return why no share is offered; empty when shares are."""
         if not self.choice.withheld:
             return ""
         return (
@@ -84,7 +84,7 @@ class Enforcing:
         )
 
     def see(self, snapshot: Snapshot) -> Snapshot:
-        """Take the GPUs as they are; returned unhealthy where their shares are withheld."""
+        """Take the GPUs as they are, and return them unhealthy where their shares are withheld."""
         inventory = snapshot.inventory
         if inventory is None:
             return snapshot
@@ -130,12 +130,12 @@ class Enforcing:
 
     @property
     def unlimited(self) -> str | None:
-        """What containers with a share have of the driver that nothing limits; None where the runtime brings it."""
+        """Return what containers with a share have of the driver without a limit; None if the runtime brings it."""
         if self.choice.name not in (Name.INTERPOSER, Name.MPS_INTERPOSER):
             return None
         return unlimited(self._options.share_capabilities)
 
     @property
     def limits_cores(self) -> bool:
-        """Whether policies limit cores."""
+        """Return whether policies limit cores."""
         return self._options.mode is not Mode.MPS

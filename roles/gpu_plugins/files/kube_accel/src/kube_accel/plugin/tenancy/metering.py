@@ -27,11 +27,11 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 _REASONS = {"limit": "quota"}
 """What metrics call the ledger's reasons, where that is another word."""
 _SLICES, _A30_SLICES = 7, 4
-"""Of the cores, that MIG cuts a GPU into."""
+"""Slices of the cores that MIG cuts a GPU into."""
 
 
 def whole_tenancy(held: Callable[[], Held | None], parts: Callable[[], Iterable[Part] | None]) -> Tenancy:
-    """Of mode pgpu; None is what is not known.
+    """Return the tenancy of mode pgpu; None is what is not known.
 
     Pods are known by kubelet's lists alone, which do not have the UIDs that cgroups have.
     """
@@ -44,7 +44,7 @@ def whole_tenancy(held: Callable[[], Held | None], parts: Callable[[], Iterable[
 
 
 def whole_holdings(held: Held, parts: Iterable[Part]) -> dict[str, tuple[Holding, ...]]:
-    """GPUs, MIG devices and their replicas, by GPU. Pure."""
+    """Return GPUs, MIG devices and their replicas, by GPU. Pure."""
     known = {part.id: part for part in parts}
     replicas = Counter(part.uuid for part in known.values())
     found: dict[str, tuple[Holding, ...]] = {}
@@ -68,7 +68,7 @@ def whole_holdings(held: Held, parts: Iterable[Part]) -> dict[str, tuple[Holding
 
 
 def whole_shares(held: Held, parts: Iterable[Part]) -> dict[Holder, tuple[Share, ...]]:
-    """What the ledger has of them: percent and bytes of each GPU. Pure."""
+    """Return the percentages and bytes of each GPU that the ledger has. Pure."""
     sums: dict[Holder, dict[str, tuple[float, int]]] = {}
     parts = tuple(parts)
     known = {part.gpu.uuid: part.gpu for part in parts}
@@ -93,24 +93,24 @@ class LedgerBooks:
         self._ledger = ledger
 
     def load(self) -> tuple[State | None, dict[Payer, Charge]]:
-        """What was kept."""
+        """Return what was kept."""
         text, rows = self._ledger.charges()
         return decode(text) if text else None, {Payer(*row[:3]): Charge(*row[3:]) for row in rows}
 
     def save(self, state: State, charges: Mapping[Payer, Charge]) -> Collection[Payer]:
-        """Keep this; those of them that are not kept any longer."""
+        """Keep this, and return those that are not kept any longer."""
         rows = ((*key, *(c.gpu_seconds, c.memory_byte_seconds, c.busy_seconds)) for key, c in charges.items())
         return [Payer(*key) for key in self._ledger.charge(encode(state), rows)]
 
     def peaks(self) -> dict[Key, Kept]:
-        """Of the allocations that last."""
+        """Return the peaks of the allocations that last."""
         return {
             (gpu, Container(namespace, pod, container)): Kept(row, uid, peak)
             for row, namespace, pod, container, uid, gpu, peak in self._ledger.peaks()
         }
 
     def peaked(self, peaks: Mapping[int, int]) -> None:
-        """Keep these, by allocation."""
+        """Keep these peaks, by allocation."""
         self._ledger.peaked(peaks)
 
 
@@ -122,7 +122,7 @@ def _slices(gpu: Gpu, part: Part) -> float:
 
 
 class ShareTenancy:
-    """Of a mode that divides GPUs."""
+    """Collects the tenancy of a mode that divides GPUs."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ShareTenancy:
         tenants: Tenants,
         refuses: Callable[[], bool],
     ) -> None:
-        """``refuses`` tells whether the interposer enforces limits, and counts what it refuses."""
+        """``refuses`` says whether the interposer enforces limits, and counts what it refuses."""
         self._profile = profile
         self._held = held
         self._gpus = gpus
@@ -144,7 +144,7 @@ class ShareTenancy:
         self._refuses = refuses
 
     def tenancy(self) -> Tenancy:
-        """For metrics."""
+        """Return what metrics are made of."""
         return Tenancy(self._holdings, self._owner, self._accounts, self._refusals)
 
     def _holdings(self) -> Holdings | None:

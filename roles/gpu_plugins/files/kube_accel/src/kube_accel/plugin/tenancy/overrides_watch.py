@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class OverridesWatch:
-    """Reads every entry that can be read; the others are said in the log, and change nothing."""
+    """Reads every entry that can be read; the others are logged, and change nothing."""
 
     def __init__(self, client: KubeClient, source: ConfigMapRef, use: Callable[[Iterable[Override]], None]) -> None:
         """``use`` gets all that hold from now on."""
@@ -33,7 +33,7 @@ class OverridesWatch:
         self._watch.run(stop)
 
     def _changed(self) -> None:
-        """Without a ConfigMap every container has what it was given."""
+        """Apply the ConfigMap; without one every container has what it was given."""
         found = []
         for key, text in sorted((self._map.item.get("data") or {}).items()):
             try:

@@ -29,9 +29,9 @@ _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
 _REST_SECONDS = 3.0
-"""From one look to the next while there is nothing to tell."""
+"""Seconds from one look to the next while nothing is written."""
 _LOOK_SECONDS = 2.5
-"""From one look at what others may have done to the files to the next: nobody should have."""
+"""Seconds from one look at the files to the next: no other process should have changed them."""
 _NVML_SECONDS = 0.9
 """How long an answer may take: it would be of no use a second later."""
 
@@ -50,23 +50,23 @@ class Running:
     """A container that kubelet lists."""
 
     key: str
-    """Of its files."""
+    """Key of its files."""
     holder: Holder
     uid: str
-    """Of its pod; empty while that is not known."""
+    """UID of its pod; empty while that is not known."""
     shares: tuple[Share, ...]
     limits: tuple[Limit, ...]
     """Without any override."""
 
 
 def keys_of(devices: Devices) -> set[str]:
-    """Of the files that a container with these devices may have."""
+    """Return the keys of the files that a container with these devices may have."""
     return {key_of(ids) for kind, ids in devices.items() if ids and identifies(kind, ids)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Sharing:
-    """Who is on which GPU, for as long as kubelet lists the same."""
+    """The containers on each GPU, for as long as kubelet lists the same."""
 
     running: tuple[Running, ...]
     gpus: Mapping[str, Gpu]
@@ -92,7 +92,7 @@ def _sharing(running: tuple[Running, ...], gpus: Mapping[str, Gpu]) -> _Sharing:
 
 
 def _used(policy: Policy, account: Account | None, uuid: str) -> int | None:
-    """What a container says that it uses of a GPU."""
+    """Return what a container says that it uses of a GPU."""
     for limit, device in zip(policy.limits, account.devices if account is not None else (), strict=False):
         if limit.uuid == uuid:
             return device.used_bytes
@@ -108,7 +108,7 @@ def _denied(account: Account) -> tuple[int, ...]:
 
 
 class _Parts:
-    """What NVML told of a GPU, by the key of the container that has it."""
+    """What NVML reported of a GPU, by the key of the container that has it."""
 
     def __init__(self, told: GpuUsage, owners: Mapping[int, str]) -> None:
         self.memory: dict[str, int | None] = {}
@@ -120,14 +120,14 @@ class _Parts:
         self.time: dict[str, int] = {}
         """Percent."""
         self.total: int | None = None if told.time is None else sum(told.time.values())
-        """Of everybody; None where time is not told."""
+        """Time of all processes; None where that is not known."""
         for pid, percent in (told.time or {}).items():
             if (key := owners.get(pid)) is not None:
                 self.time[key] = self.time.get(key, 0) + percent
 
 
 class Tenants:
-    """All of them on a node; for any thread."""
+    """All containers of a node that run under a policy; for any thread."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Tenants:
         context_overhead_bytes: int,
         abused: Callable[[Holder, Collection[Wrong]], None] = lambda holder, wrong: None,
     ) -> None:
-        """``report`` takes an event: whose, its reason, its message. ``place_of`` finds the container of a process.
+        """``report`` takes an event: the pod, its reason, its message. ``place_of`` finds a process's container.
 
         ``abused`` is told of containers that misuse their account again and again, and what they did last.
         """
@@ -156,14 +156,14 @@ class Tenants:
         self._abused = abused
         self._offences = Offences()
         self._started: dict[str, Holder] = {}
-        """Whose the files are, by key, as the last start said: kubelet may not list it yet."""
+        """Holders of the files, by key, by the last start: kubelet may not list them yet."""
         self._lock = threading.Lock()
         self._listed: tuple[Running, ...] = ()
         self._running: tuple[Running, ...] = ()
         """The same, and of several that kubelet gave the same devices one."""
         self._gpus: Mapping[str, Gpu] = {}
         self._pods_version = -1
-        """Of the pods, as they were looked at last."""
+        """Version of the pods at the last look."""
         self._overrides: tuple[Override, ...] = ()
         self._uncounted: dict[tuple[str, str], int] = {}
         self._resting: Set[str] = frozenset()
@@ -175,12 +175,12 @@ class Tenants:
         self._wake = threading.Event()
 
     def override(self, overrides: Iterable[Override]) -> None:
-        """From now on these hold, and no others."""
+        """Apply these overrides from now on, and no others."""
         self._overrides = tuple(overrides)
         self._wake.set()
 
     def limits(self, shares: Iterable[Share]) -> tuple[Limit, ...]:
-        """What a container with these shares is limited to, without any override."""
+        """Return what a container with these shares is limited to, without any override."""
         given = [(share.uuid, share.cores, share.memory_bytes) for share in shares]
         limits = limits_for(given, WHOLE, self._overhead)
         return limits if self._limits_cores else tuple(replace(limit, cores=0) for limit in limits)
@@ -221,7 +221,7 @@ class Tenants:
     def listed(
         self, containers: Mapping[Holder, Devices], held: Mapping[Holder, tuple[Share, ...]], gpus: Mapping[str, Gpu]
     ) -> None:
-        """Kubelet lists these; before the ledger closes what has ended."""
+        """Take in what kubelet lists; call it before the ledger closes what has ended."""
         running = []
         for holder, devices in containers.items():
             shares = held.get(holder, ())
@@ -248,7 +248,7 @@ class Tenants:
         self._running = self._one_each(self._listed)
 
     def _one_each(self, listed: tuple[Running, ...]) -> tuple[Running, ...]:
-        """Of several with the same files the one whose pod runs: none of the others was let start."""
+        """Keep, of several containers with the same files, the one whose pod runs: no other was let start."""
         found: dict[str, Running] = {}
         for entry in listed:
             known = found.get(entry.key)
@@ -261,7 +261,7 @@ class Tenants:
         return pod is not None and pod.waiting
 
     def uses(self) -> dict[tuple[Holder, str], tuple[Limit, Use]]:
-        """What containers are limited to and say that they use, by GPU's UUID."""
+        """Return what containers are limited to and say that they use, by GPU's UUID."""
         running = self._running
         policies = {key: policy for key, (policy, _) in self._containers.read_all([e.key for e in running]).items()}
         uses = self._containers.uses(policies)
@@ -291,7 +291,7 @@ class Tenants:
                 self._wake.wait(_REST_SECONDS - _TICK_SECONDS)
 
     def tick(self) -> bool:
-        """Tell them what they have to know now, and count what they say; whether there was anything to tell."""
+        """Write what containers have to know now, and count what they report; return whether anything was written."""
         with self._lock:
             thorough = time.monotonic() >= self._look_at
             if thorough:
@@ -329,7 +329,7 @@ class Tenants:
         return bool(news)
 
     def _wanted(self, entry: Running, policy: Policy, settled: Settled) -> tuple[Limit, ...]:
-        """The limits that are to hold, in the order of the container's policy."""
+        """Return the limits that are to hold, in the order of the container's policy."""
         if entry.key not in settled.limits and entry.limits == policy.limits:
             return entry.limits
         own = {limit.uuid: limit for limit in entry.limits}
@@ -349,9 +349,9 @@ class Tenants:
         told: Mapping[str, Feedback],
         now: int,
     ) -> Callable[[Policy], Policy] | None:
-        """What has to become of a container's policy; None when it says this already."""
+        """Return what has to become of a container's policy; None when it says this already."""
         feedback = feedback_for([limit.uuid for limit in limits], told) if told else before.feedback
-        # Feedback may grow old on a GPU where nothing runs: nobody is there to read it.
+        # Feedback may grow old on a GPU where nothing runs: no process is there to read it.
         aged = told and not (told.keys() <= self._resting and feedback == before.feedback)
         if limits == before.limits and complete and not aged:
             return None
@@ -396,7 +396,7 @@ class Tenants:
         return settle(self._overrides, tenants, memory, self._limits_cores)
 
     def _trim(self, running: Iterable[Running], policies: _Policies) -> None:
-        """Have accounts put right, those too of init containers, which kubelet does not list."""
+        """Have accounts repaired, those too of init containers, which kubelet does not list."""
         keys = {entry.key for entry in running} | self._containers.keys()
         self._started = {key: holder for key, holder in self._started.items() if key in keys}
         # A start is newer than what kubelet listed: the devices may have been another's then.
@@ -417,7 +417,7 @@ class Tenants:
     def _look(
         self, running: tuple[Running, ...], policies: _Policies, gpus: Mapping[str, Gpu]
     ) -> tuple[Mapping[str, Mapping[str, Feedback]], _Accounts]:
-        """What NVML sees of containers, by key and then by UUID, and their accounts after that."""
+        """Return what NVML sees of containers, by key and then by UUID, and their accounts after that."""
         sharing = self._sharing
         if sharing.running != running or sharing.gpus is not gpus:
             sharing = self._sharing = _sharing(running, gpus)
@@ -460,7 +460,7 @@ class Tenants:
         return Feedback(extra, min(1000, 10 * own), min(1000, 10 * (part.total - own)))
 
     def _owners(self, pods: Mapping[str, tuple[Running, ...]], told: GpuUsage) -> dict[int, str]:
-        """The key of the container that each process on a GPU belongs to, of those of these pods."""
+        """Return the key of the container that each process on a GPU belongs to, of those of these pods."""
         found = {}
         for pid in {*told.memory, *(told.time or ())}:
             if (place := self._place_of(pid)) is None:
