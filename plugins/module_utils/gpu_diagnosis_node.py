@@ -22,7 +22,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms impo
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms_pod import NODE_EVENTS
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import GpuView, NodeView
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import DEVICE, XIDS
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import DEVICE, XIDS, described
 
 _XID = re.compile(r"\bXID ([0-9]{1,5})\b", re.IGNORECASE)
 _LOST = re.compile(r"lost|fallen off|not enumerated", re.IGNORECASE)
@@ -204,7 +204,5 @@ def _over(node: Node, confidence: str) -> Iterator[Finding]:
 
 
 def _xid(number: int, subject: str, said: Said, confidence: str) -> Finding:
-    known = XIDS.get(number)
-    meaning = "not in the table here" if known is None else f"{known.meaning}; mostly the fault of the {known.fault}"
-    remedy = known.remedy if known is not None else "Look it up in NVIDIA's list of XID errors."
-    return Finding("xid", f"{subject} XID {number}", meaning, (said,), remedy, confidence)
+    xid = described(number)
+    return Finding("xid", f"{subject} XID {number}", xid.verdict, (said,), xid.remedy, confidence)

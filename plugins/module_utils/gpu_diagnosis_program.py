@@ -23,7 +23,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding impor
     subject_of,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_symptoms import CERTAIN, LIKELY, POSSIBLE
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import XIDS
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import described
 
 _FOREIGN = 512 << 20
 """Bytes of a GPU outside of pods that are worth a word."""
@@ -172,12 +172,8 @@ def words(evidence: Evidence) -> Iterator[Finding]:
             what = f"{error.name}: {error.cause}"
             yield Finding(rule, subject, what, facts, error.remedy, _sure(container, LIKELY))
         for number, told in _xids(container).items():
-            known = XIDS.get(number)
-            what = (
-                "the driver reported an XID" if known is None else f"{known.meaning}; mostly the {known.fault}'s fault"
-            )
-            remedy = known.remedy if known is not None else "Look it up in NVIDIA's list of XID errors."
-            yield Finding("xid", f"{where} XID {number}", what, (told,), remedy, _sure(container, LIKELY))
+            xid = described(number)
+            yield Finding("xid", f"{where} XID {number}", xid.verdict, (told,), xid.remedy, _sure(container, LIKELY))
 
 
 def _sure(container: Container, confidence: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kube_accel.shared.gpu_xids import OF_PROGRAMS
+from kube_accel.shared.gpu_xids import HARMLESS
 
 DISABLE, ENABLE = "DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"
 _ALL, _XIDS = "all", "xids"
@@ -22,7 +22,7 @@ _ALL, _XIDS = "all", "xids"
 class Switches:
     """What counts. The default is what counts when neither variable is set."""
 
-    ignored: frozenset[int] = OF_PROGRAMS
+    ignored: frozenset[int] = HARMLESS
     """XIDs that do not count."""
     counted: frozenset[int] = frozenset()
     """XIDs that count whatever else is said."""
@@ -43,7 +43,7 @@ def read(environment: Mapping[str, str]) -> tuple[Switches, tuple[str, ...]]:
     disable, disable_words, wrong = _parsed(environment, DISABLE)
     enable, enable_words, wrong_too = _parsed(environment, ENABLE)
     switches = Switches(
-        ignored=OF_PROGRAMS | disable,
+        ignored=HARMLESS | disable,
         counted=enable,
         all_xids=True if enable_words else False if disable_words else None,
         driver_word=_ALL not in disable_words,
