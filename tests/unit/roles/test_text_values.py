@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,7 @@ def templates(path: Path) -> Iterator[str]:
         return
     for key, text in texts(yaml.safe_load(path.read_text())):
         # A planner is given the variable as it is, under its own name, and reads it.
-        if text == f"{{{{ {key} }}}}":
+        if re.fullmatch(rf"{{{{ {re.escape(key)}( \| default\([^|{{}}]*\))? }}}}", text):
             continue
         yield f"{{{{ {text} }}}}" if key in CONDITIONS and "{{" not in text else text
 
