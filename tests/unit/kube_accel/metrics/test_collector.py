@@ -205,6 +205,19 @@ def test_a_driver_that_does_not_answer_is_absent_and_counted(gpus: Gpus, state: 
     assert page.value(families.GPU_BUSY, uuid=uuid(0)) == 1
 
 
+def test_a_gpu_that_is_left_alone_from_now_on_has_no_busy_time_until_it_is_back(gpus: Gpus) -> None:
+    made, both = collector(gpus), gpus.snapshot()
+    collected(made)
+    assert both.inventory is not None
+    gpus.set(replace(both, inventory=replace(both.inventory, gpus=both.inventory.gpus[:1])))
+    gpus.answer = lambda slow: {"gpus": [entry(0)]}
+    page = collected(made)
+    assert page.value(families.GPU_BUSY) == 2
+    gpus.set(both)
+    gpus.answer = lambda slow: {"gpus": [entry(0), entry(1)]}
+    assert collected(made).value(families.GPU_BUSY, uuid=uuid(1)) == 2
+
+
 def test_counters_are_read_where_asked_for_and_their_absence_is_counted(gpus: Gpus) -> None:
     counters = {"sm": 40.0, "tensor": 12.5, "pcie_tx": 3.0}
     gpus.answer = lambda slow: {"gpus": [entry(0, profile={"gpu": counters}), entry(1, profile={"gpu": None})]}

@@ -32,6 +32,12 @@ class Devices:
     seen: Mapping[str, Seen] = field(default_factory=dict)
     """GPUs that there should be."""
 
+    @property
+    def here(self) -> set[str]:
+        """GPUs that the node has, but for those that are left alone."""
+        inventory = self.snapshot.inventory
+        return {gpu.uuid for gpu in inventory.gpus} if inventory is not None else set()
+
 
 def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
     """Yield every family with a series per GPU."""
@@ -46,7 +52,7 @@ def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
 
     each = samples.items()
     yield families.GPU_UTILIZATION, series((uuid, s.busy.ratio if s.busy else None) for uuid, s in each)
-    yield families.GPU_BUSY, series(told.busy_seconds.items())
+    yield families.GPU_BUSY, series((uuid, s) for uuid, s in told.busy_seconds.items() if uuid in told.here)
     yield families.GPU_BANDWIDTH, series((uuid, s.memory_busy.ratio if s.memory_busy else None) for uuid, s in each)
     yield families.GPU_USED, series((uuid, s.used_bytes) for uuid, s in each)
     yield families.GPU_RESERVED, series((uuid, s.reserved_bytes) for uuid, s in each)
@@ -128,7 +134,7 @@ def _known(told: Devices) -> Iterator[tuple[Family, Series]]:
 def _counts(told: Devices) -> dict[str, int]:
     """Return how many GPUs there should be and how many there are, as far as that is known."""
     snapshot, inventory = told.snapshot, told.snapshot.inventory
-    known = {gpu.uuid for gpu in inventory.gpus} if inventory is not None else set()
+    known = told.here
     # One that was never readable here may be one of those seen before.
     expected = max(len(known | told.seen.keys()), len(known) + (len(inventory.unreadable) if inventory else 0))
     if not expected:
