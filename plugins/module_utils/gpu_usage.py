@@ -22,6 +22,7 @@ from typing import (
     Callable,
     Collection,
     Dict,
+    FrozenSet,
     Iterable,
     Iterator,
     List,
@@ -140,6 +141,8 @@ class Page:
     """Which ledger it was; empty where the plugin does not tell."""
     uuids: Mapping[str, str] = field(default_factory=dict)
     """Models by UUID, of GPUs that can be told apart from all others."""
+    told: Mapping[Account, FrozenSet[str]] = field(default_factory=dict, compare=False)
+    """Which families it tells of accounts; of one that is not there, all."""
 
     @property
     def counted(self) -> Fraction:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
@@ -87,8 +87,8 @@ class _Draft:
     sizes: Dict[str, int] = field(default_factory=dict)
     ledgers: List[str] = field(default_factory=list)
 
-    def page(self, at: float, source: str, told: Mapping[Account, Set[str]]) -> Page:
-        """What it became, without accounts of which it lacks a family that is told of them."""
+    def page(self, at: float, source: str) -> Page:
+        """What it became."""
         gpus: Dict[str, Gpus] = {}
         for uuid, model in self.models.items():
             known = gpus.get(model, Gpus(0, 0))
@@ -96,16 +96,16 @@ class _Draft:
         charges = {
             account: Charge(*(amounts.get(name, Fraction(0)) for name in _COUNTED))
             for account, amounts in self.charges.items()
-            if CHARGED in amounts and amounts.keys() >= told[account]
+            if CHARGED in amounts
         }
+        told = {account: frozenset(amounts) for account, amounts in self.charges.items()}
         uuids = {uuid: model for uuid, model in self.models.items() if unique(uuid)}
-        return Page(at, source, self.capacity, charges, gpus, ", ".join(sorted(set(self.ledgers))), uuids)
+        return Page(at, source, self.capacity, charges, gpus, ", ".join(sorted(set(self.ledgers))), uuids, told)
 
 
 def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
     """By node, those that counted anything. What is no number of ours is left out, as a series that nobody made."""
     drafts: Dict[Tuple[str, str, float], _Draft] = collections.defaultdict(_Draft)
-    families: Dict[str, Dict[Account, Set[str]]] = collections.defaultdict(lambda: collections.defaultdict(set))
     for sample in samples:
         labels = sample.labels
         value = number(sample.value)
@@ -118,7 +118,6 @@ def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
         elif sample.name in _COUNTED and own(labels, "namespace"):
             account = Account(own(labels, "namespace"), labels.get("mode", ""), labels.get("model", ""))
             draft.charges.setdefault(account, {})[sample.name] = value
-            families[node][account].add(sample.name)
         elif sample.name == INFO:
             draft.models[labels.get("uuid", "")] = labels.get("model", "")
         elif sample.name == LEDGER:
@@ -128,8 +127,31 @@ def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
     found: Dict[str, List[Page]] = {}
     for (node, source, at), draft in sorted(drafts.items(), key=lambda item: (item[0][2], item[0][1])):
         if draft.capacity or draft.charges:
-            found.setdefault(node, []).append(draft.page(at, source, families[node]))
-    return found
+            found.setdefault(node, []).append(draft.page(at, source))
+    return whole(found)
+
+
+def whole(found: Mapping[str, Iterable[Page]]) -> Dict[str, List[Page]]:
+    """The pages, without the accounts of which one lacks a family that another page of the node tells."""
+    kept = {}
+    for node, told in found.items():
+        families: Dict[Account, Set[str]] = collections.defaultdict(set)
+        of_node = list(told)
+        for page in of_node:
+            for account, names in page.told.items():
+                families[account] |= names
+        kept[node] = [_without_parts(page, families) for page in of_node]
+    return kept
+
+
+def _without_parts(page: Page, families: Mapping[Account, Set[str]]) -> Page:
+    """The page, without the accounts of which it lacks one of their families."""
+    lacking = {account for account, names in page.told.items() if families[account] - names}
+    if lacking.isdisjoint(page.charges):
+        return page
+    return replace(
+        page, charges={account: charge for account, charge in page.charges.items() if account not in lacking}
+    )
 
 
 _COUNTED = (CHARGED, BUSY, MEMORY)

@@ -31,6 +31,7 @@ from .gpu_usage_pages import (
     own,
     pages,
     place,
+    whole,
 )
 from .gpu_usage_sizing import Holding
 from .shared.api_json import ApiJsonError, fit, is_text
@@ -114,15 +115,13 @@ _MOST_SECONDS = 253402300800
 def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
     """Pages by node that ``usage`` needs. ``selector``: further label matchers, as of one cluster or job."""
     families = f'__name__=~"{"|".join(PAGE_FAMILIES)}"'
-    edges = []
+    found: Dict[str, List[Page]] = {}
     for edge in window.edges:
         answer = ask(f"{{{_matchers(families, selector)}}}[{GAP_SECONDS}s]", edge)
-        told = pages(_samples(answer, edge - GAP_SECONDS, last=True))
-        edges.append({node: _last(found) for node, found in told.items()})
-    found: Dict[str, List[Page]] = {}
-    for at_edge in edges:
-        for node, told_then in at_edge.items():
-            found.setdefault(node, []).extend(told_then)
+        for node, told in pages(_samples(answer, edge - GAP_SECONDS, last=True)).items():
+            found.setdefault(node, []).extend(_last(told))
+    found = whole(found)
+    edges = [_at_edge(found, edge) for edge in window.edges]
     for part in range(len(edges) - 1):
         of_part = _Part(ask, window.edges[part], window.edges[part + 1], selector)
         nodes = of_part.doubtful(*edges[part : part + 2])
@@ -134,7 +133,15 @@ def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
             nodes = _sharing([*at_ends, fetched]) - fetched.keys()
         for node, of_node in fetched.items():
             found.setdefault(node, []).extend(of_node)
-    return found
+    return whole(found)
+
+
+def _at_edge(found: Mapping[str, Sequence[Page]], edge: float) -> Dict[str, List[Page]]:
+    """The last pages of the minutes up to an edge."""
+    of_edge = {
+        node: _last(page for page in told if edge - GAP_SECONDS < page.at <= edge) for node, told in found.items()
+    }
+    return {node: told for node, told in of_edge.items() if told}
 
 
 class _Part:

@@ -210,3 +210,26 @@ def test_series_that_are_missing_for_some_time_cost_nobody_anything(
         assert not found.problems
     else:
         assert had >= 2.5 - 0.2
+
+
+@pytest.mark.parametrize("family", [families.NAMESPACE_MEMORY, families.NAMESPACE_BUSY])
+@pytest.mark.parametrize("missing", [range(-6, 5), range(115, 130), range(-120, LENGTH // 60 + 1)])
+def test_no_policy_charges_what_was_before_a_gap_of_one_family(family: Family, missing: range) -> None:
+    """The namespace has had half of a GPU for weeks, and uses it."""
+    scrapes, node = Scrapes(), Node("a", dict.fromkeys([uuid(0), uuid(1)], H100))
+    node.at(START - 1000 * HOUR, share(uuid(0), "one", "p", 0.5))
+    node.busy("one", 400 * HOUR)
+    for minute in MINUTES:
+        node.busy("one", 30.0)
+        scrapes.take(START + 60 * minute, [node], without=[family] if minute in missing else ())
+    period = window(START, START + LENGTH)
+    pages = gpu_usage_prometheus.gather(prometheus(scrapes), period, "")
+    found = usage(pages, period)
+    for policy in ("memory", "used"):
+        charged = [
+            sum(row.charged for row in rows(found, policy, {}, [part]) if not row.free)
+            for part in range(len(period.edges) - 1)
+        ]
+        # Over an edge the time of the gap is in the later part.
+        assert all(seconds <= HOUR / 2 + 15 * 60 for seconds in charged), policy
+        assert sum(charged) <= LENGTH / 2 + 60, policy
