@@ -557,7 +557,7 @@ _CODE = re.compile(
     r"|\bcode=(\d{1,4})\(|\berror code[ :=]{0,3}(\d{1,4})\b(?!: Cuda)|\bUNKNOWN ERROR \((\d{1,4})\)"
     r"|\bcu(?:da)?[A-Z]\w{2,60}(?:\([^()]{0,60}\))?[ :]{0,2}(?:returned|err|failed|error)"
     r"[\w ]{0,20}[:=( ]{1,3}(\d{1,4})\b"
-    r"|\b(?:init failure|lookup failure|device context|failure with error)[: ]{1,3}(\d{1,4})\b"
+    r"|\b(?:init failure|lookup failure|device context|failure with error)[: ]{1,3}(\d{1,4})(?!\d)"
     r"|\bError (\d{1,4}): |\berror=(\d{1,4})\b"
     r"|\bCUresult[ (]{1,2}(\d{1,4})\b|\breturn status: (\d{1,4})\b",
     re.IGNORECASE,

@@ -27,6 +27,8 @@ _LONGEST = 8192
 """Characters of a message that are looked at."""
 _ADMISSION = "UnexpectedAdmissionError"
 _EVENTS_SHOWN = 3
+_TRIED = ("FailedScheduling", "FilteringFailed")
+"""Events of schedulers, HAMi's extender among them, that found no node."""
 """The latest that a pod which does not run is told with."""
 _INITIALIZING = "PodInitializing"
 _WHERE = {
@@ -291,8 +293,8 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
         yield Finding("scheduler", subject, "no scheduler has tried it", (said,), remedy, LIKELY)
         return
     sources = [*gates, Said("condition PodScheduled", pod.unscheduled[:_LONGEST])]
-    tried = [event.message[:_LONGEST] for event in pod.events if event.reason == "FailedScheduling"]
-    sources += [Said("event FailedScheduling", text) for text in reversed(tried)]
+    tried = [_said(event) for event in pod.events if event.reason in _TRIED]
+    sources += reversed(tried)
     known = [
         found(symptom, f"namespace {pod.namespace}" if symptom.rule == "namespace_quota" else subject, said)
         for symptom in symptoms.WAITING

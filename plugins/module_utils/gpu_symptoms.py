@@ -150,6 +150,21 @@ IN_LOGS: Sequence[Symptom] = (
         "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits; run nvidia-smi on the node.",
     ),
     Symptom(
+        "runtime_missing",
+        words(
+            r"Incompatible (?:platform|strategy) detected|did you configure the NVIDIA Container Toolkit"
+            r"|waiting for nvidia container stack to be setup"
+        ),
+        "NVIDIA's plugin or operator finds no driver in its container, where NVIDIA's container toolkit would put it",
+        "Have the pod use the nvidia runtime (runtimeClassName: nvidia), and run site.yml --tags container_runtime.",
+    ),
+    Symptom(
+        "driver_silent",
+        words(r"failed to finish discovery before timeout|GPU discovery timed out"),
+        "the driver took longer to answer than the program waits for it",
+        "On the node see how long nvidia-smi takes, and dmesg. Persistence mode keeps the driver initialized.",
+    ),
+    Symptom(
         "driver_missing",
         words(
             r"no CUDA GPUs are available|no compatible GPUs were discovered|no devices were found"
@@ -159,7 +174,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|no usable GPU found|usable CUDA device"
             r"|CUDA is not available|no CUDA runtime is found|cannot find (?:any )?GPU"
             r"|CUDA backend failed to initialize|CUDA driver initialization failed, you might not have"
-            r"|device < num_gpus INTERNAL ASSERT|\b0 active drivers"
+            r"|device < num_gpus INTERNAL ASSERT(?!.{0,200}num_gpus=[1-9])|\b0 active drivers"
         ),
         "the program found no GPU that it can use",
         "Ask for one in the container's limits, and do not hide it by CUDA_VISIBLE_DEVICES; runtimeClassName: nvidia.",
@@ -195,6 +210,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"(?:larger|greater|more) than .{0,40}(?:available|visible) GPUs"
             r"|world_size \(\d{1,5}\) .{0,40}less than .{0,40}(?:gpu count|visible devices)"
             r"|number of required GPUs exceeds|requested .{0,20}GPUs?,? but only \d{1,3} (?:are|is) available"
+            r"|tensor.parallel.size \(\d{1,5}\) .{0,40}less than .{0,40}gpu count|device=\d{1,3}, num_gpus=[1-9]"
         ),
         "the program is told to use more GPUs than its container has",
         "Ask for that many in the container's limits, or lower its number (--tensor-parallel-size, --nproc-per-node).",

@@ -66,6 +66,13 @@ AT_START: Sequence[Symptom] = (
     ),
     Symptom(
         "runtime_missing",
+        words(r"/sys/fs/cgroup/devices/.{1,400}devices\.allow: no such file"),
+        "the toolkit looks for the container's device cgroup where the container runtime made none",
+        "Give the nvidia runtime the cgroup driver of kubelet (SystemdCgroup), or upgrade the toolkit: "
+        + _RUNTIME_REMEDY,
+    ),
+    Symptom(
+        "runtime_missing",
         words(r"ldcache error: "),
         "the toolkit cannot run ldconfig, so libraries of the driver would not be found",
         "Set ldconfig in /etc/nvidia-container-runtime/config.toml to the node's (@/sbin/ldconfig, Ubuntu: .real).",
@@ -159,11 +166,20 @@ AT_START: Sequence[Symptom] = (
     Symptom(
         "image",
         words(
-            r"executable file not found in \$PATH|stat \S{1,200}: no such file or directory"
+            r"executable file not found in \$PATH|\bstat (?!/proc/)\S{1,200}: no such file or directory"
             r"|exec:? \S{0,200}: permission denied"
         ),
         "the image does not have the program that the pod names, or it may not be run",
         "Correct command and args of the container, or the image.",
+    ),
+    Symptom(
+        "runtime_missing",
+        words(
+            r"error mounting \S{0,4}/(?!var/lib/kubelet)\S{0,300}(?:/libnvidia|/libcuda|/nvidia-|nvidia/driver/)"
+            r"\S{0,200} to rootfs.{1,400}(?:not a directory|no such file)"
+        ),
+        "a file of the driver, as the toolkit knows it, is not there: the driver has changed, or its container ended",
+        "Run nvidia-ctk cdi generate on the node; with the GPU operator, delete the pod of its toolkit there.",
     ),
     Symptom(
         "container_config",
@@ -469,6 +485,39 @@ NOT_MADE: Sequence[Symptom] = (
 """In what a pod's controller says when it could not make the pod, the first that fits."""
 
 WAITING: Sequence[Symptom] = (
+    Symptom(
+        "namespace_quota",
+        words(r"\bResourceQuotaNotFit\b"),
+        "HAMi's scheduler: the namespace's quota has no room for what the pod asks",
+        QUOTA_REMEDY,
+    ),
+    Symptom(
+        "no_room",
+        words(
+            r"\bCard(?:TimeSlicing|ComputeUnits)Exhausted\b|\bCardInsufficient(?:Memory|Core)\b|\bNodeInsufficientDevice\b"
+            r"|\bAllocatedCardsInsufficientRequest\b|\bExclusiveDeviceAllocateConflict\b"
+        ),
+        "HAMi's scheduler: no GPU has enough memory, cores or shares left for what the pod asks",
+        "Wait, ask for less, or end others: kubectl describe node and the annotations hami.io/* have who has what.",
+    ),
+    Symptom(
+        "selector",
+        words(r"\bCard(?:Type|Uuid)Mismatch\b|\bNumaNotFit\b|\bCardNotFoundCustomFilterRule\b|\bModeNotFit\b"),
+        "HAMi's scheduler: the pod's annotations ask for a type, UUID or mode that no GPU with room has",
+        "Compare the pod's annotations (nvidia.com/use-gputype, use-gpuuuid, vgpu-mode) with the nodes' GPUs.",
+    ),
+    Symptom(
+        "gpu_unhealthy",
+        words(r"\bCardNotHealth\b"),
+        "HAMi's plugin takes the GPU for unhealthy",
+        "See the log of HAMi's plugin on the node, nvidia-smi and dmesg.",
+    ),
+    Symptom(
+        "plugin_down",
+        words(r"\bnode unregistered\b"),
+        "HAMi's scheduler does not know the node's GPUs: HAMi's plugin does not run there, or has not registered them",
+        "See HAMi's plugin on the node, the label gpu=on, and the node's annotation hami.io/node-nvidia-register.",
+    ),
     Symptom(
         "scheduler",
         words(r"non-empty scheduling gates|^SchedulingGated|^scheduling gates: "),

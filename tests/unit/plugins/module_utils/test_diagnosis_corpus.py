@@ -16,6 +16,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_finding impor
 
 from unit.plugins.module_utils.test_gpu_diagnosis import CREATING, FAILED, PGPU, event, made, unscheduled
 
+NO_NODE = "0/4 nodes are available: 4 no available node. preemption: 0/4 nodes are available."
 LEAST, SHARE = 150, 0.95
 """Messages, and the part of them that gets its finding."""
 
@@ -42,6 +43,7 @@ class Message:
             "admission": {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": self.text},
             "failed": {"phase": "Failed", "reason": reason, "message": self.text},
             "schedule": {"where": "", **unscheduled(self.text)},
+            "filter": {"where": "", **unscheduled(NO_NODE), "events": [event(reason, self.text)]},
         }
         return made(**PGPU, **options[kind])
 
