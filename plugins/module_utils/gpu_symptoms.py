@@ -56,7 +56,8 @@ OUT_OF_MEMORY = words(
     r"|GPU memory \(\d{1,20} bytes\) could not be allocated|std::bad_alloc: .{0,40}CUDA"
     r"|NVML_SUCCESS == r INTERNAL ASSERT FAILED.{0,80}CUDACachingAllocator"
     r"|no available memory for the cache blocks|KV cache.{0,160}available KV cache memory"
-    r"|tokens that can be stored in (?:the )?KV cache"
+    r"|tokens that can be stored in (?:the )?KV cache|not enough memory.{0,20} try to increase --mem-fraction-static"
+    r"|HAMI-core ERROR.{0,120}: Device \d{1,3} OOM"
     r"|(?:insufficient|not enough) (?:free )?(?:GPU|CUDA|device|video) memory"
 )
 """How programs say that the GPU's memory did not suffice, beside CUDA's own error."""
@@ -128,6 +129,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|/dev/shm.{0,120}(?:no space left|too small|bus error)"
             r"|no space left on device.{0,80}/dev/shm|unable to (?:allocate|create|write).{0,60}shared memory"
             r"|unable to (?:mmap|write to file) .{0,80}torch_"
+            r"|process was signaled to shutdown with signal 7\b"
         ),
         "the container's /dev/shm is full: it has 64 MiB of it unless it is given more",
         "Mount an emptyDir of medium Memory at /dev/shm, or use fewer workers.",
@@ -148,6 +150,16 @@ IN_LOGS: Sequence[Symptom] = (
         ),
         "the container has no driver: the container runtime did not bring it, or the node's does not answer",
         "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits; run nvidia-smi on the node.",
+    ),
+    Symptom(
+        "host_oom",
+        words(
+            r"signaled to shutdown with signal 9\b|exitcode ?: ?-9\b|Signal 9 \(SIGKILL\) received by PID"
+            r"|exited? (?:with|code|due to) signal (?:9\b|SIGKILL)|killed by signal: Killed"
+        ),
+        "a worker process of the program was killed, mostly over the container's memory, not the GPU's",
+        "See dmesg on the node for oom-kill; raise resources.limits.memory, or have it load less at a time.",
+        POSSIBLE,
     ),
     Symptom(
         "runtime_missing",
