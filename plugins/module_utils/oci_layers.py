@@ -46,6 +46,8 @@ class Layers:
         self.tree: Tree = {}
         self.across: Dict[str, str] = {}
         """Links of a lower layer, and of each the first path below that a layer has without a directory for it."""
+        self.below: Dict[str, str] = {}
+        """Hard links to a file of a lower layer, and the path of that as each has it."""
         self._origin, self._strict = origin, strict
         self._children: Dict[str, Set[str]] = {}
         self._mine: Set[str] = set()
@@ -122,9 +124,12 @@ class Layers:
         target = member.link
         if self._strict:
             target = clean(target.lstrip("/"), self._origin)
-        found = self.tree.get(resolve(self.tree, target))
+        real = resolve(self.tree, target)
+        found = self.tree.get(real)
         if found is not None and found.kind == DIRECTORY:
             raise ImageError(f"{self._origin} is damaged: {member.name} is a hard link to the directory {member.link}")
+        if found is not None and real not in self._mine:
+            self.below.setdefault(member.name, member.link)
         return found
 
     def _put(self, path: str, entry: Entry) -> None:

@@ -66,6 +66,7 @@ GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 """Begins a frame of zstd that holds no data."""
 DECOMPRESSORS: Dict[bytes, Callable[[BinaryIO], Any]] = {b"\xfd7": lzma.open, b"BZ": bz2.open}
+"""Docker reads such layers, and containerd does not: an image that is made has all its layers packed by gzip."""
 UNPACKED = (*tarfile.REGULAR_TYPES[:2], *(tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE))
 UNPACKED += (tarfile.CHRTYPE, tarfile.BLKTYPE)
 """Types of what container runtimes unpack of a layer; another one they refuse."""
@@ -145,6 +146,11 @@ class Store:
             "Docker, and containerd with overlayfs, put a directory in place of the link. Make the base anew, with the "
             "file at its real path."
             for link, path in layers.across.items()
+        ]
+        doubts += [
+            f"{origin} has {name!r} as a hard link to {link!r}, which is in a layer below. It is read as that file, "
+            "but Docker, and containerd with overlayfs, cannot unpack it. Make the base anew, with both in one layer."
+            for name, link in layers.below.items()
         ]
         return Base(layers.tree, image, doubts)
 

@@ -42,11 +42,13 @@ options:
       - What to build upon, as a directory or a tar archive. It holds a root file system, or a saved image, which is an
         OCI image layout (C(skopeo copy docker://... oci:DIRECTORY), C(oci-archive:FILE)) or what C(docker save) writes.
       - Archives and layers may be compressed with gzip, xz, bzip2 or zstd. For zstd, it takes Python 3.14, the Python
-        library C(zstandard) or the program C(zstd).
+        library C(zstandard) or the program C(zstd). The image that is made has all layers packed by gzip, which every
+        runtime reads; containerd reads none that are packed by xz or bzip2, as Docker does.
       - Of several platforms, the image for O(architecture) is taken, and of several variants the one for the oldest
         processors. Attestations and signatures are passed over. Several images for it are refused.
       - The layers of an image are read as container runtimes unpack them, whiteouts and links included. Where runtimes
-        differ, the module warns. The layers are kept, and so is the configuration where no option says otherwise.
+        differ, as about a hard link to a file of a lower layer, the module warns. The layers are kept, and so is the
+        configuration where no option says otherwise.
       - Of a root file system, device nodes, sockets and extended attributes are left out. Of a directory, what belongs
         to the owner of the directory itself will belong to root.
     type: path

@@ -7,8 +7,9 @@ import os
 import shutil
 import stat
 import subprocess
+import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import image_layers
+from sim.cluster.client import until
 
 EXAMPLES = int(os.environ.get("KUBE_ACCEL_EXAMPLES", "15"))
 Entries = Sequence[tuple[str, ...]]
@@ -129,6 +131,68 @@ def test_where_runtimes_differ_about_a_link_there_is_a_warning(upper: Entries, d
 
     assert len(found) == doubts
     assert all("/lib/z" in doubt and "the link /lib." in doubt for doubt in found)
+
+
+@pytest.mark.parametrize(
+    ("upper", "doubts"),
+    [
+        ([("h", "z", "a/x")], ["'z' as a hard link to 'a/x'"]),
+        ([("h", "z", "/a/x"), ("h", "y", "z")], ["'z' as a hard link to '/a/x'"]),
+        ([("f", "a/x", "3"), ("h", "z", "a/x")], []),
+        ([("f", "b", "3"), ("h", "z", "b")], []),
+    ],
+)
+def test_a_hard_link_to_a_lower_layer_is_warned_of(upper: Entries, doubts: list[str], tmp_path: Path) -> None:
+    path = image_layers.image(tmp_path / "image", image_layers.layer(*LOWER), image_layers.layer(*upper))
+    found = Store(str(tmp_path)).base(str(path), "amd64").doubts
+    assert len(found) == len(doubts)
+    assert all(doubt in told for doubt, told in zip(doubts, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The socket of a containerd of its own."""
+    if os.geteuid() or None in map(shutil.which, ("containerd", "ctr")):
+        pytest.skip("no containerd and ctr, or no root")
+    root = tmp_path_factory.mktemp("containerd")
+    places = f'root = "{root}/root"\nstate = "{root}/state"\ndisabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+    sockets = f'[grpc]\naddress = "{root}/grpc.sock"\n[ttrpc]\naddress = "{root}/ttrpc.sock"\n'
+    (root / "config.toml").write_text(f"version = 2\n{places}{sockets}")
+    command = ["containerd", "--config", str(root / "config.toml")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as program:
+        try:
+            until(lambda: ctr(root / "grpc.sock", "version").returncode == 0, "containerd answers")
+            yield root / "grpc.sock"
+        finally:
+            program.terminate()
+
+
+def ctr(socket: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["ctr", "--address", str(socket), *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "upper",
+    [
+        [("h", "z", "a/x")],
+        [("h", "z", "/a/x")],
+        [("f", "a/x", "3"), ("h", "z", "a/x")],
+        [("f", "b", "3"), ("h", "z", "/b")],
+    ],
+)
+def test_containerd_with_overlayfs_refuses_the_hard_links_that_are_warned_of(
+    containerd: Path, upper: Entries, tmp_path: Path
+) -> None:
+    path = image_layers.image(tmp_path / "image", image_layers.layer(*LOWER), image_layers.layer(*upper))
+    with tarfile.open(tmp_path / "image.tar", "w") as tar:
+        tar.add(path, ".")
+    words = ("--base-name", "registry.example/base", "--digests", str(tmp_path / "image.tar"))
+    overlay, native = (
+        ctr(containerd, "image", "import", "--snapshotter", name, *words) for name in ("overlayfs", "native")
+    )
+    assert native.returncode == 0, native.stderr
+    doubts = Store(str(tmp_path)).base(str(path), "amd64").doubts
+    assert ("no such file or directory" in overlay.stderr) == bool(doubts), overlay.stderr
 
 
 def test_many_whiteouts_in_a_big_image_take_no_time() -> None:
