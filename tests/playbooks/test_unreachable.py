@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from sim.cluster.apiserver import ApiServer, Authority
-from sim.cluster.client import MERGE, Api
+from sim.cluster.client import MERGE, Api, pod
 from sim.cluster.store import Store
 
 from .conftest import REPOSITORY, Run, play
@@ -316,7 +316,7 @@ def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -
         ((), {}, True),
         (("--tags", "driver_install"), {}, True),
         (("--tags", "gpu_plugins"), {}, False),
-        ((), {"__gpu_plugins_holders": {"all": []}}, False),
+        ((), {"held": False}, False),
         ((), {"driver_state": {"installed": "1", "installs": False}}, False),
         ((), {"driver_state": {"installed": "", "installs": True}}, False),
     ],
@@ -324,8 +324,9 @@ def test_no_part_of_a_node_is_taken_from_under_its_pods(roles: Path, tag: str) -
 def test_a_site_replaces_no_driver_under_pods(
     roles: Path, kubeconfig: Path, options: tuple[str, ...], given: dict[str, Any], refused: bool
 ) -> None:
-    replaces = {"driver_state": {"installed": "1", "installs": True}}
-    serves = {**replaces, "__gpu_plugins_holders": {"all": ["default/train"]}, "scheduler_layout": "none"}
+    held = {"resources": {"limits": {"nvidia.com/gpu": "1"}}} if given.get("held", True) else {}
+    Api(kubeconfig).create("/api/v1/namespaces/default/pods", pod("train", container=held, nodeName="gpu-a"))
+    serves = {"driver_state": {"installed": "1", "installs": True}, "scheduler_layout": "none"}
     accel = {"accel_nvml": {"available": False}}
     known = {"gpu_plugins_kubeconfig": str(kubeconfig), "ansible_facts": accel}
     done = run(roles, "site", {}, *options, **known, **serves | given)
