@@ -1,0 +1,70 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filter ``accel.kubernetes.given_up_nodes``."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: given_up_nodes
+short_description: Which GPU nodes the playbook uninstall gives up, and which serve on
+version_added: 0.1.0
+author: Accel Kubernetes contributors (@accel-kubernetes)
+description:
+  - Compares the GPU nodes of the run with the nodes of the cluster that have a mode.
+options:
+  _input:
+    description: The hosts of each group.
+    type: dict
+    required: true
+  hostvars:
+    description: The variables of all hosts.
+    type: dict
+    required: true
+  hosts:
+    description: Names of the hosts of the run.
+    type: list
+    elements: str
+    required: true
+  labelled:
+    description: What M(kubernetes.core.k8s_info) returned of nodes with the label of a mode.
+    type: dict
+    default: {}
+"""
+
+EXAMPLES = r"""
+- name: Report the nodes that are given up
+  ansible.builtin.debug:
+    msg: "{{ (groups | accel.kubernetes.given_up_nodes(hostvars, ansible_play_hosts)).nodes }}"
+"""
+
+RETURN = r"""
+_value:
+  description:
+    - The hosts of GPU nodes among those of the run (C(nodes)), whether the C(driver) of one of them was removed, and
+      the names of nodes that have a mode and are not given up (C(serving)).
+  type: dict
+  sample: {nodes: [gpu-1], driver: false, serving: []}
+"""
+
+from typing import Any, Callable, Dict, Mapping, Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.playbooks.uninstall import given_up
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory import Inventory
+
+
+def given_up_nodes(
+    groups: Mapping[str, Sequence[str]],
+    hostvars: Mapping[str, Mapping[str, Any]],
+    hosts: Sequence[str],
+    labelled: object = None,
+) -> Dict[str, Any]:
+    """Return what becomes of the nodes."""
+    return dict(vars(given_up(Inventory(hostvars, groups), hosts, labelled)))
+
+
+class FilterModule:
+    """The filters of this file."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """Return the functions by their names."""
+        return {"given_up_nodes": given_up_nodes}
