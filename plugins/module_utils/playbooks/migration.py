@@ -1,0 +1,130 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Decides by a plan of a migration, as ``gpu_migration_info`` makes it, what the playbook migrate does. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping
+
+from ..shared.refusal import Refusal
+from ..shared.registers import mapping, mappings, resources
+
+_STATES = {
+    "due": "served by another plugin",
+    "begun": "left in the middle of it",
+    "done": "migrated",
+    "ours": "ours",
+    "none": "served by none, which site.yml changes",
+    "refused": "served by what is not known",
+}
+_MOVES = ("due", "begun")
+"""States of a node that is to be migrated."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the playbook is asked for."""
+
+    back: bool
+    """Whether nodes are given back to the other plugin."""
+    strand: bool
+    """Whether pods may be evicted that ask for what nodes offer no longer."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done to a node."""
+
+    due: bool
+    reason: str
+    """Why the node is drained, after its name; empty where it is not due."""
+    avoid: List[Mapping[str, Any]]
+    """Patches that keep DaemonSets of the other plugin off marked nodes."""
+    refusals: List[Refusal]
+
+
+def step(migration: Mapping[str, Any], name: str, terms: Terms) -> Step:
+    """Return what is done to the node of this name."""
+    node = migration["nodes"][name]
+    due = bool(node["back"]) if terms.back else node["state"] in _MOVES
+    whose = node["title"] or node["from"]
+    reason = f"is given back to {whose}" if terms.back else f"is taken over from {whose}"
+    theirs = [peer for peer in migration["peers"] if peer["kind"] == node["from"]]
+    return Step(
+        due=due,
+        reason=reason if due else "",
+        avoid=[patch for peer in theirs for patch in peer["avoid"]],
+        refusals=list(_not_returned(node, name, terms) if terms.back and due else _not_taken(node, name, terms)),
+    )
+
+
+def _not_taken(node: Mapping[str, Any], name: str, terms: Terms) -> Iterator[Refusal]:
+    if node["problems"] and not terms.back:
+        yield Refusal("migration_problems", f"Node '{name}': {'. '.join(node['problems'])}.")
+
+
+def _not_returned(node: Mapping[str, Any], name: str, terms: Terms) -> Iterator[Refusal]:
+    if node["gone"]:
+        yield Refusal(
+            "peer_gone",
+            f"Node '{name}' was taken over from DaemonSet {', '.join(node['gone'])}, which is gone; install it again "
+            "first.",
+        )
+    pods = dict.fromkeys(row["pod"] for row in node["returns"] if row["changes"])
+    if pods and not terms.strand:
+        yield Refusal(
+            "pods_stranded",
+            f"Node '{name}': these pods ask for what {node['title']} does not offer, and would wait for ever once "
+            f"evicted: {', '.join(pods)}; change their manifests as the plan says, or set migrate_strand=true.",
+        )
+
+
+def has_left(pods: object, uids: List[str]) -> bool:
+    """Return whether none of the pods that were found belongs to a DaemonSet of the other plugin."""
+    owners = [owner for pod in resources(pods) for owner in mappings(_metadata(pod).get("ownerReferences"))]
+    return not any(owner.get("uid") in uids for owner in owners)
+
+
+def offers(nodes: object, names: str) -> bool:
+    """Return whether a node that was found offers some of a resource whose name the expression matches."""
+    found = [mapping(mapping(node.get("status")).get("allocatable")) for node in resources(nodes)]
+    return any(re.match(names, name) and amount != "0" for each in found for name, amount in each.items())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Where a migration stands."""
+
+    lines: List[str]
+    """It for people, a line a node, and how to remove what is on no node any more."""
+    restore: List[Mapping[str, Any]]
+    """Patches of the other plugin's DaemonSets that are as they were once no node of theirs is marked."""
+
+
+def outcome(migration: Mapping[str, Any], back: bool, check: bool) -> Outcome:
+    """Return where the migration stands; ``back`` is whether nodes are given back, and ``check`` a dry run."""
+    peers = migration["peers"]
+    nodes: Dict[str, Mapping[str, Any]] = migration["nodes"]
+    removable = [peer for peer in peers if not peer["nodes"]]
+    return Outcome(
+        lines=[
+            *(f"{name}: {_stands(node, check)}" for name, node in nodes.items()),
+            *(
+                f"{peer['title']} is on no node any more; to remove it: {'; '.join(peer['removal'])}"
+                for peer in removable
+            ),
+        ],
+        restore=[patch for peer in peers if back and not peer["migrated"] for patch in peer["restore"]],
+    )
+
+
+def _stands(node: Mapping[str, Any], check: bool) -> str:
+    whose = f", from {node['title'] or node['from']}" if node["from"] else ""
+    would = ", and would be migrated" if check and node["state"] in _MOVES else ""
+    return f"{_STATES[node['state']]}{whose}{would}"
+
+
+def _metadata(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    return mapping(item.get("metadata"))
