@@ -10,7 +10,7 @@ short_description: What a workload was before the rollout that is under way
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
-  - Reads the annotation V(kube-accel.io/before) that C(rollout.yml) writes.
+  - Reads the annotation V(kube-accel.io/previous-object) that C(rollout.yml) writes.
   - A note that is of another object, or that cannot be read, is a problem.
 options:
   _input:

@@ -15,7 +15,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable 
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object, read_owned_labels
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import mapping
 
-BEFORE = "kube-accel.io/before"
+BEFORE = "kube-accel.io/previous-object"
 TAINT = "kube-accel.io/taint"
 LABELS = "kube-accel.io/labels"
 _LONGEST = 256 << 10

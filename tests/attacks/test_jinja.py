@@ -137,7 +137,7 @@ def fill(cluster: Cluster, text: str, number: int) -> None:
         "metadata": {
             "name": f"daemons-{number}",
             "labels": {"app.kubernetes.io/managed-by": "accel.kubernetes"},
-            "annotations": {"kube-accel.io/before": text},
+            "annotations": {"kube-accel.io/previous-object": text},
         },
         "spec": {
             "selector": {"matchLabels": {"of": "others"}},

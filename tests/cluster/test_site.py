@@ -257,7 +257,7 @@ def test_a_rollout_and_one_that_is_undone(rig: Rig, node: GpuNode, site: Site, r
         until(lambda: images_of(rig, PLUGIN) == images_of(rig, EXTENDER) == {extender}, "its image")  # noqa: B023
         kept = rig.api.get(f"/apis/apps/v1/namespaces/kube-system/daemonsets/{PLUGIN}")
         assert kept["spec"]["updateStrategy"]["type"] == "RollingUpdate"
-        assert "kube-accel.io/before" not in kept["metadata"].get("annotations", {})
+        assert "kube-accel.io/previous-object" not in kept["metadata"].get("annotations", {})
     is_held(node, "lasting")
     ran("vgpu", "local", "rolled out to another image, undone from one that is not there, and back, under load")
 

@@ -83,7 +83,9 @@ def daemon_set(api: Api, name: str) -> Object:
 def spec(api: Api) -> list[Object]:
     """What plugin and extender are to be, and what is noted in them of a rollout."""
     sets = [daemon_set(api, name) for name in (PLUGIN, EXTENDER)]
-    return [item["spec"] | {"note": item["metadata"]["annotations"].get("kube-accel.io/before")} for item in sets]
+    return [
+        item["spec"] | {"note": item["metadata"]["annotations"].get("kube-accel.io/previous-object")} for item in sets
+    ]
 
 
 def says(api: Api, word: str) -> list[str]:

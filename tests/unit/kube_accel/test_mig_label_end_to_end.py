@@ -277,7 +277,7 @@ def test_who_has_the_driver_let_go_of_is_not_disturbed(host: LabelledHost) -> No
 
 def test_a_gpu_that_something_holds_open_is_not_tried_again_at_once(host: LabelledHost) -> None:
     def told() -> list[str]:
-        lines = [line for line in plugin.logged() if line["message"] == "the node's condition is told"]
+        lines = [line for line in plugin.logged() if line["message"] == "the node's condition is reported"]
         return [line["status"] for line in lines]
 
     def let_go() -> int:

@@ -174,7 +174,7 @@ def test_quotas_of_our_resources_are_listed_and_those_that_are_spent_told(evalua
 
 
 def workload(kind: str, name: str, image: str, note: str = "", strategy: str = "RollingUpdate") -> dict[str, Any]:
-    annotations = {"kube-accel.io/before": note} if note else {}
+    annotations = {"kube-accel.io/previous-object": note} if note else {}
     template = {
         "metadata": {"annotations": {"kube-accel.io/template": "new"}},
         "spec": {"containers": [{"image": image}]},

@@ -11,38 +11,38 @@ import pytest
 
 from kube_accel.nvml.expected_gpus import Seen
 from kube_accel.nvml.health import Condition
-from kube_accel.nvml.health_store import Memory, Remembered
+from kube_accel.nvml.health_store import HealthStore, Remembered
 
 BAD = Condition(complaint="GPU is lost", incidents=("XID 48",), incident_until=500.0, good_polls=2, ecc=3)
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Memory:
+def memory(tmp_path: Path) -> HealthStore:
     return reopened(tmp_path)
 
 
-def reopened(directory: Path, boot: str = "first") -> Memory:
+def reopened(directory: Path, boot: str = "first") -> HealthStore:
     (directory / "boot_id").write_text(f"{boot}\n")
-    return Memory(directory / "health.json", directory / "boot_id")
+    return HealthStore(directory / "health.json", directory / "boot_id")
 
 
-def save(memory: Memory, conditions: Mapping[str, Condition]) -> None:
+def save(memory: HealthStore, conditions: Mapping[str, Condition]) -> None:
     memory.save(Remembered(conditions))
 
 
-def test_incidents_are_kept_and_what_a_poll_tells_is_not(memory: Memory, tmp_path: Path) -> None:
+def test_incidents_are_kept_and_what_a_poll_tells_is_not(memory: HealthStore, tmp_path: Path) -> None:
     save(memory, {"bad": BAD, "good": Condition(ecc=0), "once": Condition(ecc=2)})
     kept = Condition(incidents=("XID 48",), incident_until=500.0, ecc=3)
     assert reopened(tmp_path).load().conditions == {"bad": kept, "once": Condition(ecc=2)}
 
 
-def test_a_reboot_ends_what_was_and_not_what_is_counted(memory: Memory, tmp_path: Path) -> None:
+def test_a_reboot_ends_what_was_and_not_what_is_counted(memory: HealthStore, tmp_path: Path) -> None:
     xids, seen = {("bad", 79): (3, 100.5)}, {"bad": Seen("0000:10:00.0", 7.5, 6.5), "good": Seen("slot", 1.0)}
     memory.save(Remembered({"bad": BAD}, xids, seen))
     assert reopened(tmp_path, "second").load() == Remembered({}, xids, seen)
 
 
-def test_what_both_daemons_of_an_upgrade_counted_does_not_count_down(memory: Memory, tmp_path: Path) -> None:
+def test_what_both_daemons_of_an_upgrade_counted_does_not_count_down(memory: HealthStore, tmp_path: Path) -> None:
     seen, both = {"bad": Seen("slot", 1.0)}, ("bad", 79)
     successor = reopened(tmp_path)
     memory.save(Remembered({}, {both: (4, 9.0), ("bad", 48): (1, 1.0)}, seen))
@@ -50,18 +50,18 @@ def test_what_both_daemons_of_an_upgrade_counted_does_not_count_down(memory: Mem
     assert reopened(tmp_path).load().xids == {both: (4, 9.0), ("bad", 48): (1, 1.0), ("bad", 31): (1, 2.0)}
 
 
-def test_what_was_counted_of_a_gpu_that_nobody_misses_is_forgotten(memory: Memory, tmp_path: Path) -> None:
+def test_what_was_counted_of_a_gpu_that_nobody_misses_is_forgotten(memory: HealthStore, tmp_path: Path) -> None:
     memory.save(Remembered({}, {("bad", 79): (4, 9.0)}, {}))
     assert reopened(tmp_path).load().xids == {}
 
 
-def test_a_file_of_a_version_that_kept_less_is_read(memory: Memory, tmp_path: Path) -> None:
+def test_a_file_of_a_version_that_kept_less_is_read(memory: HealthStore, tmp_path: Path) -> None:
     text = '{"version": 1, "boot": "first", "gpus": {"bad": {"incidents": [], "until": 0, "ecc": 3}}}'
     (tmp_path / "health.json").write_text(text)
     assert memory.load() == Remembered({"bad": Condition(ecc=3)})
 
 
-def test_time_that_passes_is_not_written_at_each_answer(memory: Memory, tmp_path: Path) -> None:
+def test_time_that_passes_is_not_written_at_each_answer(memory: HealthStore, tmp_path: Path) -> None:
     file = tmp_path / "health.json"
 
     def wrote(seen: Seen) -> bool:
@@ -77,7 +77,7 @@ def test_time_that_passes_is_not_written_at_each_answer(memory: Memory, tmp_path
     assert wrote(Seen("slot", 9000.0, 9000.0))
 
 
-def test_nothing_is_written_but_news(memory: Memory, tmp_path: Path) -> None:
+def test_nothing_is_written_but_news(memory: HealthStore, tmp_path: Path) -> None:
     save(memory, {"good": Condition(ecc=0)})
     assert not (tmp_path / "health.json").exists()
     save(memory, {"bad": BAD})
@@ -101,7 +101,7 @@ def test_nothing_is_written_but_news(memory: Memory, tmp_path: Path) -> None:
     ],
 )
 def test_a_file_that_makes_no_sense_is_said_and_left(
-    memory: Memory, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+    memory: HealthStore, tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "health.json").write_text(text)
     assert memory.load() == Remembered()
@@ -112,13 +112,13 @@ def test_a_file_that_makes_no_sense_is_said_and_left(
 
 def test_a_directory_that_cannot_be_written_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "boot_id").write_text("first")
-    memory = Memory(tmp_path / "absent/health.json", tmp_path / "boot_id")
+    memory = HealthStore(tmp_path / "absent/health.json", tmp_path / "boot_id")
     save(memory, {"bad": BAD})
     save(memory, {"bad": BAD})
     assert caplog.text.count("a restart will forget") == 1
 
 
 def test_without_a_file_nothing_is_remembered() -> None:
-    memory = Memory(None)
+    memory = HealthStore(None)
     save(memory, {"bad": BAD})
     assert memory.load() == Remembered()

@@ -129,7 +129,7 @@ def test_a_container_whose_gpu_another_pod_has_too_is_refused_and_counted(host: 
         host.client.pre_start_container([uuid(1)], timeout=5)
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert [caught.value.details()] == host.refused
-    assert host.plugin.calls.told["prestart"].outcomes == {Outcome.OK: 1, Outcome.REFUSED: 1, Outcome.FAILED: 0}
+    assert host.plugin.calls.counts["prestart"].outcomes == {Outcome.OK: 1, Outcome.REFUSED: 1, Outcome.FAILED: 0}
 
 
 def test_an_unknown_device_is_refused_by_name(host: Host) -> None:
@@ -298,7 +298,7 @@ def test_calls_are_counted_by_how_they_ended(host: Host, monkeypatch: pytest.Mon
     monkeypatch.setattr(whole, "grant", broken)
     with pytest.raises(grpc.RpcError):
         host.client.allocate([uuid(0)], timeout=5)
-    told = host.plugin.calls.told
+    told = host.plugin.calls.counts
     assert told["allocate"].outcomes == {Outcome.OK: 1, Outcome.REFUSED: 2, Outcome.FAILED: 1}
     assert told["preferred"].outcomes[Outcome.OK] == 1
     assert told["allocate"].seconds > 0

@@ -104,7 +104,7 @@ def exporter(name: str) -> dict[str, Any]:
 
 def read_of_mig_node(item: dict[str, Any]) -> None:
     node = checked(item)
-    for _read in (affected.hold(node, "x"), affected.release(node), affected.tell(node, State.SUCCESS, "x")):
+    for _read in (affected.hold(node, "x"), affected.release(node), affected.report(node, State.SUCCESS, "x")):
         affected.leaving(node, [])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster is told of a node's GPUs, and how often."""
+"""What a cluster is reported of a node's GPUs, and how often."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_a_gpu_that_was_never_readable_counts() -> None:
     assert snapshot.inventory is not None
     dark = replace(snapshot, inventory=replace(snapshot.inventory, unreadable=(UnreadableGpu(1, None, "is lost"),)))
     assert condition(dark) == NodeCondition("False", "GpuUnhealthy", "GPU 1: is lost")
-    (told,) = news(dark, {})
-    assert told == News("Warning", "GpuUnhealthy", "GPU 1 is not handed out: is lost", {"index:1": "GPU 1"})
+    (reported,) = news(dark, {})
+    assert reported == News("Warning", "GpuUnhealthy", "GPU 1 is not handed out: is lost", {"index:1": "GPU 1"})
 
 
 def test_a_gpu_is_known_with_and_without_its_uuid() -> None:
@@ -55,23 +55,23 @@ def test_a_gpu_is_known_with_and_without_its_uuid() -> None:
     assert part.inventory is not None
     dark = replace(part, inventory=replace(part.inventory, unreadable=(UnreadableGpu(1, None, "is lost"),)))
     for first, second in ((whole, dark), (dark, whole)):
-        reasons, told = tell(first, {})
+        reasons, reported = tell(first, {})
         assert reasons == ["GpuUnhealthy"]
-        assert tell(second, told) == ([], told)
-        assert tell(ready(2), told) == (["GpuHealthy"], {})
+        assert tell(second, reported) == ([], reported)
+        assert tell(ready(2), reported) == (["GpuHealthy"], {})
 
 
-def tell(snapshot: Snapshot, told: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Reasons and what is told by then."""
+def tell(snapshot: Snapshot, reported: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """Reasons and what is reported by then."""
     reasons = []
-    while (latest := next(news(snapshot, told), None)) is not None:
+    while (latest := next(news(snapshot, reported), None)) is not None:
         reasons.append(latest.reason)
-        told = dict(latest.bad)
-    return reasons, told
+        reported = dict(latest.bad)
+    return reasons, reported
 
 
 def test_each_change_is_told_once() -> None:
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     for snapshot, expected in (
         (STARTING, []),
         (ready(2), []),
@@ -84,9 +84,9 @@ def test_each_change_is_told_once() -> None:
         (ready(2, {0: LOST}), ["GpuUnhealthy", "GpuHealthy"]),
         (ready(2), ["GpuHealthy"]),
     ):
-        reasons, told = tell(snapshot, told)
+        reasons, reported = tell(snapshot, reported)
         assert reasons == expected, snapshot
-    assert told == {}
+    assert reported == {}
 
 
 states = st.sampled_from([DriverState.READY, DriverState.READY, DriverState.WEDGED, DriverState.QUIESCED])
@@ -95,18 +95,18 @@ healths = st.lists(st.sampled_from([HEALTHY, LOST, UNKNOWN]), min_size=3, max_si
 
 @given(st.lists(st.tuples(states, healths), max_size=20))
 def test_events_of_a_gpu_alternate(history: list[tuple[DriverState, list[GpuHealth]]]) -> None:
-    told: dict[str, str] = {}
+    reported: dict[str, str] = {}
     said: dict[str, list[str]] = {}
     for state, health in history:
         snapshot = replace(ready(3, dict(enumerate(health))), driver_state=state, detail="why")
-        while (latest := next(news(snapshot, told), None)) is not None:
-            told = dict(latest.bad)
+        while (latest := next(news(snapshot, reported), None)) is not None:
+            reported = dict(latest.bad)
             said.setdefault(latest.message.split(" is ")[0], []).append(latest.reason)
         if state is DriverState.READY:
             bad = {uuid(index) for index, found in enumerate(health) if found is LOST}
             good = {uuid(index) for index, found in enumerate(health) if found is HEALTHY}
-            assert bad <= told.keys()
-            assert not good & told.keys()
+            assert bad <= reported.keys()
+            assert not good & reported.keys()
     for name, reasons in said.items():
         if name.startswith("GPU"):
             assert reasons[::2] == ["GpuUnhealthy"] * len(reasons[::2])

@@ -16,7 +16,7 @@ from kube_accel.metrics.tenancy import Account, Charged, Container, Holding, Ref
 from kube_accel.model import Enforcement, MigDevice, Mode, Share
 from kube_accel.plugin.configuration.options import PluginOptions
 from kube_accel.plugin.kubelet.holdings import Holder
-from kube_accel.plugin.share_runtime import Fraction
+from kube_accel.plugin.share_runtime import ShareRuntime
 from kube_accel.plugin.tenancy.metering import LedgerBooks, ShareTenancy, whole_holdings, whole_shares, whole_tenancy
 from kube_accel.plugin.whole_runtime import WholeGpus
 from kube_accel.shared.offers import Replication
@@ -90,13 +90,13 @@ def test_shares_are_not_said_before_they_are_made_of_gpus_and_list(
     )
     ids = tuple(f"{CARD}::m{number}" for number in range(4))
     listed = (PodDevices("team", "a", "main", PROFILE.memory_resource, ids),)
-    fraction = Fraction(options, PROFILE, Listed(), FakeMonitor(), lambda: None)
-    holdings = fraction.tenancy().holdings
-    fraction.listed(listed, 0.0)
+    shares = ShareRuntime(options, PROFILE, Listed(), FakeMonitor(), lambda: None)
+    holdings = shares.tenancy().holdings
+    shares.listed(listed, 0.0)
     said = [holdings()]
     # Whoever collects may ask at any moment of it.
-    monkeypatch.setattr(fraction._allocator, "see", lambda snapshot: said.append(holdings()))
-    fraction.see(ready(1))
+    monkeypatch.setattr(shares._allocator, "see", lambda snapshot: said.append(holdings()))
+    shares.see(ready(1))
     assert said == [None, None]
     assert (holdings() or {}).keys() == {CARD}
 

@@ -83,12 +83,12 @@ class PodResourcesClient:
                 for devices in container.devices:
                     key = (pod.namespace, pod.name, container.name, devices.resource_name)
                     held[key].extend(devices.device_ids)
-        self._tell({key for key in held if not all(map(str.isprintable, key)) or _REPLACED in "".join(key)})
+        self._warn_of({key for key in held if not all(map(str.isprintable, key)) or _REPLACED in "".join(key)})
         if not self._believed(listener, bool(held)):
             raise PodResourcesError(f"kubelet on {self._socket} has just started and not heard of its pods yet")
         return tuple(PodDevices(*key, tuple(ids)) for key, ids in held.items())
 
-    def _tell(self, odd: set[tuple[str, str, str, str]]) -> None:
+    def _warn_of(self, odd: set[tuple[str, str, str, str]]) -> None:
         """Log a warning, once, about containers whose names are none."""
         with self._lock:
             news, self._odd = odd - self._odd, odd

@@ -241,7 +241,7 @@ class Watch:
         try:
             key = self._sink.keep(checked(item))
         except ODD as error:
-            _tell(item, self._watched.path, error)
+            _log_unreadable(item, self._watched.path, error)
             return self._watched.odd(item, line(error if isinstance(error, ApiJsonError) else repr(error)))
         return set() if key is None else {key}
 
@@ -260,10 +260,10 @@ def passing_over(item: object, path: str) -> Iterator[None]:
     try:
         yield
     except ODD as error:
-        _tell(item, path, error)
+        _log_unreadable(item, path, error)
 
 
-def _tell(item: object, path: str, error: Exception) -> None:
+def _log_unreadable(item: object, path: str, error: Exception) -> None:
     extra = {"path": path, "object": named(item), "reason": line(repr(error)), "remedy": _REMEDY}
     _log.warning("an object cannot be read, and is passed over until it changes", extra=extra)
 

@@ -40,7 +40,7 @@ class Remembered:
     seen: Mapping[str, Seen] = field(default_factory=dict)
 
 
-class Memory:
+class HealthStore:
     """A file. ``path`` None remembers nothing. Where the file cannot be used the daemon goes on without it."""
 
     def __init__(self, path: Path | None, boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> None:

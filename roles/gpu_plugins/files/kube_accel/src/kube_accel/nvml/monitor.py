@@ -23,7 +23,7 @@ from kube_accel.nvml import machine, translate
 from kube_accel.nvml.expected_gpus import Seen, follow
 from kube_accel.nvml.faults import KnownFaults
 from kube_accel.nvml.health import Condition, Observation, Poll, Reset, Rules, Silence, Xid, observe
-from kube_accel.nvml.health_store import Memory, Remembered, Xids
+from kube_accel.nvml.health_store import HealthStore, Remembered, Xids
 from kube_accel.nvml.kernel_log import KernelLog, Sightings
 from kube_accel.nvml.process import WorkerProcess, worker_command
 from kube_accel.nvml.switches import Switches
@@ -148,7 +148,7 @@ class GpuMonitor:
         self._poll_at = 0.0
         self._inventory: Inventory | None = None
         self._conditions: dict[str, Condition] = {}
-        self._memory = Memory(options.memory)
+        self._store = HealthStore(options.memory)
         self._observed = False
         """Whether there may be something to remember."""
         self._kernel_log = KernelLog(options.kernel_logs)
@@ -254,7 +254,7 @@ class GpuMonitor:
     # --- the thread -------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        remembered = self._memory.load()
+        remembered = self._store.load()
         self._conditions = dict(remembered.conditions)
         with self._changed:
             self._xids, self._seen = remembered.xids, remembered.seen
@@ -373,7 +373,7 @@ class GpuMonitor:
         if question is not None:
             self._request(question.operation, now + self._options.deadline, question)
 
-    def _told(self, question: _Question, answer: dict[str, Any]) -> None:
+    def _answered(self, question: _Question, answer: dict[str, Any]) -> None:
         if "gpus" in answer:
             source = f"{question.operation} {question.arguments.get('slow')}"
             self._see_faults(source, answer["gpus"])
@@ -400,7 +400,7 @@ class GpuMonitor:
             if "error" in message:
                 self._refused(worker, message["error"], now)
             elif worker.question is not None:
-                self._told(worker.question, message["ok"])
+                self._answered(worker.question, message["ok"])
             elif worker.answered:
                 self._polled(worker, message["ok"], now)
             else:
@@ -579,7 +579,7 @@ class GpuMonitor:
     def _remember(self) -> None:
         if self._observed:
             self._observed = False
-            self._memory.save(Remembered(self._conditions, self._xids, self._seen))
+            self._store.save(Remembered(self._conditions, self._xids, self._seen))
 
     def _observe(self, uuid: str, observation: Observation, now: float) -> None:
         self._observed = True

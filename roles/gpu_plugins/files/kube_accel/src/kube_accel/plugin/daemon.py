@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from kube_accel.metrics.collector import Collector
     from kube_accel.plugin.allocation.ledger import Ledger
     from kube_accel.plugin.mig.manager import MigManager
-    from kube_accel.plugin.share_runtime import Fraction
+    from kube_accel.plugin.share_runtime import ShareRuntime
 
 _log = logging.getLogger(__name__)
 
@@ -85,13 +85,13 @@ class Daemon:
         lister: Lister = PodResourcesClient(options.pod_resources_socket)
         profile = PROFILES.get(options.mode)
         self._held_elsewhere: Mapping[str, str] = {}
-        self._fraction: Fraction | None = None
+        self._shares: ShareRuntime | None = None
         if profile is not None:
             # Loaded here: whole GPUs need neither a ledger nor steering.
-            from kube_accel.plugin.share_runtime import Fraction
+            from kube_accel.plugin.share_runtime import ShareRuntime
 
-            self._fraction = Fraction(options, profile, lister, gpus, self._publish)
-            lister = self._fraction.lister
+            self._shares = ShareRuntime(options, profile, lister, gpus, self._publish)
+            lister = self._shares.lister
         self._holdings = HoldingsReader(lister, lambda name: mode_of(name) is not None, self._holdings_changed)
         self._lister = lister
         self._whole = WholeGpus(read_configuration(options), options.mig_strategy, flags=options.delivery)
@@ -113,11 +113,11 @@ class Daemon:
             self._mig = MigManager(options.mig, options.node_name, options.state_dir, gpus, lister)
         for note in self._whole.configuration.notes if self._whole.configuration is not None else ():
             _log.warning("part of the configuration is not used", extra={"reason": note})
-        if self._fraction is None:
+        if self._shares is None:
             self._served = {name: self._serve_whole(name) for name in self._whole.resources}
         else:
-            kinds = resources(self._fraction.profile).items()
-            self._served = {name: self._serve_kind(kind, name, self._fraction) for kind, name in kinds}
+            kinds = resources(self._shares.profile).items()
+            self._served = {name: self._serve_kind(kind, name, self._shares) for kind, name in kinds}
         self._registering: dict[str, threading.Thread] = {}
         self._whole_ledger: Ledger | None = None
         """Ledger of whole GPUs, where metrics are kept; shares have one in any case."""
@@ -153,21 +153,21 @@ class Daemon:
         self._start("holdings", self._holdings.run)
         self._start("annotation", self._annotation.run)
         self._start("labels", self._labels.run)
-        if self._fraction is None:
+        if self._shares is None:
             self._start("cdi", partial(self._cdi.run, self._stop))
         if self._configurator is not None:
             self._start("configuration", partial(self._follow, "--config-map", self._configurator))
         cutting = None
         if self._mig is not None:
             cutting = self._start("mig", partial(self._follow, "--mig-configs", self._mig))
-        self._start("teller", self._condition_reporter.run)
+        self._start("condition", self._condition_reporter.run)
         self._start("handover", self._keeper.run)
         self._start("admin", self._admin.run)
         self._start("probes", self._probes.run)
         if self._metrics is not None:
             self._start("metrics", partial(self._metrics.run, self._stop))
-        if self._fraction is not None:
-            for name, part in self._fraction.parts(self._stop):
+        if self._shares is not None:
+            for name, part in self._shares.parts(self._stop):
                 self._start(name, part)
         self._stop.wait()
         if self._metrics is not None:
@@ -232,10 +232,10 @@ class Daemon:
         )
         return _Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
 
-    def _serve_kind(self, kind: Kind, name: str, fraction: Fraction) -> _Served:
+    def _serve_kind(self, kind: Kind, name: str, shares: ShareRuntime) -> _Served:
         options = self._options
         registrar = Registrar(options.device_plugin_dir, name.partition("/")[2], name, options.takeover)
-        plugin = fraction.plugin(kind, self._given_twice, self._holdings.allocated, registrar.wake)
+        plugin = shares.plugin(kind, self._given_twice, self._holdings.allocated, registrar.wake)
         return _Served(
             plugin, registrar, lambda snapshot: plugin.publish(plugin.device_list(snapshot), snapshot.inventory)
         )
@@ -341,7 +341,7 @@ class Daemon:
             # A plugin that follows another must not show an empty list before it looked.
             if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
                 return
-            if self._fraction is None:
+            if self._shares is None:
                 # What is offered already has a specification, and its health must be told whatever happens.
                 if not self._specify(snapshot.inventory) and not any(s.plugin.has_list for s in self._served.values()):
                     return
@@ -381,8 +381,8 @@ class Daemon:
             if health[uuid].health is not Health.UNHEALTHY:
                 health[uuid] = replace(health[uuid], health=Health.UNHEALTHY, reason=self._held_elsewhere[uuid])
         snapshot = replace(snapshot, health=health)
-        if self._fraction is not None:
-            return self._fraction.see(snapshot)
+        if self._shares is not None:
+            return self._shares.see(snapshot)
         inventory = snapshot.inventory
         self._mps.see(inventory, self._whole.shared_by_mps(inventory) if inventory is not None else frozenset())
         return self._mps.apply(snapshot)
@@ -393,8 +393,8 @@ class Daemon:
     def _holdings_changed(self) -> None:
         self._held_elsewhere = strangers(self._holdings.listed or (), self._foreign)
         self._publish()
-        if self._fraction is not None and self._holdings.listed is not None:
-            self._fraction.listed(self._holdings.listed, self._holdings.listed_at)
+        if self._shares is not None and self._holdings.listed is not None:
+            self._shares.listed(self._holdings.listed, self._holdings.listed_at)
         if self._metrics is not None:
             self._metrics.changed()
         self._annotation.wake()
@@ -408,11 +408,11 @@ class Daemon:
         if not self._holdings.asked:
             return None
         snapshot, held = self._snapshot(), self._holdings.held
-        mode, divided = self._options.mode, frozenset() if self._fraction is not None else self._whole.divided
+        mode, divided = self._options.mode, frozenset() if self._shares is not None else self._whole.divided
         if held is None or snapshot.inventory is None:
             return render(snapshot, None, mode, self._memory_unit, divided)
-        if self._fraction is not None:
-            return render(snapshot, share_holdings(self._fraction.held), mode, self._memory_unit)
+        if self._shares is not None:
+            return render(snapshot, share_holdings(self._shares.held), mode, self._memory_unit)
         return render(snapshot, whole_holdings(held, snapshot.inventory, self._whole.parts), mode, divided=divided)
 
     def _wanted_labels(self) -> dict[str, str] | None:
@@ -423,14 +423,14 @@ class Daemon:
         classes = machine.pci_classes(root, (gpu.pci_address for gpu in inventory.gpus))
         kernel = Machine(machine.product(root), classes)
         found = labels(inventory, self._options.mode, self._whole.offered, kernel, self._whole.strategy)
-        return found if self._fraction is None or not found else found | self._fraction.labels()
+        return found if self._shares is None or not found else found | self._shares.labels()
 
     def _foreign(self, resource: str) -> bool:
         return mode_of(resource) not in (None, self._options.mode)
 
     @property
     def _memory_unit(self) -> int | None:
-        return None if self._fraction is None else self._fraction.profile.memory_unit_bytes
+        return None if self._shares is None else self._shares.profile.memory_unit_bytes
 
     def _healthz(self) -> str:
         return next(filter(None, (served.registrar.failure() for served in self._served.values())), "")
@@ -446,7 +446,7 @@ class Daemon:
         snapshot = self._gpus.snapshot()
         if snapshot.inventory is None:
             return f"no GPU was read: driver {snapshot.driver_state.value}: {snapshot.detail}"
-        return self._fraction.enforcing.problem if self._fraction is not None else self._whole.problem
+        return self._shares.enforcing.problem if self._shares is not None else self._whole.problem
 
     def _collector(self) -> Collector:
         # Loaded here: metrics can be off, and whole GPUs need no ledger then.
@@ -454,9 +454,9 @@ class Daemon:
         from kube_accel.plugin.allocation.ledger import Ledger, Owner, this_machine
         from kube_accel.plugin.tenancy.metering import LedgerBooks, whole_tenancy
 
-        options, fraction = self._options, self._fraction
-        if fraction is not None:
-            ledger, tenancy = fraction.ledger, fraction.tenancy()
+        options, shares = self._options, self._shares
+        if shares is not None:
+            ledger, tenancy = shares.ledger, shares.tenancy()
         else:
             owner = Owner(options.node_name, this_machine())
             ledger = self._whole_ledger = Ledger(options.state_dir, options.mode, owner=owner)
@@ -490,7 +490,7 @@ class Daemon:
             name: Service(
                 served.registrar.state.registered,
                 any(device.healthy for device in served.plugin.devices),
-                served.plugin.calls.told,
+                served.plugin.calls.counts,
             )
             for name, served in self._served.items()
         }
@@ -510,7 +510,7 @@ class Daemon:
             "detail": snapshot.detail,
             "mode": self._options.mode.value,
             **self._configuration_status(),
-            **(self._fraction.status() if self._fraction is not None else self._whole_status(snapshot.inventory)),
+            **(self._shares.status() if self._shares is not None else self._whole_status(snapshot.inventory)),
             "resources": {
                 served.registrar.resource: {
                     "registered": served.registrar.state.registered,

@@ -23,7 +23,7 @@ from kube_accel.model import ContainerKind, Gpu, Mode, OnAbuse, Share, Snapshot
 from kube_accel.nvml.gpus import SharedGpus
 from kube_accel.plugin.allocation.ledger import Ledger, Owner, this_machine
 from kube_accel.plugin.allocation.pods import NodePod, NodePods
-from kube_accel.plugin.allocation.share_service import Allocator, FractionPlugin
+from kube_accel.plugin.allocation.share_service import Allocator, SharePlugin
 from kube_accel.plugin.allocation.start_check import Devices, Started, by_container, held_shares
 from kube_accel.plugin.configuration.options import PluginOptions
 from kube_accel.plugin.kubelet.device_exclusivity import StartRefused
@@ -69,7 +69,7 @@ class Listing:
         return listed
 
 
-class Fraction:
+class ShareRuntime:
     """Everything the resources of one mode share."""
 
     def __init__(
@@ -119,9 +119,9 @@ class Fraction:
         on_given_twice: Callable[[str], None],
         on_allocate: Callable[[tuple[str, ...]], None],
         on_stream_end: Callable[[], None],
-    ) -> FractionPlugin:
+    ) -> SharePlugin:
         """Return the service for one of the resources."""
-        return FractionPlugin(
+        return SharePlugin(
             kind,
             self._allocator,
             self.lister,

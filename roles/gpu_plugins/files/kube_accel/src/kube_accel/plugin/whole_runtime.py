@@ -91,7 +91,7 @@ class WholeGpus:
                 self._parts = self._offered(snapshot.inventory, configuration)
             except TooManyError as error:
                 self._parts, problem = dict.fromkeys(self._parts, ()), str(error)
-            self._tell(problem)
+            self._log_problem(problem)
             self.left_out = tuple(left_out(strategy, snapshot.inventory.gpus).values())
         self.known_parts = None if snapshot.inventory is None else tuple(self.parts)
 
@@ -142,7 +142,7 @@ class WholeGpus:
         check_clients(found, client_limit(inventory.cuda_version))
         return found or {whole.RESOURCE: ()}
 
-    def _tell(self, problem: str) -> None:
+    def _log_problem(self, problem: str) -> None:
         if problem and problem != self.problem:
             _log.warning("no GPU is offered", extra={"reason": problem})
         self.problem = problem

@@ -207,7 +207,7 @@ class Allocator:
         return ()
 
 
-class FractionPlugin(ListedPlugin):
+class SharePlugin(ListedPlugin):
     """The service for one resource of a mode that divides GPUs."""
 
     options = pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=True)

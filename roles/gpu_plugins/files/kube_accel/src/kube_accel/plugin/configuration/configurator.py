@@ -52,7 +52,7 @@ class Configurator:
         """None until there is one."""
         self.problem = ""
         """Why it is not the one that is asked for."""
-        self._told = ""
+        self._sent = ""
         self._soon = False
         """Whether to try again though nothing may change."""
 
@@ -100,7 +100,7 @@ class Configurator:
         except NotChosenError as error:
             self._stay(client, error)
         else:
-            self.problem = self._told = ""
+            self.problem = self._sent = ""
         if self.current is not None and self.current != before and self.current.configuration.notes:
             notes = "; ".join(self.current.configuration.notes)
             self._send(client, "ConfigurationNotWholly", f"configuration {self.current.name} is applied, but {notes}")
@@ -130,7 +130,7 @@ class Configurator:
                 why = error
         stays = "nothing" if self.current is None else self.current.name or "whole GPUs"
         self.problem = f"{why}; the node stays with {stays}"
-        self._tell(client, why.reason, self.problem)
+        self._send_event(client, why.reason, self.problem)
 
     def _use(self, chosen: Chosen) -> None:
         if chosen == self.current:
@@ -151,12 +151,12 @@ class Configurator:
             _log.info("the configuration is not applied yet", extra={"reason": str(error)})
         self.problem, self._soon = str(error), True
 
-    def _tell(self, client: KubeClient, reason: str, message: str) -> None:
-        if message == self._told:
+    def _send_event(self, client: KubeClient, reason: str, message: str) -> None:
+        if message == self._sent:
             return
         _log.warning("another configuration is asked for", extra={"reason": message})
         if self._send(client, reason, message):
-            self._told = message
+            self._sent = message
 
     def _send(self, client: KubeClient, reason: str, message: str) -> bool:
         """Send an event of the node, and return whether the API server has it."""

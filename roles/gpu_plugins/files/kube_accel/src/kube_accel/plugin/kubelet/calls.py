@@ -26,19 +26,19 @@ class Calls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: Mapping[str, Call] = {name: Call() for name in (ALLOCATE, PREFERRED, PRESTART)}
+        self._counts: Mapping[str, Call] = {name: Call() for name in (ALLOCATE, PREFERRED, PRESTART)}
 
     @property
-    def told(self) -> Mapping[str, Call]:
+    def counts(self) -> Mapping[str, Call]:
         """Return the calls until now, by name. Never waits."""
-        return self._told
+        return self._counts
 
     def add(self, name: str, outcome: Outcome, seconds: float) -> None:
         """Count one more call."""
         with self._lock:
-            call = self._told[name]
+            call = self._counts[name]
             outcomes = {**call.outcomes, outcome: call.outcomes[outcome] + 1}
-            self._told = {**self._told, name: replace(call, outcomes=outcomes, seconds=call.seconds + seconds)}
+            self._counts = {**self._counts, name: replace(call, outcomes=outcomes, seconds=call.seconds + seconds)}
 
 
 class Counted:

@@ -147,7 +147,7 @@ class DeviceExclusivity:
         if self._before is None:
             self._before = _pods(listed)
         pods = frozenset[Pod]().union(*holders.values())
-        if len(pods) < 2 or self._had_them(claims, callers) or (callers and self._nobody_had(holders)):
+        if len(pods) < 2 or self._had_them(claims, callers) or (callers and self._none_had(holders)):
             return ""
         return _refusal(claims, holders, {claim: self._uses[claim].pods & pods for claim in claims})
 
@@ -171,7 +171,7 @@ class DeviceExclusivity:
         """Return whether it can only be the pod that was let start with them before."""
         return len(callers) == 1 and all(self._uses[claim].pods == callers for claim in claims)
 
-    def _nobody_had(self, holders: Mapping[str, frozenset[Pod]]) -> bool:
+    def _none_had(self, holders: Mapping[str, frozenset[Pod]]) -> bool:
         """Return whether none of the pods that have a claim may have started with it."""
         # Of pods from before kubelet's restart it may have told late; what they have it does not hand out after it.
         return all(

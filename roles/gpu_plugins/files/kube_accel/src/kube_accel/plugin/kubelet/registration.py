@@ -121,7 +121,7 @@ class Registrar:
                 try:
                     self._step(plugin)
                 except (OSError, deviceplugin.RegistrationError) as error:
-                    self._say(str(error))
+                    self._not_registered(str(error))
                     self._back_off()
                 self._watch.wait(_SETTLED if self._state.registered and plugin.newest_stream[1] else _UNSETTLED)
         finally:
@@ -151,9 +151,9 @@ class Registrar:
             self._listen(plugin)
         if not self._kubelet.is_socket():
             self._registered_at = None
-            self._say(f"kubelet is not there: no socket {self._kubelet}")
+            self._not_registered(f"kubelet is not there: no socket {self._kubelet}")
         elif not plugin.has_list:
-            self._say("the GPUs have not been read yet")
+            self._not_registered("the GPUs have not been read yet")
         elif self._socket is not None:
             self._stand_with_siblings(plugin, self._socket)
 
@@ -168,7 +168,7 @@ class Registrar:
         newest = _newest([_age(own), *siblings.values()])
         if newest != own.name:
             self._registered_at = None
-            self._say(f"a newer instance serves {self.resource} on {newest}")
+            self._not_registered(f"a newer instance serves {self.resource} on {newest}")
         elif not self._holds(plugin) and time.monotonic() >= self._not_before:
             self._register(plugin, own)
 
@@ -266,7 +266,7 @@ class Registrar:
                 if entry.name.endswith(".sock") and entry.name != deviceplugin.KUBELET_SOCKET:
                     yield Path(entry.path)
 
-    def _say(self, reason: str) -> None:
+    def _not_registered(self, reason: str) -> None:
         state = Registration(False, reason)
         if state != self._state:
             self._state = state

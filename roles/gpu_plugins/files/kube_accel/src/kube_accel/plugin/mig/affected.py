@@ -107,7 +107,7 @@ def checksum(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def tell(node: Mapping[str, Any], state: State | None, text: str | None) -> dict[str, Any]:
+def report(node: Mapping[str, Any], state: State | None, text: str | None) -> dict[str, Any]:
     """Return the patch that says what became of these configurations; empty when the node says so."""
     metadata = node.get("metadata") or {}
     told: dict[str, dict[str, str | None]] = {

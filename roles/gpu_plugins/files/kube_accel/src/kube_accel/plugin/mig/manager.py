@@ -118,7 +118,7 @@ class MigManager:
         self._dealt: _Dealt | None = None
         """What was applied, or failed, or waits on a node that is cordoned for it."""
         self._said: State | None = None
-        self._told = ""
+        self._sent = ""
         self._again = _LOOK
 
     def wake(self) -> None:
@@ -153,7 +153,9 @@ class MigManager:
             except ODD as error:
                 why = f"what the API server says {unreadable(error)}"
                 remedy = f"see kubectl get node {self._node} --output=yaml, and mend it"
-                self._tell(client, "Warning", "MigConfigWaiting", f"label {affected.LABEL} waits: {why}; {remedy}")
+                self._send_event(
+                    client, "Warning", "MigConfigWaiting", f"label {affected.LABEL} waits: {why}; {remedy}"
+                )
                 self._again = _AGAIN
         except (ApiError, OSError) as error:
             _log.warning("the MIG configuration is not looked after", extra={"reason": line(str(error))})
@@ -167,7 +169,7 @@ class MigManager:
             return  # who resets GPUs or replaces the driver; its end wakes us
         text = self._text() if name else ""
         geometry = self._geometry()
-        if self._asked_anew(client, metadata):
+        if self._asked_again(client, metadata):
             self._dealt = None
         # Neither a reset nor the driver's reload nor a reboot leaves a GPU its devices.
         # And letting go of the GPUs changes the node, which wakes us.
@@ -190,7 +192,7 @@ class MigManager:
         except (OSError, ValueError):
             return None
 
-    def _asked_anew(self, client: KubeClient, metadata: dict[str, Any]) -> bool:
+    def _asked_again(self, client: KubeClient, metadata: dict[str, Any]) -> bool:
         """Return whether the state that we reported was set back to pending."""
 
         def pending(metadata: dict[str, Any]) -> bool:
@@ -239,16 +241,18 @@ class MigManager:
         except _FailedError as why:
             back = self._put_back()
             self._release(client)
-            self._say(client, State.FAILED, text)
-            self._tell(client, "Warning", "MigConfigFailed", f"MIG configuration {name} is not applied: {why}{back}")
+            self._report_state(client, State.FAILED, text)
+            self._send_event(
+                client, "Warning", "MigConfigFailed", f"MIG configuration {name} is not applied: {why}{back}"
+            )
             self._dealt = _Dealt((name, text))
             return
         self._forget()
         self._release(client)
-        self._say(client, State.SUCCESS, text)
+        self._report_state(client, State.SUCCESS, text)
         if changed:
-            self._tell(client, "Normal", "MigConfigApplied", f"the GPUs are cut by MIG configuration {name}")
-        self._dealt, self._told = _Dealt((name, text)), ""
+            self._send_event(client, "Normal", "MigConfigApplied", f"the GPUs are cut by MIG configuration {name}")
+        self._dealt, self._sent = _Dealt((name, text)), ""
 
     def _wait(self, client: KubeClient, name: str, text: str | None, why: _WaitingError) -> None:
         if why.cordoned:
@@ -256,15 +260,15 @@ class MigManager:
             self._dealt = _Dealt((name, text), until=time.monotonic() + _AGAIN_RESET)
         else:
             self._release(client)
-        self._say(client, why.state, text)
-        self._tell(client, "Warning", "MigConfigWaiting", f"MIG configuration {name} waits: {why}")
+        self._report_state(client, why.state, text)
+        self._send_event(client, "Warning", "MigConfigWaiting", f"MIG configuration {name} waits: {why}")
 
     def _leave(self, client: KubeClient) -> None:
         """Undo what was begun, and leave the GPUs as they are: the label asks for nothing."""
         self._put_back()
         self._release(client)
-        self._say(client, None)
-        self._dealt, self._told = None, ""
+        self._report_state(client, None)
+        self._dealt, self._sent = None, ""
 
     def _attempt(self, client: KubeClient, name: str, text: str) -> bool:
         """Cut the GPUs; return False when there was nothing to do. Raises _WaitingError, _FailedError."""
@@ -278,7 +282,7 @@ class MigManager:
             begun = replace(begun, config=name, text=checksum, boot="")
         if planned.switched and begun.boot and begun.boot == self._boot():
             raise _WaitingError("a GPU changes its MIG mode with the next reboot of the node", State.REBOOTING, True)
-        self._say(client, State.PENDING, text)
+        self._report_state(client, State.PENDING, text)
         pods = affected.in_the_way(self._pods(client), self._listed(), planned.going)
         self._must_go(pods)
         self._remember(begun)  # before the node is cordoned: it is where a full disk shows
@@ -419,24 +423,24 @@ class MigManager:
         if patch:
             client.patch(self._path, patch)
 
-    def _say(self, client: KubeClient, state: State | None, text: str | None = None) -> None:
+    def _report_state(self, client: KubeClient, state: State | None, text: str | None = None) -> None:
         """Report what became of these configurations."""
         node = self._read(client)
-        patch = affected.tell(node, state, text)
+        patch = affected.report(node, state, text)
         if patch:
             client.patch(self._path, patch)
             label = (node["metadata"].get("labels") or {}).get(affected.LABEL, "")
             _log.info("MIG configuration", extra={"label": label, "state": state or "none"})
         self._said = state
 
-    def _tell(self, client: KubeClient, kind: str, reason: str, message: str) -> None:
+    def _send_event(self, client: KubeClient, kind: str, reason: str, message: str) -> None:
         from kube_accel.kube import events
 
-        if message == self._told:
+        if message == self._sent:
             return
         _log.log(logging.INFO if kind == "Normal" else logging.WARNING, "MIG", extra={"reason": message})
         events.send(client, events.of_node(self._node, kind, reason, message))
-        self._told = message
+        self._sent = message
 
     # --- what outlives us ---------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cluster is told of a node's GPUs: one condition of the node, and events when a GPU turns bad or good. Pure.
+"""What a node reports of its GPUs: one condition of the node, and events when a GPU turns bad or good. Pure.
 
 A node whose GPU is bad stays a good node: nothing here taints or cordons it.
 """
@@ -32,7 +32,7 @@ class NodeCondition:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Something that happened, and what has been told of the GPUs once this was."""
+    """Something that happened, and what has been reported of the GPUs once it was reported."""
 
     kind: str
     reason: str
@@ -41,14 +41,14 @@ class News:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What the API server was last sent."""
 
     condition: NodeCondition | None = None
     since: str = ""
     """When the condition's status became what it is."""
     heartbeat: float = 0.0
-    """When it was told last, in seconds since 1970."""
+    """When it was reported last, in seconds since 1970."""
     bad: Mapping[str, str] = field(default_factory=dict)
     """Name of each GPU that an event called bad, by UUID or by ``index:<n>``; the driver by ``driver``."""
 
@@ -69,11 +69,11 @@ def condition(snapshot: Snapshot) -> NodeCondition | None:
     return NodeCondition("True", "GpusHealthy", message or "every GPU may be handed out")
 
 
-def news(snapshot: Snapshot, told: Mapping[str, str]) -> Iterator[News]:
-    """Yield what there is to report after these ``told`` bad GPUs, each with what is reported by then."""
+def news(snapshot: Snapshot, reported: Mapping[str, str]) -> Iterator[News]:
+    """Yield what there is to report after these ``reported`` bad GPUs, each with what has been reported by then."""
     if snapshot.driver_state in (DriverState.STARTING, DriverState.QUIESCED):
         return
-    bad = dict(told)
+    bad = dict(reported)
     if snapshot.driver_state in _SILENT:
         if _DRIVER not in bad:
             bad[_DRIVER] = _DRIVER

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells the API server what ``condition`` says, from a thread of its own; an absent API server only delays it.
 
-What was told is kept in a file, so that neither a restart nor the second plugin of an upgrade tells it again.
+What was reported is kept in a file, so that neither a restart nor the second plugin of an upgrade tells it again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kube_accel.model import Snapshot
-from kube_accel.plugin.node.condition import TYPE, News, NodeCondition, Told, condition, news
+from kube_accel.plugin.node.condition import TYPE, News, NodeCondition, Reported, condition, news
 from kube_accel.plugin.node.reconcile import reconcile_loop
 
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _HEARTBEAT = 300.0
-"""Seconds after which an unchanged condition is told again."""
+"""Seconds after which an unchanged condition is reported again."""
 _BACK_OFF = (1.0, 30.0)
 _REMEMBERED = 100
-"""Warnings that were told and are not told again."""
+"""Warnings that were reported and are not reported again."""
 _BURST, _EVERY = 10, 30.0
-"""Events at once, and seconds from one to the next after these: what changes meanwhile is told as it is then."""
+"""Events at once, and seconds from one to the next after these: what changes meanwhile is reported as it is then."""
 
 
 class ConditionReporter:
@@ -80,21 +80,21 @@ class ConditionReporter:
         self._api = api
         bucket = TokenBucket(_BURST, _EVERY)
 
-        def tell() -> bool:
-            self._tell_condition(api)
+        def report() -> bool:
+            self._report_condition(api)
             while self._next_news() is not None:
                 bucket.take()
-                self._tell_news(api)
+                self._report_news(api)
             while self._notes:
                 bucket.take()
                 api.create_event("default", of_node(self._node, "Warning", *self._notes[0]))
                 self._notes.popleft()
             return True
 
-        reconcile_loop(tell, self._wake, _HEARTBEAT, _BACK_OFF, (ApiError, OSError), self._failed)
+        reconcile_loop(report, self._wake, _HEARTBEAT, _BACK_OFF, (ApiError, OSError), self._failed)
 
     def _failed(self, reason: str) -> None:
-        _log.warning("the GPUs' health is not told", extra={"node": self._node, "reason": reason})
+        _log.warning("the GPUs' health is not reported", extra={"node": self._node, "reason": reason})
 
     def withdraw(self) -> None:
         """Remove the node's condition, unless another plugin on it goes on reporting. For the end of a daemon."""
@@ -107,73 +107,73 @@ class ConditionReporter:
         except BlockingIOError:
             return
         try:
-            with self._told() as (told, keep):
+            with self._reported() as (reported, keep):
                 self._ended = True
-                if told.condition is not None:
+                if reported.condition is not None:
                     self._api.patch_node_status(self._node, {"conditions": [{"type": TYPE, "$patch": "delete"}]})
-                    keep(replace(told, condition=None, heartbeat=0.0))
+                    keep(replace(reported, condition=None, heartbeat=0.0))
         except (ApiError, OSError) as error:
             _log.warning("the node's condition stays", extra={"condition": TYPE, "reason": str(error)})
 
-    def _tell_condition(self, api: ApiClient) -> None:
+    def _report_condition(self, api: ApiClient) -> None:
         from kube_accel.kube.events import timestamp
 
-        with self._told() as (told, keep):
+        with self._reported() as (reported, keep):
             found = condition(self._snapshot())
             if (
                 self._ended
                 or found is None
-                or (found == told.condition and 0 <= time.time() - told.heartbeat < _HEARTBEAT - 1)
+                or (found == reported.condition and 0 <= time.time() - reported.heartbeat < _HEARTBEAT - 1)
             ):
                 return
             now = timestamp()
-            same = told.condition is not None and told.condition.status == found.status
-            since = told.since if same else now
+            same = reported.condition is not None and reported.condition.status == found.status
+            since = reported.since if same else now
             times = {"lastHeartbeatTime": now, "lastTransitionTime": since}
             api.patch_node_status(self._node, {"conditions": [{"type": TYPE, **asdict(found), **times}]})
-            keep(replace(told, condition=found, since=since, heartbeat=time.time()))
-            if found != told.condition:
-                _log.info("the node's condition is told", extra={"condition": TYPE, **_extra(found)})
+            keep(replace(reported, condition=found, since=since, heartbeat=time.time()))
+            if found != reported.condition:
+                _log.info("the node's condition is reported", extra={"condition": TYPE, **_extra(found)})
 
     def _next_news(self) -> News | None:
-        with self._told() as (told, _):
-            return next(news(self._snapshot(), told.bad), None)
+        with self._reported() as (reported, _):
+            return next(news(self._snapshot(), reported.bad), None)
 
-    def _tell_news(self, api: ApiClient) -> None:
+    def _report_news(self, api: ApiClient) -> None:
         from kube_accel.kube.events import of_node
 
-        with self._told() as (told, keep):
-            latest = next(news(self._snapshot(), told.bad), None)
+        with self._reported() as (reported, keep):
+            latest = next(news(self._snapshot(), reported.bad), None)
             if latest is None:
                 return
             api.create_event("default", of_node(self._node, latest.kind, latest.reason, latest.message))
-            keep(replace(told, bad=latest.bad))
+            keep(replace(reported, bad=latest.bad))
 
     @contextmanager
-    def _told(self) -> Iterator[tuple[Told, Callable[[Told], None]]]:
+    def _reported(self) -> Iterator[tuple[Reported, Callable[[Reported], None]]]:
         """Yield what was reported, and a function that keeps what is reported now. Locked. Raises OSError."""
         with os.fdopen(
             os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+", errors="replace"
         ) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
 
-            def keep(told: Told) -> None:
+            def keep(reported: Reported) -> None:
                 file.seek(0)
                 file.truncate()
-                json.dump(asdict(told), file)
+                json.dump(asdict(reported), file)
                 file.flush()
 
             yield _read(file.read()), keep
 
 
-def _read(text: str) -> Told:
+def _read(text: str) -> Reported:
     """Return what the file says; nothing where it was cut off."""
     try:
         document: dict[str, Any] = json.loads(text)
         known = document.pop("condition")
-        return Told(**document, condition=None if known is None else NodeCondition(**known))
+        return Reported(**document, condition=None if known is None else NodeCondition(**known))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return Told()
+        return Reported()
 
 
 def _extra(found: NodeCondition) -> dict[str, str]:

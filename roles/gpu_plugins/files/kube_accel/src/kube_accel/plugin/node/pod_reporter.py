@@ -82,7 +82,7 @@ class Reporter:
 
     def _remove(self, pod: NodePod, why: str, reason: str, said: str, options: Mapping[str, int]) -> None:
         self._bucket.take()
-        self._tell_removal(pod, reason, said)
+        self._report_removal(pod, reason, said)
         path = f"/api/v1/namespaces/{quote(pod.namespace, safe='')}/pods/{quote(pod.name, safe='')}"
         try:
             self._client.send("DELETE", path, {"preconditions": {"uid": pod.uid}, **options})
@@ -95,7 +95,7 @@ class Reporter:
             raise
         _log.info("a pod was removed", extra={"pod": f"{pod.namespace}/{pod.name}", "uid": pod.uid, "reason": why})
 
-    def _tell_removal(self, pod: NodePod, reason: str, said: str) -> None:
+    def _report_removal(self, pod: NodePod, reason: str, said: str) -> None:
         try:
             self._send_event(pod, reason, said)
         except ApiError as error:

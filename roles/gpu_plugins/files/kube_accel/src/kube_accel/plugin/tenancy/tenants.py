@@ -321,7 +321,7 @@ class Tenants:
             if change is not None:
                 news.append((entry, limits, change))
         if news:
-            self._tell(news, policies)
+            self._write(news, policies)
         with self._lock:
             self._count(running, policies, accounts)
         for tenant, reason in settled.refused:
@@ -363,7 +363,7 @@ class Tenants:
 
         return change
 
-    def _tell(
+    def _write(
         self,
         news: Iterable[tuple[Running, tuple[Limit, ...], Callable[[Policy], Policy]]],
         policies: _Policies,
@@ -492,9 +492,9 @@ class Tenants:
                     counts[limit.uuid].update(limit=device.denied_limit, device=device.denied_device)
                 counts[policy.limits[0].uuid]["policy"] += account.denied_policy
             for uuid, found in counts.items():
-                self._tell_refusals(holder, limits[uuid], self._ledger.refused(holder, uuid, found))
+                self._report_refusals(holder, limits[uuid], self._ledger.refused(holder, uuid, found))
 
-    def _tell_refusals(self, holder: Holder, limit: Limit, news: Collection[str]) -> None:
+    def _report_refusals(self, holder: Holder, limit: Limit, news: Collection[str]) -> None:
         gpu = self._gpus.get(limit.uuid)
         name = f"GPU {gpu.index}" if gpu is not None else limit.uuid
         sentences = {
