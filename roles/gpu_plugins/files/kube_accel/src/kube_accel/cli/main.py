@@ -37,7 +37,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kube-accel", description="NVIDIA GPUs for Kubernetes nodes.")
     commands = parser.add_subparsers(dest="command", required=True)
+    node, state = _node_flags(), _state_flags()
+    _add_plugin(commands.add_parser("plugin", parents=[node, state], help="serve GPUs to kubelet"))
+    _add_extender(commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs"))
+    _add_quiesce(commands.add_parser("quiesce", parents=[state], help="make the daemon let go of NVML for a while"))
+    _add_validate(commands.add_parser("validate", parents=[node, state], help="check this node, one line a check"))
+    add_inspect_arguments(commands.add_parser("inspect", help="who has what of the cluster's GPUs; needs kubectl"))
+    return parser
 
+
+def _node_flags() -> argparse.ArgumentParser:
     node = argparse.ArgumentParser(add_help=False)
     node.add_argument("--kubelet-device-plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
     node.add_argument("--pod-resources-socket", type=Path, default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"))
@@ -50,11 +59,16 @@ def _parser() -> argparse.ArgumentParser:
     node.add_argument(
         "--mps-control-command", default="nvidia-cuda-mps-control", help="asks the control daemons of MPS"
     )
+    return node
 
+
+def _state_flags() -> argparse.ArgumentParser:
     state = argparse.ArgumentParser(add_help=False)
     state.add_argument("--state-dir", type=Path, default=Path("/var/lib/kube-accel"))
+    return state
 
-    plugin = commands.add_parser("plugin", parents=[node, state], help="serve GPUs to kubelet")
+
+def _add_plugin(plugin: argparse.ArgumentParser) -> None:
     plugin.add_argument("--mode", type=_mode, default=Mode.PGPU, help=f"one of {_modes()}")
     plugin.add_argument(
         "--node-name",
@@ -88,15 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=tuple(mig.Strategy),
         help="mode pgpu: what becomes of GPUs in MIG mode (default: what --config-file says, or none)",
     )
-    cutting = plugin.add_argument_group("cutting GPUs by MIG, mode pgpu")
-    cutting.add_argument(
-        "--mig-configs", type=Path, help="mig-configs file; the node's label nvidia.com/mig.config names one of its"
-    )
-    cutting.add_argument("--mig-drain", action="store_true", help="evict pods that hold what would go")
-    cutting.add_argument("--mig-drain-force", action="store_true", help="those too that nothing makes anew")
-    cutting.add_argument(
-        "--mig-drain-timeout", type=partial(_seconds, most=86400), default=300.0, help="seconds for it (default: 300)"
-    )
+    _add_cutting(plugin.add_argument_group("cutting GPUs by MIG, mode pgpu"))
     plugin.add_argument(
         "--proc-root",
         type=Path,
@@ -106,6 +112,23 @@ def _parser() -> argparse.ArgumentParser:
     plugin.add_argument(
         "--mps-interval", type=_seconds, default=5.0, help="what MPS shares: seconds between questions (default: 5)"
     )
+    _add_metrics(plugin)
+    _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps and cgpu"))
+    plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+
+
+def _add_cutting(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mig-configs", type=Path, help="mig-configs file; the node's label nvidia.com/mig.config names one of its"
+    )
+    group.add_argument("--mig-drain", action="store_true", help="evict pods that hold what would go")
+    group.add_argument("--mig-drain-force", action="store_true", help="those too that nothing makes anew")
+    group.add_argument(
+        "--mig-drain-timeout", type=partial(_seconds, most=86400), default=300.0, help="seconds for it (default: 300)"
+    )
+
+
+def _add_metrics(plugin: argparse.ArgumentParser) -> None:
     plugin.add_argument(
         "--metrics-interval",
         type=_interval,
@@ -122,10 +145,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="read counters of multiprocessors, pipes, memory and links, of GPUs that have them for NVML (Hopper on)",
     )
-    _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps and cgpu"))
-    plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
-    extender = commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs")
+
+def _add_extender(extender: argparse.ArgumentParser) -> None:
     extender.add_argument("--listen", type=_address, default=("127.0.0.1", 9446), help="HOST:PORT")
     extender.add_argument(
         "--metrics-listen", type=_address, help="HOST:PORT for /metrics alone, without TLS (default: no other address)"
@@ -145,11 +167,13 @@ def _parser() -> argparse.ArgumentParser:
     extender.add_argument("--manage-whole-gpus", action="store_true", help="plain nvidia.com/gpu pods are ours too")
     extender.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
-    quiesce = commands.add_parser("quiesce", parents=[state], help="make the daemon let go of NVML for a while")
+
+def _add_quiesce(quiesce: argparse.ArgumentParser) -> None:
     quiesce.add_argument("--seconds", type=float, default=1800, help="for how long at most (default: 1800)")
     quiesce.add_argument("--resume", action="store_true", help="end it now")
 
-    validate = commands.add_parser("validate", parents=[node, state], help="check this node, one line a check")
+
+def _add_validate(validate: argparse.ArgumentParser) -> None:
     validate.add_argument("--smi-command", default="nvidia-smi", help="tells compute modes (default: nvidia-smi)")
     inside = validate.add_argument_group("in a pod that has GPUs")
     inside.add_argument(
@@ -159,9 +183,6 @@ def _parser() -> argparse.ArgumentParser:
     inside.add_argument(
         "--memory", type=int, default=0, metavar="BYTES", help="its share of a GPU's memory (default: no share)"
     )
-
-    add_inspect_arguments(commands.add_parser("inspect", help="who has what of the cluster's GPUs; needs kubectl"))
-    return parser
 
 
 def _add_enforcement(group: argparse._ArgumentGroup) -> None:

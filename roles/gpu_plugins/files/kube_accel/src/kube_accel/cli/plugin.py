@@ -48,51 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     stop = stop_event()
     logs.configure(arguments.log_level)
     raise_limit()
-
-    options = PluginOptions(
-        mode=arguments.mode,
-        node_name=arguments.node_name,
-        device_plugin_dir=arguments.kubelet_device_plugin_dir,
-        pod_resources_socket=arguments.pod_resources_socket,
-        listen=arguments.listen,
-        state_dir=arguments.state_dir,
-        dev_root=arguments.dev_root,
-        service_account_dir=arguments.service_account_dir,
-        takeover=arguments.takeover,
-        config_file=arguments.config_file,
-        sysfs_root=arguments.sysfs_root,
-        config_map=ConfigMapRef(*arguments.config_map) if arguments.config_map else None,
-        default_config=arguments.default_config,
-        mig_strategy=arguments.mig_strategy,
-        mig=_cutting(arguments),
-        delivery=DeliveryFlags(
-            device_list_strategy=arguments.device_list_strategy,
-            device_id_strategy=arguments.device_id_strategy,
-            pass_device_specs=arguments.pass_device_specs,
-            cdi_annotation_prefix=arguments.cdi_annotation_prefix,
-            driver_root=arguments.nvidia_driver_root,
-            container_driver_root=arguments.container_driver_root,
-            gdrcopy=arguments.gdrcopy_enabled,
-            gds=arguments.gds_enabled,
-            mofed=arguments.mofed_enabled,
-            hooks_by_cdi=arguments.hooks_by_cdi,
-        ),
-        cdi=CdiOptions(arguments.cdi_dir, arguments.nvidia_cdi_hook_path),
-        mps_root=arguments.mps_root,
-        mps_control_command=arguments.mps_control_command,
-        mps_interval=arguments.mps_interval,
-        enforcement=arguments.enforcement,
-        allow_unenforced=arguments.allow_unenforced,
-        share_capabilities=arguments.share_capabilities,
-        shim_dir=arguments.shim_dir,
-        proc_root=arguments.proc_root,
-        context_overhead_bytes=arguments.context_overhead,
-        account_abuse=arguments.account_abuse,
-        quota_overrides=ConfigMapRef(*arguments.quota_overrides) if arguments.quota_overrides else None,
-        metrics_interval=arguments.metrics_interval,
-        metrics_aliases=arguments.metrics_aliases,
-        metrics_profiling=arguments.metrics_profiling,
-    )
+    options = _options(arguments)
     monitor = GpuMonitor(_watching(arguments))
     try:
         check_directories(options)
@@ -115,6 +71,57 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_NODE
     finally:
         monitor.stop()
+
+
+def _options(arguments: argparse.Namespace) -> PluginOptions:
+    return PluginOptions(
+        mode=arguments.mode,
+        node_name=arguments.node_name,
+        device_plugin_dir=arguments.kubelet_device_plugin_dir,
+        pod_resources_socket=arguments.pod_resources_socket,
+        listen=arguments.listen,
+        state_dir=arguments.state_dir,
+        dev_root=arguments.dev_root,
+        service_account_dir=arguments.service_account_dir,
+        takeover=arguments.takeover,
+        config_file=arguments.config_file,
+        sysfs_root=arguments.sysfs_root,
+        config_map=ConfigMapRef(*arguments.config_map) if arguments.config_map else None,
+        default_config=arguments.default_config,
+        mig_strategy=arguments.mig_strategy,
+        mig=_cutting(arguments),
+        delivery=_delivery(arguments),
+        cdi=CdiOptions(arguments.cdi_dir, arguments.nvidia_cdi_hook_path),
+        mps_root=arguments.mps_root,
+        mps_control_command=arguments.mps_control_command,
+        mps_interval=arguments.mps_interval,
+        enforcement=arguments.enforcement,
+        allow_unenforced=arguments.allow_unenforced,
+        share_capabilities=arguments.share_capabilities,
+        shim_dir=arguments.shim_dir,
+        proc_root=arguments.proc_root,
+        context_overhead_bytes=arguments.context_overhead,
+        account_abuse=arguments.account_abuse,
+        quota_overrides=ConfigMapRef(*arguments.quota_overrides) if arguments.quota_overrides else None,
+        metrics_interval=arguments.metrics_interval,
+        metrics_aliases=arguments.metrics_aliases,
+        metrics_profiling=arguments.metrics_profiling,
+    )
+
+
+def _delivery(arguments: argparse.Namespace) -> DeliveryFlags:
+    return DeliveryFlags(
+        device_list_strategy=arguments.device_list_strategy,
+        device_id_strategy=arguments.device_id_strategy,
+        pass_device_specs=arguments.pass_device_specs,
+        cdi_annotation_prefix=arguments.cdi_annotation_prefix,
+        driver_root=arguments.nvidia_driver_root,
+        container_driver_root=arguments.container_driver_root,
+        gdrcopy=arguments.gdrcopy_enabled,
+        gds=arguments.gds_enabled,
+        mofed=arguments.mofed_enabled,
+        hooks_by_cdi=arguments.hooks_by_cdi,
+    )
 
 
 def _cutting(arguments: argparse.Namespace) -> MigOptions | None:
