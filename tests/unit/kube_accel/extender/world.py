@@ -19,7 +19,7 @@ from kube_accel.extender.leader_lease import LeaderLease, NotOursError
 from kube_accel.extender.metrics import Metrics
 from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.quota import Quotas
-from kube_accel.extender.service import VERBS, Layout, Service
+from kube_accel.extender.service import VERBS, Layout, Scheduling, Service
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.model import Gpu, GpuHealth, Inventory, Mode
 from kube_accel.sharing import assignment, inventory_annotation
@@ -247,18 +247,10 @@ class Extender:
         self.lease = Stepped(api, self.cluster, pause=lambda: self.listen(1), clock=self.clock, writers=1)
         self.binder = Binder(api, self.cluster, self.decider, self.quotas, self.lease, clock=self.clock)
         metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
-        self.service = Service(
-            layout,
-            pod_reader,
-            self.cluster,
-            self.decider,
-            self.binder,
-            self.lease,
-            self.quotas.limits,
-            metrics,
-            Pages({}, {}),
-            self.clock,
+        scheduling = Scheduling(
+            pod_reader, self.cluster, self.decider, self.binder, self.lease, self.quotas.limits, metrics
         )
+        self.service = Service(layout, scheduling, Pages({}, {}), self.clock)
         self._position = 0
         self.lease.step()
 

@@ -12,7 +12,7 @@ import pytest
 
 from kube_accel.metrics import families
 from kube_accel.metrics.charge import Charge, Payer, State
-from kube_accel.metrics.collector import Collector
+from kube_accel.metrics.collector import Collector, CollectorOptions
 from kube_accel.metrics.containers import Kept, Key
 from kube_accel.metrics.meterstate import decode, encode
 from kube_accel.metrics.service import Service
@@ -69,6 +69,8 @@ NOBODY = Tenancy(lambda: {})
 class Books:
     """Keeps in memory, as text."""
 
+    ledger = ""
+
     def __init__(self) -> None:
         self.text = ""
         self.charges: dict[Payer, Charge] = {}
@@ -89,6 +91,10 @@ class Books:
         assert not peaks
 
 
+def options(interval: float = 10, proc_root: Path = Path("/proc"), **pages: bool) -> CollectorOptions:
+    return CollectorOptions("node", Mode.PGPU, interval, proc_root, **pages)
+
+
 def collector(
     gpus: Gpus,
     interval: float = 10,
@@ -97,13 +103,13 @@ def collector(
     books: Books | LedgerBooks | None = None,
 ) -> Collector:
     services = {"nvidia.com/gpu": Service(True, True)}
-    return Collector("node", Mode.PGPU, gpus, tenancy, books or Books(), interval, proc, lambda: services)
+    return Collector(options(interval, proc_root=proc), gpus, tenancy, books or Books(), lambda: services)
 
 
 def test_other_exporters_names_have_pages_of_their_own_where_asked_for(gpus: Gpus) -> None:
     assert set(collector(gpus).pages) == {"/metrics"}
     tenancy = Tenancy(lambda: {uuid(0): (Holding(A, uuid(0), 1.0, 1.0, 80 << 30),)})
-    made = Collector("node", Mode.PGPU, gpus, tenancy, Books(), 10, Path("/proc"), dict, aliases=True)
+    made = Collector(options(aliases=True), gpus, tenancy, Books(), dict)
     assert set(made.pages) == {"/metrics", "/metrics/dcgm", "/metrics/gpu-manager"}
     made.collect()
     pages = {path: Page(page()).families for path, page in made.pages.items()}
@@ -221,7 +227,7 @@ def test_a_gpu_that_is_left_alone_from_now_on_has_no_busy_time_until_it_is_back(
 def test_counters_are_read_where_asked_for_and_their_absence_is_counted(gpus: Gpus) -> None:
     counters = {"sm": 40.0, "tensor": 12.5, "pcie_tx": 3.0}
     gpus.answer = lambda slow: {"gpus": [entry(0, profile={"gpu": counters}), entry(1, profile={"gpu": None})]}
-    made = Collector("node", Mode.PGPU, gpus, NOBODY, Books(), 10, Path("/proc"), dict, profiling=True)
+    made = Collector(options(profiling=True), gpus, NOBODY, Books(), dict)
     page = collected(made)
     page.lint()
     assert gpus.profiled

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kube_accel.metrics.meterstate import decode
-from kube_accel.nvml.health_store import Memory, Remembered
+from kube_accel.nvml.health_store import HealthStore, Remembered
 from kube_accel.plugin.configuration.configurator import Configurator
 from kube_accel.plugin.mig.manager import MigManager
 from kube_accel.plugin.node.condition import News
@@ -43,7 +43,7 @@ def test_no_geometry_is_put_back_that_is_not_known(state_dir: Path) -> None:
 
 
 def test_health_begins_anew(state_dir: Path) -> None:
-    assert Memory(state_dir / "health.json").load() == Remembered()
+    assert HealthStore(state_dir / "health.json").load() == Remembered()
 
 
 def test_charges_begin_anew(state_dir: Path) -> None:

@@ -24,7 +24,7 @@ from kube_accel.extender.leader_lease import LeaderLease
 from kube_accel.extender.metrics import Labels, Metrics
 from kube_accel.extender.pods import Pod, PodReader, pod_path
 from kube_accel.extender.quota import Quotas, QuotaSink
-from kube_accel.extender.service import VERBS, Layout, Service
+from kube_accel.extender.service import VERBS, Layout, Scheduling, Service
 from kube_accel.extender.traffic import Traffic
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
@@ -91,16 +91,7 @@ class Extender:
         self._metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self._quotas = Quotas(self._cluster, decider.choose)
         traffic = Traffic()
-        pods = Watched("/api/v1/pods", {"fieldSelector": _LIVING}, interesting=reader.interesting)
-        namespace, name = options.quota_configmap
-        quota = Watched(f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={name}"})
-        self._watches = {
-            "nodes": Watch(
-                api, Watched("/api/v1/nodes", metadata_only=True), NodeSink(self._cluster), traffic.let_pass
-            ),
-            "pods": Watch(api, pods, PodSink(self._cluster), traffic.let_pass),
-            "quota": Watch(api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
-        }
+        self._watches = self._watched(reader, traffic)
         self._lease = LeaderLease(api, self._cluster, self._watches["pods"].following)
         self._binder = Binder(api, self._cluster, decider, self._quotas, self._lease, traffic.aside)
         self._errands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -109,17 +100,10 @@ class Extender:
         if options.layout is Layout.PROXIED:
             self._cluster.bound = self._seen_bound
         pages = Pages({"/healthz": lambda: "", "/readyz": self._readyz}, {"/metrics": self._metrics_page})
-        self._service = Service(
-            options.layout,
-            reader,
-            self._cluster,
-            decider,
-            self._binder,
-            self._lease,
-            self._quotas.limits,
-            self._metrics,
-            pages,
+        scheduling = Scheduling(
+            reader, self._cluster, decider, self._binder, self._lease, self._quotas.limits, self._metrics
         )
+        self._service = Service(options.layout, scheduling, pages)
         try:
             self._server = Server(
                 options.listen, self._service, self._service.limits, self._tls.context, traffic.request
@@ -128,6 +112,17 @@ class Extender:
             host, port = options.listen
             raise ExtenderError(f"--listen {host}:{port} cannot be used: {error}; choose another port") from error
         self._metrics_server = self._listen_for_metrics()
+
+    def _watched(self, reader: PodReader, traffic: Traffic) -> dict[str, Watch]:
+        pods = Watched("/api/v1/pods", {"fieldSelector": _LIVING}, interesting=reader.interesting)
+        nodes = Watched("/api/v1/nodes", metadata_only=True)
+        namespace, name = self._options.quota_configmap
+        quota = Watched(f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={name}"})
+        return {
+            "nodes": Watch(self._api, nodes, NodeSink(self._cluster), traffic.let_pass),
+            "pods": Watch(self._api, pods, PodSink(self._cluster), traffic.let_pass),
+            "quota": Watch(self._api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
+        }
 
     def _listen_for_metrics(self) -> Server | None:
         if self._options.metrics_listen is None:

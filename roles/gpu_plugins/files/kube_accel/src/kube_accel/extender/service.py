@@ -7,6 +7,7 @@ import heapq
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
@@ -60,35 +61,38 @@ class Layout(StrEnum):
     """Through the API server, which can show none: ``predicates`` alone, and it answers one node."""
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """What requests are answered from, and what they change."""
+
+    reader: PodReader
+    cluster: Cluster
+    decider: Decider
+    binder: Binder
+    lease: LeaderLease
+    limits: Quota
+    metrics: Metrics
+
+
 class Service:
     """Answers requests. Threads may share it."""
 
     def __init__(
-        self,
-        layout: Layout,
-        reader: PodReader,
-        cluster: Cluster,
-        decider: Decider,
-        binder: Binder,
-        lease: LeaderLease,
-        limits: Quota,
-        metrics: Metrics,
-        pages: Pages,
-        clock: Callable[[], float] = time.monotonic,
+        self, layout: Layout, scheduling: Scheduling, pages: Pages, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """``pages`` are what anyone may GET."""
         self._layout = layout
-        self._reader = reader
-        self._cluster = cluster
-        self._decider = decider
-        self._binder = binder
-        self._lease = lease
-        self._keeper = Keeper(cluster, binder, clock)
-        self._limits = limits
-        self._metrics = metrics
+        self._reader = scheduling.reader
+        self._cluster = scheduling.cluster
+        self._decider = scheduling.decider
+        self._binder = scheduling.binder
+        self._lease = scheduling.lease
+        self._keeper = Keeper(self._cluster, self._binder, clock)
+        self._limits = scheduling.limits
+        self._metrics = scheduling.metrics
         self._pages = pages
         self._reading, self._deciding = threading.Lock(), threading.Lock()
-        self._rechecks = RecheckQueue(cluster, lambda pod, names: bool(self._filtered(pod, names).passed), clock)
+        self._rechecks = RecheckQueue(self._cluster, lambda pod, names: bool(self._filtered(pod, names).passed), clock)
         self._verbs = {
             "predicates": self._filter if layout is Layout.LOCAL else self._filter_to_one,
             **(

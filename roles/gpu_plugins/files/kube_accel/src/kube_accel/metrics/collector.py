@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -51,6 +52,10 @@ class CollectError(Exception):
 
 class Books(Protocol):
     """Where a meter and peaks are kept while no daemon runs."""
+
+    @property
+    def ledger(self) -> str:
+        """Return the name of the ledger that charges are kept in; empty where there is none."""
 
     def load(self) -> tuple[State | None, Mapping[Payer, Charge]]:
         """Return what was kept last."""
@@ -109,34 +114,39 @@ class Parts:
         yield families.COLLECTOR_FAILURES, {(self._node, *key): count for key, count in self._failures.items()}
 
 
+@dataclass(frozen=True, slots=True)
+class CollectorOptions:
+    """What a collector is to do."""
+
+    node: str
+    mode: Mode
+    interval: float
+    """Seconds from one collection to the next."""
+    proc_root: Path
+    aliases: bool = False
+    """Whether there are pages with the names of other exporters too."""
+    profiling: bool = False
+    """Whether GPUs are asked for the counters of their parts."""
+
+
 class Collector:
     """The page, and what makes it. ``collect`` and ``run`` are for one thread, ``page`` for all."""
 
     def __init__(
         self,
-        node: str,
-        mode: Mode,
+        options: CollectorOptions,
         gpus: WatchedGpus,
         tenancy: Tenancy,
         books: Books,
-        interval: float,
-        proc_root: Path,
         services: Callable[[], Mapping[str, Service]],
-        aliases: bool = False,
-        profiling: bool = False,
-        ledger: Callable[[], str] = str,
     ) -> None:
-        """Collects every ``interval`` seconds. ``services`` tells by resource what kubelet is served.
-
-        ``aliases`` adds pages with the names of other exporters, ``profiling`` what GPUs' counters say of their parts.
-        ``ledger`` names the ledger that charges are kept in; empty where there is none.
-        """
-        self._ledger = ledger
+        """``services`` returns by resource what kubelet is served."""
+        mode, node = options.mode, options.node
+        self._options = options
         self._node = node
-        self._mode = mode
         self._gpus = gpus
         self._tenancy = tenancy
-        self._processes = Processes(proc_root, tenancy.owner) if tenancy.owner is not None else None
+        self._processes = Processes(options.proc_root, tenancy.owner) if tenancy.owner is not None else None
         self._containers = Containers(node, mode.value)
         self._accounts: Mapping[Account, Charged] = {}
         """As they were read last."""
@@ -145,15 +155,13 @@ class Collector:
         self._metering = threading.Lock()
         self._meter = Meter(mode.value, *books.load())
         self._boot = _boot_id()
-        self._interval = interval
-        self._profiling = profiling
         self._asked_services = services
         self._services = Services(node)
         self._parts = Parts(node)
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._rare: dict[str, Rare] = {}
         self._rare_at = -_RARE_SECONDS
-        self._writers = {path: Writer() for path in ((_OWN, _DCGM, _GPU_MANAGER) if aliases else (_OWN,))}
+        self._writers = {path: Writer() for path in ((_OWN, _DCGM, _GPU_MANAGER) if options.aliases else (_OWN,))}
         self._pages: dict[str, bytes] = {}
         self._many = False
         self._render(None, {})
@@ -198,9 +206,9 @@ class Collector:
             self.collect()
             if before.driver_state is DriverState.STARTING:
                 # The first answer is worth a collection of its own.
-                self._gpus.wait(before.version, self._interval)
+                self._gpus.wait(before.version, self._options.interval)
                 continue
-            due = max(due + self._interval, time.monotonic())
+            due = max(due + self._options.interval, time.monotonic())
             stop.wait(due - time.monotonic())
 
     def collect(self) -> None:
@@ -258,7 +266,7 @@ class Collector:
             raise CollectError(snapshot.driver_state.value)
         now = time.monotonic()
         slow = now - self._rare_at >= _RARE_SECONDS
-        answer = self._gpus.samples(slow, self._profiling, _NVML_SECONDS)
+        answer = self._gpus.samples(slow, self._options.profiling, _NVML_SECONDS)
         if answer is None:
             raise CollectError("no_answer")
         told = samples(answer)
@@ -270,7 +278,7 @@ class Collector:
             self._rare.pop(uuid, None)
             self._parts.failed("nvml", "gpu")
         for uuid, gpu in told.items():
-            if self._profiling and gpu.profile is None and not gpu.mig_profiles:
+            if self._options.profiling and gpu.profile is None and not gpu.mig_profiles:
                 self._parts.failed("nvml", "profiling")
             if gpu.withheld:
                 self._parts.failed("nvml", "value")
@@ -281,10 +289,10 @@ class Collector:
     def _render(self, found: Mapping[str, GpuSample] | None, attributed: Mapping[str, Attributed]) -> None:
         snapshot = self._gpus.snapshot()
         xids, seen = self._gpus.xids(), self._gpus.seen()
-        told = Devices(self._node, self._mode.value, snapshot, found, self._rare, self._busy, xids, seen)
+        told = Devices(self._node, self._options.mode.value, snapshot, found, self._rare, self._busy, xids, seen)
         gpus = snapshot.inventory.gpus if snapshot.inventory is not None else ()
         capacity = {gpu.uuid: gpu.memory_bytes for gpu in gpus}
-        ledger: Series = {(self._node, name): 1.0 for name in [self._ledger()] if name}
+        ledger: Series = {(self._node, name): 1.0 for name in [self._books.ledger] if name}
         own = (
             *device_families(told),
             (families.GPU_UNATTRIBUTED, unattributed(self._node, attributed)),
@@ -313,7 +321,7 @@ class Collector:
     def _own(self) -> Iterator[tuple[Family, Series]]:
         yield from self._services.families(self._asked_services(), time.time())
         yield families.ATTRIBUTION, {(self._node, *key): count for key, count in self._outcomes.items()}
-        yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._mode.value): 1}
+        yield families.BUILD_INFO, {(self._node, kube_accel.__version__, self._options.mode.value): 1}
 
 
 def _boot_id() -> str:

@@ -450,7 +450,7 @@ class Daemon:
 
     def _collector(self) -> Collector:
         # Loaded here: metrics can be off, and whole GPUs need no ledger then.
-        from kube_accel.metrics.collector import Collector
+        from kube_accel.metrics.collector import Collector, CollectorOptions
         from kube_accel.plugin.allocation.ledger import Ledger, Owner, this_machine
         from kube_accel.plugin.tenancy.metering import LedgerBooks, whole_tenancy
 
@@ -461,19 +461,15 @@ class Daemon:
             owner = Owner(options.node_name, this_machine())
             ledger = self._whole_ledger = Ledger(options.state_dir, options.mode, owner=owner)
             tenancy = whole_tenancy(lambda: self._holdings.held, lambda: self._whole.known_parts)
-        return Collector(
+        collecting = CollectorOptions(
             options.node_name,
             options.mode,
-            self._gpus,
-            tenancy,
-            LedgerBooks(ledger),
             options.metrics_interval,
             options.proc_root,
-            self._services,
             options.metrics_aliases,
             options.metrics_profiling,
-            lambda: ledger.name,
         )
+        return Collector(collecting, self._gpus, tenancy, LedgerBooks(ledger), self._services)
 
     def _record_whole(self, inventory: Inventory | None) -> None:
         if self._whole_ledger is None or inventory is None or self._holdings.held is None:

@@ -92,6 +92,11 @@ class LedgerBooks:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
+    @property
+    def ledger(self) -> str:
+        """Return the ledger's name."""
+        return self._ledger.name
+
     def load(self) -> tuple[State | None, dict[Payer, Charge]]:
         """Return what was kept."""
         text, rows = self._ledger.charges()
