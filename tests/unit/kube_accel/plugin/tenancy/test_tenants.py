@@ -19,7 +19,8 @@ from kube_accel.model import GpuUsage, Mode, Share
 from kube_accel.plugin.allocation.ledger import Ledger
 from kube_accel.plugin.allocation.pods import NodePods
 from kube_accel.plugin.kubelet.holdings import Holder
-from kube_accel.plugin.tenancy.tenants import Tenants, keys_of
+from kube_accel.plugin.tenancy.running import keys_of
+from kube_accel.plugin.tenancy.tenants import Processes, Rules, Tenants
 from kube_accel.sharing.fraction import Kind
 from kube_accel.sharing.profile import PROFILES
 from unit.kube_accel.plugin.fakes import inventory, uuid
@@ -48,7 +49,8 @@ class World:
         self.tenants = self.successor()
 
     def successor(self, cores: bool = True) -> Tenants:
-        return Tenants(self.containers, self.ledger, self.pods, self.ask, self.places.get, self.report, cores, 64 << 20)
+        processes, rules = Processes(self.ask, self.places.get), Rules(cores, 64 << 20)
+        return Tenants(self.containers, self.ledger, self.pods, processes, rules, self.report)
 
     def ask(self, uuids: Collection[str], timeout: float) -> Mapping[str, GpuUsage] | None:
         self.asked.append(tuple(uuids))

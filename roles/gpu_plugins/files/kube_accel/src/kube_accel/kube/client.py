@@ -74,8 +74,8 @@ class KubeClient:
         accept: str = JSON,
     ) -> bytes:
         """Send one request and return the body of its answer. Raises ApiError."""
-        response = self._request(method, path, body, content_type, query, accept, self._timeout, stream=False)
-        return response.data
+        headers = {"Accept": accept} if body is None else {"Accept": accept, "Content-Type": content_type}
+        return self._request(method, _target(path, query), body, headers, self._timeout, stream=False).data
 
     @contextmanager
     def lines(
@@ -85,7 +85,7 @@ class KubeClient:
 
         Raises ApiError, also while the lines are read.
         """
-        response = self._request("GET", path, None, JSON, query, accept, silence, stream=True)
+        response = self._request("GET", _target(path, query), None, {"Accept": accept}, silence, stream=True)
         try:
             yield self._lines(response)
         finally:
@@ -106,17 +106,12 @@ class KubeClient:
     def _request(
         self,
         method: str,
-        path: str,
+        target: str,
         body: object,
-        content_type: str,
-        query: Mapping[str, str] | None,
-        accept: str,
+        headers: dict[str, str],
         timeout: float,
         stream: bool,
     ) -> urllib3.BaseHTTPResponse:
-        headers = {"Accept": accept}
-        if body is not None:
-            headers["Content-Type"] = content_type
         try:
             token = self._credentials.token
             if self._credentials.token_file is not None:
@@ -125,7 +120,7 @@ class KubeClient:
                 headers["Authorization"] = f"Bearer {token}"
             response = self._connections().request(
                 method,
-                self.url + path + (f"?{urlencode(query)}" if query else ""),
+                self.url + target,
                 body=None if body is None else json.dumps(body).encode(),
                 headers=headers,
                 timeout=urllib3.Timeout(connect=_CONNECT_TIMEOUT, read=timeout),
@@ -161,3 +156,7 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(document.get("metadata") or {}, dict):
         raise ApiUnreachableError("the API server's answer has metadata that is no JSON object")
     return document
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    return f"{path}?{urlencode(query)}" if query else path

@@ -23,14 +23,15 @@ from kube_accel.model import ContainerKind, Gpu, Mode, OnAbuse, Share, Snapshot
 from kube_accel.nvml.gpus import SharedGpus
 from kube_accel.plugin.allocation.ledger import Ledger, Owner, this_machine
 from kube_accel.plugin.allocation.pods import NodePod, NodePods
-from kube_accel.plugin.allocation.share_service import Allocator, SharePlugin
+from kube_accel.plugin.allocation.share_service import Allocator, Shared, SharePlugin
 from kube_accel.plugin.allocation.start_check import Devices, Started, by_container, held_shares
 from kube_accel.plugin.configuration.options import PluginOptions
 from kube_accel.plugin.kubelet.device_exclusivity import StartRefused
 from kube_accel.plugin.kubelet.holdings import Holder, Lister
 from kube_accel.plugin.tenancy.abuse import sentence
 from kube_accel.plugin.tenancy.enforcing import Enforcing
-from kube_accel.plugin.tenancy.tenants import Tenants, keys_of
+from kube_accel.plugin.tenancy.running import keys_of
+from kube_accel.plugin.tenancy.tenants import Processes, Rules, Tenants
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import WHOLE, Kind, gpu_of, resources
 from kube_accel.sharing.profile import Profile
@@ -105,11 +106,9 @@ class ShareRuntime:
             self.enforcing.interposer.containers,
             self.ledger,
             self._pods,
-            gpus.usage,
-            Places(options.proc_root).of,
+            Processes(gpus.usage, Places(options.proc_root).of),
+            Rules(self.enforcing.limits_cores, options.context_overhead_bytes),
             self._event,
-            self.enforcing.limits_cores,
-            options.context_overhead_bytes,
             self._abused,
         )
 
@@ -121,18 +120,8 @@ class ShareRuntime:
         on_stream_end: Callable[[], None],
     ) -> SharePlugin:
         """Return the service for one of the resources."""
-        return SharePlugin(
-            kind,
-            self._allocator,
-            self.lister,
-            self.ledger,
-            self,
-            self._start_refused,
-            on_given_twice,
-            self._options.dev_root,
-            on_allocate,
-            on_stream_end,
-        )
+        shared = Shared(self._allocator, self.lister, self.ledger, self, self._start_refused, self._options.dev_root)
+        return SharePlugin(kind, shared, on_given_twice, on_allocate, on_stream_end)
 
     def parts(self, stop: threading.Event) -> Iterator[tuple[str, Callable[[], None]]]:
         """Yield threads to run, each with a name."""

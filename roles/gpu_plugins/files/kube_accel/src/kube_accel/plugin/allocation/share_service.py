@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, repeat
 from pathlib import Path
@@ -207,6 +208,20 @@ class Allocator:
         return ()
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the services of all resources of a mode have in common."""
+
+    allocator: Allocator
+    lister: Lister
+    ledger: Ledger
+    enforcer: Enforcer
+    on_refused: Callable[[StartRefused], None]
+    """Gets every refused start. Runs on request threads and must be quick."""
+    dev_root: Path
+    """Where the host's ``/dev`` is seen."""
+
+
 class SharePlugin(ListedPlugin):
     """The service for one resource of a mode that divides GPUs."""
 
@@ -215,29 +230,24 @@ class SharePlugin(ListedPlugin):
     def __init__(
         self,
         kind: Kind,
-        allocator: Allocator,
-        lister: Lister,
-        ledger: Ledger,
-        enforcer: Enforcer,
-        on_refused: Callable[[StartRefused], None],
+        shared: Shared,
         on_given_twice: Callable[[str], None],
-        dev_root: Path,
         on_allocate: Callable[[tuple[str, ...]], None],
         on_stream_end: Callable[[], None],
     ) -> None:
-        """``on_refused`` gets every refused start, ``on_given_twice`` why it was where others have the same devices.
+        """``on_given_twice`` gets the reason of a refused start when others have the same devices.
 
         The callbacks run on request threads and must be quick.
         """
-        super().__init__(dev_root, on_allocate, on_stream_end)
-        self.resource = resources(allocator.profile)[kind]
+        super().__init__(shared.dev_root, on_allocate, on_stream_end)
+        self._allocator = shared.allocator
+        self._profile = self._allocator.profile
+        self.resource = resources(self._profile)[kind]
         self._kind = kind
-        self._allocator = allocator
-        self._profile = allocator.profile
-        self._exclusivity = DeviceExclusivity(lister, on_given_twice, self._claims)
-        self._ledger = ledger
-        self._enforcer = enforcer
-        self._on_refused = on_refused
+        self._exclusivity = DeviceExclusivity(shared.lister, on_given_twice, self._claims)
+        self._ledger = shared.ledger
+        self._enforcer = shared.enforcer
+        self._on_refused = shared.on_refused
         self._rows: dict[tuple[Gpu, bool], tuple[Device, ...]] = {}
         """The devices of a GPU, healthy or not: thousands, the same each time."""
         self._ids: Mapping[str, frozenset[str]] = {}

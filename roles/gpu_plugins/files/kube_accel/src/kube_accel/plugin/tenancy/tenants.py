@@ -12,16 +12,25 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from kube_accel.enforce.accounts import Wrong
-from kube_accel.enforce.containers import Containers, key_of
+from kube_accel.enforce.containers import Containers
 from kube_accel.enforce.overrides import Override, Settled, Tenant, settle
 from kube_accel.enforce.policy import Account, Feedback, Limit, Policy, Use, feedback_for, limits_for, uncounted
 from kube_accel.kube.cgroups import Place
 from kube_accel.model import Gpu, GpuUsage, Share
 from kube_accel.plugin.allocation.ledger import Ledger
 from kube_accel.plugin.allocation.pods import NodePods
-from kube_accel.plugin.allocation.start_check import Devices, identifies
+from kube_accel.plugin.allocation.start_check import Devices
 from kube_accel.plugin.kubelet.holdings import Holder
 from kube_accel.plugin.tenancy.abuse import SENTENCES, Offences
+from kube_accel.plugin.tenancy.running import (
+    Parts,
+    Running,
+    keys_of,
+    pod_of,
+    refusals,
+    sharing_of,
+    used_bytes,
+)
 from kube_accel.shared.quantity import human_bytes
 from kube_accel.sharing.fraction import WHOLE
 
@@ -46,84 +55,22 @@ Usage = Callable[[Collection[str], float], Mapping[str, GpuUsage] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """A container that kubelet lists."""
+class Processes:
+    """How processes on GPUs are found."""
 
-    key: str
-    """Key of its files."""
-    holder: Holder
-    uid: str
-    """UID of its pod; empty while that is not known."""
-    shares: tuple[Share, ...]
-    limits: tuple[Limit, ...]
-    """Without any override."""
-
-
-def keys_of(devices: Devices) -> set[str]:
-    """Return the keys of the files that a container with these devices may have."""
-    return {key_of(ids) for kind, ids in devices.items() if ids and identifies(kind, ids)}
+    usage: Usage
+    place_of: Callable[[int], Place | None]
+    """Returns the container of a process."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Sharing:
-    """The containers on each GPU, for as long as kubelet lists the same."""
+class Rules:
+    """How shares become limits."""
 
-    running: tuple[Running, ...]
-    gpus: Mapping[str, Gpu]
-    on: Mapping[str, tuple[Running, ...]]
-    """By UUID."""
-    watched: tuple[str, ...]
-    """GPUs of several, and those of one that is limited: what a container may have is the same with neighbors."""
-    pods: Mapping[str, Mapping[str, tuple[Running, ...]]]
-    """By UUID, and by the UID of a pod, as far as that is known."""
-
-
-def _sharing(running: tuple[Running, ...], gpus: Mapping[str, Gpu]) -> _Sharing:
-    on: defaultdict[str, tuple[Running, ...]] = defaultdict(tuple)
-    pods: defaultdict[str, defaultdict[str, tuple[Running, ...]]] = defaultdict(lambda: defaultdict(tuple))
-    for entry in running:
-        for uuid in {share.uuid for share in entry.shares}:
-            on[uuid] += (entry,)
-            if entry.uid:
-                pods[uuid][entry.uid] += (entry,)
-    limited = {limit.uuid for entry in running for limit in entry.limits if limit.memory_bytes}
-    watched = tuple(sorted(uuid for uuid, all_ in on.items() if uuid in gpus and (len(all_) > 1 or uuid in limited)))
-    return _Sharing(running, gpus, on, watched, pods)
-
-
-def _used(policy: Policy, account: Account | None, uuid: str) -> int | None:
-    """Return what a container says that it uses of a GPU."""
-    for limit, device in zip(policy.limits, account.devices if account is not None else (), strict=False):
-        if limit.uuid == uuid:
-            return device.used_bytes
-    return None
-
-
-def _pod(entry: Running) -> str:
-    return f"{entry.holder.namespace}/{entry.holder.pod}"
-
-
-def _denied(account: Account) -> tuple[int, ...]:
-    return account.denied_policy, *[count for one in account.devices for count in (one.denied_limit, one.denied_device)]
-
-
-class _Parts:
-    """What NVML reported of a GPU, by the key of the container that has it."""
-
-    def __init__(self, told: GpuUsage, owners: Mapping[int, str]) -> None:
-        self.memory: dict[str, int | None] = {}
-        """None where one of its processes does not tell."""
-        for pid, amount in told.memory.items():
-            if (key := owners.get(pid)) is not None:
-                sum_of = self.memory.get(key, 0)
-                self.memory[key] = None if amount is None or sum_of is None else sum_of + amount
-        self.time: dict[str, int] = {}
-        """Percent."""
-        self.total: int | None = None if told.time is None else sum(told.time.values())
-        """Time of all processes; None where that is not known."""
-        for pid, percent in (told.time or {}).items():
-            if (key := owners.get(pid)) is not None:
-                self.time[key] = self.time.get(key, 0) + percent
+    limits_cores: bool
+    """Whether cores are limited."""
+    context_overhead_bytes: int
+    """Memory of a container's contexts that does not count."""
 
 
 class Tenants:
@@ -134,25 +81,22 @@ class Tenants:
         containers: Containers,
         ledger: Ledger,
         pods: NodePods,
-        usage: Usage,
-        place_of: Callable[[int], Place | None],
+        processes: Processes,
+        rules: Rules,
         report: Callable[[Holder, str, str], None],
-        limits_cores: bool,
-        context_overhead_bytes: int,
         abused: Callable[[Holder, Collection[Wrong]], None] = lambda holder, wrong: None,
     ) -> None:
-        """``report`` takes an event: the pod, its reason, its message. ``place_of`` finds a process's container.
+        """``report`` takes an event: the pod, its reason, its message.
 
         ``abused`` is told of containers that misuse their account again and again, and what they did last.
         """
         self._containers = containers
         self._ledger = ledger
         self._pods = pods
-        self._usage = usage
-        self._place_of = place_of
+        self._usage = processes.usage
+        self._place_of = processes.place_of
+        self._rules = rules
         self._report = report
-        self._limits_cores = limits_cores
-        self._overhead = context_overhead_bytes
         self._abused = abused
         self._offences = Offences()
         self._started: dict[str, Holder] = {}
@@ -168,7 +112,7 @@ class Tenants:
         self._uncounted: dict[tuple[str, str], int] = {}
         self._resting: Set[str] = frozenset()
         """GPUs on which nothing ran at the last look."""
-        self._sharing = _sharing((), {})
+        self._sharing = sharing_of((), {})
         self._look_at = -math.inf
         self._counted: dict[str, tuple[int, ...]] = {}
         """Refusals that were counted last, by key."""
@@ -182,8 +126,8 @@ class Tenants:
     def limits(self, shares: Iterable[Share]) -> tuple[Limit, ...]:
         """Return what a container with these shares is limited to, without any override."""
         given = [(share.uuid, share.cores, share.memory_bytes) for share in shares]
-        limits = limits_for(given, WHOLE, self._overhead)
-        return limits if self._limits_cores else tuple(replace(limit, cores=0) for limit in limits)
+        limits = limits_for(given, WHOLE, self._rules.context_overhead_bytes)
+        return limits if self._rules.limits_cores else tuple(replace(limit, cores=0) for limit in limits)
 
     def start(
         self,
@@ -375,12 +319,12 @@ class Tenants:
                     try:
                         update(entry.key, change)
                     except (OSError, ValueError) as error:
-                        extra = {"pod": _pod(entry), "reason": str(error)}
+                        extra = {"pod": pod_of(entry), "reason": str(error)}
                         _log.warning("a container's limits cannot be changed", extra=extra)
                         continue
                     if policies[entry.key].limits != limits:
                         amounts = ", ".join(f"{human_bytes(one.memory_bytes)} and {one.cores} %" for one in limits)
-                        _log.info("limits of a container changed", extra={"pod": _pod(entry), "limits": amounts})
+                        _log.info("limits of a container changed", extra={"pod": pod_of(entry), "limits": amounts})
         except OSError as error:
             _log.warning("no container's limits can be changed", extra={"reason": str(error)})
 
@@ -393,7 +337,7 @@ class Tenants:
                 names = (entry.holder.namespace, entry.holder.pod, entry.holder.container)
                 tenants.append(Tenant(entry.key, *names, entry.uid, entry.limits[0]))
         memory = {uuid: gpu.memory_bytes for uuid, gpu in self._gpus.items()}
-        return settle(self._overrides, tenants, memory, self._limits_cores)
+        return settle(self._overrides, tenants, memory, self._rules.limits_cores)
 
     def _trim(self, running: Iterable[Running], policies: _Policies) -> None:
         """Have accounts repaired, those too of init containers, which kubelet does not list."""
@@ -420,7 +364,7 @@ class Tenants:
         """Return what NVML sees of containers, by key and then by UUID, and their accounts after that."""
         sharing = self._sharing
         if sharing.running != running or sharing.gpus is not gpus:
-            sharing = self._sharing = _sharing(running, gpus)
+            sharing = self._sharing = sharing_of(running, gpus)
         found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
         for entry in running:
             for limit in policies[entry.key].limits:
@@ -435,20 +379,20 @@ class Tenants:
         self._resting = {uuid for uuid, told in usage.items() if not told.memory and not told.time}
         for uuid, told in usage.items():
             resting = uuid in self._resting
-            part = _Parts(told, {} if resting else self._owners(sharing.pods.get(uuid, {}), told))
+            part = Parts(told, {} if resting else self._owners(sharing.pods.get(uuid, {}), told))
             for entry in sharing.on[uuid]:
                 if not (entry.uid or resting):
                     continue  # which processes are its own is not known, and that is not none
                 key, policy = entry.key, policies[entry.key]
-                used = 0 if resting else _used(policy, after.get(key), uuid)
+                used = 0 if resting else used_bytes(policy, after.get(key), uuid)
                 if used is not None:
-                    first = _used(policy, before.get(key), uuid)
+                    first = used_bytes(policy, before.get(key), uuid)
                     told_of = self._feedback((key, uuid), part, used if first is None else first, used)
                     alone = len(sharing.on[uuid]) == 1
                     found[key][uuid] = told_of._replace(others_permille=0) if alone else told_of
         return found, after
 
-    def _feedback(self, pair: tuple[str, str], part: _Parts, before: int, after: int) -> Feedback:
+    def _feedback(self, pair: tuple[str, str], part: Parts, before: int, after: int) -> Feedback:
         extra = None
         memory = part.memory.get(pair[0], 0)
         if memory is not None:
@@ -478,7 +422,7 @@ class Tenants:
         news = set()
         for entry in running:
             account = accounts.get(entry.key)
-            if account is not None and (denied := _denied(account)) != self._counted.get(entry.key):
+            if account is not None and (denied := refusals(account)) != self._counted.get(entry.key):
                 self._counted[entry.key] = denied
                 news.add(entry.holder)
         for holder in news:
