@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kube_accel.extender.cache import NodeSink, PodSink
 from kube_accel.extender.leader_lease import HOLD
 from kube_accel.extender.quota import QuotaSink
+from kube_accel.extender.sinks import NodeSink, PodSink
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.watch import Sink, Watch, Watched, passing_over
 from kube_accel.placement.quota import NamespaceQuota

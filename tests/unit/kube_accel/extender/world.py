@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kube_accel.extender.binder import Binder, Outcome
-from kube_accel.extender.cache import Cluster, PodSink
+from kube_accel.extender.cache import Cluster
 from kube_accel.extender.decide import Decider, Verdicts
 from kube_accel.extender.leader_lease import LeaderLease, NotOursError
 from kube_accel.extender.metrics import Metrics
 from kube_accel.extender.pods import Pod, PodReader
 from kube_accel.extender.quota import Quotas
 from kube_accel.extender.service import VERBS, Layout, Scheduling, Service
+from kube_accel.extender.sinks import PodSink
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
 from kube_accel.model import Gpu, GpuHealth, Inventory, Mode
 from kube_accel.sharing import assignment, inventory_annotation

@@ -68,8 +68,8 @@ class Containers:
         self._mender = Mender(self._states, self.state_path, self.spares.fill)
         self._untold: dict[str, frozenset[Wrong]] = {}
         """What was put right while room was made, for ``trim`` to tell."""
-        self._kept_from_us: Set[str] = frozenset()
-        """Containers whose policy could not be opened for writing at the last look."""
+        self.kept_from_us: Set[str] = frozenset()
+        """Containers that kept their policy from being written by a file lease, at the last look."""
 
     def policy_path(self, key: str) -> Path:
         """Return the policy of a container."""
@@ -105,7 +105,7 @@ class Containers:
             spare.write("policy", data)
             spare.write("state", head)
             directory.mkdir(0o700, exist_ok=True)
-            with self._writing():
+            with _writing(self._base):
                 given = Spare(directory, {name: spare.give(name, directory) for name in ("policy", "state")})
             self._keep(key, given)
 
@@ -160,34 +160,16 @@ class Containers:
                 except (PermissionError, BlockingIOError) as error:
                     if isinstance(error, BlockingIOError):
                         kept.add(key)
-                    if (only := self._only_read(key)) is not None:
-                        found[key] = only
+                    with suppress(OSError, ValueError):
+                        found[key] = self._understood(key, _read_only(self.policy_path(key)))
                 except (OSError, ValueError):
                     continue
-            self._kept_from_us = (self._kept_from_us - set(keys)) | kept
+            self.kept_from_us = (self.kept_from_us - set(keys)) | kept
         return found
-
-    @property
-    def kept_from_us(self) -> Set[str]:
-        """Containers that keep their policy from being written by a file lease, as far as was seen last."""
-        return self._kept_from_us
 
     def last_read(self, keys: Iterable[str]) -> dict[str, tuple[Policy, bool]]:
         """Return what ``read_all`` said, and ``update`` made of it, without a look at any file."""
         return {key: known[1] for key in keys if (known := self._known.get(key)) is not None}
-
-    def _only_read(self, key: str) -> tuple[Policy, bool] | None:
-        """Return what ``read`` does, for callers that may not write."""
-        try:
-            file = open_regular(self.policy_path(key), os.O_RDONLY)
-        except OSError:
-            return None
-        try:
-            return self._understood(key, os.pread(file, _MOST_POLICY, 0))
-        except (OSError, ValueError):
-            return None
-        finally:
-            os.close(file)
 
     def _understood(self, key: str, data: bytes) -> tuple[Policy, bool]:
         known = self._known.get(key)
@@ -208,7 +190,7 @@ class Containers:
     @contextmanager
     def updating(self) -> Iterator[Callable[[str, Callable[[Policy], Policy]], bool]]:
         """Yield ``update`` for several that were read lately; no other process writes meanwhile. Raises OSError."""
-        with self._writing():
+        with _writing(self._base):
             yield self._update
 
     def _update(self, key: str, change: Callable[[Policy], Policy]) -> bool:
@@ -240,22 +222,17 @@ class Containers:
         """Return what a container's processes say of themselves; None when there is nothing that could be read."""
         with self._lock, suppress(OSError):
             self._states.looked_at(key)
-            return self._account(key, policy)
+            return _account(self._states.descriptor(key), policy)
         return None
 
     def accounts(self, policies: Mapping[str, Policy]) -> dict[str, Account]:
         """Return ``account`` of several that ``trim`` saw lately, without those for which it returns None."""
+        found = {}
         with self._lock:
-            told = [(key, self._account(key, policy)) for key, policy in policies.items()]
-        return {key: account for key, account in told if account is not None}
-
-    def _account(self, key: str, policy: Policy) -> Account | None:
-        devices = len(policy.limits)
-        try:
-            head = os.pread(self._states.descriptor(key), layouts.state_head(policy.layout, devices), 0)
-            return layouts.read_state(head, devices, policy.layout)
-        except (OSError, ValueError):
-            return None
+            for key, policy in policies.items():
+                with suppress(OSError):
+                    found[key] = _account(self._states.descriptor(key), policy)
+        return {key: account for key, account in found.items() if account is not None}
 
     def uses(self, policies: Mapping[str, Policy]) -> dict[str, tuple[Use, ...]]:
         """Return what processes report to use, by key and GPU, without containers whose account cannot be read.
@@ -267,18 +244,8 @@ class Containers:
         with self._lock:
             for key, policy in policies.items():
                 with suppress(OSError, ValueError):
-                    found[key] = self._use(self._states.looked_at(key)[0], policy)
+                    found[key] = _use(self._states.looked_at(key)[0], policy)
         return found
-
-    def _use(self, file: int, policy: Policy) -> tuple[Use, ...]:
-        devices = len(policy.limits)
-        head = os.pread(file, layouts.state_head(policy.layout, devices), 0)
-        use = layouts.read_use(head, devices, policy.layout)
-        first, size = layouts.slots(policy.layout)
-        asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, size, 0)
-        if _LOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK:
-            return use
-        return tuple(one._replace(used_bytes=0) for one in use)
 
     def trim(self, policies: Mapping[str, Policy]) -> dict[str, frozenset[Wrong]]:
         """Have accounts repaired that tenants changed, and return what they did, by key.
@@ -294,7 +261,7 @@ class Containers:
     def _trimmed(self, policies: Mapping[str, Policy]) -> dict[str, frozenset[Wrong]]:
         with self._lock:
             found = self._mender.look({key: layouts.state_size(policy.layout) for key, policy in policies.items()})
-        for key in self._kept_from_us & policies.keys():
+        for key in self.kept_from_us & policies.keys():
             found[key] = found.get(key, frozenset()) | {Wrong.HELD}
         self._mender.wait(found)
         return found
@@ -336,18 +303,48 @@ class Containers:
             self._policies.forget(keys)
             self._states.forget(keys)
             self._mender.forget(keys)
-            self._kept_from_us -= set(keys)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        # Not the policy itself is locked: a container could hold that lock, since it can open the file.
-        with _opened(f"{self._base}/.lock", os.O_RDWR | os.O_CREAT) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            self.kept_from_us -= set(keys)
 
 
 def _both(one: Mapping[str, frozenset[Wrong]], other: Mapping[str, frozenset[Wrong]]) -> dict[str, frozenset[Wrong]]:
     return {key: one.get(key, frozenset()) | other.get(key, frozenset()) for key in one.keys() | other.keys()}
+
+
+def _read_only(policy: Path) -> bytes:
+    """Read a policy that may not be written. Raises OSError."""
+    file = open_regular(policy, os.O_RDONLY)
+    try:
+        return os.pread(file, _MOST_POLICY, 0)
+    finally:
+        os.close(file)
+
+
+def _account(file: int, policy: Policy) -> Account | None:
+    devices = len(policy.limits)
+    try:
+        head = os.pread(file, layouts.state_head(policy.layout, devices), 0)
+        return layouts.read_state(head, devices, policy.layout)
+    except (OSError, ValueError):
+        return None
+
+
+def _use(file: int, policy: Policy) -> tuple[Use, ...]:
+    devices = len(policy.limits)
+    head = os.pread(file, layouts.state_head(policy.layout, devices), 0)
+    use = layouts.read_use(head, devices, policy.layout)
+    first, size = layouts.slots(policy.layout)
+    asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, first, size, 0)
+    if _LOCK.unpack(fcntl.fcntl(file, fcntl.F_GETLK, asked))[0] != fcntl.F_UNLCK:
+        return use
+    return tuple(one._replace(used_bytes=0) for one in use)
+
+
+@contextmanager
+def _writing(base: str) -> Iterator[None]:
+    # Not the policy itself is locked: a container could hold that lock, since it can open the file.
+    with _opened(f"{base}/.lock", os.O_RDWR | os.O_CREAT) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -21,13 +21,11 @@ from typing import Any
 from kube_accel.extender.accounting import NO_USE, Kinds, NodeGpus, NodeView, anywhere, view
 from kube_accel.extender.charges import Charges
 from kube_accel.extender.pods import (
-    TAKEN,
     Held,
     Pod,
     PodReader,
     Uses,
     assignment_text,
-    has_ended,
     is_running,
     nominated_node,
     stated_uses,
@@ -357,7 +355,7 @@ class Cluster:
                 pod.uses, pod.ours = stated or reservation.uses, True
             pod.annotation = text
             node.pods[pod.uid] = pod
-            self._charge(pod, pod.uses, node)
+            _charge(self.charges, pod, pod.uses, node)
             node.changed()
         self.release(pod.uid)
         if first:
@@ -418,7 +416,7 @@ class Cluster:
                 node.annotate(text if isinstance(text, str) else None, self._clock())
                 if node.gpus is not None and (before is None or before.divided != node.gpus.divided):
                     for pod in node.pods.values():
-                        self._charge(pod, pod.uses, node)
+                        _charge(self.charges, pod, pod.uses, node)
         return name
 
     def drop_node(self, name: str) -> None:
@@ -444,14 +442,8 @@ class Cluster:
             pod.stale, pod.shadowed = node.gpus.held.get(key), key in node.forgotten()
         node.reserved[uid] = reservation
         self._reserved_on[uid] = node.name
-        self._charge(pod, reservation.uses, node)
+        _charge(self.charges, pod, reservation.uses, node)
         node.changed()
-
-    def _charge(self, pod: Pod, uses: Uses | None, node: Node) -> None:
-        if node.gpus is not None and node.gpus.leaves(pod.request):
-            self.charges.discharge(pod.uid)
-        else:
-            self.charges.charge(pod, uses, node.gpus)
 
     def release(self, uid: str) -> None:
         """Give back what is reserved for a pod, if anything is."""
@@ -487,55 +479,8 @@ class Cluster:
         return len(self._reserved_on)
 
 
-class PodSink:
-    """The cluster as a watch of pods fills it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def keep(self, item: dict[str, Any]) -> str | None:
-        """Take a pod."""
-        uid = self._cluster.keep_pod(item)
-        labels = (item.get("metadata") or {}).get("labels") or {}
-        if uid is not None and TAKEN in labels:
-            self._cluster.mark = labels[TAKEN]
-        return uid
-
-    def drop(self, item: dict[str, Any]) -> None:
-        """Forget a pod."""
-        uid = (item.get("metadata") or {}).get("uid")
-        if isinstance(uid, str):
-            self._cluster.drop_pod(uid, has_ended(item))
-
-    def keys(self) -> set[str]:
-        """Return the UIDs of all pods."""
-        return set(self._cluster.pods)
-
-    def lose(self, key: str) -> None:
-        """Forget a pod that no list has."""
-        self._cluster.drop_pod(key)
-
-
-class NodeSink:
-    """The cluster as a watch of nodes fills it."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-
-    def keep(self, item: dict[str, Any]) -> str | None:
-        """Take a node."""
-        return self._cluster.keep_node(item)
-
-    def drop(self, item: dict[str, Any]) -> None:
-        """Forget a node."""
-        name = (item.get("metadata") or {}).get("name")
-        if isinstance(name, str):
-            self._cluster.drop_node(name)
-
-    def keys(self) -> set[str]:
-        """Return the names of all nodes."""
-        return set(self._cluster.nodes)
-
-    def lose(self, key: str) -> None:
-        """Forget a node that no list has."""
-        self._cluster.drop_node(key)
+def _charge(charges: Charges, pod: Pod, uses: Uses | None, node: Node) -> None:
+    if node.gpus is not None and node.gpus.leaves(pod.request):
+        charges.discharge(pod.uid)
+    else:
+        charges.charge(pod, uses, node.gpus)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kube_accel.extender.binder import Binder, Outcome
-from kube_accel.extender.cache import Cluster, NodeSink, PodSink, Reservation
+from kube_accel.extender.cache import Cluster, Reservation
 from kube_accel.extender.decide import Decider, Verdicts
 from kube_accel.extender.heap import Heap
 from kube_accel.extender.leader_lease import LeaderLease
@@ -25,6 +25,7 @@ from kube_accel.extender.metrics import Labels, Metrics
 from kube_accel.extender.pods import Pod, PodReader, pod_path
 from kube_accel.extender.quota import Quotas, QuotaSink
 from kube_accel.extender.service import VERBS, Layout, Scheduling, Service
+from kube_accel.extender.sinks import NodeSink, PodSink
 from kube_accel.extender.traffic import Traffic
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient

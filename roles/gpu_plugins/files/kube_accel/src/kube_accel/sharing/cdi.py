@@ -75,24 +75,7 @@ def specification(
     that do not exist are left out: they would keep a container from starting. So are MIG devices without theirs.
     ``graphics_nodes`` tells those of a whole GPU in ``/dev/dri``, which MIG devices do not have.
     """
-    devices = {
-        part.uuid: {
-            "name": part.uuid,
-            "containerEdits": {
-                "deviceNodes": _nodes(
-                    (*part.device_nodes, *(graphics_nodes(part.gpu) if part.uuid == part.gpu.uuid else ())),
-                    node_exists,
-                    capability_major,
-                )
-            },
-        }
-        for part in parts
-        if any(map(node_exists, part.device_nodes))
-        and (
-            capability_major is not None
-            or all(node_exists(name) for name in part.device_nodes if name.startswith(_CAPABILITY))
-        )
-    }
+    devices = _devices(parts, node_exists, capability_major, graphics_nodes)
     if not devices:
         return None
     mounts = [_mount(_below(driver_root, path), in_container(path), _READ_ONLY) for path in files.files]
@@ -112,7 +95,25 @@ def specification(
         edits["hooks"] = _hooks(hook, files)
     if mounts:
         edits["mounts"] = mounts
-    return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": list(devices.values()), "containerEdits": edits}
+    return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": devices, "containerEdits": edits}
+
+
+def _devices(
+    parts: Iterable[Part],
+    node_exists: Callable[[str], bool],
+    capability_major: int | None,
+    graphics_nodes: Callable[[Gpu], Iterable[str]],
+) -> list[dict[str, Any]]:
+    found = {}
+    for part in parts:
+        capabilities = [name for name in part.device_nodes if name.startswith(_CAPABILITY)]
+        if any(map(node_exists, part.device_nodes)) and (
+            capability_major is not None or all(map(node_exists, capabilities))
+        ):
+            nodes = (*part.device_nodes, *(graphics_nodes(part.gpu) if part.uuid == part.gpu.uuid else ()))
+            edits = {"deviceNodes": _nodes(nodes, node_exists, capability_major)}
+            found[part.uuid] = {"name": part.uuid, "containerEdits": edits}
+    return list(found.values())
 
 
 def _nodes(

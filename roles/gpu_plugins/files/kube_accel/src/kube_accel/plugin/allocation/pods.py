@@ -112,7 +112,7 @@ class NodePods:
         """
         metadata = item.get("metadata") or {}
         uid, namespace, name = (metadata.get(key) for key in ("uid", "namespace", "name"))
-        spec, status = item.get("spec") or {}, item.get("status") or {}
+        spec = item.get("spec") or {}
         if not (isinstance(uid, str) and isinstance(namespace, str) and isinstance(name, str)):
             return None
         if spec.get("nodeName") != self._node or not names_any(spec, self._resources):
@@ -123,8 +123,8 @@ class NodePods:
             if request is None or request.mode is Mode.PGPU:
                 return None
         except RequestRefused as error:
-            _log.debug("a pod asks for what nobody gets", extra={"pod": f"{namespace}/{name}", "reason": str(error)})
-        phase = str(status.get("phase") or "Pending")
+            _log.debug("a pod asks for what no pod gets", extra={"pod": f"{namespace}/{name}", "reason": str(error)})
+        annotations = metadata.get("annotations") or {}
         with self._changed:
             if uid in self._gone:
                 return None
@@ -134,29 +134,35 @@ class NodePods:
                 self._order += 1
             elif not in_order and version < known.version:
                 return uid
-            pod = NodePod(
-                uid=uid,
-                namespace=namespace,
-                name=name,
-                phase=phase,
-                request=request,
-                assigned=self._assigned(metadata.get("annotations") or {}),
-                failure=_admission_failure(status),
-                controlled=_controlled(metadata),
-                order=self._order if known is None else known.order,
-                waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
-                containers=_containers(status),
-                paddle=_paddle(spec),
-                static=_STATIC_MIRROR in (metadata.get("annotations") or {}),
-                version=version,
-            )
+            pod = self._pod(item, request, self._order if known is None else known.order)
             self._pods[uid] = pod
-            if static := str((metadata.get("annotations") or {}).get(_STATIC_HASH, "")):
+            if static := str(annotations.get(_STATIC_HASH, "")):
                 self._static[pod_uid(static)] = uid
             self._note()
         if pod != known:
             self._on_change(pod)
         return uid
+
+    def _pod(self, item: Mapping[str, Any], request: PodRequest | None, order: int) -> NodePod:
+        metadata, spec, status = item["metadata"], item["spec"], item.get("status") or {}
+        annotations = metadata.get("annotations") or {}
+        phase = str(status.get("phase") or "Pending")
+        return NodePod(
+            uid=metadata["uid"],
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            phase=phase,
+            request=request,
+            assigned=self._assigned(annotations),
+            failure=_admission_failure(status),
+            controlled=_controlled(metadata),
+            order=order,
+            waiting=phase == "Pending" and not metadata.get("deletionTimestamp") and not _begun(status),
+            containers=_containers(status),
+            paddle=_paddle(spec),
+            static=_STATIC_MIRROR in annotations,
+            version=_version(metadata),
+        )
 
     def drop(self, item: dict[str, Any]) -> None:
         """Forget a pod that is gone."""
