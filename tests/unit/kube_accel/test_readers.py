@@ -56,8 +56,8 @@ TABLE = {
     "plugin/share_runtime.py::Listing.list": _KUBELET,
     "plugin/kubelet/holdings.py::HoldingsReader._ask": _KUBELET,
     "plugin/node/labels.py::LabelWriter.run.write": f"{_NODE}::test_an_odd_node_is_labelled_or_told",
-    "plugin/mig/manager.py::MigManager._listed": _KUBELET,
-    "plugin/mig/manager.py::MigManager._pods": f"{_MIG}::test_who_still_leaves_a_node_is_known_beside_an_odd_pod",
+    "plugin/mig/drain.py::Drain.listed": _KUBELET,
+    "plugin/mig/drain.py::Drain.pods": f"{_MIG}::test_who_still_leaves_a_node_is_known_beside_an_odd_pod",
     "plugin/mig/manager.py::MigManager._read": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
     "plugin/mig/manager.py::MigManager.run": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
     "plugin/tenancy/overrides_watch.py::OverridesWatch.__init__": f"{_NODE}::"

@@ -14,8 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kube_accel.metrics.sample import Busy, GpuSample, samples
+from kube_accel.nvml.device import Device
 from kube_accel.nvml.sampling import LONGEST_SAMPLE, each_mig_device, integral
-from kube_accel.nvml.worker import Device, Driver
+from kube_accel.nvml.worker import Driver
 from unit.kube_accel.nvml.conftest import PATIENCE, Host, Watch
 from unit.kube_accel.nvml.test_usage import FakeNvml, fails, ready
 from waiting import wait

@@ -9,8 +9,9 @@ import pynvml
 import pytest
 
 from kube_accel.model import DriverState, GpuUsage
+from kube_accel.nvml.device import Device
 from kube_accel.nvml.translate import usage
-from kube_accel.nvml.worker import Device, Driver
+from kube_accel.nvml.worker import Driver
 from unit.kube_accel.nvml.conftest import PATIENCE, QUICK, Host, Watch
 
 GIB = 1 << 30

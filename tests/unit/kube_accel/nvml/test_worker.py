@@ -13,7 +13,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from kube_accel.nvml.worker import Driver, sysfs_address
+from kube_accel.nvml.device import sysfs_address
+from kube_accel.nvml.worker import Driver
 
 
 class FakeNvml(ModuleType):

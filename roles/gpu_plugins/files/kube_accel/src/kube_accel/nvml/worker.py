@@ -29,10 +29,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kube_accel import exclusions
-from kube_accel.nvml.asking import Attempts, Calls, cause, number, profile, text, token
+from kube_accel.nvml.asking import Attempts, Calls, cause, number, text, token
+from kube_accel.nvml.device import Device, sysfs_address
+from kube_accel.nvml.links import links_of
+from kube_accel.nvml.mig_devices import MigReader
 from kube_accel.nvml.sampling import Sampler, each_mig_device, memory, process_sample, remapped_rows
 from kube_accel.shared.gpu_exclusion import Exclusion, excluded_by
 
@@ -48,37 +51,6 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LIBRARY_NOT_FOUND = 12  # nvmlReturn_t
 _OF_PROCESSES = "c_nvmlProcessInfo_v3_t", "c_nvmlProcessUtilizationSample_t"
 """Structures of numbers alone, of which there is one a process."""
-
-
-_MIG_ATTRIBUTES = {  # fields of nvmlDeviceAttributes_t
-    "multiprocessors": "multiprocessorCount",
-    "slices.gi": "gpuInstanceSliceCount",
-    "slices.ci": "computeInstanceSliceCount",
-    "engines.copy": "sharedCopyEngineCount",
-    "engines.decoder": "sharedDecoderCount",
-    "engines.encoder": "sharedEncoderCount",
-    "engines.jpeg": "sharedJpegCount",
-    "engines.ofa": "sharedOfaCount",
-}
-
-
-class Device:
-    """One GPU as enumerated: its handle, None when there is none to be had, what was read of it, and what was not."""
-
-    def __init__(self, handle: object, facts: Record, faults: Iterable[Record] = ()) -> None:
-        self.handle = handle
-        self.facts = facts
-        self.faults = tuple(faults)
-
-    @property
-    def index(self) -> int:
-        """Return NVML's number of the GPU."""
-        return int(str(self.facts["index"]))
-
-    @property
-    def readable(self) -> bool:
-        """Return whether all its facts could be read."""
-        return "error" not in self.facts
 
 
 class Driver:
@@ -100,11 +72,10 @@ class Driver:
         self._attempts = Attempts(self.calls)
         self._optional = self._attempts.optional
         self._pci = f"{sysfs_root}/bus/pci"
-        self._capabilities = f"{proc_root}/driver/nvidia/capabilities"
+        self._mig = MigReader(self._nvml, self._attempts, f"{proc_root}/driver/nvidia/capabilities")
         self._excluded = excluded
         """File that lists the GPUs to leave alone; empty for none."""
         self.left_alone: list[Record] = []
-        self._migs: dict[object, Record] = {}
         self._bound: frozenset[str] = frozenset()
         self._fixed: dict[tuple[object, str], Record] = {}
         """Fixed facts of GPUs, by UUID and address."""
@@ -129,7 +100,7 @@ class Driver:
         with self._attempts.all():
             self.devices = self._enumerate()
             self._start_faults = {}
-            links = self._links()
+            links = links_of(self._nvml, self._attempts, self.devices, self._keep)
             self._register_events()
             gpus = [{**device.facts, **self._status(device)} for device in self.devices]
         return {
@@ -279,10 +250,10 @@ class Driver:
             facts["pci"] = address
             facts |= self._fixed_facts(handle, address, facts["uuid"])
             facts["memory"], _ = memory(nvml, handle)  # asks the GPU, the others a cache
-            mode = self._mig_mode(handle)
+            mode = self._mig.mode(handle)
             facts["mig_capable"] = mode is not None
             enabled = mode == nvml.NVML_DEVICE_MIG_ENABLE
-            facts["mig_devices"] = self._mig_devices(handle, facts["minor"]) if enabled else []
+            facts["mig_devices"] = self._mig.devices(handle, facts["minor"]) if enabled else []
             facts["mig"] = enabled
         return Device(handle, facts, faults)
 
@@ -333,63 +304,6 @@ class Driver:
         value = self._nvml.nvmlDeviceGetFieldValues(handle, [self._nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])[0]
         return int(value.value.uiVal) if value.nvmlReturn == self._nvml.NVML_SUCCESS else None
 
-    def _mig_mode(self, handle: object) -> int | None:
-        """Return the current mode; None for a GPU without. Raises if it is unknown: the GPU must not be offered."""
-        nvml = self._nvml
-        try:
-            current, _ = nvml.nvmlDeviceGetMigMode(handle)
-        except nvml.NVMLError as error:
-            if error.value in self._attempts.unsupported:
-                return None
-            raise
-        return number(current)
-
-    def _mig_devices(self, handle: object, minor: object) -> list[Record]:
-        """Return the MIG devices of a GPU, by slot; without one that errs."""
-        return each_mig_device(
-            self._nvml, handle, lambda part, slot: self._mig_device(part, slot, minor), self._attempts.failed
-        )
-
-    def _mig_device(self, handle: object, slot: int, minor: object) -> Record:
-        """Read one MIG device. Every poll asks for it, so that what cannot have changed is kept."""
-        nvml = self._nvml
-        uuid = token(nvml.nvmlDeviceGetUUID(handle))
-        cut = profile(text(nvml.nvmlDeviceGetName(handle)).rpartition("MIG ")[2])
-        known = self._migs.get(uuid)
-        if known is None or (known["profile"], known["slot"]) != (cut, slot):
-            instance = f"gi{number(nvml.nvmlDeviceGetGpuInstanceId(handle))}"
-            paths = (instance, f"{instance}/ci{number(nvml.nvmlDeviceGetComputeInstanceId(handle))}")
-            attributes = self._mig_attributes(handle)
-            known = {
-                "uuid": uuid,
-                "slot": slot,
-                "profile": cut,
-                "memory": number(nvml.nvmlDeviceGetMemoryInfo(handle).total, least=1),
-                "attributes": attributes or {},
-                "caps": [cap for path in paths for cap in self._capability(f"gpu{minor}/mig/{path}")],
-            }
-            if attributes is not None:
-                self._migs[uuid] = known
-        return known
-
-    def _mig_attributes(self, handle: object) -> Record | None:
-        """Return what it has of its GPU; nothing where the driver does not tell, None where it errs."""
-        try:
-            found: Any = self._nvml.nvmlDeviceGetAttributes_v2(handle)
-            return {name: number(getattr(found, field)) for name, field in _MIG_ATTRIBUTES.items()}
-        except Exception as error:
-            self._attempts.failed(error)
-            return {} if getattr(error, "value", None) in self._attempts.unsupported else None
-
-    def _capability(self, path: str) -> list[int]:
-        """Return the minor number of the device file for access to a part of MIG; empty when it is not known."""
-        try:
-            with open(f"{self._capabilities}/{path}/access", encoding="ascii") as file:  # noqa: PTH123
-                told = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
-            return [int(told["DeviceFileMinor"])]
-        except (OSError, ValueError, KeyError):
-            return []
-
     def _numa_node(self, address: str) -> int | None:
         """Return the NUMA node; the kernel says -1 where there is one node or none is known."""
         try:
@@ -406,40 +320,6 @@ class Driver:
                 return frozenset(entry.name for entry in entries if entry.name.count(":") == 2)
         except OSError:
             return frozenset()
-
-    def _links(self) -> list[Record]:
-        """Return each pair once; a pair in which a GPU does not answer is left out."""
-        nvml = self._nvml
-        readable = [device for device in self.devices if device.readable]
-        nvlinks = {device.index: self._nvlinks(device) for device in readable}
-        links: list[Record] = []
-        for position, left in enumerate(readable):
-            for right in readable[position + 1 :]:
-                to_left, to_right = nvlinks[right.index], nvlinks[left.index]
-                if to_left is None or to_right is None:
-                    continue
-                with self._attempts.about(left.index) as faults:
-                    ancestor = self._optional(
-                        lambda left=left, right=right: number(  # type: ignore[misc]
-                            nvml.nvmlDeviceGetTopologyCommonAncestor(left.handle, right.handle)
-                        )
-                    )
-                self._keep(left, faults)
-                if ancestor is None:
-                    continue
-                direct = to_right.count(str(right.facts["pci"]))
-                # Every GPU on NVSwitch reaches every other with all its links: a full mesh.
-                count = direct or min(to_left.count(_SWITCH), to_right.count(_SWITCH))
-                pair = [left.facts["uuid"], right.facts["uuid"]]
-                links.append({"pair": pair, "ancestor": ancestor, "nvlinks": count})
-        return links
-
-    def _nvlinks(self, device: Device) -> list[str] | None:
-        """Return the far end of each active NVLink: a GPU's PCI address or ``switch``. None when it is not known."""
-        with self._attempts.about(device.index) as faults:
-            ends = self._optional(lambda: self._far_ends(device.handle))
-        self._keep(device, faults)
-        return ends
 
     def _keep(self, device: Device, faults: Iterable[Record]) -> None:
         kept = self._start_faults.setdefault(device.index, [])
@@ -465,29 +345,7 @@ class Driver:
                     self._optional(partial(register, device))
                 self._keep(device, faults)
 
-    def _far_ends(self, handle: object) -> list[str]:
-        nvml = self._nvml
-        ends: list[str] = []
-        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-            try:
-                if nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED:
-                    ends.append(self._far_end(handle, link))
-            except nvml.NVMLError as error:
-                if error.value == nvml.NVML_ERROR_INVALID_ARGUMENT:  # one past the last link of this model
-                    break
-                if error.value not in self._attempts.unsupported:
-                    raise
-        return ends
 
-    def _far_end(self, handle: object, link: int) -> str:
-        nvml = self._nvml
-        kind = self._optional(lambda: nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link))
-        if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-            return _SWITCH
-        return sysfs_address(text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId))
-
-
-_SWITCH = "switch"
 _MOST_SMALL = 1 << 16
 """Largest value of what is a small number: device files and capabilities."""
 
@@ -498,12 +356,6 @@ def _values(record: Mapping[str, object]) -> Iterator[object]:
             yield from _values(value)
         else:
             yield value
-
-
-def sysfs_address(bus_id: str) -> str:
-    """Spell NVML's ``00000000:1A:00.0`` as sysfs does, ``0000:1a:00.0``."""
-    domain, rest = bus_id.lower().split(":", 1)
-    return token(f"{int(domain, 16):04x}:{rest}")
 
 
 def error_record(error: Exception, function: str) -> Record:
