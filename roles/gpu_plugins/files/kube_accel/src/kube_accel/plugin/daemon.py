@@ -5,34 +5,34 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kube_accel.enforce.mps import MpsMonitor, MpsPaths
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
-from kube_accel.metrics.service import Service
 from kube_accel.model import DriverState, Health, Inventory, Share, Snapshot
 from kube_accel.nvml import machine
 from kube_accel.nvml.gpus import Gpus
-from kube_accel.plugin.admin import AdminError, AdminServer
+from kube_accel.plugin.admin import AdminServer, Command
 from kube_accel.plugin.configuration.choice import NotChosenError
 from kube_accel.plugin.configuration.configurator import Configurator, NotNowError
 from kube_accel.plugin.configuration.file import Configuration
 from kube_accel.plugin.configuration.options import NodeError, PluginOptions, listen_problem, read_configuration
+from kube_accel.plugin.driver_commands import quiesce, resume
 from kube_accel.plugin.kubelet.device_exclusivity import DeviceExclusivity
 from kube_accel.plugin.kubelet.handover import Keeper
 from kube_accel.plugin.kubelet.holdings import Holder, HoldingsReader, Lister, strangers
-from kube_accel.plugin.kubelet.registration import ForeignPluginError, Registrar, Registration
-from kube_accel.plugin.kubelet.server import ListedPlugin, WholeGpuPlugin
+from kube_accel.plugin.kubelet.registration import ForeignPluginError, Registrar
+from kube_accel.plugin.kubelet.server import WholeGpuPlugin
 from kube_accel.plugin.node.annotation import AnnotationWriter, render, share_holdings, whole_holdings
 from kube_accel.plugin.node.cdi_writer import CdiWriter
 from kube_accel.plugin.node.condition import silences
 from kube_accel.plugin.node.condition_reporter import ConditionReporter
 from kube_accel.plugin.node.labels import LabelWriter
 from kube_accel.plugin.probes import probe_server
+from kube_accel.plugin.served import Served, ServedResources
 from kube_accel.plugin.whole_runtime import WholeGpus
 from kube_accel.sharing import whole
 from kube_accel.sharing.fraction import Kind, gpu_of, resources
@@ -54,20 +54,6 @@ _CUT_TIMEOUT = 20.0
 _ANSWER_TIMEOUT = 20.0
 """Seconds that a plugin with a successor goes on answering what kubelet asked it before: PreStartContainer may take so
 long, and the DaemonSet leaves a pod 30."""
-_CALM, _LOOK = 0.1, 0.01
-"""Seconds without a question after which none is on its way any more; from one look to the next."""
-_RESUME_TIMEOUT = 10.0
-"""Seconds an administrator is kept waiting for the driver's first answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """A resource, with its plugin and registrar."""
-
-    plugin: ListedPlugin
-    registrar: Registrar
-    offer: Callable[[Snapshot], bool]
-    """Advertise what there is; True when that is news to kubelet."""
 
 
 class Daemon:
@@ -105,32 +91,37 @@ class Daemon:
             self._configurator = Configurator(options, self._configure)
             current = self._configurator.current
             self._whole.configuration = current.configuration if current is not None else None
-        self._mig: MigManager | None = None
-        if options.mig is not None:
-            # Loaded here, since few nodes want it.
-            from kube_accel.plugin.mig.manager import MigManager
-
-            self._mig = MigManager(options.mig, options.node_name, options.state_dir, gpus, lister)
+        self._mig = _mig_manager(options, gpus, lister)
         for note in self._whole.configuration.notes if self._whole.configuration is not None else ():
             _log.warning("part of the configuration is not used", extra={"reason": note})
+        self._served = ServedResources()
         if self._shares is None:
-            self._served = {name: self._serve_whole(name) for name in self._whole.resources}
+            self._served.by_name = {name: self._serve_whole(name) for name in self._whole.resources}
         else:
             kinds = resources(self._shares.profile).items()
-            self._served = {name: self._serve_kind(kind, name, self._shares) for kind, name in kinds}
+            self._served.by_name = {name: self._serve_kind(kind, name, self._shares) for kind, name in kinds}
         self._registering: dict[str, threading.Thread] = {}
         self._whole_ledger: Ledger | None = None
         """Ledger of whole GPUs, where metrics are kept; shares have one in any case."""
         self._recorded: Mapping[Holder, tuple[Share, ...]] | None = None
         self._metrics = self._collector() if options.metrics_interval else None
-        pages = self._metrics.pages if self._metrics is not None else {}
-        try:
-            self._probes = probe_server(options.listen, {"/healthz": self._healthz, "/readyz": self._readyz}, pages)
-        except OSError as error:
-            raise NodeError(listen_problem(options, error)) from error
         self.handed_over = False
         """The connections are the successor's by now: the process has to end without closing them."""
-        commands = {"status": self._status, "quiesce": self._quiesce, "resume": self._resume}
+        self._listen()
+
+    def _listen(self) -> None:
+        options, gpus = self._options, self._gpus
+        probes = {"/healthz": self._served.failure, "/readyz": self._readyz}
+        pages = self._metrics.pages if self._metrics is not None else {}
+        try:
+            self._probes = probe_server(options.listen, probes, pages)
+        except OSError as error:
+            raise NodeError(listen_problem(options, error)) from error
+        commands: dict[str, Command] = {
+            "status": self._status,
+            "quiesce": partial(quiesce, gpus),
+            "resume": partial(resume, gpus),
+        }
         try:
             self._admin = AdminServer(options.state_dir, commands)
         except OSError as error:
@@ -138,7 +129,7 @@ class Daemon:
                 f"--state-dir {options.state_dir} cannot hold the admin socket: {error}; choose another directory"
             ) from error
         try:
-            self._keeper = Keeper(options.state_dir, self._serves)
+            self._keeper = Keeper(options.state_dir, self._served.serves)
             self._condition_reporter = ConditionReporter(
                 options.node_name, options.service_account_dir, options.state_dir, gpus.snapshot
             )
@@ -147,7 +138,7 @@ class Daemon:
 
     def run(self) -> int:
         """Serve until ``stop`` is set, and return the exit code of the process."""
-        for name in self._served:
+        for name in self._served.by_name:
             self._register(name)
         self._start("gpus", self._follow_gpus)
         self._start("holdings", self._holdings.run)
@@ -177,51 +168,33 @@ class Daemon:
             cutting.join(_CUT_TIMEOUT)
         self.handed_over = self._exit_code == EXIT_OK and self._hand_over()
         with self._publishing:
-            for served in self._served.values():
+            for served in self._served.all:
                 served.registrar.stop(quietly=self.handed_over)
         for registering in self._registering.values():
             # It may be held up by a kubelet that does not answer; open streams would then keep the process alive.
             registering.join(timeout=1)
         if self.handed_over:
             return self._exit_code
-        for served in self._served.values():
+        for served in self._served.all:
             served.plugin.close()
         self._condition_reporter.withdraw()
         return self._exit_code
 
-    def _serves(self, resource: str) -> bool:
-        served = self._served.get(resource)
-        return served is not None and served.registrar.state.registered
-
     def _hand_over(self) -> bool:
         """Leave kubelet's connections to a successor that serves all we do; return False where there is none."""
-        served = {name: part.registrar.socket for name, part in self._served.items()}
-        sockets = {name: path for name, path in served.items() if path is not None}
+        sockets = self._served.sockets()
         try:
             return (
-                len(sockets) == len(served)
+                len(sockets) == len(self._served.by_name)
                 and self._keeper.has_successor
-                and self._has_answered()
+                and self._served.have_answered(_ANSWER_TIMEOUT)
                 and self._keeper.hand_over(sockets)
             )
         except OSError as error:
             _log.warning("nothing was handed over", extra={"reason": str(error)})
             return False
 
-    def _has_answered(self) -> bool:
-        """Wait until kubelet has what it asked us, and return whether it has. Nothing answers after a handover."""
-        now = calm_since = time.monotonic()
-        end = now + _ANSWER_TIMEOUT
-        while now < end:
-            if not all(part.registrar.idle(part.plugin) for part in self._served.values()):
-                calm_since = now
-            elif now - calm_since >= _CALM:
-                return True
-            time.sleep(_LOOK)
-            now = time.monotonic()
-        return False
-
-    def _serve_whole(self, name: str) -> _Served:
+    def _serve_whole(self, name: str) -> Served:
         options = self._options
         # Two plugins of different resources must not take each other's sockets for their own.
         known_as = options.mode.value if name == whole.RESOURCE else f"{options.mode.value}.{name.partition('/')[2]}"
@@ -230,13 +203,13 @@ class Daemon:
         plugin = WholeGpuPlugin(
             options.dev_root, self._holdings.allocated, registrar.wake, exclusivity, self._mps_paths
         )
-        return _Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
+        return Served(plugin, registrar, lambda snapshot: self._whole.offer(name, plugin))
 
-    def _serve_kind(self, kind: Kind, name: str, shares: ShareRuntime) -> _Served:
+    def _serve_kind(self, kind: Kind, name: str, shares: ShareRuntime) -> Served:
         options = self._options
         registrar = Registrar(options.device_plugin_dir, name.partition("/")[2], name, options.takeover)
         plugin = shares.plugin(kind, self._given_twice, self._holdings.allocated, registrar.wake)
-        return _Served(
+        return Served(
             plugin, registrar, lambda snapshot: plugin.publish(plugin.device_list(snapshot), snapshot.inventory)
         )
 
@@ -244,15 +217,15 @@ class Daemon:
         self._condition_reporter.warn("GpuGivenTwice", reason)
 
     def _register(self, name: str) -> None:
-        served = self._served[name]
+        served = self._served.by_name[name]
         self._registering[name] = self._start("registrar", partial(served.registrar.run, served.plugin))
 
     def _match_resources(self) -> None:
         """Serve what the GPUs make now, and nothing else."""
-        wanted, served = self._whole.resources, self._served
+        wanted, served = self._whole.resources, self._served.by_name
         if self._stop.is_set() or served.keys() == wanted:
             return
-        self._served = {name: served[name] if name in served else self._serve_whole(name) for name in wanted}
+        self._served.by_name = {name: served[name] if name in served else self._serve_whole(name) for name in wanted}
         for name in wanted - served.keys():
             self._register(name)
         for name in served.keys() - wanted:
@@ -343,14 +316,14 @@ class Daemon:
                 return
             if self._shares is None:
                 # What is offered already has a specification, and its health must be told whatever happens.
-                if not self._specify(snapshot.inventory) and not any(s.plugin.has_list for s in self._served.values()):
+                if not self._specify(snapshot.inventory) and not any(s.plugin.has_list for s in self._served.all):
                     return
                 self._whole.see(snapshot)
                 for reason in self._whole.left_out:
                     self._condition_reporter.warn("GpuNotOffered", reason)
                 self._match_resources()
                 self._record_whole(snapshot.inventory)
-            for served in self._served.values():
+            for served in self._served.all:
                 if served.offer(snapshot):
                     devices = served.plugin.devices
                     bad = sorted({gpu_of(device.id) for device in devices if not device.healthy})
@@ -409,10 +382,11 @@ class Daemon:
             return None
         snapshot, held = self._snapshot(), self._holdings.held
         mode, divided = self._options.mode, frozenset() if self._shares is not None else self._whole.divided
+        unit = None if self._shares is None else self._shares.profile.memory_unit_bytes
         if held is None or snapshot.inventory is None:
-            return render(snapshot, None, mode, self._memory_unit, divided)
+            return render(snapshot, None, mode, unit, divided)
         if self._shares is not None:
-            return render(snapshot, share_holdings(self._shares.held), mode, self._memory_unit)
+            return render(snapshot, share_holdings(self._shares.held), mode, unit)
         return render(snapshot, whole_holdings(held, snapshot.inventory, self._whole.parts), mode, divided=divided)
 
     def _wanted_labels(self) -> dict[str, str] | None:
@@ -428,19 +402,12 @@ class Daemon:
     def _foreign(self, resource: str) -> bool:
         return mode_of(resource) not in (None, self._options.mode)
 
-    @property
-    def _memory_unit(self) -> int | None:
-        return None if self._shares is None else self._shares.profile.memory_unit_bytes
-
-    def _healthz(self) -> str:
-        return next(filter(None, (served.registrar.failure() for served in self._served.values())), "")
-
     def _readyz(self) -> str:
         if self._configurator is not None and self._configurator.current is None:
             return f"no configuration yet: {self._configurator.problem or 'the API server was not heard'}"
         if self._cdi_problem:
             return self._cdi_problem
-        registration = self._registration()
+        registration = self._served.registration()
         if not registration.registered:
             return f"not registered with kubelet: {registration.detail}"
         snapshot = self._gpus.snapshot()
@@ -469,7 +436,7 @@ class Daemon:
             options.metrics_aliases,
             options.metrics_profiling,
         )
-        return Collector(collecting, self._gpus, tenancy, LedgerBooks(ledger), self._services)
+        return Collector(collecting, self._gpus, tenancy, LedgerBooks(ledger), self._served.services)
 
     def _record_whole(self, inventory: Inventory | None) -> None:
         if self._whole_ledger is None or inventory is None or self._holdings.held is None:
@@ -481,23 +448,8 @@ class Daemon:
             self._whole_ledger.reconcile(shares, lambda holder: "")
             self._recorded = shares
 
-    def _services(self) -> dict[str, Service]:
-        return {
-            name: Service(
-                served.registrar.state.registered,
-                any(device.healthy for device in served.plugin.devices),
-                served.plugin.calls.counts,
-            )
-            for name, served in self._served.items()
-        }
-
-    def _registration(self) -> Registration:
-        """Return the first resource that is not registered, if there is one."""
-        states = [served.registrar.state for served in self._served.values()]
-        return next((state for state in states if not state.registered), states[0])
-
     def _status(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        registration, served_now = self._registration(), self._served.values()
+        registration = self._served.registration()
         snapshot = self._gpus.snapshot()
         return {
             "registered": registration.registered,
@@ -505,43 +457,16 @@ class Daemon:
             "driver": snapshot.driver_state.value,
             "detail": snapshot.detail,
             "mode": self._options.mode.value,
-            **self._configuration_status(),
-            **(self._shares.status() if self._shares is not None else self._whole_status(snapshot.inventory)),
-            "resources": {
-                served.registrar.resource: {
-                    "registered": served.registrar.state.registered,
-                    "devices": len(served.plugin.devices),
-                    "healthy": sum(device.healthy for device in served.plugin.devices),
-                }
-                for served in served_now
-            },
-            "devices": sum(len(served.plugin.devices) for served in served_now),
-            "healthy": sum(device.healthy for served in served_now for device in served.plugin.devices),
+            **(self._configurator.status() if self._configurator is not None else {}),
+            **(self._shares.status() if self._shares is not None else self._whole.status(snapshot.inventory)),
+            **self._served.status(),
         }
 
-    def _whole_status(self, inventory: Inventory | None) -> dict[str, Any]:
-        shared = self._whole.shared_by_mps(inventory) if inventory is not None else frozenset()
-        return {"shared_by_mps": sorted(shared)} if shared else {}
 
-    def _configuration_status(self) -> dict[str, str]:
-        if self._configurator is None:
-            return {}
-        current = self._configurator.current
-        return {"configuration": current.name if current else "", "configuration_problem": self._configurator.problem}
+def _mig_manager(options: PluginOptions, gpus: Gpus, lister: Lister) -> MigManager | None:
+    if options.mig is None:
+        return None
+    # Loaded here, since few nodes want it.
+    from kube_accel.plugin.mig.manager import MigManager
 
-    def _quiesce(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        seconds = request.get("seconds")
-        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= 86400:
-            raise AdminError("seconds must be a number above 0 and at most 86400")
-        try:
-            self._gpus.quiesce(seconds)
-        except TimeoutError as error:
-            raise AdminError(str(error)) from error
-        return {"driver": self._gpus.snapshot().driver_state.value}
-
-    def _resume(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        before = self._gpus.snapshot()
-        self._gpus.resume()
-        if before.driver_state is DriverState.QUIESCED:
-            before = self._gpus.wait(before.version, _RESUME_TIMEOUT)
-        return {"driver": before.driver_state.value}
+    return MigManager(options.mig, options.node_name, options.state_dir, gpus, lister)

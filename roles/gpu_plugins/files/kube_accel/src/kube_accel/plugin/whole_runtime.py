@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, KeysView, Mapping
+from typing import Any
 
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Inventory, Snapshot
@@ -127,6 +128,11 @@ class WholeGpus:
         except TooManyError:
             offered = self._laid_out(inventory, configuration)
         return tuple(part for parts in offered.values() for part in parts)
+
+    def status(self, inventory: Inventory | None) -> dict[str, Any]:
+        """Return the status for the admin socket."""
+        shared = self.shared_by_mps(inventory) if inventory is not None else frozenset()
+        return {"shared_by_mps": sorted(shared)} if shared else {}
 
     def shared_by_mps(self, inventory: Inventory) -> frozenset[str]:
         """Return UUIDs of GPUs whose containers are to be clients of MPS."""

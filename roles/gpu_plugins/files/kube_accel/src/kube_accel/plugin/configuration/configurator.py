@@ -61,6 +61,11 @@ class Configurator:
         if self.problem:
             self._wake.set()
 
+    def status(self) -> dict[str, str]:
+        """Return the status for the admin socket."""
+        name = self.current.name if self.current is not None else ""
+        return {"configuration": name, "configuration_problem": self.problem}
+
     def run(self, client: KubeClient, stop: threading.Event) -> None:
         """Follow label and ConfigMap until stopped."""
         watches = self._watches(client)
