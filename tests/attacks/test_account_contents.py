@@ -72,7 +72,7 @@ def _refused(node: Attacked, pod: str) -> dict[str, float]:
     return {match[1]: value for name, value in _numbers(node).items() if (match := kept.fullmatch(name))}
 
 
-def test_whatever_stands_in_an_account_the_plugin_and_neighbors_go_on(node: Attacked) -> None:
+def test_any_account_contents_leave_plugin_and_neighbors_going(node: Attacked) -> None:
     tenant, neighbor = (node.start(name, gib=4) for name in ("tenant", "neighbor"))
     works, scribbles = neighbor.begin(WORKS), tenant.begin(SCRIBBLE, STATE, SEED, WRITES)
     for _ in range(BATCHES):

@@ -12,7 +12,7 @@ print(os.getuid(), *(int(status[name], 16) for name in ("CapEff", "CapPrm")), in
 
 
 @needs_root
-def test_tenant_is_root_without_rights_and_sees_its_own_files_alone(node: Attacked) -> None:
+def test_tenant_is_root_without_rights_and_sees_only_its_files(node: Attacked) -> None:
     tenant = node.start("tenant")
     assert tenant.run(WHO).split() == ["0", "0", "0", "1"]
     code = """

@@ -231,7 +231,7 @@ HOSTILE: dict[str, tuple[Hostile, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_archive_is_refused_before_the_runtime_sees_a_byte(name: str, tmp_path: Path) -> None:
+def test_hostile_archive_is_refused_before_the_runtime_reads_it(name: str, tmp_path: Path) -> None:
     change, words = HOSTILE[name]
     archive = Archive.of(OURS)
     change(archive)

@@ -210,7 +210,7 @@ os.unlink("/dev/shm/draft")
 
 
 @pytest.mark.parametrize("immutable", [True, False], ids=["immutable", "covered"])
-def test_a_tenant_names_no_library_that_the_server_and_neighbours_load(unit: Unit, immutable: bool) -> None:
+def test_tenant_cannot_name_a_library_for_server_or_neighbours(unit: Unit, immutable: bool) -> None:
     file = unit.root / "shm" / INJECTION
     knows = subprocess.run(["chattr", "+i", file], capture_output=True).returncode == 0
     if immutable and not knows:
@@ -242,7 +242,7 @@ with open("/dev/shm/full", "wb") as file:
     unit.node.end(tenant)
 
 
-def test_a_container_finds_the_control_daemon_that_was_started_after_it(unit: Unit) -> None:
+def test_container_finds_a_control_daemon_started_after_it(unit: Unit) -> None:
     offered = unit.node.node.kubelet.allocatable()
     tenant = unit.node.start(f"tenant-{next(_names)}")
     code = "print('up', flush=True)\nsys.stdin.readline()\n" + SAYS
@@ -256,7 +256,7 @@ def test_a_container_finds_the_control_daemon_that_was_started_after_it(unit: Un
     unit.node.end(tenant)
 
 
-def test_a_client_that_says_nothing_is_told_and_leaves_other_gpus_alone(unit: Unit) -> None:
+def test_silent_client_is_reported_and_costs_no_other_gpu(unit: Unit) -> None:
     offered = unit.node.node.kubelet.allocatable()
     tenant = unit.node.start(f"tenant-{next(_names)}")
     process = tenant.begin(SILENT, _pipe(tenant))

@@ -121,7 +121,7 @@ def kubectl(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("output", ["table", "wide", "details", "csv", "json"])
-def test_inspect_shows_what_others_wrote_and_a_terminal_obeys_none_of_it(kubectl: Path, output: str) -> None:
+def test_inspect_shows_hostile_text_that_no_terminal_obeys(kubectl: Path, output: str) -> None:
     command = [sys.executable, "-m", "kube_accel.cli.main", "inspect", f"--kubectl={kubectl}", "-o", output]
     done = subprocess.run(command, capture_output=True, timeout=60)
     assert done.returncode == 3, done.stderr
@@ -184,9 +184,7 @@ ODD_PODS: dict[str, dict[str, Any]] = {
         pytest.param("pod", 5, id="number"),
     ],
 )
-def test_an_object_that_no_api_server_gives_is_named_and_the_others_are_shown(
-    tmp_path: Path, kind: str, odd: dict[str, Any]
-) -> None:
+def test_impossible_object_is_named_and_the_others_are_shown(tmp_path: Path, kind: str, odd: dict[str, Any]) -> None:
     command = tmp_path / "kubectl"
     items: dict[str, list[Any]] = {"node": [node("good", {0: (TRAIN,)})], "pod": [plugin("good")]}
     items[kind].insert(0, odd)
@@ -222,7 +220,7 @@ fail()
 """
 
 
-def test_logs_of_daemons_and_errors_that_nobody_caught_are_harmless_lines() -> None:
+def test_daemon_logs_and_uncaught_errors_are_harmless_lines() -> None:
     command = [sys.executable, "-X", "utf8", "-c", DAEMON]
     done = subprocess.run(command, input=EVIL[0] + HUGE, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
@@ -322,7 +320,7 @@ def run(kubeconfig: Path, tmp_path: Path) -> Play:
     return run
 
 
-def test_inspect_shows_the_other_nodes_and_names_those_that_cannot_be_read(run: Play) -> None:
+def test_inspect_shows_readable_nodes_and_names_the_others(run: Play) -> None:
     done = run("accel.kubernetes.inspect", inspect_used=False)
     assert "8/104" in done.output
     for name in UNREADABLE:
@@ -344,7 +342,7 @@ def test_diagnose_and_a_support_bundle_are_harmless(run: Play, tmp_path: Path) -
             json.loads(text)
 
 
-def test_a_diagnosis_of_all_nodes_goes_on_over_those_that_cannot_be_read(run: Play) -> None:
+def test_diagnosis_goes_on_over_unreadable_nodes(run: Play) -> None:
     done = run("accel.kubernetes.diagnose")
     assert done.code == 0, done.output
     for name in ("evil-0", *UNREADABLE):
@@ -370,7 +368,7 @@ def test_a_report_is_harmless_as_table_csv_html_and_json(run: Play, tmp_path: Pa
     assert "alert(1)" in text["html"]
 
 
-def test_a_rollout_looks_at_all_nodes_and_names_those_that_cannot_be_read(run: Play) -> None:
+def test_rollout_looks_at_all_nodes_and_names_unreadable_ones(run: Play) -> None:
     """No play ends because of a node's annotation: what is wrong with it is said, and the rest is told."""
     role = {"name": "accel.kubernetes.gpu_plugins", "tasks_from": "state"}
     show = "{{ gpu_plugins_state.nodes | dict2items | map(attribute='key') | list }}"

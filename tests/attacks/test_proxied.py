@@ -97,7 +97,7 @@ def test_node_objects_are_refused(extender: Running) -> None:
     assert (status, b"nodeCacheCapable: true" in text) == (400, True)
 
 
-def test_the_largest_pod_and_the_names_of_five_thousand_nodes_are_taken(extender: Running) -> None:
+def test_largest_pod_and_5000_node_names_are_taken(extender: Running) -> None:
     item = extender.outside.create("large", shares(10, 1))
     item["metadata"]["annotations"]["large"] = "x" * (3 << 19)
     names = [*extender.outside.names, *(f"ip-10-0-{number:05}.eu-central-1.compute.internal" for number in range(5000))]

@@ -133,7 +133,7 @@ class TestContainers:
         assert state(api, name)["lastState"]["terminated"]["exitCode"] == code
         api.call("DELETE", f"{PODS}/{name}")
 
-    def test_the_log_of_the_run_before_is_kept_and_as_much_of_it_shown_as_asked_for(self, api: Api) -> None:
+    def test_log_of_the_run_before_is_kept_and_tailed(self, api: Api) -> None:
         script = "test -e twice && echo second && sleep 1000; touch twice; echo first; exit 1"
         api.create(PODS, pod("again", "sh", "-c", script))
         path = f"{PODS}/again/log"
@@ -240,7 +240,7 @@ class TestContainers:
         api.call("DELETE", f"{budgets}/spared")
         assert evict("spared-2")[0] == 201
 
-    def test_a_pod_of_the_hosts_processes_sees_which_cgroup_a_process_of_a_pod_is_in(self, api: Api) -> None:
+    def test_pod_with_host_processes_sees_their_cgroups(self, api: Api) -> None:
         script = "sleep 1000 & echo $!; env -i sleep 1000 & echo $!; wait"
         api.create(PODS, pod("tenant", "sh", "-c", script))
         children = until(lambda: len(found := log(api, "tenant").split()) == 2 and found, "its processes")

@@ -32,7 +32,7 @@ def root() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("text", ["[[[", "version = 3\n"], ids=["not TOML", "too new"])
-def test_containerd_refuses_a_broken_configuration_and_does_not_start(root: Path, text: str) -> None:
+def test_containerd_does_not_start_with_a_broken_configuration(root: Path, text: str) -> None:
     tree = root / "old"
     config, running = tree / "etc/containerd/config.toml", tree / RUNNING_CONFIG
     good, loaded = config.read_text(), running.read_text()
@@ -73,9 +73,7 @@ def test_installer_installs_and_uninstalls(root: Path) -> None:
         assert not (tree / path).exists()
 
 
-def test_a_container_finds_all_of_a_driver_that_is_being_installed_or_none(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_container_finds_all_or_nothing_of_a_driver(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that starts in between would live on without the commands it was meant to have."""
     tree = host.create(root / "between", NodeSpec("node", "t4"))
     runtime = {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime"}}
@@ -122,7 +120,7 @@ def test_what_is_not_simulated_says_so(root: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [{}, {"LD_LIBRARY_PATH": ""}, {"LD_LIBRARY_PATH": "/nowhere"}])
-def test_the_installed_driver_answers_whatever_the_callers_libraries(
+def test_installed_driver_answers_with_any_libraries(
     variables: dict[str, str],
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="kc") as directory:

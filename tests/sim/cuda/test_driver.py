@@ -138,7 +138,7 @@ def test_processes_share_a_cards_memory_and_nvml_sees_it(node: Node, tmp_path: P
     assert ask_nvml(node, tmp_path / "nvml") == [[0]]
 
 
-def test_a_process_whose_main_thread_has_ended_keeps_and_takes_memory(node: Node, tmp_path: Path) -> None:
+def test_process_without_its_main_thread_keeps_memory(node: Node, tmp_path: Path) -> None:
     """As in the moment after a kill: its first thread is a zombie while others still run."""
     code = """
 import os, threading
@@ -359,9 +359,7 @@ while True:
     assert asked.stdout.split() == [str(busy.pid)]
 
 
-def test_nvml_sees_for_how_long_a_gpu_was_busy_also_while_its_process_asks_for_nothing(
-    node: Node, tmp_path: Path
-) -> None:
+def test_nvml_sees_how_long_a_gpu_was_busy(node: Node, tmp_path: Path) -> None:
     """One kernel of half a second, on a GPU of which the file says that it is idle."""
     launch = "d.open()\nd.launch(d.spinner(), 500_000)\nprint('launched', flush=True)\ninput()"
     library = sim.nvml.build(tmp_path / "nvml")

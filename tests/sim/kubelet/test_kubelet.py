@@ -213,7 +213,7 @@ def test_last_registration_wins(kubelet, start_plugin):
     assert (len(old.allocated), len(new.allocated)) == (0, 1)
 
 
-def test_end_of_an_older_plugin_disconnects_the_newer_one_until_it_registers_again(kubelet, start_plugin):
+def test_end_of_an_older_plugin_disconnects_the_newer_one(kubelet, start_plugin):
     """What kubelet does in a rolling update: the stream that ended is told from the current one by resource only."""
     old = start_plugin()
     new = start_plugin(name="new.sock", ids=("x", "y"))
@@ -272,7 +272,7 @@ def test_preferred_devices_are_taken_as_far_as_available(kubelet, start_plugin):
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_options_the_plugin_answers_count_not_those_it_registered_with(kubelet, start_plugin, answered):
+def test_answered_options_count_and_registered_ones_do_not(kubelet, start_plugin, answered):
     plugin = start_plugin(options=pb.DevicePluginOptions(get_preferred_allocation_available=answered))
     plugin.register(options=pb.DevicePluginOptions(get_preferred_allocation_available=not answered))
     plugin.publish("x")
@@ -282,7 +282,7 @@ def test_options_the_plugin_answers_count_not_those_it_registered_with(kubelet, 
 
 
 @pytest.mark.parametrize("method", ["on_preferred", "on_allocate"])
-def test_error_of_the_plugin_fails_admission_and_frees_the_devices(kubelet, start_plugin, method):
+def test_plugin_error_fails_admission_and_frees_the_devices(kubelet, start_plugin, method):
     plugin = start_plugin(options=pb.DevicePluginOptions(get_preferred_allocation_available=True))
     good = getattr(plugin, method)
 
@@ -306,7 +306,7 @@ def test_too_many_devices_say_how_many_there_are(kubelet, start_plugin):
     kubelet.admit(pod("large", gpus=4))
 
 
-def test_refused_pod_holds_nothing_of_what_its_first_containers_got(kubelet, start_plugin, root):
+def test_refused_pod_holds_nothing_of_its_first_containers(kubelet, start_plugin, root):
     start_plugin()
     greedy = PodSpec("team", "p", "uid", (Container("small", {GPU: 1}), Container("large", {GPU: 4})))
     with pytest.raises(AdmissionError, match="Requested: 4, Available: 3"):
@@ -315,7 +315,7 @@ def test_refused_pod_holds_nothing_of_what_its_first_containers_got(kubelet, sta
     kubelet.admit(pod(gpus=4))
 
 
-def test_resources_of_a_container_come_in_random_order_and_the_first_answer_wins(kubelet, start_plugin):
+def test_resources_come_in_random_order_and_first_answer_wins(kubelet, start_plugin):
     order = []
 
     def answer(resource):
@@ -357,7 +357,7 @@ def test_same_seed_same_choices():
     assert len({choices(seed) for seed in range(5)}) > 1
 
 
-def test_later_containers_reuse_devices_of_init_containers_but_not_of_sidecars(kubelet, start_plugin):
+def test_later_containers_reuse_devices_of_init_containers_only(kubelet, start_plugin):
     plugin = start_plugin(options=pb.DevicePluginOptions(get_preferred_allocation_available=True))
     spec = PodSpec(
         "team",
@@ -372,7 +372,7 @@ def test_later_containers_reuse_devices_of_init_containers_but_not_of_sidecars(k
     assert (set("abcd") - given["sidecar"], given["init"], 2) in plugin.preferred
 
 
-def test_pre_start_comes_after_admission_and_pod_resources_names_the_holder(kubelet, start_plugin, root):
+def test_pre_start_follows_admission_and_the_holder_is_listed(kubelet, start_plugin, root):
     plugin = start_plugin(options=pb.DevicePluginOptions(pre_start_required=True))
     seen = []
     plugin.on_pre_start = lambda ids, seconds_left: seen.append((ids, seconds_left, held(root)))
@@ -383,7 +383,7 @@ def test_pre_start_comes_after_admission_and_pod_resources_names_the_holder(kube
     assert ids == set(holders[0].device_ids) == set(main.device_ids[GPU])
 
 
-def test_failed_pre_start_leaves_the_pod_admitted_and_can_be_tried_again(kubelet, start_plugin, root):
+def test_failed_pre_start_leaves_the_pod_admitted(kubelet, start_plugin, root):
     plugin = start_plugin(options=pb.DevicePluginOptions(pre_start_required=True))
 
     def refuse(ids, seconds_left):
@@ -398,9 +398,7 @@ def test_failed_pre_start_leaves_the_pod_admitted_and_can_be_tried_again(kubelet
     assert len(plugin.allocated) == 1
 
 
-def test_pre_start_fails_without_its_plugin_but_is_skipped_before_the_plugin_is_back_from_a_restart(
-    kubelet, start_plugin
-):
+def test_pre_start_is_skipped_before_the_plugin_is_back(kubelet, start_plugin):
     plugin = start_plugin(options=pb.DevicePluginOptions(pre_start_required=True))
     kubelet.admit(pod())
     plugin.end_stream()
@@ -499,7 +497,7 @@ def test_registration_interrupted_by_a_restart_does_not_count(kubelet, root):
 # PodResources
 
 
-def test_list_names_sidecars_and_containers_but_no_init_container(kubelet, start_plugin, root):
+def test_list_names_sidecars_and_containers_without_init(kubelet, start_plugin, root):
     start_plugin()
     spec = PodSpec(
         "team",
@@ -537,7 +535,7 @@ def test_get_finds_one_pod_or_says_which_it_did_not_find(kubelet, start_plugin, 
         call_pod_resources(root, "Get", wanted, pr.GetPodResourcesResponse)
 
 
-def test_client_takes_messages_over_4_mib_and_the_server_sends_16_at_most(kubelet, start_plugin, root):
+def test_client_takes_over_4_mib_and_the_server_sends_16(kubelet, start_plugin, root):
     for number in range(6):
         resource = f"example.com/r{number}"
         start_plugin(resource, name=f"{number}.sock", ids=(f"{number}" * (3 << 20),))

@@ -85,7 +85,7 @@ def test_an_xid_wakes_who_waits_once(node: Node, threads: ThreadPoolExecutor) ->
         pynvml.nvmlEventSetWait_v2(events, 0)
 
 
-def test_xids_arrive_in_order_at_every_set_that_registered_before(node: Node) -> None:
+def test_xids_arrive_in_order_at_every_earlier_event_set(node: Node) -> None:
     topology = PROFILES["8xh100"]("n")
     topology.raise_xid(0, 31)
     handles = node.load(topology)
@@ -183,9 +183,7 @@ def test_a_gpu_taken_out_is_lost_to_who_holds_it(node: Node) -> None:
     assert pynvml.nvmlDeviceGetCount() == 7
 
 
-def test_an_edit_that_cannot_be_read_leaves_the_last_state_and_says_so_once(
-    node: Node, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_edit_leaves_the_state_and_is_reported_once(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
     topology = PROFILES["t4"]("n")
     handle = node.load(topology)[0]
     node.path.write_text("system driver=580.1 cuda=13000\ngpu 0 uuid=?\n")

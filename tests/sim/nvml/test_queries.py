@@ -106,7 +106,7 @@ def test_a_container_given_nothing_sees_nothing(node: Node, monkeypatch: pytest.
     assert node.load(PROFILES["t4"]("n")) == []
 
 
-def test_a_container_given_a_gpu_that_is_not_there_does_not_start(
+def test_container_with_an_absent_gpu_does_not_start(
     node: Node, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("GPUSIM_VISIBLE", "GPU-of-another-node")

@@ -96,7 +96,7 @@ def test_the_label_picks_a_configuration_live(host: ConfiguredHost) -> None:
     assert host.events() == []
 
 
-def test_a_configuration_that_cannot_be_kept_is_applied_all_the_same(host: ConfiguredHost) -> None:
+def test_configuration_that_cannot_be_kept_is_applied(host: ConfiguredHost) -> None:
     (host.root / "state/configuration.json").mkdir(parents=True)
     host.start_api()
     host.configs(four=sliced(4), three=sliced(3))
@@ -108,7 +108,7 @@ def test_a_configuration_that_cannot_be_kept_is_applied_all_the_same(host: Confi
     assert plugin.process.poll() is None
 
 
-def test_what_cannot_be_used_leaves_the_node_as_it_is_and_is_told(host: ConfiguredHost) -> None:
+def test_unusable_configuration_leaves_the_node_and_is_reported(host: ConfiguredHost) -> None:
     host.start_api()
     host.configs(good=sliced(4), bad="version: v1\nsharing: {timeSlicing: {resources: []}}")
     host.label("good")
@@ -149,7 +149,7 @@ def test_more_replicas_than_kubelet_takes_are_refused(host: ConfiguredHost) -> N
     assert host.offered(SHARED) == 16
 
 
-def test_pods_keep_what_they_have_and_the_configuration_waits_for_them(host: ConfiguredHost) -> None:
+def test_configuration_waits_for_pods_that_hold_devices(host: ConfiguredHost) -> None:
     host.start_api()
     host.configs(four=sliced(4), two=sliced(2))
     host.label("four")
@@ -213,7 +213,7 @@ def test_the_way_that_containers_are_told_changes_live_too(host: ConfiguredHost)
     host.wait_event("ConfigurationRefused", "the CDI specification that it asks for cannot be written: no library of")
 
 
-def test_replicas_that_share_by_mps_are_offered_where_its_control_daemon_answers(host: ConfiguredHost) -> None:
+def test_mps_replicas_are_offered_where_the_daemon_answers(host: ConfiguredHost) -> None:
     daemons = MpsDaemons(host.root, host.uuids, host.stack)
     host.start_api()
     resources = [{"name": RESOURCE, "replicas": 4}]

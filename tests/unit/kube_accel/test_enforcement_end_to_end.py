@@ -102,7 +102,7 @@ def test_an_init_container_has_the_limits_that_its_pod_asks_for(make: Make) -> N
     assert told(got["app"]).limits == (Limit(node.uuids[1], 2 * GIB, 30),)
 
 
-def test_an_init_container_is_not_limited_by_those_of_pods_that_run(make: Make) -> None:
+def test_init_container_is_not_limited_by_running_pods(make: Make) -> None:
     node = make()
     before = node.pod("before", {"app": (30, 8)}, init={"first": (1, 16)}, assigned={"first": (1,), "app": (1,)})
     node.kubelet.admit(before)
@@ -184,7 +184,7 @@ def test_a_share_has_what_is_limited_unless_more_is_asked_for(make: Make) -> Non
     assert warning.startswith("warn  capabilities: shares have Vulkan, OpenGL and OptiX, NVENC and NVDEC: their memory")
 
 
-def test_what_a_container_is_refused_is_counted_by_reason_and_told_to_its_pod(make: Make) -> None:
+def test_refusals_are_counted_by_reason_and_sent_to_the_pod(make: Make) -> None:
     node = make()
     pod = node.pod("p", {"main": (30, 16)}, assigned={"main": (2,)})
     got = node.kubelet.admit(pod)["main"]
@@ -196,7 +196,7 @@ def test_what_a_container_is_refused_is_counted_by_reason_and_told_to_its_pod(ma
     wait(lambda: ("p", "GpuMemoryRefused") in [event[:2] for event in node.events()], "the event")
 
 
-def test_limits_change_while_the_container_runs_and_only_by_the_administrators_object(make: Make) -> None:
+def test_only_the_administrators_object_changes_running_limits(make: Make) -> None:
     node = make()
     pod = node.pod("p", {"main": (30, 16)}, assigned={"main": (2,)})
     got = node.kubelet.admit(pod)["main"]
@@ -271,7 +271,7 @@ def test_tenants_of_one_gpu_are_told_what_nvml_sees(make: Make) -> None:
     wait(lambda: told(got["b"]).feedback == (Feedback(0, 0, 400),), "the neighbour's")
 
 
-def test_a_node_that_can_enforce_nothing_says_why_and_offers_nothing(make: Make) -> None:
+def test_node_that_can_enforce_nothing_offers_nothing(make: Make) -> None:
     node = make(start=False)
     (node.root / "native/libcuda.so.1").unlink()
     node.start(wait_for=False)
@@ -298,7 +298,7 @@ def test_a_node_that_can_enforce_nothing_says_why_and_offers_nothing(make: Make)
     )
 
 
-def test_a_container_whose_limits_cannot_be_written_does_not_start(make: Make) -> None:
+def test_container_whose_limits_cannot_be_written_does_not_start(make: Make) -> None:
     node = make()
     pod = node.pod("p", {"main": (30, 16)}, assigned={"main": (2,)})
     got = node.kubelet.admit(pod)["main"]

@@ -10,7 +10,7 @@ from kube_accel.files import replacing, write_whole
 
 
 @pytest.mark.parametrize("mode", [0o444, 0o600, 0o666])
-def test_a_file_has_the_mode_that_is_asked_for_whatever_the_umask(tmp_path: Path, mode: int) -> None:
+def test_file_has_the_given_mode_under_any_umask(tmp_path: Path, mode: int) -> None:
     before = os.umask(0o077)
     try:
         write_whole(tmp_path / "it", "text", mode)

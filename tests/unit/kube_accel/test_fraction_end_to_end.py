@@ -62,7 +62,7 @@ def test_a_share_is_of_the_gpu_that_was_assigned_and_of_one_gpu(make: Make) -> N
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whichever_resource_comes_first_both_are_of_the_assigned_gpu(make: Make, seed: int) -> None:
+def test_both_resources_are_of_the_assigned_gpu_in_any_order(make: Make, seed: int) -> None:
     node = make(gpus="4xa100-mig", seed=seed, start=False)
     node.start_api()
     node.start()
@@ -87,7 +87,7 @@ def test_every_container_of_a_pod_goes_to_its_own_gpu(make: Make) -> None:
     wait(lambda: node.held().keys() == {("several", name) for name in "abc"}, "held")
 
 
-def test_what_an_init_container_had_is_used_again_and_a_sidecar_keeps_its_own(make: Make) -> None:
+def test_init_containers_share_is_reused_and_a_sidecars_is_not(make: Make) -> None:
     node = make()
     pod = node.pod(
         "stages",
@@ -104,7 +104,7 @@ def test_what_an_init_container_had_is_used_again_and_a_sidecar_keeps_its_own(ma
     wait(lambda: node.held().keys() == {("stages", "side"), ("stages", "app")}, "held")
 
 
-def test_equal_requests_end_up_on_the_gpus_assigned_to_them_in_any_order(make: Make) -> None:
+def test_equal_requests_get_their_assigned_gpus_in_any_order(make: Make) -> None:
     node = make()
     pods = [node.pod(f"p{n}", {"main": (50, 100)}, assigned={"main": (n // 2,)}) for n in range(16)]
     taken = [node.gpu_of(node.kubelet.admit(pod)["main"]) for pod in reversed(pods)]
@@ -183,7 +183,7 @@ def test_an_assignment_that_is_no_good_gains_nothing(make: Make) -> None:
     node.gpu_of(node.kubelet.admit(garbage)["main"])
 
 
-def test_a_fragmented_node_refuses_by_name_and_the_pod_is_made_anew(make: Make) -> None:
+def test_fragmented_node_refuses_and_the_pod_is_replaced(make: Make) -> None:
     node = make(gpus="4xa100-mig")
     for gpu in range(4):
         node.kubelet.admit(node.pod(f"p{gpu}", {"main": (60, 20)}, assigned={"main": (gpu,)}))
@@ -213,7 +213,7 @@ def test_devices_of_two_gpus_do_not_start(make: Make) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.VGPU, Mode.CGPU])
-def test_of_two_pods_that_kubelet_gave_the_same_devices_the_first_to_start_has_them(make: Make, mode: Mode) -> None:
+def test_first_of_two_pods_with_the_same_devices_has_them(make: Make, mode: Mode) -> None:
     node = make(mode)
     amounts = (30, 8) if node.cores else (0, 8)
     elder, younger = (node.pod(name, {"main": amounts}, assigned={"main": (1,)}) for name in ("elder", "younger"))
@@ -256,7 +256,7 @@ def test_validate_compares_the_ledger_with_kubelet(make: Make) -> None:
     assert failed.startswith("fail  ledger: it is wrong about container main of team/p; restart the plugin")
 
 
-def test_a_killed_plugin_adopts_what_runs_and_a_lost_ledger_is_filled_again(make: Make) -> None:
+def test_killed_plugin_adopts_pods_and_refills_a_lost_ledger(make: Make) -> None:
     node = make()
     pods = [node.pod(f"p{n}", {"main": (60, 40)}, assigned={"main": (n,)}) for n in range(3)]
     for pod in pods:
@@ -343,7 +343,7 @@ def test_plugins_of_two_modes_take_turns(make: Make) -> None:
     assert second.wait(20) == 0
 
 
-def test_a_gpu_that_pods_of_another_mode_still_hold_is_not_offered(make: Make) -> None:
+def test_gpu_held_by_another_mode_is_not_offered(make: Make) -> None:
     node = make()
     pod = node.pod("before", {"main": (30, 16)}, assigned={"main": (5,)})
     node.kubelet.admit(pod)
@@ -384,7 +384,7 @@ def test_a_lost_gpu_takes_all_its_shares_along_and_no_others(make: Make) -> None
     wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
 
 
-def test_shares_of_a_gpu_without_its_device_file_are_not_offered_until_it_is_there(make: Make) -> None:
+def test_shares_of_a_gpu_without_its_device_file_are_withdrawn(make: Make) -> None:
     node = make()
     dev = node.root / "dev"
     (dev / "nvidia3").unlink()
@@ -457,7 +457,7 @@ def test_mps_serves_no_container_from_several_gpus(daemons: Mps) -> None:
         node.kubelet.admit(node.pod("pair", {"main": (200, 0)}, assigned={"main": (0, 1)}))
 
 
-def test_a_gpu_whose_mps_daemon_is_gone_is_withdrawn_and_its_pods_are_told(daemons: Mps) -> None:
+def test_gpu_without_its_mps_daemon_is_withdrawn_and_reported(daemons: Mps) -> None:
     node = daemons.node
     node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (3,)}))
     node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (1,)}))
@@ -474,7 +474,7 @@ def test_a_gpu_whose_mps_daemon_is_gone_is_withdrawn_and_its_pods_are_told(daemo
     assert "elsewhere" not in [event[0] for event in node.events()]
 
 
-def test_a_gpu_whose_socket_for_clients_is_gone_is_withdrawn_until_it_is_there(daemons: Mps) -> None:
+def test_gpu_without_its_client_socket_is_withdrawn(daemons: Mps) -> None:
     node = daemons.node
     (daemons.client(3) / "control").unlink()
     wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[3]}, "one GPU less")
@@ -495,7 +495,7 @@ def test_a_server_fault_is_seen_told_and_over_when_it_is_over(daemons: Mps) -> N
     wait(lambda: node.healthy() == set(node.uuids), "all GPUs")
 
 
-def test_validate_knows_the_control_daemons_and_their_compute_mode(daemons: Mps) -> None:
+def test_validate_checks_control_daemons_and_compute_mode(daemons: Mps) -> None:
     node = daemons.node
     assert node.validate("Exclusive_Process") == []
     (failed,) = node.validate("Default")
@@ -516,7 +516,7 @@ def test_validate_looks_whether_selinux_lets_containers_use_mps(daemons: Mps) ->
     assert "chcon system_u:object_r:container_file_t:s0" in warned
 
 
-def test_a_server_that_dies_without_a_word_is_told_to_its_pods_and_the_gpu_comes_back(daemons: Mps) -> None:
+def test_silent_death_of_an_mps_server_is_reported_and_mended(daemons: Mps) -> None:
     node = daemons.node
     node.kubelet.admit(node.pod("hit", {"main": (30, 8)}, assigned={"main": (2,)}))
     node.kubelet.admit(node.pod("elsewhere", {"main": (30, 8)}, assigned={"main": (1,)}))
@@ -537,7 +537,7 @@ def test_a_server_that_dies_without_a_word_is_told_to_its_pods_and_the_gpu_comes
     assert "elsewhere" not in [event[0] for event in node.events()]
 
 
-def test_a_gpu_whose_clients_are_used_up_is_withdrawn_until_one_ends(daemons: Mps) -> None:
+def test_gpu_without_free_clients_is_withdrawn_until_one_ends(daemons: Mps) -> None:
     node = daemons.node
     mps.set_servers(daemons.pipe(2), (4711, 0, "ACTIVE", tuple(range(100, 148))))
     wait(lambda: node.healthy() == set(node.uuids) - {node.uuids[2]}, "one GPU less")

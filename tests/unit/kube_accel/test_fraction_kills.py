@@ -37,7 +37,7 @@ def agreed(node: FractionNode) -> bool:
     }
 
 
-def test_ledger_kubelet_and_annotation_agree_after_kills_at_any_instant() -> None:
+def test_ledger_kubelet_and_annotation_agree_after_any_kill() -> None:
     rng = random.Random(0)
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(dir="/tmp")))

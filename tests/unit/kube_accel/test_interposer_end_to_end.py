@@ -93,7 +93,7 @@ def make() -> Iterator[Callable[..., Node]]:
         yield make
 
 
-def test_a_share_holds_its_neighbour_never_notices_and_the_ledger_counts(make: Callable[..., Node]) -> None:
+def test_share_holds_unnoticed_by_its_neighbour_and_is_counted(make: Callable[..., Node]) -> None:
     node = make()
     greedy, calm = node.container("greedy", 30, 4, 1), node.container("calm", 30, 4, 1)
     neighbour = node.start_program(
@@ -112,7 +112,7 @@ def test_a_share_holds_its_neighbour_never_notices_and_the_ledger_counts(make: C
     assert node.refusals() == [("greedy", "limit", 2)]
 
 
-def test_where_namespaces_are_forbidden_a_share_holds_for_who_keeps_his_environment(
+def test_share_holds_without_namespaces_if_environment_is_kept(
     make: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(namespace, "forbidden", lambda: "it is said so")
@@ -172,7 +172,7 @@ def test_whole_gpus_are_not_limited(make: Callable[..., Node]) -> None:
     assert total == ["0", str(size)]
 
 
-def test_a_limit_that_is_lowered_holds_from_the_next_allocation_on(make: Callable[..., Node]) -> None:
+def test_lowered_limit_holds_from_the_next_allocation_on(make: Callable[..., Node]) -> None:
     node = make()
     got = node.container("p", 30, 4, 1)
     process = node.start_program("p", got, "print(attempt(1), flush=True); sys.stdin.read(); print(attempt(2))")

@@ -79,7 +79,7 @@ def test_gpus_are_told_of_as_prometheus_likes_it(host: Host) -> None:
     assert not page.values(families.GPU_TEMPERATURE, uuid=host.uuids[7], sensor="core")
 
 
-def test_a_driver_that_hangs_is_absent_and_counted_and_scrapes_go_on(host: Host) -> None:
+def test_hanging_driver_is_absent_and_counted_and_scrapes_go_on(host: Host) -> None:
     plugin = serving(host)
     wait(lambda: scrape(plugin).values(families.GPU_USED), "a collection")
     with edit(host.conf) as topology:
@@ -97,7 +97,7 @@ def test_a_driver_that_hangs_is_absent_and_counted_and_scrapes_go_on(host: Host)
     wait(lambda: scrape(plugin).values(families.GPU_USED), "a collection after the hang")
 
 
-def test_counters_of_gpus_that_have_them_are_read_where_asked_for(host: Host) -> None:
+def test_counters_of_gpus_that_have_them_are_read(host: Host) -> None:
     with edit(host.conf) as topology:
         topology.gpus[3].gpm = 30
     plugin = serving(host, "--metrics-profiling")
@@ -199,7 +199,7 @@ def test_every_sharer_of_a_gpu_has_figures_of_its_own(vgpu: FractionNode) -> Non
     assert not page.values(families.CONTAINER_USED, pod="c")
 
 
-def test_neither_api_server_nor_kubelet_is_asked_while_metrics_are_made(vgpu: FractionNode) -> None:
+def test_metrics_ask_neither_api_server_nor_kubelet(vgpu: FractionNode) -> None:
     vgpu.start()
     pod = vgpu.pod("a", {"main": (25, 16)}, assigned={"main": (0,)})
     vgpu.seen()

@@ -201,7 +201,7 @@ def test_what_cannot_be_had_leaves_the_gpus_as_they_are(host: LabelledHost) -> N
     assert host.geometry() == before
 
 
-def test_the_state_is_told_anew_to_who_takes_it_back_and_of_which_configurations_it_is(host: LabelledHost) -> None:
+def test_state_is_reported_again_after_it_is_taken_back(host: LabelledHost) -> None:
     def told() -> str:
         found: str = host.node["metadata"]["annotations"][TEXT]
         return found
@@ -275,7 +275,7 @@ def test_who_has_the_driver_let_go_of_is_not_disturbed(host: LabelledHost) -> No
     host.wait_offered(**LARGE)
 
 
-def test_a_gpu_that_something_holds_open_is_not_tried_again_at_once(host: LabelledHost) -> None:
+def test_gpu_held_open_is_not_tried_again_at_once(host: LabelledHost) -> None:
     def told() -> list[str]:
         lines = [line for line in plugin.logged() if line["message"] == "the node's condition is reported"]
         return [line["status"] for line in lines]
@@ -296,7 +296,7 @@ def test_a_gpu_that_something_holds_open_is_not_tried_again_at_once(host: Labell
     assert (before, put_back) == (1, 1)
 
 
-def test_a_disk_that_takes_nothing_is_waited_for_and_the_node_stays_as_it_is(host: LabelledHost) -> None:
+def test_full_disk_is_waited_for_and_changes_nothing(host: LabelledHost) -> None:
     before = host.geometry()
     in_the_way = host.root / "state/mig.json"
     in_the_way.mkdir(parents=True)
@@ -332,7 +332,7 @@ def test_a_plugin_that_was_killed_while_it_cut_goes_on(host: LabelledHost) -> No
     assert host.free
 
 
-def test_what_a_killed_plugin_began_is_put_back_when_it_is_not_to_be_had(host: LabelledHost) -> None:
+def test_killed_plugins_cut_is_put_back_if_it_cannot_be_done(host: LabelledHost) -> None:
     before = host.geometry()
     half_cut(host)
     host.label("gone")
@@ -376,7 +376,7 @@ def test_a_reset_by_hand_does_for_the_reboot(host: LabelledHost) -> None:
     assert host.free
 
 
-def test_a_configuration_that_is_corrected_does_not_wait_for_the_reboot(host: LabelledHost) -> None:
+def test_corrected_configuration_does_not_wait_for_the_reboot(host: LabelledHost) -> None:
     host.edit(lambda topology: setattr(topology.gpus[2], "mig_reset", 1))
     host.label("large")
     host.cutting()

@@ -350,7 +350,7 @@ def test_a_gpu_that_kubelet_gave_to_two_pods_is_used_by_one(host: Host) -> None:
     assert host.kubelet.admit(last)["main"].device_ids[RESOURCE] == (gpu,)
 
 
-def test_of_two_pods_that_kubelet_gave_one_gpu_the_first_to_start_has_it(host: Host) -> None:
+def test_first_of_two_pods_with_one_gpu_has_it(host: Host) -> None:
     host.plugin()
     host.wait_healthy(set(host.uuids))
     host.admit("rest", 7)
@@ -441,7 +441,7 @@ def test_a_configuration_with_a_mistake_is_not_used_at_all(host: Host) -> None:
     assert host.kubelet.devices(RESOURCE) == {}
 
 
-def test_by_cdi_a_container_gets_names_that_the_specification_has(host: Host) -> None:
+def test_cdi_names_of_a_container_are_in_the_specification(host: Host) -> None:
     libraries = host.root / "usr/lib64"
     libraries.mkdir(parents=True)
     flags = ("--nvidia-driver-root", str(host.root), "--cdi-dir", str(host.root / "cdi"))
@@ -644,7 +644,7 @@ def test_validate_passes_on_a_good_node_and_names_what_is_bad(host: Host) -> Non
     assert len(failed) == 2
 
 
-def test_one_bad_gpu_and_one_bad_sensor_are_told_everywhere_and_cost_no_more(host: Host) -> None:
+def test_bad_gpu_and_bad_sensor_are_reported_everywhere(host: Host) -> None:
     def break_two(topology: Topology) -> None:
         topology.fail(1, "nvmlDeviceGetName", "garbage")
         topology.fail(2, "nvmlDeviceGetPowerUsage", "999")

@@ -51,7 +51,7 @@ TABLE = {
     "kube/watch.py::Watch._follow": "unit/kube_accel/kube/test_watch.py::test_an_odd_object_costs_itself_alone",
     "kube/watch.py::Watch._get": "unit/kube_accel/kube/test_watch.py::test_an_odd_object_costs_itself_alone",
     "plugin/configuration/configurator.py::Configurator._watches": f"{_NODE}::"
-    "test_an_odd_node_leaves_its_configuration_as_it_is_and_is_told",
+    "test_odd_node_leaves_its_configuration_and_is_reported",
     "plugin/daemon.py::Daemon._configure": _KUBELET,
     "plugin/share_runtime.py::Listing.list": _KUBELET,
     "plugin/kubelet/holdings.py::HoldingsReader._ask": _KUBELET,
@@ -91,7 +91,7 @@ def test_a_new_reader_is_found(tmp_path: Path) -> None:
     assert untested({"new.py::A.f": "unit/kube_accel/test_readers.py::nothing"})
 
 
-def test_only_one_place_reads_the_messages_of_kubelets_pod_resources() -> None:
+def test_only_one_place_reads_pod_resources_messages() -> None:
     found = {path.name for path in ROOT.rglob("*.py") if "import podresources_pb2" in path.read_text()}
     assert found == {"podresources.py"}
 

@@ -41,7 +41,7 @@ def test_a_share_has_one_name_in_whatever_order_its_devices_come() -> None:
     assert key_of(["a::m0"]) != KEY
 
 
-def test_any_user_of_the_container_may_account_and_none_may_change_the_limits(containers: Containers) -> None:
+def test_containers_users_may_account_but_not_change_limits(containers: Containers) -> None:
     # Its owner may: the daemon runs as root without the capability that passes over modes.
     assert containers.policy_path(KEY).stat().st_mode & 0o7777 == 0o644
     assert containers.state_path(KEY).stat().st_mode & 0o7777 == 0o666
@@ -89,7 +89,7 @@ def test_several_policies_are_changed_at_once(containers: Containers) -> None:
     assert [containers.policy(key) for key in (KEY, other)] == [changed, changed]
 
 
-def test_a_policy_that_a_killed_daemon_left_half_written_is_written_again(containers: Containers) -> None:
+def test_half_written_policy_is_written_again(containers: Containers) -> None:
     with containers.policy_path(KEY).open("r+b") as file:
         os.pwrite(file.fileno(), (3).to_bytes(4, "little"), layouts.GENERATION_OFFSET)
     assert containers.update(KEY, lambda current: current)
@@ -120,7 +120,7 @@ def test_a_state_has_the_size_it_was_made_with(containers: Containers, size: int
     wait(lambda: containers.trim({KEY: POLICY}) == {}, "the account to be right")
 
 
-def test_what_was_put_right_to_make_room_is_told_at_the_next_look(
+def test_repairs_that_made_room_are_reported_at_the_next_look(
     containers: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full() -> None:
@@ -190,9 +190,7 @@ def test_what_is_no_policy_is_not_touched(containers: Containers) -> None:
     assert containers.policy_path(KEY).read_bytes() == b"something else"
 
 
-def test_on_a_node_with_selinux_files_are_labelled_for_containers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_labelled_for_containers_with_selinux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     labels: dict[str, bytes] = {}
     monkeypatch.setattr(os, "setxattr", lambda path, name, value: labels.update({Path(path).name: value}))
     (tmp_path / "sys/fs/selinux").mkdir(parents=True)
@@ -254,7 +252,7 @@ def lock_of(state: Path, slot: int = 0) -> Iterator[subprocess.Popen[str]]:
             found.kill()
 
 
-def test_memory_is_used_for_as_long_as_a_process_of_the_container_lives(containers: Containers) -> None:
+def test_memory_counts_while_a_process_of_the_container_lives(containers: Containers) -> None:
     def use() -> list[Use]:
         return [one for uses in containers.uses({KEY: POLICY, "unknown": POLICY}).values() for one in uses]
 

@@ -48,7 +48,7 @@ def control(tmp_path: Path) -> Iterator[Control]:
     return Control(tmp_path)
 
 
-def test_a_container_has_the_socket_for_clients_read_only_and_shm_to_write(tmp_path: Path) -> None:
+def test_container_gets_client_socket_read_only_and_shm_writable(tmp_path: Path) -> None:
     paths = MpsPaths(tmp_path, "")
     for made in ("pipe", "client", "shm"):
         (tmp_path / UUID / made).mkdir(parents=True)
@@ -71,7 +71,7 @@ def test_what_an_earlier_daemon_has_is_read_only_too(tmp_path: Path) -> None:
     assert got.mounts == {"/dev/shm": str(tmp_path / "shm")}
 
 
-def test_a_socket_of_a_daemon_that_is_gone_is_no_way_for_containers(control: Control) -> None:
+def test_socket_of_a_dead_mps_daemon_is_not_offered(control: Control) -> None:
     client = control.paths.root / UUID / "client"
     client.mkdir()
     said = f"{client}/control is not its socket; run `systemctl reload kube-accel-mps@{UUID}` on the node"

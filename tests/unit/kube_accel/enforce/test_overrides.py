@@ -72,7 +72,7 @@ def test_what_one_gives_up_another_may_have() -> None:
     assert {key: limit.memory_bytes // GIB for key, limit in found.limits.items()} == {"key-a": 60, "key-b": 20}
 
 
-def test_a_pods_uid_names_all_its_containers_and_a_container_itself_goes_first() -> None:
+def test_container_entry_goes_before_its_pods_uid() -> None:
     wishes = [Override(UID, 10 * GIB), Override("team.a.main", 2 * GIB)]
     found = settled(wishes, tenant("a", 8, 30, uid=UID), tenant("b", 8, 30, uid=UID), tenant("c", 8, 30))
     assert {key: limit.memory_bytes // GIB for key, limit in found.limits.items()} == {"key-a": 2, "key-b": 10}

@@ -115,7 +115,7 @@ def test_a_damaged_policy_is_refused_and_never_believed(data: bytes) -> None:
 
 @pytest.mark.attack
 @given(st.binary(min_size=policy.state_head(1, 16), max_size=policy.state_head(1, 16)), st.integers(1, 16))
-def test_whatever_a_tenant_writes_into_its_state_is_a_number_of_this_earth(data: bytes, devices: int) -> None:
+def test_hostile_state_is_read_as_plausible_numbers(data: bytes, devices: int) -> None:
     account = policy.read_state(data, devices, 1)
     assert [use.used_bytes for use in policy.read_use(data, devices, 1)] == [one.used_bytes for one in account.devices]
     assert len(account.devices) == devices

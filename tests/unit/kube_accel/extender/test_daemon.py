@@ -148,7 +148,7 @@ def test_the_api_server_goes_away_and_comes_back(rig: Rig) -> None:
     wait(lambda: rig.call("POST", "/scheduler/bind", binding) == (200, '{"Error":""}'))
 
 
-def test_a_watch_that_is_too_old_lists_again_and_forgets_what_is_gone(rig: Rig) -> None:
+def test_expired_watch_lists_again_and_forgets_what_is_gone(rig: Rig) -> None:
     item = pod("p", "uid-p", shares(800, 0))
     assert rig.passed(item) == []
     rig.stub.size = Size(NODES, 0, 10)

@@ -49,7 +49,7 @@ def test_a_refusal_names_the_node_the_gpu_and_what_it_lacks(extender: Extender, 
     }
 
 
-def test_few_nodes_get_a_reason_of_their_own_so_that_pod_status_stays_short(extender: Extender) -> None:
+def test_few_nodes_get_a_reason_of_their_own(extender: Extender) -> None:
     names = [f"n{number}" for number in range(40)]
     for name in names:
         extender.cluster.keep_node(node_object(name))
@@ -67,7 +67,7 @@ def test_few_nodes_get_a_reason_of_their_own_so_that_pod_status_stays_short(exte
         ({**share(30, 8), "nvidia.com/mps-core": "10", "nvidia.com/mps-memory": "1"}, "one mode"),
     ],
 )
-def test_impossible_requests_are_refused_everywhere_and_evict_nobody(
+def test_impossible_request_is_refused_and_evicts_no_pod(
     extender: Extender, limits: dict[str, str], reason: str
 ) -> None:
     answer = extender.filter(pod_object("p", limits), "a")
@@ -76,7 +76,7 @@ def test_impossible_requests_are_refused_everywhere_and_evict_nobody(
     assert extender.bind(pod_object("p", limits), "a") != ""
 
 
-def test_nodes_of_other_modes_and_nodes_that_report_nothing_are_none(extender: Extender) -> None:
+def test_nodes_of_other_modes_and_silent_nodes_have_no_room(extender: Extender) -> None:
     extender.cluster.keep_node(node_object("m", mode=Mode.MPS))
     answer = extender.filter(pod_object("p", share(30, 8)), "a", "m", "x")
     assert answer["NodeNames"] == ["a"]
@@ -86,7 +86,7 @@ def test_nodes_of_other_modes_and_nodes_that_report_nothing_are_none(extender: E
     }
 
 
-def test_an_annotation_that_cannot_be_read_takes_the_node_out_and_says_so(extender: Extender) -> None:
+def test_unreadable_annotation_takes_the_node_out_with_a_reason(extender: Extender) -> None:
     broken = node_object("a")
     broken["metadata"]["annotations"]["kube-accel.io/inventory"] = '{"version":9}'
     extender.cluster.keep_node(broken)
@@ -94,7 +94,7 @@ def test_an_annotation_that_cannot_be_read_takes_the_node_out_and_says_so(extend
     assert "cannot be read: version" in answer["FailedAndUnresolvableNodes"]["a"]
 
 
-def test_node_objects_are_answered_with_node_objects_in_any_case_of_keys(extender: Extender) -> None:
+def test_node_objects_are_answered_with_node_objects(extender: Extender) -> None:
     nodes = {"items": [{"metadata": {"name": "a"}, "extra": 1}, {"metadata": {"name": "x"}}]}
     answer = extender.call("predicates", {"pod": pod_object("p", share(30, 8)), "nodes": nodes, "nodenames": None})
     assert answer["Nodes"]["items"] == [{"metadata": {"name": "a"}, "extra": 1}]
@@ -173,7 +173,7 @@ def view_of(extender: Extender, name: str) -> list[GpuUse]:
     return [gpu.used for gpu in view.gpus]
 
 
-def test_what_is_left_to_kubelet_counts_for_nobody_also_where_another_bound_it(mixed: Extender, api: Api) -> None:
+def test_gpus_left_to_kubelet_count_for_no_pod(mixed: Extender, api: Api) -> None:
     api.create(pod_object("theirs", PLAIN, nodeName="b"))
     mixed.listen()
     assert [use.cores for use in view_of(mixed, "b")] == [0]
@@ -185,9 +185,7 @@ def test_what_is_left_to_kubelet_counts_for_nobody_also_where_another_bound_it(m
     assert mixed.cluster.charges.used("team")[fakes.inventory(1).gpus[0].model].cards == 2
 
 
-def test_a_quota_wakes_whoever_waits_for_it_however_many_have_come_and_gone(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quota_change_wakes_all_that_wait_for_it(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extender_quota, "_WAITING", 10)
     extender = Extender(api)
     extender.cluster.keep_node(node_object("a"))
@@ -235,7 +233,7 @@ def test_a_node_that_is_gone_is_forgotten_with_its_last_pod(extender: Extender, 
     assert not cluster.nodes
 
 
-def test_what_comes_to_a_node_while_it_is_forgotten_and_is_back_is_not_lost(extender: Extender) -> None:
+def test_news_of_a_node_while_it_is_forgotten_is_not_lost(extender: Extender) -> None:
     cluster, stop = extender.cluster, threading.Event()
 
     def flap() -> None:
@@ -257,7 +255,7 @@ def test_what_comes_to_a_node_while_it_is_forgotten_and_is_back_is_not_lost(exte
     assert not cluster.nodes["n"].pods
 
 
-def test_of_a_quota_only_the_pools_hold_where_there_are_no_whole_gpus(mixed: Extender, api: Api) -> None:
+def test_quota_without_whole_gpus_counts_pools_only(mixed: Extender, api: Api) -> None:
     mixed.cluster.keep_node(in_parts("c", labels={"gpu-pool": "theirs"}))
     mixed.cluster.keep_node(in_parts("b", labels={"gpu-pool": "ours"}))
     pools = "pools: {ours: {gpu-pool: ours}}"
@@ -273,14 +271,14 @@ def test_of_a_quota_only_the_pools_hold_where_there_are_no_whole_gpus(mixed: Ext
     assert mixed.bind(pod, "b") == ""
 
 
-def test_of_the_models_it_wants_one_has_to_be_on_a_node_that_is_left_to_kubelet(mixed: Extender) -> None:
+def test_node_left_to_kubelet_needs_one_of_the_wanted_models(mixed: Extender) -> None:
     pod = pod_object("p", PLAIN)
     pod["metadata"]["annotations"]["kube-accel.io/use-gpu-model"] = "L40"
     refused = mixed.filter(pod, "b")["FailedAndUnresolvableNodes"]["b"]
     assert refused.startswith("none of its GPUs is wanted: model ")
 
 
-def test_on_a_node_that_is_left_to_kubelet_the_victims_are_kube_schedulers(mixed: Extender, api: Api) -> None:
+def test_victims_on_a_node_left_to_kubelet_are_kube_schedulers(mixed: Extender, api: Api) -> None:
     api.create(pod_object("low", PLAIN, nodeName="b"))
     mixed.listen()
     body = {"Pod": pod_object("p", PLAIN, priority=5), "NodeNameToMetaVictims": {"b": {"Pods": [{"UID": "uid-low"}]}}}
@@ -292,7 +290,7 @@ def test_on_a_node_that_is_left_to_kubelet_the_victims_are_kube_schedulers(mixed
     assert mixed.schedule(waiting, "b") == ""
 
 
-def test_in_the_proxied_layout_nothing_is_kept_where_kubelet_chooses(api: Api) -> None:
+def test_proxied_layout_reserves_nothing_where_kubelet_chooses(api: Api) -> None:
     extender = Extender(api, Clock(), Layout.PROXIED, whole_gpus=True)
     extender.cluster.keep_node(node_object("a", gpus=2, mode=Mode.PGPU))
     for name in ("b", "c"):
@@ -344,7 +342,7 @@ def test_what_kubelet_handed_out_counts_not_what_was_assigned(extender: Extender
     assert taken(Api(pods={"q": api.pods["q"]})).keys() == {uuid("a", 1 - gpu)}
 
 
-def test_what_an_earlier_pod_of_the_same_name_holds_is_not_taken_for_this_one(extender: Extender, api: Api) -> None:
+def test_earlier_pods_holdings_are_not_its_namesakes(extender: Extender, api: Api) -> None:
     """GPU 0 is what the annotation still says; the new pod goes to GPU 1, which must count."""
     extender.bind(_seen(extender, api, "other", 60), "a")
     extender.listen()
@@ -424,7 +422,7 @@ def test_victims_are_enough_for_one_gpu_and_no_more(extender: Extender, api: Api
     assert extender.call("preemption", {**body, "Pod": nobody})["NodeNameToMetaVictims"] == {}
 
 
-def test_victims_are_found_where_kube_scheduler_sees_no_need_for_any(extender: Extender, api: Api) -> None:
+def test_victims_are_found_where_kube_scheduler_sees_no_need(extender: Extender, api: Api) -> None:
     """It asks about nodes that have the amounts in sum as well, since kubernetes/kubernetes#135486."""
     for name in ("one", "two"):
         pod = api.create(pod_object(name, share(60, 8), priority=0))
@@ -452,7 +450,7 @@ def test_nothing_is_answered_without_a_client_certificate(extender: Extender) ->
         assert "client certificate" in extender.call(verb, {}, status=403, known=False)
 
 
-def test_proxied_layout_offers_predicates_alone_and_keeps_gpus_for_known_pods_only(api: Api) -> None:
+def test_proxied_layout_offers_predicates_for_known_pods_only(api: Api) -> None:
     extender = Extender(api, Clock(), Layout.PROXIED)
     for name in ("a", "b"):
         extender.cluster.keep_node(node_object(name))
@@ -475,7 +473,7 @@ def test_proxied_layout_offers_predicates_alone_and_keeps_gpus_for_known_pods_on
     assert bound(api) == ["p"]
 
 
-def test_proxied_layout_waits_for_news_of_a_pod_that_kube_scheduler_heard_of_first(api: Api) -> None:
+def test_proxied_layout_waits_for_news_of_a_pod(api: Api) -> None:
     extender = Extender(api, Clock(), Layout.PROXIED)
     extender.cluster.keep_node(node_object("a"))
     new = api.create(pod_object("new", share(60, 8)))
@@ -542,7 +540,7 @@ A100 = "NVIDIA A100-SXM4-40GB"
         pytest.param(node_object("b", known=linked("b", 0)), {"use-gpu-uuid": uuid("b", 0)}, id="UUID"),
     ],
 )
-def test_a_node_that_differs_in_one_trait_has_a_verdict_of_its_own(
+def test_node_that_differs_in_one_trait_has_its_own_verdict(
     extender: Extender, other: dict[str, Any], annotations: dict[str, str]
 ) -> None:
     extender.cluster.keep_node(node_object("a", known=linked("a", 0)))
@@ -707,7 +705,7 @@ def _urgent(extender: Extender, api: Api) -> dict[str, Any]:
     return {**urgent, "status": {"nominatedNodeName": "a"}}
 
 
-def test_victims_that_have_gone_are_waited_for_before_others_are_evicted(extender: Extender, api: Api) -> None:
+def test_leaving_victims_are_awaited_before_others_are_evicted(extender: Extender, api: Api) -> None:
     urgent = _urgent(extender, api)
     judged, judge = threading.Event(), extender.decider.filter
 
@@ -730,7 +728,7 @@ def _rechecks(extender: Extender) -> list[str]:
 
 
 @pytest.mark.parametrize("layout", Layout)
-def test_a_pod_that_was_refused_before_the_news_came_is_woken_once(api: Api, layout: Layout) -> None:
+def test_pod_refused_before_the_news_came_is_woken_once(api: Api, layout: Layout) -> None:
     extender = Extender(api, layout=layout)
     extender.cluster.keep_node(node_object("a"))
     runs = api.create(pod_object("runs", share(60, 20), nodeName="a"))

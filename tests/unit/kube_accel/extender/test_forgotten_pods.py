@@ -63,7 +63,7 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_what_kubelet_holds_for_a_pod_nobody_knows_is_taken_and_named(cluster: Cluster) -> None:
+def test_unknown_pods_holdings_are_taken_and_named(cluster: Cluster) -> None:
     cluster.extender.cluster.keep_node(
         node_object(NODE, gpus=2, held={uuid(NODE, gpu): (holding("ghost", 100 - gpu),) for gpu in (0, 1)})
     )
@@ -83,7 +83,7 @@ def test_what_kubelet_holds_for_a_pod_nobody_knows_is_taken_and_named(cluster: C
         ({"phase": "Pending"}, {"deletionGracePeriodSeconds": 30}),
     ],
 )
-def test_a_pod_that_is_deleted_by_force_holds_its_gpu_until_its_plugin_tells_otherwise(
+def test_pod_deleted_by_force_holds_its_gpu_until_reported_free(
     cluster: Cluster, status: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> None:
     assert cluster.schedule("old") == ""
@@ -105,7 +105,7 @@ def test_a_pod_that_is_deleted_by_force_holds_its_gpu_until_its_plugin_tells_oth
         ({"phase": "Pending", "initContainerStatuses": [{"name": "i", "state": {"terminated": {}}}]}, {}),
     ],
 )
-def test_what_a_pod_had_that_has_ended_is_free_before_its_plugin_tells(
+def test_ended_pods_gpus_are_free_before_its_plugin_reports(
     cluster: Cluster, status: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> None:
     assert cluster.schedule("old") == ""
@@ -125,7 +125,7 @@ def test_what_was_missed_counts_as_held(cluster: Cluster) -> None:
     assert [cluster.schedule("new"), cluster.gpus()] == ["", [uuid(NODE, 1)]]
 
 
-def test_a_namesake_on_another_node_does_not_hide_what_is_held_here(cluster: Cluster) -> None:
+def test_namesake_on_another_node_does_not_hide_holdings(cluster: Cluster) -> None:
     cluster.tell(holding("web-0"))
     cluster.extender.cluster.keep_node(node_object("n2"))
     pod = cluster.api.create(pod_object("web-0", share(60, 8)))
@@ -136,7 +136,7 @@ def test_a_namesake_on_another_node_does_not_hide_what_is_held_here(cluster: Clu
     assert "team/web-0" in cluster.schedule("third")
 
 
-def test_victims_have_gone_whatever_their_plugin_tells_and_who_is_forgotten_stays(cluster: Cluster) -> None:
+def test_victims_are_gone_and_forgotten_pods_stay(cluster: Cluster) -> None:
     cluster.tell(holding("ghost"), gpu=1)
     assert cluster.schedule("low") == ""
     cluster.extender.cluster.keep_node(

@@ -139,7 +139,7 @@ def test_pauses_double_and_have_an_end() -> None:
     assert max(found) == LONGEST_PAUSE
 
 
-def test_gpus_that_become_unhealthy_are_replaced_until_the_same_end(extender: Extender) -> None:
+def test_unhealthy_reservation_is_replaced_until_the_same_end(extender: Extender) -> None:
     item = waiting(extender, "p")
     (before,) = extender.filter(item, *NODES)["NodeNames"]
     later(extender, 30)
@@ -182,7 +182,7 @@ CALLS = st.lists(
 @pytest.mark.attack
 @settings(max_examples=150, deadline=None)
 @given(calls=CALLS)
-def test_no_calls_keep_more_than_one_node_for_a_minute_between_pauses(calls: list[Call]) -> None:
+def test_calls_reserve_one_node_for_a_minute_between_pauses(calls: list[Call]) -> None:
     """Three pods call after any pauses, with any nodes."""
     extender = proxied(Api())
     items = [waiting(extender, f"p{number}") for number in range(3)]

@@ -259,7 +259,7 @@ def test_an_odd_answer_about_a_pod_is_why_it_is_not_bound(path: Path, values: Ma
         assert ODD_POD in asked_again(with_value(odd_pod(), path, value)), name
 
 
-def test_an_odd_node_that_kube_scheduler_sends_costs_itself_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_odd_node_from_kube_scheduler_costs_itself_alone(caplog: pytest.LogCaptureFixture) -> None:
     extender = Extender(Api())
     extender.cluster.keep_node(node_object("n1"))
 

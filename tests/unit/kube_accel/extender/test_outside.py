@@ -144,7 +144,7 @@ def test_two_schedulers_take_turns_each_with_its_own_extender(outside: Outside, 
             assert full["NodeNames"] == []
 
 
-def test_a_quota_with_a_typo_changes_nothing_and_an_event_says_so(outside: Outside) -> None:
+def test_quota_with_a_typo_changes_nothing_and_sends_an_event(outside: Outside) -> None:
     def quota(cores: int) -> str:
         return json.dumps({"version": 1, "namespaces": {"team": {"limits": [{"cores": cores}]}}})
 
@@ -171,7 +171,7 @@ def test_a_quota_with_a_typo_changes_nothing_and_an_event_says_so(outside: Outsi
         assert len(outside.stub.events) == 1
 
 
-def test_a_pod_that_kube_scheduler_tries_too_early_is_tried_again(outside: Outside) -> None:
+def test_pod_tried_too_early_is_tried_again(outside: Outside) -> None:
     with outside.extender() as extender:
         first, second = (outside.create(name, shares(800, 0)) for name in ("first", "second"))
         wait(lambda: extender.metric("accel_extender_pods") == 2, "both pods known")
@@ -205,7 +205,7 @@ def test_the_api_server_goes_and_comes_back(outside: Outside) -> None:
         outside.never_twice()
 
 
-def test_an_extender_killed_in_the_middle_of_binds_goes_on_where_it_was(outside: Outside) -> None:
+def test_extender_killed_while_binding_goes_on(outside: Outside) -> None:
     for number in range(30):
         outside.create(f"p{number}", HALF)
     with outside.extender(dies=True) as extender:
@@ -371,9 +371,7 @@ def until_closed(stream: socket.socket) -> bytes:
         pytest.param(b"\r\n\r\n\r\n\r\n", [400], id="empty lines"),
     ],
 )
-def test_pipelined_requests_are_answered_in_turn_until_one_is_none(
-    shared: Running, data: bytes, answers: list[int]
-) -> None:
+def test_pipelined_requests_are_answered_until_one_is_invalid(shared: Running, data: bytes, answers: list[int]) -> None:
     with secured(shared) as stream:
         stream.sendall(data)
         found = until_closed(stream)

@@ -53,7 +53,7 @@ def collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collector")
-def test_a_settled_heap_is_not_looked_at_again_until_it_is_tidied() -> None:
+def test_settled_heap_is_not_scanned_until_tidied() -> None:
     now = [0.0]
     found = Heap(lambda: now[0])
     assert not gc.isenabled()

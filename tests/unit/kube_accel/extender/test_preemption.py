@@ -145,7 +145,7 @@ def halves() -> World:
     return world
 
 
-def test_a_given_victim_on_another_gpu_is_spared_for_one_that_frees_as_much_beside(halves: World) -> None:
+def test_given_victim_on_another_gpu_is_spared(halves: World) -> None:
     pod = pod_object("high", share(60, 8), priority=HIGH)
     assert halves.victims(pod, ["uid-l0", "uid-l3"]) == ["uid-l3", "uid-l2"]
     assert halves.victims(pod, ["uid-l2", "uid-l0"]) == ["uid-l2", "uid-l3"]
@@ -161,7 +161,7 @@ def test_who_goes_for_processors_goes(halves: World) -> None:
     assert small.victims(pod, ["uid-cpu"]) == ["uid-cpu"], "a GPU has room as it is"
 
 
-def test_who_is_protected_is_added_only_where_nobody_else_will_do() -> None:
+def test_protected_pods_are_evicted_only_as_a_last_resort() -> None:
     world = World(2)
     for name, priority in (("a", 3), ("b", 1), ("c", 1), ("d", 2)):
         assert world.bind(pod_object(name, share(50, 8), priority=priority))
@@ -171,7 +171,7 @@ def test_who_is_protected_is_added_only_where_nobody_else_will_do() -> None:
     assert world.victims(pod, ["uid-d", "uid-b"]) == ["uid-d", "uid-c"]
 
 
-def test_what_a_pod_requests_besides_gpus_is_counted_as_kube_scheduler_does() -> None:
+def test_other_requests_count_as_kube_scheduler_counts_them() -> None:
     def container(policy: str = "", **requests: object) -> dict[str, Any]:
         return {"restartPolicy": policy, "resources": {"requests": requests}}
 

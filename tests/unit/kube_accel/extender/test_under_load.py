@@ -71,7 +71,7 @@ def test_binds_that_fail_leave_nothing_behind() -> None:
     assert extender.cluster.reservations == 0
 
 
-def test_a_bind_nobody_answered_keeps_its_gpus_until_the_pod_is_seen_or_the_time_is_over() -> None:
+def test_unanswered_bind_keeps_its_gpus_until_seen_or_expired() -> None:
     api, clock = Api(), Clock()
     extender = fresh(api, clock)
     assert extender.bind(api.create(pod_object("first", share(5, 1))), "a") != "", "not heard of yet"
@@ -128,7 +128,7 @@ def test_what_is_kept_for_a_pod_is_not_in_its_own_way() -> None:
     assert low["spec"]["nodeName"] == pod["spec"]["nodeName"] == "a"
 
 
-def test_what_is_kept_for_a_pod_does_not_count_against_its_own_quota() -> None:
+def test_reservation_does_not_count_against_its_own_quota() -> None:
     api = Api()
     extender = fresh(api)
     limits = quota.Limit(cores=60)
@@ -143,7 +143,7 @@ def test_what_is_kept_for_a_pod_does_not_count_against_its_own_quota() -> None:
     assert sorted(extender.filter(api.pods["p"], *NODES)["NodeNames"]) == list(NODES)
 
 
-def test_what_a_bound_pod_has_is_not_given_away_however_late_the_watch_is() -> None:
+def test_bound_pods_gpus_stay_taken_while_the_watch_is_late() -> None:
     api, clock = Api(), Clock()
     extender = fresh(api, clock)
     for name in ("p", "q", "r"):
@@ -414,7 +414,7 @@ Rivals.TestCase.settings = settings(max_examples=80, stateful_step_count=50)
 TestRivals = Rivals.TestCase
 
 
-def test_a_bind_of_a_pod_the_next_holder_has_not_heard_of_counts_all_the_same() -> None:
+def test_bind_unknown_to_the_next_holder_counts() -> None:
     api, clock = Api(), Clock()
     first, second = fresh(api, clock), fresh(api, clock)
     seen = api.create(pod_object("seen", share(60, 20)))
@@ -458,7 +458,7 @@ def frozen_leader(api: Api, clock: Clock, *stubborn: str) -> tuple[Extender, Ext
     return first, second
 
 
-def test_an_api_server_that_is_busy_for_a_moment_leaves_no_pod_behind() -> None:
+def test_busy_api_server_leaves_no_pod_behind() -> None:
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock)
     api.throttled = 3
@@ -471,7 +471,7 @@ def test_an_api_server_that_is_busy_for_a_moment_leaves_no_pod_behind() -> None:
 
 
 @pytest.mark.parametrize("error", REFUSALS)
-def test_a_pod_that_cannot_be_changed_stops_no_other_and_gets_what_a_frozen_leader_chose(error: ApiError) -> None:
+def test_unchangeable_pod_blocks_none_and_keeps_its_gpus(error: ApiError) -> None:
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock, "late")
     api.stubborn["late"] = error
@@ -490,7 +490,7 @@ def test_a_pod_that_cannot_be_changed_stops_no_other_and_gets_what_a_frozen_lead
     never_twice(api)
 
 
-def test_room_is_left_for_a_pod_until_anybody_changes_it_or_it_is_gone() -> None:
+def test_room_is_left_for_a_pod_until_it_changes_or_is_gone() -> None:
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock, "late", "p1")
     assert second.bind(api.pods["p0"], "a") != ""
@@ -506,7 +506,7 @@ def test_room_is_left_for_a_pod_until_anybody_changes_it_or_it_is_gone() -> None
     never_twice(api)
 
 
-def test_pods_that_are_changed_are_not_changed_again_when_a_takeover_is_tried_again() -> None:
+def test_takeover_tried_again_does_not_change_pods_twice() -> None:
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock)
     before = api.changes
@@ -518,7 +518,7 @@ def test_pods_that_are_changed_are_not_changed_again_when_a_takeover_is_tried_ag
     assert api.changes == before + 22, "one carries the mark that is waited for"
 
 
-def test_an_annotation_full_of_its_authors_words_does_not_keep_a_pod_from_being_changed() -> None:
+def test_full_annotation_does_not_keep_a_pod_from_being_changed() -> None:
     """The API server takes 256 KiB of annotations in all."""
     api, clock = Api(), Clock()
     _, second = frozen_leader(api, clock)

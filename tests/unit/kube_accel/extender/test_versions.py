@@ -77,7 +77,7 @@ def test_what_an_extender_of_another_version_assigned_counts(text: str) -> None:
     assert taken(Api(pods={"p": api.pods["p"]})).keys() == {"GPU-a-0"}
 
 
-def test_a_format_that_is_not_known_keeps_pods_off_that_node_until_it_is() -> None:
+def test_unknown_format_keeps_pods_off_that_node() -> None:
     api = Api()
     extender = Extender(api)
     extender.cluster.keep_node(node_object("b"))

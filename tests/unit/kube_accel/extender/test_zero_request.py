@@ -58,7 +58,7 @@ def asks_nobody(api: Api, extender: Extender, pod: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("resource", [*SHARED, WHOLE])
-def test_a_pod_that_asks_for_none_is_bound_however_none_is_written(resource: str, zero: object) -> None:
+def test_pod_that_asks_for_zero_is_bound_in_any_spelling(resource: str, zero: object) -> None:
     api = Api()
     extender = Extender(api, whole_gpus=True)
     extender.cluster.keep_node(node_object("gpu-node"))
@@ -87,7 +87,7 @@ def test_none_beside_some_is_left_out_and_the_rest_is_served() -> None:
     assert "1 whole GPU" in extender.schedule(whole, "gpu-node")
 
 
-def test_a_whole_gpu_that_is_not_ours_to_schedule_stays_so_beside_none_of_a_share() -> None:
+def test_foreign_whole_gpu_stays_foreign_beside_a_zero_share() -> None:
     api = Api()
     extender = Extender(api)
     pod = api.create(pod_object("plain", {WHOLE: "1", "tencent.com/vcuda-core": "0"}))
@@ -109,7 +109,7 @@ def test_they_pass_where_kube_scheduler_binds_itself() -> None:
     assert extender.cluster.reservations == 0
 
 
-def test_a_pod_that_asks_for_some_waits_until_the_watch_has_told_of_it() -> None:
+def test_pod_that_asks_for_gpus_waits_for_the_watch() -> None:
     api = Api()
     extender = Extender(api)
     pod = api.create(pod_object("p", share(30, 8)))
@@ -117,7 +117,7 @@ def test_a_pod_that_asks_for_some_waits_until_the_watch_has_told_of_it() -> None
     assert bound(api) == []
 
 
-def test_a_bind_that_comes_again_or_too_late_says_what_became_of_the_pod() -> None:
+def test_repeated_or_late_bind_reports_the_pods_state() -> None:
     api = Api()
     extender = Extender(api)
     pod = api.create(pod_object("p", {"tencent.com/vcuda-core": "0"}))
@@ -132,9 +132,7 @@ def test_a_bind_that_comes_again_or_too_late_says_what_became_of_the_pod() -> No
     ("failure", "said"),
     [(ApiRefusedError(403, "not allowed"), "not allowed"), (ApiUnreachableError("no route"), "no route")],
 )
-def test_a_bind_that_the_api_server_does_not_take_is_tried_again_by_kube_scheduler(
-    failure: ApiError, said: str
-) -> None:
+def test_refused_bind_is_left_for_kube_scheduler_to_repeat(failure: ApiError, said: str) -> None:
     api = Api()
     extender = Extender(api)
     pod = api.create(pod_object("p", {"tencent.com/vcuda-core": "0"}))

@@ -110,9 +110,7 @@ def test_the_server_comes_from_the_environment(tmp_path: Path) -> None:
         assert found == ApiClient(url, tmp_path)
 
 
-def test_a_node_is_read_and_its_labels_and_annotations_are_patched_at_once(
-    client: ApiClient, server: ApiServer
-) -> None:
+def test_node_is_read_and_patched_in_one_request(client: ApiClient, server: ApiServer) -> None:
     server.node = {"metadata": {"labels": {"a": "1"}}}
     assert client.node("node-1") == server.node
     assert "Content-Type" not in server.requests[0].headers

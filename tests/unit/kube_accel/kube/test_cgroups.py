@@ -88,7 +88,7 @@ def test_cgroups_are_read_once_in_a_life(tmp_path: Path, monkeypatch: pytest.Mon
     assert read == [7, 7]
 
 
-def test_a_number_that_was_given_anew_between_two_looks_is_another_process(tmp_path: Path) -> None:
+def test_reused_process_number_is_another_process(tmp_path: Path) -> None:
     now = 0.0
     places = Places(tmp_path, lambda: now)
     _runs(tmp_path, 7, f"0::/kubepods/pod{UID}/{ID}\n")

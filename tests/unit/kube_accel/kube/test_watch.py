@@ -175,7 +175,7 @@ def test_pages_without_anything_of_interest_are_not_read() -> None:
 
 
 @pytest.mark.parametrize("error", [ApiRefusedError(429, "too many requests"), ApiUnreachableError("timed out")])
-def test_a_list_goes_on_with_the_page_that_a_busy_api_server_refused(error: ApiError) -> None:
+def test_list_resumes_at_the_page_that_was_refused(error: ApiError) -> None:
     pages = Pages(error, written({"continue": "x"}, "a"), error, error, written({"continue": "y"}, "b"), written({}))
     sink = Kept()
     watch = Watch(cast(KubeClient, pages), Watched("/"), sink)

@@ -119,7 +119,7 @@ def test_counters_of_a_gpus_parts_have_their_names() -> None:
     assert {name: values(page, f"DCGM_FI_PROF_{name}")["0", "a"] for name in expected} == expected
 
 
-def test_a_shared_gpu_has_a_row_of_its_own_and_one_a_pod_of_what_is_known_of_pods() -> None:
+def test_shared_gpu_has_its_own_row_and_one_a_known_pod() -> None:
     page = Page(Writer().page(dcgm(told(1, 2), HOLDINGS, USES, NOW)))
     assert values(page, "DCGM_FI_DEV_GPU_UTIL") == {("1", ""): 50, ("1", "b"): 25, ("2", ""): 50}
     assert values(page, "DCGM_FI_DEV_FB_USED") == {("1", ""): 5120, ("1", "b"): 2048, ("2", ""): 5120}

@@ -81,7 +81,7 @@ def test_who_has_no_process_is_idle_where_every_process_is_known() -> None:
     assert told(sample(2 * GIB, {1: 2 * GIB}, time={1: 50}), {1: owned(A)}, A, B).containers[B] == Figures(0, 0.0, 0)
 
 
-def test_processes_that_cannot_be_looked_at_leave_the_memory_to_the_sharers_together() -> None:
+def test_unreadable_processes_leave_memory_to_all_sharers() -> None:
     found = told(sample(5 * GIB, {}), None, A, B)
     assert found.containers == {A: Figures(), B: Figures()}
     assert found.unattributed == {"shared": 5 * GIB}
@@ -116,7 +116,7 @@ def test_a_container_with_two_parts_of_a_gpu_counts_once() -> None:
     assert found.containers == {A: Figures(GIB, 5.0, 1)}
 
 
-def test_memory_that_the_driver_does_not_tell_is_the_accounts_or_nobodys() -> None:
+def test_unknown_memory_is_the_accounts_or_unattributed() -> None:
     found = sample(9 * GIB, {1: None, 2: GIB}, time={1: 1})
     owners = {1: owned(A), 2: owned(B)}
     assert told(found, owners, A, B).containers[A].memory_bytes is None
@@ -127,7 +127,7 @@ def test_memory_that_the_driver_does_not_tell_is_the_accounts_or_nobodys() -> No
 
 
 @pytest.mark.attack
-def test_whose_memory_the_driver_does_not_tell_comes_before_an_account_that_says_more_than_the_driver() -> None:
+def test_unknown_memory_precedes_an_account_above_the_drivers() -> None:
     owners = {1: owned(A), 2: owned(B)}
     found = told(sample(9 * GIB, {1: None, 2: GIB}), owners, A, B, claims={A: Claim(7 * GIB), B: Claim(20 * GIB)})
     assert memory(found) == {"a": 7 * GIB, "b": 2 * GIB}
@@ -145,7 +145,7 @@ def test_an_account_that_says_less_than_nvml_changes_nothing() -> None:
     assert (memory(found), found.outcomes["account", "container"]) == ({"a": 3 * GIB, "b": 0}, 0)
 
 
-def test_memory_of_processes_in_cgroups_that_name_no_pod_counts_once() -> None:
+def test_memory_in_cgroups_without_a_pod_counts_once() -> None:
     """Two pods of 3 GiB each, with contexts of 500 MiB, that an odd runtime put outside of the cgroups of pods."""
     context = 500 << 20
     processes = {1: 3 * GIB + context, 2: 3 * GIB + context, 9: GIB}
@@ -169,7 +169,7 @@ def test_what_is_known_least_is_the_accounts_first() -> None:
     ], "the server's memory is no client's"
 
 
-def test_containers_whose_processes_cannot_be_looked_at_have_what_their_accounts_say() -> None:
+def test_containers_of_unreadable_processes_have_their_accounts() -> None:
     found = told(sample(6 * GIB, {}), None, A, B, claims={A: Claim(2 * GIB, 1.0), B: Claim(3 * GIB, 2.0)})
     assert found.containers == {A: Figures(2 * GIB, 1.0), B: Figures(3 * GIB, 2.0)}
     assert found.unattributed == {"shared": GIB}
@@ -211,7 +211,7 @@ def test_an_account_that_measures_no_time_calls_nobody_idle() -> None:
         assert seconds(found) == {"a": None, "b": None}
 
 
-def test_time_that_the_driver_gives_to_the_server_of_mps_is_its_clients() -> None:
+def test_time_of_the_mps_server_is_its_clients() -> None:
     two = {1: owned(A), 2: owned(B), 3: SERVER}
     found = told(sample(3 * GIB, dict.fromkeys(two, GIB), time={3: 80}), two, A, B, SIDE)
     busy = {container: figures.busy_seconds for container, figures in found.containers.items()}
@@ -225,7 +225,7 @@ def test_time_that_the_driver_gives_to_the_server_of_mps_is_its_clients() -> Non
     assert busy == {A: 5.0, B: 0.0}, "its only client"
 
 
-def test_where_the_driver_lists_no_client_of_mps_nobody_is_called_idle() -> None:
+def test_no_mps_client_is_called_idle_if_none_is_listed() -> None:
     found = told(sample(GIB, {3: GIB}, time={3: 80}), {3: SERVER}, A, B)
     assert {container: figures.busy_seconds for container, figures in found.containers.items()} == {A: None, B: None}
 
@@ -262,7 +262,7 @@ def test_mig_devices_tell_their_own_memory() -> None:
     assert found.unattributed == {"shared": GIB, "unknown": 2 * GIB}
 
 
-def test_a_container_with_several_mig_devices_of_a_gpu_has_their_sum() -> None:
+def test_container_has_the_sum_of_its_mig_devices() -> None:
     held = [holds(A, "MIG-1"), holds(A, "MIG-2"), holds(B, "MIG-3"), holds(B, "MIG-4"), holds(SIDE, "MIG-4")]
     parts = {"MIG-1": 20 * GIB, "MIG-2": 10 * GIB, "MIG-3": 2 * GIB, "MIG-4": GIB}
     found = attribute(sample(33 * GIB, None, None, mig=parts), held, None, {})
@@ -275,7 +275,7 @@ def test_a_container_with_several_mig_devices_of_a_gpu_has_their_sum() -> None:
     assert found.unattributed == {}
 
 
-def test_a_mig_device_of_which_a_container_has_two_replicas_counts_once() -> None:
+def test_mig_device_held_as_two_replicas_counts_once() -> None:
     held = [holds(A, "MIG-1"), holds(A, "MIG-1")]
     found = attribute(sample(3 * GIB, None, None, mig={"MIG-1": 2 * GIB}), held, None, {})
     assert found.containers == {A: Figures(2 * GIB)}
@@ -315,7 +315,7 @@ def test_nothing_counts_twice_and_nothing_is_lost(
 
 
 @given(st.integers(0, 80 * GIB), st.floats(0, 10), CLAIMS)
-def test_of_a_gpu_whose_processes_cannot_be_looked_at_nothing_counts_twice(
+def test_unreadable_processes_make_nothing_count_twice(
     used: int, busy: float, claims: Mapping[Container, Claim]
 ) -> None:
     found = told(sample(used, {}, Busy(busy, 10.0)), None, A, B, SIDE, claims=claims)

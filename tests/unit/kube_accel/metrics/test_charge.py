@@ -68,7 +68,7 @@ def test_models_are_charged_apart() -> None:
     assert found[Payer("", "", "T4")].gpu_seconds == 10
 
 
-def test_time_that_nobody_looked_is_paid_by_who_was_there_before_and_after() -> None:
+def test_unobserved_time_is_paid_by_holders_before_and_after() -> None:
     before = state(100, holding("stayed"), holding("went"))
     found = meter(state(160, holding("stayed"), holding("came")), before=before, charges={TEAM: Charge(7.0)}).charges
     assert found[TEAM].gpu_seconds == 7 + 0.25 * 60

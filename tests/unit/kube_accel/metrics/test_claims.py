@@ -14,7 +14,7 @@ A, B, C = (Container("team", name, "main") for name in "abc")
 AMOUNTS = st.integers(-(2**60), 2**60)
 
 
-def test_whoever_claims_little_gets_it_and_the_rest_is_divided_evenly() -> None:
+def test_small_claims_are_met_and_the_rest_is_divided_evenly() -> None:
     assert divided({A: 1, B: 100, C: 4}, 9) == {A: 1, B: 4, C: 4}
     assert divided({A: 100, B: 100}, 9) == {A: 4, B: 5}
     assert divided({A: 2, B: 3}, 9) == {A: 2, B: 3}
@@ -31,14 +31,12 @@ def test_nobody_gets_more_than_it_claims_or_than_there_is(asked: dict[Container,
 
 @pytest.mark.attack
 @given(st.dictionaries(st.sampled_from([B, C]), AMOUNTS), st.integers(0, 2**60))
-def test_whoever_claims_no_more_than_an_equal_part_gets_it_whatever_others_claim(
-    others: dict[Container, int], spare: int
-) -> None:
+def test_claim_up_to_an_equal_part_is_met_in_full(others: dict[Container, int], spare: int) -> None:
     equal = spare // (len(others) + 1)
     assert divided({A: equal, **others}, spare)[A] == equal
 
 
-def test_an_account_counts_up_to_its_limit_and_to_what_the_gpu_has() -> None:
+def test_account_counts_up_to_its_limit_and_the_gpus_memory() -> None:
     now = {
         Account(A, CARD): Charged(2**53, 4 * GIB, 0),
         Account(B, CARD): Charged(2**53, 0, 0),

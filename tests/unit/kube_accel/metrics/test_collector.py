@@ -106,7 +106,7 @@ def collector(
     return Collector(options(interval, proc_root=proc), gpus, tenancy, books or Books(), lambda: services)
 
 
-def test_other_exporters_names_have_pages_of_their_own_where_asked_for(gpus: Gpus) -> None:
+def test_other_exporters_pages_are_served_if_asked_for(gpus: Gpus) -> None:
     assert set(collector(gpus).pages) == {"/metrics"}
     tenancy = Tenancy(lambda: {uuid(0): (Holding(A, uuid(0), 1.0, 1.0, 80 << 30),)})
     made = Collector(options(aliases=True), gpus, tenancy, Books(), dict)
@@ -211,7 +211,7 @@ def test_a_driver_that_does_not_answer_is_absent_and_counted(gpus: Gpus, state: 
     assert page.value(families.GPU_BUSY, uuid=uuid(0)) == 1
 
 
-def test_a_gpu_that_is_left_alone_from_now_on_has_no_busy_time_until_it_is_back(gpus: Gpus) -> None:
+def test_gpu_that_is_left_alone_has_no_busy_time(gpus: Gpus) -> None:
     made, both = collector(gpus), gpus.snapshot()
     collected(made)
     assert both.inventory is not None
@@ -224,7 +224,7 @@ def test_a_gpu_that_is_left_alone_from_now_on_has_no_busy_time_until_it_is_back(
     assert collected(made).value(families.GPU_BUSY, uuid=uuid(1)) == 2
 
 
-def test_counters_are_read_where_asked_for_and_their_absence_is_counted(gpus: Gpus) -> None:
+def test_counters_are_read_if_asked_for_and_absence_counts(gpus: Gpus) -> None:
     counters = {"sm": 40.0, "tensor": 12.5, "pcie_tx": 3.0}
     gpus.answer = lambda slow: {"gpus": [entry(0, profile={"gpu": counters}), entry(1, profile={"gpu": None})]}
     made = Collector(options(profiling=True), gpus, NOBODY, Books(), dict)
@@ -257,7 +257,7 @@ def test_what_changes_rarely_is_asked_for_rarely_and_kept(gpus: Gpus) -> None:
     assert asked == [True, False, False]
 
 
-def test_the_first_answer_of_the_driver_is_not_waited_an_interval_for() -> None:
+def test_first_answer_of_the_driver_is_collected_at_once() -> None:
     gpus = Gpus(STARTING)
     made = collector(gpus, interval=300)
     stop = threading.Event()

@@ -83,7 +83,7 @@ def test_peak_and_time_add_up_over_collections(containers: Containers) -> None:
         assert not found.values(family, pod="b")
 
 
-def test_a_peak_that_was_kept_goes_on_and_is_written_again_only_when_it_grows(containers: Containers) -> None:
+def test_kept_peak_is_written_again_only_when_it_grows(containers: Containers) -> None:
     kept = {A: Kept(7, "u", 39 * GIB)}
     assert see(containers, half(A), kept=kept, a=Figures(2 * GIB, 1.0, 1)) == {}
     assert page(containers).value(families.CONTAINER_PEAK, pod="a") == 39 * GIB
@@ -142,7 +142,7 @@ def test_refusals_are_counted_by_reason(containers: Containers) -> None:
     assert not found.values(families.CONTAINER_FAILURES, pod="b")
 
 
-def test_refusals_of_paddle_are_there_from_the_start_and_nobody_elses(containers: Containers) -> None:
+def test_refusals_are_shown_from_the_start_for_paddle_only(containers: Containers) -> None:
     see(containers, half(A, paddle=True), half(B))
     assert page(containers).value(families.PADDLE_FAILURES, pod="a") == 0
     found = page(
@@ -191,7 +191,7 @@ HOLDINGS = st.lists(
 
 
 @given(HOLDINGS)
-def test_what_is_held_of_a_gpu_and_what_is_free_come_to_all_of_it(holdings: list[Holding]) -> None:
+def test_held_and_free_add_up_to_the_whole_gpu(holdings: list[Holding]) -> None:
     """Whoever allocated what, be it more than there is."""
     containers = Containers("n", "vgpu")
     by_gpu = {uuid: tuple(each for each in holdings if each.uuid == uuid) for uuid in (CARD, "GPU-1")}

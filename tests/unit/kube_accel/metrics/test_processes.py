@@ -27,7 +27,7 @@ def test_a_process_is_in_the_container_that_its_cgroups_name(processes: Processe
     assert processes.owners([7]) == {7: Owner(Outcome.CONTAINER, A)}
 
 
-def test_a_process_of_the_node_is_the_hosts_and_that_of_mps_is_known(processes: Processes, tmp_path: Path) -> None:
+def test_processes_of_the_host_and_of_mps_are_recognized(processes: Processes, tmp_path: Path) -> None:
     run(tmp_path, 1, "0::/init.scope\n", "systemd")
     run(tmp_path, 2, "0::/system.slice/kube-accel-mps@x.service\n", "nvidia-cuda-mps")
     run(tmp_path, 3, cgroup("00000000-0000-0000-0000-000000000000", ID))

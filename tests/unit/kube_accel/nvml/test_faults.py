@@ -393,7 +393,7 @@ def logged(caplog: pytest.LogCaptureFixture, message: str) -> list[logging.LogRe
     return [record for record in caplog.records if record.getMessage() == message]
 
 
-def test_a_gpu_whose_name_is_not_utf8_is_named_with_function_cause_and_remedy(
+def test_gpu_name_that_is_not_utf8_is_reported_with_a_remedy(
     host: Host, watch: Callable[..., Watch], caplog: pytest.LogCaptureFixture
 ) -> None:
     with host.change() as topology:
@@ -410,7 +410,7 @@ def test_a_gpu_whose_name_is_not_utf8_is_named_with_function_cause_and_remedy(
     assert record.remedy
 
 
-def test_a_sensor_that_errs_is_told_of_a_healthy_gpu_once_and_until_it_answers(
+def test_erring_sensor_is_reported_once_until_it_answers(
     host: Host, watch: Callable[..., Watch], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -514,7 +514,7 @@ def test_a_jetson_is_named_where_nvml_does_not_describe_its_gpus(host: Host, wat
 
 @pytest.mark.full
 @pytest.mark.parametrize("function", OF_ONE_GPU)
-def test_whichever_function_hangs_for_one_gpu_the_others_are_offered_measured_and_served(
+def test_function_that_hangs_for_one_gpu_costs_no_other(
     make_host: Callable[[str], Host], watch: Callable[..., Watch], function: str
 ) -> None:
     host = make_host("4xa100-mig")
@@ -545,9 +545,7 @@ def test_whichever_function_hangs_for_one_gpu_the_others_are_offered_measured_an
 # --- device files -----------------------------------------------------------------------------------------------------
 
 
-def test_a_gpu_without_its_device_file_is_unhealthy_until_it_is_there(
-    host: Host, watch: Callable[..., Watch], tmp_path: Path
-) -> None:
+def test_gpu_without_its_device_file_is_unhealthy(host: Host, watch: Callable[..., Watch], tmp_path: Path) -> None:
     dev = tmp_path / "devices"
     dev.mkdir()
     for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{index}" for index in range(8) if index != 3)):

@@ -88,7 +88,7 @@ def test_with_checks_switched_off(observation: Observation, health: Health) -> N
 
 
 @pytest.mark.parametrize("known", [7, 8])
-def test_memory_errors_known_from_before_a_restart_do_not_count_again(known: int) -> None:
+def test_memory_errors_from_before_a_restart_do_not_count_again(known: int) -> None:
     assert after(Poll(ecc=7), condition=Condition(ecc=known)).health == HEALTHY
 
 

@@ -42,7 +42,7 @@ def test_a_reboot_ends_what_was_and_not_what_is_counted(memory: HealthStore, tmp
     assert reopened(tmp_path, "second").load() == Remembered({}, xids, seen)
 
 
-def test_what_both_daemons_of_an_upgrade_counted_does_not_count_down(memory: HealthStore, tmp_path: Path) -> None:
+def test_counts_of_two_daemons_do_not_decrease(memory: HealthStore, tmp_path: Path) -> None:
     seen, both = {"bad": Seen("slot", 1.0)}, ("bad", 79)
     successor = reopened(tmp_path)
     memory.save(Remembered({}, {both: (4, 9.0), ("bad", 48): (1, 1.0)}, seen))
@@ -50,7 +50,7 @@ def test_what_both_daemons_of_an_upgrade_counted_does_not_count_down(memory: Hea
     assert reopened(tmp_path).load().xids == {both: (4, 9.0), ("bad", 48): (1, 1.0), ("bad", 31): (1, 2.0)}
 
 
-def test_what_was_counted_of_a_gpu_that_nobody_misses_is_forgotten(memory: HealthStore, tmp_path: Path) -> None:
+def test_counts_of_a_gpu_that_is_not_missed_are_forgotten(memory: HealthStore, tmp_path: Path) -> None:
     memory.save(Remembered({}, {("bad", 79): (4, 9.0)}, {}))
     assert reopened(tmp_path).load().xids == {}
 

@@ -8,7 +8,7 @@ from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
 
 
-def test_what_the_kernel_tells_is_read_and_what_it_does_not_is_left_out(tmp_path: Path) -> None:
+def test_machine_facts_are_read_and_missing_ones_left_out(tmp_path: Path) -> None:
     topology = PROFILES["8xh100"]("node")
     sysfs.write(topology, tmp_path)
     root, addresses = tmp_path / "sys", [gpu.pci for gpu in topology.gpus]

@@ -95,7 +95,7 @@ def test_lost_gpu_is_unhealthy_alone_and_healthy_when_it_is_back(host: Host, wat
     assert node.until(all_healthy).inventory == before.inventory
 
 
-def test_gpu_lost_before_the_start_is_listed_and_joins_when_it_is_back(host: Host, watch: Start) -> None:
+def test_gpu_lost_before_the_start_is_listed_and_joins(host: Host, watch: Start) -> None:
     with host.change() as topology:
         topology.set_health(3, "lost")
     node = watch(host)
@@ -159,7 +159,7 @@ def test_memory_faults_make_a_gpu_unhealthy(host: Host, watch: Start) -> None:
     assert "replace the GPU" in snapshot.health[uuid(before, 4)].reason
 
 
-def test_row_that_waits_for_a_reset_is_no_reason_to_withhold_the_gpu(host: Host, watch: Start) -> None:
+def test_row_that_waits_for_a_reset_leaves_the_gpu_healthy(host: Host, watch: Start) -> None:
     node = watch(host)
     before = node.until(all_healthy)
     with host.change() as topology:
@@ -235,9 +235,7 @@ def test_restart_does_not_forget_an_xid(host: Host, watch: Start, tmp_path: Path
     assert again.health == bad.health
 
 
-def test_gpu_that_was_lost_while_nobody_watched_is_good_when_it_is_back(
-    host: Host, watch: Start, tmp_path: Path
-) -> None:
+def test_gpu_lost_while_unobserved_is_good_when_back(host: Host, watch: Start, tmp_path: Path) -> None:
     options = replace(QUICK, memory=tmp_path / "health.json", xid_recovery_seconds=PATIENCE * 10)
     node = watch(host, options)
     bad = uuid(node.until(all_healthy), 2)
@@ -254,7 +252,7 @@ def test_gpu_that_was_lost_while_nobody_watched_is_good_when_it_is_back(
     successor.until(lambda snapshot: bad in snapshot.health and all_healthy(snapshot))
 
 
-def test_restart_does_not_forget_what_was_counted_and_who_there_was(host: Host, watch: Start, tmp_path: Path) -> None:
+def test_restart_keeps_counts_and_expected_gpus(host: Host, watch: Start, tmp_path: Path) -> None:
     options = replace(QUICK, memory=tmp_path / "health.json")
     node = watch(host, options)
     before = node.until(all_healthy)

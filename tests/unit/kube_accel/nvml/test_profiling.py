@@ -122,7 +122,7 @@ def test_a_sample_that_failed_begins_anew() -> None:
     assert (told[0], told[2], told[3]) == ({}, None, {})
 
 
-def test_figures_that_are_none_and_those_the_driver_refuses_are_absent() -> None:
+def test_invalid_and_refused_figures_are_absent() -> None:
     def get(wanted: Any) -> None:
         for entry in wanted.metrics[: wanted.numMetrics]:
             entry.value = float("nan") if entry.metricId == 2 else 50.0

@@ -44,7 +44,7 @@ def test_programs_are_seen_with_their_contexts(answers: dict[str, Any]) -> None:
     assert sum(use.time.values()) == 100
 
 
-def test_its_use_is_divided_among_the_containers_and_nothing_is_lost(answers: dict[str, Any]) -> None:
+def test_use_is_divided_among_containers_and_none_is_lost(answers: dict[str, Any]) -> None:
     sample = samples(answers["samples"])[UUID]
     assert sample.used_bytes is not None
     assert sample.busy is not None

@@ -94,9 +94,7 @@ def test_a_gpu_tells_what_it_does(host: Host, watch: Callable[..., Watch]) -> No
     assert later[-1].rare is None
 
 
-def test_tenants_questions_and_ours_do_not_take_samples_from_each_other(
-    host: Host, watch: Callable[..., Watch]
-) -> None:
+def test_two_readers_do_not_take_each_others_samples(host: Host, watch: Callable[..., Watch]) -> None:
     with host.change() as topology:
         topology.add_process(0, 4711, mem=GIB, sm=40)
     watching = watch(host)
@@ -132,7 +130,7 @@ def test_a_gpu_that_fails_says_why() -> None:
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT])
-def test_a_slot_without_a_mig_device_is_empty_whatever_the_driver_calls_it(code: int) -> None:
+def test_empty_mig_slot_is_empty_under_any_error(code: int) -> None:
     def at(_: object, slot: int) -> str:
         if slot != 2:
             raise pynvml.NVMLError(code)
@@ -236,7 +234,7 @@ def test_samples_of_dead_processes_and_nonsense_are_dropped() -> None:
     assert (first, made._sampler._process_time("handle", "GPU-0")) == ([], [(3, 10 * SECOND, 9)])
 
 
-def test_a_clock_that_is_set_back_stops_no_count_and_adds_nothing_to_it() -> None:
+def test_clock_set_back_stops_no_count_and_adds_nothing() -> None:
     now = 10_000.0
     stamps: list[int] = []
 

@@ -129,14 +129,14 @@ def told(code: int | None, text: str = "Its Own Words") -> dict[str, Any]:
     return {"code": code, "text": text, "function": "nvmlDeviceGetMinorNumber"}
 
 
-def test_a_gpu_that_cannot_be_described_names_function_cause_and_remedy() -> None:
+def test_undescribable_gpu_names_function_cause_and_remedy() -> None:
     reason = translate.inventory(answer({"index": 0, "error": told(999)}), None).unreadable[0].reason
     assert reason.startswith("nvmlDeviceGetMinorNumber: Its Own Words (999); read NVRM lines")
     odd = translate.inventory(answer({"index": 0, "error": told(None)}), None).unreadable[0].reason
     assert odd.startswith("nvmlDeviceGetMinorNumber: Its Own Words; reset the GPU")
 
 
-def test_what_a_platform_does_not_support_is_said_of_that_platform() -> None:
+def test_unsupported_value_is_reported_for_its_platform() -> None:
     raw = answer({"index": 0, "error": told(3, "Not Supported")})
     reason = translate.inventory(raw, None, "this is WSL2: use another").unreadable[0].reason
     assert reason == "nvmlDeviceGetMinorNumber: Not Supported (3); this is WSL2: use another"
@@ -144,7 +144,7 @@ def test_what_a_platform_does_not_support_is_said_of_that_platform() -> None:
     assert translate.unavailable(told(12), "this is a Jetson: use another").startswith("this is a Jetson: use another")
 
 
-def test_a_library_that_cannot_be_loaded_says_what_the_loader_said() -> None:
+def test_unloadable_library_reports_the_loaders_words() -> None:
     error = told(12) | {"loader": "/usr/lib/libnvidia-ml.so.1: undefined symbol: made_up"}
     sentence = translate.unavailable(error)
     assert "is there and cannot be loaded: /usr/lib/libnvidia-ml.so.1: undefined symbol: made_up" in sentence

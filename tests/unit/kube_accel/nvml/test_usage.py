@@ -86,7 +86,7 @@ def ask(made: Driver) -> dict[str, GpuUsage]:
     return usage(made.usage(["GPU-0"]))
 
 
-def test_a_process_whose_memory_is_not_told_is_known_all_the_same() -> None:
+def test_process_of_unknown_memory_is_known() -> None:
     assert ask(driver())["GPU-0"].memory == {1: None, 2: GIB}
 
 
@@ -127,7 +127,7 @@ class Processes:
         return found
 
 
-def test_a_clock_that_is_set_back_hides_no_process_and_counts_none_twice() -> None:
+def test_clock_set_back_hides_and_repeats_no_process() -> None:
     gpu = Processes()
     made = driver(lambda: gpu.now, nvmlDeviceGetProcessUtilization=gpu.utilization)
     for _ in range(2):

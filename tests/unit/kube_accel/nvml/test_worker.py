@@ -158,7 +158,7 @@ def test_a_gpu_that_withholds_its_memory_cannot_be_described(nvml: FakeNvml, tmp
     assert [gpu["error"]["code"] for gpu in gpus] == [code] * 2  # type: ignore[attr-defined]
 
 
-def test_what_stays_with_a_gpu_is_asked_once_and_of_another_in_its_place_anew(nvml: FakeNvml, tmp_path: Path) -> None:
+def test_fixed_facts_are_asked_once_and_again_after_replacement(nvml: FakeNvml, tmp_path: Path) -> None:
     asked = []
     nvml.nvmlDeviceGetName = lambda handle: asked.append(nvml.nvmlDeviceGetUUID(handle)) or "Tesla T4"
     driver = Driver(nvml, str(tmp_path))
@@ -197,7 +197,7 @@ def test_what_a_library_prints_stays_out_of_the_answers() -> None:
     assert done.stderr == b"the library says hello"
 
 
-def test_the_worker_loads_nothing_that_a_process_beside_every_daemon_can_do_without() -> None:
+def test_worker_loads_no_heavy_modules() -> None:
     heavy = {"ast", "dataclasses", "inspect", "pathlib"}
     code = f"import sys, kube_accel.nvml.worker; print(*sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

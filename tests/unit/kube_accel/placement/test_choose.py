@@ -116,7 +116,7 @@ def test_one_share(used: list[tuple[int, int]], policy: PlacementPolicy, index: 
     assert answer == Assignment("node-1", {"main": (Share(name(index), 30, 8 * GIB),)})
 
 
-def test_binpack_breaks_the_gpu_that_parts_the_least_and_the_smaller_card() -> None:
+def test_binpack_breaks_the_least_connected_and_smaller_gpu() -> None:
     views = board(*[(0, 0)] * 4)
     assert chosen(place(pod(share(30, 8)), views, "n", topology(views, [(0, 1), (0, 2)]))) == {"main": [3]}
     unlike = [view(0), view(1, of=gpu(1, memory=16, model="Tesla T4"))]
@@ -345,7 +345,7 @@ def test_several_containers(
     assert chosen(place(pod(*containers), board(*used), "n")) == expected
 
 
-def test_an_init_container_with_more_gpus_than_the_next_container_is_refused_with_the_remedy() -> None:
+def test_init_container_with_more_gpus_is_refused_with_a_remedy() -> None:
     for following in (whole(1, APP, "b"), share(30, 8, APP, "b")):
         answer = refusal(place(pod(whole(2, INIT, "a"), following), board((0, 0), (0, 0)), "n"))
         assert "give both the same number of GPUs" in answer.reason
@@ -410,7 +410,7 @@ def test_an_mps_server_is_given_as_many_clients_as_it_takes(cuda: tuple[int, int
     assert chosen(place(pod(share(1, 1)), taken(clients), "n")) == {"main": [0]}, "the interposer has no such limit"
 
 
-def test_a_pod_with_more_containers_than_clients_are_left_uses_two_gpus() -> None:
+def test_pod_with_more_containers_than_clients_uses_two_gpus() -> None:
     views = [
         GpuView(gpu(index), HEALTHY, (13, 0), GpuUse(40, 0, containers)) for index, containers in ((0, 47), (1, 46))
     ]

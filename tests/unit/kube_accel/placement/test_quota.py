@@ -94,7 +94,7 @@ def test_a_rule_can_be_written_once_for_several_namespaces() -> None:
         ("{gpu-pool: training}", "{gpu-pool: training", "not YAML"),
     ],
 )  # fmt: skip
-def test_an_error_names_the_line_the_key_and_what_may_stand_there(old: str, new: str, message: str) -> None:
+def test_error_names_line_key_and_valid_values(old: str, new: str, message: str) -> None:
     assert old in TEXT
     with pytest.raises(QuotaError) as raised:
         parse(TEXT.replace(old, new, 1))
@@ -191,6 +191,6 @@ def test_no_quota_limits_nobody() -> None:
     assert Quota().check("team-a", pod(whole(8)), {}, H100, 80 * GIB, {H100: Demand(10**6, 2**60, 10**4)}) is None
 
 
-def test_namespaces_without_an_entry_share_a_rule_but_not_what_they_use() -> None:
+def test_namespaces_without_an_entry_share_a_rule_not_their_use() -> None:
     assert QUOTA.check("team-x", SHARE, {}, H100, 80 * GIB, {H100: Demand(70, 0, 0)}) is None
     assert QUOTA.check("team-x", SHARE, {}, H100, 80 * GIB, {H100: Demand(71, 0, 0)}) is not None

@@ -46,7 +46,7 @@ def test_a_refusal_and_an_unknown_command_are_errors(state_dir: Path) -> None:
         call(state_dir, "shutdown", 5)
 
 
-def test_only_its_owner_may_use_the_socket_and_nothing_else_is_left(state_dir: Path) -> None:
+def test_only_the_owner_may_use_the_socket_and_it_is_cleaned(state_dir: Path) -> None:
     assert [path.name for path in state_dir.iterdir()] == ["admin.sock"]
     assert stat.S_IMODE((state_dir / "admin.sock").stat().st_mode) == 0o600
 
@@ -76,9 +76,7 @@ def test_garbage_does_not_end_the_server(state_dir: Path, garbage: bytes) -> Non
 
 
 @pytest.mark.attack
-def test_a_client_that_never_ends_its_line_does_not_keep_others_out(
-    state_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_that_never_ends_its_line_blocks_no_other(state_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "_CLIENT_TIMEOUT", 0.3)
     with socket.socket(socket.AF_UNIX) as client, ThreadPoolExecutor(1) as pool:
         client.connect(str(state_dir / "admin.sock"))

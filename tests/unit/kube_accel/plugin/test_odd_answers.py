@@ -110,7 +110,7 @@ def read_of_node(item: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("path", "values"), cases(fields_read(GOOD_MAP, read_of_map)))
-def test_an_odd_map_of_configurations_leaves_the_node_as_it_is_and_is_told(
+def test_odd_config_map_leaves_the_node_and_is_reported(
     path: FieldPath, values: Mapping[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in values.items():
@@ -129,7 +129,7 @@ def test_an_odd_map_of_configurations_leaves_the_node_as_it_is_and_is_told(
 
 
 @pytest.mark.parametrize(("path", "values"), cases(fields_read(GOOD_NODE, read_of_node)))
-def test_an_odd_node_leaves_its_configuration_as_it_is_and_is_told(
+def test_odd_node_leaves_its_configuration_and_is_reported(
     path: FieldPath, values: Mapping[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in values.items():
@@ -145,7 +145,7 @@ def test_an_odd_node_leaves_its_configuration_as_it_is_and_is_told(
         assert serving.settle(nodes=GOOD_NODE).name == "good", name
 
 
-def test_a_map_that_cannot_be_read_is_told_by_an_event_with_what_to_do(tmp_path: Path) -> None:
+def test_unreadable_map_is_reported_by_an_event_with_a_remedy(tmp_path: Path) -> None:
     serving = Configured(tmp_path, GOOD_NODE, with_value(GOOD_MAP, ("data",), ["x"]))
     (event,) = serving.server.events
     assert event == (

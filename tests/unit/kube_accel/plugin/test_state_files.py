@@ -28,7 +28,7 @@ def state_dir(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return tmp_path
 
 
-def test_without_a_configuration_of_before_the_one_asked_for_is_taken(state_dir: Path) -> None:
+def test_wanted_configuration_is_taken_without_an_earlier_one(state_dir: Path) -> None:
     options = SimpleNamespace(config_map="configs", default_config="", node_name="n1", state_dir=state_dir)
     assert Configurator(cast(Any, options), nobody).current is None
 

@@ -67,7 +67,7 @@ def test_gpus_are_shared_by_mps_where_the_configuration_says_so() -> None:
     assert WholeGpus().shared_by_mps(node) == frozenset()
 
 
-def test_more_replicas_than_mps_takes_are_refused_with_the_number_it_takes() -> None:
+def test_more_replicas_than_mps_takes_are_refused_with_the_limit() -> None:
     node = ready(1)
     assert node.inventory is not None
     many = Configuration(replications=(Replication("nvidia.com/gpu", "nvidia.com/gpu", 61, by_mps=True),))

@@ -71,7 +71,7 @@ def test_answers_are_whole_and_one_connection_serves_many_calls(path: Path) -> N
     assert len(peers) == 1
 
 
-def test_what_the_other_side_says_is_told_and_the_connection_goes_on(path: Path) -> None:
+def test_peers_error_is_reported_and_the_connection_goes_on(path: Path) -> None:
     def answer(value: bytes, context: grpc.ServicerContext) -> bytes:
         if value:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, value.decode())

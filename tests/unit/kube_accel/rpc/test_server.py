@@ -114,7 +114,7 @@ def test_messages_of_any_length_are_whole(host: Host) -> None:
     assert len(host.call("Many", b"30000000")) == 30_000_000
 
 
-def test_a_request_that_is_too_long_is_refused_and_others_are_not(host: Host) -> None:
+def test_request_that_is_too_long_is_refused_alone(host: Host) -> None:
     with pytest.raises(grpc.RpcError) as error:
         host.call("Echo", b"y" * (LIMIT + 1))
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -162,7 +162,7 @@ def test_who_waits_keeps_nobody_waiting(host: Host) -> None:
     wait(lambda: sum(thread.name == "rpc" for thread in threading.enumerate()) <= 3)
 
 
-def test_more_calls_than_one_client_may_have_open_are_answered_all_the_same(host: Host) -> None:
+def test_calls_beyond_a_clients_limit_are_answered(host: Host) -> None:
     host.service.goes_on.set()
     calls = [host.begin("Wait", str(number).encode()) for number in range(300)]
     assert [call.result().value for call in calls] == [str(number).encode() for number in range(300)]
@@ -210,7 +210,7 @@ def test_a_server_that_stops_at_once_ends_streams(host: Host) -> None:
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_client_that_reads_nothing_keeps_no_server_from_stopping(host: Host) -> None:
+def test_client_that_reads_nothing_does_not_block_stopping(host: Host) -> None:
     headers = b"\x83\x86" + b"".join(
         b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
         for name, value in ((b":path", b"/a.B/Many"), (b":authority", b"localhost"), (b"te", b"trailers"))

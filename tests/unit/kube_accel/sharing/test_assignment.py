@@ -52,7 +52,7 @@ def with_share(**share: object) -> str:
     return changed(containers={"main": [{"uuid": "GPU-a", "cores": 1, "memoryBytes": 1} | share]})
 
 
-def test_why_is_for_people_and_changes_nothing_for_who_reads_the_assignment() -> None:
+def test_why_does_not_change_the_assignment() -> None:
     text = encode(ONE, {"main": "binpack: the fullest of 2", "aux": "the only one"})
     assert json.loads(text) == json.loads(TEXT) | {"why": {"aux": "the only one", "main": "binpack: the fullest of 2"}}
     assert decode(text) == ONE

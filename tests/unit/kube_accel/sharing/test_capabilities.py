@@ -83,7 +83,7 @@ def test_the_device_node_of_displays_comes_with_what_uses_it(name: str, asking: 
     assert {one for one in Capability if node_wanted(name, {one})} == asking
 
 
-def test_what_graphics_looks_for_beside_libraries_is_in_each_of_their_directories() -> None:
+def test_graphics_files_are_in_each_library_directory() -> None:
     aside = f"{LIB}/nvidia/current"
     files = DriverFiles(
         (f"{aside}/libcuda.so.{VERSION}", f"{aside}/libnvidia-ml.so.{VERSION}", f"{LIB}/libnvidia-egl-gbm.so.1.1.2"),

@@ -82,7 +82,7 @@ def test_links_are_made_by_the_hook_or_else_mounted() -> None:
     ]
 
 
-def test_a_driver_in_a_directory_of_its_own_is_mounted_where_programs_look_for_it() -> None:
+def test_driver_in_its_own_directory_is_mounted_where_looked_for() -> None:
     document = made([whole(inventory(1).gpus[0])], driver_root="/run/nvidia/driver")
     assert mounts(document)[LIBRARY] == f"/run/nvidia/driver{LIBRARY}"
     assert mounts(document)["/usr/lib64/libcuda.so.1"] == f"/run/nvidia/driver{LIBRARY}"

@@ -77,7 +77,7 @@ def test_single_offers_nothing_of_a_node_cut_in_several_ways(known: Inventory, w
     assert mig_problem(Strategy.NONE, known.gpus) == ""
 
 
-def test_mixed_says_why_a_node_whose_gpus_are_all_in_mig_mode_offers_nothing() -> None:
+def test_mixed_explains_a_node_with_only_mig_gpus_and_no_devices() -> None:
     known = cut([], [])
     assert ids(Strategy.MIXED, known) == {}
     assert all(
@@ -95,7 +95,7 @@ def test_mixed_says_which_gpu_has_no_devices() -> None:
 
 
 @pytest.mark.parametrize(("odd", "words"), [(None, "not in MIG mode"), ([], "no MIG devices")])
-def test_single_leaves_out_a_gpu_that_a_reset_took_its_devices_from(odd: list[str] | None, words: str) -> None:
+def test_single_leaves_out_a_gpu_that_a_reset_emptied(odd: list[str] | None, words: str) -> None:
     known = cut(["1g.10gb", "1g.10gb"], odd, ["1g.10gb"])
     assert ids(Strategy.SINGLE, known) == {"nvidia.com/gpu": ["MIG-0-0", "MIG-0-1", "MIG-2-0"]}
     assert mig_problem(Strategy.SINGLE, known.gpus) == ""

@@ -9,7 +9,7 @@ from kube_accel.sharing.whole import grant, whole
 from unit.kube_accel.plugin.fakes import inventory, uuid
 
 
-def test_a_container_gets_its_gpus_in_index_order_with_their_minor_numbers() -> None:
+def test_container_gets_gpus_in_index_order_with_minor_numbers() -> None:
     gpus = inventory(4).gpus
     granted = grant((whole(gpus[3]), whole(gpus[1])), lambda name: True)
     assert granted.environment == {"NVIDIA_VISIBLE_DEVICES": f"{uuid(1)},{uuid(3)}"}

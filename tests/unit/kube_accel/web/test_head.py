@@ -71,7 +71,7 @@ def test_malformed_head_is_the_client_s_mistake(data: bytes) -> None:
 
 
 @given(data=st.binary(max_size=300), cut=st.integers(0, 300))
-def test_any_bytes_are_a_head_or_a_mistake_and_pieces_make_no_difference(data: bytes, cut: int) -> None:
+def test_any_bytes_in_any_pieces_are_a_head_or_an_error(data: bytes, cut: int) -> None:
     data = b"GET /" + data + b"\r\n\r\n"
     status = refused(data)
     assert status == 0 or 400 <= status < 500

@@ -130,7 +130,7 @@ def test_head_of_a_probe_brings_no_body(plain: Served) -> None:
 
 
 @pytest.mark.attack
-def test_probe_is_answered_while_all_threads_of_strangers_are_busy(plain: Served) -> None:
+def test_probe_is_answered_while_strangers_fill_all_threads(plain: Served) -> None:
     held = [plain.connect(work(b"x")) for _ in range(SMALL.strangers)]
     for _ in held:
         assert plain.site.begun.acquire(timeout=30)

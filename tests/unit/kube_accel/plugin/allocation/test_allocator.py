@@ -82,7 +82,7 @@ def test_a_call_waits_until_the_api_server_can_be_asked() -> None:
 
 @pytest.mark.parametrize("first", Kind)
 @pytest.mark.parametrize("cores", [30, 100])
-def test_kubelet_is_asked_between_the_two_resources_of_a_container(first: Kind, cores: int) -> None:
+def test_kubelet_is_asked_between_a_containers_two_resources(first: Kind, cores: int) -> None:
     """Pods like each other, each with a GPU of its own; the listing has half of a container."""
     sizes = {Kind.CORES: cores, Kind.MEMORY: 32}
     pods = NodePods(PROFILE, "node")

@@ -110,7 +110,7 @@ POD = st.lists(st.tuples(CONTAINER, st.integers(0, 3)), min_size=1, max_size=3)
 
 @settings(max_examples=150)
 @given(pods=st.lists(POD, min_size=1, max_size=4), seed=st.integers(0, 1 << 16))
-def test_pods_that_come_in_the_order_they_were_bound_get_what_they_were_assigned(
+def test_pods_in_bind_order_get_what_they_were_assigned(
     pods: list[list[tuple[tuple[int, int], int]]], seed: int
 ) -> None:
     node = Node(4, seed=seed)
@@ -131,7 +131,7 @@ def test_pods_that_come_in_the_order_they_were_bound_get_what_they_were_assigned
     fails=st.lists(st.integers(1, 6), max_size=3),
     data=st.data(),
 )
-def test_in_any_order_with_failures_between_a_share_is_of_one_gpu(
+def test_share_is_of_one_gpu_in_any_order_with_failures(
     pods: list[list[tuple[tuple[int, int], int]]], seed: int, fails: list[int], data: st.DataObject
 ) -> None:
     node = Node(4, seed=seed)
@@ -175,7 +175,7 @@ def test_of_unknown_pods_each_has_one_gpu_or_none(pods: list[tuple[int, int]], s
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_equal_cores_and_unlike_memory_do_not_end_where_there_is_no_room(seed: int) -> None:
+def test_equal_cores_and_unlike_memory_do_not_end_without_room(seed: int) -> None:
     node = Node(2, seed=seed)
     node.admit(filler := pending("filler", share("main", 10, 200), gpus=[0]), [filler])
     small = pending("small", share("main", 30, 20), gpus=[0])

@@ -161,7 +161,7 @@ def test_a_ledger_that_moved_to_another_node_begins_anew(
         assert kept.execute("SELECT namespace FROM charges").fetchall() == [("team",)]
 
 
-def test_a_ledger_of_an_older_release_is_bound_to_the_node_that_has_it(tmp_path: Path, clock: Clock) -> None:
+def test_older_releases_ledger_is_bound_to_its_node(tmp_path: Path, clock: Clock) -> None:
     with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as older:
         older.executescript(AS_BEFORE_PEAKS)
     Ledger(tmp_path, Mode.VGPU, clock).charge("state", [charge("team", 5.0)])
@@ -169,7 +169,7 @@ def test_a_ledger_of_an_older_release_is_bound_to_the_node_that_has_it(tmp_path:
     assert bound(tmp_path, clock, GPU_2).charges() == ("", [])
 
 
-def test_a_ledger_in_place_of_a_damaged_one_goes_on_with_its_name(tmp_path: Path, clock: Clock) -> None:
+def test_replacement_of_a_damaged_ledger_keeps_its_name(tmp_path: Path, clock: Clock) -> None:
     ledger = bound(tmp_path, clock, GPU_1)
     name = ledger.name
     ledger.close()
@@ -258,9 +258,7 @@ CREATE UNIQUE INDEX running ON allocations (namespace, pod, container, gpu) WHER
 """
 
 
-def test_a_plugin_that_knows_no_peaks_goes_on_with_the_file_and_leaves_none_to_others(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_plugin_without_peaks_uses_the_file_and_leaves_none(tmp_path: Path, clock: Clock) -> None:
     """In an upgrade both have it open, after a downgrade the older one alone."""
     with closing(sqlite3.connect(tmp_path / FILE, isolation_level=None)) as older:
         older.execute("PRAGMA journal_mode = WAL")
@@ -312,9 +310,7 @@ def charge_daily(ledger: Ledger, clock: Clock, days: int, rows: Callable[[int], 
     return found
 
 
-def test_a_payer_without_a_gpu_for_90_days_is_forgotten_and_the_nodes_total_is_not(
-    tmp_path: Path, ledger: Ledger, clock: Clock
-) -> None:
+def test_payer_without_a_gpu_for_90_days_is_forgotten(tmp_path: Path, ledger: Ledger, clock: Clock) -> None:
     rows = [charge("", 10.0), charge("left", 3.0)]
     assert charge_daily(ledger, clock, 90, lambda day: [*rows, charge("stays", day)]) == set()
     assert payers(ledger) == ["", "left", "stays"]
@@ -334,7 +330,7 @@ def test_what_the_release_before_counted_is_not_old(tmp_path: Path, ledger: Ledg
     assert charge_daily(Ledger(tmp_path, Mode.VGPU, clock), clock, 2, lambda day: [charge("team", 7.0)]) == set()
 
 
-def test_a_clock_that_is_wrong_for_a_moment_makes_nobody_forgotten(ledger: Ledger, clock: Clock) -> None:
+def test_wrong_clock_makes_no_payer_forgotten(ledger: Ledger, clock: Clock) -> None:
     rows = [charge("team", 1.0)]
     assert not ledger.charge("state", rows)
     for wrong in (500, -500, -500, 500):
@@ -357,7 +353,7 @@ def test_only_what_has_changed_is_written(tmp_path: Path, ledger: Ledger) -> Non
         assert file.execute("SELECT namespace FROM written").fetchall() == [("two",)]
 
 
-def test_all_is_written_to_the_file_that_takes_a_damaged_ones_place(tmp_path: Path, ledger: Ledger) -> None:
+def test_replacement_of_a_damaged_file_gets_all_rows(tmp_path: Path, ledger: Ledger) -> None:
     rows = [charge("one", 1.0), charge("two", 1.0)]
     ledger.charge("state", rows)
     ledger.close()

@@ -37,7 +37,7 @@ def names(pods: NodePods) -> list[str]:
     return [pod.uid.removeprefix("uid-") for pod in pending(pods.all(), set())]
 
 
-def test_pods_wait_in_the_order_they_were_seen_until_kubelet_has_begun_with_them(pods: NodePods) -> None:
+def test_pods_wait_in_order_until_kubelet_has_begun_with_them(pods: NodePods) -> None:
     for name in ("b", "a", "c"):
         assert pods.keep(item(name))
     pods.keep(item("b", labels={"new": "label"}))
@@ -83,7 +83,7 @@ class RecheckQueue:
         return json.dumps({"metadata": {"resourceVersion": "9"}, "items": self.listed}).encode()
 
 
-def test_a_list_for_an_allocation_tells_of_new_pods_and_takes_no_news_back(pods: NodePods) -> None:
+def test_list_for_an_allocation_adds_pods_and_reverts_none(pods: NodePods) -> None:
     running = {"phase": "Running"}
     client = RecheckQueue(
         pods,
@@ -161,7 +161,7 @@ def failed(message: str = FAILED, reason: str = "UnexpectedAdmissionError") -> d
     return {"phase": "Failed", "reason": reason, "message": message}
 
 
-def test_a_pod_that_failed_admission_is_removed_once_for_its_controller_to_replace() -> None:
+def test_pod_that_failed_admission_is_removed_once() -> None:
     owned = [{"controller": True}]
     sent = reported(
         item("a"), item("a", status=failed(), ownerReferences=owned), item("a", status=failed(), ownerReferences=owned)

@@ -45,7 +45,7 @@ def test_a_share_is_identified_by_either_resource() -> None:
     assert outcome.shares == (Share(uuid(2), 30, 8 * UNIT),)
 
 
-def test_no_more_containers_start_on_a_gpu_than_mps_takes_clients() -> None:
+def test_containers_on_a_gpu_do_not_exceed_mps_clients() -> None:
     others = {Holder("team", f"other-{n}", "main"): both(0, 1, 1, first=10 + n) for n in range(3)}
     listed = {ONE: both(0, 5, 5), **others, TWO: both(1, 1, 1)}
     ids = listed[ONE][Kind.CORES]
@@ -85,12 +85,12 @@ def test_devices_that_do_not_belong_together_do_not_start(devices: dict[Kind, fr
     assert refused.value.holder == ONE
 
 
-def test_memory_of_a_gpu_that_is_somebody_elses_as_a_whole_does_not_start() -> None:
+def test_share_of_anothers_whole_gpu_does_not_start() -> None:
     with pytest.raises(StartRefused, match="of which others have"):
         start(both(0, 20, 8), {TWO: {Kind.CORES: ids(0, Kind.CORES, 0, 100)}})
 
 
-def test_a_whole_gpu_of_whose_memory_others_have_some_does_not_start() -> None:
+def test_whole_gpu_with_others_shares_does_not_start() -> None:
     with pytest.raises(StartRefused, match="of which others have 0 % and 2 GiB"):
         start({Kind.CORES: ids(0, Kind.CORES, 0, 100)}, {TWO: {Kind.MEMORY: ids(0, Kind.MEMORY, 0, 8)}})
 
@@ -103,7 +103,7 @@ def test_what_kubelet_gave_to_two_pods_counts_twice() -> None:
         start(both(0, 61, 8, first=20), others)
 
 
-def test_of_two_with_the_same_devices_neither_is_named_and_only_one_counts() -> None:
+def test_two_with_the_same_devices_are_unnamed_and_count_once() -> None:
     found = both(0, 60, 8)
     assert check_start(Kind.MEMORY, found[Kind.MEMORY], {ONE: found, TWO: found}, GPUS, PROFILE) == Started(
         None, (Share(uuid(0), 60, 8 * UNIT),)
@@ -113,14 +113,14 @@ def test_of_two_with_the_same_devices_neither_is_named_and_only_one_counts() -> 
         check_start(Kind.MEMORY, found[Kind.MEMORY], {ONE: found, TWO: found, **three}, GPUS, PROFILE)
 
 
-def test_of_two_with_the_same_memory_and_other_cores_nobody_knows_which_limits_are_whose() -> None:
+def test_two_with_the_same_memory_have_unknown_limits() -> None:
     listed = {ONE: both(0, 20, 8), TWO: both(0, 30, 8)}
     with pytest.raises(StartRefused, match="vcuda-memory to team/one and team/two, whose shares differ; delete one"):
         check_start(Kind.MEMORY, listed[ONE][Kind.MEMORY], listed, GPUS, PROFILE)
     assert check_start(Kind.CORES, listed[ONE][Kind.CORES], listed, GPUS, PROFILE).holder == ONE
 
 
-def test_of_two_with_the_same_cores_the_memory_tells_which_it_is_and_both_count() -> None:
+def test_two_with_the_same_cores_are_told_apart_by_memory() -> None:
     listed = {ONE: both(0, 50, 8), TWO: both(0, 50, 8) | {Kind.MEMORY: ids(0, Kind.MEMORY, 20, 9)}}
     assert check_start(Kind.CORES, listed[ONE][Kind.CORES], listed, GPUS, PROFILE) == Started(None, ())
     assert check_start(Kind.MEMORY, listed[TWO][Kind.MEMORY], listed, GPUS, PROFILE).holder == TWO
@@ -129,12 +129,12 @@ def test_of_two_with_the_same_cores_the_memory_tells_which_it_is_and_both_count(
         check_start(Kind.MEMORY, listed[TWO][Kind.MEMORY], listed, GPUS, PROFILE)
 
 
-def test_containers_of_a_pod_that_use_the_same_devices_in_turn_count_once() -> None:
+def test_containers_that_use_devices_in_turn_count_once() -> None:
     others = {TWO: both(0, 40, 8), Holder("team", "two", "first"): both(0, 40, 8)}
     assert start(both(0, 60, 8, first=40), others).shares == (Share(uuid(0), 60, 8 * UNIT),)
 
 
-def test_an_init_container_which_kubelet_does_not_list_starts_when_its_devices_are_good() -> None:
+def test_unlisted_init_container_starts_with_good_devices() -> None:
     listed = {ONE: both(0, 20, 8)}
     longer = ids(0, Kind.CORES, 0, 40)
     assert check_start(Kind.CORES, longer, listed, GPUS, PROFILE).holder is None

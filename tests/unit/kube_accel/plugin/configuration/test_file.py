@@ -103,7 +103,7 @@ def test_everything_is_taken() -> None:
         "version: v1\n---\nversion: v2\n",
     ],
 )
-def test_a_file_that_says_nothing_leaves_all_to_flags_and_defaults(document: str) -> None:
+def test_empty_file_leaves_all_to_flags_and_defaults(document: str) -> None:
     assert parse(document) == Configuration()
 
 
@@ -239,7 +239,7 @@ def test_what_is_no_configuration_is_refused(document: str, said: str) -> None:
 MPS = "sharing: {mps: {resources: [{name: gpu, replicas: 4}]}}"
 
 
-def test_replicas_by_mps_are_one_for_each_container_unless_the_file_says_other() -> None:
+def test_replicas_by_mps_are_one_a_container_by_default() -> None:
     """NewConfig of NVIDIA's plugin, which preserves what it did before it had the choice."""
     gpu = "nvidia.com/gpu"
     found = parse(MPS)

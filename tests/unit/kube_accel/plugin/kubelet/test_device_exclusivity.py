@@ -76,7 +76,7 @@ def test_a_gpu_that_a_pod_has_just_left_is_had_at_once(kubelet: Kubelet) -> None
     assert kubelet.start("GPU-0") == ""
 
 
-def test_who_gets_a_gpu_that_a_running_pod_has_does_not_start_until_it_is_alone(kubelet: Kubelet) -> None:
+def test_container_with_a_running_pods_gpu_waits_until_alone(kubelet: Kubelet) -> None:
     kubelet.admit("one", "GPU-0")
     assert kubelet.start("GPU-0") == ""
     kubelet.admit("two", "GPU-0")
@@ -101,7 +101,7 @@ def test_of_two_that_wait_the_first_starts_and_no_other(kubelet: Kubelet) -> Non
     assert "team/two has it: delete team/three," in kubelet.start("GPU-0")
 
 
-def test_a_container_that_its_devices_tell_apart_starts_again_and_the_other_does_not(kubelet: Kubelet) -> None:
+def test_container_with_distinct_devices_starts_again(kubelet: Kubelet) -> None:
     kubelet.admit("one", "GPU-0")
     assert kubelet.start("GPU-0") == ""
     kubelet.admit("two", "GPU-0", "GPU-1")
@@ -113,7 +113,7 @@ def test_a_container_that_its_devices_tell_apart_starts_again_and_the_other_does
     assert kubelet.start("GPU-0", "GPU-1")
 
 
-def test_what_ran_before_kubelet_knew_the_plugin_may_have_the_gpu(kubelet: Kubelet) -> None:
+def test_pods_from_before_registration_may_have_the_gpu(kubelet: Kubelet) -> None:
     kubelet.admit("one", "GPU-0")
     assert kubelet.start("GPU-0") == ""
     kubelet.exclusivity.forget()
@@ -130,7 +130,7 @@ def test_nobody_of_before_starts_where_kubelet_told_of_them_late(kubelet: Kubele
     assert kubelet.start("GPU-0")
 
 
-def test_whom_kubelet_lists_at_the_first_look_after_it_was_silent_counts_as_of_before(kubelet: Kubelet) -> None:
+def test_pods_listed_after_a_silence_count_as_earlier(kubelet: Kubelet) -> None:
     kubelet.silent = True
     kubelet.exclusivity.forget()
     kubelet.silent = False
@@ -139,7 +139,7 @@ def test_whom_kubelet_lists_at_the_first_look_after_it_was_silent_counts_as_of_b
     assert kubelet.start("GPU-0")
 
 
-def test_a_list_that_was_overtaken_by_an_admission_is_not_believed(kubelet: Kubelet) -> None:
+def test_list_overtaken_by_an_admission_is_not_believed(kubelet: Kubelet) -> None:
     kubelet.admit("one", "GPU-0")
 
     def admitted_meanwhile() -> None:
@@ -150,13 +150,13 @@ def test_a_list_that_was_overtaken_by_an_admission_is_not_believed(kubelet: Kube
     assert kubelet.start("GPU-0"), "the list said that there was one pod"
 
 
-def test_containers_of_a_pod_may_have_the_same_devices_and_an_init_container_more(kubelet: Kubelet) -> None:
+def test_containers_of_a_pod_may_share_devices(kubelet: Kubelet) -> None:
     kubelet.exclusivity.allocated(["GPU-0", "GPU-1"])
     kubelet.admit("one", "GPU-0")
     assert kubelet.start("GPU-0", "GPU-1") == kubelet.start("GPU-0") == ""
 
 
-def test_an_init_container_that_has_a_gpu_of_another_pod_does_not_start(kubelet: Kubelet) -> None:
+def test_init_container_with_another_pods_gpu_does_not_start(kubelet: Kubelet) -> None:
     kubelet.admit("one", "GPU-0")
     kubelet.exclusivity.allocated(["GPU-0", "GPU-1"])
     kubelet.admit("two", "GPU-1")
@@ -181,7 +181,7 @@ def nothing(ids: Collection[str]) -> Claims:
     return {}
 
 
-def test_shares_with_ids_in_common_start_and_of_those_with_the_same_the_first() -> None:
+def test_shares_with_common_ids_start_equal_ones_once() -> None:
     kubelet = Kubelet(all_together)
     kubelet.exclusivity.forget()
     kubelet.admit("one", "m0", "m1")
@@ -248,7 +248,7 @@ STEPS = st.one_of(
 
 @pytest.mark.parametrize("claims", [each_device, all_together])
 @given(st.lists(STEPS, max_size=40))
-def test_never_do_two_run_with_the_same_and_one_that_is_alone_always_starts(
+def test_two_never_run_with_equal_ids_and_one_alone_starts(
     claims: Callable[[Collection[str]], Claims], steps: list[tuple[str, str, tuple[str, ...]]]
 ) -> None:
     """Whatever kubelet gives to whom, whenever containers start, end and start again, and the plugin is made anew."""

@@ -36,7 +36,7 @@ class Kubelet:
         return self.listed
 
 
-def test_an_allocation_is_followed_by_a_look_and_a_failed_look_forgets_nothing() -> None:
+def test_allocation_is_followed_by_a_look_that_may_fail() -> None:
     kubelet, changed = Kubelet(), threading.Semaphore(0)
     reader = HoldingsReader(kubelet, RESOURCE.__eq__, changed.release)
     assert reader.held is None

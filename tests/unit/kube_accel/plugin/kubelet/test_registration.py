@@ -156,7 +156,7 @@ def test_it_registers_and_ends_without_a_trace(kubelet: FakeKubelet, root: Path,
     assert sockets(root) == set()
 
 
-def test_a_resource_that_is_offered_no_more_leaves_no_watch_behind(kubelet: FakeKubelet, instances: Start) -> None:
+def test_resource_no_longer_offered_leaves_no_watch(kubelet: FakeKubelet, instances: Start) -> None:
     """A user has 128, which kubelet and the container runtime are in need of too."""
     before = watches()
     instance = instances()
@@ -167,7 +167,7 @@ def test_a_resource_that_is_offered_no_more_leaves_no_watch_behind(kubelet: Fake
     instance.registrar.wake()
 
 
-def test_it_waits_for_the_gpus_so_that_kubelet_never_sees_an_empty_list(kubelet: FakeKubelet, instances: Start) -> None:
+def test_empty_list_is_never_shown_before_the_gpus_are_read(kubelet: FakeKubelet, instances: Start) -> None:
     instance = instances(gpus=None)
     wait(lambda: "have not been read" in instance.registrar.state.detail)
     assert kubelet.capacity() == {}
@@ -241,7 +241,7 @@ class KubeletThatRemovesSockets:
         self._server.stop(None).wait()
 
 
-def test_it_does_not_wait_for_a_kubelet_that_dials_a_removed_socket(root: Path, instances: Start) -> None:
+def test_kubelet_that_dials_a_removed_socket_is_not_waited_for(root: Path, instances: Start) -> None:
     kubelet = KubeletThatRemovesSockets(root)
     try:
         instances()
@@ -251,7 +251,7 @@ def test_it_does_not_wait_for_a_kubelet_that_dials_a_removed_socket(root: Path, 
         kubelet.stop()
 
 
-def test_a_successor_takes_over_and_its_predecessor_leaves_quietly(kubelet: FakeKubelet, instances: Start) -> None:
+def test_successor_takes_over_and_its_predecessor_leaves_quietly(kubelet: FakeKubelet, instances: Start) -> None:
     old = instances(gpus=2)
     kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
     new = instances(gpus=3)
@@ -262,9 +262,7 @@ def test_a_successor_takes_over_and_its_predecessor_leaves_quietly(kubelet: Fake
     kubelet.wait(lambda: healthy(kubelet) == 3, DEADLINE)
 
 
-def test_a_clock_that_was_ahead_when_the_predecessor_came_keeps_no_successor_waiting(
-    kubelet: FakeKubelet, instances: Start
-) -> None:
+def test_predecessors_fast_clock_keeps_no_successor_waiting(kubelet: FakeKubelet, instances: Start) -> None:
     old = instances(gpus=2)
     wait(old.registered)
     path = old.registrar.socket
@@ -288,9 +286,7 @@ def newer_instance(path: Path) -> Iterator[None]:
         yield
 
 
-def test_with_an_instance_of_the_release_before_the_sockets_age_decides(
-    kubelet: FakeKubelet, root: Path, instances: Start
-) -> None:
+def test_sockets_age_decides_with_the_previous_release(kubelet: FakeKubelet, root: Path, instances: Start) -> None:
     """It knows no other way, and would take the resource back."""
     path = root / "device-plugins/kube-accel-pgpu-1-abcdef.sock"
     with newer_instance(path):
@@ -325,7 +321,7 @@ def test_two_instances_do_not_fight_over_a_restarted_kubelet(kubelet: FakeKubele
     wait(lambda: one.registered() != other.registered())
 
 
-def test_a_kubelet_that_drops_the_successor_with_its_predecessor_gets_it_back_at_once(
+def test_successor_dropped_with_its_predecessor_is_back_at_once(
     root: Path, instances: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "_STREAM_GRACE", 3600.0)  # whoever waits for it fails
@@ -342,7 +338,7 @@ def test_a_kubelet_that_drops_the_successor_with_its_predecessor_gets_it_back_at
         kubelet.stop()
 
 
-def test_a_predecessor_that_registered_last_takes_nothing_with_it(
+def test_predecessor_that_registered_last_takes_nothing_along(
     kubelet: FakeKubelet, root: Path, instances: Start
 ) -> None:
     old = instances(gpus=2)
@@ -373,9 +369,7 @@ def test_the_socket_of_a_dead_instance_is_removed(kubelet: FakeKubelet, root: Pa
     assert not dead.exists()
 
 
-def test_a_resource_whose_name_goes_on_is_not_taken_for_a_newer_instance(
-    kubelet: FakeKubelet, root: Path, instances: Start
-) -> None:
+def test_resource_with_a_longer_name_is_no_newer_instance(kubelet: FakeKubelet, root: Path, instances: Start) -> None:
     other = root / "device-plugins/kube-accel-pgpu-b-1-abcdef.sock"
     with newer_instance(other):
         one = instances()
@@ -408,9 +402,7 @@ def test_takeover_registers_in_its_place(kubelet: FakeKubelet, foreign: Path, in
     kubelet.wait(lambda: healthy(kubelet) == 2, DEADLINE)
 
 
-def test_sockets_of_dead_plugins_and_of_other_vendors_do_not_matter(
-    kubelet: FakeKubelet, root: Path, instances: Start
-) -> None:
+def test_sockets_of_dead_and_other_plugins_do_not_matter(kubelet: FakeKubelet, root: Path, instances: Start) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(root / "device-plugins/nvidia-gpu.sock"))
     other = serve(fakes.plugin(root), root / "device-plugins/rdma.sock")

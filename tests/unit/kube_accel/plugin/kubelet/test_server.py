@@ -118,7 +118,7 @@ def test_a_container_gets_the_device_nodes_that_exist(host: Host) -> None:
     assert host.allocated == [(uuid(2), uuid(1))]
 
 
-def test_a_container_whose_gpu_another_pod_has_too_is_refused_and_counted(host: Host) -> None:
+def test_container_with_another_pods_gpu_is_refused_and_counted(host: Host) -> None:
     host.offer(ready(2))
     assert host.client.get_options(timeout=5).pre_start_required
     for pod in ("one", "two"):
@@ -150,7 +150,7 @@ def test_a_gpu_that_failed_meanwhile_is_refused(host: Host) -> None:
     assert host.client.allocate([uuid(0)], timeout=5)
 
 
-def test_the_preferred_gpus_are_connected_and_include_the_required(host: Host) -> None:
+def test_preferred_gpus_are_connected_and_include_the_required(host: Host) -> None:
     host.offer(ready(8))
     preferred = host.client.get_preferred_allocation([uuid(i) for i in (1, 4, 6, 7)], [uuid(6)], 3, timeout=5)
     assert sorted(preferred) == [uuid(4), uuid(6), uuid(7)]
@@ -188,7 +188,7 @@ def test_replicas_are_taken_from_the_gpu_that_is_used_least(host: Host) -> None:
     assert host.client.get_preferred_allocation(free, [], 2, timeout=5) == [f"{uuid(0)}::1", f"{uuid(0)}::2"]
 
 
-def test_more_than_one_replica_is_refused_where_that_was_asked_for(host: Host) -> None:
+def test_more_than_one_replica_is_refused_if_asked_for(host: Host) -> None:
     share(host, 3, Terms(one_each=True))
     assert host.client.allocate([f"{uuid(0)}::0"], timeout=5)
     with pytest.raises(grpc.RpcError) as caught:
@@ -249,7 +249,7 @@ IDS = st.lists(st.sampled_from([*(gpu.uuid for gpu in inventory(8).gpus), "", "G
 
 
 @given(available=IDS, required=IDS, size=st.integers(-1, 40))
-def test_a_preference_is_never_an_error_and_never_more_than_asked(
+def test_preference_is_never_an_error_nor_too_large(
     prefer: Callable[[list[str], list[str], int], list[str]], available: list[str], required: list[str], size: int
 ) -> None:
     preferred = prefer(available, required, size)
@@ -257,7 +257,7 @@ def test_a_preference_is_never_an_error_and_never_more_than_asked(
     assert set(preferred) <= {*available, *required}
 
 
-def test_a_kubelet_of_1_25_that_takes_the_socket_for_the_authority_is_answered(host: Host) -> None:
+def test_kubelet_1_25_with_a_socket_as_authority_is_answered(host: Host) -> None:
     fields = {
         ":method": "POST",
         ":scheme": "http",

@@ -57,7 +57,7 @@ def test_a_wake_ends_the_wait_and_is_not_lost(tmp_path: Path) -> None:
     assert time.monotonic() - begin < LONG / 2
 
 
-def test_a_closed_watch_holds_nothing_and_a_wake_reaches_nobody_else(tmp_path: Path) -> None:
+def test_closed_watch_holds_nothing_and_wakes_no_other(tmp_path: Path) -> None:
     before = descriptors()
     watch = DirectoryWatch(tmp_path)
     watch.close()

@@ -66,7 +66,7 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
 
 
-def test_a_whole_gpu_has_its_graphics_nodes_and_a_mig_device_has_not(node: Node) -> None:
+def test_whole_gpu_has_graphics_nodes_and_a_mig_device_has_not(node: Node) -> None:
     gpus = inventory(2).gpus
     for number, gpu in enumerate(gpus):
         drm = node.root / "sys/bus/pci/devices" / gpu.pci_address / "drm"
@@ -86,7 +86,7 @@ def test_a_whole_gpu_has_its_graphics_nodes_and_a_mig_device_has_not(node: Node)
     assert found == {uuid(0): ["/dev/dri/card0", "/dev/dri/renderD128"], uuid(1): ["/dev/dri/card1"], "MIG-1": []}
 
 
-def test_a_mig_device_has_its_capabilities_also_where_the_host_has_no_nodes_of_them(node: Node) -> None:
+def test_mig_device_has_capabilities_without_nodes_on_the_host(node: Node) -> None:
     """The plugin may have cut it in its container, where the driver's library made the nodes."""
     gpu = whole(inventory(1).gpus[0])
     part = replace(gpu, id="MIG-1", uuid="MIG-1", device_nodes=("nvidia1", "nvidia-caps/nvidia-cap12"))
@@ -125,7 +125,7 @@ def test_what_is_right_is_not_written_again(node: Node) -> None:
     assert node.names() == [uuid(0), uuid(1)]
 
 
-def test_it_stays_when_the_driver_goes_and_when_cdi_is_turned_off(node: Node) -> None:
+def test_specification_stays_without_driver_and_cdi(node: Node) -> None:
     node.update()
     node.update(gpus=0)
     assert node.names() == [uuid(0), uuid(1)]

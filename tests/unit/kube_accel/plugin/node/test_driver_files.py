@@ -51,7 +51,7 @@ def test_libraries_links_and_programs_are_found(tmp_path: Path) -> None:
     }
 
 
-def test_what_tells_graphics_and_opencl_of_their_libraries_is_found(tmp_path: Path) -> None:
+def test_files_that_name_graphics_and_opencl_libraries_are_found(tmp_path: Path) -> None:
     install(tmp_path)
     libraries = tmp_path / WHERE
     for name in (f"libnvidia-allocator.so.{VERSION}", f"libnvidia-eglcore.so.{VERSION}", "libnvidia-egl-gbm.so.1.1.2"):
@@ -135,7 +135,7 @@ def test_a_directory_that_did_not_change_is_not_read_again(tmp_path: Path, monke
     assert finder.find(tmp_path, VERSION) == found
 
 
-def test_what_changes_is_seen_however_little_after_the_look_before(tmp_path: Path) -> None:
+def test_change_right_after_a_look_is_seen(tmp_path: Path) -> None:
     install(tmp_path)
     finder = DriverFinder()
     assert f"/{WHERE}/libcuda.so.{VERSION}" in finder.find(tmp_path, VERSION).files
@@ -175,9 +175,7 @@ def test_links_that_vanish_while_they_are_read_are_not_there(tmp_path: Path, mon
     assert links == {f"/{WHERE}/libnvidia-ml.so.1": f"/{WHERE}/libnvidia-ml.so.{VERSION}"}
 
 
-def test_a_directory_that_vanishes_before_it_is_read_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directory_that_vanishes_while_read_is_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path)
 
     def removed(path: Path) -> NoReturn:

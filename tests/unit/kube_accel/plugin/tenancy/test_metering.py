@@ -63,7 +63,7 @@ def test_nothing_is_said_before_kubelet_has_told() -> None:
     assert whole_tenancy(lambda: {}, lambda: ()).holdings() == {}
 
 
-def test_whole_gpus_are_not_said_before_it_is_known_what_they_are() -> None:
+def test_whole_gpus_are_not_reported_before_they_are_known() -> None:
     gpus = WholeGpus()
     holdings = whole_tenancy(lambda: {CARD: (A,)}, lambda: gpus.known_parts).holdings
     assert holdings() is None
@@ -73,9 +73,7 @@ def test_whole_gpus_are_not_said_before_it_is_known_what_they_are() -> None:
     assert holdings() is None
 
 
-def test_shares_are_not_said_before_they_are_made_of_gpus_and_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shares_are_not_reported_before_gpus_and_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = PluginOptions(
         mode=Mode.VGPU,
         node_name="node",
@@ -151,7 +149,7 @@ def test_an_account_comes_with_the_limit_that_holds_for_it(world: World) -> None
         assert tenancy(world, {}).tenancy().accounts() == {Account(named(A), CARD): Charged(5, 4 * GIB, 7)}
 
 
-def test_pods_that_have_ended_have_nothing_though_kubelet_lists_them(world: World) -> None:
+def test_ended_pods_have_nothing_though_kubelet_lists_them(world: World) -> None:
     pod(world, "a", "Succeeded")
     pod(world, "b")
     held = {A: (Share(CARD, 30, GIB),), B: (Share(CARD, 30, GIB),)}

@@ -150,7 +150,7 @@ def test_cores_are_left_to_mps_where_it_limits_them(world: World) -> None:
     assert world.policy("a").limits[0].cores == 0
 
 
-def test_a_gpu_of_one_container_is_asked_about_if_that_is_limited(world: World) -> None:
+def test_limited_containers_gpu_is_asked_about(world: World) -> None:
     world.pod("whole", cores=100, card=uuid(1))
     world.tenants.tick()
     assert world.asked == []
@@ -160,7 +160,7 @@ def test_a_gpu_of_one_container_is_asked_about_if_that_is_limited(world: World) 
     assert world.policy("whole").feedback == ()
 
 
-def test_what_nvml_sees_of_a_container_counts_the_same_alone_and_with_a_neighbor(world: World) -> None:
+def test_seen_memory_counts_the_same_alone_and_with_a_neighbor(world: World) -> None:
     world.pod("a")
     world.process(1, "a")
     world.usage = {CARD: GpuUsage({1: 2 * GIB}, {1: 40})}
@@ -175,7 +175,7 @@ def test_what_nvml_sees_of_a_container_counts_the_same_alone_and_with_a_neighbor
     assert world.policy("a").feedback == alone
 
 
-def test_containers_are_told_what_nvml_sees_of_them_and_of_others(world: World) -> None:
+def test_containers_are_shown_their_own_and_others_use(world: World) -> None:
     world.pod("a")
     world.pod("b", containers=("x", "y"))
     for pid, name, container in ((1, "a", "main"), (2, "a", "main"), (3, "b", "x"), (4, "b", "y")):
@@ -191,7 +191,7 @@ def test_containers_are_told_what_nvml_sees_of_them_and_of_others(world: World) 
     assert world.policy("a").feedback_at_ns > 0
 
 
-def test_a_successor_tells_of_containers_once_it_knows_their_pods_and_nothing_false_before(world: World) -> None:
+def test_successor_writes_nothing_before_it_knows_the_pods(world: World) -> None:
     for name in ("a", "b"):
         world.pod(name)
     world.process(1, "a")
@@ -213,9 +213,7 @@ def test_a_successor_tells_of_containers_once_it_knows_their_pods_and_nothing_fa
     assert world.policy("b").feedback == (Feedback(0, 0, 400),)
 
 
-def test_a_pod_that_is_made_anew_and_gets_the_same_devices_is_told_of_its_own(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recreated_pod_with_same_devices_gets_its_own_feedback(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         world.pod(name)
     world.tenants.tick()
@@ -237,7 +235,7 @@ def test_static_pods_are_known_by_what_kubelet_calls_them(world: World) -> None:
     assert world.policy("a").feedback == (Feedback(0, 400, 0),)
 
 
-def test_nothing_is_written_while_nothing_runs_and_all_is_told_when_something_does(world: World) -> None:
+def test_nothing_is_written_until_something_runs(world: World) -> None:
     world.pod("a")
     world.pod("b")
     world.process(1, "a")
@@ -298,7 +296,7 @@ def test_what_nvml_does_not_tell_is_unknown_and_not_nothing(world: World) -> Non
     assert world.policy("a").feedback_at_ns == at
 
 
-def test_who_is_alone_and_may_have_more_is_told_so_whatever_nvml_says(world: World) -> None:
+def test_lone_container_with_soft_cores_is_told_it_is_alone(world: World) -> None:
     world.pod("a")
     world.tenants.override([Override("team.a.main", soft_cores=90)])
     world.tenants.tick()
@@ -313,7 +311,7 @@ def test_who_is_alone_and_may_have_more_is_told_so_whatever_nvml_says(world: Wor
     assert world.policy("a").feedback == (Feedback(0, None, 0),)
 
 
-def test_an_override_reaches_a_running_container_and_leaves_it_again(world: World) -> None:
+def test_override_reaches_a_running_container_and_leaves_it(world: World) -> None:
     world.pod("a")
     world.tenants.override([Override("team.a.main", GIB, 10)])
     world.tenants.tick()
@@ -325,7 +323,7 @@ def test_an_override_reaches_a_running_container_and_leaves_it_again(world: Worl
     assert world.policy("a").limits == (Limit(CARD, 4 * GIB, 30, 0, 64 << 20),)
 
 
-def test_a_policy_that_a_killed_daemon_left_half_written_is_written_to_its_end(world: World) -> None:
+def test_half_written_policy_is_completed(world: World) -> None:
     world.pod("alone")
     path = world.containers.policy_path(world.key("alone"))
     with path.open("r+b") as file:
@@ -334,7 +332,7 @@ def test_a_policy_that_a_killed_daemon_left_half_written_is_written_to_its_end(w
     assert layouts.read_policy(path.read_bytes())[1] == 4
 
 
-def test_an_override_that_the_card_has_no_room_for_is_told_and_gives_way_to_the_next_pod(world: World) -> None:
+def test_override_without_room_is_reported_and_gives_way(world: World) -> None:
     world.pod("a")
     world.tenants.override([Override("team.a.main", 70 * GIB)])
     world.tenants.tick()
@@ -369,7 +367,7 @@ def test_refused_allocations_are_counted_and_told(world: World) -> None:
     ]
 
 
-def test_what_was_refused_last_counts_when_a_container_starts_anew_and_when_it_ends(world: World) -> None:
+def test_last_refusals_count_at_restart_and_at_the_end(world: World) -> None:
     world.pod("a")
     world.write_state("a", LIMIT, 3)
     world.start(Holder("team", "a", "main"))
@@ -415,7 +413,7 @@ def test_misuse_is_told_to_the_pod_that_has_the_devices_now(world: World) -> Non
     assert [entry[:2] for entry in world.reported] == [("b", "GpuAccountChanged")]
 
 
-def test_an_override_of_a_pod_does_not_reach_the_next_one_with_the_same_devices(world: World) -> None:
+def test_override_of_a_pod_does_not_reach_the_next_one(world: World) -> None:
     world.pod("a")
     world.tenants.override([Override("team.a.main", GIB, 10)])
     world.tenants.tick()
@@ -446,7 +444,7 @@ def test_a_tenant_cannot_have_events_made_without_end(world: World) -> None:
     assert len(set(world.reported)) == 2
 
 
-def test_an_account_that_is_cut_short_while_its_container_runs_harms_nobody(world: World) -> None:
+def test_account_cut_short_while_running_harms_none(world: World) -> None:
     world.pod("a")
     world.pod("b")
     world.process(1, "b")
@@ -461,7 +459,7 @@ def test_an_account_that_is_cut_short_while_its_container_runs_harms_nobody(worl
     assert [entry[:2] for entry in world.reported] == [("a", "GpuAccountChanged")]
 
 
-def test_what_another_daemon_told_a_container_is_seen_and_put_right(world: World, tmp_path: Path) -> None:
+def test_another_daemons_write_is_seen_and_repaired(world: World, tmp_path: Path) -> None:
     world.pod("a")
     world.tenants.tick()
     other = Containers(tmp_path, tmp_path / "sys")
@@ -502,7 +500,7 @@ def test_files_are_kept_by_memory_and_by_whole_gpus() -> None:
 
 
 @pytest.mark.parametrize("first", ["runs", "waits"])
-def test_of_two_that_kubelet_gave_the_same_devices_the_one_that_runs_is_looked_after(world: World, first: str) -> None:
+def test_running_one_of_two_with_the_same_devices_is_served(world: World, first: str) -> None:
     for name in ("runs", "waits") if first == "runs" else ("waits", "runs"):
         world.pod(name)
     runs, waits = (Holder("team", name, "main") for name in ("runs", "waits"))
