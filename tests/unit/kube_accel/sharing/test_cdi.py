@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from kube_accel.shared.offers import Replication
-from kube_accel.sharing.cdi import DriverFiles, extra_nodes, specification
+from kube_accel.sharing.cdi import DriverFiles, HostNodes, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.replication import replicated
 from kube_accel.sharing.whole import RESOURCE, Part, layout, whole
@@ -18,9 +18,15 @@ FILES = DriverFiles(
 )
 
 
-def made(parts: Iterable[Part], hook: str | None = None, **options: Any) -> dict[str, Any]:
-    given = {"driver_root": "/", "node_exists": lambda name: name != "nvidia-modeset"} | options
-    document = specification(parts, FILES, hook=hook, **given)
+def made(
+    parts: Iterable[Part],
+    hook: str | None = None,
+    driver_root: str = "/",
+    more_nodes: Iterable[str] = (),
+    **host: Any,
+) -> dict[str, Any]:
+    nodes = HostNodes(**{"exists": lambda name: name != "nvidia-modeset"} | host)
+    document = specification(parts, FILES, driver_root, nodes, more_nodes, hook)
     assert document is not None
     return document
 
@@ -51,9 +57,9 @@ def test_a_slice_brings_its_own_nodes() -> None:
 
 
 def test_a_gpu_without_its_node_is_no_device() -> None:
-    document = made(map(whole, inventory(2).gpus), node_exists="nvidia0".__eq__)
+    document = made(map(whole, inventory(2).gpus), exists="nvidia0".__eq__)
     assert [device["name"] for device in document["devices"]] == [uuid(1)]
-    assert specification(map(whole, inventory(2).gpus), FILES, "/", lambda name: False) is None
+    assert specification(map(whole, inventory(2).gpus), FILES, "/", HostNodes(lambda name: False)) is None
 
 
 def mounts(document: dict[str, Any]) -> dict[str, str]:

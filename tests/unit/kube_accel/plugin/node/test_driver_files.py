@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from kube_accel.plugin.node.driver_files import DriverFinder
-from kube_accel.sharing.cdi import DriverFiles, specification
+from kube_accel.sharing.cdi import DriverFiles, HostNodes, specification
 from kube_accel.sharing.interposition import missing
 from kube_accel.sharing.whole import whole
 from unit.kube_accel.enforce.test_held_open import leasable
@@ -81,7 +81,7 @@ def test_files_that_name_graphics_and_opencl_libraries_are_found(tmp_path: Path)
     }
     assert f"/{WHERE}/libnvidia-egl-gbm.so.1.1.2" in found.files
     assert found.links[f"/{WHERE}/libnvidia-egl-gbm.so.1"] == f"/{WHERE}/libnvidia-egl-gbm.so.1.1.2"
-    document = specification([whole(inventory(1).gpus[0])], found, "/driver", lambda name: True)
+    document = specification([whole(inventory(1).gpus[0])], found, "/driver", HostNodes(lambda name: True))
     assert document is not None
     mounted = {mount["containerPath"]: mount["hostPath"] for mount in document["containerEdits"]["mounts"]}
     assert mounted.items() >= {path: f"/driver{source}" for path, source in found.data.items()}.items()
@@ -107,7 +107,7 @@ def test_what_debian_keeps_aside_is_where_a_container_looks(tmp_path: Path) -> N
     (tmp_path / "usr/bin/nvidia-smi").symlink_to("/etc/alternatives/nvidia--nvidia-smi")
     found = DriverFinder().find(tmp_path, VERSION)
     assert missing(found, VERSION) == ""
-    document = specification([whole(inventory(1).gpus[0])], found, "/driver", lambda name: True)
+    document = specification([whole(inventory(1).gpus[0])], found, "/driver", HostNodes(lambda name: True))
     assert document is not None
     aside = f"/driver/{WHERE}/nvidia/current"
     assert {mount["containerPath"]: mount["hostPath"] for mount in document["containerEdits"]["mounts"]} == {
@@ -118,7 +118,9 @@ def test_what_debian_keeps_aside_is_where_a_container_looks(tmp_path: Path) -> N
         f"/{WHERE}/libnvidia-ml.so.{VERSION}": f"{aside}/libnvidia-ml.so.{VERSION}",
         "/usr/bin/nvidia-smi": "/driver/usr/lib/nvidia/current/nvidia-smi",
     }
-    document = specification([whole(inventory(1).gpus[0])], found, "/", lambda name: True, hook="/usr/bin/nvidia-ctk")
+    document = specification(
+        [whole(inventory(1).gpus[0])], found, "/", HostNodes(lambda name: True), hook="/usr/bin/nvidia-ctk"
+    )
     assert document is not None
     links, cache = (hook["args"] for hook in document["containerEdits"]["hooks"])
     assert f"libcuda.so.{VERSION}::/{WHERE}/libcuda.so.1" in links

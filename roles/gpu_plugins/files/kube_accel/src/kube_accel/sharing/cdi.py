@@ -56,26 +56,34 @@ def extra_nodes(delivery: Delivery, listed: Callable[[str], Iterable[str]]) -> t
     return tuple(found)
 
 
+@dataclass(frozen=True, slots=True)
+class HostNodes:
+    """The device nodes of a host, by names below ``/dev``."""
+
+    exists: Callable[[str], bool]
+    capability_major: int | None = None
+    """Major number of ``nvidia-caps`` in ``/proc/devices``."""
+    graphics: Callable[[Gpu], Iterable[str]] = lambda gpu: ()
+    """Returns those of a whole GPU in ``/dev/dri``, which MIG devices do not have."""
+
+
 def specification(
     parts: Iterable[Part],
     files: DriverFiles,
     driver_root: str,
-    node_exists: Callable[[str], bool],
+    host: HostNodes,
     more_nodes: Iterable[str] = (),
     hook: str | None = None,
-    capability_major: int | None = None,
-    graphics_nodes: Callable[[Gpu], Iterable[str]] = lambda gpu: (),
 ) -> dict[str, Any] | None:
     """Return the document, in which every GPU or slice of one is a device by its UUID; None when there is none.
 
     ``driver_root`` is where the driver's files are on the host. ``hook`` is NVIDIA's program on the host that makes
     links and the loader's cache in a container; without it links are mounted like files, and the loader has to look
-    into the libraries' directory by itself. ``capability_major`` is the major number of ``nvidia-caps`` in
-    ``/proc/devices``: by it the runtime makes the nodes of MIG devices, which the host may have none of. Other nodes
-    that do not exist are left out: they would keep a container from starting. So are MIG devices without theirs.
-    ``graphics_nodes`` tells those of a whole GPU in ``/dev/dri``, which MIG devices do not have.
+    into the libraries' directory by itself. By the major number of capabilities the runtime makes the nodes of MIG
+    devices, which the host may have none of. Other nodes that do not exist are left out: they would keep a container
+    from starting. MIG devices without theirs are left out too.
     """
-    devices = _devices(parts, node_exists, capability_major, graphics_nodes)
+    devices = _devices(parts, host)
     if not devices:
         return None
     mounts = [_mount(_below(driver_root, path), in_container(path), _READ_ONLY) for path in files.files]
@@ -85,7 +93,7 @@ def specification(
     ]
     # NVIDIA's runtime, where it is the default, would bring them a second time.
     edits: dict[str, Any] = {"env": ["NVIDIA_VISIBLE_DEVICES=void"]}
-    if nodes := _nodes((*CONTROL_NODES, *more_nodes), node_exists):
+    if nodes := _nodes((*CONTROL_NODES, *more_nodes), host.exists):
         edits["deviceNodes"] = nodes
     if hook is None:
         mounts += [
@@ -98,20 +106,15 @@ def specification(
     return {"cdiVersion": VERSION, "kind": CDI_KIND, "devices": devices, "containerEdits": edits}
 
 
-def _devices(
-    parts: Iterable[Part],
-    node_exists: Callable[[str], bool],
-    capability_major: int | None,
-    graphics_nodes: Callable[[Gpu], Iterable[str]],
-) -> list[dict[str, Any]]:
+def _devices(parts: Iterable[Part], host: HostNodes) -> list[dict[str, Any]]:
     found = {}
     for part in parts:
         capabilities = [name for name in part.device_nodes if name.startswith(_CAPABILITY)]
-        if any(map(node_exists, part.device_nodes)) and (
-            capability_major is not None or all(map(node_exists, capabilities))
+        if any(map(host.exists, part.device_nodes)) and (
+            host.capability_major is not None or all(map(host.exists, capabilities))
         ):
-            nodes = (*part.device_nodes, *(graphics_nodes(part.gpu) if part.uuid == part.gpu.uuid else ()))
-            edits = {"deviceNodes": _nodes(nodes, node_exists, capability_major)}
+            nodes = (*part.device_nodes, *(host.graphics(part.gpu) if part.uuid == part.gpu.uuid else ()))
+            edits = {"deviceNodes": _nodes(nodes, host.exists, host.capability_major)}
             found[part.uuid] = {"name": part.uuid, "containerEdits": edits}
     return list(found.values())
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from kube_accel.files import write_whole
 from kube_accel.graphics import graphics_nodes
 from kube_accel.plugin.node.driver_files import DriverFinder
-from kube_accel.sharing.cdi import FILE, extra_nodes, specification
+from kube_accel.sharing.cdi import FILE, HostNodes, extra_nodes, specification
 from kube_accel.sharing.delivery import Delivery
 from kube_accel.sharing.whole import Part
 
@@ -84,16 +84,13 @@ class CdiWriter:
                 f"no library of driver {self._version} is below {delivery.driver_root_here}; mount the driver's "
                 "root there, or say by --container-driver-root where it is"
             )
-        document = specification(
-            self._parts,
-            files,
-            delivery.driver_root,
+        host = HostNodes(
             lambda name: (self._dev_root / name).exists(),
-            extra_nodes(delivery, self._listed),
-            self._hook(delivery),
             self._capability_major(),
             partial(graphics_nodes, self._sysfs_root),
         )
+        more, hook = extra_nodes(delivery, self._listed), self._hook(delivery)
+        document = specification(self._parts, files, delivery.driver_root, host, more, hook)
         if document is None:
             return
         text = json.dumps(document, indent=1) + "\n"
