@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_resources import Hami
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import (
@@ -55,6 +55,16 @@ _SAID: Mapping[str, Tuple[str, str]] = {
     "gpus": ("defaultGPUNum", "default-gpu"),
 }
 """By field of ``Hami``, the key of its file and the flag."""
+_POLICY, _NO_LIMIT = "gpuCorePolicy", "disableCoreLimit"
+_SCALED = {"deviceMemoryScaling": "memory", "deviceCoreScaling": "cores"}
+_NAMED_FLAGS = (
+    *((name, flag) for name, flag in _SAID.values() if flag),
+    (_NO_LIMIT, "disable-core-limit"),
+    ("deviceMemoryScaling", "device-memory-scaling"),
+    ("deviceCoreScaling", "device-cores-scaling"),
+)
+"""Keys of its file, and the flags that said the same before."""
+_TRUE = ("true", "t", "1")
 _UNITS: Mapping[str, int] = {"unit_bytes": MIB, "memory_bytes": MIB, "percent": 1, "gpus": 1}
 """Of those that are numbers."""
 
@@ -66,6 +76,10 @@ class HamiTold:
     resources: Hami = field(default_factory=Hami)
     excluded: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
     """By node, UUIDs and indices of GPUs that it does not hand out."""
+    modes: Mapping[str, str] = field(default_factory=dict)
+    """By node, how it divides the GPUs there, where its configuration says so."""
+    remarks: Tuple[str, ...] = ()
+    """What it was told that no mode here does."""
     unread: str = ""
     """What it goes by that cannot be read here, so that its chart's defaults are believed."""
 
@@ -74,22 +88,44 @@ def read(daemonset: Object, deployments: Iterable[Object], maps: Maps, parse: Ca
     """Read what a DaemonSet of HAMi's was told, and its scheduler where they have no file."""
     everyone = containers(daemonset)
     plugin = told(daemonset, ([each for each in everyone if runs(each, _PLUGIN.names)] or everyone)[0], _PLUGIN, maps)
-    excluded, wrong = _left_alone(plugin.files.get(_NODES_FILE), parse)
+    nodes, wrong = _nodes(plugin.files.get(_NODES_FILE), parse)
     path = plugin.values.get("config-file", "")
+    said: Mapping[str, Any]
     if not path:
         flags = {**_flags(deployments, maps), **plugin.values}
-        return HamiTold(_settled({key: flags.get(flag) for key, (_name, flag) in _SAID.items()}), excluded, wrong)
-    file = plugin.files.get(posixpath.normpath(path))
-    if file is None:
-        return HamiTold(
-            excluded=excluded, unread=wrong or f"its configuration {path} is in no ConfigMap that can be read"
-        )
-    section, why = _section(file, parse)
+        said, why = {name: flags[flag] for name, flag in _NAMED_FLAGS if flag in flags}, ""
+    else:
+        file = plugin.files.get(posixpath.normpath(path))
+        why = f"its configuration {path} is in no ConfigMap that can be read"
+        said, why = ({}, why) if file is None else _section(file, parse)
     return HamiTold(
-        _settled({key: section.get(name) for key, (name, _flag) in _SAID.items()}),
-        excluded,
+        _settled({key: said.get(name) for key, (name, _flag) in _SAID.items()}),
+        {str(each.get("name")): gpus for each in nodes if (gpus := _left_alone(each))},
+        {str(each.get("name")): str(mode) for each in nodes if (mode := each.get("operatingmode"))},
+        tuple(_remarks(said, nodes)),
         " and ".join(filter(None, (wrong, why))),
     )
+
+
+def _remarks(said: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What no mode here does, a sentence each."""
+    policy = str(said.get(_POLICY) or "default")
+    if str(said.get(_NO_LIMIT)).lower() in _TRUE or policy == "disable":
+        yield "does not hold programs to their cores (gpuCorePolicy); the modes here that share do"
+    elif policy not in ("default", "force"):
+        yield f"has the gpuCorePolicy {policy}, which is not known here; cores are limits here"
+    for name, of_what in _SCALED.items():
+        values = [said.get(name), *(each.get(name.lower()) for each in nodes)]
+        most = max([1.0, *(number for value in values if (number := _fraction(value)) is not None)])
+        if most > 1:
+            yield f"hands out {most:g} times the {of_what} that GPUs have ({name}), as no mode here does: pods may wait"
+
+
+def _fraction(value: object) -> Optional[float]:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
 
 
 def _flags(deployments: Iterable[Object], maps: Maps) -> Dict[str, str]:
@@ -133,23 +169,23 @@ def _section(file: File, parse: Callable[[str], Any]) -> Tuple[Mapping[str, Any]
     )
 
 
-def _left_alone(file: Optional[File], parse: Callable[[str], Any]) -> Tuple[Mapping[str, Tuple[str, ...]], str]:
-    """By node, the GPUs that the plugin does not register, and why nobody knows."""
+def _nodes(file: Optional[File], parse: Callable[[str], Any]) -> Tuple[List[Mapping[str, Any]], str]:
+    """What single nodes have otherwise, with keys in lower case, and why nobody knows."""
     if file is None:
-        return {}, ""
+        return [], ""
     try:
         document = _lowered(parse(file.text))
     except ValueError as error:
-        return {}, f"{file.key} in ConfigMap {file.configmap} is not JSON: {error}"
+        return [], f"{file.key} in ConfigMap {file.configmap} is not JSON: {error}"
     entries = document.get("nodeconfig") if isinstance(document, dict) else None
-    excluded: Dict[str, Tuple[str, ...]] = {}
-    for each in entries if isinstance(entries, list) else ():
-        found = each.get("filterdevices") if isinstance(each, dict) else None
-        lists = [found.get(key) for key in ("uuid", "index")] if isinstance(found, dict) else []
-        gpus = tuple(str(item) for items in lists if isinstance(items, list) for item in items)
-        if gpus:
-            excluded[str(each.get("name"))] = gpus
-    return excluded, ""
+    return [each for each in entries if isinstance(each, dict)] if isinstance(entries, list) else [], ""
+
+
+def _left_alone(entry: Mapping[str, Any]) -> Tuple[str, ...]:
+    """The GPUs of a node that the plugin does not register."""
+    found = entry.get("filterdevices")
+    lists = [found.get(key) for key in ("uuid", "index")] if isinstance(found, dict) else []
+    return tuple(str(item) for items in lists if isinstance(items, list) for item in items)
 
 
 def _lowered(value: object) -> object:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_carry as carry
 from ansible_collections.accel.kubernetes.plugins.module_utils import migration_hami as hamis
@@ -136,6 +136,7 @@ def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callab
     left_out += [
         f"of HAMi's DaemonSet {name}, {told.unread}; {_AS_ITS_CHART}" for name, told in hami.items() if told.unread
     ]
+    left_out += [f"HAMi's DaemonSet {name} {remark}" for name, told in hami.items() for remark in told.remarks]
     pods: Dict[str, List[Object]] = {}
     for pod in cluster.pods:
         pods.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
@@ -227,10 +228,22 @@ def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
         entry["problems"] = [
             *filter(None, [strange]),
             *told.problems,
+            *_divided(hami.modes.get(each.node, "")),
             *unread,
             *_problems(cluster, peer, node, each, entry, terms),
         ]
     return entry
+
+
+def _divided(mode: str) -> Iterator[str]:
+    """Why a node that HAMi divides in this way cannot be taken over."""
+    if mode == "mig":
+        yield (
+            "HAMi cuts its GPUs into MIG devices as pods ask (operatingmode mig), which no mode here does; end its "
+            "pods, have HAMi's nodeconfig say hami-core, and turn MIG off first"
+        )
+    elif mode not in ("", "hami-core"):
+        yield f"HAMi's nodeconfig says operatingmode {mode}, which is not known here; have it say hami-core first"
 
 
 def _with_hami(told: carry.Carried, excluded: Sequence[str]) -> carry.Carried:

@@ -141,3 +141,57 @@ def test_a_configuration_that_cannot_be_read_is_noted(files: Any, why: str) -> N
     assert why in note
     assert "those of its chart" in note
     assert document["nodes"]["gpu-1"]["state"] == "due"
+
+
+def plan_of(files: Any, **more: Any) -> dict[str, Any]:
+    found = chosen("hami", **{"nvidia.com__gpu": "10"})
+    return planned([more.pop("daemonset", objects.hami())], [found], mode="vgpu", files=files, **more)
+
+
+@pytest.mark.parametrize(
+    ("key", "mode", "reason"),
+    [
+        ("operatingmode", "mig", "cuts its GPUs into MIG devices as pods ask"),
+        ("operatingMode", "mig", "cuts its GPUs into MIG devices as pods ask"),
+        ("operatingmode", "mps", "operatingmode mps, which is not known here"),
+        ("operatingmode", "hami-core", ""),
+        ("operatingmode", "", ""),
+    ],
+)
+def test_a_node_that_hami_cuts_by_mig_is_refused_by_name(key: str, mode: str, reason: str) -> None:
+    nodes = [{"name": "gpu-2", key: "mig"}, {"name": "gpu-1", key: mode}]
+    problems = entry({}, hami_files({"nodeconfig": nodes}))["problems"]
+    assert [reason in problem for problem in problems] == ([True] if reason else [])
+
+
+@pytest.mark.parametrize(
+    ("said", "nodes", "remarks"),
+    [
+        ({}, {}, []),
+        ({"gpuCorePolicy": "force"}, {}, []),
+        ({"gpuCorePolicy": "disable"}, {}, ["does not hold programs to their cores"]),
+        ({"disableCoreLimit": True}, {}, ["does not hold programs to their cores"]),
+        ({"gpuCorePolicy": "burst"}, {}, ["has the gpuCorePolicy burst, which is not known here"]),
+        ({"deviceMemoryScaling": 1.5}, {}, ["hands out 1.5 times the memory that GPUs have"]),
+        (
+            {"deviceMemoryScaling": 1},
+            {"deviceMemoryScaling": 2, "devicecorescaling": 3},
+            ["2 times the memory", "3 times"],
+        ),
+        ({"deviceMemoryScaling": "much", "gpuCorePolicy": None}, {"devicecorescaling": []}, []),
+    ],
+)
+def test_what_no_mode_here_does_is_noted(said: Object, nodes: Object, remarks: list[str]) -> None:
+    notes = plan_of(hami_files({"nodeconfig": [{"name": "gpu-1", **nodes}]}, **said))["notes"]
+    assert len(notes) == len(remarks)
+    assert all(remark in note for remark, note in zip(remarks, notes, strict=True))
+    assert all(note.startswith("HAMi's DaemonSet kube-system/hami-device-plugin ") for note in notes)
+
+
+def test_flags_of_older_releases_are_noted_as_well() -> None:
+    item = objects.hami()
+    flags = ["--disable-core-limit=true", "--device-memory-scaling=2"]
+    item["spec"]["template"]["spec"]["containers"][0]["command"] = ["nvidia-device-plugin", *flags]
+    notes = plan_of({}, daemonset=item)["notes"]
+    assert ["cores (gpuCorePolicy)" in note for note in notes] == [True, False]
+    assert "2 times the memory" in notes[1]
