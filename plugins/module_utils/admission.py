@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import entries, mapping
+
 DEFAULT_SCHEDULER = "default-scheduler"
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
@@ -56,7 +58,9 @@ def _findings(answers: Sequence[Mapping[str, Any]], expected: Sequence[str]) -> 
         return
     objects = [item for answer in answers for item in answer.get("resources") or ()]
     policies = {item["metadata"]["name"]: item for item in objects if item.get("kind") == POLICY}
-    bound = {item["spec"].get("policyName") for item in objects if item.get("kind") == BINDING and _denies(item)}
+    bound = {
+        mapping(item.get("spec")).get("policyName") for item in objects if item.get("kind") == BINDING and _denies(item)
+    }
     missing = [name for name in expected if name not in policies]
     if missing:
         yield Finding("unstable", f"Not in the cluster: ValidatingAdmissionPolicy {', '.join(missing)}.", _SITE)
@@ -68,7 +72,7 @@ def _findings(answers: Sequence[Mapping[str, Any]], expected: Sequence[str]) -> 
 
 
 def _denies(binding: Mapping[str, Any]) -> bool:
-    return "Deny" in (binding["spec"].get("validationActions") or ())
+    return "Deny" in entries(mapping(binding.get("spec")).get("validationActions"))
 
 
 def _of_type_checking(name: str, policy: Mapping[str, Any]) -> Iterator[Finding]:

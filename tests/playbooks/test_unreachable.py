@@ -33,7 +33,7 @@ def gone(what: str) -> list[dict[str, Any]]:
 
 SERVES = keep(
     gpu_plugins_node_name="{{ inventory_hostname }}",
-    __gpu_plugins_ours=[PLUGIN := {"kind": "DaemonSet", "metadata": {"name": "plugin"}}],
+    __gpu_plugins_cluster={"ours": ["plugin"]},
     __gpu_plugins_node_serves="pgpu",
     __gpu_plugins_serves="pgpu",
     __gpu_plugins_switching=False,
@@ -45,9 +45,7 @@ OBSERVED = keep(
     driver_state={"loaded": "1", "installed": "1", "installs": False},
     driver_reboot_required=False,
 )
-COMPARED = {"result": {"results": [{"changed": True, "result": PLUGIN}]}}
-APPLIED = keep(__gpu_plugins_objects=[PLUGIN], gpu_plugins_noted=[PLUGIN], __gpu_plugins_compared=COMPARED)
-EXTENDER = keep(scheduler_compared=COMPARED)
+CHANGES = keep(gpu_plugins_rollout={"changes": ["DaemonSet plugin"]})
 HELD = {
     "name": "Look for pods",
     "ansible.builtin.fail": {"msg": "pods hold GPUs"},
@@ -58,8 +56,9 @@ COUNT = [task for task in WAIT if not task.keys() & {"block", "ansible.builtin.i
 TASKS = {
     "gpu_plugins": {
         "preflight": [SERVES],
-        "state": [keep(gpu_plugins_state={"nodes": {}, "pods": {}})],
-        "install": [APPLIED],
+        "rollout_preflight": [keep(rollout_mode="pgpu")],
+        "state": [keep(gpu_plugins_state={"nodes": {}, "pods": {}, "harm": []})],
+        "install": [CHANGES],
         "renew": COUNT,
         "go_on": [NOTHING],
         "wait": COUNT,
@@ -72,8 +71,8 @@ TASKS = {
     "scheduler": {
         "preflight": [TOUCH],
         "main": [NOTHING],
-        "extender": [TOUCH, EXTENDER],
-        "rolled": [NOTHING],
+        "extender": [TOUCH, CHANGES],
+        "rollback": [NOTHING],
         "uninstall": gone("scheduler"),
     },
     "monitoring": {"preflight": [NOTHING], "main": [NOTHING], "uninstall": gone("monitoring")},
@@ -139,8 +138,8 @@ def stats(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("host", "since"),
     [
-        pytest.param("control", "hostvars['gpu-a'].rollout_state is defined", marks=pytest.mark.full),
-        ("gpu-a", "rollout_changes is defined"),
+        pytest.param("control", "hostvars['gpu-a'].rollout_before is defined", marks=pytest.mark.full),
+        ("gpu-a", "rollout_plugin_changes is defined"),
         pytest.param("gpu-a", "rollout_renewed is defined", marks=pytest.mark.full),
     ],
     ids=["extender", "first", "rest"],
@@ -173,7 +172,7 @@ def test_a_rollout_of_a_part_is_refused_before_anything(roles: Path, limit: str,
 
 @pytest.mark.full
 def test_a_rollout_whose_extender_keeps_its_notes_is_not_called_kept(roles: Path) -> None:
-    done = run(roles, "rollout", {"control": "hostvars['gpu-a'].rollout_failure is defined"})
+    done = run(roles, "rollout", {"control": "hostvars['gpu-a'].rollout_over is defined"})
     assert done.code != 0, done.output
     assert "The rollout did not come to its end" in done.messages, done.output
     assert '"result": "unfinished"' in done.output

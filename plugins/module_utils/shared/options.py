@@ -96,6 +96,11 @@ class OptionReader:
             self._refuse(name, value, "a list of mappings")
         return found
 
+    def require_values(self) -> None:
+        """Raise ValueError if a value was refused. It says which ones, and what to set them to."""
+        if self.refusals:
+            raise ValueError(" ".join(refusal.message for refusal in self.refusals))
+
     def _refuse(self, name: str, value: object, wanted: str) -> None:
         self.refusals.append(Refusal("option_type", f"{name} is {_shown(value)}; set it to {wanted}."))
 

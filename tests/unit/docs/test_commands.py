@@ -208,9 +208,9 @@ def test_the_quickstart_makes_the_image_that_its_inventory_names() -> None:
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("playbooks/*.yml")), ids=lambda path: path.name)
 def test_what_a_playbook_may_be_told_is_in_the_docs(path: Path) -> None:
-    text = path.read_text()
-    asked = set(re.findall(rf"\b({path.stem}_\w+) \| default\(", text))
-    own = set(re.findall(rf"^ +(?:register: )?({path.stem}_\w+)(?::|$)", text, re.MULTILINE))
+    text, given = path.read_text(), path.parent / "vars" / path.name
+    asked = set(re.findall(rf"\b({path.stem}_\w+) \| default\(", text + (given.read_text() if given.exists() else "")))
+    own = set(re.findall(rf"(?:^ +|\{{)(?:register: )?({path.stem}_\w+)(?::|$)", text, re.MULTILINE))
     docs = "\n".join(page.read_text() for page in PAGES)
     assert [name for name in sorted(asked - own) if not re.search(rf"\b{name}\b", docs)] == []
 

@@ -7,6 +7,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,10 @@ def _plugins() -> None:
         init_plugin_loader([])
 
 
-def variables_of(role: str, loader: DataLoader) -> dict[str, Any]:
+@cache
+def variables_of(role: str) -> dict[str, Any]:
     """A role's defaults and variables, each of a file or of a directory with several."""
-    found: dict[str, Any] = {}
+    loader, found = DataLoader(), dict[str, Any]()
     for path in [ROLES / role / "defaults/main.yml", *sorted((ROLES / role / "vars").rglob("*.yml"))]:
         found |= loader.load_from_file(str(path), trusted_as_template=True)
     return found
@@ -48,7 +50,7 @@ def evaluate() -> Evaluate:
         scope: dict[str, Any] = {"ansible_facts": facts, "inventory_hostname": "node-1"}
         # Defaults of roles are not in it.
         scope["hostvars"] = {"node-1": variables}
-        scope |= variables_of(role, loader)
+        scope |= variables_of(role)
         scope |= variables
         return Templar(loader, variables=scope).template(scope[name])
 
@@ -61,12 +63,19 @@ def rendered(role: str, template: str, **variables: Any) -> list[dict[str, Any]]
     loader = DataLoader()
     loader.set_basedir(str(directory / "templates"))
     scope: dict[str, Any] = {"ansible_facts": {}, "inventory_hostname": "node-1", "groups": {}, "hostvars": {}}
-    scope |= variables_of(role, loader)
+    scope |= variables_of(role)
     if "mode" in variables and role == "gpu_plugins":
         scope["served"] = scope["__gpu_plugins_modes"][variables["mode"]]
     text = trust_as_template((directory / "templates" / template).read_text())
     made = Templar(loader, variables=scope | variables).template(text)
     return [document for document in yaml.safe_load_all(made or "") if document]
+
+
+def runtime(version: str) -> dict[str, Any]:
+    """A GPU node with this container runtime."""
+    info = {"kubeletVersion": "v1.33.2", "containerRuntimeVersion": version}
+    labels = {"nvidia-device-enable": "vgpu"}
+    return {"kind": "Node", "metadata": {"name": "node-1", "labels": labels}, "status": {"nodeInfo": info}}
 
 
 def simulated_play(root: Path, tasks: list[Any], variables: dict[str, Any]) -> tuple[list[str], dict[str, str]]:

@@ -99,10 +99,8 @@ def test_policy_turned_off_is_removed_and_those_of_others_stay(evaluate: Evaluat
     found = {"results": [{"api_found": True, "resources": there}]}
 
     def removed(**variables: Any) -> set[str]:
-        unwanted = evaluate(
-            "gpu_plugins", "__gpu_plugins_admission_unwanted", {}, __gpu_plugins_admission=found, **variables
-        )
-        return {item["metadata"]["name"] for item in unwanted}
+        plan = evaluate("gpu_plugins", "__gpu_plugins_admission_plan", {}, __gpu_plugins_admission=found, **variables)
+        return {item["metadata"]["name"] for item in plan["unwanted"]}
 
     assert removed() == {"kube-accel-plugin-evictions"}
     assert removed(**MIG) == set()
@@ -166,11 +164,8 @@ def test_validate_expects_the_policies_that_both_roles_make(evaluate: Evaluate) 
 
     def expected(*workloads: dict[str, Any], **variables: Any) -> set[str]:
         answers = {"results": [{"resources": list(workloads)}]}
-        return set(
-            evaluate(
-                "gpu_plugins", "__gpu_plugins_admission_expected", {}, __gpu_plugins_workloads=answers, **variables
-            )
-        )
+        given = {"groups": {}, "hostvars": {}, "__gpu_plugins_workloads": answers} | variables
+        return set(evaluate("gpu_plugins", "__gpu_plugins_admission_plan", {}, **given)["expected"])
 
     assert expected(bare) == named(plugin())
     assert expected(bare, {"metadata": {"labels": labels}}) == named(plugin()) | named(scheduler())

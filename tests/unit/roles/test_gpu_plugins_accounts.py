@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 import pytest
+import yaml
 
 from sim.cluster import NodeSpec
 from sim.cluster.host import create
@@ -28,40 +29,13 @@ PLANNED = {
 }
 
 
-def plugin(made: int, ready: bool, propagation: str | None) -> dict[str, Any]:
-    """A pod of the plugin."""
-    mount = {"name": "state"} | ({"mountPropagation": propagation} if propagation else {})
-    return {
-        "metadata": {"name": f"p{made}", "creationTimestamp": f"2026-01-01T00:00:0{made}Z"},
-        "spec": {"containers": [{"volumeMounts": [{"name": "dev"}, mount]}]},
-        "status": {"containerStatuses": [{"ready": ready}]},
-    }
-
-
-SEES, BLIND = "HostToContainer", None
-
-
-@pytest.mark.parametrize(
-    ("pods", "unseen"),
-    [
-        ([], False),
-        ([plugin(1, True, SEES)], False),
-        ([plugin(1, True, BLIND)], True),
-        # An upgrade: kubelet asks the older one until the newer is ready.
-        ([plugin(2, False, SEES), plugin(1, True, BLIND)], True),
-        ([plugin(2, True, SEES), plugin(1, True, BLIND)], False),
-        ([plugin(1, True, SEES) | {"status": {}}], False),
-    ],
-)
-def test_a_plugin_of_before_would_not_see_the_mount(evaluate: Evaluate, pods: list[Any], unseen: bool) -> None:
-    words = {"__gpu_plugins_accounts": PLANNED, "__gpu_plugins_accounts_pods": {"resources": pods}}
-    assert evaluate("gpu_plugins", "__gpu_plugins_accounts_unseen", {}, **words) is unseen
-    assert evaluate("gpu_plugins", "__gpu_plugins_accounts_state", {}, **words) == ("" if unseen else "started")
-
-
 def test_plugins_of_all_modes_that_share_are_asked(evaluate: Evaluate) -> None:
-    names = evaluate("gpu_plugins", "__gpu_plugins_account_daemonsets", {})
-    assert names == ["gpu-manager-daemonset", "nvidia-mps-device-plugin-daemonset", "cgpu-device-plugin-ds"]
+    tasks = yaml.safe_load((ROLES / "gpu_plugins/tasks/accounts.yml").read_text())
+    (asked,) = [task["kubernetes.core.k8s_info"] for task in tasks if "kubernetes.core.k8s_info" in task]
+    (selector,) = asked["label_selectors"]
+    modes = evaluate("gpu_plugins", "__gpu_plugins_modes", {})
+    names = [mode["daemonset"] for name, mode in modes.items() if name != "pgpu"]
+    assert selector == f"app.kubernetes.io/name in ({','.join(names)})"
 
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def problems(evaluate: Evaluate, **changed: Any) -> list[str]:
             "__gpu_plugins_picked": {"resources": [node("pgpu", "8")]},
         },
         {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "gpu_plugins_takeover": True},
-        {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "__gpu_plugins_migrating": True},
+        {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "gpu_plugins_migrating": True},
         {"__gpu_plugins_daemonsets": {"resources": [NVIDIA]}, "__gpu_plugins_picked": {"resources": [MIGRATED]}},
         {"__gpu_plugins_picked": {"resources": [node(gpus="8")]}, "gpu_plugins_takeover": True},
         {"__gpu_plugins_picked": {"resources": [node(gpus="0")]}},
@@ -124,7 +124,7 @@ def problems(evaluate: Evaluate, **changed: Any) -> list[str]:
         {"gpus": GPUS},
         {"gpu_mode": "vgpu", "gpus": GPUS, "__gpu_plugins_daemonsets": {"resources": [EXTENDER]}},
         {"gpu_mode": "vgpu", "gpus": GPUS, "__gpu_plugins_deployments": {"resources": [EXTENDER]}},
-        {"gpu_mode": "vgpu", "gpus": GPUS, "__gpu_plugins_extender_coming": True},
+        {"gpu_mode": "vgpu", "gpus": GPUS, "gpu_plugins_extender_coming": True},
         {"gpu_mode": "vgpu", "gpus": GPUS, "gpu_plugins_extender_required": "false"},
         {"gpu_plugins_vgpu_enabled": False},
         {"__gpu_plugins_device_classes": {"resources": [device_class("example.com/fpga"), device_class(None)]}},
@@ -285,76 +285,6 @@ def test_the_configurations_reach_the_plugin_as_they_are(evaluate: Evaluate) -> 
     assert all(isinstance(parse(text), Configuration) for text in data.values())
 
 
-def versions(runtime: str, kubelet: str = "v1.33.2+k3s1", name: str = "node-1", mode: str = "pgpu") -> dict[str, Any]:
-    found = node(mode)
-    found["metadata"]["name"] = name
-    return found | {"status": {"nodeInfo": {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}}}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "given", "expected"),
-    [
-        ([versions("containerd://2.1.4-k3s1")], {}, ["cdi-cri"]),
-        ([versions("cri-o://1.33.1")], {}, ["cdi-cri"]),
-        ([versions("containerd://1.7.28")], {}, []),
-        ([versions("docker://28.0.1")], {}, []),
-        ([versions("cri-o://1.27.0")], {}, []),
-        ([versions("containerd://2.0.0", "v1.28.9")], {}, []),
-        ([versions("containerd://2.0.0"), versions("containerd://1.6.8", name="old")], {}, []),
-        ([versions("containerd://2.0.0"), versions("containerd://1.6.8", name="other", mode="")], {}, ["cdi-cri"]),
-        ([], {}, []),
-        ([versions("containerd://2.0.0")], {"gpu_plugins_device_list_strategy": ["envvar"]}, ["envvar"]),
-        (
-            [versions("containerd://2.0.0")],
-            {"gpu_plugins_configs": {"a": {"flags": {"plugin": {"deviceListStrategy": "envvar"}}}}},
-            [],
-        ),
-    ],
-)
-def test_cdi_is_used_where_every_gpu_node_has_it(
-    evaluate: Evaluate, nodes: list[dict[str, Any]], given: dict[str, Any], expected: list[str]
-) -> None:
-    variables = answers(__gpu_plugins_nodes={"resources": nodes}) | given
-    assert evaluate("gpu_plugins", "__gpu_plugins_strategies", {}, **variables) == expected
-    assert evaluate("gpu_plugins", "__gpu_plugins_cdi_used", {}, **variables) == (expected == ["cdi-cri"])
-
-
-@pytest.mark.parametrize(
-    ("runtime", "named", "expected"),
-    [
-        ("containerd://2.1.4", [], ["cdi-cri"]),
-        ("containerd://1.7.28", [], []),
-        ("containerd://2.1.4", ["envvar"], []),
-        ("containerd://1.7.28", ["cdi-cri", "cdi-annotations"], ["cdi-cri"]),
-    ],
-)
-def test_a_share_comes_by_one_cdi_device_or_by_mounts(
-    evaluate: Evaluate, runtime: str, named: list[str], expected: list[str]
-) -> None:
-    variables = answers(__gpu_plugins_nodes={"resources": [versions(runtime, mode="vgpu")]})
-    variables |= {"gpu_plugins_device_list_strategy": named}
-    assert evaluate("gpu_plugins", "__gpu_plugins_share_cdi", {}, **variables) == expected
-
-
-@pytest.mark.parametrize(
-    ("runtimes", "named", "expected"),
-    [
-        (["containerd://1.7.28"], [], True),
-        (["containerd://1.6.8", "cri-o://1.27.0"], [], True),
-        (["containerd://1.7.28"], ["volume-mounts"], False),
-        (["containerd://1.7.28", "docker://28.0.1"], [], False),
-        (["containerd://2.1.4"], [], False),
-        ([], [], False),
-    ],
-)
-def test_mounts_come_with_a_cdi_device_of_hooks_where_no_runtime_fails_by_it(
-    evaluate: Evaluate, runtimes: list[str], named: list[str], expected: bool
-) -> None:
-    nodes = [versions(runtime, mode="vgpu", name=f"node-{index}") for index, runtime in enumerate(runtimes)]
-    variables = answers(__gpu_plugins_nodes={"resources": nodes}) | {"gpu_plugins_device_list_strategy": named}
-    assert evaluate("gpu_plugins", "__gpu_plugins_share_hooks", {}, **variables) is expected
-
-
 @pytest.mark.parametrize(("mode", "by_cdi"), [("pgpu", True), ("pgpu", False), ("vgpu", True), ("vgpu", False)])
 def test_the_plugin_sees_the_driver_only_where_it_hands_out_its_files(
     evaluate: Evaluate, mode: str, by_cdi: bool
@@ -400,30 +330,6 @@ def test_modes_that_are_turned_off_lose_their_daemonset(evaluate: Evaluate, turn
     assert found == [names[mode] for mode in turned_off]
 
 
-@pytest.mark.parametrize(
-    ("reference", "repository", "tag"),
-    [
-        ("localhost/kube-accel:0.1.0", "localhost/kube-accel", "0.1.0"),
-        ("registry.example.com:5000/gpu/kube-accel", "registry.example.com:5000/gpu/kube-accel", "latest"),
-        ("registry.example.com/kube-accel:v1_a.b-c", "registry.example.com/kube-accel", "v1_a.b-c"),
-    ],
-)
-def test_an_imported_image_is_named_by_its_content(
-    evaluate: Evaluate, reference: str, repository: str, tag: str
-) -> None:
-    made = {"gpu_plugins_image_reference": reference}
-
-    def name(*digests: str) -> str:
-        results = {"results": [{"digest": digest} for digest in digests]}
-        found = evaluate("gpu_plugins", "__gpu_plugins_image_tag", {}, **made, __gpu_plugins_assembled=results)
-        assert isinstance(found, str)
-        return found
-
-    assert evaluate("gpu_plugins", "__gpu_plugins_image_repository", {}, **made) == repository
-    assert re.fullmatch(re.escape(tag) + "-[0-9a-f]{12}", name("sha256:a", "sha256:b"))
-    assert name("sha256:a", "sha256:b") == name("sha256:b", "sha256:a") != name("sha256:a", "sha256:c")
-
-
 @pytest.mark.parametrize("reference", ["kube-accel:1", "gpu/kube-accel:1", "localhost/kube-accel@sha256:00"])
 def test_a_short_name_of_an_image_is_refused(evaluate: Evaluate, reference: str, tmp_path: Path) -> None:
     (tmp_path / "kube_accel-1-py3-none-any.whl").touch()
@@ -462,87 +368,6 @@ def test_the_assembled_image_bears_the_version_of_the_daemons() -> None:
     version = tomllib.loads((role / "files/kube_accel/pyproject.toml").read_text())["project"]["version"]
     named = yaml.safe_load((role / "defaults/main.yml").read_text())["gpu_plugins_image_reference"]
     assert named == f"localhost/kube-accel:{version}"
-
-
-def disagreements(evaluate: Evaluate, hosts: dict[str, dict[str, Any]], **variables: Any) -> list[str]:
-    """What is said of these variables of hosts, from the first of them."""
-    given = answers(hostvars=hosts, groups={"gpu_nodes": list(hosts)}, role_path=str(ROLES / "gpu_plugins"))
-    given |= {"inventory_hostname": next(iter(hosts)), **variables}
-    said: list[str] = evaluate("gpu_plugins", "__gpu_plugins_disagreements", {}, **given)
-    return said
-
-
-@pytest.mark.parametrize(
-    ("hosts", "said"),
-    [
-        ({"a": {}, "b": {}}, ""),
-        ({"a": {}, "b": {"gpu_plugins_mig_strategy": "mixed"}}, "gpu_plugins_mig_strategy of b is not that of a"),
-        ({"a": {"gpu_plugins_mig_strategy": "mixed"}, "b": {}}, "gpu_plugins_mig_strategy of b is not that of a"),
-        (
-            {"a": {}} | {name: {"gpu_plugins_driver_root": "/run/nvidia/driver"} for name in "bcdef"},
-            "gpu_plugins_driver_root of b, c, d and 2 more is not that of a",
-        ),
-        ({"a": {}, "b": {"gpu_plugins_tolerations": []}}, "gpu_plugins_tolerations of b is not that of a"),
-        # As the default has it, and as another file format writes it.
-        ({"a": {"gpu_plugins_mig_strategy": "none"}, "b": {}}, ""),
-        ({"a": {"gpu_plugins_takeover": "true"}, "b": {"gpu_plugins_takeover": True}}, ""),
-        ({"a": {"gpu_plugins_resources": {"x": 1, "y": 2}}, "b": {"gpu_plugins_resources": {"y": 2, "x": 1}}}, ""),
-        # What is a node's own.
-        (
-            {
-                "a": {"gpu_mode": "vgpu", "gpu_plugins_drain": True, "gpu_plugins_host_root": "/a"},
-                "b": {"gpu_plugins_mig_config": "x", "gpu_plugins_mig_configs": {}, "gpu_plugins_config": "y"},
-                "c": {"gpu_plugins_node_name": "z", "gpu_plugins_taint": {"key": "k"}, "gpu_plugins_mps_multiuser": 0},
-            },
-            "",
-        ),
-        ({"a": {}, "b": {"gpu_plugins_kubeconfig": "/other", "gpu_plugins_mig_strategy": "mixed"}}, ""),
-    ],
-)
-def test_what_the_whole_cluster_has_one_of_is_not_set_for_some_hosts(
-    evaluate: Evaluate, hosts: dict[str, dict[str, Any]], said: str
-) -> None:
-    assert disagreements(evaluate, hosts) == ([said] if said else [])
-
-
-def test_the_image_and_how_the_plugin_cuts_gpus_are_common_where_the_cluster_has_them(evaluate: Evaluate) -> None:
-    images = {"a": {"gpu_plugins_image": "x:1"}, "b": {}}
-    assert disagreements(evaluate, images) == ["gpu_plugins_image of b is not that of a"]
-    assert disagreements(evaluate, images, gpu_plugins_image_assemble={"x86_64": {}}) == []
-    drained = {"a": {}, "b": {"gpu_plugins_drain": True}}
-    assert disagreements(evaluate, drained, gpu_plugins_mig_label=True) == ["gpu_plugins_drain of b is not that of a"]
-
-
-def test_all_that_the_clusters_objects_are_made_of_is_common(evaluate: Evaluate) -> None:
-    given = answers(gpu_plugins_mig_label=True)
-    common = {f"gpu_plugins_{name}" for name in evaluate("gpu_plugins", "__gpu_plugins_common", {}, **given)}
-    templates = ("configs", "daemonset", "dcgm_exporter", "mig_configs", "objects", "rbac", "runtimeclass")
-    text = " ".join((ROLES / f"gpu_plugins/templates/{name}.yml.j2").read_text() for name in templates)
-    assert set(re.findall(r"(?<!_)gpu_plugins_[a-z_]+", text)) - common == set()
-
-
-@pytest.mark.parametrize(
-    ("waiting", "restarts", "attempts", "stuck"),
-    [
-        (None, 9, 99, False),
-        ("ContainerCreating", 0, 99, False),
-        ("ErrImagePull", 0, 1, False),
-        ("ImagePullBackOff", 0, 1, True),
-        ("CrashLoopBackOff", 2, 99, False),
-        ("CrashLoopBackOff", 3, 1, True),
-        # Kubelet goes on saying this and nothing worse, also for a while after the image has been imported.
-        ("ErrImageNeverPull", 0, 1, False),
-        ("ErrImageNeverPull", 0, 30, True),
-    ],
-)
-def test_a_plugin_that_will_not_come_by_itself_is_not_waited_for(
-    evaluate: Evaluate, waiting: str | None, restarts: int, attempts: int, stuck: bool
-) -> None:
-    state = {"waiting": {"reason": waiting}} if waiting else {"running": {}}
-    status = {"containerStatuses": [{"state": state, "restartCount": restarts}]}
-    own = {"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}, "status": status}
-    pods = {"resources": [own], "attempts": attempts}
-    assert evaluate("gpu_plugins", "__gpu_plugins_stuck", {}, __gpu_plugins_own_pods=pods) is stuck
 
 
 def test_wherever_nvml_is_asked_it_may_be_below_the_drivers_root() -> None:
@@ -588,62 +413,7 @@ def test_the_site_believes_in_an_extender_that_it_brings_itself(
         "ansible_run_tags": ["all"],
         "ansible_skip_tags": [],
     }
-    assert evaluate("gpu_plugins", "__gpu_plugins_extender_coming", {}, **variables | given | changed) is coming
-
-
-NEW = "localhost/kube-accel:0.1.0-new"
-GIVEN = {"__gpu_plugins_image_made": NEW, "__gpu_plugins_image_here": NEW}
-FAILED = {"__gpu_plugins_image_made": NEW}
-SAME = daemonset("nvidia-device-plugin-ds", NEW, "kube-accel")
-
-
-def labelled(name: str, **labels: str) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": labels}}
-
-
-@pytest.mark.parametrize(
-    ("changed", "without"),
-    [
-        ({}, []),
-        ({"hostvars": {"a": GIVEN, "b": {}}}, ["b"]),
-        ({"hostvars": {"a": GIVEN, "b": FAILED}}, ["b"]),
-        # What a run before this one gave it.
-        (
-            {"hostvars": {"a": GIVEN, "b": GIVEN | {"__gpu_plugins_image_here": "localhost/kube-accel:0.1.0-old"}}},
-            ["b"],
-        ),
-        ({"hostvars": {"a": GIVEN, "b": GIVEN | {"gpu_plugins_node_name": "other"}}}, ["b"]),
-        ({"groups": {"gpu_nodes": ["a"]}}, ["b"]),
-        ({"hostvars": {"a": GIVEN, "b": {}}, "ours": [SAME]}, []),
-        ({"hostvars": {"a": GIVEN, "b": {}}, "ours": [SAME, OURS]}, ["b"]),
-        ({"hostvars": {"a": GIVEN, "b": {}}, "ours": []}, []),
-        ({"hostvars": {"a": FAILED, "b": FAILED}, "gpu_plugins_image_delivery": "push"}, []),
-        ({"hostvars": {"a": {}, "b": {}}, "nodes": [labelled("c")]}, []),
-        ({"nodes": [{"metadata": {"name": "c"}}, labelled("d", cgpu="true"), labelled("e", cgpu="false")]}, ["d"]),
-        # gpu-manager's own.
-        ({"nodes": [labelled("c", **{"nvidia-device-enable": "enable"})]}, []),
-    ],
-)
-def test_a_new_imported_image_is_rolled_out_where_every_node_that_serves_has_it(
-    evaluate: Evaluate, changed: dict[str, Any], without: list[str]
-) -> None:
-    serving = [labelled(name, **{"nvidia-device-enable": "pgpu"}) for name in ("a", "b")]
-    given: dict[str, Any] = {"groups": {"gpu_nodes": ["a", "b"]}, "hostvars": {"a": GIVEN, "b": GIVEN}}
-    given |= {"gpu_plugins_image": NEW, "__gpu_plugins_image_made": NEW}
-    given |= {"__gpu_plugins_nodes": {"resources": changed.pop("nodes", serving)}}
-    given |= {"__gpu_plugins_daemonsets": {"resources": changed.pop("ours", [OURS])}} | changed
-    assert evaluate("gpu_plugins", "__gpu_plugins_without_image", {}, **given) == without
-
-
-def test_an_image_that_was_named_is_not_looked_for(evaluate: Evaluate) -> None:
-    given = {
-        "groups": {"gpu_nodes": ["a"]},
-        "hostvars": {"a": {}},
-        "gpu_plugins_image": "registry.example/kube-accel:2",
-    }
-    given |= {"__gpu_plugins_nodes": {"resources": [labelled("a", **{"nvidia-device-enable": "pgpu"})]}}
-    given |= {"__gpu_plugins_daemonsets": {"resources": [OURS]}}
-    assert evaluate("gpu_plugins", "__gpu_plugins_without_image", {}, **given) == []
+    assert evaluate("gpu_plugins", "gpu_plugins_extender_coming", {}, **variables | given | changed) is coming
 
 
 def test_systemd_reads_the_unit_of_mps_anew_whichever_run_wrote_it(evaluate: Evaluate) -> None:

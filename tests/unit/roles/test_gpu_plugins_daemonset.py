@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import rendered
+from .conftest import rendered, runtime
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_shares_come_by_cdi_where_it_is_named(container: Any) -> None:
 
 
 def test_shares_by_mounts_may_have_hooks_by_cdi(container: Any) -> None:
-    found, volumes = container(mode="cgpu", __gpu_plugins_share_cdi=[], __gpu_plugins_share_hooks=True)
+    found, volumes = container(mode="cgpu", __gpu_plugins_nodes={"resources": [runtime("containerd://1.7.28")]})
     assert {"--hooks-by-cdi", "--cdi-dir=/var/run/cdi"} <= set(found["command"])
     assert not [flag for flag in found["command"] if flag.startswith("--device-list-strategy")]
     assert "/var/run/cdi" in {mount["mountPath"] for mount in found["volumeMounts"]}

@@ -125,7 +125,7 @@ def test_it_comes_and_goes_as_it_is_asked_for(cluster: Cluster, api: Api) -> Non
 def test_pods_are_made_anew_when_they_are_to_read_something_else() -> None:
     """Or they would go on reading what they read."""
     role, loader = ROLES / "gpu_plugins", DataLoader()
-    scope = variables_of(role.name, loader)
+    scope = variables_of(role.name)
     text = trust_as_template((role / "templates/dcgm_exporter.yml.j2").read_text())
 
     def template(**variables: Any) -> dict[str, Any]:

@@ -139,31 +139,29 @@ def test_policy_of_somebody_else_for_our_pods_is_not_widened() -> None:
 
 def test_policy_that_is_not_wanted_is_removed(evaluate: Evaluate) -> None:
     def removed(**variables: Any) -> list[str]:
-        unwanted = evaluate("gpu_plugins", "__gpu_plugins_network_unwanted", {}, **variables)
-        return [item["metadata"]["name"] for item in unwanted]
+        plan = evaluate("gpu_plugins", "__gpu_plugins_network_plan", {}, **variables)
+        return [item["metadata"]["name"] for item in plan["unwanted"]]
 
     there = {"__gpu_plugins_network": found(OURS)}
     assert removed(**there) == []
     assert removed(**there, gpu_plugins_network_policy_enabled=False) == ["kube-accel-plugin"]
     # Uninstall, whatever the inventory says.
-    assert removed(**there, __gpu_plugins_network_wanted=False, gpu_plugins_network_policy_from="text") == [
-        "kube-accel-plugin"
-    ]
+    assert removed(**there, __gpu_plugins_removed=True, gpu_plugins_network_policy_from="text") == ["kube-accel-plugin"]
     assert removed(__gpu_plugins_network=found(OURS, THEIRS)) == ["kube-accel-plugin"]
     assert removed(__gpu_plugins_network=found(THEIRS | {"metadata": OURS["metadata"] | {"labels": {}}})) == []
 
 
 def test_peers_that_are_none_are_refused(evaluate: Evaluate) -> None:
     bad = [{"namespace": "monitoring"}]
-    plans = evaluate("gpu_plugins", "__gpu_plugins_network_plans", {}, gpu_plugins_network_policy_from=bad)
-    (said,) = [text for plan in plans for text in plan["problems"]]
+    plan = evaluate("gpu_plugins", "__gpu_plugins_network_plan", {}, gpu_plugins_network_policy_from=bad)
+    (said,) = plan["problems"]
     assert said.startswith("gpu_plugins_network_policy_from: peer 1 is ")
 
 
 def test_validate_says_what_the_policies_do(evaluate: Evaluate) -> None:
     def said(**variables: Any) -> list[str]:
-        rows = evaluate("gpu_plugins", "__gpu_plugins_network_findings", {}, groups={}, **variables)
-        return [row["found"] for row in rows]
+        plan = evaluate("gpu_plugins", "__gpu_plugins_network_plan", {}, **{"groups": {}} | variables)
+        return [row["found"] for row in plan["findings"]]
 
     made = [item for item in plugin() if item["kind"] == "NetworkPolicy"]
     extender = [item for item in scheduler("proxied") if item["kind"] == "NetworkPolicy"]
@@ -176,15 +174,5 @@ def test_validate_says_what_the_policies_do(evaluate: Evaluate) -> None:
     ]
     assert said(__gpu_plugins_network=found(*made, *extender), __gpu_plugins_workloads=proxied) == []
     off = {"c": {"scheduler_network_policy_enabled": False}}
-    assert (
-        evaluate(
-            "gpu_plugins",
-            "__gpu_plugins_network_findings",
-            {},
-            groups={"kube_control_plane": ["c"]},
-            hostvars=off,
-            __gpu_plugins_network=found(*made),
-            __gpu_plugins_workloads=proxied,
-        )
-        == []
-    )
+    given = {"groups": {"kube_control_plane": ["c"]}, "hostvars": off, "__gpu_plugins_workloads": proxied}
+    assert said(__gpu_plugins_network=found(*made), **given) == []

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.parsing.dataloader import DataLoader
 
 from .conftest import Evaluate, rendered, variables_of
 from .test_security import SECONDARY
@@ -63,7 +62,7 @@ def test_an_imported_image_is_run_where_it_was_imported(layout: str) -> None:
 
 def test_role_asks_its_planners_with_its_variables(evaluate: Evaluate) -> None:
     """Under their own names, or the planner would take a default."""
-    asked = variables_of("scheduler", DataLoader())["__scheduler_asked"]
+    asked = variables_of("scheduler")["__scheduler_asked"]
     for name, template in asked["options"].items():
         assert template.startswith(f"{{{{ {name} "), name
     variables = {"scheduler_layout": "local", "scheduler_metrics_port": 9447, "groups": {}, "scheduler_image": "i"}

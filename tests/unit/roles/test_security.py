@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import rendered
+from .conftest import rendered, runtime
 
 DOCUMENT = Path(__file__).parents[3] / "docs/security.md"
 MODES = ("pgpu", "vgpu", "mps", "cgpu")
@@ -21,8 +21,8 @@ PLUGIN = (
     {"gpu_plugins_metrics_profiling": True},
     {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True},
     {"gpu_plugins_mig_strategy": "mixed"},
-    {"__gpu_plugins_strategies": ["cdi-cri"], "__gpu_plugins_share_cdi": ["cdi-cri"]},
-    {"__gpu_plugins_share_hooks": True},
+    {"__gpu_plugins_nodes": {"resources": [runtime("containerd://2.1.4")]}},
+    {"__gpu_plugins_nodes": {"resources": [runtime("containerd://1.7.28")]}},
 )
 SECONDARY = {
     "__scheduler_cluster": {"version": {"server": {"kubernetes": {"gitVersion": "v1.31.2"}}}},

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,79 +10,6 @@ import yaml
 from ansible.template import trust_as_template
 
 from .conftest import ROLES, Evaluate, rendered
-
-KEY = "0123456789abcdef" * 2
-STATE = (
-    *(
-        "ledger.db",
-        "ledger.db-wal",
-        "ledger.db-shm",
-        "ledger.db.damaged-1700000000",
-        "ledger.db.moved-1700000000",
-        "admin.sock",
-        "handover.sock",
-    ),
-    *(
-        "configuration.json",
-        "health.json",
-        "mig.json",
-        "reported.json",
-        ".reported.json.0a1b2c3d",
-        ".admin.sock.0a1b2c",
-    ),
-    *("tellers", "mig.lock", "modes.lock", "mode-vgpu.lock", "containers/.lock", f"containers/{KEY}/policy"),
-    f"containers/.spare-0a1b2c3d/{KEY[:16]}/state",
-    *(f"shim/{KEY}/libcuda.so.1", "shim/.0a1b2c3d/libcuda.so.1"),
-)
-
-
-def put(tree: Path, *names: str) -> None:
-    for name in names:
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text("")
-
-
-def left(tree: Path, removed: list[str]) -> set[str]:
-    """The files that stay; what is removed is removed with all below it."""
-    gone = [Path(tree, name) for name in removed]
-    kept = [path for path in tree.rglob("*") if not {path, *path.parents} & {*gone}]
-    return {str(path.relative_to(tree)) for path in kept if not path.is_dir()}
-
-
-def listed(tree: Path, depth: int = 9) -> dict[str, Any]:
-    """As ``find`` says it."""
-    paths = [path for path in tree.rglob("*") if len(path.relative_to(tree).parts) <= depth]
-    return {"files": [{"path": str(path)} for path in paths]}
-
-
-def state(evaluate: Evaluate, tree: Path) -> list[str]:
-    registered = {"gpu_plugins_state_dir": str(tree), "__gpu_plugins_state_found": listed(tree, 2)}
-    found: list[str] = evaluate("gpu_plugins", "__gpu_plugins_state_removed", {}, **registered)
-    return found
-
-
-def test_of_a_directory_with_the_plugins_state_only_that_goes(evaluate: Evaluate, tmp_path: Path) -> None:
-    theirs = {"dpkg/status", "containers/storage/db.sql", "notes.json"}
-    put(tmp_path, *theirs)
-    assert state(evaluate, tmp_path) == []
-    put(tmp_path, *STATE)
-    removed = state(evaluate, tmp_path)
-    assert left(tmp_path, removed) == theirs
-    assert {"shim", "containers", ""} & {*removed} == {"shim"}
-
-
-def test_a_directory_of_the_plugins_own_goes_with_its_state(evaluate: Evaluate, tmp_path: Path) -> None:
-    put(tmp_path, *STATE)
-    assert state(evaluate, tmp_path)[-1] == ""
-
-
-def test_a_directory_that_is_a_mount_of_others_stays(evaluate: Evaluate, tmp_path: Path) -> None:
-    put(tmp_path, *STATE)
-    registered = {"gpu_plugins_state_dir": str(tmp_path), "__gpu_plugins_state_found": listed(tmp_path, 2)}
-    registered["__gpu_plugins_accounts"] = {"foreign": True}
-    removed = evaluate("gpu_plugins", "__gpu_plugins_state_removed", {}, **registered)
-    assert {"containers", ""} & {*removed} == set()
-    assert left(tmp_path, removed) == set()
 
 
 @pytest.mark.parametrize(
@@ -114,7 +40,7 @@ def removal() -> dict[str, Any]:
 def test_what_earlier_settings_made_goes_too() -> None:
     def names(**words: Any) -> set[tuple[str, str]]:
         # Network policies go by a task of their own.
-        words = {"__gpu_plugins_runtime_classes": {}, "__gpu_plugins_network_wanted": False} | words
+        words = {"__gpu_plugins_runtime_classes": {}, "gpu_plugins_network_policy_enabled": False} | words
         made = rendered("gpu_plugins", "objects.yml.j2", **words)
         return {(item["kind"], item["metadata"]["name"]) for item in made}
 

@@ -1,0 +1,66 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filter ``accel.kubernetes.gpu_plugins_objects``."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: gpu_plugins_objects
+short_description: Which objects the device plugins have in a cluster
+version_added: 0.1.0
+author: Accel Kubernetes contributors (@accel-kubernetes)
+description:
+  - Leaves out DaemonSets that are turned off, and writes the checksum of its template into each of the others.
+options:
+  _input:
+    description: The objects that templates make.
+    type: list
+    elements: dict
+    required: true
+  disabled:
+    description: Names of DaemonSets that are turned off.
+    type: list
+    elements: str
+    default: []
+  compared:
+    description: The result of M(kubernetes.core.k8s) for all of the objects in check mode.
+    type: dict
+    default: {}
+"""
+
+EXAMPLES = r"""
+- name: Create the objects
+  kubernetes.core.k8s:
+    apply: true
+    definition: "{{ (documents | accel.kubernetes.gpu_plugins_objects).objects }}"
+"""
+
+RETURN = r"""
+_value:
+  description:
+    - C(objects) to apply, C(templates) as the checksums of the DaemonSets' templates by name, and C(differing) as the
+      objects that differ from what was compared.
+  type: dict
+  sample: {objects: [], templates: {plugin: 9f86d081}, differing: []}
+"""
+
+from typing import Any, Callable, Collection, Dict, Iterable, Mapping
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.objects import wanted_objects
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
+
+
+def gpu_plugins_objects(
+    documents: Iterable[Mapping[str, Any]], disabled: Collection[str] = (), compared: object = None
+) -> Dict[str, Any]:
+    """Return the objects as plain values."""
+    wanted: Dict[str, Any] = plain(wanted_objects(documents, disabled, compared))
+    return wanted
+
+
+class FilterModule:
+    """The filters of this file."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """By name."""
+        return {"gpu_plugins_objects": gpu_plugins_objects}

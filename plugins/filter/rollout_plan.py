@@ -1,0 +1,65 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filter ``accel.kubernetes.rollout_plan``."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: rollout_plan
+short_description: Whether a rollout begins, goes on, is kept or undone
+version_added: 0.1.0
+author: Accel Kubernetes contributors (@accel-kubernetes)
+description:
+  - Decides for C(rollout.yml) by the facts that its hosts have kept.
+options:
+  _input:
+    description: Variables of all hosts, C(hostvars).
+    type: dict
+    required: true
+  groups:
+    description: The groups of the inventory.
+    type: dict
+    required: true
+  asked:
+    description:
+      - C(numbers) as a mapping of C(rollout_first), C(rollout_soak) and C(rollout_pods_lost), the C(layout) of the
+        scheduler, C(played) as the hosts that C(--limit) leaves, C(check) in check mode, and C(step) as the fact of the
+        step that hosts have to have passed.
+    type: dict
+    required: true
+"""
+
+EXAMPLES = r"""
+- name: Decide whether the rollout goes on
+  ansible.builtin.set_fact:
+    rollout: "{{ hostvars | accel.kubernetes.rollout_plan(groups, {'numbers': numbers, 'step': 'rollout_renewed'}) }}"
+"""
+
+RETURN = r"""
+_value:
+  description:
+    - The host of the C(extender), why the rollout is C(refused), its C(first_hosts), the C(failure) for which it is
+      undone, whether it C(goes_on) or C(undoes) what it did, its C(changes), its C(result), and a C(message).
+  type: dict
+"""
+
+from typing import Any, Callable, Dict, Mapping
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.rollout_plan import Asked, rollout_plan
+
+
+def rollout_plan_filter(
+    hostvars: Mapping[str, Any], groups: Mapping[str, Any], asked: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """Return how the rollout goes on, as plain values."""
+    planned: Dict[str, Any] = plain(rollout_plan(hostvars, groups, Asked(**asked)))
+    return planned
+
+
+class FilterModule:
+    """The filters of this file."""
+
+    def filters(self) -> Dict[str, Callable[..., Any]]:
+        """By name."""
+        return {"rollout_plan": rollout_plan_filter}

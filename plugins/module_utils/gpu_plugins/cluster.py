@@ -1,0 +1,138 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who else serves GPUs in a cluster, which of our workloads it has, and whether it lacks an extender. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Iterator, List, Mapping, Sequence
+
+from ..shared.gpu_view import RESOURCE
+from ..shared.options import OptionReader
+from ..shared.registers import mapping, mappings, resources
+from .monitors import exporter_found
+from .plain import labels_of, metadata_of
+
+MIGRATION = "kube-accel.io/migration"
+"""Annotation of a node whose other plugin was taken off, with what is needed to put it back."""
+_FOREIGN_NAME = re.compile(
+    r"(?:nvidia-device-plugin(?:-daemonset)?|nvidia-gpu-device-plugin|hami-device-plugin|gpu-operator.*"
+    r"|gpushare-device-plugin.*)"
+)
+_FOREIGN_IMAGE = re.compile(
+    r"/(?:k8s-device-plugin|gpu-operator|hami|nvidia-gpu-device-plugin|k8s-gpushare-plugin|gpu-manager)(?::|@|$)"
+)
+"""Images of the first containers of other plugins and operators."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a cluster and of a node that is to serve."""
+
+    daemonsets: Mapping[str, Any] = field(default_factory=dict)
+    deployments: Mapping[str, Any] = field(default_factory=dict)
+    """The result for Deployments of extenders."""
+    device_classes: Mapping[str, Any] = field(default_factory=dict)
+    runtime_classes: Mapping[str, Any] = field(default_factory=dict)
+    """The result for the runtime class of the plugins."""
+    modes: Mapping[str, Any] = field(default_factory=dict)
+    """What each mode is made of."""
+    disabled: Sequence[str] = ()
+    """Those of modes that are turned off."""
+    node: str = ""
+    serves: str = "pgpu"
+    gpus: int = 0
+    """Number of GPUs on the node."""
+    extender_coming: object = False
+    """Whether this run brings an extender."""
+    migrating: object = False
+    """Whether this run takes nodes over from another plugin."""
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    """Of the node."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What a cluster has."""
+
+    ours: Sequence[str]
+    """Names of our plugins' DaemonSets."""
+    images: Sequence[str]
+    """Their images."""
+    disabled: Sequence[Mapping[str, Any]]
+    """Metadata of those whose modes are turned off."""
+    foreign: Sequence[str]
+    """Namespace and name of the DaemonSets of other device plugins."""
+    foreign_classes: Sequence[str]
+    """Names of device classes through which dynamic resource allocation serves our resources."""
+    runtime_class_handler: str
+    """Empty if there is no such runtime class."""
+    runtime_class_made: bool
+    """Whether the runtime class is ours to make. One that another made is used and left alone."""
+    migrated: bool
+    """Whether the node was taken over from another plugin, or is being."""
+    exporter_found: bool
+    needs_extender: bool
+    """Whether pods that fit the node and none of its GPUs would fail admission, as no extender chooses a GPU."""
+    no_extender: str
+    """That in words."""
+
+
+def cluster(seen: Seen) -> Cluster:
+    """Return what a cluster has."""
+    daemonsets = resources(seen.daemonsets)
+    ours = [item for item in daemonsets if _container(item).get("name") == "kube-accel"]
+    theirs = [item for item in daemonsets if _container(item).get("name") != "kube-accel"]
+    runtime_class = next(iter(resources(seen.runtime_classes)), {})
+    extenders = [item for item in (*daemonsets, *resources(seen.deployments)) if _is_extender(item)]
+    options = OptionReader(
+        {"gpu_plugins_extender_coming": seen.extender_coming, "gpu_plugins_migrating": seen.migrating}
+    )
+    coming, migrating = map(options.boolean, ("gpu_plugins_extender_coming", "gpu_plugins_migrating"))
+    options.require_values()
+    return Cluster(
+        [metadata_of(item)["name"] for item in ours],
+        [str(_container(item).get("image", "")) for item in ours],
+        [metadata_of(item) for item in ours if metadata_of(item)["name"] in seen.disabled],
+        list(dict.fromkeys(_foreign(theirs, [mode["daemonset"] for mode in seen.modes.values()]))),
+        [metadata_of(item)["name"] for item in resources(seen.device_classes) if _serves_ours(item)],
+        str(runtime_class.get("handler", "")),
+        not runtime_class or labels_of(runtime_class).get("app.kubernetes.io/managed-by") == "accel.kubernetes",
+        migrating or MIGRATION in seen.annotations,
+        exporter_found(seen.daemonsets),
+        seen.serves != "pgpu" and seen.gpus > 1 and not extenders and not coming,
+        f"Mode {seen.serves} on node '{seen.node}' shares {seen.gpus} GPUs, and no extender chooses among them: pods "
+        "that fit the node and none of its GPUs would fail admission again and again.",
+    )
+
+
+def _foreign(daemonsets: Sequence[Mapping[str, Any]], own_names: Sequence[str]) -> Iterator[str]:
+    """Yield those that are known by their name, by their image, or for having the name of one of ours."""
+    for item in daemonsets:
+        if _FOREIGN_NAME.fullmatch(str(metadata_of(item).get("name"))):
+            yield _path(item)
+    for item in daemonsets:
+        if _FOREIGN_IMAGE.search(str(_container(item).get("image", ""))):
+            yield _path(item)
+    for item in daemonsets:
+        if metadata_of(item).get("name") in own_names:
+            yield _path(item)
+
+
+def _path(item: Mapping[str, Any]) -> str:
+    return f"{metadata_of(item).get('namespace')}/{metadata_of(item).get('name')}"
+
+
+def _container(workload: Mapping[str, Any]) -> Mapping[str, Any]:
+    template = mapping(mapping(workload.get("spec")).get("template"))
+    containers: List[Mapping[str, Any]] = mappings(mapping(template.get("spec")).get("containers"))
+    return containers[0] if containers else {}
+
+
+def _is_extender(workload: Mapping[str, Any]) -> bool:
+    return labels_of(workload).get("app.kubernetes.io/component") == "extender"
+
+
+def _serves_ours(device_class: Mapping[str, Any]) -> bool:
+    return bool(RESOURCE.match(str(mapping(device_class.get("spec")).get("extendedResourceName") or "")))

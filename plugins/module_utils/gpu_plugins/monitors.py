@@ -1,0 +1,74 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which monitors hold a node's GPUs open, leave it while its GPUs are cut, and return. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping, Optional, Sequence
+
+from ..shared.options import OptionReader
+from ..shared.registers import resources
+from .plain import metadata_of
+
+OURS = "kube-accel.io/dcgm-exporter"
+EXPORTER = "kube-accel-dcgm-exporter"
+MONITORS = {
+    "nvidia.com/gpu.deploy.dcgm": "nvidia-dcgm",
+    "nvidia.com/gpu.deploy.dcgm-exporter": "nvidia-dcgm-exporter",
+    "nvidia.com/gpu.deploy.nvsm": "nvidia-nvsm",
+    OURS: EXPORTER,
+}
+"""Labels of nodes by which monitors are there, and ``app`` of their pods. As in ``plugin/mig/affected.py``."""
+PAUSED = "paused-by-gpu-plugins"
+_PAUSED_BY_PLUGIN = "paused-for-mig-change"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a node, and what is asked for."""
+
+    labels: Mapping[str, str]
+    """Of the node."""
+    options: Mapping[str, object]
+    """``gpu_plugins_dcgm_exporter_enabled``."""
+    daemonsets: Mapping[str, Any] = field(default_factory=dict)
+    plugin_left: bool = False
+    """Whether a plugin paused monitors, and undoes that no more, as it does not look after MIG."""
+
+
+@dataclass(frozen=True)
+class Monitors:
+    """What becomes of monitors, by the label of the node."""
+
+    pause: Mapping[str, str]
+    """Labels that have those leave that are on the node."""
+    back: Mapping[str, Optional[str]]
+    """Labels of before of those that were sent away; None takes one off."""
+    leaving: Sequence[str]
+    """``app`` of all pods that leave."""
+
+
+def monitors(seen: Seen) -> Monitors:
+    """Return which monitors leave a node, and which return."""
+    options = OptionReader(seen.options)
+    exporter = options.boolean("gpu_plugins_dcgm_exporter_enabled") or exporter_found(seen.daemonsets)
+    options.require_values()
+    serving = [
+        label
+        for label in MONITORS
+        if (label == OURS and exporter and label not in seen.labels)
+        or (label != OURS and seen.labels.get(label) == "true")
+    ]
+    words = (PAUSED, _PAUSED_BY_PLUGIN) if seen.plugin_left else (PAUSED,)
+    returning = [label for label in MONITORS if seen.labels.get(label) in words]
+    return Monitors(
+        dict.fromkeys(serving, PAUSED),
+        {label: None if label == OURS else "true" for label in returning},
+        [MONITORS[label] for label in (*serving, *returning)],
+    )
+
+
+def exporter_found(daemonsets: object) -> bool:
+    """Return whether our dcgm-exporter is among the DaemonSets of a cluster."""
+    return any(metadata_of(item).get("name") == EXPORTER for item in resources(daemonsets))

@@ -1,0 +1,186 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which admission and network policies the plugins get, which are to go, and what to say of those that there are. Pure.
+
+Kubernetes serves ValidatingAdmissionPolicies from 1.30 on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Sequence
+
+from ..admission import admission_findings
+from ..network_policy import network_findings, network_policies
+from ..shared.options import OptionReader
+from ..shared.registers import mapping, mappings, resources
+from .monitors import EXPORTER
+from .plain import labels_of, metadata_of
+
+_OURS = "app.kubernetes.io/managed-by"
+_COMPONENT = "app.kubernetes.io/component"
+_PLUGIN = "kube-accel-plugin"
+_EXTENDER = "kube-accel-extender"
+_FROM = "gpu_plugins_network_policy_from"
+
+
+@dataclass(frozen=True)
+class AdmissionSeen:
+    """What was seen of admission policies, and what is asked for."""
+
+    policies: Mapping[str, Any]
+    """The results for policies and for bindings."""
+    options: Mapping[str, object]
+    """Variables of the role, by name."""
+    evicts: bool
+    """Whether plugins may evict pods. The API server reads pods for the policy about that."""
+    workloads: Mapping[str, Any] = field(default_factory=dict)
+    """The results for workloads of the collection."""
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the host that runs the scheduler role."""
+    removed: bool = False
+    """Whether the plugins are uninstalled."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What becomes of admission policies."""
+
+    served: bool
+    wanted: bool
+    names: Sequence[str]
+    unwanted: Sequence[Mapping[str, Any]]
+    """Objects that are to go."""
+    expected: Sequence[str]
+    """Names of those that the cluster is to have, with the extender's."""
+    findings: Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True)
+class NetworkSeen:
+    """What was seen of network policies, and what is asked for."""
+
+    policies: Mapping[str, Any]
+    """The results for NetworkPolicies and for the API server's EndpointSlices."""
+    nodes: Mapping[str, Any]
+    namespace: str
+    modes: Mapping[str, Any]
+    """What each mode is made of."""
+    options: Mapping[str, object]
+    """Variables of the role, by name."""
+    workloads: Mapping[str, Any] = field(default_factory=dict)
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    removed: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """What becomes of network policies."""
+
+    policies: Sequence[Mapping[str, Any]]
+    unwanted: Sequence[Mapping[str, Any]]
+    problems: Sequence[str]
+    """What is wrong with the peers that were named."""
+    says: Sequence[str]
+    findings: Sequence[Mapping[str, str]]
+
+
+def admission(seen: AdmissionSeen) -> Admission:
+    """Return what becomes of admission policies."""
+    answers = mappings(seen.policies.get("results"))
+    served = bool(answers) and bool(answers[0].get("api_found"))
+    options = OptionReader(seen.options)
+    enabled = options.boolean("gpu_plugins_admission_enabled")
+    options.require_values()
+    wanted = enabled and served and not seen.removed
+    names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
+    names += [f"{_PLUGIN}-evictions"] if seen.evicts else []
+    kept = names if wanted else []
+    expected = [*(names if enabled else []), *_extender_policies(seen)]
+    return Admission(
+        served,
+        wanted,
+        names,
+        [item for item in resources(seen.policies) if _is_plugins(item) and metadata_of(item)["name"] not in kept],
+        expected,
+        admission_findings(answers, expected),
+    )
+
+
+def network(seen: NetworkSeen) -> Network:
+    """Return what becomes of network policies."""
+    answers, nodes = mappings(seen.policies.get("results")), resources(seen.nodes)
+    plans = network_policies(_servers(seen), answers, nodes)
+    return Network(
+        [plan["policy"] for plan in plans if plan["policy"]],
+        [plan["unwanted"] for plan in plans if plan["unwanted"]],
+        list(dict.fromkeys(problem for plan in plans for problem in plan["problems"])),
+        [plan["says"] for plan in plans if plan["says"]],
+        network_findings(answers, plans, network_policies([_extender(seen)], answers)),
+    )
+
+
+def _is_plugins(item: Mapping[str, Any]) -> bool:
+    return str(metadata_of(item).get("name", "")).startswith(f"{_PLUGIN}-")
+
+
+def _extender_policies(seen: AdmissionSeen) -> List[str]:
+    """Return the names of the policies that the scheduler role ships with an extender."""
+    if not _extender_kinds(seen.workloads):
+        return []
+    return [
+        *([f"{_EXTENDER}-pods", f"{_EXTENDER}-bindings"] if _enabled(seen.scheduler, "admission_extender") else []),
+        *(["kube-accel-shares"] if _enabled(seen.scheduler, "admission_pods") else []),
+    ]
+
+
+def _enabled(scheduler: Mapping[str, Any], subject: str) -> bool:
+    name = f"scheduler_{subject}_enabled"
+    options = OptionReader({name: scheduler.get(name, True)})
+    enabled = options.boolean(name)
+    options.require_values()
+    return enabled
+
+
+def _extender_kinds(workloads: object) -> List[str]:
+    return [str(item.get("kind", "")) for item in resources(workloads) if labels_of(item).get(_COMPONENT) == "extender"]
+
+
+def _servers(seen: NetworkSeen) -> List[Dict[str, Any]]:
+    """Return the servers of the plugins and of dcgm-exporter, as ``network_policies`` takes them."""
+    options = OptionReader(seen.options)
+    wanted = options.boolean("gpu_plugins_network_policy_enabled") and not seen.removed
+    exporting = options.boolean("gpu_plugins_dcgm_exporter_enabled") and wanted
+    ports = [options.number(name, 1, 65535) for name in ("gpu_plugins_metrics_port", "gpu_plugins_dcgm_exporter_port")]
+    options.require_values()
+    common = {"namespace": seen.namespace, "peers": seen.options[_FROM], "variable": _FROM}
+    # By the label of all modes, which pods keep that a rollout takes from their DaemonSet.
+    selector = {
+        "matchLabels": {_OURS: "accel.kubernetes"},
+        "matchExpressions": [{"key": _COMPONENT, "operator": "NotIn", "values": ["extender"]}],
+    }
+    names = [mode["daemonset"] for mode in seen.modes.values()]
+    pods = [{"app.kubernetes.io/name": name, _OURS: "accel.kubernetes"} for name in names]
+    plugin = {"name": _PLUGIN, "selector": selector, "pods": pods, "ports": ports[:1]}
+    exporter = {
+        "name": EXPORTER,
+        "selector": {"matchLabels": {"app": EXPORTER}},
+        "pods": [{"app": EXPORTER}],
+        "ports": ports[1:],
+    }
+    return [{**common, **plugin, "wanted": wanted}, {**common, **exporter, "wanted": exporting}]
+
+
+def _extender(seen: NetworkSeen) -> Dict[str, Any]:
+    """Return the server whose policy the scheduler role ships, with an extender that has an address of its own."""
+    pods = {"app.kubernetes.io/name": _EXTENDER, _OURS: "accel.kubernetes", _COMPONENT: "extender"}
+    return {
+        "name": _EXTENDER,
+        "namespace": "kube-system",
+        "selector": {},
+        "pods": [pods],
+        "ports": [],
+        "peers": mapping(seen.scheduler).get("scheduler_network_policy_from") or [],
+        "variable": "scheduler_network_policy_from",
+        "wanted": "Deployment" in _extender_kinds(seen.workloads) and _enabled(seen.scheduler, "network_policy"),
+    }
