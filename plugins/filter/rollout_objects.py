@@ -10,8 +10,8 @@ short_description: What a rollout writes to objects, and what takes it back
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
-  - Plans the objects to apply with the annotation V(kube-accel.io/previous-object), which notes what each of them was, and the
-    same with DaemonSets that are held by C(OnDelete).
+  - Plans the objects to apply with the annotation V(kube-accel.io/previous-object), which notes what each of them was,
+    and the same with DaemonSets that are held by C(OnDelete).
   - Reads the notes of a rollout that is under way, which tell what to put back and what to remove.
 options:
   _input:
