@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from file_trees import left, listed, put
 from unit.plugins.scheduler_asked import Asked
-from unit.roles.test_uninstall_ours import left, listed, put
 
 SCRIPT = (Path(__file__).parents[4] / "roles/scheduler/files/certificates.sh").read_text()
 
@@ -99,7 +99,9 @@ def test_the_proxied_client_is_signed_by_the_cluster(tmp_path: Path) -> None:
 
 
 def removed_of(tree: Path) -> list[str]:
-    found: list[str] = Asked(pki_dir=str(tree), removing=True).leftovers(files=listed(tree))["files"]
+    found: list[str] = Asked(pki_dir=str(tree), removing=True).leftovers(
+        files={"files": [{"path": path} for path in listed(tree)]}
+    )["files"]
     return found
 
 

@@ -22,6 +22,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
 from hypothesis import given
 from hypothesis import strategies as st
 
+from file_trees import left, listed, put
+
 ROLE = Path(__file__).parents[5] / "roles/gpu_plugins"
 MODES = yaml.safe_load((ROLE / "vars/main/modes.yml").read_text())["__gpu_plugins_modes"]
 DEFAULTS = yaml.safe_load((ROLE / "defaults/main.yml").read_text())
@@ -575,20 +577,10 @@ STATE = (
 )
 
 
-def left(tree: Path, removed: list[str]) -> set[str]:
-    """The files that stay; what is removed is removed with all below it."""
-    gone = [Path(tree, name) for name in removed]
-    kept = [path for path in tree.rglob("*") if not {path, *path.parents} & {*gone}]
-    return {str(path.relative_to(tree)) for path in kept if not path.is_dir()}
-
-
 def removed_state(tree: Path, *names: str, mounted: bool = False) -> list[str]:
     """What is removed of a directory with these files, of which ``find`` lists two levels."""
-    for name in names:
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        (tree / name).write_text("")
-    paths = [str(path) for path in tree.rglob("*") if len(path.relative_to(tree).parts) <= 2]
-    return state_files.removed_state(state_files.Seen(str(tree), paths, mounted))
+    put(tree, *names)
+    return state_files.removed_state(state_files.Seen(str(tree), listed(tree, 2), mounted))
 
 
 def test_of_a_directory_with_the_plugins_state_only_that_goes(tmp_path: Path) -> None:
