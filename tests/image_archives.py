@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import (
     Blob,
     Image,
     Layer,

@@ -49,7 +49,7 @@ _value:
 
 from typing import Any, Callable, Dict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.admission import admission_findings
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.admission import admission_findings
 
 
 class FilterModule:

@@ -51,7 +51,7 @@ _value:
 
 from typing import Any, Callable, Dict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.network_policy import network_findings
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.network_policy import network_findings
 
 
 class FilterModule:

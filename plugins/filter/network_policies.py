@@ -71,7 +71,7 @@ _value:
 
 from typing import Any, Callable, Dict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.network_policy import network_policies
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.network_policy import network_policies
 
 
 class FilterModule:

@@ -37,7 +37,7 @@ _value:
 from dataclasses import asdict
 from typing import Any, Callable, Dict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.cluster_told import node_told
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.annotations import node_told
 
 
 def told(node: object) -> Dict[str, Any]:

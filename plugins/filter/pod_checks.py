@@ -34,7 +34,7 @@ _value:
 
 from typing import Any, Callable, Dict, Iterable, List
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.cluster_told import checks
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.annotations import checks
 
 
 def pod_checks(lines: Iterable[object]) -> List[Dict[str, str]]:

@@ -103,7 +103,7 @@ import re
 from typing import Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import account_mount
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import account_mount
 
 _KEY = re.compile("[0-9a-f]{32}")
 

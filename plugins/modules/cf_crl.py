@@ -155,8 +155,13 @@ import contextlib
 import copy
 from typing import Any, Dict, List, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects, one
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster import resource_definitions
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
+    ApiServerError,
+    explained,
+    objects,
+    one,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client

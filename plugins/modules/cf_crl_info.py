@@ -66,8 +66,12 @@ problems:
 import copy
 from dataclasses import asdict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster import resource_definitions
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
+    ApiServerError,
+    explained,
+    objects,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client

@@ -235,12 +235,20 @@ import copy
 from dataclasses import asdict
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import cuda_compat, cuda_needs, cuda_tables
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, one
-from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import Decision, Needs, version_of
-from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_errors import explain
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import ImageError, Reference, parse_reference
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_registry import Access, Registry, RegistryError
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained, one
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda import (
+    compat as cuda_compat,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda import (
+    needs as cuda_needs,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda import (
+    tables as cuda_tables,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.compat import Decision, Needs, version_of
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.errors import explain
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import ImageError, Reference, parse_reference
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.registry import Access, Registry, RegistryError
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import checked
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC

@@ -102,9 +102,9 @@ summary:
 
 import copy
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_diagnosis
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_collect import SUBJECT_SPEC, Collector, subject
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import verdict as gpu_diagnosis
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.collect import SUBJECT_SPEC, Collector, subject
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

@@ -126,7 +126,7 @@ from functools import partial
 from typing import List, Optional
 
 from ansible.module_utils.basic import missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
     ApiServerError,
     explained,
     objects,

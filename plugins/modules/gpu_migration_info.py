@@ -106,11 +106,15 @@ import copy
 from functools import partial
 from typing import Any, Dict, List
 
-from ansible_collections.accel.kubernetes.plugins.module_utils import migration_plan
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_peers import peers
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_shapes import SHAPES
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration_told import configmaps
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
+    ApiServerError,
+    explained,
+    objects,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration import plan as migration_plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import peers
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shapes import SHAPES
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NAMESPACE

@@ -83,11 +83,11 @@ import os
 from typing import Optional
 
 from ansible.module_utils.ansible_release import __version__
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_collect import SUBJECT_SPEC, Collector, subject
-from ansible_collections.accel.kubernetes.plugins.module_utils.replaced_file import replace_file
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.collect import SUBJECT_SPEC, Collector, subject
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.support_collect import collect
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import replace_file
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.support_collect import collect
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

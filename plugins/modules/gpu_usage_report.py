@@ -245,24 +245,36 @@ from urllib.parse import urlencode
 
 from ansible.module_utils.urls import ConnectionError as UrlConnectionError
 from ansible.module_utils.urls import SSLValidationError, open_url
-from ansible_collections.accel.kubernetes.plugins.module_utils import (
-    gpu_usage,
-    gpu_usage_html,
-    gpu_usage_pages,
-    gpu_usage_plugins,
-    gpu_usage_prometheus,
-    gpu_usage_sizing,
-    gpu_usage_text,
-)
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
     ApiServerError,
     explained,
     objects,
     text_at,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.replaced_file import replace_file
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import replace_file
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    accounting as gpu_usage,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    html as gpu_usage_html,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    pages as gpu_usage_pages,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    plugins as gpu_usage_plugins,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    prometheus as gpu_usage_prometheus,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    sizing as gpu_usage_sizing,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    text as gpu_usage_text,
+)
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

@@ -150,7 +150,8 @@ import json
 from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import nvml, quiet
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpus import nvml
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpus import release as quiet
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
     gpu_exclusion,
     mig_geometry,

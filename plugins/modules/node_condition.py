@@ -61,7 +61,7 @@ import copy
 from functools import partial
 from typing import Any, Dict
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, one
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained, one
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import entries, shaped
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC

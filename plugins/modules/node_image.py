@@ -114,8 +114,10 @@ import os
 from typing import Any, Dict, Iterable, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import fed_command
-from ansible_collections.accel.kubernetes.plugins.module_utils.node_images import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import fed_command
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.trusted_path import UntrustedError
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import ImageError
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.node_images import (
     Containerd,
     Docker,
     NodeImageError,
@@ -127,8 +129,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.node_images impor
     plan_absent,
     plan_present,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import ImageError
-from ansible_collections.accel.kubernetes.plugins.module_utils.trusted_path import UntrustedError
 
 CRI_DOCKERD = "/run/cri-dockerd.sock"
 CRIO = "/run/crio/crio.sock"

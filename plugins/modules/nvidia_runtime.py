@@ -237,21 +237,15 @@ from pathlib import PurePosixPath
 from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents import toml_text, yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import (
     command_line,
-    cri_status,
     openrc_service,
-    rancher_config,
     rancher_settings,
-    runtime_config,
-    runtime_effect,
-    runtime_running,
     systemd_units,
-    toml_text,
-    yaml_text,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.host import CommandError, Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError, Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import (
     BACKUP_DIR,
     Proposal,
     Refused,
@@ -261,13 +255,26 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     text_of,
     transaction_for,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import (
     FileChange,
     Record,
     Service,
     Transaction,
     Watch,
     command_watch,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
+    config as runtime_config,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
+    cri_status,
+    rancher_config,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
+    effect as runtime_effect,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
+    running as runtime_running,
 )
 
 CONFIG_PATHS = {

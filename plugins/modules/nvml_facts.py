@@ -207,7 +207,7 @@ nvml:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import nvml
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpus import nvml
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_exclusion, nvml_library
 
 

@@ -235,15 +235,23 @@ import tempfile
 from typing import Any, Dict, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import (
-    image_archive,
-    oci_bytecode,
-    oci_image,
-    oci_store,
-    oci_wheel,
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import (
+    archive as image_archive,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import Image, ImageError, Tree
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_registry import Access, Registry, RegistryError
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import (
+    bytecode as oci_bytecode,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import (
+    image as oci_image,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import (
+    store as oci_store,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import (
+    wheel as oci_wheel,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import Image, ImageError, Tree
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.registry import Access, Registry, RegistryError
 
 
 class OciArchive:

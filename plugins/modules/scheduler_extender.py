@@ -284,19 +284,15 @@ from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
 from urllib.parse import urlsplit
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import (
     command_line,
     openrc_service,
     rancher_settings,
-    scheduler_config,
-    scheduler_effect,
-    scheduler_manifest,
-    scheduler_rancher,
     systemd_units,
-    yaml_text,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import (
     BACKUP_DIR,
     Proposal,
     Refused,
@@ -305,15 +301,27 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.module import (
     text_of,
     transaction_for,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_health import health_watch
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import Lease, lease_watch
-from ansible_collections.accel.kubernetes.plugins.module_utils.transaction import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import (
     FileChange,
     Record,
     Service,
     Transaction,
     TransactionError,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
+    config as scheduler_config,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
+    effect as scheduler_effect,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
+    manifest as scheduler_manifest,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
+    rancher as scheduler_rancher,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.health import health_watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.lease import Lease, lease_watch
 
 KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 ADMINISTRATORS = ("/etc/kubernetes/super-admin.conf", "/etc/kubernetes/admin.conf")

@@ -71,7 +71,7 @@ created:
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.accel.kubernetes.plugins.module_utils import trusted_path
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import trusted_path
 
 
 def run(module: AnsibleModule) -> Dict[str, Any]:

@@ -10,7 +10,7 @@ import time
 from itertools import count
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import account_mount
+from ansible_collections.accel.kubernetes.plugins.module_utils.host import account_mount
 
 from attacks.conftest import POLICY, STATE, Attacked, attacked, needs_root, stranger
 from kube_accel.enforce import spares as spare_files

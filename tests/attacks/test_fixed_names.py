@@ -21,7 +21,7 @@ KNOWN = {
     "tests/attacks/": "plays the local user",
     "tests/playbooks/test_packages.py": "runs in a mount namespace with a /var/tmp of its own",
     "tests/sim/mps/nvidia_cuda_mps_control.py": "has the default of NVIDIA's program, which no test uses",
-    "tests/unit/plugins/module_utils/diagnosis_corpus.yml": "quotes what programs print",
+    "tests/unit/plugins/module_utils/diagnosis/corpus.yml": "quotes what programs print",
     "tests/unit/plugins/modules/test_gpu_usage_report.py": "is refused before it is written",
 }
 

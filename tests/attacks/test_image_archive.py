@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import image_archive
-from ansible_collections.accel.kubernetes.plugins.module_utils.node_images import Containerd, Plan, carry_out
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.trusted_path import UntrustedError
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import archive as image_archive
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import (
     NAME_ANNOTATION,
     Blob,
     Image,
@@ -23,7 +23,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci_image import 
     blob_path,
     encode,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.trusted_path import UntrustedError
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.node_images import Containerd, Plan, carry_out
 
 import image_archives
 from image_archives import REFERENCE, REPOSITORY, Archive

@@ -25,7 +25,7 @@ from kube_accel.metrics.exposition import labels_text, number
 from playbooks.conftest import Run, play
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
-from unit.plugins.module_utils.test_gpu_view import SHARE, TRAIN, node, plugin, pod
+from unit.plugins.module_utils.shared.test_gpu_view import SHARE, TRAIN, node, plugin, pod
 from unit.plugins.usage_data import GIB, H100, Node, share
 
 pytestmark = pytest.mark.attack

@@ -22,7 +22,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import oci_image, oci_wheel
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import image as oci_image
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import wheel as oci_wheel
 
 from bundle import wheels
 

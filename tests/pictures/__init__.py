@@ -19,11 +19,11 @@ from pathlib import Path
 import unit.plugins.conftest  # noqa: F401  Makes the checkout a collection, for the imports that follow.
 
 # isort: split
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import usage, window
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_html import page
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_pages import Place
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_sizing import Holding, oversized
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_text import Report
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import usage, window
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.html import page
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import Place
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.sizing import Holding, oversized
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.text import Report
 
 from demo.allocation import GpuRow, Slice
 from demo.picture import picture

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from ..cluster_told import node_told
+from ..cluster.annotations import node_told
 from ..shared import goyaml
 from ..shared.gpu_view import RESOURCE
 from ..shared.modes import BY_MODE, MODES, WHOLE_MODE, WHOLE_RESOURCE

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ..admission import admission_findings
-from ..network_policy import network_findings, network_policies
+from ..cluster.admission import admission_findings
+from ..cluster.network_policy import network_findings, network_policies
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, mappings, resources
 from .monitors import EXPORTER

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
-from ..cluster_told import BEFORE, before
+from ..cluster.annotations import BEFORE, before
 from ..shared.registers import mapping, mappings
 from .plain import annotations_of, labels_of, metadata_of
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Collection, Iterable, Iterator, List, Mapping, Optional, Sequence
 
-from ..cluster_told import node_told
+from ..cluster.annotations import node_told
 from ..shared.printable import line
 from ..shared.registers import mapping, mappings
 from .plain import labels_of, metadata_of

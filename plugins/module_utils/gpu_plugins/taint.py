@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping
 
-from ..cluster_told import TAINT, node_told
+from ..cluster.annotations import TAINT, node_told
 from ..shared.registers import entries, mapping
 
 _NOTE = "/metadata/annotations/" + TAINT.replace("/", "~1")

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Mapping, Sequence
 
-from ..cluster_told import checks
+from ..cluster.annotations import checks
 from ..shared.gpu_view import ENDED
 from ..shared.modes import BY_MODE, WHOLE_MODE, mode_of
 from ..shared.quantity import whole_units

@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from ..scheduler_rancher import DISTRIBUTIONS
 from ..shared.inventory import Inventory
 from ..shared.modes import BY_MODE
 from ..shared.registers import lines, mapping, results
 from .asked import CONTROL_PLANES, GPU_NODES, Options
+from .rancher import DISTRIBUTIONS
 
 LAYOUTS = ("auto", "local", "proxied", "secondary", "none")
 WHOLE = "nvidia.com/gpu"

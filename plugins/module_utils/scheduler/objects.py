@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping
 
-from ..admission import scheduler_names
-from ..network_policy import network_policies
+from ..cluster.admission import scheduler_names
+from ..cluster.network_policy import network_policies
 from ..shared.inventory import Inventory
 from ..shared.registers import mapping, mappings, resources, results
 from .asked import CONTROL_PLANES, GPU_NODES, Options

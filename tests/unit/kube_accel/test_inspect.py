@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from unit.plugins.module_utils.test_gpu_view import SHARE, TRAIN, USED, node, plugin, pod
+from unit.plugins.module_utils.shared.test_gpu_view import SHARE, TRAIN, USED, node, plugin, pod
 
 KUBECTL = """#!/bin/sh
 echo "$@" >> "$0.asked"

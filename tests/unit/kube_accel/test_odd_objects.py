@@ -19,7 +19,7 @@ from kube_accel.shared.gpu_view import document, metrics_paths, not_ready, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, summary
 from kube_accel.sharing.profile import PROFILES
 from odd_values import Path, cases, fields_read, with_value
-from unit.plugins.module_utils.test_gpu_view import GIB, SHARE, TRAIN, node, plugin, pod
+from unit.plugins.module_utils.shared.test_gpu_view import GIB, SHARE, TRAIN, node, plugin, pod
 
 ODD_POD, ODD_NODE = "odd-pod", "odd-node"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info import parsed
 
 from kube_accel.kube.kubeconfig import KubeconfigError, client_from_kubeconfig

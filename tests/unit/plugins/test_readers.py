@@ -10,14 +10,24 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_collect, gpu_diagnosis
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained, objects, one
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import (
+    ApiServerError,
+    explained,
+    objects,
+    one,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import (
+    collect as gpu_collect,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import (
+    verdict as gpu_diagnosis,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError
 
 from odd_values import Path as FieldPath
 from odd_values import cases, with_value
 from readers import Clients, misnamed, readers, untested
-from unit.plugins.module_utils.test_odd_diagnosis import NAMESPACE, Cluster, good, rules
+from unit.plugins.module_utils.diagnosis.test_odd_diagnosis import NAMESPACE, Cluster, good, rules
 from unit.plugins.odd_api import Client
 
 ROOT = Path(__file__).parents[3] / "plugins"
@@ -30,13 +40,13 @@ CLIENTS = Clients(
 )
 _HERE = "unit/plugins/test_readers.py"
 _READERS = "unit/plugins/module_utils/test_odd_readers.py"
-_DIAGNOSIS = "unit/plugins/module_utils/test_odd_diagnosis.py"
+_DIAGNOSIS = "unit/plugins/module_utils/diagnosis/test_odd_diagnosis.py"
 
 _INSPECTED = "unit/kube_accel/test_odd_objects.py"
-_COLLECT = "module_utils/gpu_collect.py::Collector"
+_COLLECT = "module_utils/diagnosis/collect.py::Collector"
 
 TABLE = {
-    "module_utils/api_server.py::_answer": f"{_HERE}::test_an_answer_that_the_client_cannot_take_is_named",
+    "module_utils/cluster/api_server.py::_answer": f"{_HERE}::test_an_answer_that_the_client_cannot_take_is_named",
     f"{_COLLECT}._all": f"{_DIAGNOSIS}::test_an_odd_object_beside_it_keeps_nothing_from_the_bundle",
     f"{_COLLECT}._one": f"{_DIAGNOSIS}::test_a_pod_that_is_odd_itself_is_diagnosed_by_the_rest",
     f"{_COLLECT}._page": f"{_HERE}::test_an_odd_text_keeps_nothing_from_the_diagnosis",
@@ -47,7 +57,7 @@ TABLE = {
     "modules/cf_crl_info.py::main": f"{_READERS}::test_an_odd_definition_is_listed_or_named_beside_the_others",
     "modules/cuda_compat.py::Asked._get": f"{_READERS}::test_an_odd_container_is_named_and_the_others_are_judged",
     "modules/gpu_inspect_info.py::main": f"{_INSPECTED}::test_an_odd_pod_that_waits_is_shown_or_named",
-    "modules/gpu_migration_info.py::cluster.listed": "unit/plugins/module_utils/test_odd_migration.py"
+    "modules/gpu_migration_info.py::cluster.listed": "unit/plugins/module_utils/migration/test_odd_migration.py"
     "::test_an_odd_object_leaves_the_plan_of_the_others_and_is_told",
     "modules/gpu_usage_report.py::_from_plugins": f"{_HERE}::test_an_odd_object_of_a_list_costs_itself_alone",
     "modules/node_condition.py::found": f"{_READERS}::test_a_condition_is_found_beside_an_odd_one",

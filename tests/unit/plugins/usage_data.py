@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import Page
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage_pages import Sample, pages
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Page
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import Sample, pages
 
 from kube_accel.metrics import families
 from kube_accel.metrics.charge import Charge, Meter, Model, Payer, State, charge_families, charged, memory_of

@@ -14,7 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import runtime_config, runtime_effect, scheduler_config
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
+    config as runtime_config,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
+    effect as runtime_effect,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import config as scheduler_config
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILE = "/etc/the.file"

@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import resource_definitions, scheduler_lease
-from ansible_collections.accel.kubernetes.plugins.module_utils.api_server import ApiServerError, explained
-from ansible_collections.accel.kubernetes.plugins.module_utils.cuda_compat import OK, UNSTABLE
-from ansible_collections.accel.kubernetes.plugins.module_utils.resource_definitions import Definition, configmap
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import Lease, LeaseError
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster import resource_definitions
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.resource_definitions import Definition, configmap
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.compat import OK, UNSTABLE
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import lease as scheduler_lease
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.lease import Lease, LeaseError
 from ansible_collections.accel.kubernetes.plugins.modules import cf_crl, cuda_compat, node_condition
 
 from odd_values import Path, cases, fields_read, with_value

@@ -23,7 +23,7 @@ ACTS = ("write", "remove", "make_directory", "remove_directory", "run")
 def main() -> None:
     chosen, name, collections = sys.argv[1:]
     _AnsibleCollectionFinder(paths=[collections])._install()
-    from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
+    from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
 
     acts = 0
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from unit.plugins.module_utils.test_account_mount import LISTED, MOUNTED, PATH
+from unit.plugins.module_utils.host.test_account_mount import LISTED, MOUNTED, PATH
 
 Look = Callable[..., dict[str, Any]]
 KEY = "0123456789abcdef" * 2

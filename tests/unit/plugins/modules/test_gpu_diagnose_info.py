@@ -11,8 +11,8 @@ import pytest
 
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
-from unit.plugins.module_utils.test_gpu_diagnosis import FAILED, OVER, TORCH, daemon
-from unit.plugins.module_utils.test_gpu_view import SHARE, TRAIN, node, plugin, pod
+from unit.plugins.module_utils.diagnosis.test_verdict import FAILED, OVER, TORCH, daemon
+from unit.plugins.module_utils.shared.test_gpu_view import SHARE, TRAIN, node, plugin, pod
 
 Diagnose = Callable[..., dict[str, Any]]
 

@@ -12,14 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import api_server
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster import api_server
 from kubernetes.client import ApiClient, Configuration
 from kubernetes.dynamic import DynamicClient
 
 from kube_accel.sharing.inventory_annotation import Holding
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
-from unit.plugins.module_utils.test_gpu_view import AWAY, GIB, SHARE, TRAIN, USED, node, plugin, pod
+from unit.plugins.module_utils.shared.test_gpu_view import AWAY, GIB, SHARE, TRAIN, USED, node, plugin, pod
 
 Inspect = Callable[..., dict[str, Any]]
 

@@ -12,8 +12,8 @@ import yaml
 
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
-from unit.plugins.module_utils import peer_objects as objects
-from unit.plugins.module_utils.peer_objects import Object, chosen, pod
+from unit.plugins.module_utils.migration import peer_objects as objects
+from unit.plugins.module_utils.migration.peer_objects import Object, chosen, pod
 
 Plan = Callable[..., dict[str, Any]]
 CONFIGURATION = {"version": "v1", "flags": {"migStrategy": "none"}}

@@ -16,9 +16,9 @@ import pytest
 
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
-from unit.plugins.module_utils.test_gpu_diagnosis import TORCH, daemon, extender
-from unit.plugins.module_utils.test_gpu_view import SHARE, TRAIN, node, plugin, pod
-from unit.plugins.module_utils.test_redaction import SECRETS
+from unit.plugins.module_utils.diagnosis.test_redaction import SECRETS
+from unit.plugins.module_utils.diagnosis.test_verdict import TORCH, daemon, extender
+from unit.plugins.module_utils.shared.test_gpu_view import SHARE, TRAIN, node, plugin, pod
 from unit.plugins.modules.test_gpu_diagnose_info import create_pod
 
 Bundle = Callable[..., dict[str, Any]]

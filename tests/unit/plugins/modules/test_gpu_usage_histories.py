@@ -9,12 +9,17 @@ from random import Random
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_usage_prometheus, gpu_usage_text
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_usage import Usage, usage
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    prometheus as gpu_usage_prometheus,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    text as gpu_usage_text,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Usage, usage
 
 import prometheus
-from unit.plugins.module_utils.test_gpu_usage_bound import reported
-from unit.plugins.module_utils.test_gpu_usage_histories import PERIOD, check
+from unit.plugins.module_utils.usage.test_bound import reported
+from unit.plugins.module_utils.usage.test_histories import PERIOD, check
 from unit.plugins.usage_histories import EVENTS, History
 
 NUMBERS = range(29)

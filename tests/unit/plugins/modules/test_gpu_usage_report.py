@@ -13,14 +13,19 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import gpu_usage, gpu_usage_prometheus
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    accounting as gpu_usage,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
+    prometheus as gpu_usage_prometheus,
+)
 
 import prometheus
 from kube_accel.metrics.exposition import Writer
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
-from unit.plugins.module_utils.test_gpu_view import node as node_object
-from unit.plugins.module_utils.test_gpu_view import plugin
+from unit.plugins.module_utils.shared.test_gpu_view import node as node_object
+from unit.plugins.module_utils.shared.test_gpu_view import plugin
 from unit.plugins.usage_data import GIB, H100, T4, Node, Scrapes, share
 
 HOUR = 3600

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils import nvml
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpus import nvml
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.nvml_library import Nvml, NvmlError
 
 import sim.nvml

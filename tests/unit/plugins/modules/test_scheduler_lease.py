@@ -16,8 +16,8 @@ from typing import Any, cast
 import pytest
 import trustme
 import yaml
-from ansible_collections.accel.kubernetes.plugins.module_utils.host import Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler_lease import Lease, renewed
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.lease import Lease, renewed
 
 from old_authority import OldAuthority, strict
 from unit.plugins.modules.control_plane import BINPACK, CHECKSUM, EXTENDER, ControlPlane

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_diagnosis import diagnose
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.verdict import diagnose
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import (
     DEVICE,
     HARMLESS,
@@ -15,7 +15,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids i
     described,
 )
 
-from unit.plugins.module_utils.test_gpu_diagnosis import PGPU, made
+from unit.plugins.module_utils.diagnosis.test_verdict import PGPU, made
 
 COPY_ENGINES = {39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)}
 VIDEO_ENGINES = {60, 68, 82, 83, 84, 86, 88, 89, *range(96, 106), 139, 142}

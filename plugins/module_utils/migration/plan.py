@@ -1,0 +1,539 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What it takes to have nodes served by our plugin that another serves, and back. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration import carry, peers, resources
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration import hami as hamis
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object, Peer
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import (
+    CGPU_LABEL,
+    ENDED,
+    MODE_LABEL,
+    RESOURCE,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MIB
+
+DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
+"""Of a node: to be migrated, left in the middle of it, migrated, ours without ever having been another's, without any
+plugin, and one that nothing here knows."""
+_SENT = ("off", "forget", "back", "avoid", "restore")
+"""Of a node and of another plugin, the patches."""
+_CORDONED = "kube-accel.io/cordoned"
+_OURS: Mapping[str, str] = {
+    "pgpu": "nvidia-device-plugin-ds",
+    "vgpu": "gpu-manager-daemonset",
+    "mps": "nvidia-mps-device-plugin-daemonset",
+    "cgpu": "cgpu-device-plugin-ds",
+}
+"""Our DaemonSets by mode."""
+_SELECTORS = ("gpu", "gpushare", "nvidia.com/gpu.present", "gaia.tencent.com/gpu-model")
+"""Labels of nodes by which others choose theirs, and pods of users perhaps too."""
+_EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission")
+"""What the names of Deployments begin with that are others' scheduler extenders."""
+_HAMI_WEBHOOK = "vgpu.hami.io"
+_FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
+"""Annotations of pods that share GPUs by run:ai's scheduler or KAI's, and ask for no resource."""
+_NOTE_HAMI = (
+    "HAMi's webhook {} gives pods that ask for nvidia.com/gpu to HAMi's own scheduler, which does not place them on "
+    "migrated nodes; label them, or their namespaces, hami.io/webhook=ignore"
+)
+_AS_ITS_CHART = "its resources are taken to be those of its chart"
+_NOTE_EXTENDER = (
+    "{} is a scheduler extender of another plugin: once no node has that plugin, take its entry out of "
+    "kube-scheduler's configuration, then remove it"
+)
+_NOTE_RECORD = (
+    "annotation {annotation} of node {node} is none that this release writes, and the labels that the node had before "
+    "it was migrated are not known; run kubectl annotate node {node} {annotation}- and label the node yourself"
+)
+_NOTE_OPERATOR = (
+    "NVIDIA's operator goes on running its driver, toolkit, feature discovery and DCGM; its validator asks for "
+    "nvidia.com/gpu, and waits on nodes of other modes than pgpu until they are labelled "
+    "nvidia.com/gpu.deploy.operator-validator=false"
+)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the inventory says of a host."""
+
+    node: str
+    mode: str
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    """Those of role gpu_plugins that may have to be what the other plugin was told."""
+    memory_bytes: int = 0
+    """Of its smallest GPU, 0 where nobody knows."""
+    gpus: Sequence[Mapping[str, Any]] = ()
+    """Its GPUs with ``index``, ``uuid`` and ``mig``, as ``nvml_facts`` has them; none where nobody knows."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Objects of the API server."""
+
+    nodes: Sequence[Object]
+    daemonsets: Sequence[Object]
+    pods: Sequence[Object] = ()
+    deployments: Sequence[Object] = ()
+    webhooks: Sequence[Object] = ()
+    """MutatingWebhookConfigurations."""
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The data of ConfigMaps, by ``namespace/name``."""
+    problems: Sequence[str] = ()
+    """Objects that cannot be read, one sentence each, which begins with kind and name."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How it is to be done."""
+
+    namespace: str
+    """Of our DaemonSets."""
+    strand: bool = False
+    """Whether pods may be evicted whose manifests ask for what the node offers no longer."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The cluster, and what is read of it once for all nodes."""
+
+    cluster: Cluster
+    peers: Sequence[Peer]
+    reader: carry.Reader
+    hami: Mapping[str, hamis.HamiTold]
+    """By DaemonSet."""
+    nodes: Mapping[str, Object]
+    """By name."""
+    pods: Mapping[str, Sequence[Object]]
+    """By node."""
+
+    def hami_of(self, serving: Sequence[Object]) -> hamis.HamiTold:
+        """What HAMi was told, by the DaemonSet that serves a node where one does."""
+        names = [peers.full_name(item) for item in serving]
+        return next((self.hami[name] for name in (*names, *self.hami) if name in self.hami), hamis.HamiTold())
+
+
+def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callable[[str], Any]) -> Dict[str, Any]:
+    """The whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` raises ValueError."""
+    found = peers.peers(cluster.daemonsets)
+    reader = carry.Reader(cluster.files, parse)
+    hami = {
+        peers.full_name(item): hamis.read(item, cluster.deployments, cluster.files, reader.parse)
+        for peer in found
+        if peer.kind.name == "hami"
+        for item in peer.plugins
+    }
+    left_out = [note for peer in found for note in carry.left_out(peer, reader)]
+    left_out += [
+        f"of HAMi's DaemonSet {name}, {told.unread}; {_AS_ITS_CHART}" for name, told in hami.items() if told.unread
+    ]
+    left_out += [f"HAMi's DaemonSet {name} {remark}" for name, told in hami.items() for remark in told.remarks]
+    pods: Dict[str, List[Object]] = {}
+    for pod in cluster.pods:
+        pods.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
+    nodes = {item["metadata"]["name"]: item for item in cluster.nodes}
+    seen = _Seen(cluster, found, reader, hami, nodes, pods)
+    return {
+        "nodes": {each.node: _node(seen, each, terms) for each in wanted},
+        "peers": [_peer(peer, cluster) for peer in found],
+        "notes": [*cluster.problems, *_notes(cluster, found), *left_out],
+    }
+
+
+def _peer(peer: Peer, cluster: Cluster) -> Dict[str, Any]:
+    left = [node for node in cluster.nodes if any(peers.selects(item, node) for item in peer.daemonsets)]
+    marked = [node for node in cluster.nodes if peers.recorded(node).get("from") == peer.kind.name]
+    avoid, restore = [], []
+    for item in peer.daemonsets:
+        head = {"namespace": item["metadata"]["namespace"], "name": item["metadata"]["name"]}
+        if not peers.by_label(peer):
+            avoid.append({**head, "patch": peers.merge_patch(item, peers.avoiding(item))})
+        patch = peers.merge_patch(item, peers.restored(item))
+        if patch:
+            restore.append({**head, "patch": patch})
+    return {
+        "kind": peer.kind.name,
+        "title": peer.kind.title,
+        "daemonsets": list(peer.names),
+        "nodes": [node["metadata"]["name"] for node in left],
+        "migrated": [node["metadata"]["name"] for node in marked],
+        "avoid": [each for each in avoid if each["patch"]],
+        "restore": restore,
+        "removal": peers.removal(peer),
+    }
+
+
+def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
+    cluster, found, parse = seen.cluster, seen.peers, seen.reader.parse
+    node = seen.nodes.get(each.node)
+    empty: Dict[str, Any] = {
+        **{"state": NONE, "mode": each.mode, "from": "", "title": "", "daemonsets": [], "uids": [], "serves": False},
+        **{"labels": [], "resources": [], "pods": [], "returns": [], "stranded": [], "variables": {}, "problems": []},
+        **{"off": {}, "forget": {}, "back": {}, "gone": [], "offers": ""},
+    }
+    if node is None:
+        unread = _unread(cluster, "node", each.node)
+        return {**empty, "state": REFUSED, "problems": unread or [f"the cluster has no node {each.node}"]}
+    pods = seen.pods.get(each.node, ())
+    serving = [peer for peer in found if peers.on_node(peer, node, pods)]
+    record = peers.recorded(node)
+    if len(serving) > 1:
+        names = " and ".join(f"{peer.kind.title} ({', '.join(peer.names)})" for peer in serving)
+        return {**empty, "state": REFUSED, "problems": [f"{names} are both on it; take one off first"]}
+    known = [peer for peer in found if peer.kind.name == record.get("from")]
+    peer = (serving or known or [None])[0]
+    own = peers.serving(peer, node, pods) if peer else []
+    hami = seen.hami_of(own)
+    ours = any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets)
+    strange = "" if ours else _strange(cluster, node, pods, hami.resources)
+    # One of ours can be given back all the same.
+    if strange and not record:
+        return {**empty, "state": REFUSED, "problems": [strange]}
+    if peer is None and not record:
+        return {**empty, **_without(cluster, node)}
+    gone = sorted(set(record.get("daemonsets") or ()) - set(map(peers.full_name, cluster.daemonsets)))
+    entry = {**empty, "state": _state(node, each.mode, bool(serving), bool(record)), "from": record.get("from", "")}
+    entry.update({"back": peers.node_back(node), "gone": gone, "serves": bool(serving)})
+    if peer is None:
+        return entry
+    entry.update({"from": peer.kind.name, "title": peer.kind.title, "daemonsets": list(peer.names)})
+    entry["offers"] = resources.offers(peer.kind.name, hami.resources)
+    entry["uids"] = [item["metadata"].get("uid", "") for item in peer.daemonsets]
+    entry["off"] = peers.node_off(peer, node, each.mode)
+    entry["forget"] = {name: None for name in peer.kind.forget if name in peers.annotations_of(node)}
+    entry["labels"] = _labels(peer, node, each.mode)
+    told = carry.carried(peer, node, each.mode, seen.reader, next(iter(own), None), each.gpus)
+    told = _with_hami(told, hami.excluded.get(each.node, ())) if peer.kind.name == "hami" else told
+    card = _card(node, each, told, carry.memory_unit(peer, own, cluster.files), hami.resources)
+    entry["resources"] = _resources(peer, node, each.mode, card)
+    entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
+    entry["returns"] = _returns(peer, node, pods, each.mode, card) if record and not serving else []
+    entry["stranded"] = sorted({row["pod"] for row in entry["pods"] if row["changes"]})
+    if entry["state"] in (DUE, BEGUN):
+        entry["variables"] = carry.unset(told.variables, each.variables, parse)
+        unread = [
+            problem for item in own for name in configmaps(item) for problem in _unread(cluster, "configmap", name)
+        ]
+        unread += carry.unread(told.variables, each.variables, parse)
+        unread += _unsaid(own, each, told, card)
+        entry["problems"] = [
+            *filter(None, [strange]),
+            *told.problems,
+            *_divided(hami.modes.get(each.node, "")),
+            *unread,
+            *_problems(cluster, peer, node, each, entry, terms),
+        ]
+    return entry
+
+
+def _divided(mode: str) -> Iterator[str]:
+    """Why a node that HAMi divides in this way cannot be taken over."""
+    if mode == "mig":
+        yield (
+            "HAMi cuts its GPUs into MIG devices as pods ask (operatingmode mig), which no mode here does; end its "
+            "pods, have HAMi's nodeconfig say hami-core, and turn MIG off first"
+        )
+    elif mode not in ("", "hami-core"):
+        yield f"HAMi's nodeconfig says operatingmode {mode}, which is not known here; have it say hami-core first"
+
+
+def _with_hami(told: carry.Carried, excluded: Sequence[str]) -> carry.Carried:
+    """With the GPUs that HAMi leaves alone on the node."""
+    if not excluded:
+        return told
+    both = [*told.variables.get(carry.EXCLUDED, ()), *excluded]
+    return replace(told, variables={**told.variables, carry.EXCLUDED: both})
+
+
+def _configured(each: Wanted) -> bool:
+    return bool(each.variables.get("gpu_plugins_configs"))
+
+
+def _unsaid(own: Sequence[Object], each: Wanted, told: carry.Carried, card: resources.Card) -> List[str]:
+    """What a person has to find out, as long as the inventory says nothing of it."""
+    problems = []
+    if len(own) > 1:
+        names = " and ".join(map(peers.full_name, own))
+        problems.append(f"DaemonSets {names} both serve it, and nobody knows which does; take one off first")
+    if told.hidden and not each.variables.get(carry.EXCLUDED):
+        problems.append(told.hidden)
+    if each.mode == "pgpu" and not _configured(each):
+        set_it = "set gpu_plugins_configs and gpu_plugins_config"
+        if told.unknown:
+            problems.append(f"{told.unknown}; {set_it} to what it has")
+        elif card.replicas > 1 and not told.configuration:
+            problems.append(
+                f"its labels say that its GPUs have {card.replicas} replicas each by {card.sharing}, and no "
+                f"configuration that can be read does; {set_it}"
+            )
+    return problems
+
+
+def _unread(cluster: Cluster, kind: str, name: str) -> List[str]:
+    return [problem for problem in cluster.problems if name and problem.startswith(f"{kind} {name} ")]
+
+
+def _state(node: Object, mode: str, serving: bool, record: bool) -> str:
+    if not record:
+        return DUE
+    ours = peers.labels_of(node).get(MODE_LABEL) == mode and _CORDONED not in peers.annotations_of(node)
+    return DONE if ours and not serving else BEGUN
+
+
+def _without(cluster: Cluster, node: Object) -> Dict[str, Any]:
+    """Of a node that no plugin is on that is known here."""
+    if any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets):
+        return {"state": OURS}
+    offered = {name: amount for name, amount in _offered(node).items() if RESOURCE.match(name)}
+    return {"state": REFUSED, "problems": [_by_stranger(cluster, node, offered)]} if offered else {"state": NONE}
+
+
+def _offered(node: Object) -> Dict[str, Any]:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    return {name: amount for name, amount in allocatable.items() if str(amount) != "0"}
+
+
+def _strange(cluster: Cluster, node: Object, pods: Sequence[Object], hami: resources.Hami) -> str:
+    """Why nothing can be said of a node's GPUs: what hands them out is not known, beside others or alone."""
+    offered = _offered(node)
+    served = {name: offered[name] for name in resources.unknown(offered, hami)}
+    if served:
+        return _by_stranger(cluster, node, served)
+    claimed = [item for item in cluster.daemonsets if peers.gives_claims(item) and peers.selects(item, node)]
+    if claimed:
+        names = ", ".join(map(peers.full_name, claimed))
+        return (
+            f"DaemonSet {names} of NVIDIA's DRA driver hands out its GPUs by ResourceClaims; keep it off the node first"
+        )
+    asking = {}
+    for pod in pods:
+        names = resources.unknown({name for _container, limits in _limits(pod) for name in limits}, hami)
+        names += [name for name in _FRACTIONS if name in peers.annotations_of(pod)]
+        if names and (pod.get("status") or {}).get("phase") not in ENDED:
+            asking[peers.full_name(pod)] = names
+    return "; ".join(
+        f"pod {pod} on it has {', '.join(names)} of what is not known here; end it, and take that off the node"
+        for pod, names in sorted(asking.items())
+    )
+
+
+def _by_stranger(cluster: Cluster, node: Object, offered: Mapping[str, Any]) -> str:
+    who = [peers.full_name(item) for item in peers.strangers(cluster.daemonsets) if peers.selects(item, node)]
+    suspects = f"; it may be DaemonSet {', '.join(who)}" if who else ""
+    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(offered.items()))
+    return (
+        f"it offers {amounts} by a plugin that is not known here{suspects}; take that one off the node and run site.yml"
+    )
+
+
+def _limits(pod: Object) -> List[Tuple[str, Mapping[str, Any]]]:
+    """Limits of each container, by its name."""
+    containers = (*(pod["spec"].get("initContainers") or ()), *pod["spec"]["containers"])
+    return [(each["name"], (each.get("resources") or {}).get("limits") or {}) for each in containers]
+
+
+def _problems(
+    cluster: Cluster, peer: Peer, node: Object, each: Wanted, entry: Mapping[str, Any], terms: Terms
+) -> List[str]:
+    problems = []
+    if entry["variables"]:
+        told = "; ".join(carry.lines(entry["variables"]))
+        problems.append(f"{peer.kind.title} was told what the inventory does not say; set {told}")
+    ours = {f"{terms.namespace}/{name}" for name in _OURS.values()}
+    theirs = sorted(ours & {peers.full_name(item) for item in cluster.daemonsets if not peers.is_ours(item)})
+    if theirs:
+        problems.append(f"DaemonSet {', '.join(theirs)} has a name that ours has; set gpu_plugins_namespace to another")
+    tolerations = each.variables.get("gpu_plugins_tolerations") or ()
+    for taint in (node.get("spec") or {}).get("taints") or ():
+        own = taint["key"].startswith("node.kubernetes.io/")
+        if taint.get("effect") != "PreferNoSchedule" and not own and not peers.tolerates(tolerations, taint):
+            text = f"{taint['key']}={taint.get('value') or ''}:{taint['effect']}"
+            problems.append(f"its taint {text} keeps our plugin off; add it to gpu_plugins_tolerations")
+    if entry["stranded"] and not terms.strand:
+        problems.append(
+            f"these pods ask for what mode {each.mode} does not offer, and would wait for ever once evicted: "
+            f"{', '.join(entry['stranded'])}; change their manifests as the plan says, or set migrate_strand=true"
+        )
+    return problems
+
+
+def _card(node: Object, each: Wanted, told: carry.Carried, unit_bytes: int, hami: resources.Hami) -> resources.Card:
+    labels = peers.labels_of(node)
+    memory = labels.get("nvidia.com/gpu.memory", "")
+    memory_bytes = each.memory_bytes or (int(memory) * MIB if memory.isdecimal() else 0)
+    count, how = labels.get("nvidia.com/gpu.replicas", "1"), labels.get("nvidia.com/gpu.sharing-strategy", "")
+    slices = {} if told.unknown and not _configured(each) else carry.replicas(told.configuration)
+    shared = (1, resources.UNKNOWN) if told.unknown and not _configured(each) else slices.get("nvidia.com/gpu", (1, ""))
+    # Feature discovery is not everywhere, and may tell of a configuration that was.
+    if shared[0] == 1 and how in ("time-slicing", "mps") and count.isdecimal() and int(count) > 1:
+        shared = int(count), how
+    elif how == "none" and shared[1] == resources.UNKNOWN:
+        shared = 1, ""
+    return resources.Card(memory_bytes, *shared, unit_bytes, hami, slices, _mig(labels, each, told.strategy))
+
+
+def _mig(labels: Mapping[str, str], each: Wanted, strategy: str) -> str:
+    """The profile of the MIG devices that are offered as GPUs; ``unknown`` where there may be some."""
+    label = labels.get("nvidia.com/gpu.product", "").partition("-MIG-")[2]
+    if label or strategy != "single":
+        return label if strategy in ("", "single") else ""
+    migs = [gpu.get("mig") for gpu in each.gpus]
+    devices = [device for mig in migs if isinstance(mig, dict) for device in mig.get("devices") or ()]
+    if devices:
+        return str(devices[0].get("profile"))
+    return "" if migs or "nvidia.com/gpu.product" in labels else resources.UNKNOWN
+
+
+def _labels(peer: Peer, node: Object, mode: str) -> List[Dict[str, str]]:
+    """What becomes of the labels by which plugins and pods find the node."""
+    before, off = peers.labels_of(node), peers.labels_off(peer, node, mode)
+    after: Dict[str, Optional[str]] = {**off, MODE_LABEL: mode}
+    if mode == "cgpu":
+        after[CGPU_LABEL] = "true"
+    rows = []
+    for label, value in sorted(after.items()):
+        if before.get(label) != value:
+            rows.append({"label": label, "before": before.get(label, ""), "after": value or "", "why": _why(label)})
+    for label in (carry.CONFIG_LABEL, "nvidia.com/mig.config", *_SELECTORS):
+        if label in before and label not in after:
+            rows.append({"label": label, "before": before[label], "after": before[label], "why": "stays"})
+    return rows
+
+
+def _why(label: str) -> str:
+    if label == peers.MARK:
+        return "keeps the other plugin off"
+    return "says what our plugin serves" if label in (MODE_LABEL, CGPU_LABEL) else "takes the other plugin off"
+
+
+def _resources(peer: Peer, node: Object, mode: str, card: resources.Card) -> List[Dict[str, Any]]:
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    offered = resources.offered_by(peer.kind.name, allocatable, card.hami)
+    return [
+        {"resource": name, "offered": amount, "becomes": resources.becomes(peer.kind.name, mode, name, card)}
+        for name, amount in sorted(offered.items())
+    ]
+
+
+def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
+    """What the containers have to ask for that have GPUs of the node."""
+    return _rows(
+        pods,
+        lambda limits: resources.offered_by(peer.kind.name, limits, card.hami),
+        lambda limits: resources.translated(peer.kind.name, mode, limits, card),
+        lambda limits: resources.granted(mode, limits, card),
+    )
+
+
+def _returns(peer: Peer, node: Object, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
+    """What the containers that have GPUs of ours have to ask for once the node is given back."""
+    labelled = peers.labels_of(node).get(MODE_LABEL, mode)
+    mode = labelled if labelled in _OURS else mode
+    there = replace(card, hami=card.hami.on((node.get("status") or {}).get("allocatable") or {}))
+    return _rows(
+        pods,
+        lambda limits: resources.asked_of_ours(mode, limits),
+        lambda limits: resources.returned(peer.kind.name, mode, limits, there),
+        lambda limits: "the same as now",
+    )
+
+
+def _rows(
+    pods: Sequence[Object],
+    asks: Callable[[Mapping[str, Any]], Mapping[str, int]],
+    answers: Callable[[Mapping[str, Any]], resources.Answer],
+    has: Callable[[Mapping[str, int]], str],
+) -> List[Dict[str, Any]]:
+    """A row for each container that asks."""
+    rows = []
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") in ENDED:
+            continue
+        owners = pod["metadata"].get("ownerReferences") or ()
+        owner = next((f"{each['kind']}/{each['name']}" for each in owners if each.get("controller")), "")
+        for container, limits in _limits(pod):
+            asked = asks(limits)
+            if not asked:
+                continue
+            row: Dict[str, Any] = {"pod": peers.full_name(pod), "owner": owner, "container": container, "asks": asked}
+            try:
+                answer = answers(limits)
+                row.update({"becomes": dict(answer.limits), "note": answer.note, "has": has(answer.limits)})
+            except resources.Unmatched as error:
+                row.update({"becomes": {}, "note": str(error), "has": ""})
+            rows.append({**row, "changes": row["becomes"] != asked})
+    return rows
+
+
+def _notes(cluster: Cluster, found: Sequence[Peer]) -> List[str]:
+    notes = []
+    for webhook in cluster.webhooks:
+        if any(each.get("name") == _HAMI_WEBHOOK for each in webhook.get("webhooks") or ()):
+            notes.append(_NOTE_HAMI.format(webhook["metadata"]["name"]))
+    for deployment in cluster.deployments:
+        if deployment["metadata"]["name"].startswith(_EXTENDERS):
+            notes.append(_NOTE_EXTENDER.format(peers.full_name(deployment)))
+    notes += [
+        _NOTE_RECORD.format(node=node["metadata"]["name"], annotation=peers.RECORD)
+        for node in cluster.nodes
+        if peers.RECORD in peers.annotations_of(node) and not peers.recorded(node)
+    ]
+    if any(peer.kind.name == "gpu-operator" for peer in found):
+        notes.append(_NOTE_OPERATOR)
+    return notes
+
+
+def shown(document: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the plan with harmless texts. What is sent to the API server stays to the letter."""
+
+    def part(entry: Mapping[str, Any]) -> Dict[str, Any]:
+        return {key: value if key in _SENT else printable.document(value) for key, value in entry.items()}
+
+    nodes = {name: part(node) for name, node in document["nodes"].items()}
+    return {**printable.document(dict(document)), "nodes": nodes, "peers": list(map(part, document["peers"]))}
+
+
+def table(document: Mapping[str, Any]) -> List[str]:
+    """The plan for a person: a row a node, then what has to change."""
+    rows = [("NODE", "SERVED BY", "MODE", "STATE", "PODS")]
+    details: List[str] = []
+    for name, node in sorted(document["nodes"].items()):
+        pods = str(len({row["pod"] for row in node["pods"]}))
+        rows.append((name, node["title"] or "-", node["mode"], node["state"], pods))
+        moves = node["state"] in (DUE, BEGUN)
+        details += [
+            f"{name}: label {row['label']}: {row['before'] or 'none'} becomes {row['after'] or 'none'}, {row['why']}"
+            for row in node["labels"]
+            if moves
+        ]
+        details += [
+            f"{name}: {row['offered']} {row['resource']} becomes {row['becomes']}" for row in node["resources"] if moves
+        ]
+        details += [f"{name}: {_asks(row)}" for row in node["pods"]]
+        details += [f"{name}: given back, {_asks(row)}" for row in node["returns"]]
+        details += [f"{name}: PROBLEM: {problem}" for problem in node["problems"]]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(word.ljust(widths[column]) for column, word in enumerate(row)).rstrip() for row in rows]
+    return lines + details + [f"NOTE: {note}" for note in document["notes"]]
+
+
+def _asks(row: Mapping[str, Any]) -> str:
+    whose = f"{row['pod']} {row['container']}" + (f" of {row['owner']}" if row["owner"] else "")
+    asks, becomes = _amounts(row["asks"]), _amounts(row["becomes"])
+    if not row["changes"]:
+        return f"{whose} asks for {asks}, and stays as it is: it has {row['has']}"
+    if not becomes:
+        return f"{whose} asks for {asks}: {row['note']}"
+    note = f" ({row['note']})" if row["note"] else ""
+    return f"{whose} asks for {asks}, and has to ask for {becomes}{note}: it has {row['has']}"
+
+
+def _amounts(limits: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {amount}" for name, amount in sorted(limits.items()))

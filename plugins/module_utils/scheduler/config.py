@@ -1,0 +1,533 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a KubeSchedulerConfiguration has to become to hold our extenders and bin packing. No I/O.
+
+Source of the tables: the Go types of kubescheduler.config.k8s.io/v1 (k8s.io/kube-scheduler/config/v1 and
+k8s.io/component-base/config/v1alpha1). kube-scheduler decodes strictly: one unknown field and it does not start.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, FrozenSet, Mapping, Sequence, Tuple
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+
+_PLUGIN_SET = {"enabled": [{"name": str, "weight": int}], "disabled": [{"name": str, "weight": int}]}
+_EXTENSION_POINTS = (
+    "preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind bind postBind multiPoint "
+    "placementGenerate placementScore placementFeasible podGroupPostFilter"
+)
+_SCHEMA: Dict[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "parallelism": int,
+    "leaderElection": {
+        "leaderElect": bool,
+        "leaseDuration": str,
+        "renewDeadline": str,
+        "retryPeriod": str,
+        "resourceLock": str,
+        "resourceName": str,
+        "resourceNamespace": str,
+    },
+    "clientConnection": {
+        "kubeconfig": str,
+        "acceptContentTypes": str,
+        "contentType": str,
+        "qps": (int, float),
+        "burst": int,
+    },
+    "enableProfiling": bool,
+    "enableContentionProfiling": bool,
+    "percentageOfNodesToScore": int,
+    "percentageOfPlacementsToScore": int,
+    "podInitialBackoffSeconds": int,
+    "podMaxBackoffSeconds": int,
+    "delayCacheUntilActive": bool,
+    "profiles": [
+        {
+            "schedulerName": str,
+            "percentageOfNodesToScore": int,
+            "percentageOfPlacementsToScore": int,
+            "plugins": dict.fromkeys(_EXTENSION_POINTS.split(), _PLUGIN_SET),
+            "pluginConfig": [{"name": str, "args": object}],
+        }
+    ],
+    "extenders": [
+        {
+            "urlPrefix": str,
+            "filterVerb": str,
+            "preemptVerb": str,
+            "prioritizeVerb": str,
+            "weight": int,
+            "bindVerb": str,
+            "enableHTTPS": bool,
+            "tlsConfig": {
+                "insecure": bool,
+                "serverName": str,
+                "certFile": str,
+                "keyFile": str,
+                "caFile": str,
+                "certData": str,
+                "keyData": str,
+                "caData": str,
+            },
+            "httpTimeout": str,
+            "nodeCacheCapable": bool,
+            "managedResources": [{"name": str, "ignoredByScheduler": bool}],
+            "ignorable": bool,
+        }
+    ],
+}
+_RESOURCES = [{"name": str, "weight": int}]
+_FIT_ARGS: Dict[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "ignoredResources": [str],
+    "ignoredResourceGroups": [str],
+    "scoringStrategy": {
+        "type": str,
+        "resources": _RESOURCES,
+        "requestedToCapacityRatio": {"shape": [{"utilization": int, "score": int}]},
+    },
+}
+_FIT = "NodeResourcesFit"
+_DEFAULT_RESOURCES = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
+"""What kube-scheduler scores by where a strategy names no resources."""
+_DEFAULT_SCHEDULER = "default-scheduler"
+
+_TRUTHS = {"1": "true", "t": "true", "true": "true", "0": "false", "f": "false", "false": "false"}
+_CLIENT_FLAGS = {
+    "kube-api-content-type": ("contentType", r"[\w.+/;=-]+"),
+    "kube-api-qps": ("qps", r"-?\d+(\.\d+)?"),
+    "kube-api-burst": ("burst", r"-?\d+"),
+}
+_PROFILING_FLAGS = {
+    "profiling": ("enableProfiling", "|".join(_TRUTHS)),
+    "contention-profiling": ("enableContentionProfiling", "|".join(_TRUTHS)),
+}
+_ELECTION_FLAGS = {
+    "leader-elect": "leaderElect",
+    "leader-elect-resource-lock": "resourceLock",
+    "leader-elect-resource-name": "resourceName",
+    "leader-elect-resource-namespace": "resourceNamespace",
+}
+
+Flag = Callable[[str], "str | None"]
+"""The value of a flag of kube-scheduler, None when it is not given."""
+
+ExtenderKey = Tuple[str, FrozenSet[str]]
+
+
+class ConfigError(Exception):
+    """The file cannot be made what was asked for. Says which, why and what to do."""
+
+    code = "refused"
+
+
+class TwoBindersError(ConfigError):
+    """More than one extender of the file would bind pods."""
+
+    code = "two_binders"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the configuration is to hold. Extenders in the words of the API."""
+
+    extenders: Sequence[Mapping[str, Any]] = ()
+    binpack: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What in the configuration is our doing."""
+
+    extenders: FrozenSet[ExtenderKey] = frozenset()
+    binpack: FrozenSet[str] = frozenset()
+
+
+def base(kubeconfig: str, leader_elect: bool, flag: Flag = lambda _name: None) -> str:
+    """A configuration that changes nothing: kube-scheduler ignores the flags for these fields once it has a file.
+
+    Raises ConfigError for a flag whose value no file can hold.
+    """
+    return (
+        f"apiVersion: {API_VERSION}\n"
+        "kind: KubeSchedulerConfiguration\n"
+        "clientConnection:\n"
+        f"  kubeconfig: {kubeconfig}\n"
+        + "".join(f"  {line}\n" for line in _lines(_CLIENT_FLAGS, flag))
+        + "".join(f"{line}\n" for line in _lines(_PROFILING_FLAGS, flag))
+        + "leaderElection:\n"
+        f"  leaderElect: {'true' if leader_elect else 'false'}\n"
+    )
+
+
+def _lines(fields: Mapping[str, Tuple[str, str]], flag: Flag) -> list[str]:
+    lines = []
+    for name, (member, form) in fields.items():
+        value = flag(name)
+        if value is None:
+            continue
+        if not re.fullmatch(form, value, re.IGNORECASE):
+            raise ConfigError(
+                f"kube-scheduler's --{name} is {value}, which it ignores once it has a configuration, and no such "
+                "file can hold that: write its value there, or take it out"
+            )
+        lines.append(f"{member}: {_TRUTHS[value.lower()] if name in _PROFILING_FLAGS else value}")
+    return lines
+
+
+def key_of(extender: Mapping[str, Any]) -> ExtenderKey:
+    """What tells one extender from another: its address and the resources it manages."""
+    resources = extender.get("managedResources") or ()
+    return str(extender.get("urlPrefix", "")).rstrip("/"), frozenset(str(item.get("name")) for item in resources)
+
+
+def binders(text: str, path: str) -> FrozenSet[str]:
+    """Addresses of the extenders that bind pods. Raises ConfigError."""
+    extenders = _load(text, path).get("extenders") or ()
+    return frozenset(key_of(extender)[0] for extender in extenders if extender.get("bindVerb"))
+
+
+@dataclass(frozen=True)
+class Election:
+    """How a scheduler elects its leader."""
+
+    kubeconfig: str
+    namespace: str
+    name: str
+
+
+def election(text: str, path: str, flag: Flag = lambda _name: None) -> Election | None:
+    """The Lease a configuration names, None when the scheduler does not elect. Raises ConfigError.
+
+    The flags of the election win over a configuration, unlike others.
+    """
+    data = _load(text, path)
+    given = dict(data.get("leaderElection") or {})
+    for name, member in _ELECTION_FLAGS.items():
+        value = flag(name)
+        if value is not None:
+            given[member] = value
+    if _TRUTHS.get(str(given.get("leaderElect", True)).lower()) == "false":
+        return None
+    if given.get("resourceLock", "leases") != "leases":
+        return None
+    kubeconfig = (data.get("clientConnection") or {}).get("kubeconfig", "")
+    return Election(
+        str(kubeconfig),
+        str(given.get("resourceNamespace", "kube-system")),
+        str(given.get("resourceName", "kube-scheduler")),
+    )
+
+
+def packed_by(data: Mapping[str, Any]) -> Dict[str, int]:
+    """Resources by which pods of the default scheduler are packed, and their weights; empty where they are not."""
+    strategy = ((_fit(_profile(data)) or {}).get("args") or {}).get("scoringStrategy") or {}
+    if strategy.get("type") != "MostAllocated":
+        return {}
+    resources: Sequence[Mapping[str, Any]] = strategy.get("resources") or _DEFAULT_RESOURCES
+    return {str(item.get("name")): int(item.get("weight") or 1) for item in resources}
+
+
+def holds(text: str, owned: Owned, path: str) -> bool:
+    """Whether any of what is ours is still in the file."""
+    data = _load(text, path)
+    keys = {key_of(extender) for extender in data.get("extenders") or ()}
+    names = {str(item.get("name")) for item in _resources(data)}
+    return bool(keys & owned.extenders or names & owned.binpack)
+
+
+def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> str:
+    """The file holding what is wanted and nothing else of ours; the same text when that is so already.
+
+    ``original`` is the text before our first change: what it lacked and is empty in the end goes. Raises ConfigError.
+    """
+    data = _load(text, path)
+    first = data if original == text else _load(original, path)
+    data = copy.deepcopy(data)
+    _merge_extenders(data, wanted.extenders, owned.extenders, first, path)
+    _merge_binpack(data, wanted.binpack, owned.binpack, first, path)
+    check(data, path)
+    try:
+        result: str = yaml_text.edit(text, data, path, strict=True)
+    except yaml_text.YamlError as error:
+        raise ConfigError(str(error)) from error
+    return result
+
+
+def check(data: Mapping[str, Any], path: str) -> None:
+    """Raise ConfigError for what kube-scheduler would refuse to start with."""
+    version = data.get("apiVersion")
+    if version != API_VERSION or data.get("kind") != "KubeSchedulerConfiguration":
+        raise ConfigError(
+            f"{path} is {version} {data.get('kind')}, not {API_VERSION} KubeSchedulerConfiguration, "
+            "the only version Kubernetes serves from 1.29 on; convert it, then run again"
+        )
+    _check_fields(data, _SCHEMA, "", path)
+    for number, profile in enumerate(data.get("profiles") or ()):
+        for position, plugin in enumerate(profile.get("pluginConfig") or ()):
+            if plugin.get("name") == _FIT and plugin.get("args") is not None:
+                where = f"profiles[{number}].pluginConfig[{position}].args"
+                _check_fields(plugin["args"], _FIT_ARGS, where, path)
+    _check_extenders(data.get("extenders") or (), path)
+
+
+def _load(text: str, path: str) -> Dict[str, Any]:
+    try:
+        data: Dict[str, Any] = yaml_text.load(text, path, strict=True)
+    except yaml_text.YamlError as error:
+        raise ConfigError(str(error)) from error
+    check(data, path)
+    return data
+
+
+def _check_fields(value: object, schema: Any, where: str, path: str) -> None:  # noqa: ANN401
+    if value is None or schema is object:
+        return
+    if isinstance(schema, dict):
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: {where} has to be a mapping")
+        for key, item in value.items():
+            place = f"{where}.{key}" if where else key
+            if key not in schema:
+                raise ConfigError(
+                    f"{path}: {place} is no field of {API_VERSION}; kube-scheduler would not start with it: correct or "
+                    "remove it, then run again"
+                )
+            _check_fields(item, schema[key], place, path)
+    elif isinstance(schema, list):
+        if not isinstance(value, list):
+            raise ConfigError(f"{path}: {where} has to be a list")
+        for number, item in enumerate(value):
+            if item is None:
+                raise ConfigError(f"{path}: {where}[{number}] is null; write an entry there or take it out")
+            _check_fields(item, schema[0], f"{where}[{number}]", path)
+    elif not isinstance(value, schema) or (isinstance(value, bool) and schema is not bool):
+        kinds = schema if isinstance(schema, tuple) else (schema,)
+        names = " or ".join(kind.__name__ for kind in kinds)
+        raise ConfigError(f"{path}: {where} is {value!r}, which is no {names}")
+
+
+def _check_extenders(extenders: Sequence[Mapping[str, Any]], path: str) -> None:
+    binders = [extender for extender in extenders if extender.get("bindVerb")]
+    if len(binders) > 1:
+        urls = " and ".join(str(extender.get("urlPrefix")) for extender in binders)
+        raise TwoBindersError(
+            f"{path}: {urls} would both bind pods, and kube-scheduler allows one binder: leave bind_verb out of ours"
+        )
+    managed: Dict[str, str] = {}
+    for extender in extenders:
+        url = str(extender.get("urlPrefix"))
+        if extender.get("prioritizeVerb") and (extender.get("weight") or 0) <= 0:
+            raise ConfigError(f"{path}: extender {url} prioritizes, so its weight has to be 1 or more")
+        for resource in extender.get("managedResources") or ():
+            name = str(resource.get("name"))
+            if name in managed:
+                raise ConfigError(
+                    f"{path}: {name} is managed by both {managed[name]} and {url}, and kube-scheduler allows one "
+                    "extender a resource: remove one of them"
+                )
+            managed[name] = url
+
+
+def _merge_extenders(
+    data: Dict[str, Any],
+    wanted: Sequence[Mapping[str, Any]],
+    owned: FrozenSet[ExtenderKey],
+    first: Mapping[str, Any],
+    path: str,
+) -> None:
+    keys = [key_of(extender) for extender in wanted]
+    if len(set(keys)) != len(keys):
+        raise ConfigError("two of the extenders given have the same url_prefix and managed_resources; merge them")
+    theirs = {key_of(extender): extender for extender in first.get("extenders") or ()}
+    present = []
+    for item in data.get("extenders") or ():
+        key = key_of(item)
+        if key not in owned or key in keys:
+            present.append(item)
+        elif key in theirs:
+            # One of others that we had changed.
+            present.append(copy.deepcopy(theirs[key]))
+    for extender in wanted:
+        key = key_of(extender)
+        found = next((item for item in present if key_of(item) == key), None)
+        if found is None:
+            present.append(dict(extender))
+            continue
+        before = theirs.get(key, {})
+        for name in list(found):
+            if key in owned and name not in extender and name not in before:
+                del found[name]
+        # What others gave the same extender and is not asked for is as it was before us.
+        kept = {name: value for name, value in before.items() if key in owned and name not in extender}
+        for name, value in {**kept, **extender}.items():
+            found[name] = value
+    if present:
+        data["extenders"] = present
+    elif "extenders" in data:
+        _empty(data, "extenders", first)
+    _check_extenders(present, path)
+
+
+def _empty(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> None:
+    """Leave a list without entries, or its absence, as it was at first."""
+    if name not in first:
+        del data[name]
+    else:
+        data[name] = None if first[name] is None else []
+
+
+def _as_at_first(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> None:
+    """Leave a value that holds nothing, or its absence, as it was at first."""
+    if name in first:
+        data[name] = copy.deepcopy(first[name])
+    else:
+        data.pop(name, None)
+
+
+def _profile(data: Mapping[str, Any]) -> Dict[str, Any] | None:
+    """The profile of pods that name no scheduler."""
+    for profile in data.get("profiles") or ():
+        if (profile.get("schedulerName") or _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
+            found: Dict[str, Any] = profile
+            return found
+    return None
+
+
+def _fit(profile: Mapping[str, Any] | None) -> Dict[str, Any] | None:
+    for plugin in (profile or {}).get("pluginConfig") or ():
+        if plugin.get("name") == _FIT:
+            found: Dict[str, Any] = plugin
+            return found
+    return None
+
+
+def _resources(data: Mapping[str, Any]) -> list[Dict[str, Any]]:
+    fit = _fit(_profile(data)) or {}
+    strategy = (fit.get("args") or {}).get("scoringStrategy") or {}
+    return strategy.get("resources") or []
+
+
+def _scores_by_default(data: Mapping[str, Any]) -> bool:
+    """Whether a strategy is named, and no resources for it."""
+    strategy = ((_fit(_profile(data)) or {}).get("args") or {}).get("scoringStrategy") or {}
+    return bool(strategy) and not strategy.get("resources")
+
+
+def _merge_binpack(
+    data: Dict[str, Any], wanted: Mapping[str, int], owned: FrozenSet[str], first: Mapping[str, Any], path: str
+) -> None:
+    if wanted:
+        resources = _scored(data, path)
+        for name, weight in wanted.items():
+            found = next((item for item in resources if item.get("name") == name), None)
+            if found is None:
+                resources.append({"name": name, "weight": weight})
+            elif found.get("weight") != weight:
+                found["weight"] = weight
+    gone = owned.difference(wanted)
+    if gone:
+        resources = _resources(data)
+        defaults = _scores_by_default(first)
+        kept = {str(item.get("name")): item for item in (_DEFAULT_RESOURCES if defaults else _resources(first))}
+        resources[:] = [
+            dict(kept[str(item.get("name"))]) if item.get("name") in gone.intersection(kept) else item
+            for item in resources
+            if item.get("name") not in gone.difference(kept)
+        ]
+        if not resources or (defaults and not wanted and resources == _DEFAULT_RESOURCES):
+            _prune(data, first)
+
+
+def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
+    """The list of resources by which the default profile packs, created with all that is around it."""
+    if data.get("profiles") is None:
+        data["profiles"] = []
+    profiles = data["profiles"]
+    profile = _profile(data)
+    if profile is None:
+        if profiles:
+            raise ConfigError(
+                f"{path} has profiles but none for {_DEFAULT_SCHEDULER}, so binpack_resources would have no effect: "
+                "add one, or leave binpack_resources out"
+            )
+        profile = {"schedulerName": _DEFAULT_SCHEDULER}
+        profiles.append(profile)
+    _refuse_without_effect(profile, f"{path}: profiles[{profiles.index(profile)}].plugins")
+    if profile.get("pluginConfig") is None:
+        profile["pluginConfig"] = []
+    fit = _fit(profile)
+    if fit is None:
+        fit = {"name": _FIT, "args": {}}
+        profile["pluginConfig"].append(fit)
+    if fit.get("args") is None:
+        fit["args"] = {}
+    found = fit["args"].get("scoringStrategy")
+    if not found:
+        fit["args"]["scoringStrategy"] = {"type": "MostAllocated"}
+    strategy = fit["args"]["scoringStrategy"]
+    if strategy.get("type") != "MostAllocated":
+        raise ConfigError(
+            f"{path} scores nodes by {strategy.get('type')}, which binpack_resources would replace by MostAllocated: "
+            "change it there, or leave binpack_resources out"
+        )
+    if not strategy.get("resources"):
+        # Of a strategy that was there the defaults are written out: with any named, they no longer hold.
+        strategy["resources"] = [dict(item) for item in _DEFAULT_RESOURCES] if found else []
+    resources: list[Dict[str, Any]] = strategy["resources"]
+    return resources
+
+
+def _refuse_without_effect(profile: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError where the profile does not score by what bin packing sets."""
+    plugins = profile.get("plugins") or {}
+    for point in ("score", "multiPoint"):
+        names = {
+            key: {str(plugin.get("name")) for plugin in (plugins.get(point) or {}).get(key) or ()}
+            for key in ("enabled", "disabled")
+        }
+        if _FIT in names["enabled"]:
+            return
+        off = names["disabled"].intersection((_FIT, "*"))
+        if off:
+            raise ConfigError(
+                f"{where}.{point}.disabled has {_FIT if _FIT in off else repr('*')}, so nodes are not scored by {_FIT} "
+                f"and binpack_resources would have no effect: add {_FIT} to {point}.enabled, or leave "
+                "binpack_resources out"
+            )
+
+
+def _prune(data: Dict[str, Any], first: Mapping[str, Any]) -> None:
+    """Take out what surrounds an emptied list of resources, as far as it is bare and was not there at first."""
+    profile, fit = _profile(data), _fit(_profile(data))
+    first_profile, first_fit = _profile(first), _fit(_profile(first))
+    if profile is None or fit is None:
+        return
+    first_args = (first_fit or {}).get("args") or {}
+    args = fit.get("args") or {}
+    left = {name: value for name, value in (args.get("scoringStrategy") or {}).items() if name != "resources"}
+    if not first_args.get("scoringStrategy") and left in ({}, {"type": "MostAllocated"}):
+        _as_at_first(args, "scoringStrategy", first_args)
+    elif not first_args.get("scoringStrategy"):
+        args["scoringStrategy"].pop("resources", None)
+    elif not first_args["scoringStrategy"].get("resources"):
+        _as_at_first(args.get("scoringStrategy") or {}, "resources", first_args["scoringStrategy"])
+    if "args" in fit and not args and not first_args:
+        _as_at_first(fit, "args", first_fit or {})
+    if set(fit) <= {"name"} and first_fit is None:
+        profile["pluginConfig"] = [item for item in profile["pluginConfig"] if item is not fit]
+    if not profile["pluginConfig"]:
+        _empty(profile, "pluginConfig", first_profile or {})
+    if set(profile) <= {"schedulerName"} and first_profile is None:
+        data["profiles"] = [item for item in data["profiles"] if item is not profile]
+    if not data["profiles"]:
+        _empty(data, "profiles", first)
