@@ -237,25 +237,39 @@ def shown(item: Dict[str, Any]) -> Dict[str, Any]:
     return kept
 
 
+DEFINITION: Dict[str, Any] = {
+    "key": {"type": "str", "required": True, "no_log": False},
+    "custom_name": {"type": "str", "required": True},
+    "group": {"type": "str", "default": ""},
+    "data_type": {"type": "str", "default": resource_definitions.INTEGER},
+    "default_value": {"type": "str", "default": ""},
+    "description_en": {"type": "str", "default": ""},
+    "description_zh": {"type": "str", "default": ""},
+    "limits": {"type": "str", "choices": list(resource_definitions.LIMITS), "default": "optional"},
+    "requests": {"type": "str", "choices": list(resource_definitions.REQUESTS), "default": "disabled"},
+    "enabled": {"type": "bool", "default": True},
+}
+ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "definitions": {"type": "list", "elements": "dict", "required": True, "options": DEFINITION},
+}
+
+
+def require_ours(module: AnsibleK8SModule, existing: Dict[str, Any]) -> None:
+    """Fail where a ConfigMap of others has the name of a definition."""
+    foreign = [name for name, item in existing.items() if item and not resource_definitions.ours(item)]
+    if foreign:
+        module.fail_json(
+            msg=f"ConfigMap {resource_definitions.NAMESPACE}/{foreign[0]} is no definition: it lacks the label "
+            f"{resource_definitions.TYPE}={resource_definitions.KIND}. Choose another custom_name, or remove it. "
+            "Nothing was changed",
+            written=[],
+        )
+
+
 def main() -> None:
     """Run the module."""
-    suboptions = {
-        "key": {"type": "str", "required": True, "no_log": False},
-        "custom_name": {"type": "str", "required": True},
-        "group": {"type": "str", "default": ""},
-        "data_type": {"type": "str", "default": resource_definitions.INTEGER},
-        "default_value": {"type": "str", "default": ""},
-        "description_en": {"type": "str", "default": ""},
-        "description_zh": {"type": "str", "default": ""},
-        "limits": {"type": "str", "choices": list(resource_definitions.LIMITS), "default": "optional"},
-        "requests": {"type": "str", "choices": list(resource_definitions.REQUESTS), "default": "disabled"},
-        "enabled": {"type": "bool", "default": True},
-    }
-    spec = {
-        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-        "definitions": {"type": "list", "elements": "dict", "required": True, "options": suboptions},
-    }
-    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
+    module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **ARGUMENTS}, supports_check_mode=True)
     state = module.params["state"]
     definitions = [resource_definitions.Definition(**item) for item in module.params["definitions"]]
     wrong = resource_definitions.problems(definitions, state)
@@ -269,14 +283,7 @@ def main() -> None:
             configmaps = client.resource("ConfigMap", "v1")
             existing = {definition.name: get(client, definition.name) for definition in definitions}
             offered = others(client, definitions, odd) if state == "present" else {}
-        foreign = [name for name, item in existing.items() if item and not resource_definitions.ours(item)]
-        if foreign:
-            module.fail_json(
-                msg=f"ConfigMap {resource_definitions.NAMESPACE}/{foreign[0]} is no definition: it lacks the label "
-                f"{resource_definitions.TYPE}={resource_definitions.KIND}. Choose another custom_name, or remove it. "
-                "Nothing was changed",
-                written=[],
-            )
+        require_ours(module, existing)
         steps = plan(definitions, existing, state)
         for step in steps:
             if not module.check_mode:

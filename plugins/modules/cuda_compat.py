@@ -360,42 +360,44 @@ class Asked:
             return one(self._client, kind, name, namespace, read)
 
 
+REGISTRY: Dict[str, Any] = {
+    "username": {"type": "str", "default": ""},
+    "password": {"type": "str", "default": "", "no_log": True},
+    "token": {"type": "str", "default": "", "no_log": True},
+    "ca_path": {"type": "path"},
+    "insecure": {"type": "bool", "default": False},
+    "timeout": {"type": "float", "default": 60},
+}
+POD: Dict[str, Any] = {
+    "name": {"type": "str", "required": True},
+    "namespace": {"type": "str", "default": "default"},
+    "read_image": {"type": "bool", "default": True},
+}
+ARGUMENTS: Dict[str, Any] = {
+    "facts": {"type": "dict"},
+    "node": {"type": "str"},
+    "pod": {"type": "dict", "options": POD},
+    "image": {"type": "str"},
+    "registry": {"type": "dict", "default": {}, "options": REGISTRY, "apply_defaults": True},
+    "architecture": {"type": "str", "default": "amd64"},
+    "environment": {"type": "dict", "default": {}},
+    "labels": {"type": "dict", "default": {}},
+    "cuda_version": {"type": "str", "default": ""},
+    "compat_version": {"type": "str", "default": ""},
+    "ptx": {"type": "bool"},
+    "dtype": {"type": "str", "default": ""},
+    "model": {"type": "str", "default": ""},
+    "mode": {"type": "str", "choices": ["", *cuda_compat.MODES], "default": ""},
+    "cores": {"type": "int", "default": 0},
+    "virtualization_version": {"type": "str", "default": ""},
+    "errors": {"type": "list", "elements": "str"},
+}
+
+
 def main() -> None:
     """Run the module."""
-    registry = {
-        "username": {"type": "str", "default": ""},
-        "password": {"type": "str", "default": "", "no_log": True},
-        "token": {"type": "str", "default": "", "no_log": True},
-        "ca_path": {"type": "path"},
-        "insecure": {"type": "bool", "default": False},
-        "timeout": {"type": "float", "default": 60},
-    }
-    pod = {
-        "name": {"type": "str", "required": True},
-        "namespace": {"type": "str", "default": "default"},
-        "read_image": {"type": "bool", "default": True},
-    }
-    spec = {
-        "facts": {"type": "dict"},
-        "node": {"type": "str"},
-        "pod": {"type": "dict", "options": pod},
-        "image": {"type": "str"},
-        "registry": {"type": "dict", "default": {}, "options": registry, "apply_defaults": True},
-        "architecture": {"type": "str", "default": "amd64"},
-        "environment": {"type": "dict", "default": {}},
-        "labels": {"type": "dict", "default": {}},
-        "cuda_version": {"type": "str", "default": ""},
-        "compat_version": {"type": "str", "default": ""},
-        "ptx": {"type": "bool"},
-        "dtype": {"type": "str", "default": ""},
-        "model": {"type": "str", "default": ""},
-        "mode": {"type": "str", "choices": ["", *cuda_compat.MODES], "default": ""},
-        "cores": {"type": "int", "default": 0},
-        "virtualization_version": {"type": "str", "default": ""},
-        "errors": {"type": "list", "elements": "str"},
-    }
     module = AnsibleK8SModule(
-        argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec},
+        argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **ARGUMENTS},
         mutually_exclusive=[("facts", "node"), ("image", "pod")],
         required_one_of=[("facts", "node", "pod", "errors")],
         supports_check_mode=True,

@@ -151,7 +151,7 @@ kernels_to_come:
 import os
 import shutil
 import tempfile
-from typing import Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.accel.kubernetes.plugins.module_utils.driver import packages
@@ -308,25 +308,28 @@ class Rpm:
         return self.programs.lines(*self.programs.dnf("repoquery", "--qf", form, *words))
 
 
+ARGUMENTS: Dict[str, Any] = {
+    "host": {"type": "str", "default": "this host"},
+    "family": {"type": "str", "choices": ["deb", "rpm"], "required": True},
+    "distribution": {"type": "str", "required": True},
+    "kernel": {"type": "str", "required": True},
+    "method": {"type": "str", "choices": ["repo", "distro", "runfile"], "required": True},
+    "branch": {"type": "int", "required": True},
+    "version": {"type": "str", "default": ""},
+    "open_module": {"type": "bool", "default": True},
+    "dkms": {"type": "bool", "default": True},
+    "persistence": {"type": "bool", "default": False},
+    "prerequisites": {"type": "list", "elements": "str", "default": [packages.AUTO]},
+    "repositories": {"type": "list", "elements": "str", "default": []},
+    "repository_known": {"type": "bool", "default": False},
+    "ask": {"type": "bool", "default": True},
+}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "host": {"type": "str", "default": "this host"},
-            "family": {"type": "str", "choices": ["deb", "rpm"], "required": True},
-            "distribution": {"type": "str", "required": True},
-            "kernel": {"type": "str", "required": True},
-            "method": {"type": "str", "choices": ["repo", "distro", "runfile"], "required": True},
-            "branch": {"type": "int", "required": True},
-            "version": {"type": "str", "default": ""},
-            "open_module": {"type": "bool", "default": True},
-            "dkms": {"type": "bool", "default": True},
-            "persistence": {"type": "bool", "default": False},
-            "prerequisites": {"type": "list", "elements": "str", "default": [packages.AUTO]},
-            "repositories": {"type": "list", "elements": "str", "default": []},
-            "repository_known": {"type": "bool", "default": False},
-            "ask": {"type": "bool", "default": True},
-        },
+        argument_spec=ARGUMENTS,
         supports_check_mode=True,
     )
     words = module.params

@@ -289,34 +289,36 @@ class ReportError(Exception):
     """A report cannot be made. Says why."""
 
 
+_ARGUMENTS: Dict[str, Any] = {
+    "prometheus_url": {"type": "str"},
+    "prometheus_token_file": {"type": "path", "no_log": False},
+    "prometheus_ca_file": {"type": "path"},
+    "prometheus_validate_certs": {"type": "bool", "default": True},
+    "prometheus_selector": {"type": "str", "default": ""},
+    "prometheus_timeout": {"type": "int", "default": 60},
+    "start": {"type": "str"},
+    "end": {"type": "str"},
+    "period": {"type": "str"},
+    "since": {"type": "path"},
+    "keep": {"type": "path"},
+    "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
+    "nodes_come_and_go": {"type": "bool", "default": False},
+    "policy": {"type": "str", "choices": list(gpu_usage.POLICIES), "default": gpu_usage.ALLOCATED},
+    "prices": {"type": "dict", "default": {}},
+    "currency": {"type": "str", "default": ""},
+    "right_size_below": {"type": "int", "default": 30},
+    "right_size_after": {"type": "str", "default": "1h"},
+    "html_file": {"type": "path"},
+    "csv_file": {"type": "path"},
+    "json_file": {"type": "path"},
+}
+
+
 def main() -> None:
     """Run the module."""
-    spec = {
-        "prometheus_url": {"type": "str"},
-        "prometheus_token_file": {"type": "path", "no_log": False},
-        "prometheus_ca_file": {"type": "path"},
-        "prometheus_validate_certs": {"type": "bool", "default": True},
-        "prometheus_selector": {"type": "str", "default": ""},
-        "prometheus_timeout": {"type": "int", "default": 60},
-        "start": {"type": "str"},
-        "end": {"type": "str"},
-        "period": {"type": "str"},
-        "since": {"type": "path"},
-        "keep": {"type": "path"},
-        "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
-        "nodes_come_and_go": {"type": "bool", "default": False},
-        "policy": {"type": "str", "choices": list(gpu_usage.POLICIES), "default": gpu_usage.ALLOCATED},
-        "prices": {"type": "dict", "default": {}},
-        "currency": {"type": "str", "default": ""},
-        "right_size_below": {"type": "int", "default": 30},
-        "right_size_after": {"type": "str", "default": "1h"},
-        "html_file": {"type": "path"},
-        "csv_file": {"type": "path"},
-        "json_file": {"type": "path"},
-    }
     sides = [("prometheus_url", name) for name in ("since", "keep")]
     module = AnsibleK8SModule(
-        argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec},
+        argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **_ARGUMENTS},
         mutually_exclusive=[("start", "period"), *sides],
         required_by=dict.fromkeys(("start", "end", "period"), ("prometheus_url",)),
         supports_check_mode=True,
@@ -352,6 +354,11 @@ def main() -> None:
         (*found.problems, *found.usage.problems),
         tuple(_notes(found, prices)),
     )
+    _tell(module, report, kept)
+
+
+def _tell(module: AnsibleK8SModule, report: gpu_usage_text.Report, kept: Optional[str]) -> None:
+    """Write the files that were asked for, and return the report. ``kept`` is the state for a later report."""
     told = gpu_usage_text.document(report)
     table, csv = gpu_usage_text.table(report), gpu_usage_text.comma_separated(report)
     files = {

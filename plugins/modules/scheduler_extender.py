@@ -766,65 +766,68 @@ def _owned(record: Record) -> scheduler_config.Owned:
     return scheduler_config.Owned(frozenset(extenders), frozenset(record.owned.get("binpack", ())))
 
 
+ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "extenders": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "url_prefix": {"type": "str", "required": True},
+            "managed_resources": {
+                "type": "list",
+                "elements": "dict",
+                "required": True,
+                "options": {
+                    "name": {"type": "str", "required": True},
+                    "ignored_by_scheduler": {"type": "bool"},
+                },
+            },
+            "filter_verb": {"type": "str"},
+            "prioritize_verb": {"type": "str"},
+            "weight": {"type": "int"},
+            "preempt_verb": {"type": "str"},
+            "bind_verb": {"type": "str"},
+            "enable_https": {"type": "bool"},
+            "http_timeout": {"type": "str"},
+            "node_cache_capable": {"type": "bool"},
+            "ignorable": {"type": "bool"},
+            "tls_config": {
+                "type": "dict",
+                "options": {
+                    "insecure": {"type": "bool"},
+                    "server_name": {"type": "str"},
+                    "ca_file": {"type": "str"},
+                    "cert_file": {"type": "str"},
+                    "key_file": {"type": "str", "no_log": False},
+                },
+            },
+        },
+    },
+    "binpack_resources": {
+        "type": "list",
+        "elements": "dict",
+        "default": [],
+        "options": {
+            "name": {"type": "str", "required": True},
+            "weight": {"type": "int", "default": 1},
+        },
+    },
+    "distribution": {"type": "str", "choices": ["auto", "static_pod", "k3s", "rke2"], "default": "auto"},
+    "manifest_path": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
+    "scheduler_config_path": {"type": "path", "default": "/etc/kubernetes/kube-accel/scheduler.yaml"},
+    "mounts": {"type": "list", "elements": "str", "default": []},
+    "host_root": {"type": "path", "default": "/"},
+    "health_url": {"type": "str"},
+    "timeout": {"type": "int", "default": 120},
+    "backup_dir": {"type": "path", "default": BACKUP_DIR},
+}
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-            "extenders": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "url_prefix": {"type": "str", "required": True},
-                    "managed_resources": {
-                        "type": "list",
-                        "elements": "dict",
-                        "required": True,
-                        "options": {
-                            "name": {"type": "str", "required": True},
-                            "ignored_by_scheduler": {"type": "bool"},
-                        },
-                    },
-                    "filter_verb": {"type": "str"},
-                    "prioritize_verb": {"type": "str"},
-                    "weight": {"type": "int"},
-                    "preempt_verb": {"type": "str"},
-                    "bind_verb": {"type": "str"},
-                    "enable_https": {"type": "bool"},
-                    "http_timeout": {"type": "str"},
-                    "node_cache_capable": {"type": "bool"},
-                    "ignorable": {"type": "bool"},
-                    "tls_config": {
-                        "type": "dict",
-                        "options": {
-                            "insecure": {"type": "bool"},
-                            "server_name": {"type": "str"},
-                            "ca_file": {"type": "str"},
-                            "cert_file": {"type": "str"},
-                            "key_file": {"type": "str", "no_log": False},
-                        },
-                    },
-                },
-            },
-            "binpack_resources": {
-                "type": "list",
-                "elements": "dict",
-                "default": [],
-                "options": {
-                    "name": {"type": "str", "required": True},
-                    "weight": {"type": "int", "default": 1},
-                },
-            },
-            "distribution": {"type": "str", "choices": ["auto", "static_pod", "k3s", "rke2"], "default": "auto"},
-            "manifest_path": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
-            "scheduler_config_path": {"type": "path", "default": "/etc/kubernetes/kube-accel/scheduler.yaml"},
-            "mounts": {"type": "list", "elements": "str", "default": []},
-            "host_root": {"type": "path", "default": "/"},
-            "health_url": {"type": "str"},
-            "timeout": {"type": "int", "default": 120},
-            "backup_dir": {"type": "path", "default": BACKUP_DIR},
-        },
+        argument_spec=ARGUMENTS,
         supports_check_mode=True,
     )
     if yaml_text.RUAMEL_TRACEBACK:
@@ -837,6 +840,13 @@ def main() -> None:
             code="missing_library",
             exception=yaml_text.RUAMEL_TRACEBACK,
         )
+    _require_sense(module)
+    run = SchedulerExtender(module)
+    carry_out(module, run.transaction, run.propose)
+
+
+def _require_sense(module: AnsibleModule) -> None:
+    """Fail where options, each of its type, ask for nothing that makes sense."""
     if module.params["state"] == "present" and not module.params["extenders"] + module.params["binpack_resources"]:
         module.fail_json(
             msg="neither extenders nor binpack_resources are given; to take out what is there, use state=absent",
@@ -853,8 +863,6 @@ def main() -> None:
         module.fail_json(
             msg=f"health_url is {url!r}; write one such as https://127.0.0.1:{PORT}/healthz", code="refused"
         )
-    run = SchedulerExtender(module)
-    carry_out(module, run.transaction, run.propose)
 
 
 if __name__ == "__main__":

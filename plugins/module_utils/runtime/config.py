@@ -264,6 +264,37 @@ def plan_present(
     ``original`` is the text before our first change, None when not known; ``merged`` is what containerd makes of the
     file and of those it imports, None when it imports none.
     """
+    _require_kept(runtime, text, path)
+    data = parse(runtime, text, path)
+    dialect = _dialect(runtime, data, path)
+    _check_kinds(dialect, data, wanted.name, path)
+    before = _before(runtime, original, data, path)
+    edits = []
+    if owned.name and owned.name != wanted.name:
+        edits += _removal(dialect, data, owned.name, before)
+        owned = Owned(cdi=owned.cdi, base=owned.base)
+    default = nested.get(data, dialect.default)
+    served = nested.get(data, (*dialect.runtimes, str(default))) is not None
+    makes_base = bool(
+        dialect.explicit_base and not served and nested.get(data, (*dialect.runtimes, dialect.base)) is None
+    )
+    if makes_base:
+        edits.append(Edit((*dialect.runtimes, dialect.base), dict(dialect.explicit_base)))
+    edits += _entry(dialect, data, wanted, before, merged)
+    made_default = owned.default
+    if wanted.default and default != wanted.name:
+        edits.append(Edit(dialect.default, wanted.name))
+        made_default = True
+    elif not wanted.default and owned.default and default == wanted.name:
+        edits.append(Edit(dialect.default, _previous_default(dialect, data, wanted.name, before)))
+        made_default = False
+    switch = _cdi_switch(dialect, data, wanted)
+    ours = Owned(wanted.name, made_default, owned.cdi or bool(switch), owned.base or makes_base)
+    return _plan(runtime, text, data, [*edits, *switch], ours, path)
+
+
+def _require_kept(runtime: str, text: str, path: str) -> None:
+    """Raise ConfigError for a file that others write anew at each start."""
     generator = _GENERATED.match(text)
     if runtime == "containerd" and generator:
         name = generator.group(1)
@@ -275,24 +306,19 @@ def plan_present(
             f"{path} is written anew by k0s at each start, so an edit would be lost; write 'version = 3' (before k0s "
             "1.36: 2) to /etc/k0s/containerd.d/nvidia.toml and set config_path to that file, then run again"
         )
-    data = parse(runtime, text, path)
-    dialect = _dialect(runtime, data, path)
-    _check_kinds(dialect, data, wanted.name, path)
-    before = _before(runtime, original, data, path)
-    edits = []
-    if owned.name and owned.name != wanted.name:
-        edits += _removal(dialect, data, owned.name, before)
-        owned = Owned(cdi=owned.cdi, base=owned.base)
-    made_base = owned.base
-    default = nested.get(data, dialect.default)
-    served = nested.get(data, (*dialect.runtimes, str(default))) is not None
-    if dialect.explicit_base and not served and nested.get(data, (*dialect.runtimes, dialect.base)) is None:
-        edits.append(Edit((*dialect.runtimes, dialect.base), dict(dialect.explicit_base)))
-        made_base = True
+
+
+def _entry(
+    dialect: _Dialect,
+    data: Mapping[str, Any],
+    wanted: Wanted,
+    before: Mapping[str, Any],
+    merged: Mapping[str, Any] | None,
+) -> list[Edit]:
+    """Return the edits of the runtime's own entry. What it has of a base it has as containerd gives it, ``merged``."""
     place = (*dialect.runtimes, wanted.name)
     current = nested.get(data, place)
-    base_name = _base(dialect, data, wanted.name, before)
-    base = nested.get(data, (*dialect.runtimes, base_name))
+    base = nested.get(data, (*dialect.runtimes, _base(dialect, data, wanted.name, before)))
     fields: Dict[Path, Any] = {key: value or wanted.binary for key, value in dialect.fields.items()}
     fields.update({(key,): value for key, value in wanted.shared.items()})
     for key in dialect.inherited:
@@ -302,28 +328,21 @@ def plan_present(
             inherited = effective
         if inherited is not None:
             fields[key] = inherited
-    if current is None:
-        entry = copy.deepcopy(base) if isinstance(base, dict) and dialect.inherited else {}
-        for key, value in fields.items():
-            nested.put(entry, key, value)
-        edits.append(Edit(place, entry))
-    else:
-        edits += [Edit(place + key, value) for key, value in fields.items() if nested.get(current, key) != value]
-    made_default = owned.default
-    if wanted.default and default != wanted.name:
-        edits.append(Edit(dialect.default, wanted.name))
-        made_default = True
-    elif not wanted.default and owned.default and default == wanted.name:
-        edits.append(Edit(dialect.default, _previous_default(dialect, data, wanted.name, before)))
-        made_default = False
-    switched_cdi = owned.cdi
-    if wanted.cdi is not None:
-        if dialect.cdi is None:
-            raise ConfigError("cdi cannot be set for cri-o, where it is always on; leave the option out")
-        if nested.get(data, dialect.cdi) != wanted.cdi:
-            edits.append(Edit(dialect.cdi, wanted.cdi))
-            switched_cdi = True
-    return _plan(runtime, text, data, edits, Owned(wanted.name, made_default, switched_cdi, made_base), path)
+    if current is not None:
+        return [Edit(place + key, value) for key, value in fields.items() if nested.get(current, key) != value]
+    entry = copy.deepcopy(base) if isinstance(base, dict) and dialect.inherited else {}
+    for key, value in fields.items():
+        nested.put(entry, key, value)
+    return [Edit(place, entry)]
+
+
+def _cdi_switch(dialect: _Dialect, data: Mapping[str, Any], wanted: Wanted) -> list[Edit]:
+    """Return the edit that switches CDI, none where it is as wanted. Raises ConfigError where it cannot be set."""
+    if wanted.cdi is None:
+        return []
+    if dialect.cdi is None:
+        raise ConfigError("cdi cannot be set for cri-o, where it is always on; leave the option out")
+    return [] if nested.get(data, dialect.cdi) == wanted.cdi else [Edit(dialect.cdi, wanted.cdi)]
 
 
 def plan_values(text: str, values: Mapping[Path, object], path: str) -> Plan:

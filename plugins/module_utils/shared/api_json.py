@@ -110,20 +110,25 @@ def fit(value: Any, shape: Any, name: str, at: Tuple[Any, ...] = ()) -> None:  #
             raise _misfit(name, at, "is no list")
         for place, child in enumerate(value):
             fit(child, shape[0], name, (*at, place))
-    elif shape is str:
-        if not is_text(value):
-            raise _misfit(name, at, "is no text")
-    elif shape is bool:
-        if not isinstance(value, bool):
-            raise _misfit(name, at, "is neither true nor false")
-    elif shape is int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise _misfit(name, at, "is no whole number")
     else:
-        try:
-            shape(value)
-        except ValueError as error:
-            raise _misfit(name, at, f"cannot be used: {error}") from None
+        wrong = _wrong(value, shape)
+        if wrong:
+            raise _misfit(name, at, wrong)
+
+
+def _wrong(value: object, shape: Any) -> str:  # noqa: ANN401
+    """Return what a value without parts is not that its shape says, empty where it is."""
+    if shape is str:
+        return "" if is_text(value) else "is no text"
+    if shape is bool:
+        return "" if isinstance(value, bool) else "is neither true nor false"
+    if shape is int:
+        return "" if isinstance(value, int) and not isinstance(value, bool) else "is no whole number"
+    try:
+        shape(value)
+    except ValueError as error:
+        return f"cannot be used: {error}"
+    return ""
 
 
 def _misfit(name: str, at: Tuple[Any, ...], what: str) -> ApiJsonError:
