@@ -44,7 +44,7 @@ class Archive:
     files: dict[str, bytes] = field(default_factory=dict)
     extra: list[tuple[tarfile.TarInfo, bytes]] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
-    """Of files that have a header alone, what it says."""
+    """The size that the header says, of files that have a header alone."""
 
     @classmethod
     def of(cls, made: Image) -> Archive:

@@ -133,7 +133,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci.node_images i
 CRI_DOCKERD = "/run/cri-dockerd.sock"
 CRIO = "/run/crio/crio.sock"
 SOCKETS = ("/run/k3s/containerd/containerd.sock", "/var/snap/microk8s/common/run/containerd.sock")
-"""Of containerds that come with their Kubernetes, whose kubelet uses no other."""
+"""The sockets of containerds that come with their Kubernetes, whose kubelet uses no other."""
 BINARIES = ["/var/lib/rancher/rke2/bin", "/snap/microk8s/current/bin"]
 
 

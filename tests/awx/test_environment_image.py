@@ -29,7 +29,7 @@ pytestmark = pytest.mark.full
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PYTHON = "/opt/python/bin/python3"
-"""Of a virtual environment: Debian's own has no ensurepip."""
+"""The Python of a virtual environment: Debian's own has no ensurepip."""
 PACKAGES = "python3-venv,python3-dev,gcc,make,ca-certificates"
 AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 # Where a machine is a container itself, it has no more to give; jobs see the API server of the test.

@@ -158,7 +158,7 @@ class Stub:
     """Version, kind and text of the last events."""
     bind_seconds: list[float] = field(default_factory=list)
     fail: float = 0.0
-    """So many binds fail, half of them after they are done."""
+    """The ratio of binds that fail, half of them after they are done."""
     rng: random.Random = field(default_factory=lambda: random.Random(0))
     leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     quota: dict[str, Any] | None = None

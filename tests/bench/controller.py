@@ -38,7 +38,7 @@ from sim.nvml import profiles
 
 PROFILE = "t4"
 MODES = ("pgpu", "vgpu")
-"""Of the hosts, in turn."""
+"""The modes of the hosts, in turn."""
 LABEL = "nvidia-device-enable"
 REPOSITORY = Path(__file__).parents[2]
 SAMPLE_SECONDS = 0.5
@@ -56,7 +56,7 @@ class Cost:
 
     seconds: float = 0
     cpu_seconds: float = 0
-    """Of the controller and of the modules together."""
+    """The processor time of the controller and the modules together."""
     pss_bytes: int = 0
     """The most that ansible-playbook and its forks held together."""
     rss_bytes: int = 0

@@ -77,7 +77,7 @@ class Scraper:
         return taken, body.decode()
 
     def values(self, name: str) -> list[float]:
-        """Of a family's series, on the last page."""
+        """The values of a family's series, on the last page."""
         return [float(line.rpartition(" ")[2]) for line in self.page.splitlines() if line.startswith(f"{name}{{")]
 
 

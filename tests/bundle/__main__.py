@@ -23,7 +23,7 @@ from bundle import artifact, sbom, wheels
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).parent
 PYTHONS = ("3.11", "3.12", "3.13")
-"""Of controllers: what the ansible-core of the bundle runs on."""
+"""The Pythons of controllers: what the ansible-core of the bundle runs on."""
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 

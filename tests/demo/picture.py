@@ -10,7 +10,7 @@ from demo.allocation import WHOLE, GpuRow, Slice, amounts
 
 COLUMNS = 8
 WIDTH, HEIGHT, GAP = 118, 112, 10
-"""Of a card: as high as its slices together, a pixel and a bit for each percent."""
+"""The size of a card: as high as its slices together, a pixel and a bit for each percent."""
 LABEL, HEAD, CAPTION, MARGIN = 196, 78, 20, 20
 LINE, LETTER = 14, 6.1
 """Height of a line of text, width of a letter, in a slice."""

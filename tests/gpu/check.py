@@ -69,7 +69,7 @@ class Rig:
         self.rounds_each_ms = 0.0
 
     def environment(self, cores: int = 0, memory: int = 0) -> dict[str, str]:
-        """Of a new container with these limits: its variables."""
+        """Returns the variables of a new container with these limits."""
         self.containers += 1
         home = self.root / f"container{self.containers}"
         home.mkdir()

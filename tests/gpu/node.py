@@ -77,7 +77,7 @@ class Node:
         return ""
 
     def figure(self, family: str, pod: str) -> float:
-        """Of a pod with a share; 0 while there is none."""
+        """The figure of a pod with a share; 0 while there is none."""
         found = re.search(rf'^{family}{{[^}}]*pod="{pod}"[^}}]*}} (\S+)', self.get("/metrics"), re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
@@ -155,7 +155,7 @@ class Seen:
     offered: Mapping[str, int]
     """Devices of each resource."""
     devices: tuple[str, ...]
-    """Of the container."""
+    """The container's devices."""
     findings: tuple[str, ...]
     """Lines of ``kube-accel validate`` that do not say that all is well."""
     memory: int

@@ -150,7 +150,7 @@ class Container:
         return self.whole_account().devices[device]
 
     def work(self, device: int = 0) -> Work:
-        """Of one GPU, as the processes count it."""
+        """The work of one GPU, as the processes count it."""
         names = [name for name, _ in files.STATE_DEVICE]
         before = files.record(files.STATE_DEVICE[: names.index("busy_ns")]).size
         place = files.record(files.STATE_HEADER).size + device * files.record(files.STATE_DEVICE).size + before

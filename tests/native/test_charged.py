@@ -41,7 +41,7 @@ def mix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one program: nanoseconds, its own and the account's."""
+    """What one program measured: nanoseconds, its own and the account's."""
 
     took: int
     done: int

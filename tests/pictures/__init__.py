@@ -31,7 +31,7 @@ from unit.plugins.usage_data import GIB, H100, T4, Node, Scrapes, share
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
 SIZE = (1000, 1290)
-"""Of the photograph, in pixels."""
+"""The size of the photograph, in pixels."""
 _HOUR = 3600
 _START = 1_793_577_600
 """2026-11-02, midnight."""

@@ -25,7 +25,7 @@ THEIRS = "from 'ansible.module_utils._text'"
 
 @dataclass(frozen=True)
 class Versions:
-    """Of ansible-core and its Python, and of a host's Python and what editing files there takes."""
+    """The versions of ansible-core and its Python, of a host's Python, and of what editing files there takes."""
 
     core: str
     controller: str

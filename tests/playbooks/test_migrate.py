@@ -132,7 +132,7 @@ def theirs(api: Api) -> dict[str, str]:
 
 
 def marks(api: Api) -> list[tuple[str, str, bool]]:
-    """Of each node: from whom it was taken over, what it serves, whether it is cordoned."""
+    """Returns for each node from whom it was taken over, what it serves, and whether it is cordoned."""
     nodes = [api.get(f"/api/v1/nodes/{name}") for name in NODES]
     labels = [node["metadata"]["labels"] for node in nodes]
     return [

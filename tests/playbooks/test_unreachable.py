@@ -240,7 +240,7 @@ def test_a_run_that_is_left_no_host_is_refused(roles: Path, book: str) -> None:
 
 @pytest.fixture
 def kubeconfig(tmp_path: Path) -> Iterator[Path]:
-    """Of an API server that knows the GPU nodes."""
+    """The kubeconfig of an API server that knows the GPU nodes."""
     server = ApiServer(Store(), Authority(), lambda pod, container: tmp_path / "none")
     server.start()
     try:

@@ -57,7 +57,7 @@ def told(api: Api, name: str) -> str:
 
 
 def versions(books: Playbooks) -> list[str]:
-    """Of the loaded drivers."""
+    """The versions of the loaded drivers."""
     return [loaded(books, node) for node in NODES]
 
 

@@ -48,7 +48,7 @@ class Before:
     object: Optional[Dict[str, Any]] = None
     """None where it was not there."""
     image: str = ""
-    """Of its first container."""
+    """The image of its first container."""
     template: str = ""
     """Checksum of its pods' template."""
     problem: str = ""

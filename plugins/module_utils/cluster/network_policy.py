@@ -25,7 +25,7 @@ TUNNELS = (
 SUBNETS = "k8s.ovn.org/node-subnets"
 """Annotation of a node with the networks of its pods, whose third address its host has with OVN-Kubernetes."""
 _MOST_CHARACTERS = 4096
-"""Of an annotation."""
+"""The most characters that are read of an annotation."""
 TUNNEL_AGENTS = [
     {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -41,7 +41,7 @@ class Server:
     """Pods of ours that listen, and who may come to them."""
 
     name: str
-    """Of the policy."""
+    """The policy's name."""
     namespace: str
     selector: Mapping[str, Any]
     pods: Sequence[Mapping[str, str]]
@@ -54,7 +54,7 @@ class Server:
     """Where ``peers`` come from."""
     wanted: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Of the policy."""
+    """The policy's labels."""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """Of the ConfigMap."""
+        """The name of the ConfigMap."""
         return f"{_NAME_PREFIX}{_dashed(self.custom_name)}-{_resource(self.key)}"
 
 

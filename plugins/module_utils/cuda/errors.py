@@ -30,7 +30,7 @@ class CudaError:
 _SANITIZE = "Run the program under compute-sanitizer."
 _PROGRAM = "Run with CUDA_LAUNCH_BLOCKING=1 and look at the call: it is mostly the program's or a library's mistake."
 _OTHER = ("The program, or a library of it, used CUDA in a way that it may not.", _PROGRAM)
-"""Of codes that nothing about the node causes."""
+"""What is said of codes that nothing about the node causes."""
 
 _MEANINGS: Dict[int, Tuple[str, str]] = {
     1: (

@@ -18,12 +18,12 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity i
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
 LOG_BYTES = 64 << 10
-"""Of a container's log, the end."""
+"""The most bytes that are read of a container's log, from its end."""
 _LONGEST_LINE = 2048
 _MOST = 1000
 """Entries of a list that are looked at."""
 _NEVER_RAN = ("StartError", "ContainerCannotRun")
-"""Of an end, the reason of containerd and CRI-O, and that of Docker, when the program was not started."""
+"""The reasons that containerd and CRI-O, and Docker, give for an end when the program was not started."""
 _NOT_STARTED = 128
 """Exit code of kubelet and container runtimes for the same, which comes with their words."""
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]{1,60}\Z")
@@ -164,7 +164,7 @@ class Evidence:
     daemons: Optional[Tuple[Daemon, ...]] = ()
     """None where they could not be listed."""
     quotas: Tuple[Quota, ...] = ()
-    """Of the pod's namespace."""
+    """The quotas of the pod's namespace."""
 
     def node(self, name: str) -> Optional[Node]:
         """The node of this name, where it was looked at."""

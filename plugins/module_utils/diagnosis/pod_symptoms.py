@@ -304,7 +304,7 @@ AT_ADMISSION: Sequence[Symptom] = (
         CERTAIN,
     ),
 )
-"""Of UnexpectedAdmissionError, the first that fits."""
+"""What explains an UnexpectedAdmissionError; the first that fits counts."""
 
 REFUSED: Sequence[Symptom] = (
     Symptom(
@@ -660,7 +660,7 @@ WAITING: Sequence[Symptom] = (
         "Ask for less of what the message names, or add nodes: kubectl describe node has what is taken.",
     ),
 )
-"""Of a pod that no node was found for."""
+"""What explains that no node was found for a pod."""
 
 NODE_EVENTS = (
     "ConfigurationRefused",
@@ -670,4 +670,4 @@ NODE_EVENTS = (
     "MigConfigFailed",
     "MigConfigWaiting",
 )
-"""Of a configuration the plugin does not apply, or not yet."""
+"""What explains that the plugin does not apply a configuration, or not yet."""

@@ -36,7 +36,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids i
 _FOREIGN = 512 << 20
 """Bytes of a GPU outside of pods that are worth a word."""
 _NEAR = 0.9
-"""Of its share, from where on a container was near its limit."""
+"""The ratio of its share from which on a container was near its limit."""
 _REFUSED = {"over the container's limit": "quota", "itself is full": "device", "limits could not be read": "policy"}
 _FAILURES = "accel_container_gpu_alloc_failures_total"
 _OUT_OF_MEMORY = 2
@@ -56,7 +56,7 @@ _ENDS = {
 }
 """What exit codes of shells and container runtimes stand for."""
 _LOST = "kubelet lost it, as by a reboot or when it was deleted on the node"
-"""Of an end that kubelet did not see."""
+"""What is said of an end that kubelet did not see."""
 
 
 def _containers(evidence: Evidence) -> Iterator[Tuple[Pod, Container, Optional[Node]]]:

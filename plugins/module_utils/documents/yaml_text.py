@@ -72,9 +72,9 @@ class Node:
     end: int = 0
     flow: bool = False
     value: Any = None
-    """Of a scalar."""
+    """The value of a scalar."""
     items: List[Node] = field(default_factory=list)
-    """Of a mapping by turns key and value."""
+    """The items of a sequence; of a mapping, by turns key and value."""
     target: Node | None = None
     """What an alias stands for."""
     named: bool = False

@@ -37,7 +37,7 @@ def drop_in_directories(service: str) -> List[str]:
 
 
 def chosen(service: str, paths: Sequence[str]) -> List[str]:
-    """Of files that are there those that count, in the order in which systemd reads them."""
+    """Returns those files that count, in the order in which systemd reads them."""
     units = [path for path in (f"{directory}/{service}.service" for directory in DIRECTORIES) if path in paths]
     drop_ins: Dict[str, str] = {}
     for name in drop_in_directories(service):

@@ -66,7 +66,7 @@ _NAMED_FLAGS = (
 """Keys of its file, and the flags that said the same before."""
 _TRUE = ("true", "t", "1")
 _UNITS: Mapping[str, int] = {"unit_bytes": MIB, "memory_bytes": MIB, "percent": 1, "gpus": 1}
-"""Of those that are numbers."""
+"""The units of those that are numbers."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view i
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MIB
 
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
-"""Of a node: to be migrated, left in the middle of it, migrated, ours without ever having been another's, without any
+"""States of a node: to be migrated, left in the middle of it, migrated, ours and never another's before, without any
 plugin, and one that nothing here knows."""
 _SENT = ("off", "forget", "back", "avoid", "restore")
-"""Of a node and of another plugin, the patches."""
+"""The names of the patches of a node and of another plugin."""
 _CORDONED = "kube-accel.io/cordoned"
 _OURS: Mapping[str, str] = {
     "pgpu": "nvidia-device-plugin-ds",
@@ -69,7 +69,7 @@ class Wanted:
     variables: Mapping[str, Any] = field(default_factory=dict)
     """Those of role gpu_plugins that may have to be what the other plugin was told."""
     memory_bytes: int = 0
-    """Of its smallest GPU, 0 where nobody knows."""
+    """The memory of its smallest GPU; 0 where it is not known."""
     gpus: Sequence[Mapping[str, Any]] = ()
     """Its GPUs with ``index``, ``uuid`` and ``mig``, as ``nvml_facts`` has them; none where nobody knows."""
 
@@ -95,7 +95,7 @@ class Terms:
     """How it is to be done."""
 
     namespace: str
-    """Of our DaemonSets."""
+    """The namespace of our DaemonSets."""
     strand: bool = False
     """Whether pods may be evicted whose manifests ask for what the node offers no longer."""
 
@@ -288,7 +288,7 @@ def _state(node: Object, mode: str, serving: bool, record: bool) -> str:
 
 
 def _without(cluster: Cluster, node: Object) -> Dict[str, Any]:
-    """Of a node that no plugin is on that is known here."""
+    """Describes a node that none of the known plugins is on."""
     if any(peers.is_ours(item) and peers.selects(item, node) for item in cluster.daemonsets):
         return {"state": OURS}
     offered = {name: amount for name, amount in _offered(node).items() if RESOURCE.match(name)}

@@ -61,17 +61,17 @@ class Hami:
     """What HAMi was told: the names of its resources, and what a container has that does not say."""
 
     counts: Tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/gpualloc", "nvidia.com/vgpu")
-    """Of GPUs: the usual one, that of Alauda, and an old one. One alone where its configuration is known."""
+    """The resources that count GPUs: usual, Alauda's, and an old one; one alone where the configuration is known."""
     memories: Tuple[str, ...] = ("nvidia.com/gpumem", "nvidia.com/vgpumem")
     percentages: Tuple[str, ...] = ("nvidia.com/gpumem-percentage", "nvidia.com/vgpumem-percentage")
     cores: Tuple[str, ...] = ("nvidia.com/gpucores", "nvidia.com/vgpucores")
     priorities: Tuple[str, ...] = ("nvidia.com/priority",)
     unit_bytes: int = MIB
-    """Of its memory."""
+    """The unit of its memory resource."""
     memory_bytes: int = 0
-    """Of each GPU, where a container names no memory; 0 for all."""
+    """The memory of each GPU that a container gets that names none; 0 for all."""
     percent: int = 0
-    """Of each GPU's cores, where a container names none."""
+    """The percent of each GPU's cores that a container gets that names none."""
     gpus: int = 1
     """Where a container names a share alone."""
 
@@ -93,7 +93,7 @@ class Card:
     """What is known of the node's GPUs."""
 
     memory_bytes: int = 0
-    """Of the smallest, 0 where nobody knows."""
+    """The memory of the smallest; 0 where it is not known."""
     replicas: int = 1
     """Containers on one."""
     sharing: str = ""
@@ -113,9 +113,9 @@ class Ask:
 
     gpus: int
     cores: int = WHOLE
-    """Of each, percent; 0 where it did not say."""
+    """The percent of each GPU's cores; 0 where it did not say."""
     memory_bytes: int = 0
-    """Of each; 0 for all of it."""
+    """The memory of each GPU; 0 for all of it."""
 
     @property
     def whole(self) -> bool:

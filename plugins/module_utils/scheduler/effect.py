@@ -50,7 +50,7 @@ class Question:
     url: str
     """Where it answers, of any path."""
     kubeconfigs: Sequence[str]
-    """Of administrators, on this machine; the first that is let in counts."""
+    """Kubeconfigs of administrators, on this machine; the first that is let in counts."""
     root: str
     """Where the machine's file system is seen."""
     config: str | None

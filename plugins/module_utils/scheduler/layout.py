@@ -17,9 +17,9 @@ LAYOUTS = ("auto", "local", "proxied", "secondary", "none")
 WHOLE = "nvidia.com/gpu"
 NAMESPACE = "kube-system"
 NAME = "kube-accel-extender"
-"""Of the extender's objects, its account, and its Lease."""
+"""The name of the extender's objects, its account, and its Lease."""
 SECOND = "accel-scheduler"
-"""Of the second kube-scheduler and its objects."""
+"""The name of the second kube-scheduler and its objects."""
 _WHOLE_MODE = "pgpu"
 
 

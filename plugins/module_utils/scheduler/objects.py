@@ -40,7 +40,7 @@ class Objects:
     certificates: str
     """Version of the Secret with the certificates of the second scheduler."""
     differing: List[Mapping[str, Any]]
-    """Of the objects that the templates made, those that are otherwise in the cluster, or not there."""
+    """The objects that the templates made and that are different in the cluster, or missing there."""
 
 
 def planned_objects(options: Options, plan: Plan, inventory: Inventory, answers: Mapping[str, Any]) -> Objects:

@@ -34,7 +34,7 @@ class Distribution:
     name: str
     service: str
     directory: str
-    """Of the settings."""
+    """The directory of the settings."""
     kubeconfig: str
     """kube-scheduler's own; only servers have it."""
     in_pod: bool

@@ -8,7 +8,7 @@ import re
 from typing import Iterable, NamedTuple, Optional, Tuple
 
 DISPLAY_CARDS = ("DGX Display", "NVIDIA DGX Display")
-"""Of a DGX Station, whose GPUs are others: NVIDIA's device plugin leaves them out too (go-nvlib, skipped devices)."""
+"""The display cards of a DGX Station, which NVIDIA's device plugin leaves out too (go-nvlib, skipped devices)."""
 
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)

@@ -36,7 +36,7 @@ _LISTEN = re.compile(r"--listen=.*:([0-9]+)")
 RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-mem|nvidia\.com/.+)\Z")
 """Names of what pods ask for."""
 PAGE_BYTES = 8 << 20
-"""Of a plugin's ``/metrics``: more than a full node says."""
+"""The most bytes that are read of a plugin's ``/metrics``: more than a full node says."""
 ENDED = ("Succeeded", "Failed")
 """Phases of a pod that holds nothing any more."""
 _SERIES = re.compile(r'(accel_[a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\]|\\.)*",?)*)\})? (\S+)\Z')
@@ -116,7 +116,7 @@ class GpuView:
 
     @property
     def used_bytes(self) -> Optional[int]:
-        """Of all tenants; None unless all are known."""
+        """What all tenants use together; None unless all are known."""
         used = [tenant.used_bytes for tenant in self.tenants]
         known = [amount for amount in used if amount is not None]
         return sum(known) if len(known) == len(used) else None

@@ -37,7 +37,7 @@ class Profile:
     number: int
     """NVML's id."""
     slices: int
-    """Of compute."""
+    """How many compute slices it has."""
     size: int
     starts: Tuple[int, ...]
     count: int
@@ -93,7 +93,7 @@ class Card:
 
     @property
     def slices(self) -> int:
-        """Of compute, all there are."""
+        """How many compute slices the GPU has."""
         return max((profile.slices for profile in self.profiles), default=0)
 
     def profile(self, name: str) -> Profile:
@@ -372,7 +372,7 @@ def _place(profiles: Sequence[Profile], taken: Tuple[Instance, ...]) -> Optional
 
 
 def _largest_part(card: Card, counts: Mapping[str, int]) -> Dict[str, int]:
-    """Of what was asked for as much as fits, most compute first."""
+    """Returns as much of what was asked for as fits, most compute first."""
     best: Dict[str, int] = {}
     names = sorted(counts, key=lambda name: -card.profile(name).slices)
     for name in names:

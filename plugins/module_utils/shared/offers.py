@@ -101,7 +101,7 @@ class Replication:
     """As parts of this one; the same, or another."""
     replicas: int
     devices: Optional[Union[int, Tuple[str, ...]]] = None
-    """So many of them, those with these indices or UUIDs, or (None) all."""
+    """How many of them, or those with these indices or UUIDs, or (None) all."""
     by_mps: bool = False
     """Each replica has an equal part of the GPU's memory and threads, which MPS enforces; else they take turns."""
 

@@ -14,7 +14,7 @@ _OWNED = re.compile(
     r"|(?:nvidia\.com|kube-accel\.io)/[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 )
 _MOST_DIGITS = 20
-"""Of a number: no more than 64 bits have."""
+"""The most digits of a number: 64 bits have no more."""
 
 
 def read_document(text: object, version: int, most: int) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class Gpus(NamedTuple):
 
     number: int
     memory_bytes: int
-    """Of one; 0 where it is not told."""
+    """The memory of one GPU; 0 where it is not told."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Page:
 
     @property
     def number(self) -> int:
-        """Of GPUs that the node has."""
+        """How many GPUs the node has."""
         return sum(gpus.number for gpus in self.gpus.values())
 
     @property
@@ -211,7 +211,7 @@ class Usage:
     unknown: Mapping[str, Fraction]
     """By model: what GPUs would have been there in the time that nothing is known of."""
     memory_bytes: Mapping[str, int]
-    """Of one GPU, by model."""
+    """The memory of one GPU, by model."""
     nodes: Tuple[NodeUsage, ...]
     problems: Tuple[str, ...] = ()
     causes: Mapping[Tuple[str, str], Fraction] = field(default_factory=dict)
@@ -539,7 +539,7 @@ class _Node:
             self._unknown(SILENT, self._alone(page.at, self._window.end, page))
 
     def _lost(self, cause: str, since: float, page: Page, lost: Mapping[str, Fraction]) -> None:
-        """Of what was since then, so much is not known."""
+        """Counts what was lost since then as not known."""
         self._lost_between.setdefault(cause, []).append((since, page.at))
         self._unknown(cause, lost)
 
@@ -777,7 +777,7 @@ def _carried(before: Page, page: Page) -> Page:
 
 
 def _places(pages: Mapping[str, Sequence[Page]]) -> Places:
-    """Of GPUs that several nodes tell of."""
+    """Finds the GPUs that several nodes tell of."""
     nodes: Dict[str, Set[str]] = collections.defaultdict(set)
     for name, told in pages.items():
         for page in told:

@@ -38,9 +38,9 @@ _BARS = 40
 _LETTER = 6.2
 
 _WIDTH, _LEFT, _TOP, _HIGH, _LABELS = 920, 56, 10, 200, 26
-"""Of the chart over time: all of it, the scale at the left, space above, the bars, the times below."""
+"""Measures of the chart over time: all of it, the scale at the left, space above, the bars, the times below."""
 _LINE, _NAME, _TEXT = 24, 210, 190
-"""Of the chart by namespace: a row, the names, the figures."""
+"""Measures of the chart by namespace: a row, the names, the figures."""
 
 _STYLE = """
 :root{color-scheme:light dark;--text:#1c2430;--quiet:#5c6675;--line:#d8dde4;--back:#fff;--panel:#f5f7f9;--free:#e3e7ec;

@@ -34,7 +34,7 @@ _VERSION = 1
 _MOST = 1e30
 """Byte-seconds of memory of a million large GPUs in a century are less."""
 _MOST_DIGITS = 400
-"""Of a float that is written out are fewer."""
+"""The most digits of a number; a float that is written out has fewer."""
 _FRACTION = re.compile(r"[0-9]{1,999}(?:/[0-9]{1,999})?", re.ASCII)
 _OWN = ("namespace", "pod", "container")
 _SERIES = (
@@ -159,7 +159,7 @@ _COUNTED = (CHARGED, BUSY, MEMORY)
 
 
 def samples_of(text: str, at: float) -> Iterator[Sample]:
-    """Of a page in Prometheus' text format, that a plugin served at a time."""
+    """Yields the samples of a page in Prometheus' text format that a plugin served at a time."""
     for name, labels, value in read_series(text):
         yield Sample(name, labels, value, at)
 

@@ -36,7 +36,7 @@ def to_keep(told: Mapping[str, Page], kept: Optional[Mapping[str, Page]]) -> Dic
 
 
 def used_known(samples: Sequence[Sample]) -> Dict[Account, float]:
-    """Of how many of an account's containers of now it is known what they use; where it used nothing."""
+    """Returns how many of an account's present containers have a known use, where the account used nothing."""
     used = {
         Account(own(sample.labels, "namespace"), sample.labels.get("mode", ""), sample.labels.get("model", ""))
         for sample in samples

@@ -46,7 +46,7 @@ _PLACE = (
 _BEFORE = "30d"
 """Before a period, in looking for who told of a node then."""
 _STEPS = 2000
-"""Of a period, in looking for how long a container was there."""
+"""Into how many steps a period is cut to find how long a container was there."""
 
 
 def readable(answer: object, problems: List[str]) -> List[Mapping[str, Any]]:
@@ -109,7 +109,7 @@ _NAMING = ("__name__", "node", "exported_node", "uuid", "namespace", "exported_n
 _LONGEST_NAME = 512
 _SEE = "see the target that it comes from, by its labels job and instance"
 _MOST_SECONDS = 253402300800
-"""Of the year 10000."""
+"""The first second of the year 10000."""
 
 
 def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
@@ -235,7 +235,7 @@ def older(ask: Ask, found: Mapping[str, Sequence[Page]], window: Window, selecto
 
 
 def used_known(ask: Ask, window: Window, selector: str) -> Dict[Account, float]:
-    """Of how much of an account's containers' time it is known what they used."""
+    """Returns the ratio of the time of an account's containers for which their use is known."""
     by = "namespace, exported_namespace, mode, uuid"
     span = int(window.end - window.start)
     answer = ask(f"max by (uuid, model) (max_over_time({_series(INFO, selector)}[{span}s]))", window.end)

@@ -59,14 +59,14 @@ class Report:
     """Where it is from, in words."""
     policy: str = ALLOCATED
     prices: Mapping[str, Fraction] = field(default_factory=dict)
-    """Of a GPU-hour, by model."""
+    """The price of a GPU-hour, by model."""
     currency: str = ""
     used_known: Mapping[Account, float] = field(default_factory=dict)
     oversized: Tuple[Oversized, ...] = ()
     unknown_pods: int = 0
-    """Of which it is not known what they used."""
+    """How many pods have an unknown use."""
     ratio: float = 0.3
-    """Of the memory they asked for, that oversized pods stayed below."""
+    """The ratio of the memory they asked for that oversized pods stayed below."""
     problems: Tuple[str, ...] = ()
     """What is not known, one sentence each."""
     notes: Tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Report:
 
     @property
     def parts(self) -> range:
-        """Of the period."""
+        """The numbers of the period's parts."""
         return range(len(self.usage.window.edges) - 1)
 
 
@@ -138,7 +138,7 @@ def _figures(found: Sequence[Row], price: Optional[Fraction], places: int, money
 
 @dataclass(frozen=True)
 class Totals:
-    """Of figures as they are shown."""
+    """Sums of figures as they are shown."""
 
     capacity: Fraction
     allocated: Fraction
@@ -146,7 +146,7 @@ class Totals:
     used: Fraction
     """At least, unless ``used_complete``."""
     idle: Fraction
-    """Of those whose use is known."""
+    """What accounts whose use is known did not use."""
     memory: Fraction
     charged: Fraction
     """To namespaces."""
@@ -332,7 +332,7 @@ def sized(pod: Oversized) -> List[str]:
 
 
 def head(report: Report) -> List[str]:
-    """Of the columns of ``cells``."""
+    """Returns the heads of the columns of ``cells``."""
     names = ["NAMESPACE", "MODE", "MODEL", "GPU-HOURS", "USED", "IDLE", "MEMORY(GiB-h)"]
     if report.policy != ALLOCATED:
         names.append("CHARGED")

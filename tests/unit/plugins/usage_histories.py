@@ -35,7 +35,7 @@ class Target:
 
     labels: dict[str, str]
     suffix: str = ""
-    """Of the node's name, that it adds."""
+    """The suffix that it adds to the node's name."""
     ahead: float = 0.0
     """By how much its clock is."""
 
@@ -52,7 +52,7 @@ class Plugin:
     silent_until: int = -99
     without: set[Family] = field(default_factory=set)
     copies: list[dict[Payer, Charge]] = field(default_factory=list)
-    """Of its ledger, half an hour apart."""
+    """The copies of its ledger, half an hour apart."""
 
     def had(self) -> float:
         """GPU-seconds of its namespace in the period, and in the gap before."""

@@ -75,7 +75,7 @@ class Host:
 
     @property
     def size(self) -> str:
-        """Of the tmpfs; empty where none is mounted."""
+        """The size of the tmpfs; empty where none is mounted."""
         return self.mounts.partition("size=")[2].partition(",")[0]
 
     @property

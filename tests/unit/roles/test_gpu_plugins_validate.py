@@ -22,7 +22,7 @@ NODE: dict[str, Any] = {
 def findings(
     evaluate: Evaluate, gpus: dict[str, Any] = GPUS, node: dict[str, Any] | None = NODE, **variables: Any
 ) -> list[str]:
-    """Of the node: verdict, what, found and remedy in a line each."""
+    """The checks of the node: verdict, what, found and remedy in a line each."""
     picked = {"__gpu_plugins_picked": {"resources": [node] if node else []}}
     said = evaluate("gpu_plugins", "__gpu_plugins_validations", {"accel_nvml": gpus}, **picked, **variables)
     return [" ".join((one["verdict"], one["what"], one["found"], one["remedy"])) for one in said if one["found"]]
@@ -127,7 +127,7 @@ def test_accounts_that_nothing_bounds_are_told(evaluate: Evaluate, accounts: dic
 
 
 def cluster(evaluate: Evaluate, **variables: Any) -> list[str]:
-    """Of the cluster, the same."""
+    """The checks of the cluster, likewise."""
     answers = {
         "__gpu_plugins_resource_quotas": {"resources": []},
         "__gpu_plugins_definitions_found": {"problems": {}},

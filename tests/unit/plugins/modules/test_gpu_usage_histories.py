@@ -45,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[prometheus.Prom
 
 
 def document(found: Usage) -> dict[str, Any]:
-    """Of the report what does not name Prometheus' labels."""
+    """The part of the report that does not name Prometheus' labels."""
     told = gpu_usage_text.document(gpu_usage_text.Report(found, "Prometheus", problems=found.problems))
     kept = ("rows", "free", "unknown", "totals", "parts", "nodes", "complete")
     return {name: [{**node, "remark": ""} for node in told[name]] if name == "nodes" else told[name] for name in kept}

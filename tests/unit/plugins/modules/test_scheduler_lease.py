@@ -27,7 +27,7 @@ PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-schedule
 
 @dataclass
 class Api:
-    """Of an API server what the Lease needs. Asks for a client's certificate."""
+    """As much of an API server as the Lease needs. It asks for a client's certificate."""
 
     manifest: Path
     authority: trustme.CA

@@ -106,7 +106,7 @@ EXTENDER = (
     Family("accel_namespace_gpu_quota_used", Kind.GAUGE, "", _NAMESPACE),
     Family("accel_pending_gpu_pods", Kind.GAUGE, "", ("namespace", "mode")),
 )
-"""Of what the extender serves, what is asked for."""
+"""What is asked for of what the extender serves."""
 
 
 def _subjects(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:

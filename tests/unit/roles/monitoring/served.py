@@ -55,7 +55,7 @@ def _parts(kind: str) -> tuple[str, ...]:
 
 
 def extender_page() -> str:
-    """Of one that knows nothing of any cluster."""
+    """The page of an extender that knows nothing of any cluster."""
     options = ExtenderOptions(
         ("127.0.0.1", 0), Layout.PROXIED, None, None, None, PlacementPolicy.BINPACK, ("kube-system", "q"), False
     )

@@ -22,7 +22,7 @@ PLACES = {
 
 
 def places(runtime: str, data: dict[str, Any]) -> tuple[nested.Path, nested.Path, nested.Path | None]:
-    """Of the runtimes, of the default and of the switch for CDI."""
+    """The places of the runtimes, of the default and of the switch for CDI."""
     if runtime != "containerd":
         return PLACES[runtime]
     version = data["version"]

@@ -267,7 +267,7 @@ def test_unlike_nodes_with_the_same_to_say_are_one_sentence() -> None:
 
 @pytest.fixture
 def two() -> Usage:
-    """Of two hours: a has half a GPU by its memory and uses a quarter; b a quarter, and what it uses is not known."""
+    """In two hours a has half a GPU by its memory and uses a quarter; b has a quarter, and its use is not known."""
     node, scrapes = Node("n", {"g": H100}), Scrapes()
     node.at(START, share("g", "a", "p", 0.5, 20 * GIB), share("g", "b", "p", 0.25, 20 * GIB))
     scrapes.take(START, [node])

@@ -257,7 +257,7 @@ def reported(scrapes: Scrapes, period: Window) -> Usage:
 
 
 def hours(found: Usage) -> dict[str, float]:
-    """Of GPUs, by namespace."""
+    """The GPU-hours by namespace."""
     had: dict[str, Fraction] = {}
     for (_, account), charge in found.charges.items():
         had[account.namespace] = had.get(account.namespace, Fraction(0)) + charge.gpu_seconds

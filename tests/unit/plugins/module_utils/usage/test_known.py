@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Of how much of its time an account's use is known."""
+"""For how much of its time the use of an account is known."""
 
 from __future__ import annotations
 
