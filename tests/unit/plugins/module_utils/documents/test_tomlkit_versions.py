@@ -15,8 +15,8 @@ from unit.plugins.module_utils.runtime.test_golden import test_again_is_nothing_
 
 pytestmark = pytest.mark.full
 LAID_OUT_ANEW = {
-    "0.9.2": {"containerd-dotted-keys.toml", "microk8s-template.toml"},  # Ubuntu 22.04
-    "0.11.7": {"microk8s-template.toml"},  # Debian 12
+    "0.9.2": {"containerd-inline.toml", "containerd-runtimes-inline.toml"},  # Ubuntu 22.04
+    "0.11.7": set[str](),  # Debian 12
     "0.12.4": set[str](),  # Ubuntu 24.04
     "0.13.2": set[str](),  # Debian 13
 }
