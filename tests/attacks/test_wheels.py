@@ -182,11 +182,11 @@ def test_a_small_wheel_takes_little_memory(tmp_path: Path) -> None:
     path = Wheel(files={"wanted/x": bytes(160 << 20)}, change=lying(10)).write(tmp_path)
     code = (
         "import resource, sys, collection\n"
-        "from ansible_collections.accel.kubernetes.plugins.module_utils import oci_image, oci_wheel\n"
+        "from ansible_collections.accel.kubernetes.plugins.module_utils.oci import image, wheel\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        f"python = oci_image.{PYTHON!r}\n"
-        "try: oci_wheel.read(sys.argv[1], python, 'amd64')\n"
-        "except oci_image.ImageError: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+        f"python = image.{PYTHON!r}\n"
+        "try: wheel.read(sys.argv[1], python, 'amd64')\n"
+        "except image.ImageError: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
     done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 64 << 10
