@@ -31,7 +31,7 @@ class Accounts:
     unseen: bool
     """Whether the plugin would not see what is mounted now, and prepare files where no container looks for them."""
     state: str
-    """Of the unit that mounts it, as systemd's module has it; empty to leave it."""
+    """The state of the unit that mounts it, as systemd's module has it; empty to leave it."""
     waits: bool
     """Whether what is wanted comes later."""
     due: bool

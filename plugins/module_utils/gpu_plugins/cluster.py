@@ -49,7 +49,7 @@ class Seen:
     migrating: object = False
     """Whether this run takes nodes over from another plugin."""
     annotations: Mapping[str, Any] = field(default_factory=dict)
-    """Of the node."""
+    """The node's annotations."""
 
 
 @dataclass(frozen=True)

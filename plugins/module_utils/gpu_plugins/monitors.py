@@ -29,7 +29,7 @@ class Seen:
     """What was seen of a node, and what is asked for."""
 
     labels: Mapping[str, str]
-    """Of the node."""
+    """The node's labels."""
     options: Mapping[str, object]
     """``gpu_plugins_dcgm_exporter_enabled``."""
     daemonsets: Mapping[str, Any] = field(default_factory=dict)

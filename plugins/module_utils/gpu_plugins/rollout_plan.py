@@ -27,7 +27,7 @@ class Asked:
     numbers: Mapping[str, object]
     """``rollout_first``, ``rollout_soak`` and ``rollout_pods_lost``."""
     layout: str = "auto"
-    """Of the scheduler."""
+    """The layout of the scheduler role."""
     played: Sequence[str] = ()
     """The hosts that ``--limit`` leaves; empty where it is not asked whether these are all."""
     check: bool = False

@@ -22,7 +22,7 @@ _DURATION = re.compile("(?:[0-9]+(?:ms|[smhdwy]))+")
 _PARTS = re.compile("([0-9]+)(ms|[smhdwy])")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 _DEFAULT_RETENTION = "24h"
-"""Of a Prometheus that is told neither a time nor a size."""
+"""The retention of a Prometheus that is told neither a time nor a size."""
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _PLUGIN_DOWN = "GpuPluginDown"
 
@@ -73,9 +73,9 @@ class Plan:
     """Further Prometheuses of the operator that may be meant."""
     namespace: str
     labels: Dict[str, Any]
-    """Of what Prometheus is to find."""
+    """Labels of what Prometheus is to find."""
     dashboard_labels: Dict[str, Any]
-    """Of what Grafana is to find."""
+    """Labels of what Grafana is to find."""
     jobs: List[Dict[str, str]]
     """What can be scraped: the container whose port ``metrics`` it is, in pods with a label."""
     services: List[Dict[str, str]]
@@ -95,7 +95,7 @@ class Plan:
     """Whether the inventory has the host of these files."""
     rules: Dict[str, Any]
     differing: List[Mapping[str, Any]]
-    """Of the objects that were made, those that are otherwise in the cluster, or not there."""
+    """Those of the objects that were made that are different in the cluster, or missing there."""
     unwanted: List[Mapping[str, Any]]
     """Objects of the run before that are not wanted any more."""
     refusals: List[Dict[str, str]]
