@@ -56,7 +56,7 @@ COUNT = [task for task in WAIT if not task.keys() & {"block", "ansible.builtin.i
 TASKS = {
     "gpu_plugins": {
         "preflight": [SERVES],
-        "rollout_preflight": [keep(rollout_mode="pgpu")],
+        "rollout_preflight": [keep(gpu_plugins_rollout_mode="pgpu")],
         "state": [keep(gpu_plugins_state={"nodes": {}, "pods": {}, "harm": []})],
         "install": [CHANGES],
         "renew": COUNT,

@@ -13,7 +13,7 @@ from ..shared.registers import mapping
 CHANGED, RENEWED, SERVES = "rollout_extender_changes", "rollout_renewed", "rollout_serves"
 """Facts that hosts keep where they have passed a step: the extender's host, the first nodes, and all nodes."""
 _KEPT = (
-    *("rollout", "rollout_mode", CHANGED, "rollout_plugin_changes", RENEWED, SERVES),
+    *("rollout", "gpu_plugins_rollout_mode", CHANGED, "rollout_plugin_changes", RENEWED, SERVES),
     *("rollout_failed", "rollout_stays", "rollout_over", "rollout_extender_over"),
 )
 _LEAST = {"rollout_first": 1, "rollout_soak": 0, "rollout_pods_lost": 0}
@@ -146,7 +146,7 @@ def _first_of_each_mode(nodes: Mapping[str, _Facts], most: int) -> List[str]:
     """Return the first nodes of each mode, as the inventory has them."""
     first: Dict[object, List[str]] = {}
     for name, facts in nodes.items():
-        first.setdefault(facts.get("rollout_mode"), []).append(name)
+        first.setdefault(facts.get("gpu_plugins_rollout_mode"), []).append(name)
     chosen = {name for names in first.values() for name in names[:most]}
     return [name for name in nodes if name in chosen]
 

@@ -242,12 +242,16 @@ def test_an_annotation_that_cannot_be_read_is_told() -> None:
 NODES, GROUPS = ("a", "b", "c"), {"gpu_nodes": ["a", "b", "c"], "kube_control_plane": ["control", "other"]}
 NUMBERS = {"rollout_first": 1, "rollout_soak": "30", "rollout_pods_lost": 0}
 CHANGED = {"rollout_extender_changes": ["Deployment extender"]}
-PLUGINS = {"rollout_plugin_changes": ["DaemonSet plugin"], "rollout_mode": "pgpu"}
+PLUGINS = {"rollout_plugin_changes": ["DaemonSet plugin"], "gpu_plugins_rollout_mode": "pgpu"}
 OVER = {"a": PLUGINS | {"rollout_over": True}, "control": CHANGED | {"rollout_extender_over": True}}
 
 
 def plan(hosts: dict[str, Object] | None = None, groups: Object = GROUPS, **asked: Any) -> Plan:
-    known = {name: {"rollout_mode": "pgpu"} for name in NODES} | {"control": {}, "localhost": {}, "other": {}}
+    known = {name: {"gpu_plugins_rollout_mode": "pgpu"} for name in NODES} | {
+        "control": {},
+        "localhost": {},
+        "other": {},
+    }
     for name, facts in (hosts or {}).items():
         known[name] = known[name] | facts
     return rollout_plan(known, groups, Asked(**{"numbers": NUMBERS} | asked))
@@ -282,7 +286,7 @@ def test_what_cannot_be_rolled_out_is_refused(given: Object, refused: str) -> No
     [(1, ["a", "b"]), ("2", ["a", "b", "c"])],
 )
 def test_first_hosts_are_the_first_of_each_mode(first: object, hosts: list[str]) -> None:
-    found = plan({"b": {"rollout_mode": "vgpu"}}, numbers=NUMBERS | {"rollout_first": first})
+    found = plan({"b": {"gpu_plugins_rollout_mode": "vgpu"}}, numbers=NUMBERS | {"rollout_first": first})
     assert found.first_hosts == hosts
     assert found.goes_on
 
