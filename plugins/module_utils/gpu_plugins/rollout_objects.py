@@ -62,14 +62,14 @@ def rollout_objects(found: Iterable[Mapping[str, Any]], check: bool = False) -> 
         changes=[f"{wanted['kind']} {wanted['metadata']['name']}" for wanted in noted],
         noted=noted,
         held=[wanted if check else _held(wanted) for wanted in noted],
-        put_back=[note.object for _, note in notes if note.object],
+        put_back=[note.object for unused, note in notes if note.object],
         remove=[wanted for wanted, note in notes if note.noted and not note.object],
         templates={
             wanted["metadata"]["name"]: note.template
             for wanted, note in notes
             if note.object and wanted["kind"] == "DaemonSet"
         },
-        problems=[note.problem for _, note in notes if note.problem],
+        problems=[note.problem for unused, note in notes if note.problem],
     )
 
 
