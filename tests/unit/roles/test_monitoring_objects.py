@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible.parsing.dataloader import DataLoader
 
 from .conftest import Evaluate, rendered, variables_of
 
@@ -66,7 +65,7 @@ NOT_ASKED = {
 
 
 def test_planner_is_asked_with_every_variable_that_is_decided_on() -> None:
-    scope = variables_of("monitoring", DataLoader())
+    scope = variables_of("monitoring")
     public = {name for name in scope if name.startswith("monitoring_")}
     asked = scope["__monitoring_asked"]["options"]
     assert public - NOT_ASKED == asked.keys() - {"monitoring_removing"} - {
