@@ -15,7 +15,7 @@ import yaml
 from ansible.template import trust_as_template
 
 import sim.nvml
-from kube_accel.plugin.mig.affected import LABEL, STATE_LABEL, State, tell
+from kube_accel.plugin.mig.affected import LABEL, STATE_LABEL, State, report
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.kinds import Object
 from sim.cluster.store import Store
@@ -55,7 +55,7 @@ class Cluster:
         """As the plugin."""
 
         def edit(node: Object) -> None:
-            for part, values in tell(node, state, text).get("metadata", {}).items():
+            for part, values in report(node, state, text).get("metadata", {}).items():
                 node["metadata"].setdefault(part, {}).update(values)
 
         self.store.edit("nodes", "", NODE, edit)
@@ -112,7 +112,7 @@ def test_an_api_server_that_does_not_answer_is_asked_again(evaluate: Evaluate) -
         words = {task["register"]: answer, "__gpu_plugins_mig_given": given}
         return evaluate("gpu_plugins", "over", {}, over=trust_as_template(f"{{{{ {task['until']} }}}}"), **words)
 
-    said = {"resources": [{"metadata": {}} | tell({"metadata": {"labels": {}}}, State.SUCCESS, NOW)]}
+    said = {"resources": [{"metadata": {}} | report({"metadata": {"labels": {}}}, State.SUCCESS, NOW)]}
     answers: list[dict[str, Any]] = [{"msg": "refused"}, {"resources": []}, said]
     for task in waits:
         assert [over(task, answer) for answer in answers] == [False, False, True]
