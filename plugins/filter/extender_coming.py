@@ -13,14 +13,6 @@ description:
   - A control plane counts where C(--limit) has left it and its check has left the fact C(scheduler_modes).
   - Where the plugins are not rolled out no extender is missed.
 options:
-  _input:
-    description: The hosts of each group.
-    type: dict
-    required: true
-  hostvars:
-    description: The variables of all hosts.
-    type: dict
-    required: true
   layout:
     description: The C(scheduler_layout) where no control plane has one.
     type: str
@@ -35,6 +27,8 @@ options:
     type: list
     elements: str
     required: true
+extends_documentation_fragment:
+  - accel.kubernetes.inventory
 """
 
 EXAMPLES = r"""

@@ -12,14 +12,6 @@ author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
   - Compares the GPU nodes of the run with the nodes of the cluster that have a mode.
 options:
-  _input:
-    description: The hosts of each group.
-    type: dict
-    required: true
-  hostvars:
-    description: The variables of all hosts.
-    type: dict
-    required: true
   hosts:
     description: Names of the hosts of the run.
     type: list
@@ -29,6 +21,8 @@ options:
     description: What M(kubernetes.core.k8s_info) returned of nodes with the label of a mode.
     type: dict
     default: {}
+extends_documentation_fragment:
+  - accel.kubernetes.inventory
 """
 
 EXAMPLES = r"""

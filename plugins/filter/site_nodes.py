@@ -11,15 +11,8 @@ version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
   - Reads the facts that the playbook and the role driver left on the hosts that were checked.
-options:
-  _input:
-    description: The hosts of each group.
-    type: dict
-    required: true
-  hostvars:
-    description: The variables of all hosts.
-    type: dict
-    required: true
+extends_documentation_fragment:
+  - accel.kubernetes.inventory
 """
 
 EXAMPLES = r"""

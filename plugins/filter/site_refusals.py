@@ -12,18 +12,12 @@ author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
   - Looks for groups without a host, and for values of C(gpu_mode) that are none of the modes.
 options:
-  _input:
-    description: The hosts of each group.
-    type: dict
-    required: true
-  hostvars:
-    description: The variables of all hosts.
-    type: dict
-    required: true
   layout:
     description: The C(scheduler_layout) of the controller.
     type: str
     default: auto
+extends_documentation_fragment:
+  - accel.kubernetes.inventory
 """
 
 EXAMPLES = r"""

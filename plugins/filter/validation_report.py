@@ -13,19 +13,13 @@ description:
   - Reads the facts that the playbook and the roles that it asks left on control planes and GPU nodes.
   - A host that could not be looked at has a row that says so.
 options:
-  _input:
-    description: The hosts of each group.
-    type: dict
-    required: true
-  hostvars:
-    description: The variables of all hosts.
-    type: dict
-    required: true
   hosts:
     description: Names of the hosts that were to be looked at. Others have no rows.
     type: list
     elements: str
     required: true
+extends_documentation_fragment:
+  - accel.kubernetes.inventory
 """
 
 EXAMPLES = r"""

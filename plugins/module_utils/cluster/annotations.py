@@ -13,7 +13,11 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object, read_owned_labels
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import mapping
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import (
+    annotations_of,
+    mapping,
+    metadata_of,
+)
 
 BEFORE = "kube-accel.io/previous-object"
 TAINT = "kube-accel.io/taint"
@@ -56,7 +60,7 @@ class Before:
 
 def node_told(node: object) -> NodeTold:
     """Return what the annotations of ours say of a node, by its object; nothing of a node that is not there."""
-    metadata = mapping(mapping(node).get("metadata"))
+    metadata = metadata_of(node)
     name, annotations = str(metadata.get("name") or ""), mapping(metadata.get("annotations"))
     healthy: Optional[int] = 0
     driver, taint, problems = "", {}, []
@@ -80,7 +84,7 @@ def node_told(node: object) -> NodeTold:
 
 def before(found: object) -> Before:
     """Return what a workload was before the rollout that is under way, by its object as it is."""
-    metadata = mapping(mapping(found).get("metadata"))
+    metadata = metadata_of(found)
     note = mapping(metadata.get("annotations")).get(BEFORE)
     if note is None:
         return Before()
@@ -120,14 +124,14 @@ def _taint(text: object) -> Dict[str, str]:
 
 def _workload(was: Mapping[str, Any], found: Mapping[str, Any]) -> "tuple[str, str]":
     """Image and checksum of the template of an object that was noted. Raises ValueError unless it is the same one."""
-    then, now = mapping(was.get("metadata")), mapping(found.get("metadata"))
+    then, now = metadata_of(was), metadata_of(found)
     same = was.get("kind", found.get("kind")) == found.get("kind")
     if not same or any(then.get(key, now.get(key)) != now.get(key) for key in ("name", "namespace")):
         raise ValueError("it is of another object")
     template = mapping(mapping(was.get("spec")).get("template"))
     containers = mapping(template.get("spec")).get("containers")
     image = mapping(containers[0]).get("image") if isinstance(containers, list) and containers else ""
-    mark = mapping(mapping(template.get("metadata")).get("annotations")).get("kube-accel.io/template")
+    mark = annotations_of(template).get("kube-accel.io/template")
     if found.get("kind") in ("DaemonSet", "Deployment") and not (isinstance(image, str) and image):
         raise ValueError("it has no container with an image")
     return str(image or ""), mark if isinstance(mark, str) else ""

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, List, Mapping
 
-from ..shared.registers import mapping, mappings, resources
-from .plain import metadata_of
+from ..shared.registers import mapping, mappings, metadata_of, resources
 
 _STATES = {"start": "started", "reload": "reloaded", "stop": "stopped"}
 

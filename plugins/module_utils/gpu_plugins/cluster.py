@@ -10,9 +10,8 @@ from typing import Any, Iterator, List, Mapping, Sequence
 
 from ..shared.gpu_view import RESOURCE
 from ..shared.options import OptionReader
-from ..shared.registers import mapping, mappings, resources
+from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
 from .monitors import exporter_found
-from .plain import labels_of, metadata_of
 
 MIGRATION = "kube-accel.io/migration"
 """Annotation of a node whose other plugin was taken off, with what is needed to put it back."""

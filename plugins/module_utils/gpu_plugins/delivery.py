@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, List, Mapping, Sequence, Tuple
 
 from ..shared.options import OptionReader
-from ..shared.registers import mapping, resources
-from .plain import labels_of, metadata_of, plain
+from ..shared.registers import labels_of, mapping, metadata_of, resources
+from .plain import plain
 
 MODE_LABEL = "nvidia-device-enable"
 ENFORCEMENTS = {

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
-from ..shared.registers import mapping, mappings, resources
+from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
 from .delivery import MODE_LABEL
-from .plain import labels_of, metadata_of
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _REFERENCE = re.compile(r"(.*?)(?::([^:/]*))?")

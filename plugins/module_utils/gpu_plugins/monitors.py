@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
 from ..shared.options import OptionReader
-from ..shared.registers import resources
-from .plain import metadata_of
+from ..shared.registers import metadata_of, resources
 
 OURS = "kube-accel.io/dcgm-exporter"
 EXPORTER = "kube-accel-dcgm-exporter"

@@ -13,7 +13,7 @@ from ..shared.gpu_view import RESOURCE
 from ..shared.modes import BY_MODE, MODES, WHOLE_MODE, WHOLE_RESOURCE
 from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
 from ..shared.quantity import whole_units
-from ..shared.registers import entries, mapping
+from ..shared.registers import entries, labels_of, mapping
 from ..shared.sharing_config import Reader, mig_strategy, sharing
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
@@ -69,7 +69,7 @@ def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, setting
     ``serves`` is the mode that the node serves now; empty for none.
     """
     host = _host(nvml)
-    labels = mapping(mapping(node.get("metadata")).get("labels"))
+    labels = labels_of(node)
     name = str(settings.config or labels.get(CONFIG_LABEL) or settings.default_config or "")
     strategy, replications, problem = _configuration(settings, name)
     expected, problem = _expected(settings.mode, host, strategy, replications, problem)

@@ -1,13 +1,11 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Plain values for Ansible, and the metadata of objects. Pure."""
+"""Plain values for Ansible. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from typing import Any, Mapping
-
-from ..shared.registers import mapping
 
 
 def plain(value: Any) -> Any:  # noqa: ANN401 - as JSON is
@@ -22,18 +20,3 @@ def plain(value: Any) -> Any:  # noqa: ANN401 - as JSON is
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
     return value
-
-
-def metadata_of(item: object) -> Mapping[str, Any]:
-    """Return the metadata of an object of the cluster."""
-    return mapping(mapping(item).get("metadata"))
-
-
-def annotations_of(item: object) -> Mapping[str, Any]:
-    """Return the annotations of an object of the cluster."""
-    return mapping(metadata_of(item).get("annotations"))
-
-
-def labels_of(item: object) -> Mapping[str, Any]:
-    """Return the labels of an object of the cluster."""
-    return mapping(metadata_of(item).get("labels"))

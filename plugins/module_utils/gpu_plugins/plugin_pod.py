@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, List, Mapping, Sequence
 
 from ..shared.printable import line
-from ..shared.registers import mapping, mappings, resources
-from .plain import annotations_of, labels_of, metadata_of
+from ..shared.registers import annotations_of, labels_of, mapping, mappings, metadata_of, resources
 from .rollout_objects import TEMPLATE
 
 RELEASED = "kube-accel.io/released"

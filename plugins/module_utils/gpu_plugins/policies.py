@@ -13,9 +13,8 @@ from typing import Any, Dict, List, Mapping, Sequence
 from ..cluster.admission import admission_findings
 from ..cluster.network_policy import network_findings, network_policies
 from ..shared.options import OptionReader
-from ..shared.registers import mapping, mappings, resources
+from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
 from .monitors import EXPORTER
-from .plain import labels_of, metadata_of
 
 _OURS = "app.kubernetes.io/managed-by"
 _COMPONENT = "app.kubernetes.io/component"

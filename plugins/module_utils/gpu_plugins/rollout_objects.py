@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from ..cluster.annotations import BEFORE, before
-from ..shared.registers import mapping, mappings
-from .plain import annotations_of, labels_of, metadata_of
+from ..shared.registers import annotations_of, labels_of, mapping, mappings, metadata_of
 
 TEMPLATE = "kube-accel.io/template"
 """Annotation with the checksum of the template that a pod was made of."""

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
+from ..shared.inventory import CONTROL_PLANES, GPU_NODES
 from ..shared.registers import mapping
 
 CHANGED, RENEWED, SERVES = "rollout_extender_changes", "rollout_renewed", "rollout_serves"
@@ -97,7 +98,7 @@ def rollout_plan(hostvars: Mapping[str, Any], groups: Mapping[str, Any], asked: 
     ``hostvars`` and ``groups`` are Ansible's. The first GPU node keeps the plan of before as its fact ``rollout``: what
     failed once stays the reason.
     """
-    nodes, planes = list(groups.get("gpu_nodes") or ()), list(groups.get("kube_control_plane") or ())
+    nodes, planes = list(groups.get(GPU_NODES) or ()), list(groups.get(CONTROL_PLANES) or ())
     secondary = asked.layout == "secondary"
     extender = "localhost" if secondary else str(next(iter(planes), ""))
     refused = " ".join(_refusals(nodes, planes, asked))

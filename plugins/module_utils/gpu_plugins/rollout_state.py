@@ -9,8 +9,7 @@ from typing import Any, Collection, Iterable, Iterator, List, Mapping, Optional,
 
 from ..cluster.annotations import node_told
 from ..shared.printable import line
-from ..shared.registers import mapping, mappings
-from .plain import labels_of, metadata_of
+from ..shared.registers import labels_of, mapping, mappings, metadata_of
 
 
 @dataclass(frozen=True)

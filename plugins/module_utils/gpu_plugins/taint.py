@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping
 
 from ..cluster.annotations import TAINT, node_told
-from ..shared.registers import entries, mapping
+from ..shared.registers import entries, mapping, metadata_of
 
 _NOTE = "/metadata/annotations/" + TAINT.replace("/", "~1")
 
@@ -52,7 +52,7 @@ def taint_plan(
 def _patch(
     node: Mapping[str, Any], before: List[Any], after: List[Any], ours: "Dict[str, Any] | None"
 ) -> List[Dict[str, Any]]:
-    metadata = mapping(node.get("metadata"))
+    metadata = metadata_of(node)
     annotations = mapping(metadata.get("annotations"))
     steps: List[Dict[str, Any]] = [
         {"op": "test", "path": "/spec/taints", "value": before}

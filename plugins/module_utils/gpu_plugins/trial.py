@@ -13,7 +13,7 @@ from ..cluster.annotations import checks
 from ..shared.gpu_view import ENDED
 from ..shared.modes import BY_MODE, WHOLE_MODE, mode_of
 from ..shared.quantity import whole_units
-from ..shared.registers import entries, mapping
+from ..shared.registers import entries, mapping, metadata_of
 
 _CORES, _MEMORY_BYTES = 5, 1 << 30
 """What a pod asks for in a mode that divides GPUs: it is to find room nearly everywhere."""
@@ -118,7 +118,7 @@ def _free(seen: Seen) -> Dict[str, int]:
     """Return what is left of each resource that the node offers, without those of which nothing is."""
     used: Counter[str] = Counter()
     for pod in seen.pods:
-        if _phase(pod) in ENDED or mapping(pod.get("metadata")).get("name") == seen.name:
+        if _phase(pod) in ENDED or metadata_of(pod).get("name") == seen.name:
             continue
         for container in entries(mapping(pod.get("spec")).get("containers")):
             limits = mapping(mapping(mapping(container).get("resources")).get("limits"))

@@ -8,10 +8,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ..shared.inventory import Inventory
+from ..shared.inventory import GPU_NODES, Inventory
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
-from ..shared.registers import mapping, mappings, resources, results
+from ..shared.registers import annotations_of, mapping, mappings, metadata_of, resources, results
 from .rules import alert_names, planned_rules
 
 METHODS = ("auto", "operator", "annotations", "file", "none")
@@ -106,7 +106,7 @@ def read_options(values: Mapping[str, Any], inventory: Inventory) -> Tuple[Optio
 
     Where nobody else says where the plugins are, the variables of the first GPU node do.
     """
-    gpu_node = inventory.variables(next(iter(inventory.members("gpu_nodes")), "localhost"))
+    gpu_node = inventory.variables(next(iter(inventory.members(GPU_NODES)), "localhost"))
     names = ("gpu_plugins_namespace", "gpu_plugins_metrics_enabled")
     plugins = {name: values[name] if values.get(name, "") != "" else gpu_node.get(name, "") for name in names}
     read = OptionReader({**values, **plugins})
@@ -141,7 +141,7 @@ def plan(options: Options, inventory: Inventory, seen: Mapping[str, Any], groups
     if method == "auto":
         served = any(resources(answer) for answer in theirs if _kind(answer) == "Service")
         method = "operator" if operated else "annotations" if served else "none"
-    meant = [item for item in prometheuses if _metadata(item).get("namespace") == options.namespace] or prometheuses
+    meant = [item for item in prometheuses if metadata_of(item).get("namespace") == options.namespace] or prometheuses
     prometheus = meant[0] if meant else {}
     selectors = {name: _spec(prometheus).get(name) for name in ("podMonitorSelector", "ruleSelector")}
     noted = [each for each in (_noted(item, options.retention) for item in prometheuses) if each]
@@ -151,7 +151,7 @@ def plan(options: Options, inventory: Inventory, seen: Mapping[str, Any], groups
     refused = _Refusals(options, method, operated, prometheus, selectors)
     return Plan(
         method=method,
-        prometheus={key: str(_metadata(prometheus)[key]) for key in ("name", "namespace")} if prometheus else {},
+        prometheus={key: str(metadata_of(prometheus)[key]) for key in ("name", "namespace")} if prometheus else {},
         others=[_path(item) for item in meant[1:]],
         namespace=options.namespace or _namespace_of(prometheus, method) or options.plugins_namespace,
         labels={**OURS, **(options.labels or (_labels(selectors) if method == "operator" else {}))},
@@ -264,7 +264,7 @@ class _Refusals:
         if any("matchExpressions" in mapping(selector) for selector in self.selectors.values()):
             yield Refusal(
                 "selectors_unreadable",
-                f"The selectors of Prometheus {_metadata(self.prometheus).get('name')} have matchExpressions; set "
+                f"The selectors of Prometheus {metadata_of(self.prometheus).get('name')} have matchExpressions; set "
                 "monitoring_labels to labels that they take.",
             )
 
@@ -301,12 +301,12 @@ def _kept(prometheus: Mapping[str, Any]) -> str:
 
 
 def _noted(prometheus: Mapping[str, Any], retention: str) -> Optional[Noted]:
-    notes = mapping(_metadata(prometheus).get("annotations"))
+    notes = annotations_of(prometheus)
     if BEFORE not in notes:
         return None
     now = str(_spec(prometheus).get("retention", ""))
     ours = now == notes.get(SET, retention)
-    name, namespace = (str(_metadata(prometheus).get(key)) for key in ("name", "namespace"))
+    name, namespace = (str(metadata_of(prometheus).get(key)) for key in ("name", "namespace"))
     return Noted(name, namespace, ours, str(notes[BEFORE]) if ours else now)
 
 
@@ -329,15 +329,11 @@ def _unwanted(looked: Sequence[Mapping[str, Any]], made: Sequence[Mapping[str, A
 
 
 def _namespace_of(prometheus: Mapping[str, Any], method: str) -> str:
-    return str(_metadata(prometheus).get("namespace") or "") if method == "operator" else ""
+    return str(metadata_of(prometheus).get("namespace") or "") if method == "operator" else ""
 
 
 def _kind(answer: Mapping[str, Any]) -> object:
     return mapping(answer.get("item")).get("kind")
-
-
-def _metadata(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    return mapping(item.get("metadata"))
 
 
 def _spec(item: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -345,4 +341,4 @@ def _spec(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _path(item: Mapping[str, Any]) -> str:
-    return f"{_metadata(item).get('namespace')}/{_metadata(item).get('name')}"
+    return f"{metadata_of(item).get('namespace')}/{metadata_of(item).get('name')}"

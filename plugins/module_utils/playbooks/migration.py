@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping
 
 from ..shared.refusal import Refusal
-from ..shared.registers import mapping, mappings, resources
+from ..shared.registers import mapping, mappings, metadata_of, resources
 
 _STATES = {
     "due": "served by another plugin",
@@ -83,7 +83,7 @@ def _not_returned(node: Mapping[str, Any], name: str, terms: Terms) -> Iterator[
 
 def has_left(pods: object, uids: List[str]) -> bool:
     """Return whether none of the pods that were found belongs to a DaemonSet of the other plugin."""
-    owners = [owner for pod in resources(pods) for owner in mappings(_metadata(pod).get("ownerReferences"))]
+    owners = [owner for pod in resources(pods) for owner in mappings(metadata_of(pod).get("ownerReferences"))]
     return not any(owner.get("uid") in uids for owner in owners)
 
 
@@ -124,7 +124,3 @@ def _stands(node: Mapping[str, Any], check: bool) -> str:
     whose = f", from {node['title'] or node['from']}" if node["from"] else ""
     would = ", and would be migrated" if check and node["state"] in _MOVES else ""
     return f"{_STATES[node['state']]}{whose}{would}"
-
-
-def _metadata(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    return mapping(item.get("metadata"))

@@ -6,17 +6,16 @@ from __future__ import annotations
 
 from typing import Any, Collection, Dict, Iterator, Mapping
 
-from ..shared.inventory import Inventory
+from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
 from ..shared.modes import MODES, WHOLE_MODE
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping
 
-_CONTROL_PLANES, _GPU_NODES = "kube_control_plane", "gpu_nodes"
 _SECONDARY = "secondary"
 """The layout of a scheduler beside the cluster's own, which needs no host of the control plane."""
 _MEANING = {
-    _GPU_NODES: "the hosts that have GPUs",
-    _CONTROL_PLANES: "the hosts that run kube-scheduler (none for control planes that cannot be edited; then set "
+    GPU_NODES: "the hosts that have GPUs",
+    CONTROL_PLANES: "the hosts that run kube-scheduler (none for control planes that cannot be edited; then set "
     "scheduler_layout=secondary)",
 }
 _EVERYTHING = frozenset({"all", "tagged"})
@@ -27,9 +26,9 @@ _PLUGINS = frozenset({"gpu_plugins", "gpu_plugins_install", "gpu_plugins_configu
 def refusals(inventory: Inventory, layout: str) -> Iterator[Refusal]:
     """Yield why the inventory cannot be worked on; ``layout`` is the one that the controller is asked for."""
     for group, meaning in _MEANING.items():
-        if not inventory.members(group) and not (group == _CONTROL_PLANES and layout == _SECONDARY):
+        if not inventory.members(group) and not (group == CONTROL_PLANES and layout == _SECONDARY):
             yield Refusal("group_empty", f"The inventory has no host in the group '{group}'; put {meaning} there.")
-    modes = inventory.each(_GPU_NODES, lambda variables: variables.get("gpu_mode", WHOLE_MODE))
+    modes = inventory.each(GPU_NODES, lambda variables: variables.get("gpu_mode", WHOLE_MODE))
     unknown = [f"{host} is {mode}" for host, mode in modes.items() if mode not in MODES]
     if unknown:
         yield Refusal("mode_unknown", f"Unknown gpu_mode: {', '.join(unknown)}; set it to one of {', '.join(MODES)}.")
@@ -41,7 +40,7 @@ def extender_coming(inventory: Inventory, layout: str, run_tags: Collection[str]
     A control plane counts where ``--limit`` has left it and its check has left the fact ``scheduler_modes``. Where the
     plugins are not rolled out no extender is missed. ``layout`` is that of a host without control planes.
     """
-    control_planes = inventory.members(_CONTROL_PLANES)
+    control_planes = inventory.members(CONTROL_PLANES)
     if control_planes:
         layout = inventory.variables(control_planes[0]).get("scheduler_layout", layout)
     if layout == "none":
@@ -56,7 +55,7 @@ def extender_coming(inventory: Inventory, layout: str, run_tags: Collection[str]
 
 def nodes(inventory: Inventory) -> Dict[str, Dict[str, Any]]:
     """Return what is known of each GPU node that was checked: its mode, driver, GPUs, and whether it needs a reboot."""
-    checked = {host: inventory.variables(host) for host in inventory.members(_GPU_NODES)}
+    checked = {host: inventory.variables(host) for host in inventory.members(GPU_NODES)}
     return {host: _node(variables) for host, variables in checked.items() if "site_mode" in variables}
 
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Collection, List
 
-from ..shared.inventory import Inventory
-from ..shared.registers import mapping, resources
-
-_GPU_NODES = "gpu_nodes"
+from ..shared.inventory import GPU_NODES, Inventory
+from ..shared.registers import metadata_of, resources
 
 
 @dataclass(frozen=True)
@@ -27,9 +25,9 @@ class GivenUp:
 
 def given_up(inventory: Inventory, hosts: Collection[str], labelled: object) -> GivenUp:
     """Return what becomes of GPU nodes among ``hosts``; ``labelled`` are the nodes that the API server has found."""
-    nodes = {host: inventory.variables(host) for host in inventory.members(_GPU_NODES) if host in hosts}
+    nodes = {host: inventory.variables(host) for host in inventory.members(GPU_NODES) if host in hosts}
     names = {variables.get("gpu_plugins_node_name", host) for host, variables in nodes.items()}
-    found = [mapping(item.get("metadata")).get("name") for item in resources(labelled)]
+    found = [metadata_of(item).get("name") for item in resources(labelled)]
     return GivenUp(
         nodes=list(nodes),
         driver=any("uninstall_driver_went" in variables for variables in nodes.values()),

@@ -7,11 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Collection, Dict, Iterator, List, Mapping
 
-from ..shared.inventory import Inventory
+from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
 from ..shared.printable import line
 from ..shared.registers import mapping, mappings
 
-_CONTROL_PLANES, _GPU_NODES = "kube_control_plane", "gpu_nodes"
 _LONGEST = 4096
 """Characters of what was found, in a row."""
 _CHECKS = {"driver": "driver", "runtime": "container runtime", "plugin": "device plugin"}
@@ -42,9 +41,9 @@ class Report:
 
 def report(inventory: Inventory, hosts: Collection[str]) -> Report:
     """Return what was found on those of the inventory's hosts that were to be looked at."""
-    known = dict.fromkeys([*inventory.members(_CONTROL_PLANES), *inventory.members(_GPU_NODES)])
+    known = dict.fromkeys([*inventory.members(CONTROL_PLANES), *inventory.members(GPU_NODES)])
     rows = [_row(host, finding) for host in known if host in hosts for finding in _findings(inventory, host)]
-    nodes = {host: inventory.variables(host) for host in inventory.members(_GPU_NODES)}
+    nodes = {host: inventory.variables(host) for host in inventory.members(GPU_NODES)}
     lines = [_offer(host, node) for host, node in nodes.items() if "gpu_plugins_offers" in node]
     quotas: List[Mapping[str, Any]] = next(
         (node["gpu_plugins_quotas"] for node in nodes.values() if "gpu_plugins_quotas" in node), []
@@ -58,7 +57,7 @@ def report(inventory: Inventory, hosts: Collection[str]) -> Report:
 
 def _findings(inventory: Inventory, host: str) -> Iterator[Finding]:
     variables = inventory.variables(host)
-    is_control_plane, is_gpu_node = (host in inventory.members(group) for group in (_CONTROL_PLANES, _GPU_NODES))
+    is_control_plane, is_gpu_node = (host in inventory.members(group) for group in (CONTROL_PLANES, GPU_NODES))
     saw_scheduler, saw_node = variables.get("validate_saw_scheduler"), variables.get("validate_saw_node")
     if is_control_plane and "validate_failed_scheduler" in variables:
         yield Finding("blocked", "scheduler", str(variables["validate_failed_scheduler"]))

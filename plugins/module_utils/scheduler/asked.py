@@ -10,7 +10,6 @@ from typing import Any, List, Mapping, Sequence, Tuple
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 
-CONTROL_PLANES, GPU_NODES = "kube_control_plane", "gpu_nodes"
 _LARGEST_PORT = 65535
 
 

@@ -9,9 +9,9 @@ import posixpath
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ..shared.inventory import Inventory
+from ..shared.inventory import CONTROL_PLANES, Inventory
 from ..shared.registers import mapping, mappings
-from .asked import CONTROL_PLANES, Options, without_slash
+from .asked import Options, without_slash
 from .layout import Plan
 
 _BY_NAME = ("kubeadm.k8s.io/v1beta2", "kubeadm.k8s.io/v1beta3")

@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from ..shared.inventory import Inventory
-from ..shared.modes import BY_MODE
+from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
+from ..shared.modes import BY_MODE, WHOLE_MODE
 from ..shared.registers import lines, mapping, results
-from .asked import CONTROL_PLANES, GPU_NODES, Options
+from .asked import Options
 from .rancher import DISTRIBUTIONS
 
 LAYOUTS = ("auto", "local", "proxied", "secondary", "none")
@@ -20,7 +20,6 @@ NAME = "kube-accel-extender"
 """The name of the extender's objects, its account, and its Lease."""
 SECOND = "accel-scheduler"
 """The name of the second kube-scheduler and its objects."""
-_WHOLE_MODE = "pgpu"
 
 
 def resources_of(*modes: str) -> List[str]:
@@ -166,7 +165,7 @@ def _exists(answer: Mapping[str, Any]) -> bool:
 
 def gpu_modes(inventory: Inventory) -> List[str]:
     """Return the modes that the GPU nodes of the inventory are to serve, each once."""
-    found = inventory.each(GPU_NODES, lambda variables: str(variables.get("gpu_mode", _WHOLE_MODE)))
+    found = inventory.each(GPU_NODES, lambda variables: str(variables.get("gpu_mode", WHOLE_MODE)))
     return list(dict.fromkeys(found.values()))
 
 

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, List, Mapping
 
-from ..shared.inventory import Inventory
+from ..shared.inventory import CONTROL_PLANES, Inventory
 from ..shared.registers import mapping, mappings, resources
-from .asked import CONTROL_PLANES, Options
+from .asked import Options
 from .layout import NAME, Plan
 
 QUOTA, SECRET = "kube-accel-quota", "kube-accel-extender-tls"

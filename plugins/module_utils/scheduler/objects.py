@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Mapping
 
 from ..cluster.admission import scheduler_names
 from ..cluster.network_policy import network_policies
-from ..shared.inventory import Inventory
-from ..shared.registers import mapping, mappings, resources, results
-from .asked import CONTROL_PLANES, GPU_NODES, Options
+from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
+from ..shared.registers import mapping, mappings, metadata_of, resources, results
+from .asked import Options
 from .layout import NAME, NAMESPACE, SECOND, Plan, managed
 
 _SECOND_PORT = 10259
@@ -123,7 +123,7 @@ def _version(answers: Mapping[str, Any]) -> str:
 def _version_of_secret(answers: Mapping[str, Any]) -> str:
     made = mapping(mapping(answers.get("secret_made")).get("result"))
     found = made or next(iter(resources(answers.get("secret"))), {})
-    return str(mapping(found.get("metadata")).get("resourceVersion", ""))
+    return str(metadata_of(found).get("resourceVersion", ""))
 
 
 def _differing(answers: Mapping[str, Any]) -> List[Mapping[str, Any]]:

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Sequence
 
-from ..shared.registers import mapping, mappings
+from ..shared.registers import mapping, mappings, metadata_of
 from .layout import NAME, SECOND
 
 
 def ready_pods(pods: Sequence[Mapping[str, Any]], layout: str) -> List[str]:
     """Return the names of the layout's pods that are ready. Until the sweep another layout's have the same label."""
-    return [str(mapping(pod.get("metadata")).get("name")) for pod in pods if _is_ready(pod, layout)]
+    return [str(metadata_of(pod).get("name")) for pod in pods if _is_ready(pod, layout)]
 
 
 def is_rolled(workloads: Sequence[Mapping[str, Any]]) -> bool:
@@ -29,7 +29,7 @@ def is_rolled(workloads: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _is_ready(pod: Mapping[str, Any], layout: str) -> bool:
-    metadata = mapping(pod.get("metadata"))
+    metadata = metadata_of(pod)
     conditions = mappings(mapping(pod.get("status")).get("conditions"))
     return (
         "deletionTimestamp" not in metadata

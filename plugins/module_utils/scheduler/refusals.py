@@ -8,7 +8,7 @@ from typing import Any, Iterator, List, Mapping, Sequence
 
 from ..shared.printable import line
 from ..shared.refusal import Refusal
-from ..shared.registers import mapping, resources
+from ..shared.registers import mapping, metadata_of, resources
 from .asked import Options
 from .layout import LAYOUTS, NAMESPACE, Host, Plan
 
@@ -89,7 +89,7 @@ def _of_host(options: Options, host: Host, plan: Plan) -> Iterator[Refusal]:
 
 
 def _of_proxied(options: Options, plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
-    taken = [mapping(item.get("metadata")) for item in resources(seen.get("services"))]
+    taken = [metadata_of(item) for item in resources(seen.get("services"))]
     names = [str(each.get("name")) for each in taken if not _is_ours(each)]
     if plan.layout == "proxied" and plan.distribution:
         other = f", or remove the extender that binds pods: {', '.join(plan.binders)}" if plan.binders else " or local"

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, Mapping, Sequence
 
+CONTROL_PLANES, GPU_NODES = "kube_control_plane", "gpu_nodes"
+"""The groups of the inventory that playbooks work on."""
+
 
 class Inventory:
     """The hosts of the inventory by group. Variables of a host are read when they are asked for, which is slow."""

@@ -32,6 +32,21 @@ def resources(register: object) -> List[Mapping[str, Any]]:
     return [item for answer in [mapping(register), *results(register)] for item in mappings(answer.get("resources"))]
 
 
+def metadata_of(item: object) -> Mapping[str, Any]:
+    """Return the metadata of an object of the cluster."""
+    return mapping(mapping(item).get("metadata"))
+
+
+def annotations_of(item: object) -> Mapping[str, Any]:
+    """Return the annotations of an object of the cluster."""
+    return mapping(metadata_of(item).get("annotations"))
+
+
+def labels_of(item: object) -> Mapping[str, Any]:
+    """Return the labels of an object of the cluster."""
+    return mapping(metadata_of(item).get("labels"))
+
+
 def lines(register: object) -> List[str]:
     """Return the lines that a command printed; none of one that was skipped."""
     return [str(text) for text in entries(mapping(register).get("stdout_lines"))]
