@@ -84,7 +84,8 @@ class Kubelet:
         while not self.stopping.wait(0.02):
             self.seen.update(path.name for path in self.manifests.iterdir() if not path.name.startswith("."))
             manifest = (self.manifests / self.file).read_text(errors="replace")
-            if manifest != running:
+            # Empty is a file that is being written: truncated, and not filled yet.
+            if manifest and manifest != running:
                 self._stop(server)
                 server = self._start() if self.accepts(manifest) else None
                 running = manifest
