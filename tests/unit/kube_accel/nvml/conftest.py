@@ -14,7 +14,8 @@ import pytest
 
 import sim.nvml
 from kube_accel.model import Snapshot
-from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.nvml.monitor import GpuMonitor
+from kube_accel.nvml.options import MonitorOptions
 from kube_accel.nvml.process import WorkerProcess, worker_command
 from sim.nvml import profiles, sysfs
 from sim.nvml.topology import Topology, edit

@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 
 from kube_accel.model import Mode
-from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.nvml.monitor import GpuMonitor
+from kube_accel.nvml.options import MonitorOptions
 from kube_accel.plugin.configuration.options import PluginOptions
 from kube_accel.plugin.daemon import Daemon
 

@@ -14,7 +14,8 @@ from contextlib import suppress
 from kube_accel import exclusions, logs
 from kube_accel.enforce.fd_cache import raise_limit
 from kube_accel.nvml import switches
-from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.nvml.monitor import GpuMonitor
+from kube_accel.nvml.options import MonitorOptions
 from kube_accel.plugin.configuration.delivery_flags import DeliveryFlags
 from kube_accel.plugin.configuration.options import (
     ConfigMapRef,

@@ -19,7 +19,8 @@ from kube_accel.kube.deviceplugin import KUBELET_SOCKET
 from kube_accel.kube.podresources import PodResourcesClient, PodResourcesError
 from kube_accel.model import DriverState, ExcludedGpu, Gpu, GpuHealth, Health, Inventory, Mode, Snapshot
 from kube_accel.nvml import machine
-from kube_accel.nvml.monitor import GpuMonitor, MonitorOptions
+from kube_accel.nvml.monitor import GpuMonitor
+from kube_accel.nvml.options import MonitorOptions
 from kube_accel.nvml.translate import MAKE_NODES
 from kube_accel.plugin.admin import AdminError, call
 from kube_accel.shared.printable import line
