@@ -32,7 +32,7 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-library libcuda.so.1 cuda 100 801 procaddress.c table.c charge.c device.c memory.c pools.c vmm.c arrays.c budget.c meter.c launch.c
+library libcuda.so.1 cuda 100 801 procaddress.c table.c charge.c device.c memory.c pools.c vmm.c arrays.c budget.c batch.c settle.c helper.c meter.c launch.c
 library libnvidia-ml.so.1 nvml 12 13 nvml.c
 
 # Static: it runs on any host, and a container's root file system gives it nothing to load. It is tried with sanitizers apart, which are never static.

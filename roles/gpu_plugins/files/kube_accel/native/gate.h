@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The compute gate: budget.c keeps what GPU time the container has left, meter.c measures what it uses, launch.c stands
- * before the driver's launches. */
+ * The compute gate: budget.c keeps what GPU time the container has left, the meter (meter.h) measures what it uses,
+ * launch.c stands before the driver's launches. */
 #ifndef KUBE_ACCEL_GATE_H
 #define KUBE_ACCEL_GATE_H
 #include "shim.h"
@@ -12,7 +12,7 @@
 extern uint32_t
     gated_devices; /* a bit for each device of the policy with a share to keep, as of the generation below */
 extern uint32_t gated_generation;
-void budget_look(uint64_t now);                /* read the policy anew */
+void budget_look(uint64_t now);                /* read the policy again */
 int64_t budget_left(int index, uint64_t now);  /* ns of GPU time, after adding what time brought; below zero: wait */
 uint64_t budget_wait(int index, int64_t debt); /* ns until a debt is paid */
 bool budget_contended(int index);              /* others are known to use the GPU too */
@@ -40,5 +40,7 @@ CUresult meter_enter(struct pass *pass, CUstream stream,
                      bool per_thread); /* waits for budget; on success meter_leave() is due after the launch */
 void meter_leave(struct pass *pass, CUresult result, bool alone); /* alone: long work, measured precisely */
 void meter_capture(bool begins);
+
+/* helper.c */
 void sleep_ns(uint64_t ns);
 #endif

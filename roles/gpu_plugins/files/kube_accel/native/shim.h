@@ -103,7 +103,7 @@ void graph_settle(void); /* after a graph was launched: charge what graph memory
 void pool_settle(int pool);
 void pools_sleep(CUdevice device); /* its primary context has ended, and the pools may have with it */
 
-/* meter.c: ends what is being measured, before the program can learn that its work is done, or gives the stream other
+/* batch.c: ends what is being measured, before the program can learn that its work is done, or gives the stream other
  * work. What names/cuda.txt marks with `tells` does so; a wrapper of such a function calls tells(). */
 extern uint64_t open_lanes;
 void meter_told(void);
