@@ -151,7 +151,7 @@ from typing import Any, Dict, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpus import nvml
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpus import release as quiet
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpus.release import ReleaseError, release_gpus
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
     gpu_exclusion,
     mig_geometry,
@@ -177,7 +177,7 @@ def main() -> None:
     )
     try:
         result = cut(module)
-    except (ValueError, nvml_library.NoAnswer, quiet.QuietError) as error:
+    except (ValueError, nvml_library.NoAnswer, ReleaseError) as error:
         module.fail_json(msg=str(error))
     if "refused" in result:
         module.fail_json(msg=result["refused"])
@@ -196,7 +196,7 @@ def main() -> None:
 
 
 def cut(module: AnsibleModule) -> Dict[str, Any]:
-    """What ``mig_nvml.carry_out`` says. Nobody is disturbed where there is nothing to do."""
+    """Return what ``mig_nvml.carry_out`` answers. Where nothing has to change, no service is stopped."""
     document, name, timeout = (module.params[key] for key in ("configs", "config", "timeout"))
     library = nvml_library.found(module.params["library"], module.params["driver_root"])
     mig_geometry.parse(document)
@@ -215,7 +215,7 @@ def cut(module: AnsibleModule) -> Dict[str, Any]:
     if planned["in_use"]:
         return {"refused": mig_nvml.refusal(planned["in_use"])}
     try:
-        with quiet.quiet(module.params["plugin_socket"], module.params["services"], timeout + 60, run):
+        with release_gpus(module.params["plugin_socket"], module.params["services"], timeout + 60, run):
             return carry_out(check=False)
     except OSError as error:
         return {"refused": f"systemctl cannot be run: {error}; leave services empty on a host without systemd"}

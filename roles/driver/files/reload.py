@@ -19,7 +19,7 @@ from pathlib import Path
 
 # Users before what they use.
 MODULES = ("nvidia_fs", "gdrdrv", "nvidia_peermem", "nvidia_drm", "nvidia_modeset", "nvidia_uvm", "nvidia")
-QUIET_SECONDS = 300
+PAUSE_SECONDS = 300
 
 
 class ReloadError(Exception):
@@ -46,7 +46,7 @@ def tell(path: Path, command: str) -> None:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(60)
             client.connect(str(path))
-            client.sendall(json.dumps({"command": command, "seconds": QUIET_SECONDS}).encode() + b"\n")
+            client.sendall(json.dumps({"command": command, "seconds": PAUSE_SECONDS}).encode() + b"\n")
             answer = json.loads(client.makefile("rb").readline() or b"{}")
     except ConnectionRefusedError:
         return  # what a plugin that ended left behind

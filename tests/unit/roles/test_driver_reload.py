@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver is replaced under a quiet device plugin, and stays as it is when anybody else uses a GPU."""
+"""The driver is replaced while the device plugin is paused, and stays as it is when anybody else uses a GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Node:
         for name, text in (("modprobe", MODPROBE), ("systemctl", SYSTEMCTL)):
             (root / "bin" / name).write_text(text)
             (root / "bin" / name).chmod(0o755)
-        self.answer = {"driver": "quiet"}
+        self.answer = {"driver": "quiesced"}
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(str(root / "s"))
         self.server.listen()
@@ -93,16 +93,16 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 SERVICES = ["kube-accel-mps@GPU-1.service", "nvidia-persistenced.service"]
-QUIET = ["plugin quiesce", *(f"systemctl stop {name}" for name in SERVICES)]
+PAUSED = ["plugin quiesce", *(f"systemctl stop {name}" for name in SERVICES)]
 AGAIN = [*(f"systemctl start {name}" for name in reversed(SERVICES)), "plugin resume"]
 
 
-def test_modules_are_replaced_while_plugin_and_services_are_quiet(node: Node) -> None:
+def test_modules_are_replaced_while_plugin_and_services_pause(node: Node) -> None:
     done = node.reload()
     assert (done.returncode, done.stderr) == (0, "")
     out = [f"modprobe -r {name}" for name in ("nvidia_drm", "nvidia_uvm", "nvidia")]
     back = [f"modprobe {name}" for name in ("nvidia", "nvidia_uvm", "nvidia_drm")]
-    assert node.calls == [*QUIET, *out, *back, *AGAIN]
+    assert node.calls == [*PAUSED, *out, *back, *AGAIN]
     assert node.loaded == ["nvidia", "nvidia_drm", "nvidia_uvm"]
 
 
@@ -111,7 +111,7 @@ def test_whoever_uses_a_gpu_is_named_and_keeps_it(node: Node) -> None:
     done = node.reload()
     assert done.returncode == 1
     assert "7 train use a GPU; end them, or reboot the host" in done.stderr
-    assert node.calls == [*QUIET, *AGAIN]
+    assert node.calls == [*PAUSED, *AGAIN]
 
 
 def test_what_was_unloaded_is_back_when_the_rest_is_busy(node: Node) -> None:

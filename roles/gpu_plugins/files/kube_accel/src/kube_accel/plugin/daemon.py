@@ -169,7 +169,7 @@ class Daemon:
         self.handed_over = self._exit_code == EXIT_OK and self._hand_over()
         with self._publishing:
             for served in self._served.all:
-                served.registrar.stop(quietly=self.handed_over)
+                served.registrar.stop(keep_connections=self.handed_over)
         for registering in self._registering.values():
             # It may be held up by a kubelet that does not answer; open streams would then keep the process alive.
             registering.join(timeout=1)

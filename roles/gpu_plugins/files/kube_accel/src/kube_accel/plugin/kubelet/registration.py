@@ -87,7 +87,7 @@ class Registrar:
         self._watch = DirectoryWatch(directory)
         self._stopping = False
         self._server: Server | None = None
-        self._quietly = False
+        self._keep_connections = False
         self._siblings: frozenset[str] = frozenset()
         self._socket: Path | None = None
         self._listening_since = time.monotonic()
@@ -137,12 +137,12 @@ class Registrar:
         """Return whether no call waits for an answer."""
         return self._server is None or self._server.busy <= plugin.streams
 
-    def stop(self, quietly: bool = False) -> None:
+    def stop(self, keep_connections: bool = False) -> None:
         """End ``run``: end streams, remove the socket, register no more.
 
-        ``quietly``: the connections stay as they are, for a process that ends now and has handed them over.
+        ``keep_connections``: for a process that has handed the connections over and ends now.
         """
-        self._quietly = quietly
+        self._keep_connections = keep_connections
         self._stopping = True
         self._watch.wake()
 
@@ -220,7 +220,7 @@ class Registrar:
 
     def _close(self, plugin: ListedPlugin) -> None:
         self._state = Registration(False, "stopped")
-        if self._quietly:
+        if self._keep_connections:
             if self._socket is not None:
                 self._socket.unlink(missing_ok=True)
             return
