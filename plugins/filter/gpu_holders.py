@@ -54,5 +54,5 @@ class FilterModule:
     """The filters of this file."""
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
-        """By name."""
+        """Return the filters by name."""
         return {"gpu_holders": gpu_holders}

@@ -62,5 +62,5 @@ class FilterModule:
     """The filters of this file."""
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
-        """By name."""
+        """Return the filters by name."""
         return {"gpu_plugins_objects": gpu_plugins_objects}

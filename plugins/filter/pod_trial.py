@@ -59,5 +59,5 @@ class FilterModule:
     """The filters of this file."""
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
-        """By name."""
+        """Return the filters by name."""
         return {"pod_trial": pod_trial}

@@ -61,5 +61,5 @@ class FilterModule:
     """The filters of this file."""
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
-        """By name."""
+        """Return the filters by name."""
         return {"rollout_plan": rollout_plan_filter}

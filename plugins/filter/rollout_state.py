@@ -85,5 +85,5 @@ class FilterModule:
     """The filters of this file."""
 
     def filters(self) -> Dict[str, Callable[..., Any]]:
-        """By name."""
+        """Return the filters by name."""
         return {"rollout_state": rollout_state_filter}

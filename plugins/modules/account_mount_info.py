@@ -109,7 +109,7 @@ _KEY = re.compile("[0-9a-f]{32}")
 
 
 def taken(path: str) -> Tuple[int, int]:
-    """How many containers have an account in a directory, and how many bytes these files take."""
+    """Return how many containers have an account in a directory, and how many bytes these files take."""
     accounts, blocks = 0, 0
     for directory, names, files in os.walk(path):
         accounts += sum(map(bool, map(_KEY.fullmatch, names))) if directory == path else 0

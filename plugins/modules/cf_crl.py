@@ -177,7 +177,7 @@ Step = Tuple[str, Dict[str, Any], Dict[str, Any]]
 def plan(
     definitions: List[resource_definitions.Definition], existing: Dict[str, Dict[str, Any]], state: str
 ) -> List[Step]:
-    """The ConfigMaps that have to change."""
+    """Return the ConfigMaps that have to change."""
     steps = []
     for definition in definitions:
         before = existing[definition.name]
@@ -194,7 +194,7 @@ def plan(
 
 
 def get(client: K8SClient, name: str) -> Dict[str, Any]:
-    """A ConfigMap as it is, empty when there is none. Raises ApiServerError."""
+    """Return a ConfigMap as it is, empty when there is none. Raises ApiServerError."""
     try:
         return one(client, "ConfigMap", name, resource_definitions.NAMESPACE, resource_definitions.readable)
     except NotFoundError:
@@ -228,7 +228,7 @@ def send(client: K8SClient, configmaps: object, step: Step) -> None:
 
 
 def shown(item: Dict[str, Any]) -> Dict[str, Any]:
-    """A ConfigMap without what only the API server writes."""
+    """Return a ConfigMap without what only the API server writes."""
     if not item:
         return {}
     kept = copy.deepcopy(item)

@@ -176,19 +176,19 @@ class Programs:
         return int(status), str(out), str(err)
 
     def lines(self, *command: str) -> List[str]:
-        """The output of a program that ended well, without empty lines."""
+        """Return the output of a program that ended well, without empty lines."""
         status, out = self.run(*command)[:2]
         return [line for line in out.splitlines() if line.strip()] if status == 0 else []
 
     def apt(self, program: str, *words: str) -> Tuple[str, ...]:
-        """A command of apt that leaves the host's lists and caches as they are."""
+        """Return a command of apt that leaves the host's lists and caches as they are."""
         lists = ("-o", f"Dir::State::lists={self.work}/lists") if self.ask else ()
         options = ("Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=", "Acquire::Retries=1")
         options += ("Acquire::http::Timeout=20", "Acquire::https::Timeout=20")
         return (program, "-q", *lists, *(word for option in options for word in ("-o", option)), *words)
 
     def dnf(self, *words: str) -> Tuple[str, ...]:
-        """A command of dnf that leaves the host's lists and logs as they are."""
+        """Return a command of dnf that leaves the host's lists and logs as they are."""
         options = (f"cachedir={self.work}/cache", f"logdir={self.work}", "timeout=20", "retries=1")
         return ("dnf", "-q", *(f"--setopt={option}" for option in options), *words)
 
@@ -206,7 +206,7 @@ class Deb:
         self.update = "\n".join(self.programs.run(*self.programs.apt("apt-get", "update"))[1:])
 
     def system(self, distribution: str, kernel: str) -> System:
-        """What dpkg has, and what apt knows."""
+        """Return what dpkg has, and what apt knows."""
         fields = "${Package}\t${db:Status-Want}\t${db:Status-Status}\t${Depends}\n"
         rows = [line.split("\t") for line in self.programs.lines("dpkg-query", "-W", "-f", fields)]
         here = [(row[0], row[1] == "hold", row[3]) for row in rows if len(row) == 4 and row[2] == "installed"]
@@ -234,13 +234,13 @@ class Deb:
         )
 
     def answer(self, names: List[str]) -> Answer:
-        """Whether apt would install these packages."""
+        """Return whether apt would install these packages."""
         options = ("--simulate", "--no-install-recommends", "--allow-change-held-packages", "install")
         status, *said = self.programs.run(*self.programs.apt("apt-get", *options, *names))
         return Answer() if status == 0 else packages.apt_answer(self.update, "\n".join(said))
 
     def installed(self, name: str) -> bool:
-        """Whether a package is installed."""
+        """Return whether a package is installed."""
         return self.programs.lines("dpkg-query", "-W", "-f", "${db:Status-Status}\n", name) == ["installed"]
 
     @staticmethod
@@ -264,7 +264,7 @@ class Rpm:
         """Leave that to dnf, which reads the sources when it is asked."""
 
     def system(self, distribution: str, kernel: str) -> System:
-        """What rpm has, and what dnf knows."""
+        """Return what rpm has, and what dnf knows."""
         provides = f"kernel-devel-uname-r = {kernel}"
         owner = self._installed("--whatprovides", f"kernel-uname-r = {kernel}", form="%{name}\\n")
         owner = owner or self._installed("-f", f"/lib/modules/{kernel}/vmlinuz", form="%{name}\\n")
@@ -292,13 +292,13 @@ class Rpm:
         )
 
     def answer(self, names: List[str]) -> Answer:
-        """Whether dnf would install these packages."""
+        """Return whether dnf would install these packages."""
         # It ends with 1 for the "no" too.
         status, *said = self.programs.run(*self.programs.dnf("--assumeno", "install", *names))
         return Answer() if status == 0 else packages.dnf_answer("\n".join(said))
 
     def installed(self, name: str) -> bool:
-        """Whether a package is installed."""
+        """Return whether a package is installed."""
         return bool(self._installed(name))
 
     def _installed(self, *words: str, form: str = _NEVRA) -> List[str]:

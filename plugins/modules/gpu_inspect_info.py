@@ -189,7 +189,7 @@ def main() -> None:
 
 
 def _compiled(module: AnsibleK8SModule) -> Optional[object]:
-    """The query, before anybody is asked anything; None without."""
+    """Return the query, compiled before any request is made; None without one."""
     query = module.params["query"]
     if query is None:
         return None

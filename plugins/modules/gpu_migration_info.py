@@ -129,7 +129,7 @@ except ImportError:  # AnsibleK8SModule says what is missing.
 
 
 def cluster(client: K8SClient) -> migration_plan.Cluster:
-    """What the API server has of all that may matter."""
+    """Return what the API server has of all that may matter."""
     problems: List[str] = []
 
     def listed(kind: str, api_version: str = "v1", **selected: str) -> List[Dict[str, Any]]:
@@ -154,7 +154,7 @@ def cluster(client: K8SClient) -> migration_plan.Cluster:
 
 
 def parsed(text: str) -> object:
-    """A document in YAML. Raises ValueError."""
+    """Return a document in YAML. Raises ValueError."""
     try:
         return yaml.safe_load(text)
     except RecursionError:

@@ -124,7 +124,7 @@ def main() -> None:
 
 
 def _read(path: str) -> Optional[bytes]:
-    """What is there, which others cannot read; None otherwise. Raises OSError for what is no file."""
+    """Return what is at a path that others cannot read; None if nothing. Raises OSError for what is no file."""
     try:
         # Non-blocking: a FIFO of somebody else would keep us here.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:

@@ -482,7 +482,7 @@ class _Prometheus:
         }
 
     def __call__(self, expression: str, at: float) -> List[Dict[str, Any]]:
-        """The series that it has at a time."""
+        """Return the series that it has at a time."""
         url = f"{self._url}/api/v1/query?{urlencode({'query': expression, 'time': at})}"
         try:
             with open_url(url, headers=self._headers, **self._options) as answer:

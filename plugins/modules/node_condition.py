@@ -77,7 +77,7 @@ _read = partial(shaped, shape={"status": {"conditions": entries}})
 
 
 def found(client: K8SClient, name: str, kind: str) -> Dict[str, Any]:
-    """The node's condition of this type, empty when there is none. Raises ApiServerError."""
+    """Return the node's condition of this type, empty when there is none. Raises ApiServerError."""
     try:
         node = one(client, "Node", name, read=_read)
     except NotFoundError:

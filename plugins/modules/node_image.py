@@ -213,7 +213,7 @@ class NodeImage:
 
 
 def _planned(before: List[Stored], plan: Plan, repository: str, tag: str) -> List[Stored]:
-    """What a run would leave, for the difference that check mode shows."""
+    """Return what a run would leave, for the difference that check mode shows."""
     name = f"{repository}:{tag}"
     after = [
         Stored(image.name, image.digest, image.pinned and image.name not in plan.unpin)

@@ -366,18 +366,18 @@ class NvidiaRuntime:
         return Service(self.host.restart_of(unit), self._heeded(watch), params["timeout"] or self.TIMEOUT, reset)
 
     def _cri_watch(self, host: Host, undoing: bool) -> Callable[[], str]:
-        """A watch that asks containerd where it listens."""
+        """Return a watch that asks containerd where it listens."""
         probe: Callable[[], str] = runtime_running.cri_watch(self._ctr())(host, undoing)
         return probe
 
     def _ctr(self) -> list[str]:
-        """The command that asks containerd's own service; empty for what is no containerd."""
+        """Return the command that asks containerd's own service; empty for what is no containerd."""
         listening = self._listening()
         elsewhere = listening not in ("", runtime_running.CRI_SOCKETS.get(self.name))
         return [*CTR.get(self.name, []), *(["--address", listening] if elsewhere else [])]
 
     def _listening(self) -> str:
-        """The socket that a containerd of its own listens on, by its command line or file; empty where neither says."""
+        """Return the socket of a separate containerd, from command line or file; empty where neither says."""
         if self.name != "containerd":
             return ""
         if self.address is None:
@@ -391,12 +391,12 @@ class NvidiaRuntime:
         return self.address
 
     def _said(self, path: str, text: str) -> Dict[str, Any]:
-        """What a file of containerd and those that it imports say, as far as it can be found out."""
+        """Return what a file of containerd and those that it imports say, as far as it can be found out."""
         merged = self._merged(text, path)
         return runtime_config.parse("containerd", text, path) if merged is None else merged
 
     def _heeded(self, well: Watch | None) -> Watch | None:
-        """A watch that also has the restarted runtime say that it has what is wanted."""
+        """Return a watch that also has the restarted runtime say that it has what is wanted."""
         if not self._is_present():
             return well
 
@@ -407,7 +407,7 @@ class NvidiaRuntime:
         return watch
 
     def _unheeded(self) -> str:
-        """What keeps us from saying that what is wanted is in effect, empty when nothing or nobody can be asked."""
+        """Return why it is not certain that the wanted state is in effect; empty when it is, or cannot be asked for."""
         try:
             wrong = self._lacks()
         except runtime_running.SilentError as error:
@@ -415,7 +415,7 @@ class NvidiaRuntime:
         return f"{self.name} runs, and says that {wrong}: what else it is told overrides {self.path}" if wrong else ""
 
     def _lacks(self) -> str:
-        """What the running runtime lacks of what is wanted, empty when it is not known how to ask it."""
+        """Return what the running runtime lacks of what is wanted, empty when it is not known how to ask it."""
         if not self._can_be_asked():
             return ""
         return str(runtime_running.lacks(self.transaction.host, self.name, self._cri_socket(), self.wanted))
@@ -442,7 +442,7 @@ class NvidiaRuntime:
         return str(UNITS[self.name][0])
 
     def propose(self) -> Proposal:
-        """What this host's files have to become."""
+        """Return what this host's files have to become."""
         record = self.transaction.record()
         for path in (self.path, self.toolkit_path):
             record.name(path)
@@ -477,7 +477,10 @@ class NvidiaRuntime:
         )
 
     def _is_behind(self) -> bool:
-        """Whether the runtime runs since before its files say what is wanted. One that is silent is left alone."""
+        """Return whether the runtime runs since before its files say what is wanted.
+
+        One that is silent is left alone.
+        """
         try:
             return bool(self._lacks())
         except runtime_running.SilentError as error:
@@ -518,7 +521,7 @@ class NvidiaRuntime:
         return FileChange(self.path, current, bytes_like(current, plan.text)) if plan.edits else None
 
     def _merged(self, text: str, path: str) -> Dict[str, Any] | None:
-        """What containerd makes of the file with those it imports. None where it imports none or cannot say."""
+        """Return what containerd makes of the file with those it imports. None where it imports none or cannot say."""
         if self.name != "containerd" or not runtime_config.imports_of(text, path):
             return None
         copy = self.transaction.host.temporary(
@@ -549,7 +552,7 @@ class NvidiaRuntime:
         return FileChange(self.path, current, after)
 
     def _low_levels(self) -> list[runtime_config.LowLevel]:
-        """What CRI-O runs containers with. Nothing is known where it does not say."""
+        """Return what CRI-O runs containers with. Nothing is known where it does not say."""
         if self.runtime != "crio" or not self._is_present():
             return []
         try:
@@ -593,7 +596,7 @@ class NvidiaRuntime:
         return FileChange(path, current, bytes_like(current, plan.text), restart=False) if plan.edits else None
 
     def _missing_low_level(self, text: str) -> str:
-        """What the toolkit would not find of CRI-O's, whose packages keep their runtimes off PATH."""
+        """Return what the toolkit would not find of CRI-O's, whose packages keep their runtimes off PATH."""
         if not self.low_levels:
             return ""
         tried = self._runtimes(text)
@@ -604,7 +607,7 @@ class NvidiaRuntime:
         return self.low_levels[0].program
 
     def _runtimes(self, text: str) -> list[str]:
-        """The low-level runtimes that the toolkit tries."""
+        """Return the low-level runtimes that the toolkit tries."""
         return list(runtime_config.value_at(text, RUNTIMES, self.toolkit_path) or RUNTIMES_BY_DEFAULT)
 
     def _original(self, record: Record, base: str | None) -> str | None:
@@ -615,7 +618,7 @@ class NvidiaRuntime:
         return base if original is None else text_of(original, self.path)
 
     def _base(self) -> str:
-        """Content to begin a missing file with."""
+        """Return the content to begin a missing file with."""
         if self.name == "docker":
             return "{}\n"
         if self.name == "crio":
@@ -718,7 +721,7 @@ class NvidiaRuntime:
         return found
 
     def _imported_by(self, path: str) -> bool:
-        """Whether the file that containerd reads imports ours."""
+        """Return whether the file that containerd reads imports ours."""
         data = self.transaction.host.read(path) if self.runtime == "containerd" else None
         if data is None:
             return False
@@ -732,7 +735,7 @@ class NvidiaRuntime:
         )
 
     def _started_with(self) -> command_line.Start:
-        """What the daemon is started with by its unit, or runs with where no unit says; empty for those of others."""
+        """Return the daemon's command line from its unit, else from its process; empty for others' daemons."""
         if self.name not in ("containerd", "docker", "crio"):
             return command_line.Start()
         start = self._start_of_unit()
@@ -742,7 +745,7 @@ class NvidiaRuntime:
         return command_line.started(command_line.of_process("/proc", running))
 
     def _start_of_unit(self) -> command_line.Start:
-        """What systemd starts the service with; empty where that is none of systemd's."""
+        """Return what systemd starts the service with; empty where that is none of systemd's."""
         if self.start is None:
             self.start = command_line.Start()
             if self.unit_name and self.host.find("systemctl") is not None:
@@ -752,7 +755,7 @@ class NvidiaRuntime:
         return self.start
 
     def _unit_shown(self) -> Dict[str, str]:
-        """What systemd says of the unit before a restart, by property; nothing where it is none of systemd's."""
+        """Return what systemd says of the unit before a restart, by property; nothing where it is none of systemd's."""
         host, apply = self.transaction.host, self.transaction.service.apply
         if self.unit is None:
             self.unit = {}
@@ -872,7 +875,7 @@ class NvidiaRuntime:
         return ["crio", "--config", "%s", "--config-dir", "", "config"]
 
     def _check_effect(self, dump: str, text: str) -> None:
-        """What containerd makes of the candidate and the files it imports has to hold our runtime."""
+        """Fail if containerd's merge of the candidate and the files that it imports lacks our runtime."""
         try:
             merged = runtime_config.parse("containerd", dump, "the output of 'containerd config dump'")
             version = runtime_config.value_at(text, ("version",), self.path)
@@ -905,7 +908,7 @@ class NvidiaRuntime:
             )
 
     def _overriding(self, text: str) -> str:
-        """The last file that containerd's file imports, or those do, and that speaks of the runtimes too."""
+        """Return the last file that containerd's file imports, or those do, and that speaks of the runtimes too."""
         files = runtime_effect.imported(text, self.path, self.transaction.host.matching_in_go)
         speaking = [
             path
@@ -926,7 +929,7 @@ class RancherRuntime(NvidiaRuntime):
         super().__init__(module)
 
     def _config_path(self) -> str:
-        """The configuration that the distribution writes, in the directory that it is told to keep its data in."""
+        """Return the path of the configuration that the distribution writes into its data directory."""
         params, usual = self.module.params, CONFIG_PATHS[self.name]
         path = spelled(params["config_path"] or usual)
         settings = params["settings_path"] or f"/etc/rancher/{self.name}/config.yaml.d/99-accel-kubernetes.yaml"
@@ -946,7 +949,7 @@ class RancherRuntime(NvidiaRuntime):
         return path
 
     def _start_of_unit(self) -> command_line.Start:
-        """What systemd or OpenRC starts the distribution with."""
+        """Return what systemd or OpenRC starts the distribution with."""
         start = super()._start_of_unit()
         if not start.words:
             for unit in UNITS[self.name]:
@@ -958,7 +961,10 @@ class RancherRuntime(NvidiaRuntime):
         return start
 
     def _data_dir(self) -> command_line.Given | None:
-        """Where it is told to keep its data, None where it is not. Settings that cannot be read are refused later."""
+        """Return where it is told to keep its data, None where it is not.
+
+        Settings that cannot be read are refused later.
+        """
         try:
             texts = self._settings() if yaml_text.CAN_READ else {}
             said = {path: rancher_settings.load(texts[path], path) for path in sorted(texts, key=rancher_settings.rank)}
@@ -1071,7 +1077,7 @@ class RancherRuntime(NvidiaRuntime):
         return rancher_config.Seen(text_of(generated, self.where.generated), templates)
 
     def _missing(self, generated: bytes | None) -> str:
-        """What the written configuration lacks."""
+        """Return what the written configuration lacks."""
         if generated is None:
             return f"{self.where.generated} is gone"
         try:
@@ -1090,7 +1096,7 @@ def _in(path: str) -> str:
 
 
 def _listed(directory: str) -> list[str]:
-    """Names of the files in a directory of settings that the distribution reads."""
+    """Return the names of the files in a directory of settings that the distribution reads."""
     names = os.listdir(directory) if os.path.isdir(directory) else []
     return [name for name in names if name.lower().endswith((".yaml", ".yml"))]
 

@@ -302,7 +302,7 @@ class OciArchive:
         }
 
     def _alone(self, path: str, image: Image) -> bool:
-        """Whether the archive that is there holds this image and nothing else, as nodes demand it."""
+        """Return whether the existing archive holds this image and nothing else, as nodes demand it."""
         repository = image.reference.rpartition(":")[0]
         try:
             with open(path, "rb") as archive:

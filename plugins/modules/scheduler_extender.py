@@ -357,12 +357,12 @@ class SchedulerExtender:
         )
 
     def untouched(self) -> bool:
-        """Whether no run has changed anything here, and no manifest came that has something of ours in it."""
+        """Return whether no run has changed anything here, and no manifest came that has something of ours in it."""
         told = self.transaction.read(self.told_path) or b""
         return not os.path.exists(self.transaction.directory) and b"kube-accel" not in told
 
     def propose(self) -> Proposal:
-        """What this host's files have to become."""
+        """Return what this host's files have to become."""
         current = self.transaction.read(self.told_path)
         if current is None and not self.distribution:
             if self.params["state"] == "absent":
@@ -382,7 +382,7 @@ class SchedulerExtender:
             raise Refused(str(error), error.code) from error
 
     def _never_changed(self, current: bytes | None) -> bool:
-        """Whether there is nothing to take out, so that what cannot be read or edited is nobody's concern."""
+        """Return whether there is nothing to take out; what cannot be read or edited then does not matter."""
         if self.params["state"] == "present" or self.wanted.extenders or self.wanted.binpack:
             return False
         record = self.transaction.record()
@@ -425,7 +425,7 @@ class SchedulerExtender:
         return Proposal(changes, record, result=self.result, restart=restart)
 
     def _not_in_effect(self) -> bool:
-        """Whether a restart is needed for files that are as they should be; also tells what a scheduler says by them.
+        """Return whether right files still need a restart; warns of what the scheduler says about them.
 
         Raises Refused where it takes more than that. A scheduler that does not answer says nothing.
         """
@@ -498,7 +498,7 @@ class SchedulerExtender:
         return config_after, told_after
 
     def _left_behind(self, record: Record, told: Told, config_path: str) -> List[FileChange]:
-        """What becomes of files that a run had changed and that are no longer read, since others named another."""
+        """Return the changes to files of earlier runs that are no longer read because others are named now."""
         changes = []
         for path, original in sorted(record.originals.items()):
             data = None if path in (config_path, self.told_path) else self.transaction.read(path)
@@ -513,7 +513,7 @@ class SchedulerExtender:
         return changes
 
     def _stripped(self, record: Record, told: Told, path: str, config: bytes) -> bytes | None:
-        """An edited configuration without what is ours; None when nothing of others is left in a file we brought."""
+        """Return an edited configuration without what is ours; None when a file we brought has nothing else in it."""
         owned = _owned(record)
         owned = scheduler_config.Owned(
             owned.extenders.union(map(scheduler_config.key_of, self.wanted.extenders)),
@@ -534,7 +534,7 @@ class SchedulerExtender:
 
     @staticmethod
     def _first(record: Record, path: str, config: bytes, base: str) -> str:
-        """The configuration before our first change; as it is now where nobody knows."""
+        """Return the configuration before our first change, or the present one where that is not known."""
         original = record.originals.get(path, config)
         return base if original is None else text_of(original, path)
 
@@ -547,7 +547,7 @@ class SchedulerExtender:
         return sorted(scheduler_config.binders(text_of(config, path), path) - ours)
 
     def _distribution(self) -> scheduler_rancher.Distribution | None:
-        """How this machine runs kube-scheduler; None for a static pod with a manifest of its own."""
+        """Return how this machine runs kube-scheduler; None for a static pod with a manifest of its own."""
         chosen = self.params["distribution"]
         for distribution in map(self._placed, scheduler_rancher.DISTRIBUTIONS):
             server = os.path.exists(self._on_host(distribution.kubeconfig))
@@ -556,7 +556,7 @@ class SchedulerExtender:
         return None
 
     def _placed(self, distribution: scheduler_rancher.Distribution) -> scheduler_rancher.Distribution:
-        """The distribution with the directory that it is told to keep its data in; what cannot be read says nothing."""
+        """Return the distribution with its data directory. Settings that cannot be read count as silent."""
         if not yaml_text.CAN_READ:
             return distribution
         try:
@@ -592,7 +592,7 @@ class SchedulerExtender:
         )
 
     def _service(self, name: str) -> command_line.Start:
-        """What systemd starts the service with, paths as seen from here."""
+        """Return what systemd starts the service with, paths as seen from here."""
         candidates = [f"{directory}/{name}.service" for directory in systemd_units.DIRECTORIES]
         for directory in systemd_units.DIRECTORIES:
             for inside in systemd_units.drop_in_directories(name):
@@ -645,7 +645,7 @@ class SchedulerExtender:
         return str(scheduler_config.base(given or default, leader_elect, *more))
 
     def _lease(self, told: Told, config: bytes | None) -> Lease | None:
-        """The Lease of the scheduler that will run, None when there is no election."""
+        """Return the Lease of the scheduler that will run, None when there is no election."""
         text = self._base(told, flags=False) if config is None else text_of(config, self.told_path)
         found = scheduler_config.election(text, self.told_path, told.flag)
         path = told.outside(found.kubeconfig) if found else None
@@ -676,7 +676,7 @@ class SchedulerExtender:
         return probe
 
     def _question(self, told: Told, after: Tuple[bytes | None, bytes | None]) -> scheduler_effect.Question | None:
-        """What to ask the scheduler that will run, None where it answers nowhere that is known."""
+        """Return what to ask the scheduler that will run, None where it answers nowhere that is known."""
         if self.params["health_url"] == "":
             return None
         try:
@@ -709,7 +709,7 @@ class SchedulerExtender:
 
 
 def health_url(told: Told) -> str:
-    """Where the scheduler of this command line says that it is well, seen from its machine. Raises Refused."""
+    """Return where the scheduler of this command line answers for its health. Raises Refused."""
     given, port = told.flag("bind-address"), told.flag("secure-port") or PORT
     try:
         address = ipaddress.ip_address("0.0.0.0" if given is None else given)  # noqa: S104

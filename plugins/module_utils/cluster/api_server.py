@@ -67,7 +67,7 @@ def one(
     namespace: Optional[str] = None,
     read: Callable[[Any], Dict[str, Any]] = checked,
 ) -> Dict[str, Any]:
-    """The object of this name. Raises ApiServerError where it cannot be read. To be used within ``explained``.
+    """Return the object of this name. Raises ApiServerError where it cannot be read. To be used within ``explained``.
 
     ``read`` says what can be read, and raises one of ``ODD`` for the rest.
     """
@@ -91,7 +91,7 @@ def objects(
     read: Callable[[Any], Dict[str, Any]] = checked,
     **selected: str,
 ) -> Iterator[Dict[str, Any]]:
-    """All objects of a kind, page by page; ``selected`` by ``namespace``, ``label_selector``, ``field_selector``.
+    """Yield all objects of a kind, page by page; ``selected`` by ``namespace``, ``label_selector``, ``field_selector``.
 
     To be used within ``explained``. One that cannot be read ends the list, or is among the ``problems`` of those that
     give some. ``read`` says what can be read, and raises ApiJsonError for the rest.
@@ -113,13 +113,13 @@ def objects(
 
 
 def _answer(client: K8SClient, resource: object, **selected: object) -> Dict[str, Any]:
-    """What a request gives. Raises what the client raises, one of ``ODD`` where it can make no object of it."""
+    """Return what a request gives. Raises what the client raises, one of ``ODD`` where it can make no object of it."""
     found: Dict[str, Any] = client.get(resource, **selected).to_dict()
     return found
 
 
 def text_at(client: K8SClient, path: str, most: int) -> str:
-    """The beginning of what is at a path that is no object, as a log or a page of a pod: ``most`` bytes.
+    """Return the beginning of what is at a path that is no object, as a log or a page of a pod: ``most`` bytes.
 
     Raises ApiServerError.
     """
@@ -137,7 +137,7 @@ def text_at(client: K8SClient, path: str, most: int) -> str:
 
 
 def _asking_once(client: K8SClient) -> K8SDynamicClient:
-    """The dynamic client with the same login. As it is, it asks a pod that does not answer four times."""
+    """Return the dynamic client with the same login. As it is, it asks a pod that does not answer four times."""
     asker = copy.copy(client.client)
     asker.client = copy.copy(client.client.client)
     asker.client.configuration = copy.copy(client.client.client.configuration)

@@ -65,12 +65,12 @@ class Definition:
 
     @property
     def name(self) -> str:
-        """The name of the ConfigMap."""
+        """Return the name of the ConfigMap."""
         return f"{_NAME_PREFIX}{_dashed(self.custom_name)}-{_resource(self.key)}"
 
 
 def problems(definitions: Sequence[Definition], state: str) -> List[str]:
-    """Everything that is wrong, a sentence each, which names the definition; ``state`` is present or absent."""
+    """Return everything that is wrong, a sentence each, which names the definition; ``state`` is present or absent."""
     found = []
     names: Dict[str, str] = {}
     keys = set()
@@ -88,7 +88,7 @@ def problems(definitions: Sequence[Definition], state: str) -> List[str]:
 
 
 def configmap(definition: Definition) -> Dict[str, Any]:
-    """The ConfigMap of a definition, as it is to be."""
+    """Return the ConfigMap of a definition, as it is to be."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -111,13 +111,13 @@ def configmap(definition: Definition) -> Dict[str, Any]:
 
 
 def readable(item: object) -> Dict[str, Any]:
-    """A ConfigMap of which every part that is read is what it always is. Raises ApiJsonError, which names it."""
+    """Return a ConfigMap of which every part that is read is what it always is. Raises ApiJsonError, which names it."""
     found: Dict[str, Any] = shaped(item, {"metadata": {"name!": str, "labels": {ANY: str}}, "data": {ANY: str}})
     return found
 
 
 def told(items: Iterable[object]) -> Tuple[List[Definition], Dict[str, List[str]]]:
-    """What ConfigMaps say, by name, and what is wrong with those that are not right, one that is none included."""
+    """Return the definitions of ConfigMaps by name, and what is wrong with each that is not right or is none."""
     found: List[Dict[str, Any]] = []
     wrong: Dict[str, List[str]] = {}
     for item in items:
@@ -133,7 +133,10 @@ def told(items: Iterable[object]) -> Tuple[List[Definition], Dict[str, List[str]
 
 
 def definition_of(item: Mapping[str, Any]) -> Definition:
-    """The reverse of ``configmap``. What a ConfigMap leaves out is empty; the name of a foreign one is not kept."""
+    """Return the reverse of ``configmap``.
+
+    What a ConfigMap leaves out is empty; the name of a foreign one is not kept.
+    """
     metadata = item.get("metadata") or {}
     labels, data = metadata.get("labels") or {}, item.get("data") or {}
     key = str(data.get("key") or "")
@@ -155,7 +158,7 @@ def definition_of(item: Mapping[str, Any]) -> Definition:
 
 
 def problems_of(item: Mapping[str, Any]) -> List[str]:
-    """What is wrong with an existing ConfigMap."""
+    """Return what is wrong with an existing ConfigMap."""
     definition = definition_of(item)
     if definition.custom_name:
         found = problems([definition], "present")
@@ -167,7 +170,7 @@ def problems_of(item: Mapping[str, Any]) -> List[str]:
 
 
 def ours(item: Mapping[str, Any]) -> bool:
-    """Whether a ConfigMap is a definition at all."""
+    """Return whether a ConfigMap is a definition at all."""
     return ((item.get("metadata") or {}).get("labels") or {}).get(TYPE) == KIND
 
 
@@ -184,7 +187,7 @@ def duplicates(definitions: Sequence[Definition], items: Iterable[Mapping[str, A
 
 
 def merged(existing: Mapping[str, Any], definition: Definition) -> Dict[str, Any]:
-    """An existing ConfigMap as it is to be: what others wrote beside our labels and data stays."""
+    """Return an existing ConfigMap as it is to be: what others wrote beside our labels and data stays."""
     wanted = configmap(definition)
     metadata = dict(existing.get("metadata") or {})
     metadata["labels"] = {**(metadata.get("labels") or {}), **wanted["metadata"]["labels"]}
@@ -196,7 +199,7 @@ def _dashed(text: str) -> str:
 
 
 def _resource(key: str) -> str:
-    """The part of a ConfigMap's name that tells the resource."""
+    """Return the part of a ConfigMap's name that tells the resource."""
     return _dashed(key.rpartition("/")[2])
 
 

@@ -67,12 +67,12 @@ class Needs:
 
     @property
     def shares(self) -> bool:
-        """Whether it has part of a GPU. Whole cards are exempt from what virtualization demands."""
+        """Return whether the container has part of a GPU. What virtualization demands does not hold for whole cards."""
         return self.interposed and not (self.cores > 0 and self.cores % 100 == 0)
 
     @property
     def interposed(self) -> bool:
-        """Whether the interposer is in the driver's place, for whole cards too: NVIDIA's runtime then does nothing."""
+        """Return whether the interposer is in the driver's place, for whole cards too; NVIDIA's runtime idles then."""
         return self.mode in MODES[1:]
 
 
@@ -106,19 +106,19 @@ def decide(machine: Machine, needs: Needs) -> Decision:
 
 
 def not_read(cause: str, remedy: str) -> Decision:
-    """What is said of something that cannot be read, which may run or not."""
+    """Return the decision about something that cannot be read, which may run or not."""
     found = Finding(UNSTABLE, "cannot_be_read", f"What it needs is not known: {cause}", remedy)
     return Decision(found.verdict, found.rule, found.reason, found.remedy, [found])
 
 
 def version_of(text: object) -> Version:
-    """A dotted version's numbers, empty when it has none."""
+    """Return a dotted version's numbers, empty when it has none."""
     match = _VERSION.match(str(text or ""))
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
 def dotted(version: Version) -> str:
-    """A version as people write it."""
+    """Return a version as people write it."""
     return ".".join(str(part) for part in version)
 
 
@@ -229,7 +229,7 @@ def _minor(needs: Needs, words: str) -> Finding:
 
 
 def _image(machine: Machine, needs: Needs) -> List[Finding]:
-    """What the container toolkit checks before it starts the container, unless the interposer stands in for it."""
+    """Return what the container toolkit checks before a container starts, unless the interposer replaces it."""
     if not machine.available:
         return []
     gpus: Sequence[Gpu | None] = machine.gpus or (None,)
@@ -254,7 +254,7 @@ def _image(machine: Machine, needs: Needs) -> List[Finding]:
 
 
 def _holds(expression: str, machine: Machine, gpu: Gpu | None) -> bool | None:
-    """Words are alternatives, commas join conditions, as libnvidia-container reads them; None when it is not known."""
+    """Return whether a condition holds: words are alternatives, commas join. None when that is not known."""
     known: Dict[str, Version | str] = {"driver": machine.driver, "cuda": machine.cuda}
     if gpu is not None:
         known.update(arch=gpu.capability, brand=tables.brand(gpu.model))
@@ -373,7 +373,7 @@ def _dtype(machine: Machine, needs: Needs) -> List[Finding]:
 
 
 def _paddle(machine: Machine, needs: Needs) -> List[Finding]:
-    """Its default allocator grows in pieces that a virtualized memory limit does not fit."""
+    """Return a finding where Paddle's default allocator grows in pieces that a memory limit does not fit."""
     if needs.paddle_allocator is None or not needs.shares or needs.paddle_allocator == "naive_best_fit":
         return []
     reason = "PaddlePaddle's auto-growth allocator and a share of the GPU's memory do not go together: OOM, crashes"
@@ -381,7 +381,7 @@ def _paddle(machine: Machine, needs: Needs) -> List[Finding]:
 
 
 def _kinds(machine: Machine) -> List[Gpu]:
-    """The GPUs, those of one kind once."""
+    """Return the GPUs, those of one kind once."""
     return sorted(set(machine.gpus), key=lambda gpu: (gpu.capability, gpu.model))
 
 

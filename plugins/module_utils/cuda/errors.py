@@ -568,7 +568,7 @@ _OLD = re.compile(r"\bcuda runtime error \(|THCudaCheck", re.IGNORECASE)
 
 
 def explain(error: str) -> CudaError | None:
-    """What a code or name stands for; None when it is not in the table."""
+    """Return what a code or name stands for; None when it is not in the table."""
     text = error.strip()
     if text.isdigit():
         return ERRORS.get(int(text)) if len(text) < 6 else None
@@ -576,7 +576,7 @@ def explain(error: str) -> CudaError | None:
 
 
 def named(line: str) -> Tuple[CudaError, ...]:
-    """The errors that a line of a log tells of, by name, else by words, else by number.
+    """Return the errors that a line of a log tells of, by name, else by words, else by number.
 
     Words and numbers that other programs use too count where the line says that CUDA failed.
     """

@@ -33,7 +33,7 @@ _TRUE = ("1", "t", "true", "y", "yes", "on")
 
 
 def machine_of_facts(facts: Mapping[str, Any]) -> Machine:
-    """What M(accel.kubernetes.nvml_facts) returns. A GPU without capability is looked up by its name."""
+    """Return what M(accel.kubernetes.nvml_facts) returns. A GPU without capability is looked up by its name."""
     driver = version_of(facts.get("driver_version"))
     gpus = tuple(
         _gpu(str(gpu.get("model") or ""), version_of(gpu.get("compute_capability"))) for gpu in facts.get("gpus") or ()
@@ -48,7 +48,7 @@ def machine_of_facts(facts: Mapping[str, Any]) -> Machine:
 
 
 def machine_of_labels(labels: Mapping[str, str]) -> Machine:
-    """A node's labels as GPU feature discovery and our plugin write them."""
+    """Return a node's labels as GPU feature discovery and our plugin write them."""
     driver = version_of(labels.get("nvidia.com/cuda.driver-version.full") or labels.get("nvidia.com/cuda.driver.major"))
     cuda = version_of(labels.get("nvidia.com/cuda.runtime-version.full"))
     if not cuda and labels.get("cuda-major-version"):
@@ -95,7 +95,7 @@ def needs_of_image(
 
 
 def read_pod(item: object) -> Dict[str, Any]:
-    """A pod, whose containers may be anything. Raises ApiJsonError, which names it and the part."""
+    """Return a pod, whose containers may be anything. Raises ApiJsonError, which names it and the part."""
     found: Dict[str, Any] = shaped(
         item, {"spec!": {"nodeName": str, "containers!": entries, "initContainers": entries}}
     )

@@ -182,7 +182,7 @@ _BRANDS: Sequence[Tuple[str, str]] = (
 
 
 def of_model(model: str) -> str:
-    """The format a published model's weights are in, empty for one that is not known."""
+    """Return the format a published model's weights are in, empty for one that is not known."""
     name = re.sub(r"[\s_/]+", "-", model.lower())
     for pattern, dtype in MODELS:
         match = re.search(pattern, name)
@@ -192,7 +192,7 @@ def of_model(model: str) -> str:
 
 
 def of_gpu(model: str) -> Version:
-    """The compute capability of a GPU by its name, empty for one that is not known."""
+    """Return the compute capability of a GPU by its name, empty for one that is not known."""
     name = re.sub(r"[\s_-]+", " ", model.lower())
     return next((capability for pattern, capability in GPUS if re.search(pattern, name)), ())
 
@@ -204,22 +204,22 @@ def brand(model: str) -> str:
 
 
 def canonical(dtype: str) -> str:
-    """A format by the name DTYPES has for it; an unknown one stays."""
+    """Return a format by the name DTYPES has for it; an unknown one stays."""
     name = dtype.lower().strip()
     return DTYPE_NAMES.get(name, name)
 
 
 def branch_for(cuda: Version) -> int:
-    """The oldest driver branch that reports at least this CUDA, 0 where none is known."""
+    """Return the oldest driver branch that reports at least this CUDA, 0 where none is known."""
     return next((branch for branch, newest in BRANCHES if newest >= cuda[:2]), 0)
 
 
 def cuda_of_branch(branch: int) -> Version:
-    """The newest CUDA a driver branch reports, empty before the first one known."""
+    """Return the newest CUDA a driver branch reports, empty before the first one known."""
     return max((newest for known, newest in BRANCHES if known <= branch), default=())
 
 
 def forward_bases(cuda: Version) -> Tuple[int, ...]:
-    """The driver branches a package cuda-compat of this CUDA runs on, none where that is not known."""
+    """Return the driver branches a package cuda-compat of this CUDA runs on, none where that is not known."""
     known = [bases for first, bases in FORWARD_BASES if first <= cuda[:2]]
     return known[-1] if known and cuda[0] in FORWARD_MAJORS else ()

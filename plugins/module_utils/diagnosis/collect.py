@@ -51,7 +51,7 @@ each other."""
 
 
 def subject(params: Mapping[str, Any]) -> Tuple[Optional[Tuple[str, str]], str]:
-    """The pod (namespace and name) and the node that these options name."""
+    """Return the pod (namespace and name) and the node that these options name."""
     pod = params["pod"]
     return ((pod["namespace"], pod["name"]) if pod else None), params["node"] or ""
 
@@ -75,11 +75,11 @@ class Collector:
 
     @property
     def namespaces(self) -> List[str]:
-        """Where daemons of ours run."""
+        """Return the namespaces in which daemons of ours run."""
         return sorted({self.namespace, _SYSTEM})
 
     def evidence(self, pod: Optional[Tuple[str, str]], node: str) -> Evidence:
-        """What there is about a pod (namespace and name) and where it runs or may run, a node, or all nodes.
+        """Return what there is about a pod (namespace and name) and where it runs or may run, a node, or all nodes.
 
         Raises ApiServerError where the API server does not answer at all.
         """
@@ -108,7 +108,7 @@ class Collector:
         )
 
     def one(self, kind: str, name: str, namespace: Optional[str] = None) -> Optional[Object]:
-        """An object; None where it is not there, or cannot be read."""
+        """Return an object; None where it is not there, or cannot be read."""
         return self._once(("one", kind, name, namespace), lambda: self._one(kind, name, namespace))
 
     def all(self, kind: str, api_version: str = "v1", **selected: str) -> Optional[List[Object]]:
@@ -117,7 +117,7 @@ class Collector:
         return self._once(key, lambda: self._all(kind, api_version, selected))
 
     def page(self, node: str, path: str) -> Optional[str]:
-        """A plugin's ``/metrics``; None where it does not answer."""
+        """Return a plugin's ``/metrics``; None where it does not answer."""
         return self._once(("page", path), lambda: self._page(node, path))
 
     def _once(self, key: Tuple[Any, ...], ask: Callable[[], Answer]) -> Answer:
@@ -174,7 +174,7 @@ class Collector:
         return [item for item in found if (item.get("involvedObject") or {}).get("kind") in (kind, None)]
 
     def log(self, item: Object, container: str, previous: bool, lines: int, most: int) -> Optional[str]:
-        """The end of a container's log; None where there is none, or it cannot be read.
+        """Return the end of a container's log; None where there is none, or it cannot be read.
 
         A node that is silent is not asked: the API server would wait for it, log after log.
         """
@@ -202,7 +202,7 @@ class Collector:
         return silent
 
     def version(self) -> str:
-        """The API server's; empty where it does not tell."""
+        """Return the API server's version; empty where it does not tell."""
         try:
             told = read_object(text_at(self._client, "/version", gpu_evidence.LOG_BYTES))
             fit(told, {"gitVersion!": str}, "its answer")
@@ -254,10 +254,10 @@ class Collector:
 
 
 def containers(item: Object) -> List[str]:
-    """Names of a pod's containers, those that come first included."""
+    """Return the names of a pod's containers, those that come first included."""
     return [container.name for container in gpu_evidence.pod_of(item).containers if container.name]
 
 
 def has_gpus(item: Object) -> bool:
-    """Whether a plugin of ours has told of GPUs of this node."""
+    """Return whether a plugin of ours has reported GPUs of this node."""
     return gpu_evidence.node_of(item).view is not None

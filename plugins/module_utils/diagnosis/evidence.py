@@ -167,12 +167,12 @@ class Evidence:
     """The quotas of the pod's namespace."""
 
     def node(self, name: str) -> Optional[Node]:
-        """The node of this name, where it was looked at."""
+        """Return the node of this name, where it was looked at."""
         return next((node for node in self.nodes if node.name == name), None)
 
 
 def pod_of(item: object, events: object = (), logs: Optional[Mapping[Tuple[str, bool], str]] = None) -> Pod:
-    """A pod by its object. ``logs`` are texts by container and whether of the run before."""
+    """Return a pod by its object. ``logs`` are texts by container and whether of the run before."""
     metadata, spec, status = _parts(item)
     statuses = {
         _text(entry.get("name")): entry
@@ -208,12 +208,12 @@ def pod_of(item: object, events: object = (), logs: Optional[Mapping[Tuple[str, 
 
 
 def absent_pod(namespace: str, name: str, events: object = ()) -> Pod:
-    """A pod that is not there, of which events may be left."""
+    """Return a pod that is not there, of which events may be left."""
     return Pod(namespace, name, "", "", "", "", "", None, {}, (), (), events_of(events), exists=False)
 
 
 def node_of(item: object, events: object = (), page: Optional[str] = None) -> Node:
-    """A node by its object; ``page`` is its plugin's ``/metrics``."""
+    """Return a node by its object; ``page`` is its plugin's ``/metrics``."""
     metadata, spec, status = _parts(item)
     name, labels = _text(metadata.get("name")), _texts(metadata.get("labels"))
     conditions = {_text(entry.get("type")): entry for entry in _maps(status.get("conditions"))}
@@ -247,7 +247,7 @@ def node_of(item: object, events: object = (), page: Optional[str] = None) -> No
 
 
 def daemons_of(items: object, logs: Optional[Mapping[str, str]] = None) -> Tuple[Daemon, ...]:
-    """Which of these pods are ours, and how they are; ``logs`` are the ends of their logs by ``namespace/name``."""
+    """Return which of these pods are our daemons, and their state; ``logs`` are by ``namespace/name``."""
     found = []
     for item in _maps(items):
         metadata, spec, status = _parts(item)
@@ -270,7 +270,7 @@ def daemons_of(items: object, logs: Optional[Mapping[str, str]] = None) -> Tuple
 
 
 def quotas_of(items: object) -> Tuple[Quota, ...]:
-    """What ResourceQuotas say of our resources."""
+    """Return what ResourceQuotas say of our resources."""
     found = []
     for item in _maps(items):
         status, name = _map(item.get("status")), _text(_map(item.get("metadata")).get("name"))
@@ -298,7 +298,7 @@ def events_of(items: object, uid: str = "") -> Tuple[Event, ...]:
 
 
 def _why(condition: Mapping[str, Any]) -> str:
-    """What a condition says."""
+    """Return what a condition says."""
     words = filter(None, (_text(condition.get("reason")), _text(condition.get("message"))))
     return ": ".join(words) or "no reason is told"
 
@@ -368,7 +368,7 @@ def _asks(entry: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def _assigned(annotations: Mapping[str, Any]) -> Tuple[str, ...]:
-    """A hint and no more: the pod's owner may have written it."""
+    """Return the GPUs that the pod's annotation names. It is only a hint: the pod's owner may have written it."""
     try:
         said = read_object(_text(annotations.get(_ASSIGNMENT)) or "{}", _LONGEST_ASSIGNMENT)
     except ValueError:
@@ -388,7 +388,7 @@ def _trouble(status: Mapping[str, Any]) -> str:
 
 
 def _complaint(log: str) -> Tuple[str, ...]:
-    """The last thing a daemon complained of: each line of its log is a JSON object, unless it did not come so far."""
+    """Return the last thing a daemon complained of. Each line of a complete log is a JSON object."""
     for said in reversed(log.splitlines()):
         try:
             entry: Mapping[str, Any] = read_object(said, LOG_BYTES)

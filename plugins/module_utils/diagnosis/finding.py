@@ -39,17 +39,17 @@ class Finding:
 
 
 def found(symptom: Symptom, subject: str, *said: Said) -> Finding:
-    """What a symptom stands for."""
+    """Return the finding that a symptom stands for."""
     return Finding(symptom.rule, subject, symptom.what, said, symptom.remedy, symptom.confidence)
 
 
 def subject_of(pod: Pod, container: Container) -> str:
-    """How findings name a container."""
+    """Return how findings name a container."""
     return f"pod {pod.full_name} container {container.name}"
 
 
 def lines_of(container: Container) -> Iterator[Said]:
-    """All it wrote, that of the run before first."""
+    """Yield all lines that the container wrote, those of the run before first."""
     for where, texts in container.logs.items():
         for text in texts:
             yield Said(where, text)
@@ -58,25 +58,25 @@ def lines_of(container: Container) -> Iterator[Said]:
 
 
 def last(container: Container, pattern: Pattern[str]) -> Tuple[Said, ...]:
-    """The last line with these words; none or one."""
+    """Return the last line with these words; none or one."""
     matching = [said for said in lines_of(container) if pattern.search(said.text)]
     return tuple(matching[-1:])
 
 
 def modes_of(resources: Iterable[str]) -> Set[str]:
-    """The modes whose resources these are."""
+    """Return the modes whose resources these are."""
     return {mode for name in resources for pattern, mode in MODE_OF if re.match(pattern, name)}
 
 
 def has_share(container: Container) -> bool:
-    """Whether it has part of a GPU, with a limit that is enforced: a multiple of 100 cores is whole ones."""
+    """Return whether it has part of a GPU whose limit is enforced. A multiple of 100 cores is whole GPUs."""
     cores = next((whole_units(amount) for name, amount in container.asks.items() if name.endswith("-core")), None)
     whole = cores is not None and cores % WHOLE == 0
     return bool(modes_of(container.asks) & set(FRACTIONS)) and not whole
 
 
 def gpus_of(pod: Optional[Pod], node: Optional[Node]) -> List[GpuView]:
-    """The GPUs it has by its node, and was assigned by its annotation."""
+    """Return the GPUs it has by its node, and was assigned by its annotation."""
     if pod is None or node is None or node.view is None or node.name != pod.node:
         return []
     return [
@@ -87,7 +87,7 @@ def gpus_of(pod: Optional[Pod], node: Optional[Node]) -> List[GpuView]:
 
 
 def samples_of(node: Optional[Node], family: str, pod: Pod, container: Container) -> List[Sample]:
-    """What the node's plugin measures of a container."""
+    """Return what the node's plugin measures of a container."""
     whose = (pod.namespace, pod.name, container.name)
     measured = () if node is None else node.samples or ()
     return [

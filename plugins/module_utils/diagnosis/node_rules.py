@@ -26,7 +26,7 @@ _FALLEN_OFF = 79
 
 
 def extender(evidence: Evidence) -> Iterator[Finding]:
-    """Whether the extender is up where it is needed."""
+    """Yield a finding if the extender is needed and not up."""
     pod, daemons = evidence.pod, evidence.daemons
     if daemons is None:
         return
@@ -51,7 +51,7 @@ def extender(evidence: Evidence) -> Iterator[Finding]:
 
 
 def plugins(evidence: Evidence) -> Iterator[Finding]:
-    """Whether each node's plugin is up and known to kubelet."""
+    """Yield a finding for each node whose plugin is not up or not known to kubelet."""
     modes = modes_of(evidence.pod.wants) if evidence.pod is not None else set()
     for node in evidence.nodes:
         if node.view is not None and node.view.mode and (not modes or node.view.mode in modes):
@@ -97,7 +97,7 @@ def _plugin(evidence: Evidence, node: Node, view: NodeView) -> Iterator[Finding]
 
 
 def nodes(evidence: Evidence) -> Iterator[Finding]:
-    """Nodes that are not well, GPUs aside."""
+    """Yield findings for nodes that are not well, GPUs aside."""
     for node in evidence.nodes:
         subject = f"node {node.name}"
         own = evidence.pod is None or evidence.pod.node == node.name

@@ -75,7 +75,7 @@ _EVENTS = {
 
 
 def started(evidence: Evidence) -> Iterator[Finding]:
-    """A pod that came to a node and does not run there."""
+    """Yield findings for a pod that came to a node and does not run there."""
     pod = evidence.pod
     if pod is None:
         return
@@ -95,7 +95,7 @@ def started(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _refused(pod: Pod) -> Iterator[Finding]:
-    """What kubelet, the scheduler or a controller ended the pod for, as a whole."""
+    """Yield why kubelet, the scheduler or a controller ended the pod as a whole."""
     subject = f"pod {pod.full_name}"
     rejected = [_said(event) for event in pod.events if event.reason == _ADMISSION]
     if pod.reason == _ADMISSION:
@@ -114,7 +114,7 @@ def _refused(pod: Pod) -> Iterator[Finding]:
 
 
 def _unstarted(pod: Pod, container: Container) -> Iterator[Finding]:
-    """A container whose state has words that are known."""
+    """Yield findings for a container whose state has words that are known."""
     where = subject_of(pod, container)
     texts = (container.waiting, container.ended if container.never_ran else "")
     states = [Said("state of the container", text[:_LONGEST]) for text in texts if text]
@@ -131,7 +131,7 @@ def _unstarted(pod: Pod, container: Container) -> Iterator[Finding]:
 
 
 def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
-    """The least that is told of a pod that does not run: whose words there are, what they mean, and where to look.
+    """Yield the least that can be said of a pod that does not run: whose words there are, and where to look.
 
     ``explained`` are the subjects of what was found already.
     """
@@ -181,14 +181,14 @@ def _initializing(pod: Pod, container: Container, first: Container) -> Finding:
 
 
 def _state(text: str) -> Tuple[str, str]:
-    """What a state of a container that does not run means, and where to look."""
+    """Return what the state of a container that does not run means, and where to look."""
     reason = re.match(r"\w{0,64}", text)
     known = symptoms.STATES.get(reason[0]) if reason is not None else None
     return known or ("it does not run, and these are kubelet's words", "kubelet")
 
 
 def _not_running(pod: Pod) -> bool:
-    """Whether a pod, or a container of it, is to run and does not."""
+    """Return whether a pod, or a container of it, is to run and does not."""
     ended_well = pod.phase in ("Succeeded", "Running")
     return (
         pod.exists
@@ -206,7 +206,7 @@ def _said(event: Event) -> Said:
 
 
 def told(evidence: Evidence) -> Iterator[Finding]:
-    """What our plugin, and the makers of pods, told of it."""
+    """Yield what our plugin and the makers of pods reported about the pod."""
     pod = evidence.pod
     if pod is None:
         return
@@ -223,7 +223,7 @@ def told(evidence: Evidence) -> Iterator[Finding]:
 
 
 def leaving(evidence: Evidence) -> Iterator[Finding]:
-    """A pod that is deleted and still there."""
+    """Yield a finding for a pod that is deleted and still there."""
     pod = evidence.pod
     if pod is None or pod.finalizers is None:
         return
@@ -240,7 +240,7 @@ def leaving(evidence: Evidence) -> Iterator[Finding]:
 
 
 def unready(evidence: Evidence) -> Iterator[Finding]:
-    """A pod that runs and is not ready, or that kubelet ends again and again over a probe."""
+    """Yield findings for a pod that runs and is not ready, or that kubelet keeps ending over a probe."""
     pod = evidence.pod
     if pod is None or pod.phase != "Running" or pod.finalizers is not None:
         return
@@ -263,12 +263,12 @@ def unready(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _may_be_killed(container: Container) -> bool:
-    """Whether its end is one that kubelet brings about: SIGTERM, and SIGKILL after its grace period."""
+    """Return whether kubelet may have ended it: by SIGTERM, and by SIGKILL after its grace period."""
     return container.code in (None, 0, 137, 143)
 
 
 def _probed(pod: Pod, container: Container, symptom: Symptom) -> Optional[Said]:
-    """The last event of a probe that may be this container's."""
+    """Return the last event of a probe that may be this container's."""
     for event in reversed(pod.events):
         named = re.match(r"Container (\S{1,63}) failed ", event.message)
         mine = named[1] == container.name if named is not None else _may_be_killed(container) or container.unready
@@ -278,7 +278,7 @@ def _probed(pod: Pod, container: Container, symptom: Symptom) -> Optional[Said]:
 
 
 def waiting(evidence: Evidence) -> Iterator[Finding]:
-    """A pod that no node was found for."""
+    """Yield findings for a pod that no node was found for."""
     pod = evidence.pod
     if pod is None or pod.unscheduled is None or pod.phase not in ("", "Pending"):
         return
@@ -310,7 +310,7 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _modes(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
-    """What the pod asks for against what nodes' modes serve."""
+    """Yield findings on what the pod asks for that nodes' modes do not serve."""
     modes, subject = modes_of(pod.wants), f"pod {pod.full_name}"
     asks = Said("limits of the pod", f"asks for {', '.join(pod.wants)}")
     if len(modes) > 1:
@@ -337,7 +337,7 @@ def _modes(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
 
 
 def quotas(evidence: Evidence) -> Iterator[Finding]:
-    """A ResourceQuota that is used up, where the pod is not there or waits."""
+    """Yield a finding for a ResourceQuota that is used up, where the pod is absent or pending."""
     pod = evidence.pod
     if pod is None or (pod.exists and pod.unscheduled is None):
         return

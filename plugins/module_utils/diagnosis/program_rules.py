@@ -60,7 +60,7 @@ _LOST = "kubelet lost it, as by a reboot or when it was deleted on the node"
 
 
 def _containers(evidence: Evidence) -> Iterator[Tuple[Pod, Container, Optional[Node]]]:
-    """The pod's containers, each with the node."""
+    """Yield the pod's containers, each with the node."""
     pod = evidence.pod
     if pod is not None:
         node = evidence.node(pod.node)
@@ -69,7 +69,7 @@ def _containers(evidence: Evidence) -> Iterator[Tuple[Pod, Container, Optional[N
 
 
 def memory(evidence: Evidence) -> Iterator[Finding]:
-    """The GPU's memory did not suffice: the share's, or the GPU's."""
+    """Yield findings where the memory of the GPU, or of the share, did not suffice."""
     for pod, container, node in _containers(evidence):
         refused = {reason: tuple(_refusals(pod, container, node, reason)) for reason in ("quota", "device", "policy")}
         spoken = _spoken(container)
@@ -120,7 +120,7 @@ def _refusals(pod: Pod, container: Container, node: Optional[Node], reason: str)
 
 
 def _peak(pod: Pod, container: Container, node: Optional[Node]) -> Tuple[Said, ...]:
-    """How near to its share it came, where that was near."""
+    """Return how near to its share the container came, where that was near."""
     family = "accel_container_gpu_memory_"
     asked = {s.labels.get("uuid"): s.value for s in samples_of(node, f"{family}request_bytes", pod, container)}
     for sample in samples_of(node, f"{family}peak_bytes", pod, container):
@@ -132,7 +132,7 @@ def _peak(pod: Pod, container: Container, node: Optional[Node]) -> Tuple[Said, .
 
 
 def _neighbours(pod: Pod, node: Optional[Node]) -> Iterator[Said]:
-    """Who else is on the pod's GPUs."""
+    """Yield who else is on the pod's GPUs."""
     for gpu in gpus_of(pod, node):
         others = sorted({f"{t.namespace}/{t.pod}" for t in gpu.tenants} - {pod.full_name})
         if others:
@@ -148,7 +148,7 @@ def _neighbours(pod: Pod, node: Optional[Node]) -> Iterator[Said]:
 
 
 def allocators(evidence: Evidence) -> Iterator[Finding]:
-    """A framework's allocator that ran out of memory, and does not go with a share."""
+    """Yield findings on a framework's allocator that ran out of memory and does not go with a share."""
     for pod, container, _node in _containers(evidence):
         spoken, settings = _spoken(container), container.environment
         if not spoken or not (has_share(container) or "nvidia.com/gpu.shared" in container.asks):
@@ -166,7 +166,7 @@ def allocators(evidence: Evidence) -> Iterator[Finding]:
 
 
 def words(evidence: Evidence) -> Iterator[Finding]:
-    """What containers say that is known by its words."""
+    """Yield findings on what containers write that is known by its words."""
     for pod, container, node in _containers(evidence):
         where = subject_of(pod, container)
         for symptom in symptoms.IN_LOGS:
@@ -185,7 +185,7 @@ def words(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _sure(container: Container, confidence: str) -> str:
-    """A program that goes on, or ended well, got along with what it complained of."""
+    """Return how sure a finding is: a program that goes on, or ended well, got along with what it reported."""
     if container.failed:
         return confidence
     less = LIKELY if confidence == CERTAIN else confidence
@@ -193,7 +193,7 @@ def _sure(container: Container, confidence: str) -> str:
 
 
 def _cuda_errors(container: Container) -> Dict[cuda_errors.CudaError, Said]:
-    """The errors of CUDA that its logs name, each with the last line that does."""
+    """Return the errors of CUDA that its logs name, each with the last line that does."""
     return {
         error: said
         for said in lines_of(container)
@@ -208,7 +208,7 @@ def _xids(container: Container) -> Dict[int, Said]:
 
 
 def _spoken(container: Container) -> Tuple[Said, ...]:
-    """The last line by which its program ran out of the GPU's memory; none or one."""
+    """Return the last line by which its program ran out of the GPU's memory; none or one."""
     matching = [
         said
         for said in lines_of(container)
@@ -222,7 +222,7 @@ def _spoken(container: Container) -> Tuple[Said, ...]:
 
 
 def compatibility(evidence: Evidence) -> Iterator[Finding]:
-    """Whether what a container that failed says of itself runs on its node, by the rules of ``cuda_compat``."""
+    """Yield findings where a container failed that does not fit its node, by the rules of ``cuda_compat``."""
     for pod, container, node in _containers(evidence):
         asks = cuda_needs.needs_of_container(cuda_compat.Needs(), {"resources": {"limits": dict(container.asks)}})
         if node is None or asks is None or not container.failed:
@@ -239,7 +239,7 @@ def compatibility(evidence: Evidence) -> Iterator[Finding]:
 
 
 def crashed(evidence: Evidence) -> Iterator[Finding]:
-    """A container that ran and ended badly. For where nothing else tells why."""
+    """Yield a finding for a container that ran and ended badly, where nothing else says why."""
     for pod, container, _node in _containers(evidence):
         if container.failed and not container.never_ran:
             final = [said for said in lines_of(container) if said.text.strip()][-1:]

@@ -259,7 +259,7 @@ _SECRET_JSON = re.compile(r"(?P<head>\\?\"(?:data|stringData)\\?\"\s{0,3}:\s{0,3
 
 
 def secret_name(name: str) -> bool:
-    """Whether what is called so is a secret, and not where one lies or what it is called."""
+    """Return whether what is called so is a secret, and not where one lies or what it is called."""
     name = name[:_LONGEST_KEY]
     return any(not _OF_SECRETS.match(name, found.end()) for found in _SECRET_NAME.finditer(name))
 
@@ -273,7 +273,7 @@ class Redaction:
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
         if _SECRET_KIND.search(text):
@@ -284,7 +284,7 @@ class Redaction:
         return _without_ends(text) if "-----END" in text else text
 
     def mapping(self, values: Dict[str, Any]) -> Dict[str, Any]:
-        """Names and values, as of labels, annotations or a ConfigMap's data."""
+        """Return names and values, as of labels, annotations or a ConfigMap's data."""
         if values.get("kind") == "Secret":
             values = {name: REDACTED if name in ("data", "stringData") else value for name, value in values.items()}
         name, value = values.get("name"), values.get("value")
@@ -296,7 +296,7 @@ class Redaction:
         }
 
     def words(self, words: Sequence[str]) -> List[str]:
-        """Words of a command line: what one of them tells of the next is known too."""
+        """Return the words of a command line, where one of them may tell what the next is."""
         return self.text(_BETWEEN.join(words)).split(_BETWEEN)
 
     def document(self, value: Any) -> Any:  # noqa: ANN401 - as JSON is
@@ -315,7 +315,7 @@ def _told_as_text(value: Any) -> bool:  # noqa: ANN401 - as JSON is
 
 
 def _without_ends(text: str) -> str:
-    """Without the rest of a PEM block whose beginning was cut off, as the first lines of a log's end may be."""
+    """Return the text without the rest of a PEM block whose beginning was cut off, as a log's end may have."""
     lines: List[str] = []
     for line in text.splitlines(keepends=True):
         if "-----END" in line:

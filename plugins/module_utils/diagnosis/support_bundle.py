@@ -52,7 +52,7 @@ class Bundle:
         self.files[path] = printable.block(text).encode()
 
     def archive(self) -> bytes:
-        """The tar.gz; the same files make the same bytes."""
+        """Return the tar.gz; the same files make the same bytes."""
         contents = [{"path": path, "bytes": len(data)} for path, data in sorted(self.files.items())]
         manifest = {"version": VERSION, "contents": contents, "problems": self.problems, "redacted": REDACTED}
         text = printable.json_text(manifest).encode()
@@ -69,7 +69,7 @@ class Bundle:
 
 
 def file_name(*parts: str) -> str:
-    """Names of objects as part of a path, whoever chose them."""
+    """Return names of objects as part of a path, whoever chose them."""
     return "_".join(re.sub(r"[^A-Za-z0-9.-]", "-", part)[:128].lstrip(".") or "-" for part in parts)
 
 
@@ -86,7 +86,7 @@ def secrets_of(items: Iterable[Mapping[str, Any]]) -> Set[str]:
 
 
 def shown(item: object, redaction: Redaction) -> Any:  # noqa: ANN401 - as JSON is
-    """An object of the API without variables' values, secrets, and what only machines read."""
+    """Return an object of the API without variables' values, secrets, and what only machines read."""
     return redaction.document(_plain(item))
 
 
@@ -114,7 +114,7 @@ def _variable(entry: object) -> object:
 
 
 def _words(words: List[object]) -> List[object]:
-    """A command line; what follows a flag that is called a secret is one."""
+    """Return a command line. What follows a flag that is called a secret is one."""
     kept: List[object] = []
     for word in words:
         before = kept[-1] if kept else ""
@@ -124,7 +124,7 @@ def _words(words: List[object]) -> List[object]:
 
 
 def _variables(value: object) -> Iterator[Mapping[str, Any]]:
-    """All environment variables anywhere in an object."""
+    """Yield all environment variables anywhere in an object."""
     if isinstance(value, dict):
         for name, entry in value.items():
             if name == "env" and isinstance(entry, list):

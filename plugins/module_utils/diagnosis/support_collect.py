@@ -37,7 +37,7 @@ _ALL_LOGS = 64 << 20
 
 
 def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ansible: str) -> Bundle:
-    """Everything there is to tell, for a pod (namespace and name), a node or the cluster; ``ansible`` is its version.
+    """Return all evidence on a pod (namespace and name), a node or the cluster; ``ansible`` is its version.
 
     Raises ApiServerError where the API server does not answer at all.
     """
@@ -78,7 +78,7 @@ def collect(collector: Collector, pod: Optional[Tuple[str, str]], node: str, ans
 
 
 def _workloads(collector: Collector) -> List[Object]:
-    """Our DaemonSets, Deployments and ConfigMaps, by kind, namespace and name."""
+    """Return our DaemonSets, Deployments and ConfigMaps, by kind, namespace and name."""
     found = []
     for kind, version in _KINDS:
         for namespace in collector.namespaces:

@@ -40,7 +40,7 @@ class Allocator:
 
 
 def words(text: str) -> Pattern[str]:
-    """A pattern for words of any case."""
+    """Return a pattern for words of any case."""
     return re.compile(text, re.IGNORECASE)
 
 
@@ -368,7 +368,7 @@ WITHOUT_DRIVER = (34, 303)
 
 
 def rule_of(code: int) -> str:
-    """What kind of failure one of CUDA's codes is."""
+    """Return what kind of failure one of CUDA's codes is."""
     for rule, codes in (("cuda_mismatch", MISMATCHES), ("mps", OF_MPS), ("driver_missing", WITHOUT_DRIVER)):
         if code in codes:
             return rule

@@ -94,7 +94,7 @@ ORDER = (
 
 
 def diagnose(evidence: Evidence) -> List[Finding]:
-    """What happened, the surest first. Whatever the evidence is, this returns."""
+    """Return what happened, the surest finding first. This returns whatever the evidence is."""
     kept: Dict[Tuple[str, str], Finding] = {}
     for rule in RULES:
         for finding in rule(evidence):
@@ -112,12 +112,12 @@ def diagnose(evidence: Evidence) -> List[Finding]:
 
 
 def _explains(subjects: Iterable[str], subject: str) -> bool:
-    """Whether something was found of this subject, or of a part of it."""
+    """Return whether something was found of this subject, or of a part of it."""
     return any(known == subject or known.startswith(f"{subject} ") for known in subjects)
 
 
 def document(findings: Iterable[Finding], seen: Sequence[str], problems: Sequence[str]) -> Dict[str, Any]:
-    """The diagnosis as JSON has it; ``seen`` is what was looked at, ``problems`` what could not be."""
+    """Return the diagnosis as JSON has it; ``seen`` is what was looked at, ``problems`` what could not be."""
     told = {
         "version": _VERSION,
         "findings": [
@@ -139,7 +139,7 @@ def document(findings: Iterable[Finding], seen: Sequence[str], problems: Sequenc
 
 
 def lines(told: Mapping[str, Any]) -> List[str]:
-    """What ``document`` says, for people."""
+    """Return what ``document`` holds as lines for people."""
     text: List[str] = []
     for number, finding in enumerate(told["findings"], 1):
         text.append(f"{number}. {finding['subject']}: {finding['what']} ({finding['rule']}, {finding['confidence']})")
@@ -152,7 +152,7 @@ def lines(told: Mapping[str, Any]) -> List[str]:
 
 
 def looked_at(evidence: Evidence) -> List[str]:
-    """What there was to decide from."""
+    """Return what there was to decide from."""
     text, pod, daemons = [], evidence.pod, evidence.daemons
     if pod is not None and pod.exists:
         logs = sum(len(container.logs) for container in pod.containers)

@@ -22,7 +22,10 @@ class _Member:
 
 
 def set_member(text: str, path: Sequence[str], value: object) -> str:
-    """The document with the member at ``path`` set; objects on the way are created. The root has to be an object."""
+    """Return the document with the member at ``path`` set; objects on the way are created.
+
+    The root has to be an object.
+    """
     start = _skip(text, 0)
     end = len(text)
     for depth, key in enumerate(path):
@@ -36,7 +39,7 @@ def set_member(text: str, path: Sequence[str], value: object) -> str:
 
 
 def delete_member(text: str, path: Sequence[str]) -> str:
-    """The document without the member at ``path``, which has to exist."""
+    """Return the document without the member at ``path``, which has to exist."""
     start = _skip(text, 0)
     for key in path[:-1]:
         member = _find(text, start, key)
@@ -93,7 +96,7 @@ def _insert(text: str, start: int, depth: int, key: str, value: object) -> str:
 
 
 def _indent(text: str) -> str:
-    """One step of indentation, empty for a document in one line."""
+    """Return one step of indentation, empty for a document in one line."""
     if "\n" not in text.strip():
         return "" if len(text.strip()) > 2 else "  "
     match = re.search(r'\n([ \t]+)"', text)

@@ -79,7 +79,7 @@ def edited(text: str, edits: Sequence[Edit]) -> str:
 
 
 def _edited(text: str, data: Mapping[str, Any], edits: Sequence[Edit]) -> str | None:
-    """The document with the edits made in the first way that makes them and nothing else, None when there is none."""
+    """Return the document by the first way that makes the edits and nothing else, None when none does."""
     expected = nested.edited(data, edits)
     # By its lines a table goes without the comments below it, which are about the next.
     shorter, left = _without_tables(text, edits)
@@ -96,7 +96,7 @@ def _edited(text: str, data: Mapping[str, Any], edits: Sequence[Edit]) -> str | 
 
 
 def _without_tables(text: str, edits: Sequence[Edit]) -> Tuple[str, Sequence[Edit]]:
-    """The document without the tables that go, where they have headers, and the edits that are left to make."""
+    """Return the document without the tables that go, where they have headers, and the edits that are left to make."""
     sections = list(_sections(text))
     gone = [
         edit.path
@@ -170,14 +170,14 @@ def _text(sections: Sequence[Tuple[Path, List[str]]]) -> str:
 
 
 def _remark(lines: List[str]) -> List[str]:
-    """The comments below the last value of a table."""
+    """Return the comments below the last value of a table."""
     last = max(place for place, line in enumerate(lines) if line.strip()[:1] not in ("", "#"))
     below = lines[last + 1 :]
     return below if any(line.strip() for line in below) else []
 
 
 def _runs(text: str, edits: Sequence[Edit]) -> Iterator[Tuple[bool, List[str]]]:
-    """The lines of a table that an edit touches, which is True, or of tables in a row that none does."""
+    """Yield the lines of a table that an edit touches, which is True, or of tables in a row that none does."""
     group: List[str] = []
     kind: Tuple[int, ...] = ()
     for header, lines in _sections(text):
@@ -192,7 +192,10 @@ def _runs(text: str, edits: Sequence[Edit]) -> Iterator[Tuple[bool, List[str]]]:
 
 
 def _sections(text: str) -> Iterator[Tuple[Path, List[str]]]:
-    """What stands before the first header, and each table by its header. A text of several lines may look like one."""
+    """Yield what stands before the first header, and each table by its header.
+
+    A text of several lines may look like one.
+    """
     header: Path = ()
     lines: List[str] = []
     for line in text.splitlines(keepends=True):
@@ -206,7 +209,7 @@ def _sections(text: str) -> Iterator[Tuple[Path, List[str]]]:
 
 
 def _keys(dotted: str) -> Path:
-    """The keys of a header; none where an escape is none of TOML's, which a line of a text may have."""
+    """Return the keys of a header; none where an escape is none of TOML's, which a line of a text may have."""
     try:
         return tuple(_unquoted(key) for key in re.findall(_KEY, dotted))
     except ValueError:
@@ -261,13 +264,13 @@ def _align(table: tomlkit.items.Table, added: str) -> None:
 
 
 def _quoted_as(old: object, value: object) -> object:
-    """A string in the kind of quotes of the one it replaces."""
+    """Return a string in the kind of quotes of the one it replaces."""
     literal = isinstance(old, tomlkit.items.String) and old.as_string().startswith("'")
     return tomlkit.value(f"'{value}'") if literal and isinstance(value, str) and "'" not in value else value
 
 
 def _table(value: Mapping[str, Any]) -> tomlkit.items.Table:
-    """A TOML table: its values, a blank line, its tables."""
+    """Return a TOML table: its values, a blank line, its tables."""
     table = tomlkit.table()
     for key, item in value.items():
         if not isinstance(item, dict):
@@ -280,7 +283,7 @@ def _table(value: Mapping[str, Any]) -> tomlkit.items.Table:
 
 
 def _inline_table(value: Mapping[str, Any]) -> tomlkit.items.InlineTable:
-    """A TOML table on one line, for where dotted keys or another such table keep headers out."""
+    """Return a TOML table on one line, for where dotted keys or another such table keep headers out."""
     table = tomlkit.inline_table()
     for key, item in value.items():
         table[key] = _inline_table(item) if isinstance(item, dict) else item

@@ -81,7 +81,7 @@ class Node:
     """Whether an alias could stand for it."""
 
     def real(self) -> Node:
-        """The value itself, behind an alias."""
+        """Return the value itself, behind an alias."""
         return self if self.target is None else self.target
 
     def pairs(self) -> Iterator[Tuple[Node, Node]]:
@@ -90,7 +90,7 @@ class Node:
 
 
 def load(text: str, path: str, strict: bool = False) -> Dict[str, Any]:
-    """The document's mapping in Python's own types. Raises YamlError naming the line.
+    """Return the document's mapping in Python's own types. Raises YamlError naming the line.
 
     A strict reader, as kube-scheduler is of its configuration, refuses a key that a merge brings a second time. For
     others the later one counts.
@@ -107,7 +107,7 @@ def load(text: str, path: str, strict: bool = False) -> Dict[str, Any]:
 
 
 def edit(text: str, data: Dict[str, Any], path: str, strict: bool = False) -> str:
-    """The text with just those values changed that differ in ``data``; raises YamlError where that cannot be done."""
+    """Return the text with only those values changed that differ in ``data``. Raises YamlError if impossible."""
     before = load(text, path, strict)
     if before == data:
         return text
@@ -129,7 +129,7 @@ def edit(text: str, data: Dict[str, Any], path: str, strict: bool = False) -> st
 
 @functools.lru_cache(maxsize=16)
 def _parse(text: str) -> Node:
-    """The document's mapping. Raises YamlError."""
+    """Return the document's mapping. Raises YamlError."""
     try:
         roots = _composed(text)
     except (*_ERRORS, *ODD) as error:
@@ -193,12 +193,12 @@ def _composed(text: str) -> List[Node]:
 
 
 def _beside(text: str, mapping: Node, place: int) -> int:
-    """Where a value that is left out would begin: the parsers differ in where a comment belongs."""
+    """Return where a value that is left out would begin: the parsers differ in where a comment belongs."""
     return text.index(":", mapping.items[-1].end) + 1 if mapping.kind == "mapping" else place
 
 
 def _scalar(event: Any) -> Any:  # noqa: ANN401
-    """What a scalar stands for."""
+    """Return what a scalar stands for."""
     text = str(event.value)
     tag = str(event.tag or "")
     if tag in ("", "!"):
@@ -211,7 +211,7 @@ def _scalar(event: Any) -> Any:  # noqa: ANN401
 
 
 def resolved(text: str) -> Any:  # noqa: ANN401
-    """What an unquoted text stands for."""
+    """Return what an unquoted text stands for."""
     if text in _NULL:
         return None
     if text in _TRUE or text in _FALSE:
@@ -274,7 +274,7 @@ class _Values:
 
 
 def key_of(node: Node) -> str:
-    """The name that a key stands for, as in JSON."""
+    """Return the name that a key stands for, as in JSON."""
     value = node.real().value
     if node.real().kind != "scalar" or value is None:
         raise YamlError("has a key that is no text; correct it")
@@ -284,7 +284,7 @@ def key_of(node: Node) -> str:
 
 
 def _merged(node: Node) -> List[Node]:
-    """The mappings that << takes in, those that win first."""
+    """Return the mappings that << takes in, those that win first."""
     found = node.real().items if node.real().kind == "sequence" else [node]
     if any(item.real().kind != "mapping" for item in found):
         raise YamlError("merges with << what is no mapping; correct it")
@@ -292,7 +292,7 @@ def _merged(node: Node) -> List[Node]:
 
 
 def _without_aliases(text: str, data: Dict[str, Any]) -> str:
-    """The text with those aliases written out that stand for something that changes."""
+    """Return the text with those aliases written out that stand for something that changes."""
     while True:
         root = _parse(text)
         changed: List[Node] = []
@@ -308,7 +308,7 @@ def _without_aliases(text: str, data: Dict[str, Any]) -> str:
 
 
 def _collect(node: Node, data: Any, changed: List[Node]) -> None:  # noqa: ANN401
-    """All nodes on the way to what changes."""
+    """Collect all nodes on the way to what changes."""
     if _Values().of(node) == data:
         return
     changed.append(node)
@@ -329,7 +329,7 @@ def _all(node: Node) -> Iterator[Node]:
 
 
 def _paired(before: List[Any], after: List[Any]) -> Iterator[Tuple["int | None", "int | None"]]:
-    """Which entry of a list became which of another; None stands for one that goes or comes."""
+    """Yield which entry of a list became which of another; None stands for one that goes or comes."""
     old = [json.dumps(item, sort_keys=True) for item in before]
     new = [json.dumps(item, sort_keys=True) for item in after]
     # Few entries change, and the search takes the square of their number.
@@ -348,7 +348,7 @@ def _paired(before: List[Any], after: List[Any]) -> Iterator[Tuple["int | None",
 
 
 def _alike(one: List[str], other: List[str]) -> int:
-    """How many entries both begin with."""
+    """Return how many entries both begin with."""
     same = map(operator.eq, one, other)
     return next((place for place, equal in enumerate(same) if not equal), min(len(one), len(other)))
 
@@ -363,7 +363,7 @@ class _Editor:
         """What was changed."""
 
     def text(self) -> str:
-        """The text with everything replaced."""
+        """Return the text with everything replaced."""
         parts = []
         done = 0
         for start, end, new in sorted(self._cuts, key=lambda cut: cut[:2]):
@@ -405,7 +405,7 @@ class _Editor:
 
     @staticmethod
     def _keeps(node: Node, data: Dict[str, Any]) -> bool:
-        """Whether an entry of a mapping stays, beside which the others can come and go."""
+        """Return whether an entry of a mapping stays, beside which the others can come and go."""
         return any(key_of(key) in data or key_of(key) == _MERGE for key in node.items[::2])
 
     def _mapping(self, node: Node, data: Dict[str, Any], place: str) -> None:
@@ -498,7 +498,7 @@ class _Editor:
         return self._text.rfind("\n", 0, place) + 1
 
     def _dash(self, node: Node, number: int) -> int:
-        """Where the dash of a list's entry is."""
+        """Return where the dash of a list's entry is."""
         # Between the dash and the entry before it are comments at most, before the first an anchor as well.
         start = node.items[number - 1].end if number else node.start
         match = re.compile(r"(?:[&!]\S*|#[^\n]*|\s)*-(?=\s)").match(self._text, start)
@@ -507,11 +507,11 @@ class _Editor:
         return match.end() - 1
 
     def _in_flow(self, node: Node) -> bool:
-        """Whether a value stands in brackets."""
+        """Return whether a value stands in brackets."""
         return any(outer.flow and outer.start < node.start < outer.end for outer in _all(_parse(self._text)))
 
     def _flush(self) -> bool:
-        """Whether lists begin at the column of their key in this text."""
+        """Return whether lists begin at the column of their key in this text."""
         match = re.search(r"^( *)[^\s#-][^\n]*:[ \t]*\n( *)- ", self._text, re.MULTILINE)
         return match is None or len(match.group(2)) <= len(match.group(1))
 
@@ -537,7 +537,7 @@ def block(data: Any, column: int) -> List[str]:  # noqa: ANN401
 
 
 def flow(data: Any) -> str:  # noqa: ANN401
-    """A value on one line."""
+    """Return a value on one line."""
     if isinstance(data, dict):
         return "{" + ", ".join(f"{flow(name)}: {flow(item)}" for name, item in data.items()) + "}"
     if isinstance(data, list):

@@ -73,7 +73,7 @@ class System:
     """With rpm, the package that says it has this kernel's headers."""
 
     def has(self, name: str) -> bool:
-        """Whether a package is installed or can be."""
+        """Return whether a package is installed or can be."""
         return name in self.installed or name in (self.offered or ())
 
 
@@ -111,7 +111,7 @@ def plan(system: System, wish: Wish) -> Plan:
 
 
 def kernel_metas(rows: Iterable[Tuple[str, bool, str]]) -> Tuple[KernelMeta, ...]:
-    """What brings kernels, of rows with a package, whether it is held, and what it depends on."""
+    """Return the packages that bring kernels, from rows with a package, whether it is held, and its dependencies."""
     found: Dict[str, KernelMeta] = {}
     for name, held, depends in rows:
         if _META.fullmatch(name) or name == _PROXMOX:
@@ -129,24 +129,24 @@ def releases(text: str) -> List[str]:
 
 
 def header_metas(rows: Iterable[Tuple[str, str]]) -> Dict[str, FrozenSet[str]]:
-    """The kernels for which packages bring headers, of rows with a package and what it depends on."""
+    """Return the kernels for which packages bring headers, from rows with a package and its dependencies."""
     found = ((name, frozenset(match[1] for match in _HEADERS_OF.finditer(depends))) for name, depends in rows)
     return {name: releases for name, releases in found if releases}
 
 
 def headers_of_meta(meta: str) -> str:
-    """The package that brings the headers of the kernels that another package brings."""
+    """Return the package that brings the headers of the kernels that another package brings."""
     return re.sub("^linux-image-", "linux-headers-", meta).replace("-kernel", "-headers", 1)
 
 
 def flavor(release: str) -> str:
-    """The flavor of a kernel of Debian, Ubuntu or Proxmox, such as generic, cloud-amd64 or pve."""
+    """Return the flavor of a kernel of Debian, Ubuntu or Proxmox, such as generic, cloud-amd64 or pve."""
     match = _FLAVOR.fullmatch(release)
     return match[1] if match else ""
 
 
 def like(name: str, names: Iterable[str], most: int = 6) -> List[str]:
-    """The newest of these packages that are of other kernels and else like one, of its flavor where there are such."""
+    """Return the newest packages that differ by their kernel from one, of its flavor where there are such."""
     stem = re.split(r"-[0-9]+[.]", name)[0] + "-"
     alike = re.compile(re.escape(stem) + r"[0-9]+[.].*")
     found = sorted((other for other in names if alike.fullmatch(other) and "-common" not in other), key=_order)
@@ -155,7 +155,7 @@ def like(name: str, names: Iterable[str], most: int = 6) -> List[str]:
 
 
 def devel_package(system: System, release: str) -> str:
-    """The package with the headers of a release of an rpm system's kernel, without its version.
+    """Return the package with the headers of a release of an rpm system's kernel, without its version.
 
     What the kernel itself came with says it best. A kernel that is not installed is known by its release alone.
     """
@@ -168,7 +168,7 @@ def devel_package(system: System, release: str) -> str:
 
 
 def version_of(release: str) -> str:
-    """The version, release and architecture of the packages of an rpm system's kernel."""
+    """Return the version, release and architecture of the packages of an rpm system's kernel."""
     return re.sub(r"(?:[+][\w-]+|[.]debug)$", "", release)
 
 
@@ -191,7 +191,7 @@ def _modules(wish: Wish, suffix: str) -> Tuple[str, ...]:
 
 
 def _following(system: System, wish: Wish) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
-    """What brings headers or modules for kernels to come, and what to say of those that get none."""
+    """Return what brings headers or modules for kernels to come, and a text on the kernels that get none."""
 
     def needed(release: str) -> Tuple[str, ...]:
         return _headers(system, release) if wish.dkms else _modules(wish, release)
@@ -259,7 +259,7 @@ def _alike(system: System, release: str) -> bool:
 
 
 def _meta_names(meta: str, wish: Wish) -> Tuple[str, ...]:
-    """What may bring the headers or modules of the kernels that another package brings."""
+    """Return what may bring the headers or modules of the kernels that another package brings."""
     if wish.dkms:
         return (headers_of_meta(meta),)
     suffix = meta[len("linux-image-") :]
@@ -318,7 +318,7 @@ class Answer:
 
 
 def apt_answer(update: str, said: str) -> Answer:
-    """What apt-get said when it read the sources, and when it refused to install."""
+    """Return what apt-get said when it read the sources, and when it refused to install."""
     # apt has begun to write these letters out.
     failed = r"^(?:[WE]|Warning|Error): (.*Failed to fetch.*)|^(?:E|Error): (The repository .*)"
     absent = r"^(?:E|Error): (?:Unable to locate package (.*)|Package '(.*)' has no installation candidate)"
@@ -332,7 +332,10 @@ def apt_answer(update: str, said: str) -> Answer:
 
 
 def dnf_answer(said: str) -> Answer:
-    """What dnf said when it was to install and to answer no. It then names the transaction where there is one."""
+    """Return what dnf said when it was to install and to answer no.
+
+    It then names the transaction where there is one.
+    """
     if re.search("^Transaction Summary", said, re.MULTILINE):
         return Answer()
     lines = said.splitlines()
@@ -349,7 +352,7 @@ def dnf_answer(said: str) -> Answer:
 
 
 def _never_silent(answer: Answer, said: str) -> Answer:
-    """An answer in which the last words of a program that refused are the reason, where it gave none that is known."""
+    """Return an answer whose reason, where none is known, is the last words of a program that refused."""
     if answer != Answer():
         return answer
     words = [line.strip() for line in said.splitlines() if line.strip()]

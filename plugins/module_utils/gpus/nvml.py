@@ -101,7 +101,7 @@ class _FieldValue(ctypes.Structure):
 
 
 def read(library: str, sysfs_root: str, timeout: float, exclusions: Sequence[Exclusion] = ()) -> Dict[str, Any]:
-    """A Reading as plain data, after at most ``timeout`` seconds."""
+    """Return a Reading as plain data, after at most ``timeout`` seconds."""
     try:
         return in_child(library, lambda: asdict(_read(library, sysfs_root, exclusions)), timeout)
     except NoAnswer as error:
@@ -109,7 +109,7 @@ def read(library: str, sysfs_root: str, timeout: float, exclusions: Sequence[Exc
 
 
 def in_child(library: str, work: Callable[[], Dict[str, Any]], timeout: float) -> Dict[str, Any]:
-    """What ``work`` returns, plain data, done in a process of its own that is given up on after ``timeout`` seconds.
+    """Return what ``work`` returns in a child process, as plain data. The child is given up after ``timeout`` seconds.
 
     Raises NoAnswer when there is none; it names the library.
     """
@@ -156,7 +156,7 @@ def _become_worker(send: int, work: Callable[[], Dict[str, Any]]) -> None:
 
 
 def _collect(receive: int, timeout: float) -> tuple[bytes, bool]:
-    """All the child wrote until its end, and whether that came in time."""
+    """Return all the child wrote until its end, and whether that came in time."""
     deadline = time.monotonic() + timeout
     parts: list[bytes] = []
     while True:
@@ -268,7 +268,7 @@ def _mig_devices(nvml: Nvml, gpu: ctypes.c_void_p) -> list[Dict[str, Any]]:
 
 
 def _complaint(nvml: Nvml, handle: ctypes.c_void_p) -> str:
-    """Why the GPU is not to be used although it answers, empty when there is nothing."""
+    """Return why the GPU must not be used although it answers; empty where nothing is wrong."""
     rows = [ctypes.c_uint() for _row in range(4)]
     with _where_supported():
         nvml.call("nvmlDeviceGetRemappedRows", handle, *map(ctypes.byref, rows))
@@ -327,7 +327,7 @@ def _links(nvml: Nvml, gpus: list[Gpu], handles: Dict[int, ctypes.c_void_p]) -> 
 
 
 def _nvlink_ends(nvml: Nvml, handle: ctypes.c_void_p) -> list[str]:
-    """What is at the far end of each active NVLink: a PCI address or ``switch``."""
+    """Return what is at the far end of each active NVLink: a PCI address or ``switch``."""
     ends = []
     for link in range(_MAX_NVLINKS):
         number = ctypes.c_uint(link)

@@ -62,7 +62,7 @@ class Plan:
 
 
 def mounts(text: str) -> Iterator[Mount]:
-    """The mounts of a ``mountinfo`` (proc(5)), oldest first; lines that cannot be read are passed over."""
+    """Yield the mounts of a ``mountinfo`` (proc(5)), oldest first; lines that cannot be read are passed over."""
     for line in text.splitlines():
         before, separator, after = line.partition(" - ")
         fields, rest = before.split(" "), after.split(" ")
@@ -78,7 +78,7 @@ def _plain(text: str) -> str:
 
 
 def placed(text: str, path: str) -> Tuple[Optional[Mount], str]:
-    """What is mounted at a path, and the device of what it would be on without."""
+    """Return what is mounted at a path, and the device of what it would be on without."""
     here: List[Mount] = []
     around: List[Mount] = []
     for mount in mounts(text):
@@ -93,7 +93,7 @@ def placed(text: str, path: str) -> Tuple[Optional[Mount], str]:
 
 
 def unit_name(path: str) -> str:
-    """The name that systemd demands of the unit that mounts something at an absolute path."""
+    """Return the name that systemd demands of the unit that mounts something at an absolute path."""
     inner = path.strip("/")
     text = "".join(
         "-"
@@ -107,7 +107,7 @@ def unit_name(path: str) -> str:
 
 
 def options(mib: int) -> str:
-    """The options of a mount of so many MiB."""
+    """Return the options of a mount of so many MiB."""
     return f"nosuid,nodev,noexec,size={mib}m,nr_inodes={mib * _INODES_PER_MIB},mode=0700"
 
 
@@ -165,6 +165,6 @@ def _resized(mount: Mount, found: Found, mib: int) -> Plan:
 
 
 def _bytes(text: str) -> int:
-    """A size as the kernel writes it, such as ``262144k``; 0 for what is none."""
+    """Return a size as the kernel writes it, such as ``262144k``; 0 for what is none."""
     match = re.fullmatch(r"([0-9]+)([kmg]?)", text)
     return int(match.group(1)) << _UNITS.get(match.group(2), 0) if match else 0

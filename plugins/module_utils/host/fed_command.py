@@ -36,7 +36,7 @@ def run(argv: Sequence[str], data: Iterable[bytes], environment: Mapping[str, st
 
 
 def _write(pipe: IO[bytes], data: bytes) -> None:
-    """All of it: a write to a pipe without a buffer may take less."""
+    """Write all of it: a write to a pipe without a buffer may take less."""
     view = memoryview(data)
     while view:
         view = view[pipe.write(view) :]

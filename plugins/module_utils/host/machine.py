@@ -38,7 +38,7 @@ class Host:
         self.module = module
 
     def read(self, path: str) -> bytes | None:
-        """Content of a file, None when there is none."""
+        """Return the content of a file, None when there is none."""
         try:
             with open(path, "rb") as handle:
                 return handle.read()
@@ -46,7 +46,7 @@ class Host:
             return None
 
     def words(self, path: str) -> str:
-        """Content of a file for which bytes that are no UTF-8 do not matter, empty when it cannot be read."""
+        """Return a file's text, where bytes that are no UTF-8 do not matter; empty when it cannot be read."""
         try:
             return (self.read(path) or b"").decode(errors="replace")
         except OSError:
@@ -57,7 +57,7 @@ class Host:
         return {path: self.words(path) for path in sorted(glob.glob(pattern))}
 
     def matching_in_go(self, pattern: str) -> Dict[str, str]:
-        """As ``matching``, of Go's filepath.Glob: hidden files too, and without an asterisk a path is what it says."""
+        """Match as Go's filepath.Glob does: hidden files too, and a path without an asterisk is taken as it is."""
         if "*" not in pattern:
             return {pattern: self.words(pattern)} if os.path.isfile(pattern) else {}
         directory, form = os.path.split(pattern.replace("[^", "[!"))
@@ -141,7 +141,7 @@ class Host:
             os.rmdir(path)
 
     def room(self, path: str) -> int:
-        """Bytes that a file of that path may still take, existing or not. Raises OSError where none can be written."""
+        """Return how many bytes a file of that path may still take. Raises OSError where none can be written."""
         directory = os.path.dirname(os.path.realpath(path))
         while not os.path.isdir(directory):
             directory = os.path.dirname(directory)
@@ -152,7 +152,7 @@ class Host:
         return 0 if found.f_files and not found.f_ffree else found.f_bfree * found.f_frsize
 
     def is_mounted(self, path: str) -> bool:
-        """Whether a mount lies on just that file, as a container's volume does: it cannot be replaced (proc(5))."""
+        """Return whether a mount lies on this very file, as a container's volume: it cannot be replaced (proc(5))."""
         target = os.path.realpath(path)
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
@@ -162,7 +162,7 @@ class Host:
             return False
 
     def is_immutable(self, path: str) -> bool:
-        """Whether a file or directory is marked immutable or append-only (chattr(1), FS_IOC_GETFLAGS of linux/fs.h)."""
+        """Return whether a file or directory is immutable or append-only (chattr(1), FS_IOC_GETFLAGS)."""
         flags = bytearray(8)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -177,7 +177,7 @@ class Host:
         return bool(int.from_bytes(flags[:4], sys.byteorder) & (_FS_IMMUTABLE_FL | _FS_APPEND_FL))
 
     def names(self, path: str) -> int:
-        """How many names (hard links) a file has, 0 when there is none."""
+        """Return how many names (hard links) a file has, 0 when there is none."""
         try:
             return os.stat(path).st_nlink
         except FileNotFoundError:
@@ -196,11 +196,11 @@ class Host:
             yield
 
     def find(self, command: str) -> str | None:
-        """Path of a command, None when it is not on PATH."""
+        """Return the path of a command, None when it is not on PATH."""
         return shutil.which(command)
 
     def restart_of(self, service: str) -> List[str]:
-        """The command that restarts a service: systemd's, or OpenRC's where that is there alone."""
+        """Return the command that restarts a service: systemd's, or OpenRC's where that is there alone."""
         if self.find("systemctl") is None and self.find("rc-service") is not None:
             return ["rc-service", service, "restart"]
         return ["systemctl", "restart", service]

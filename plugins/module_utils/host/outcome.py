@@ -54,7 +54,7 @@ class Proposal:
 
 
 def transaction_for(module: AnsibleModule, kind: str, path: str, service: Service) -> Transaction:
-    """The transaction of the file a kind of module manages, its state in a directory of its own in ``backup_dir``."""
+    """Return the transaction of the file a kind of module manages, with a state directory in ``backup_dir``."""
     name = f"{kind}-{digest(os.path.realpath(path).encode())[:12]}"
     directory = os.path.join(module.params["backup_dir"], name)
     # What it is named after leads elsewhere once a link on the way is replaced, by a file or by another link.
@@ -64,13 +64,13 @@ def transaction_for(module: AnsibleModule, kind: str, path: str, service: Servic
 
 
 def spelled(path: str) -> str:
-    """A path that is absolute, without a slash at its end and without steps up, which may lead through a link."""
+    """Return an absolute path without a slash at its end and without steps up; it may lead through a link."""
     whole = os.path.join(os.getcwd(), path)
     return str(settled(whole) if ".." in whole.split("/") else os.path.abspath(whole))
 
 
 def _remembers(directory: str, path: str) -> bool:
-    """Whether a directory of ``backup_dir`` has what a file was before us."""
+    """Return whether a directory of ``backup_dir`` holds what a file was before our first change."""
     try:
         with open(os.path.join(directory, "record.json"), "rb") as handle:
             return any(same_file(known, path) for known in json.load(handle)["originals"])
@@ -79,7 +79,7 @@ def _remembers(directory: str, path: str) -> bool:
 
 
 def text_of(data: bytes, path: str) -> str:
-    """A file's text, without a byte order mark and with line feeds alone. Raises Refused when it is not UTF-8.
+    """Return a file's text, without a byte order mark and with line feeds alone. Raises Refused when it is not UTF-8.
 
     Lines that end in different ways stay as they are.
     """
@@ -94,7 +94,7 @@ def text_of(data: bytes, path: str) -> str:
 
 
 def bytes_like(before: bytes | None, text: str) -> bytes:
-    """The bytes of a text that ``text_of`` gave or that was made of it, in the form of the file it was read from."""
+    """Return the bytes of a text, in the form of the file that ``text_of`` read it from."""
     old = (before or b"").decode()
     if _ends_lines_as_windows_does(old):
         text = text.replace("\n", "\r\n")
@@ -151,7 +151,7 @@ def carry_out(module: AnsibleModule, transaction: Transaction, propose: Callable
 
 
 def _with_targets(transaction: Transaction, proposal: Proposal) -> Proposal:
-    """A plan that also gives back the files that links led to, and that were left with ours when they lead elsewhere.
+    """Return a plan that also gives back files that links once led to, and that still have our content.
 
     One that others have edited since is left to them, with a warning.
     """

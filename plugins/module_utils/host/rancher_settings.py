@@ -16,7 +16,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.command_line
 
 
 def load(text: str, path: str) -> Dict[str, Any]:
-    """The settings in a file. Raises YamlError."""
+    """Return the settings in a file. Raises YamlError."""
     if not any(line.strip() not in ("", "---") and not line.lstrip().startswith("#") for line in text.splitlines()):
         return {}
     data: Dict[str, Any] = yaml_text.load(text, path)
@@ -24,7 +24,7 @@ def load(text: str, path: str) -> Dict[str, Any]:
 
 
 def merged(files: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
-    """The settings in effect, from those of each file by path in the order in which they are read."""
+    """Return the settings in effect, from those of each file by path in the order in which they are read."""
     values: Dict[str, Any] = {}
     for settings in files.values():
         for key, value in settings.items():
@@ -37,19 +37,19 @@ def merged(files: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
 
 
 def rank(path: str) -> Tuple[bool, str]:
-    """A key that sorts files of settings as they are read."""
+    """Return a key that sorts files of settings as they are read."""
     return ".d/" in path, posixpath.basename(path)
 
 
 def listed(value: object) -> List[Any]:
-    """A setting's values, of which it may have one that is no list."""
+    """Return a setting's values, of which it may have one that is no list."""
     if value is None:
         return []
     return list(value) if isinstance(value, list) else [value]
 
 
 def other_file(name: str, start: Start) -> "Tuple[str, Given] | None":
-    """What has the distribution read another main file of settings than its own, and which; None when nothing does.
+    """Return what makes the distribution read another main file of settings, and which; None when nothing does.
 
     Its variable comes before its flag, of which the first counts, whatever it stands behind.
     """
@@ -71,7 +71,7 @@ def other_file(name: str, start: Start) -> "Tuple[str, Given] | None":
 
 
 def data_dir(name: str, start: Start, files: Mapping[str, Mapping[str, Any]]) -> "Given | None":
-    """Where the distribution is told to keep its data, None where it is not; ``files`` in the order of reading.
+    """Return where the distribution is told to keep its data, None where it is not; ``files`` in the order of reading.
 
     Its flag comes before its settings, and those before its variable.
     """

@@ -10,7 +10,7 @@ import tempfile
 
 
 def replace_file(path: str, data: bytes, mode: int) -> None:
-    """All of it with these permission bits, or nothing: whoever reads sees the old or the new. Raises OSError."""
+    """Write all of it with these permission bits, or nothing: readers see the old or the new. Raises OSError."""
     descriptor, candidate = tempfile.mkstemp(prefix=".accel-", dir=os.path.dirname(path) or ".")
     try:
         with os.fdopen(descriptor, "wb") as file:

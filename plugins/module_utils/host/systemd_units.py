@@ -30,7 +30,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
 
 
 def drop_in_directories(service: str) -> List[str]:
-    """Names of the directories that drop-ins of a service are in, beside the units."""
+    """Return the names of the directories that drop-ins of a service are in, beside the units."""
     parts = service.split("-")[:-1]
     prefixes = ["-".join(parts[:count]) + "-" for count in range(len(parts), 0, -1)]
     return [f"{name}.service.d" for name in (service, *prefixes)] + ["service.d"]
@@ -49,13 +49,13 @@ def chosen(service: str, paths: Sequence[str]) -> List[str]:
 
 
 def shown(text: str) -> Dict[str, str]:
-    """The files that ``systemctl cat`` prints, each behind its path in a comment, by path in the order of reading."""
+    """Return the files that ``systemctl cat`` prints, each below a comment with its path, in the order of reading."""
     parts = _SHOWN.split(text)
     return dict(zip(parts[1::2], parts[2::2]))  # noqa: B905 - without strict: Python 3.9
 
 
 def effective(files: Mapping[str, str], matching: Callable[[str], Mapping[str, str]]) -> Start:
-    """What the files say, in the order in which they are read.
+    """Return the start that the files describe, in the order in which they are read.
 
     ``matching`` gives the texts of the files that a pattern of EnvironmentFile names, by path in the order of names.
     """
@@ -93,7 +93,7 @@ def effective(files: Mapping[str, str], matching: Callable[[str], Mapping[str, s
 
 
 def _settings(text: str) -> List[Tuple[str, str]]:
-    """The section [Service], of which a line that ends with a backslash goes on in the next that is no comment."""
+    """Return the section [Service]. A line that ends with a backslash goes on in the next that is no comment."""
     found = []
     section = ""
     begun = ""
@@ -114,7 +114,7 @@ def _settings(text: str) -> List[Tuple[str, str]]:
 
 
 def _specified(text: str, unit: str) -> str:
-    """A setting with the specifiers replaced that stand for the unit's name."""
+    """Return a setting with the specifiers replaced that stand for the unit's name."""
     names = {"%%": "%", "%n": f"{unit}.service", "%N": unit, "%p": unit}
     return re.sub("%[%nNp]", lambda match: names[match[0]], text) if unit else text
 
@@ -133,7 +133,7 @@ def _words(text: str) -> List[str]:
 
 
 def _expanded(word: str, path: str, variables: Mapping[str, Given]) -> List[Given]:
-    """A word of the command line with variables replaced; one that stands alone becomes as many as it holds."""
+    """Return a word of the command line with variables replaced; one that stands alone becomes as many as it holds."""
     match = _VARIABLE.fullmatch(word)
     if match and match.group(2):
         found = variables.get(match.group(2), Given("", path))

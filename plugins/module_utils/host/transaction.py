@@ -83,7 +83,7 @@ class Record:
     """Directories we created, outermost first."""
 
     def untouched(self, path: str, current: bytes | None) -> bool:
-        """Whether the file is byte for byte what we wrote last."""
+        """Return whether the file is byte for byte what we wrote last."""
         return path in self.written and self.written[path] == digest(current)
 
     def name(self, path: str) -> None:
@@ -93,7 +93,7 @@ class Record:
         _rename(self.targets, path)
 
     def to_json(self) -> Dict[str, Any]:
-        """As stored."""
+        """Return the record as it is stored."""
         originals = {
             path: None if data is None else base64.b64encode(data).decode() for path, data in self.originals.items()
         }
@@ -101,7 +101,7 @@ class Record:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Record:
-        """The reverse of to_json."""
+        """Return the record that ``to_json`` made this of."""
         originals = {
             path: None if data is None else base64.b64decode(data) for path, data in stored["originals"].items()
         }
@@ -116,12 +116,12 @@ def _rename(known: Dict[str, Any], path: str) -> None:
 
 
 def same_file(one: str, other: str) -> bool:
-    """Whether two paths name one file, as they are spelled or by where their links lead."""
+    """Return whether two paths name one file, as they are spelled or by where their links lead."""
     return any(resolved(one) == resolved(other) for resolved in (os.path.abspath, settled, os.path.realpath))
 
 
 def settled(path: str) -> str:
-    """An absolute path without links in its directories; the file itself may be one."""
+    """Return an absolute path without links in its directories; the file itself may be one."""
     directory, name = os.path.split(path.rstrip("/"))
     return os.path.join(os.path.realpath(directory), name)
 
@@ -132,7 +132,7 @@ def digest(data: bytes | None) -> str:
 
 
 def command_watch(argv: Sequence[str]) -> Watch:
-    """A watch that calls the service well when the command ends with 0."""
+    """Return a watch that calls the service well when the command ends with 0."""
 
     def watch(host: Host, undoing: bool) -> Callable[[], str]:
         del undoing
@@ -159,7 +159,7 @@ REMEDIES = {
 
 
 def explained(error: BaseException) -> str:
-    """An error's words, with the remedy where a file or its disk is to blame."""
+    """Return an error's words, with the remedy where a file or its disk is to blame."""
     words = str(error) or "interrupted"
     if not isinstance(error, OSError) or error.errno not in REMEDIES:
         return words
@@ -181,7 +181,7 @@ class Transaction:
         self._restored_path = os.path.join(directory, "restored")
 
     def record(self) -> Record:
-        """What the last successful run remembered; empty at first."""
+        """Return what the last successful run saved; empty at first."""
         journal = self._journal()
         if journal is not None and journal["phase"] == "healthy":
             return Record.from_json(journal["record"])
@@ -189,7 +189,7 @@ class Transaction:
         return Record() if stored is None else Record.from_json(stored)
 
     def read(self, path: str) -> bytes | None:
-        """A file as recover() leaves it, whether or not that has been called yet."""
+        """Return a file as recover() leaves it, whether or not that has been called yet."""
         current: bytes | None = self.host.read(path)
         journal = self._journal()
         if journal is None or journal["phase"] != "writing" or self._edited_since(journal):
@@ -200,7 +200,7 @@ class Transaction:
         return current
 
     def unfinished(self) -> bool:
-        """Whether an earlier run was interrupted in a way that recover() has to act upon."""
+        """Return whether an earlier run was interrupted in a way that recover() has to act upon."""
         journal = self._journal()
         return journal is not None and journal["phase"] != "prepared"
 
@@ -255,7 +255,7 @@ class Transaction:
                 )
 
     def _unwritable(self, path: str) -> str:
-        """Why no other file can take this one's place, and what to do; empty where one can."""
+        """Return why no other file can take this one's place, and what to do; empty where one can."""
         if self.host.is_mounted(path):
             return (
                 f"{path} is a mount of its own, so no file can take its place; unmount it, or name the file behind it "
@@ -476,7 +476,7 @@ class Transaction:
         return "\n".join(lines) + "\n"
 
     def _edited_since(self, journal: Mapping[str, Any]) -> str:
-        """The first file that is neither what it was nor what the run wrote, empty when there is none."""
+        """Return the first file that is neither what it was nor what the run wrote, empty when there is none."""
         for entry in journal["files"]:
             if digest(self.host.read(entry["path"])) not in (entry["before"], entry["after"]):
                 return str(entry["path"])

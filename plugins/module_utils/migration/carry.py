@@ -145,7 +145,7 @@ def _kubelets(container: Object) -> bool:
 
 
 def _unread(plugin: Told, path: str, managed: bool) -> str:
-    """What the plugin goes by and cannot be read here."""
+    """Return what the plugin goes by that cannot be read here."""
     hidden = [
         f"{variable} is from {plugin.unread[variable]}"
         for name in ("mig-strategy", "config-file")
@@ -199,7 +199,7 @@ class Reader:
         return settings(daemonset, self.maps, node) if any(_SOME_NODE in (each or "") for each in said) else common
 
     def default(self, daemonset: Object) -> str:
-        """Which configuration nodes without the label have; empty where that goes by the node's name."""
+        """Return which configuration nodes without the label have; empty where that goes by the node's name."""
         default = self.settings(daemonset, "").default
         return default if self.settings(daemonset, _SOME_NODE).default == default else ""
 
@@ -207,7 +207,10 @@ class Reader:
 def carried(
     peer: Peer, node: Object, mode: str, reader: Reader, serving: Optional[Object] = None, gpus: Sequence[Object] = ()
 ) -> Carried:
-    """What has to be set for the node, by its DaemonSet. ``gpus``: those of the node with uuid and index, as known."""
+    """Return what has to be set for the node, by its DaemonSet.
+
+    ``gpus``: those of the node with uuid and index, as known.
+    """
     own = serving or peer.plugins[0]
     name = node["metadata"]["name"]
     said = reader.settings(own, name)
@@ -253,7 +256,7 @@ def carried(
 
 
 def _said(said: Settings) -> Tuple[Any, ...]:
-    """What of it has to be said of ours too."""
+    """Return the part of it that our own settings have to say too."""
     texts = {name: file.text for name, file in said.files.items()}
     return said.values.get("mig-strategy") or "none", _switched(said.values), texts, said.default, said.label
 
@@ -271,7 +274,7 @@ def _strategy(values: Mapping[str, str], configuration: Mapping[str, Any]) -> st
 
 
 def _driver_root(peer: Peer, node: Object, values: Mapping[str, str], configuration: Mapping[str, Any]) -> str:
-    """Where the driver is on the node; empty where it is the node's own."""
+    """Return where the driver is on the node; empty where it is the node's own."""
     if peer.kind.name == "gpu-operator":
         return _OPERATOR_DRIVER_ROOT if labels_of(node).get("nvidia.com/gpu.deploy.driver") == "true" else ""
     flags = configuration.get("flags")
@@ -281,7 +284,7 @@ def _driver_root(peer: Peer, node: Object, values: Mapping[str, str], configurat
 
 
 def _hidden(daemonset: Object, said: Settings, gpus: Sequence[Object]) -> Tuple[Dict[str, Any], str]:
-    """The GPUs that the runtime does not let the plugin see, and why nobody knows which these are."""
+    """Return the GPUs that the runtime hides from the plugin, and why it is not known which these are."""
     seen = said.environment.get(_SEEN, "all")
     if seen in ("all", "void", "none", "") or any(map(_is_privileged, containers(daemonset))):
         return {}, ""
@@ -310,7 +313,7 @@ def left_out(peer: Peer, reader: Reader) -> List[str]:
 
 
 def _effective(configuration: Optional[Mapping[str, Any]], values: Mapping[str, str]) -> Mapping[str, Any]:
-    """A configuration as NVIDIA's plugin has it, which ours takes at its word.
+    """Return a configuration as NVIDIA's plugin has it, which ours takes as it stands.
 
     What a flag or variable says goes before it, and neither names nor choices of devices have an effect.
     """
@@ -334,7 +337,7 @@ def _effective(configuration: Optional[Mapping[str, Any]], values: Mapping[str, 
 
 
 def _unnamed(part: object) -> object:
-    """How GPUs are shared, without names of one's own and choices of devices."""
+    """Return how GPUs are shared, without names of its own and without choices of devices."""
     entries = part.get("resources") if isinstance(part, dict) else None
     if not isinstance(part, dict) or not isinstance(entries, list):
         return part
@@ -348,7 +351,7 @@ def _unnamed(part: object) -> object:
 
 
 def _of_its_own(daemonset: Object, chosen: str, configuration: Mapping[str, Any], strategy: Optional[str]) -> Object:
-    """Where DaemonSets were told differently, a configuration for the node: ours is one DaemonSet for all."""
+    """Return the node's own configuration, where DaemonSets were told differently: ours is one for all nodes."""
     document: Dict[str, Any] = {"version": "v1", **configuration}
     if strategy not in (None, "none"):
         document["flags"] = {**(document.get("flags") or {}), "migStrategy": strategy}
@@ -359,7 +362,7 @@ def _of_its_own(daemonset: Object, chosen: str, configuration: Mapping[str, Any]
 
 
 def _default(values: Mapping[str, str], configurations: Mapping[str, Any]) -> str:
-    """Which configuration nodes without the label have: the named one, ``default``, or the only one."""
+    """Return which configuration nodes without the label have: the named one, ``default``, or the only one."""
     if values.get("default-config"):
         return values["default-config"]
     strategies = values.get("fallback-strategies", "").split(",")
@@ -369,7 +372,7 @@ def _default(values: Mapping[str, str], configurations: Mapping[str, Any]) -> st
 
 
 def replicas(configuration: Mapping[str, Any]) -> Dict[str, Tuple[int, str]]:
-    """By resource, into how many parts its devices are shared, and how: ``time-slicing`` or ``mps``."""
+    """Return, by resource, into how many parts its devices are shared, and how: ``time-slicing`` or ``mps``."""
     sharing = configuration.get("sharing") or {}
     found: Dict[str, Tuple[int, str]] = {}
     for key, how in (("timeSlicing", "time-slicing"), ("mps", "mps")):
@@ -393,7 +396,7 @@ def memory_unit(peer: Peer, serving: Sequence[Object], maps: Maps) -> int:
 
 
 def unset(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callable[[str], Any]) -> Dict[str, Any]:
-    """Those that are not set so. Of configurations and GPUs, each has to be there; others may be there too."""
+    """Return the settings that differ. Each configuration and GPU has to be there; others may be there too."""
     missing: Dict[str, Any] = {}
     for name, value in wanted.items():
         if name == "gpu_plugins_configs":
@@ -410,12 +413,12 @@ def unset(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callable
 
 
 def unread(wanted: Mapping[str, Any], present: Mapping[str, Any], parse: Callable[[str], Any]) -> List[str]:
-    """What the inventory has in place of configurations, where some are wanted."""
+    """Return what the inventory has in place of configurations, where some are wanted."""
     name = "gpu_plugins_configs"
     _there, wrong = read(present.get(name) or {}, parse) if name in wanted else ({}, {})
     return [f"{name} of the inventory has {key}, which cannot be used: {why}; mend it" for key, why in wrong.items()]
 
 
 def lines(variables: Mapping[str, Any]) -> List[str]:
-    """For a person: ``name: value`` each."""
+    """Return a line ``name: value`` each, for a person."""
     return [f"{name}: {value}" for name, value in sorted(variables.items())]

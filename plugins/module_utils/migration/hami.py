@@ -108,7 +108,7 @@ def read(daemonset: Object, deployments: Iterable[Object], maps: Maps, parse: Ca
 
 
 def _remarks(said: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What no mode here does, a sentence each."""
+    """Yield a sentence for each setting that no mode here has."""
     policy = str(said.get(_POLICY) or "default")
     if str(said.get(_NO_LIMIT)).lower() in _TRUE or policy == "disable":
         yield "does not hold programs to their cores (gpuCorePolicy); the modes here that share do"
@@ -129,7 +129,7 @@ def _fraction(value: object) -> Optional[float]:
 
 
 def _flags(deployments: Iterable[Object], maps: Maps) -> Dict[str, str]:
-    """Those of its scheduler, of every Deployment that runs one."""
+    """Return the flags of its scheduler, from every Deployment that runs one."""
     values: Dict[str, str] = {}
     for item in deployments:
         for each in containers(item) if item.get("spec") else ():
@@ -139,7 +139,7 @@ def _flags(deployments: Iterable[Object], maps: Maps) -> Dict[str, str]:
 
 
 def _settled(said: Mapping[str, object]) -> Hami:
-    """With what was said in place of what its chart has."""
+    """Return it with what was said in place of what its chart has."""
     changes: Dict[str, Any] = {}
     for key, value in said.items():
         number = _number(value)
@@ -158,7 +158,7 @@ def _number(value: object) -> Optional[int]:
 
 
 def _section(file: File, parse: Callable[[str], Any]) -> Tuple[Mapping[str, Any], str]:
-    """What a file says of NVIDIA's GPUs, and why it cannot be used."""
+    """Return what a file says of NVIDIA's GPUs, and why it cannot be used."""
     try:
         document = parse(file.text)
     except ValueError as error:
@@ -170,7 +170,7 @@ def _section(file: File, parse: Callable[[str], Any]) -> Tuple[Mapping[str, Any]
 
 
 def _nodes(file: Optional[File], parse: Callable[[str], Any]) -> Tuple[List[Mapping[str, Any]], str]:
-    """What single nodes have otherwise, with keys in lower case, and why nobody knows."""
+    """Return what single nodes set differently, with keys in lower case, and why that is not known."""
     if file is None:
         return [], ""
     try:
@@ -182,14 +182,14 @@ def _nodes(file: Optional[File], parse: Callable[[str], Any]) -> Tuple[List[Mapp
 
 
 def _left_alone(entry: Mapping[str, Any]) -> Tuple[str, ...]:
-    """The GPUs of a node that the plugin does not register."""
+    """Return the GPUs of a node that the plugin does not register."""
     found = entry.get("filterdevices")
     lists = [found.get(key) for key in ("uuid", "index")] if isinstance(found, dict) else []
     return tuple(str(item) for items in lists if isinstance(items, list) for item in items)
 
 
 def _lowered(value: object) -> object:
-    """With all keys in lower case: Go's JSON does not tell them apart."""
+    """Return the value with all keys in lower case: Go's JSON does not tell them apart."""
     if isinstance(value, dict):
         return {str(key).lower(): _lowered(item) for key, item in value.items()}
     return [_lowered(item) for item in value] if isinstance(value, list) else value

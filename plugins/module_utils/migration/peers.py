@@ -93,12 +93,12 @@ class Peer:
 
     @property
     def plugins(self) -> Tuple[Object, ...]:
-        """Those that are device plugins, without what only goes with them."""
+        """Return the peers that are device plugins, without those that only go with them."""
         return tuple(item for item in self.daemonsets if not _has_mps(item))
 
 
 def serving(peer: Peer, node: Object, pods: Iterable[Object]) -> List[Object]:
-    """Its plugins that serve the node, or are about to: those that select it, or else have a pod there."""
+    """Return the plugins that serve the node, or are about to: those that select it, or else have a pod there."""
     chosen = [item for item in peer.plugins if selects(item, node)]
     return chosen or [item for item in peer.plugins if _has_pod(item, node, pods)]
 
@@ -109,12 +109,12 @@ def full_name(item: Object) -> str:
 
 
 def labels_of(item: Object) -> Dict[str, str]:
-    """Its labels."""
+    """Return an object's labels."""
     return dict(item["metadata"].get("labels") or {})
 
 
 def annotations_of(item: Object) -> Dict[str, str]:
-    """Its annotations."""
+    """Return an object's annotations."""
     return dict(item["metadata"].get("annotations") or {})
 
 
@@ -128,18 +128,18 @@ def _containers(daemonset: Object) -> List[Object]:
 
 
 def is_ours(daemonset: Object) -> bool:
-    """Whether it is a DaemonSet of this collection."""
+    """Return whether it is a DaemonSet of this collection."""
     return any(container.get("name") == OURS for container in _containers(daemonset))
 
 
 def is_plugin(daemonset: Object) -> bool:
-    """Whether it reaches kubelet's directory for device plugins."""
+    """Return whether it reaches kubelet's directory for device plugins."""
     volumes = _spec(daemonset).get("volumes") or ()
     return any(_PLUGINS_DIR.search(str((volume.get("hostPath") or {}).get("path") or "")) for volume in volumes)
 
 
 def _image(container: Object) -> str:
-    """The last part of an image's repository: of ``registry:5000/a/b:1@sha256:0`` it is ``b``."""
+    """Return the last part of an image's repository: of ``registry:5000/a/b:1@sha256:0`` it is ``b``."""
     return str(container.get("image") or "").partition("@")[0].rpartition("/")[2].partition(":")[0]
 
 
@@ -160,7 +160,7 @@ def _has_mps(daemonset: Object) -> bool:
 
 
 def peers(daemonsets: Iterable[Object]) -> List[Peer]:
-    """Those that are known, by kind. NVIDIA's MPS control daemon goes with the plugin that it belongs to."""
+    """Return the peers that are known, by kind. NVIDIA's MPS control daemon goes with the plugin it belongs to."""
     found: Dict[str, List[Object]] = {}
     companions: Dict[str, List[Object]] = {}
     for item in sorted((item for item in daemonsets if not is_ours(item)), key=full_name):
@@ -178,12 +178,12 @@ def strangers(daemonsets: Iterable[Object]) -> List[Object]:
 
 
 def gives_claims(daemonset: Object) -> bool:
-    """Whether it is NVIDIA's DRA driver, and hands out GPUs, not compute domains alone."""
+    """Return whether it is NVIDIA's DRA driver, and hands out GPUs, not compute domains alone."""
     return any(runs(container, _DRA) for container in _containers(daemonset))
 
 
 def selects(daemonset: Object, node: Object) -> bool:
-    """Whether the DaemonSet controller would have a pod of it on the node: its selector, affinity and the taints."""
+    """Return whether the DaemonSet controller would have a pod of it on the node, by selector, affinity and taints."""
     spec, labels = _spec(daemonset), labels_of(node)
     if not (spec.get("nodeSelector") or {}).items() <= labels.items():
         return False
@@ -200,7 +200,7 @@ def selects(daemonset: Object, node: Object) -> bool:
 
 
 def tolerates(tolerations: Iterable[Object], taint: Object) -> bool:
-    """Whether one of the tolerations is for the taint."""
+    """Return whether one of the tolerations is for the taint."""
     return any(
         each.get("effect") in (None, "", taint.get("effect"))
         and (
@@ -239,7 +239,7 @@ def _holds(requirement: Object, labels: Mapping[str, str]) -> bool:
 
 
 def on_node(peer: Peer, node: Object, pods: Iterable[Object]) -> bool:
-    """Whether it serves the node, is about to, or still has a pod there."""
+    """Return whether it serves the node, is about to, or still has a pod there."""
     return any(selects(item, node) or _has_pod(item, node, pods) for item in peer.daemonsets)
 
 
@@ -254,7 +254,7 @@ def _has_pod(daemonset: Object, node: Object, pods: Iterable[Object]) -> bool:
 
 
 def by_label(peer: Peer) -> str:
-    """The label of nodes that keeps it off one; empty where its DaemonSet has to be told to avoid nodes."""
+    """Return the label of nodes that keeps it off one; empty where its DaemonSet has to be told to avoid nodes."""
     if peer.kind.name == "gpu-operator":
         return DEPLOY
     # Ours has another value there, so it goes whatever else is done.
@@ -273,7 +273,7 @@ def labels_off(peer: Peer, node: Object, mode: str) -> Dict[str, Optional[str]]:
 
 
 def recorded(node: Object) -> Dict[str, Any]:
-    """What was kept of the node's plugin when it was taken off; empty where none was, or what is there is not ours.
+    """Return what was kept of the node's plugin when it was taken off; empty where nothing of ours is there.
 
     Whoever may annotate the node must not have us write other labels than ``labels_off`` does.
     """
@@ -296,7 +296,7 @@ def _is_value(value: object) -> bool:
 
 
 def node_off(peer: Peer, node: Object, mode: str) -> Dict[str, Any]:
-    """The merge patch of a node that takes the plugin off it, and keeps what is needed to put it back."""
+    """Return the merge patch of a node that takes the plugin off it, and keeps what is needed to put it back."""
     before, kept = labels_of(node), recorded(node)
     changed = labels_off(peer, node, mode)
     originals = {key: before.get(key) for key in changed if key != MARK}
@@ -307,7 +307,7 @@ def node_off(peer: Peer, node: Object, mode: str) -> Dict[str, Any]:
 
 
 def node_back(node: Object) -> Dict[str, Any]:
-    """The merge patch of a node that lets its plugin return; empty where none was taken off."""
+    """Return the merge patch of a node that lets its plugin return; empty where none was taken off."""
     record = recorded(node)
     if not record:
         return {}
@@ -315,7 +315,7 @@ def node_back(node: Object) -> Dict[str, Any]:
 
 
 def avoiding(daemonset: Object) -> Dict[str, Any]:
-    """The DaemonSet as it keeps off marked nodes, and leaves its pods on all others as they are.
+    """Return the DaemonSet as it keeps off marked nodes, and leaves its pods on all others as they are.
 
     Its pods are not replaced, although their template is another: ``OnDelete``.
     """
@@ -348,7 +348,7 @@ def _avoids(spec: Object, requirement: Object) -> bool:
 
 
 def restored(daemonset: Object) -> Dict[str, Any]:
-    """The DaemonSet as it was before ``avoiding``; unchanged where it never was, or its memory is not ours."""
+    """Return the DaemonSet as it was before ``avoiding``; unchanged where it never was, or its memory is not ours."""
     changed = copy.deepcopy(dict(daemonset))
     try:
         original = read_object(annotations_of(daemonset)[ORIGINAL], _LONGEST_RECORD)
@@ -364,7 +364,7 @@ def restored(daemonset: Object) -> Dict[str, Any]:
 
 
 def merge_patch(before: Object, after: Object) -> Dict[str, Any]:
-    """The JSON merge patch (RFC 7386) from one object to another, neither with nulls; empty when they are equal."""
+    """Return the JSON merge patch (RFC 7386) between two objects without nulls; empty when they are equal."""
     patch: Dict[str, Any] = {key: None for key in before if key not in after}
     for key, value in after.items():
         if isinstance(value, dict) and isinstance(before.get(key), dict):
@@ -377,7 +377,7 @@ def merge_patch(before: Object, after: Object) -> Dict[str, Any]:
 
 
 def removal(peer: Peer) -> List[str]:
-    """The commands by which an administrator removes it, once it is on no node."""
+    """Return the commands by which an administrator removes it, once it is on no node."""
     commands = []
     for item in peer.daemonsets:
         notes = annotations_of(item)

@@ -115,13 +115,13 @@ class _Seen:
     """By node."""
 
     def hami_of(self, serving: Sequence[Object]) -> hamis.HamiTold:
-        """What HAMi was told, by the DaemonSet that serves a node where one does."""
+        """Return HAMi's settings, from the DaemonSet that serves a node where one does."""
         names = [peers.full_name(item) for item in serving]
         return next((self.hami[name] for name in (*names, *self.hami) if name in self.hami), hamis.HamiTold())
 
 
 def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callable[[str], Any]) -> Dict[str, Any]:
-    """The whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` raises ValueError."""
+    """Return the whole plan, as a document: ``nodes`` by name, ``peers``, ``notes``. ``parse`` raises ValueError."""
     found = peers.peers(cluster.daemonsets)
     reader = carry.Reader(cluster.files, parse)
     hami = {
@@ -234,7 +234,7 @@ def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
 
 
 def _divided(mode: str) -> Iterator[str]:
-    """Why a node that HAMi divides in this way cannot be taken over."""
+    """Yield why a node that HAMi divides in this way cannot be taken over."""
     if mode == "mig":
         yield (
             "HAMi cuts its GPUs into MIG devices as pods ask (operatingmode mig), which no mode here does; end its "
@@ -245,7 +245,7 @@ def _divided(mode: str) -> Iterator[str]:
 
 
 def _with_hami(told: carry.Carried, excluded: Sequence[str]) -> carry.Carried:
-    """With the GPUs that HAMi leaves alone on the node."""
+    """Return it with the GPUs that HAMi leaves alone on the node."""
     if not excluded:
         return told
     both = [*told.variables.get(carry.EXCLUDED, ()), *excluded]
@@ -257,7 +257,7 @@ def _configured(each: Wanted) -> bool:
 
 
 def _unsaid(own: Sequence[Object], each: Wanted, told: carry.Carried, card: resources.Card) -> List[str]:
-    """What a person has to find out, as long as the inventory says nothing of it."""
+    """Return what a person has to find out, as long as the inventory does not say it."""
     problems = []
     if len(own) > 1:
         names = " and ".join(map(peers.full_name, own))
@@ -301,7 +301,7 @@ def _offered(node: Object) -> Dict[str, Any]:
 
 
 def _strange(cluster: Cluster, node: Object, pods: Sequence[Object], hami: resources.Hami) -> str:
-    """Why nothing can be said of a node's GPUs: what hands them out is not known, beside others or alone."""
+    """Return why nothing can be said of a node's GPUs: they are handed out, also or only, by something unknown."""
     offered = _offered(node)
     served = {name: offered[name] for name in resources.unknown(offered, hami)}
     if served:
@@ -380,7 +380,7 @@ def _card(node: Object, each: Wanted, told: carry.Carried, unit_bytes: int, hami
 
 
 def _mig(labels: Mapping[str, str], each: Wanted, strategy: str) -> str:
-    """The profile of the MIG devices that are offered as GPUs; ``unknown`` where there may be some."""
+    """Return the profile of the MIG devices that are offered as GPUs; ``unknown`` where there may be some."""
     label = labels.get("nvidia.com/gpu.product", "").partition("-MIG-")[2]
     if label or strategy != "single":
         return label if strategy in ("", "single") else ""
@@ -392,7 +392,7 @@ def _mig(labels: Mapping[str, str], each: Wanted, strategy: str) -> str:
 
 
 def _labels(peer: Peer, node: Object, mode: str) -> List[Dict[str, str]]:
-    """What becomes of the labels by which plugins and pods find the node."""
+    """Return what becomes of the labels by which plugins and pods find the node."""
     before, off = peers.labels_of(node), peers.labels_off(peer, node, mode)
     after: Dict[str, Optional[str]] = {**off, MODE_LABEL: mode}
     if mode == "cgpu":
@@ -423,7 +423,7 @@ def _resources(peer: Peer, node: Object, mode: str, card: resources.Card) -> Lis
 
 
 def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
-    """What the containers have to ask for that have GPUs of the node."""
+    """Return what the containers that have GPUs of the node will have to ask for."""
     return _rows(
         pods,
         lambda limits: resources.offered_by(peer.kind.name, limits, card.hami),
@@ -433,7 +433,7 @@ def _pods(peer: Peer, pods: Sequence[Object], mode: str, card: resources.Card) -
 
 
 def _returns(peer: Peer, node: Object, pods: Sequence[Object], mode: str, card: resources.Card) -> List[Dict[str, Any]]:
-    """What the containers that have GPUs of ours have to ask for once the node is given back."""
+    """Return what the containers that have our GPUs will have to ask for once the node is given back."""
     labelled = peers.labels_of(node).get(MODE_LABEL, mode)
     mode = labelled if labelled in _OURS else mode
     there = replace(card, hami=card.hami.on((node.get("status") or {}).get("allocatable") or {}))
@@ -451,7 +451,7 @@ def _rows(
     answers: Callable[[Mapping[str, Any]], resources.Answer],
     has: Callable[[Mapping[str, int]], str],
 ) -> List[Dict[str, Any]]:
-    """A row for each container that asks."""
+    """Return a row for each container that asks."""
     rows = []
     for pod in pods:
         if (pod.get("status") or {}).get("phase") in ENDED:
@@ -501,7 +501,7 @@ def shown(document: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def table(document: Mapping[str, Any]) -> List[str]:
-    """The plan for a person: a row a node, then what has to change."""
+    """Return the plan for a person: a row a node, then what has to change."""
     rows = [("NODE", "SERVED BY", "MODE", "STATE", "PODS")]
     details: List[str] = []
     for name, node in sorted(document["nodes"].items()):

@@ -77,11 +77,11 @@ class Hami:
 
     @property
     def names(self) -> Tuple[str, ...]:
-        """All that it offers, or pods ask of it."""
+        """Return all resources that it offers, or that pods ask of it."""
         return (*self.counts, *self.memories, *self.percentages, *self.cores, *self.priorities)
 
     def on(self, allocatable: Iterable[str]) -> Hami:
-        """As it is on a node that has, or had, these resources."""
+        """Return it as it is on a node that has, or had, these resources."""
         count = next((name for name in self.counts[1:] if name in allocatable), self.counts[0])
         old = count != self.counts[0] and count == self.counts[-1]
         pick = slice(1, None) if old else slice(0, 1)
@@ -119,7 +119,7 @@ class Ask:
 
     @property
     def whole(self) -> bool:
-        """Whether nobody else is to be on its GPUs."""
+        """Return whether no other container may be on its GPUs."""
         return self.cores == WHOLE and not self.memory_bytes
 
 
@@ -138,7 +138,7 @@ def offers(kind: str, hami: Hami) -> str:
 
 
 def offered_by(kind: str, resources: Mapping[str, object], hami: Hami) -> Dict[str, int]:
-    """Those of a node or container that are of a kind of plugin, without those of which there is none."""
+    """Return the resources of a node or container that belong to a kind of plugin, where there are any."""
     pattern = offers(kind, hami)
     found = {name: whole_units(amount) for name, amount in resources.items() if re.match(pattern, name)}
     return {name: amount for name, amount in found.items() if amount}
@@ -156,7 +156,7 @@ def unknown(names: Iterable[str], hami: Hami) -> List[str]:
 
 
 def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
-    """What a container has to ask for in a mode of ours. Raises Unmatched."""
+    """Return what a container has to ask for in a mode of ours. Raises Unmatched."""
     asked = offered_by(kind, limits, card.hami)
     if not asked:
         return Answer()
@@ -170,7 +170,7 @@ def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -
 
 
 def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
-    """What to ask for, in place of ours, once the node is given back. Raises Unmatched."""
+    """Return what to ask for, in place of ours, once the node is given back. Raises Unmatched."""
     asked = asked_of_ours(mode, limits)
     same = _SAME.get((kind, mode))
     if not asked or (same and all(re.match(same, name) for name in asked)):
@@ -194,7 +194,7 @@ _OURS_WHOLE = re.compile(r"nvidia\.com/(?:gpu(?:[.-].+)?|mig-.+)\Z")
 
 
 def asked_of_ours(mode: str, limits: Mapping[str, object]) -> Dict[str, int]:
-    """Those of a container that our plugin gives in a mode."""
+    """Return the resources of a container that our plugin offers in a mode."""
     if mode == "pgpu":
         found = {name: whole_units(amount) for name, amount in limits.items() if _OURS_WHOLE.match(name)}
         return {name: amount for name, amount in found.items() if amount}
@@ -315,7 +315,7 @@ def _share(ask: Ask, mode: str, card: Card) -> Answer:
 
 
 def granted(mode: str, limits: Mapping[str, int], card: Card) -> str:
-    """What a container has that asks ours for so much, for a person."""
+    """Return, for a person, what a container gets that asks ours for so much."""
     if mode == "pgpu":
         return " and ".join(_granted_whole(name, amount, card) for name, amount in sorted(limits.items()))
     cores, memory, unit = BY_MODE[mode]
@@ -346,7 +346,7 @@ def _counted(amount: int, what: str) -> str:
 
 
 def becomes(kind: str, mode: str, name: str, card: Card) -> str:
-    """What stands for a resource of a node in a mode of ours, for a person."""
+    """Return, for a person, what replaces a resource of a node in a mode of ours."""
     same = _SAME.get((kind, mode))
     if (kind, mode, name) == ("gpushare", "cgpu", "aliyun.com/gpu-mem"):
         return "the same" if card.unit_bytes == GIB else "the same, in GiB"

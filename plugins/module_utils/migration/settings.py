@@ -64,7 +64,7 @@ class Told:
 
 
 def containers(daemonset: Object) -> List[Object]:
-    """Its containers, those that run first included."""
+    """Return the pod's containers, those that run first included."""
     spec = daemonset["spec"]["template"]["spec"]
     return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
 
@@ -83,14 +83,14 @@ def configmaps(daemonset: Object) -> List[str]:
 
 
 def runs(container: Object, names: Iterable[str]) -> bool:
-    """Whether one of these programs is named in its command, arguments or script."""
+    """Return whether one of these programs is named in its command, arguments or script."""
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     parts = {posixpath.basename(part) for word in words for part in re.split(r"[\s;&|()]+", str(word))}
     return bool(parts & set(names))
 
 
 def told(daemonset: Object, container: Object, program: Program, maps: Maps, node: str = "") -> Told:
-    """What a container was told on a node. Of what is said twice the last counts; flags come before the environment."""
+    """Return a container's settings on a node. The last of several counts; flags come before the environment."""
     environment, unread = _environment(container, daemonset["metadata"]["namespace"], maps, node)
     files = dict(_files(daemonset, container, maps))
     words, set_there = _words(container, program, environment, files)
@@ -136,7 +136,7 @@ def posix_flags(words: Sequence[str], booleans: Iterable[str]) -> Dict[str, str]
 
 
 def truth(value: str) -> bool:
-    """Whether Go's ``strconv.ParseBool`` takes it for true."""
+    """Return whether Go's ``strconv.ParseBool`` takes it for true."""
     return value in ("1", "t", "T", "TRUE", "true", "True")
 
 
@@ -167,7 +167,7 @@ def _environment(container: Object, namespace: str, maps: Maps, node: str) -> Tu
 
 
 def _expanded(text: str, values: Mapping[str, str]) -> str:
-    """With ``$(NAME)`` replaced as kubelet does; a name that is not known stays as it is."""
+    """Return the text with ``$(NAME)`` replaced as kubelet does; a name that is not known stays as it is."""
 
     def value(match: "re.Match[str]") -> str:
         return "$" if match[0] == "$$" else values.get(match[1], match[0])
@@ -178,7 +178,7 @@ def _expanded(text: str, values: Mapping[str, str]) -> str:
 def _words(
     container: Object, program: Program, environment: Mapping[str, str], files: Mapping[str, File]
 ) -> Tuple[List[str], Dict[str, str]]:
-    """What follows the program's name, and the environment that its command line sets."""
+    """Return the words after the program's name, and the environment that its command line sets."""
     command = [_expanded(str(word), environment) for word in container.get("command") or ()]
     words = command + [_expanded(str(word), environment) for word in container.get("args") or ()]
     values = dict(environment)
@@ -198,7 +198,7 @@ def _words(
 
 
 def _script(words: Sequence[str], files: Mapping[str, File]) -> "Tuple[str, Sequence[str]] | None":
-    """The script that is run, given to a shell or from a ConfigMap's file, and its arguments."""
+    """Return the script that is run, given to a shell or from a ConfigMap's file, and its arguments."""
     if not words:
         return None
     position = 0
@@ -215,7 +215,7 @@ def _script(words: Sequence[str], files: Mapping[str, File]) -> "Tuple[str, Sequ
 
 
 def _commands(words: Sequence[str], values: Mapping[str, str], files: Mapping[str, File]) -> Iterator[List[str]]:
-    """The commands that are run, each as its words: one, or those of a shell's script."""
+    """Yield the commands that are run, each as its words: one, or those of a shell's script."""
     found = _script(words, files)
     if found is None:
         yield list(words)
@@ -243,7 +243,7 @@ def _commands(words: Sequence[str], values: Mapping[str, str], files: Mapping[st
 
 
 def _sources(volume: Object) -> List[Object]:
-    """The ConfigMaps of a volume, later ones over earlier ones."""
+    """Return the ConfigMaps of a volume, later ones over earlier ones."""
     projected = (volume.get("projected") or {}).get("sources") or ()
     found = [volume.get("configMap"), *(each.get("configMap") for each in projected)]
     return [each for each in found if each]

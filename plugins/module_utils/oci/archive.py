@@ -153,7 +153,7 @@ class _Archive:
             self._refuse("tells Docker of another image (manifest.json) than containerd (index.json)")
 
     def _members(self) -> Dict[str, Part]:
-        """Files by name. Only plain ones, each once, and the directories that blobs are in."""
+        """Return the files by name. Only plain ones, each once, and the directories that blobs are in."""
         self._archive.seek(0, 2)
         end = self._archive.tell()
         parts: Dict[str, Part] = {}
@@ -215,7 +215,7 @@ class _Archive:
         return b"".join(_chunks(self._archive, part))
 
     def _json(self, data: bytes, name: str) -> Any:  # noqa: ANN401
-        """A document. Every reader has to understand it alike: a key that is there twice is refused."""
+        """Return a document. Every reader has to understand it alike: a key that is there twice is refused."""
 
         def once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
             if len({key.lower() for key, _value in pairs}) != len(pairs):
@@ -259,7 +259,7 @@ class _Archive:
         return digest, part
 
     def _exactly(self, found: object, keys: set[str], what: str, *optional: str) -> Dict[str, Any]:
-        """An object with these keys and no other."""
+        """Return an object with these keys and no other."""
         document = self._object(found, what)
         other = sorted(set(document) - keys)
         lacking = sorted(keys - set(document) - set(optional))
@@ -289,7 +289,7 @@ def _in_repository(name: str, repository: str) -> bool:
 
 
 def _chunks(archive: BinaryIO, part: Part) -> Iterator[bytes]:
-    """The bytes of a part; zeros where the archive has become shorter, which no digest fits."""
+    """Yield the bytes of a part; zeros where the archive has become shorter, which no digest fits."""
     archive.seek(part.offset)
     left = part.size
     while left:

@@ -33,7 +33,7 @@ for source, cache, name in json.load(sys.stdin):
 
 
 def interpreter(python: Python) -> str | None:
-    """An interpreter of this machine whose byte code the image's accepts, None when there is none."""
+    """Return an interpreter of this machine whose byte code the image's accepts, None when there is none."""
     if sys.implementation.cache_tag == python.tag:
         return sys.executable
     return shutil.which(f"python3.{python.minor}")

@@ -48,11 +48,11 @@ class Content:
 
     @classmethod
     def of(cls, data: bytes) -> Content:
-        """Content held in memory."""
+        """Return content that is held in memory."""
         return cls(len(data), lambda: io.BytesIO(data))
 
     def read(self) -> bytes:
-        """All of it."""
+        """Return all bytes of it."""
         with self.open() as handle:
             return handle.read()
 
@@ -90,12 +90,12 @@ class Blob:
 
     @classmethod
     def of(cls, data: bytes) -> Blob:
-        """A blob held in memory."""
+        """Return a blob held in memory."""
         return cls("sha256:" + hashlib.sha256(data).hexdigest(), len(data), lambda: io.BytesIO(data))
 
     @classmethod
     def at(cls, content: Callable[[], BinaryIO], algorithm: str = "sha256") -> Blob:
-        """A blob whose digest and size are read from itself."""
+        """Return a blob whose digest and size are read from itself."""
         state, size = hashlib.new(algorithm), 0
         with content() as handle:
             while True:
@@ -106,7 +106,7 @@ class Blob:
                 size += len(chunk)
 
     def read(self) -> bytes:
-        """All of it."""
+        """Return all bytes of it."""
         with self.open() as handle:
             return handle.read()
 
@@ -130,7 +130,7 @@ class Image:
     config_blob: Blob
 
     def blobs(self) -> List[Blob]:
-        """What the manifest refers to, each once, in the order a registry wants them."""
+        """Return what the manifest refers to, each once, in the order a registry wants them."""
         return list({blob.digest: blob for blob in [*(layer.blob for layer in self.layers), self.config_blob]}.values())
 
 
@@ -173,22 +173,22 @@ class Platform:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Platform:
-        """The platform that a configuration or an index names, in Go's words."""
+        """Return the platform that a configuration or an index names, in Go's words."""
         system, machine, variant = (str(document.get(key) or "").lower() for key in ("os", "architecture", "variant"))
         return cls(system or "linux", ARCHITECTURES.get(machine, machine), variant)
 
     @property
     def name(self) -> str:
-        """What people call it. Linux goes without saying."""
+        """Return the platform's usual name. Linux goes without saying."""
         return "/".join(filter(None, (self.os if self.os != "linux" else "", self.architecture, self.variant)))
 
     def fits(self, architecture: str) -> bool:
-        """Whether Linux on this architecture may run it. An image need not say what it is for."""
+        """Return whether Linux on this architecture may run it. An image need not say what it is for."""
         return self.os == "linux" and self.architecture in ("", architecture)
 
     @property
     def level(self) -> int:
-        """How much newer than the oldest the processor has to be."""
+        """Return how much newer than the oldest the processor has to be."""
         number = re.match(r"v(\d{1,9})", self.variant)
         return max(0, int(number.group(1)) - BASELINES.get(self.architecture, 0)) if number else 0
 
@@ -210,7 +210,10 @@ def encode(document: object) -> bytes:
 
 
 def clean(name: str, origin: str) -> str:
-    """A path inside ``origin`` without leading ``./``, empty for the root. Raises ImageError for one that leads out."""
+    """Return a path inside ``origin`` without leading ``./``, empty for the root.
+
+    Raises ImageError for one that leads out.
+    """
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise ImageError(f"{origin} holds the path {name!r}, which leads out of it; do not use it")
@@ -224,7 +227,10 @@ def parents(path: str) -> List[str]:
 
 
 def with_parents(tree: Tree, origin: str) -> Tree:
-    """The tree with every directory that was only implied. Raises ImageError where a file would have to be one."""
+    """Return the tree with every directory that was only implied.
+
+    Raises ImageError where a file would have to be one.
+    """
     complete = dict(tree)
     for path in tree:
         for parent in parents(path):
@@ -235,7 +241,7 @@ def with_parents(tree: Tree, origin: str) -> Tree:
 
 
 def exclude(tree: Tree, patterns: Iterable[str]) -> Tree:
-    """The tree without what matches a shell pattern, and what is below it."""
+    """Return the tree without what matches a shell pattern, and what is below it."""
     matchers = [re.compile(fnmatch.translate(pattern.strip("/"))) for pattern in patterns]
     return {
         path: entry
@@ -245,7 +251,7 @@ def exclude(tree: Tree, patterns: Iterable[str]) -> Tree:
 
 
 def resolve(tree: Tree, path: str, last: bool = False) -> str:
-    """Where a path really is, its directories' symbolic links followed, with ``last`` its own too."""
+    """Return a path with the symbolic links of its directories followed, and with ``last`` its own too."""
     todo = path.split("/")
     done: List[str] = []
     links = 0
@@ -270,7 +276,7 @@ def resolve(tree: Tree, path: str, last: bool = False) -> str:
 
 
 def place(base: Tree, additions: Tree) -> Tree:
-    """The layer that adds files to a base: where they really go, with the directories the base lacks.
+    """Return the layer that adds files to a base: where they really go, with the directories the base lacks.
 
     Raises ImageError where something is in the way, in the base or, by a link of the base, among what is added.
     """
@@ -296,7 +302,7 @@ def place(base: Tree, additions: Tree) -> Tree:
 
 
 def combine(parts: Iterable[Tuple[str, Tree]]) -> Tree:
-    """One tree of several, each with its origin. Raises ImageError where two differ about a path."""
+    """Return one tree of several, each with its origin. Raises ImageError where two differ about a path."""
     combined: Tree = {}
     owner: Dict[str, str] = {}
     for origin, tree in parts:
@@ -313,7 +319,7 @@ def _same(one: Entry, other: Entry) -> bool:
 
 
 def find_python(tree: Tree) -> Python:
-    """The newest Python in an image. Raises ImageError when it has none."""
+    """Return the newest Python in an image. Raises ImageError when it has none."""
     programs = {resolve(tree, f"{prefix}/bin", last=True): prefix for prefix in ("usr", "usr/local")}
     found = []
     for path in tree:
@@ -344,7 +350,7 @@ def _is_file(tree: Tree, path: str) -> bool:
 
 
 def _needs_musl(tree: Tree, path: str) -> bool:
-    """Whether a program names musl's loader, as ELF has it after the headers: an image may have both."""
+    """Return whether a program names musl's loader, as ELF has it after the headers: an image may have both."""
     entry = tree.get(resolve(tree, path, last=True))
     if entry is None or entry.kind != FILE:
         return False
@@ -380,13 +386,13 @@ def sources(tree: Tree, python: Python) -> List[str]:
 
 
 def cache_path(source: str, tag: str) -> str:
-    """Where the byte code of a module is."""
+    """Return where the byte code of a module is."""
     directory, _slash, name = source.rpartition("/")
     return f"{directory}/__pycache__/{name[: -len('.py')]}.{tag}.pyc"
 
 
 def _is_current(cache: Entry | None, source: Entry) -> bool:
-    """Whether Python would load the byte code without another look: importlib's rules for its kinds of header."""
+    """Return whether Python would load the byte code unchecked, by importlib's rules for each kind of header."""
     if cache is None or cache.kind != FILE or cache.content.size < PYC_HEADER:
         return False
     with cache.content.open() as handle:
@@ -398,7 +404,7 @@ def _is_current(cache: Entry | None, source: Entry) -> bool:
 
 
 def freeze_byte_code(tree: Tree) -> Tree:
-    """The tree with byte code that no longer depends on the time of its source: current unconditionally, or gone."""
+    """Return the tree with byte code that does not depend on its source's time: unconditionally current, or gone."""
     frozen: Tree = {}
     for path, entry in tree.items():
         match = re.fullmatch(r"(.*/)__pycache__/([^/]+)\.cpython-\d+(\.opt-\d)?\.pyc", path)
@@ -415,7 +421,7 @@ def freeze_byte_code(tree: Tree) -> Tree:
 
 
 def parse_reference(text: str) -> Reference:
-    """An image's full name from a short or full one, as Docker and containerd read it. Raises ImageError."""
+    """Return an image's full name from a short or full one, as Docker and containerd read it. Raises ImageError."""
     match = re.fullmatch(r"(?:(?P<registry>[^/]+)/)?(?P<path>[^:@]+)(?::(?P<tag>\w[\w.-]{0,127}))?", text, re.ASCII)
     registry = (match.group("registry") or "") if match else ""
     path = match.group("path") if match else ""
@@ -436,7 +442,7 @@ def parse_reference(text: str) -> Reference:
 def build(
     reference: Reference, architecture: str, settings: Settings, base: Mapping[str, Any], layers: Sequence[Layer]
 ) -> Image:
-    """The image of these layers; ``base`` is the configuration of the image it builds upon, empty for none."""
+    """Return the image of these layers; ``base`` is the configuration of the image it builds upon, empty for none."""
     config = {
         "architecture": architecture,
         "os": "linux",
@@ -480,7 +486,7 @@ def _descriptor(media_type: str, blob: Blob) -> Dict[str, Any]:
 
 
 def merged_index(image: Image, before: Mapping[str, Any]) -> Blob:
-    """An image index with this image for its architecture, and with the others of an index that was there before."""
+    """Return an index with this image for its architecture, and the other architectures of an existing index."""
     entry = {**_descriptor(MANIFEST_TYPE, image.manifest), "platform": _platform(image)}
     mine = Platform.of(entry["platform"])
     others = []
@@ -497,12 +503,12 @@ def _platform(image: Image) -> Dict[str, str]:
 
 
 def blob_path(digest: str) -> str:
-    """Where an archive keeps a blob."""
+    """Return where an archive keeps a blob."""
     return "blobs/" + digest.replace(":", "/")
 
 
 def archive_members(image: Image) -> Dict[str, Blob]:
-    """Files of the archive, which is an OCI image layout that ``docker load`` reads as well."""
+    """Return the files of the archive, which is an OCI image layout that ``docker load`` reads as well."""
     index = {
         "schemaVersion": 2,
         "mediaType": INDEX_TYPE,
@@ -532,7 +538,7 @@ def archive_members(image: Image) -> Dict[str, Blob]:
 
 
 def summary(image: Image | None) -> Dict[str, Any]:
-    """An image for people, as returned and compared; empty for none."""
+    """Return an image for people, as returned and compared; empty for none."""
     if image is None:
         return {}
     return {

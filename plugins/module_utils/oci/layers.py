@@ -97,7 +97,10 @@ class Layers:
             self._hide(posixpath.join(directory, child))
 
     def _directory(self, path: str, member: str) -> str:
-        """Where a directory really is. What is missing of it is made, in place of a file of a lower layer too."""
+        """Return a directory's path with links followed.
+
+        What is missing is made, also in place of a lower layer's file.
+        """
         real: str = resolve(self.tree, path, last=True)
         if real != path:
             link = next(link for link in [*parents(path), path] if self._is_link(link))
@@ -120,7 +123,7 @@ class Layers:
         return found is not None and found.kind == SYMLINK
 
     def _linked(self, member: Member) -> Entry | None:
-        """The file that a hard link names."""
+        """Return the file that a hard link names."""
         target = member.link
         if self._strict:
             target = clean(target.lstrip("/"), self._origin)
@@ -149,7 +152,7 @@ class Layers:
                 self._forget(found)
 
     def _subtree(self, path: str) -> List[str]:
-        """A path and what is below it, a directory before its content."""
+        """Return a path and what is below it, a directory before its content."""
         found: List[str] = []
         todo = [path] if path in self.tree else []
         while todo:

@@ -57,7 +57,7 @@ class Saved:
 
 
 def is_image(top: Collection[str]) -> bool:
-    """Whether files with these first components of their paths are a saved image, and no root file system."""
+    """Return whether files with these first components of their paths are a saved image, and no root file system."""
     names = set(top)
     layout = "index.json" in names and bool(names & {"oci-layout", "blobs"})
     return layout or (bool(names & {"manifest.json", "repositories"}) and not names & ROOT)
@@ -84,12 +84,12 @@ class Layout:
         self._files, self._origin = files, origin
 
     def parts(self, architecture: str | None) -> Parts:
-        """The one image for an architecture; None takes the first."""
+        """Return the one image for an architecture; None takes the first."""
         saved = list(self._saved())
         return (saved[0] if saved and architecture is None else self._choose(saved, architecture or "")).parts()
 
     def configuration(self, blob: Blob) -> Dict[str, Any]:
-        """The configuration of an image, with the fields that are read from it in the right form."""
+        """Return the configuration of an image, with the fields that are read from it in the right form."""
         found = self.document(blob)
         run = found.get("config") or {}
         layers = _mapping(found.get("rootfs")).get("diff_ids")
@@ -99,7 +99,7 @@ class Layout:
         return found
 
     def document(self, blob: Blob) -> Dict[str, Any]:
-        """A JSON object."""
+        """Return a JSON object."""
         found = self._json(blob)
         if not isinstance(found, dict):
             raise ImageError(f"{self._origin} is damaged: {blob.digest} is no JSON object")
@@ -147,7 +147,7 @@ class Layout:
         raise ImageError(f"{self._origin} is an image for {there[0]}, not for {architecture}; see 'architecture'")
 
     def _indexed(self, index: Mapping[str, Any], origin: str, name: str, depth: int) -> Iterator[Saved]:
-        """The images of an index and of those in it. ``name`` is what the index itself is called."""
+        """Yield the images of an index and of those in it. ``name`` is what the index itself is called."""
         if depth > MAX_DEPTH:
             raise ImageError(f"{self._origin} is damaged: it has more than {MAX_DEPTH} indexes in one another")
         for entry in self._objects(index, "manifests"):
@@ -163,7 +163,7 @@ class Layout:
                     yield image
 
     def _described(self, entry: Mapping[str, Any], digest: str, name: str, index: str) -> Saved | None:
-        """The image of a descriptor; None for a signature, an attestation or something else that is no image."""
+        """Return the image of a descriptor; None for a signature, an attestation or something else that is no image."""
         said = _mapping(entry.get("platform"))
         platform = Platform.of(said)
         if blob_path(digest) in self._files or not platform.architecture:
@@ -203,7 +203,7 @@ class Layout:
         return self._blob(digest)
 
     def _listed(self, entry: Mapping[str, Any]) -> Saved:
-        """An image that ``docker save`` wrote."""
+        """Return an image that ``docker save`` wrote."""
         name = ", ".join(str(tag) for tag in entry.get("RepoTags") or [])
         config = self._file(str(entry.get("Config")))
         paths = [str(path) for path in entry.get("Layers") or []]

@@ -40,7 +40,7 @@ class Runtime(Protocol):
     """What can be done with a runtime's images."""
 
     def images(self) -> List[Stored]:
-        """All of them."""
+        """Return all images of the runtime."""
 
     def load(self, archive: Iterable[bytes]) -> None:
         """Take the images of an archive, under the names it gives them."""
@@ -59,7 +59,7 @@ class Containerd:
         self._run, self._command = run, [*command, "--namespace", "k8s.io", "images"]
 
     def images(self) -> List[Stored]:
-        """All of them."""
+        """Return all images of the runtime."""
         return parse_ctr(self._run([*self._command, "ls"]))
 
     def load(self, archive: Iterable[bytes]) -> None:
@@ -87,7 +87,7 @@ class Docker:
         self._run, self._command = run, list(command)
 
     def images(self) -> List[Stored]:
-        """All of them."""
+        """Return all images of the runtime."""
         form = "{{.Repository}}:{{.Tag}} {{.ID}}"
         return parse_docker(self._run([*self._command, "image", "ls", "--no-trunc", "--format", form]))
 
@@ -114,12 +114,12 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to do."""
+        """Return whether there is nothing to do."""
         return not (self.load or self.pin or self.unpin or self.remove)
 
 
 def parse_ctr(text: str) -> List[Stored]:
-    """What ``ctr images ls`` prints: a table whose sizes hold a blank, so only the outer columns are looked at."""
+    """Return the rows of ``ctr images ls``. Its sizes hold a blank, so only the outer columns are read."""
     found = []
     for line in text.splitlines():
         match = re.match(r"(\S+)\s+\S+\s+(sha256:[0-9a-f]{64})\s.*\s(\S+)\s*$", line)
@@ -147,7 +147,7 @@ def _full(name: str) -> str:
 
 
 def plan_present(images: Iterable[Stored], repository: str, tag: str, digests: Sequence[str]) -> Plan:
-    """What is to be done for one image of a repository to be there and pinned, and no other of it pinned."""
+    """Return the steps after which one image of a repository is there and pinned, and no other of it is pinned."""
     name, found, others = f"{repository}:{tag}", None, []
     for image in images:
         if image.name == name and image.digest in digests:
@@ -158,7 +158,7 @@ def plan_present(images: Iterable[Stored], repository: str, tag: str, digests: S
 
 
 def plan_absent(images: Iterable[Stored], repository: str) -> Plan:
-    """What is to be done for no image of a repository to be there."""
+    """Return the steps after which no image of a repository is there."""
     return Plan(remove=[image.name for image in images if image.name.startswith(f"{repository}:")])
 
 

@@ -76,7 +76,7 @@ class Registry:
         self._authorization = f"Bearer {access.token}" if access.token else ""
 
     def lacks(self, image: Image) -> bool:
-        """Whether the tag names something else, or nothing."""
+        """Return whether the tag names something else, or nothing."""
         answer = self._call("HEAD", f"manifests/{self.reference.tag}", {"Accept": MANIFEST_TYPE}, fine=(404,))
         if answer.status == 404:
             return True
@@ -88,7 +88,7 @@ class Registry:
         return bool(digest != image.manifest.digest)
 
     def index(self, image: Image) -> Tuple[Blob, bool]:
-        """The index the tag is to name, the other architectures' images kept, and whether it names another or none."""
+        """Return the index for the tag, other architectures' images kept, and whether the tag names another or none."""
         accept = {"Accept": ", ".join((INDEX_TYPE, MANIFEST_TYPE, *DOCKER_TYPES))}
         answer = self._call("GET", f"manifests/{self.reference.tag}", accept, fine=(404,))
         # An index need not say that it is one. A single image has no ``manifests``.
@@ -96,7 +96,10 @@ class Registry:
         return index, answer.body != index.read()
 
     def configuration(self, architecture: str) -> Dict[str, Any]:
-        """The configuration of the image the tag names for an architecture. Raises RegistryError when there is none."""
+        """Return the configuration of the image the tag names for an architecture.
+
+        Raises RegistryError when there is none.
+        """
         accept = {"Accept": ", ".join((INDEX_TYPE, MANIFEST_TYPE, *DOCKER_TYPES))}
         document = _document(self._call("GET", f"manifests/{self.reference.tag}", accept))
         if "manifests" in document:
@@ -155,7 +158,7 @@ class Registry:
         body: Blob | None = None,
         fine: Tuple[int, ...] = (),
     ) -> Answer:
-        """One request, authenticated when the registry asks for it; any failure that is not fine raises."""
+        """Return the answer to one request, authenticated if needed. Any failure that is not ``fine`` raises."""
         url = urljoin(f"{self._root}/", path)
         # An upload may go to a host of its own, which has no business with our credentials.
         ours = urlsplit(url)[:2] == urlsplit(self._root)[:2]
@@ -248,7 +251,7 @@ class Registry:
 
 
 def _shown(url: str) -> str:
-    """A URL without its query, which may hold a secret."""
+    """Return a URL without its query, which may hold a secret."""
     return url.partition("?")[0]
 
 
@@ -257,7 +260,7 @@ def _lower(headers: Message[str, str]) -> Dict[str, str]:
 
 
 def _document(answer: Answer) -> Dict[str, Any]:
-    """The JSON object of an answer, empty when it is something else."""
+    """Return the JSON object of an answer, empty when it is something else."""
     try:
         document = json.loads(answer.body)
     except ValueError:

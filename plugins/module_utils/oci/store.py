@@ -106,7 +106,7 @@ class Store:
         self.directory = directory
 
     def base(self, path: str, architecture: str) -> Base:
-        """A root file system or a saved image, as directory or tar. Raises ImageError naming the base."""
+        """Return a root file system or a saved image, as directory or tar. Raises ImageError naming the base."""
         origin = f"base {path}"
         try:
             if not os.path.isdir(path):
@@ -127,7 +127,7 @@ class Store:
         return Base(tree)
 
     def image(self, path: str) -> Image | None:
-        """The image an archive holds; None when there is no archive or anything in it is damaged or in another form."""
+        """Return the image an archive holds; None without an archive, or if anything in it is damaged or unexpected."""
         if not os.path.isfile(path):
             return None
         try:
@@ -155,7 +155,7 @@ class Store:
         return Base(layers.tree, image, doubts)
 
     def layer(self, tree: Tree, known: Mapping[str, Layer]) -> Layer:
-        """The layer of a tree; one of the known ones, by the digest of its tar, where that is the same."""
+        """Return the layer of a tree; one of the known ones, by the digest of its tar, where that is the same."""
 
         def write(handle: BinaryIO) -> None:
             _write_tree(tree, handle)
@@ -164,7 +164,7 @@ class Store:
         return known.get(diff_id) or self._compress(write, diff_id)
 
     def _layer_entries(self, layer: Blob, origin: str) -> List[Member]:
-        """What a layer holds. Its digest says that it is whole; some tools write no end."""
+        """Return what a layer holds. Its digest says that it is whole; some tools write no end."""
         path = self._decompress(layer.open, origin)
         if not os.path.getsize(path):
             return []
@@ -192,11 +192,11 @@ class Store:
         return path
 
     def _tar(self, content: Open, plain: str, origin: str) -> tarfile.TarFile:
-        """A tar whose files can be read in any order; ``plain`` is its path when it is not compressed."""
+        """Return a tar whose files can be read in any order; ``plain`` is its path when it is not compressed."""
         return _Tar.open(self._decompress(content, origin) or plain, "r:")
 
     def _decompress(self, content: Open, origin: str) -> str:
-        """Path of the decompressed bytes, empty when they are not compressed."""
+        """Return the path of the decompressed bytes, empty when they are not compressed."""
         with content() as handle:
             magic = handle.read(4)
         zstd = magic == ZSTD or SKIPPABLE.fullmatch(magic)
@@ -214,7 +214,7 @@ class Store:
         return path
 
     def _image(self, files: Files, architecture: str | None, origin: str) -> Image:
-        """The image for an architecture among saved ones, everything in it verified. Any damage raises."""
+        """Return the image for an architecture among saved ones, everything in it verified. Any damage raises."""
         layout = Layout(files, origin)
         parts = layout.parts(architecture)
         config = layout.configuration(parts.config)
@@ -230,7 +230,7 @@ class Store:
         return Image(parts.name, config, verified, parts.manifest, parts.config)
 
     def _verified(self, blob: Blob, diff_id: str, origin: str) -> Layer:
-        """A layer gzip-compressed, its tar of the digest the configuration gives it."""
+        """Return a layer gzip-compressed, its tar of the digest the configuration gives it."""
         plain = self._decompress(blob.open, origin)
         content = _file_opener(plain) if plain else blob.open
         algorithm = diff_id.partition(":")[0]
@@ -263,7 +263,7 @@ def write_archive(image: Image, path: str, move: Callable[[str, str], None]) -> 
 
 
 def files_tree(source: str, target: str, mode: int | None, origin: str) -> Tree:
-    """What copying a file or directory of this machine to a path in the image adds, owned by root."""
+    """Return what copying a file or directory of this machine to a path in the image adds, owned by root."""
     where = clean(target.lstrip("/"), origin)
     tree = {where: _local_entry(source, mode)} if where else {}
     if os.path.isdir(source):
@@ -300,7 +300,7 @@ def _walk(root: str, origin: str) -> Iterator[str]:
 
 
 def _directory_tree(root: str, origin: str) -> Tree:
-    """A directory as a root file system: owners kept, but for the directory's own, who becomes root; no devices."""
+    """Return a directory as a root file system: it belongs to root, what is in it keeps its owners; no devices."""
     owner = os.stat(root)
     tree: Tree = {}
     for path in _walk(root, origin):
@@ -362,7 +362,7 @@ def _unpack_zstd(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
 
 
 def _zstd_reader(source: BinaryIO) -> Tuple[BinaryIO, Type[Exception]] | None:
-    """What reads all frames, and what it raises for damage; None where Python has nothing for it."""
+    """Return what reads all frames, and what it raises for damage; None where Python cannot read zstd."""
     try:
         module = import_module("compression.zstd")
         return cast(BinaryIO, module.open(source)), module.ZstdError
@@ -384,7 +384,7 @@ def _members(archive: tarfile.TarFile, origin: str) -> Members:
 
 
 def _archived(archive: tarfile.TarFile, members: Members) -> Files:
-    """The files of a saved image in a tar. Docker made links of layers that are equal."""
+    """Return the files of a saved image in a tar. Docker made links of layers that are equal."""
     return {
         name: _opener(archive, member)
         for name, member in members.items()
@@ -393,7 +393,7 @@ def _archived(archive: tarfile.TarFile, members: Members) -> Files:
 
 
 def _directory_files(root: str, origin: str) -> Files:
-    """The files of a saved image in a directory."""
+    """Return the files of a saved image in a directory."""
     return {os.path.relpath(path, root): _file_opener(path) for path in _walk(root, origin) if os.path.isfile(path)}
 
 
@@ -407,7 +407,7 @@ def _check_end(archive: tarfile.TarFile, origin: str, ends: Sequence[bytes]) -> 
 
 
 def _entries(archive: tarfile.TarFile) -> Iterator[Member]:
-    """What a tar holds, in its order."""
+    """Yield what a tar holds, in its order."""
     for member in archive:
         mode, uid, gid = member.mode & 0o7777, member.uid, member.gid
         if member.issym():

@@ -104,7 +104,7 @@ def read(path: str, python: Python, architecture: str) -> Wheel:
 
 
 def install(wheel: Wheel, python: Python) -> Tree:
-    """The files of a wheel where the interpreter looks for them, with its console scripts."""
+    """Return the files of a wheel where the interpreter looks for them, with its console scripts."""
     tree: Tree = {}
     data = wheel.dist_info[: -len("dist-info")] + "data"
     schemes = {
@@ -145,7 +145,7 @@ def missing(wheels: Sequence[Wheel], tree: Tree) -> List[str]:
 
 
 def normalise(name: str) -> str:
-    """A distribution's name in the one spelling that is compared."""
+    """Return a distribution's name in the one spelling that is compared."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -97,7 +97,7 @@ class _Dialect:
 
 
 def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
-    """The file as plain data. Raises ConfigError naming the line."""
+    """Return the file as plain data. Raises ConfigError naming the line."""
     try:
         if runtime == "docker":
             # dockerd takes an empty file for {}.
@@ -126,13 +126,13 @@ def parse(runtime: str, text: str, path: str) -> Dict[str, Any]:
 
 
 def has_runtime(runtime: str, data: Mapping[str, Any], name: str, path: str) -> bool:
-    """Whether the file names that runtime."""
+    """Return whether the file names that runtime."""
     dialect = _dialect(runtime, data, path)
     return nested.get(data, (*dialect.runtimes, name)) is not None
 
 
 def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) -> str:
-    """What a merged configuration lacks of what is wanted, empty when nothing."""
+    """Return what a merged configuration lacks of what is wanted; empty when nothing."""
     dialect = _dialect(runtime, data, path)
     if not has_runtime(runtime, data, wanted.name, path):
         return f"there is no runtime {wanted.name}"
@@ -150,12 +150,12 @@ def complaint(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) 
 
 
 def unmet(runtime: str, data: Mapping[str, Any], wanted: Wanted, path: str) -> str:
-    """What would not be in effect with a merged configuration: what is wanted, and the cgroup driver of the others."""
+    """Return what a merged configuration leaves without effect: what is wanted, and the others' cgroup driver."""
     return complaint(runtime, data, wanted, path) or unlike_base(runtime, data, wanted.name, path)
 
 
 def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> str:
-    """Which field of a runtime differs from the one it is modelled on and must not, empty when none does."""
+    """Return which field of a runtime differs from the one it is modelled on and must not, empty when none does."""
     dialect = _dialect(runtime, data, path)
     kind = dialect.fields.get(("runtime_type",))
     known = nested.get(data, dialect.runtimes) or {}
@@ -176,13 +176,13 @@ def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> 
 
 
 def _cdi(dialect: _Dialect, data: Mapping[str, Any]) -> bool:
-    """Whether CDI is on: for containerd from version 3 of its file unless switched off."""
+    """Return whether CDI is on: for containerd from version 3 of its file unless switched off."""
     cdi = nested.get(data, dialect.cdi or ())
     return bool(data.get("version", 1) > 2 if cdi is None else cdi)
 
 
 def stray_default(data: Mapping[str, Any], path: str) -> str:
-    """The default runtime of a merged containerd configuration if it is not among its runtimes, else empty."""
+    """Return the default runtime of a merged containerd configuration if it is not among its runtimes, else empty."""
     default = default_of(data, path)
     known = default is None or has_runtime("containerd", data, str(default), path)
     return "" if known else str(default)
@@ -194,22 +194,22 @@ def cri_table(data: Mapping[str, Any], path: str) -> str:
 
 
 def default_of(data: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
-    """The default runtime containerd's file names, None when it names none."""
+    """Return the default runtime containerd's file names, None when it names none."""
     return nested.get(data, _dialect("containerd", data, path).default)
 
 
 def cdi_of(data: Mapping[str, Any], path: str) -> bool:
-    """Whether CDI is on with that containerd file: from version 3 unless switched off."""
+    """Return whether CDI is on with that containerd file: from version 3 unless switched off."""
     return _cdi(_dialect("containerd", data, path), data)
 
 
 def lacks_cdi(data: Mapping[str, Any], path: str) -> bool:
-    """Whether the configuration that containerd prints, which has every setting, has none of CDI."""
+    """Return whether the configuration that containerd prints, which has every setting, has none of CDI."""
     return nested.get(data, _dialect("containerd", data, path).cdi or ()) is None
 
 
 def crio_low_levels(data: Mapping[str, Any], wanted: Wanted) -> list[LowLevel]:
-    """What CRI-O's merged configuration runs containers with: its default or, where that is ours, those it may have."""
+    """Return the low-level runtimes of CRI-O's merged configuration: its default, or its choices where that is ours."""
     runtimes = nested.get(data, ("crio", "runtime", "runtimes"))
     tables = runtimes if isinstance(runtimes, dict) else {}
     found = {
@@ -233,18 +233,18 @@ def systemd_cgroup_of(data: Mapping[str, Any], name: str, path: str) -> Any:  # 
 
 
 def speaks_of_cri(data: Mapping[str, Any]) -> bool:
-    """Whether a file of containerd says anything of the plugin that holds the runtimes, whatever the version."""
+    """Return whether a file of containerd says anything of the plugin that holds the runtimes, whatever the version."""
     return any(nested.get(data, ("plugins", *names)) is not None for names in _CONTAINERD_CRI.values())
 
 
 def imports_of(text: str, path: str) -> list[str]:
-    """The files and patterns that containerd's file imports."""
+    """Return the files and patterns that containerd's file imports."""
     found = parse("containerd", text, path).get("imports")
     return [str(pattern) for pattern in found] if isinstance(found, list) else []
 
 
 def with_imports_from(text: str, path: str) -> str:
-    """A copy of containerd's file that imports the same from another directory."""
+    """Return a copy of containerd's file that imports the same from another directory."""
     found = imports_of(text, path)
     absolute = [posixpath.join(posixpath.dirname(path), pattern) for pattern in found]
     return text if found == absolute else plan_values(text, {("imports",): absolute}, path).text
@@ -259,7 +259,7 @@ def plan_present(
     path: str,
     merged: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """The file with the runtime in it.
+    """Return the file with the runtime in it.
 
     ``original`` is the text before our first change, None when not known; ``merged`` is what containerd makes of the
     file and of those it imports, None when it imports none.
@@ -346,19 +346,19 @@ def _cdi_switch(dialect: _Dialect, data: Mapping[str, Any], wanted: Wanted) -> l
 
 
 def plan_values(text: str, values: Mapping[Path, object], path: str) -> Plan:
-    """A TOML file with these values set; None takes one out."""
+    """Return a TOML file with these values set; None takes one out."""
     data = parse("toml", text, path)
     edits = [Edit(place, value) for place, value in values.items() if nested.get(data, place) != value]
     return _plan("toml", text, data, edits, Owned(), path)
 
 
 def value_at(text: str, place: Path, path: str) -> Any:  # noqa: ANN401
-    """A value of a TOML file, None when it is not there."""
+    """Return a value of a TOML file, None when it is not there."""
     return nested.get(parse("toml", text, path), place)
 
 
 def plan_absent(runtime: str, text: str, name: str, owned: Owned, original: str | None, path: str) -> Plan:
-    """The file without the runtime, its being the default and a CDI switch of ours."""
+    """Return the file without the runtime, its being the default and a CDI switch of ours."""
     data = parse(runtime, text, path)
     dialect = _dialect(runtime, data, path)
     before = _before(runtime, original, data, path)
@@ -396,7 +396,7 @@ def _check_kinds(dialect: _Dialect, data: Mapping[str, Any], name: str, path: st
 
 
 def _before(runtime: str, original: str | None, data: Mapping[str, Any], path: str) -> Dict[str, Any]:
-    """The file before our first change, laid out as the version that it has by now; empty where it is not known."""
+    """Return the file before our first change, laid out in its present version; empty where it is not known."""
     before = {} if original is None else parse(runtime, original, path)
     if runtime != "containerd":
         return before
@@ -461,7 +461,7 @@ def _dialect(runtime: str, data: Mapping[str, Any], path: str) -> _Dialect:
 
 
 def _base(dialect: _Dialect, data: Mapping[str, Any], name: str, before: Mapping[str, Any]) -> str:
-    """The default runtime, or the one before us, if it is of runc's kind, else runc."""
+    """Return the default runtime, or the one before us, if it is of runc's kind, else runc."""
     default = nested.get(data, dialect.default)
     if default == name:
         default = nested.get(before, dialect.default)
@@ -473,7 +473,7 @@ def _base(dialect: _Dialect, data: Mapping[str, Any], name: str, before: Mapping
 
 
 def _effective(merged: Mapping[str, Any], name: str, key: Path) -> Any:  # noqa: ANN401
-    """A field of the runtime that one of that name is modelled on, in the merged configuration."""
+    """Return a field of the runtime that one of that name is modelled on, in the merged configuration."""
     dialect = _dialect("containerd", merged, "the merged configuration")
     return nested.get(merged, (*dialect.runtimes, _base(dialect, merged, name, {}), *key))
 
@@ -507,7 +507,7 @@ def _previous_default(dialect: _Dialect, data: Mapping[str, Any], name: str, bef
 
 
 def _pruned(data: Mapping[str, Any], edits: Sequence[Edit], before: Mapping[str, Any]) -> list[Edit]:
-    """The edits, with tables that they leave empty and that we had to create deleted as a whole."""
+    """Return the edits, with tables that they leave empty and that we had to create deleted as a whole."""
     left = nested.edited(data, edits)
     deleted: list[Path] = []
     for edit in edits:

@@ -56,7 +56,7 @@ def unheard(path: str) -> str:
 
 
 def _call(connection: socket.socket, method: str, message: bytes) -> bytes:
-    """The answer to a gRPC call. Raises ValueError where there is none."""
+    """Return the answer to a gRPC call. Raises ValueError where there is none."""
     settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, _ROOM)
     # By RFC 7541's static table: 0x83 is POST, 0x86 http, 4 names :path, 1 :authority, 31 content-type.
     headers = b"\x83\x86\x04" + _text(method) + b"\x01" + _text("localhost") + b"\x0f\x10" + _text("application/grpc")
@@ -108,7 +108,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _text(value: str) -> bytes:
-    """A text of less than 127 bytes in HPACK, without Huffman's code."""
+    """Return a text of less than 127 bytes in HPACK, without Huffman's code."""
     return bytes([len(value)]) + value.encode()
 
 
@@ -118,7 +118,7 @@ def _entry(message: bytes) -> Tuple[bytes, bytes]:
 
 
 def _fields(message: bytes, wanted: int) -> Iterator[bytes]:
-    """The length-delimited fields of that number in a protobuf message."""
+    """Yield the length-delimited fields of that number in a protobuf message."""
     place = 0
     while place < len(message):
         key, place = _varint(message, place)
@@ -133,7 +133,7 @@ def _fields(message: bytes, wanted: int) -> Iterator[bytes]:
 
 
 def _varint(message: bytes, place: int) -> Tuple[int, int]:
-    """A number in protobuf, and the place behind it."""
+    """Return a number in protobuf, and the place behind it."""
     value = shift = 0
     while True:
         byte = message[place]

@@ -161,7 +161,7 @@ def crio_flag_against(start: Start, wanted: Wanted, directory: str) -> str:
 
 
 def _crio(start: Start, flag: str) -> list[Tuple[str, str]]:
-    """What CRI-O is given for one of its flags, each with how that is said and where.
+    """Return what CRI-O is given for one of its flags, each with how that is said and where.
 
     A variable counts where no flag does.
     """

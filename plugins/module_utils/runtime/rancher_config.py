@@ -57,11 +57,11 @@ class Places:
 
     @property
     def generated(self) -> str:
-        """The configuration containerd runs with."""
+        """Return the configuration containerd runs with."""
         return posixpath.join(self.containerd, "config.toml")
 
     def template(self, name: str) -> str:
-        """A template by its file name."""
+        """Return a template by its file name."""
         return posixpath.join(self.containerd, name)
 
 
@@ -84,7 +84,7 @@ class RancherPlan:
 
 
 def _drop_in_path(where: Places, generated: Mapping[str, Any]) -> str:
-    """Our file in the directory beside it whose drop-ins the configuration imports, empty when there is none."""
+    """Return the path of our drop-in, in the directory that the configuration imports; empty when it has none."""
     for pattern in generated.get("imports") or ():
         directory, name = posixpath.split(str(pattern))
         if name == "*.toml" and re.fullmatch(r"config.*\.toml\.d", posixpath.basename(directory)):
@@ -93,7 +93,7 @@ def _drop_in_path(where: Places, generated: Mapping[str, Any]) -> str:
 
 
 def _drop_in(generated: Mapping[str, Any], wanted: Wanted, path: str) -> str:
-    """Our drop-in beside a configuration of that version; its runtime has the cgroup driver of runc there."""
+    """Return our drop-in beside a configuration of that version; its runtime has runc's cgroup driver there."""
     cri = runtime_config.cri_table(generated, path)
     head = f"plugins.{_key(cri)}"
     lines = ["# Written by accel.kubernetes.nvidia_runtime", f"version = {generated['version']}", ""]
@@ -105,7 +105,7 @@ def _drop_in(generated: Mapping[str, Any], wanted: Wanted, path: str) -> str:
 
 
 def plan_present(where: Places, seen: Seen, wanted: Wanted) -> RancherPlan:
-    """The files that make the runtime known. Raises ConfigError where that cannot be done."""
+    """Return the files that make the runtime known. Raises ConfigError where that cannot be done."""
     generated = runtime_config.parse("containerd", seen.generated, where.generated)
     path = _drop_in_path(where, generated)
     known = not runtime_config.complaint("containerd", generated, Wanted(wanted.name, wanted.binary), where.generated)
@@ -149,7 +149,7 @@ def plan_present(where: Places, seen: Seen, wanted: Wanted) -> RancherPlan:
 
 
 def plan_absent(where: Places, seen: Seen) -> RancherPlan:
-    """The files without anything of ours."""
+    """Return the files without anything of ours."""
     generated = runtime_config.parse("containerd", seen.generated, where.generated)
     files: Dict[str, str | None] = {where.settings: None}
     path = _drop_in_path(where, generated)
@@ -160,7 +160,7 @@ def plan_absent(where: Places, seen: Seen) -> RancherPlan:
 
 
 def unread(where: Places, files: Mapping[str, str]) -> str:
-    """What settings that nothing on the host can read may say against us; empty where they do not speak of it.
+    """Return what settings that cannot be read on the host may say against us; empty where they do not matter.
 
     ``files`` are their texts by path.
     """
@@ -175,7 +175,7 @@ def unread(where: Places, files: Mapping[str, str]) -> str:
 
 
 def overriding(where: Places, start: command_line.Start, files: Mapping[str, str], wanted: Wanted) -> str:
-    """What keeps the distribution from containerd, or from the default runtime of our settings; empty when nothing.
+    """Return what overrides containerd, or the default runtime of our settings; empty when nothing does.
 
     ``files`` are the texts of its settings by path, ours too where it is to name the default. A flag counts before
     every file. Raises ConfigError where one of them cannot be read.
@@ -236,7 +236,7 @@ def _would_find(wanted: Wanted) -> bool:
 
 
 def _runtime_lines(head: str, generated: Mapping[str, Any], wanted: Wanted, path: str) -> list[str]:
-    """The tables of our runtime, the last line empty."""
+    """Return the tables of our runtime, the last line empty."""
     cgroup = runtime_config.systemd_cgroup_of(generated, wanted.name, path)
     runtime = f"{head}.containerd.runtimes.{_key(wanted.name)}"
     return [

@@ -42,7 +42,7 @@ class SilentError(Exception):
 
 
 def can_be_asked(name: str, socket: str) -> bool:
-    """Whether it is known how to ask that runtime; ``socket`` is that of its CRI, empty when not known."""
+    """Return whether it is known how to ask that runtime; ``socket`` is that of its CRI, empty when not known."""
     return name in _COMMANDS or bool(socket)
 
 
@@ -58,7 +58,7 @@ def lacks(host: Host, name: str, socket: str, wanted: runtime_config.Wanted) -> 
 
 
 def _said(host: Host, name: str, socket: str) -> Dict[str, Any]:
-    """What a running runtime says that its configuration is, laid out as its file is; empty where it does not."""
+    """Return the configuration that a running runtime reports, laid out as its file is; empty where it does not."""
     if name == "docker":
         return dict(runtime_effect.said_by_docker(json.loads(host.run(_COMMANDS[name], timeout=30))))
     if name == "crio":
@@ -73,7 +73,7 @@ def _said(host: Host, name: str, socket: str) -> Dict[str, Any]:
 
 
 def cri_watch(ctr: Sequence[str]) -> Watch:
-    """A watch that calls containerd well when its CRI plugin runs, without which it starts if that part is wrong."""
+    """Return a watch that calls containerd well when its CRI plugin runs; containerd starts without it too."""
 
     def watch(host: Host, undoing: bool) -> Callable[[], str]:
         del undoing

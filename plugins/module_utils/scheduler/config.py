@@ -153,7 +153,7 @@ class Owned:
 
 
 def base(kubeconfig: str, leader_elect: bool, flag: Flag = lambda _name: None) -> str:
-    """A configuration that changes nothing: kube-scheduler ignores the flags for these fields once it has a file.
+    """Return a neutral configuration: with a file, kube-scheduler ignores the flags for these fields.
 
     Raises ConfigError for a flag whose value no file can hold.
     """
@@ -185,7 +185,7 @@ def _lines(fields: Mapping[str, Tuple[str, str]], flag: Flag) -> list[str]:
 
 
 def key_of(extender: Mapping[str, Any]) -> ExtenderKey:
-    """What tells one extender from another: its address and the resources it manages."""
+    """Return what tells one extender from another: its address and the resources it manages."""
     resources = extender.get("managedResources") or ()
     return str(extender.get("urlPrefix", "")).rstrip("/"), frozenset(str(item.get("name")) for item in resources)
 
@@ -206,7 +206,7 @@ class Election:
 
 
 def election(text: str, path: str, flag: Flag = lambda _name: None) -> Election | None:
-    """The Lease a configuration names, None when the scheduler does not elect. Raises ConfigError.
+    """Return the Lease a configuration names, None when the scheduler does not elect. Raises ConfigError.
 
     The flags of the election win over a configuration, unlike others.
     """
@@ -238,7 +238,7 @@ def packed_by(data: Mapping[str, Any]) -> Dict[str, int]:
 
 
 def holds(text: str, owned: Owned, path: str) -> bool:
-    """Whether any of what is ours is still in the file."""
+    """Return whether any of what is ours is still in the file."""
     data = _load(text, path)
     keys = {key_of(extender) for extender in data.get("extenders") or ()}
     names = {str(item.get("name")) for item in _resources(data)}
@@ -246,7 +246,7 @@ def holds(text: str, owned: Owned, path: str) -> bool:
 
 
 def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> str:
-    """The file holding what is wanted and nothing else of ours; the same text when that is so already.
+    """Return the file holding what is wanted and nothing else of ours; the same text when that is so already.
 
     ``original`` is the text before our first change: what it lacked and is empty in the end goes. Raises ConfigError.
     """
@@ -395,7 +395,7 @@ def _as_at_first(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> N
 
 
 def _profile(data: Mapping[str, Any]) -> Dict[str, Any] | None:
-    """The profile of pods that name no scheduler."""
+    """Return the profile of pods that name no scheduler."""
     for profile in data.get("profiles") or ():
         if (profile.get("schedulerName") or _DEFAULT_SCHEDULER) == _DEFAULT_SCHEDULER:
             found: Dict[str, Any] = profile
@@ -418,7 +418,7 @@ def _resources(data: Mapping[str, Any]) -> list[Dict[str, Any]]:
 
 
 def _scores_by_default(data: Mapping[str, Any]) -> bool:
-    """Whether a strategy is named, and no resources for it."""
+    """Return whether a strategy is named, and no resources for it."""
     strategy = ((_fit(_profile(data)) or {}).get("args") or {}).get("scoringStrategy") or {}
     return bool(strategy) and not strategy.get("resources")
 
@@ -449,7 +449,7 @@ def _merge_binpack(
 
 
 def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
-    """The list of resources by which the default profile packs, created with all that is around it."""
+    """Return the list of resources by which the default profile packs, created with all that is around it."""
     if data.get("profiles") is None:
         data["profiles"] = []
     profiles = data["profiles"]

@@ -80,7 +80,10 @@ def ask(host: Host, question: Question) -> Answer:
 
 
 def compare(configz: Mapping[str, Any], wanted: Mapping[str, Any]) -> Tuple[str, str]:
-    """What is wrong with the answer, empty if nothing, and what is right. Raises one of ODD for no such answer."""
+    """Return what is wrong with the answer, empty if nothing, and what is right.
+
+    Raises one of ODD for no such answer.
+    """
     running = _lowered(configz["componentconfig"])
     extenders = running["extenders"] or []
     wanted_extenders = _lowered(wanted.get("extenders") or [])
@@ -114,14 +117,14 @@ def _strategy(running: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _lowered(value: Any) -> Any:  # noqa: ANN401
-    """The value with all names of fields in small letters, as Go finds fields."""
+    """Return the value with all names of fields in small letters, as Go finds fields."""
     if isinstance(value, dict):
         return {name.lower(): _lowered(item) for name, item in value.items()}
     return [_lowered(item) for item in value] if isinstance(value, list) else value
 
 
 def _same(found: Any, wanted: Any) -> bool:  # noqa: ANN401
-    """Whether a field has what is wanted: fields that are not named stay as they are, and 90s is 1m30s."""
+    """Return whether a field has what is wanted: fields that are not named stay as they are, and 90s is 1m30s."""
     if isinstance(wanted, dict):
         return not any(wanted.values()) if found is None else all(_same(found.get(key), wanted[key]) for key in wanted)
     if isinstance(wanted, list):
@@ -174,7 +177,7 @@ def _configz(host: Host, question: Question, kubeconfig: str) -> Dict[str, Any]:
 
 
 def _by_processes(question: Question, reasons: str) -> Answer:
-    """What the command lines of the processes say."""
+    """Return what the command lines of the processes say."""
     proc = os.path.join(question.root, "proc")
     files = config_files(proc) if question.own_process else {}
     if not files:
@@ -188,7 +191,7 @@ def _by_processes(question: Question, reasons: str) -> Answer:
 
 
 def config_files(proc: str) -> Dict[str, "str | None"]:
-    """By number of each process that is a kube-scheduler what its ``--config`` names, the last one."""
+    """Return what the last ``--config`` of each kube-scheduler process names, by process id."""
     found: Dict[str, "str | None"] = {}
     for number in schedulers(proc):
         named = command_line.started(command_line.of_process(proc, number)).pflags(("config",))

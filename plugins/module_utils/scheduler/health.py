@@ -20,7 +20,7 @@ _SETTLED = 25.0
 
 
 def health_watch(url: str, timeout: float, proc: str, restarts: bool = False) -> Watch:
-    """A watch for the health endpoint of kube-scheduler.
+    """Return a watch for the health endpoint of kube-scheduler.
 
     The answer of the process that is being replaced counts for nothing. A new process shows by a new certificate (it
     makes its own at each start unless it was given one), by a moment in which nothing answers, or by its number below
@@ -60,7 +60,7 @@ def schedulers(proc: str) -> FrozenSet[str]:
 
 
 def ask(url: str) -> Tuple[bytes, str]:
-    """The server's certificate, empty when there was no connection, and what is wrong, empty when it is well."""
+    """Return the server's certificate, empty when there was no connection, and what is wrong, empty when it is well."""
     parts = urlsplit(url)
     # kube-scheduler signs its certificate itself and no CA knows it; this is the local host and nothing secret is sent.
     context = ssl._create_unverified_context()  # noqa: S323

@@ -36,7 +36,7 @@ class Lease:
 
 
 def lease_watch(lease: Lease | None, warn: Callable[[str], None]) -> Watch:
-    """A watch that calls the service well once the Lease was renewed again after it had been asked.
+    """Return a watch that calls the service well once the Lease was renewed again after it had been asked.
 
     Without a Lease, or with one that could not be read before the change, it is well at once; the latter is warned of.
     """

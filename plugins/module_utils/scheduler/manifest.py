@@ -90,7 +90,7 @@ class Manifest:
         return dict(self._flags()).get(name)
 
     def config_file(self) -> str | None:
-        """Path on the machine of the file ``--config`` names, None without that flag."""
+        """Return the path on the machine of the file ``--config`` names, None without that flag."""
         inside = self.flag("config")
         if inside is None:
             return None
@@ -111,20 +111,20 @@ class Manifest:
         return outside
 
     def mounts_our_file(self) -> bool:
-        """Whether the configuration file is one we brought."""
+        """Return whether the configuration file is one we brought."""
         return any(volume.get("name") == VOLUME for volume in self._spec().get("volumes") or ())
 
     def reads_our_file(self) -> bool:
-        """Whether the configuration that it reads is the one we brought."""
+        """Return whether the configuration that it reads is the one we brought."""
         ours = self._our_directory()
         return ours != "" and (self.flag("config") or "").startswith(f"{ours}/")
 
     def bears_checksum(self) -> bool:
-        """Whether we have edited it."""
+        """Return whether we have edited it."""
         return CHECKSUM in ((self._data.get("metadata") or {}).get("annotations") or {})
 
     def is_same_pod(self, text: str) -> bool:
-        """Whether a text is another manifest of this pod."""
+        """Return whether a text is another manifest of this pod."""
         if "Pod" not in text:
             return False
         try:
@@ -186,7 +186,7 @@ class Manifest:
         self._unmount(lambda name: name.startswith(ours), container, spec)
 
     def text(self) -> str:
-        """The manifest as text; unchanged when nothing was edited."""
+        """Return the manifest as text; unchanged when nothing was edited."""
         if self._data == self._before:
             return self._text
         try:
@@ -208,7 +208,7 @@ class Manifest:
         return spec
 
     def _without_our_file(self, words: List[Any]) -> List[Any]:
-        """Words of the command line without the flag that names our file, be its value a word of its own or not."""
+        """Return the command line without the flag that names our file, whether its value is a separate word or not."""
         inside = f"{self._our_directory()}/"
         kept: List[Any] = []
         for word in words:
@@ -219,7 +219,7 @@ class Manifest:
         return kept
 
     def _our_directory(self) -> str:
-        """Where the configuration that we brought is mounted, empty without one."""
+        """Return where the configuration that we brought is mounted, empty without one."""
         mounts = self._container.get("volumeMounts") or ()
         return next((str(mount.get("mountPath") or "") for mount in mounts if mount.get("name") == VOLUME), "")
 
@@ -261,7 +261,7 @@ class Manifest:
         return [str(word) for key in ("command", "args") for word in self._container.get(key) or ()]
 
     def _script(self) -> str | None:
-        """The text from which a shell starts kube-scheduler, None where it is started without one."""
+        """Return the text from which a shell starts kube-scheduler, None where it is started without one."""
         words = self._command()
         # What starts the shell, such as env or busybox, comes before it.
         shell = next((place for place, word in enumerate(words) if posixpath.basename(word) in _SHELLS), len(words))
@@ -273,7 +273,7 @@ class Manifest:
         return None
 
     def _program(self) -> int:
-        """How many words of the command line come before kube-scheduler's flags, 0 where it does not name it.
+        """Return how many words come before kube-scheduler's flags in the command line, 0 where it does not name it.
 
         What starts it and has flags of its own, such as go-runner, comes before it.
         """
@@ -283,7 +283,7 @@ class Manifest:
         return 0
 
     def _place(self) -> Tuple[List[Any], int]:
-        """The list to which a flag is added, and where in it."""
+        """Return the list to which a flag is added, and where in it."""
         command, args = (self._container.get(key) or [] for key in ("command", "args"))
         program = self._program()
         if args and program >= len(command):
@@ -299,7 +299,7 @@ class Manifest:
         return self._container["args"], 0
 
     def outside(self, inside: str) -> str | None:
-        """Path on the machine of a path in the container, None when it is not on a hostPath volume."""
+        """Return the path on the machine of a path in the container, None when it is not on a hostPath volume."""
         volumes = {volume.get("name"): volume for volume in self._spec().get("volumes") or ()}
         mounts = sorted(self._container.get("volumeMounts") or (), key=lambda item: -len(item.get("mountPath") or ""))
         for mount in mounts:
@@ -360,7 +360,7 @@ def _as_at_first(data: Dict[str, Any], key: str, first: Mapping[str, Any]) -> No
 
 
 def _of_kube_scheduler(script: str, path: str) -> List[str]:
-    """The words after kube-scheduler in the text of a shell, up to what is the shell's."""
+    """Return the words after kube-scheduler in a shell's text, up to the shell's own."""
     try:
         reader = shlex.shlex(script, posix=True, punctuation_chars=True)
         words = list(reader)

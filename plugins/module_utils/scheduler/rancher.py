@@ -47,7 +47,7 @@ class Distribution:
 
     @property
     def our_file(self) -> str:
-        """The file of settings that is ours."""
+        """Return the file of settings that is ours."""
         return f"{self.directory}/config.yaml.d/{OUR_FILE}"
 
 
@@ -87,23 +87,23 @@ class Settings:
         return _argument(self._arguments, name) or ours or _DEFAULTS.get(name)
 
     def config_file(self) -> str | None:
-        """Path of the file ``--config`` names, None without that argument."""
+        """Return the path of the file ``--config`` names, None without that argument."""
         return self.flag("config")
 
     def outside(self, inside: str) -> str | None:
-        """Path on the machine of a path that kube-scheduler sees: the same."""
+        """Return the path on the machine of a path that kube-scheduler sees: the same."""
         return inside
 
     def mounts_our_file(self) -> bool:
-        """Whether the configuration file is one we brought."""
+        """Return whether the configuration file is one we brought."""
         return self._config is not None
 
     def reads_our_file(self) -> bool:
-        """Whether the configuration that it reads is the one we brought."""
+        """Return whether the configuration that it reads is the one we brought."""
         return self._config is not None and self.flag("config") == self._config
 
     def bears_checksum(self) -> bool:
-        """Whether we have edited the settings."""
+        """Return whether we have edited the settings."""
         return self._is_there
 
     def add(self, wanted: scheduler_manifest.Wanted) -> None:
@@ -133,7 +133,7 @@ class Settings:
             self._config = None
 
     def text(self) -> str | None:
-        """Our file, None when it is not needed."""
+        """Return the text of our file, None when it is not needed."""
         lines = [f"{_ARGUMENTS}+:", f"  - config={self._config}"] if self._config is not None else []
         lines += [f"{_MOUNTS}+:", *(f"  - {mount}" for mount in self._mounts)] if self._mounts else []
         return _HEADER + "\n".join(lines) + "\n" if lines else None
@@ -177,7 +177,7 @@ class Settings:
 
 
 def _argument(arguments: Sequence[object], name: str) -> str | None:
-    """The value that holds: the last one, and one whose name ends with ``-`` comes first (k3s, pkg/util/args.go)."""
+    """Return the value that holds: the last; names ending in ``-`` come first (k3s, pkg/util/args.go)."""
     found: List[str] = []
     for argument in arguments:
         key, equals, value = str(argument).partition("=")

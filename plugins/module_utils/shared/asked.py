@@ -51,7 +51,7 @@ def _amounts(container: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _none(amount: object) -> bool:
-    """Whether it is 0, however it is written; Go reads null as 0."""
+    """Return whether an amount is 0 in any spelling; Go reads null as 0."""
     try:
         return amount is None or parse_quantity(amount) == 0
     except ValueError:

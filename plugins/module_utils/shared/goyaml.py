@@ -28,7 +28,7 @@ _OCTAL = re.compile(r"([-+]?)0[oO]?([0-7]+)")
 
 
 def load(text: str) -> object:
-    """The first document of ``text``; None where there is none. Raises ValueError."""
+    """Return the first document of ``text``; None where there is none. Raises ValueError."""
     # Loaded here: a plugin without a configuration needs no YAML.
     import yaml
 

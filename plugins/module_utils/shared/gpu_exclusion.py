@@ -26,7 +26,7 @@ class Exclusion(NamedTuple):
     """In one spelling; a model is a pattern in which ``*`` stands for anything."""
 
     def names(self, index: int, uuid: Optional[str], pci_address: Optional[str], model: Optional[str]) -> bool:
-        """Whether it names the GPU of which this is known; None stands for what could not be read."""
+        """Return whether the entry names the GPU of which this is known; None stands for what could not be read."""
         if self.by == "model":
             return _matches(self.value, model or "")
         known = {"index": str(index), "uuid": (uuid or "").lower(), "pci_address": _address(pci_address or "")}
@@ -34,7 +34,7 @@ class Exclusion(NamedTuple):
 
 
 def parse(entries: object) -> Tuple[Exclusion, ...]:
-    """The entries of a list: UUIDs, indices as NVML counts, PCI addresses, or models, with ``*`` for anything.
+    """Return the entries of a list: UUIDs, indices as NVML counts, PCI addresses, or models, with ``*`` for anything.
 
     Raises ValueError that names the first entry which is none of these.
     """
@@ -66,7 +66,7 @@ def excluded_by(
     pci_address: Optional[str] = None,
     model: Optional[str] = None,
 ) -> str:
-    """The text of the first entry that names a GPU; ``display card`` for one, and empty for a GPU that is used."""
+    """Return the text of the first entry that names a GPU; ``display card`` for one, empty for a GPU that is used."""
     if model in DISPLAY_CARDS:
         return _DISPLAY
     found = (each.text for each in exclusions if each.names(index, uuid, pci_address, model))
@@ -74,13 +74,13 @@ def excluded_by(
 
 
 def _address(text: str) -> str:
-    """A PCI address without leading zeros and function, so that all spellings of one are the same."""
+    """Return a PCI address without leading zeros and function, so that all spellings of one are the same."""
     parts = _ADDRESS.fullmatch(text.strip())
     return "" if parts is None else ":".join(f"{int(part or '0', 16):x}" for part in parts.groups())
 
 
 def _matches(pattern: str, model: str) -> bool:
-    """Whether a model is as the pattern says, in the spelling of NVML or in that of node labels, with dashes."""
+    """Return whether a model is as the pattern says, in the spelling of NVML or in that of node labels, with dashes."""
     wanted = ".*".join(re.escape(_plain(part)) for part in pattern.split("*"))
     return re.fullmatch(wanted, _plain(model)) is not None
 

@@ -116,7 +116,7 @@ class GpuView:
 
     @property
     def used_bytes(self) -> Optional[int]:
-        """What all tenants use together; None unless all are known."""
+        """Return what all tenants use together; None unless all are known."""
         used = [tenant.used_bytes for tenant in self.tenants]
         known = [amount for amount in used if amount is not None]
         return sum(known) if len(known) == len(used) else None
@@ -198,11 +198,11 @@ class _Pods:
         """Whether it is known which plugins run."""
 
     def get(self, name: Tuple[str, str]) -> Optional[Mapping[str, Any]]:
-        """A pod by namespace and name."""
+        """Return a pod by namespace and name."""
         return self._named.get(name)
 
     def plugin_problem(self, node: str) -> str:
-        """Why what the node's plugin told may be old; empty where it runs, or nobody knows."""
+        """Return why the report of the node's plugin may be old; empty where it runs, or where that is not known."""
         mine = self._plugins.get(node, [])
         if not self.judged or any(map(_ready, mine)):
             return ""
@@ -221,7 +221,7 @@ def view(
     problems: Sequence[str] = (),
     namespace: str = NAMESPACE,
 ) -> ClusterView:
-    """The cluster by its objects; ``pods`` None where nobody looked, ``namespace`` where plugins run.
+    """Return the cluster by its objects; ``pods`` None where nobody looked, ``namespace`` where plugins run.
 
     ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out. An object that cannot be read is
     a problem, and the others are seen.
@@ -245,7 +245,7 @@ def view(
 
 
 def narrowed(found: ClusterView, mode: str = "", names: Sequence[str] = ()) -> ClusterView:
-    """The nodes of one mode, or of these names, and what waits for them or for any."""
+    """Return the nodes of one mode, or of these names, and what waits for them or for any."""
     nodes = [node for node in found.nodes if (not mode or node.mode == mode) and (not names or node.name in names)]
     kept = {node.name for node in nodes}
     left = {node.name for node in found.nodes} - kept
@@ -257,13 +257,13 @@ def narrowed(found: ClusterView, mode: str = "", names: Sequence[str] = ()) -> C
 
 
 def of_node(found: ClusterView, name: str) -> ClusterView:
-    """The node of this name, and what waits on it, not what waits for any."""
+    """Return the node of this name, and what waits on it, not what waits for any."""
     alone = narrowed(found, names=[name])
     return replace(alone, waiting=tuple(pod for pod in alone.waiting if pod.node))
 
 
 def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE) -> Dict[str, str]:
-    """By node, where the API server passes on what the node's plugin measures.
+    """Return, by node, the API server's path to the metrics of the node's plugin.
 
     Pods of other namespaces do not count, whatever they call themselves. Of two on a node, as while one is replaced,
     the one that is ready is taken. What ``view`` cannot read is left out.
@@ -277,13 +277,13 @@ def metrics_paths(pods: Iterable[Mapping[str, Any]], namespace: str = NAMESPACE)
 
 
 def not_ready(nodes: Iterable[Mapping[str, Any]]) -> Dict[str, str]:
-    """By node that is not ready, and whose plugin is not worth waiting for, what was last heard of it."""
+    """Return the last known state of each node that is not ready and whose plugin is not worth waiting for."""
     found = of_each("node", lambda item: (_name(item), _readiness(item)), nodes, [])
     return {name: text for name, text in found if text}
 
 
 def is_silent(item: Mapping[str, Any]) -> bool:
-    """Whether nothing is heard of the node's kubelet, which is less than not being ready."""
+    """Return whether the node's kubelet has stopped reporting, which is less than not being ready."""
     try:
         return _condition(item, "Ready").get("status") == "Unknown"
     except ODD:
@@ -291,7 +291,7 @@ def is_silent(item: Mapping[str, Any]) -> bool:
 
 
 def read_used(text: str) -> Dict[Place, int]:
-    """Bytes in use by container, from what a plugin says on ``/metrics``."""
+    """Return the bytes in use by container, from what a plugin says on ``/metrics``."""
     found = {}
     for sample in read_samples(text):
         if sample.name == "accel_container_gpu_memory_used_bytes":
@@ -303,13 +303,13 @@ def read_used(text: str) -> Dict[Place, int]:
 
 
 def at_once(ask: Callable[[str], Answer], paths: Mapping[str, str]) -> Dict[str, Callable[[], Answer]]:
-    """By name, what returns or raises what ``ask`` does for the path; all have been asked then, a few at a time."""
+    """Ask for all paths, a few at a time; return by name what returns or raises what ``ask`` did."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return {name: pool.submit(ask, path).result for name, path in paths.items()}
 
 
 def read_pages(pages: Mapping[str, Callable[[], str]], failure: Type[Exception]) -> Tuple[Dict[Place, int], List[str]]:
-    """Bytes in use by container, from plugins' pages by node, and whose page was not had, and why.
+    """Return the bytes in use by container, from plugins' pages by node, and which pages are missing, and why.
 
     A page is had by calling for it; ``failure`` is what that raises.
     """
@@ -323,12 +323,12 @@ def read_pages(pages: Mapping[str, Callable[[], str]], failure: Type[Exception])
 
 
 def absent(found: ClusterView, names: Iterable[str]) -> List[str]:
-    """Those of the names that no node with GPUs has."""
+    """Return those names that no node with GPUs has."""
     return sorted(set(names) - {node.name for node in found.nodes})
 
 
 def read_samples(text: str) -> Iterator[Sample]:
-    """Everything a plugin says on ``/metrics`` that is a number."""
+    """Yield every number on a plugin's ``/metrics``."""
     for name, labels, value in read_series(text):
         try:
             yield Sample(name, labels, float(value))
@@ -347,7 +347,7 @@ def read_series(text: str) -> Iterator[Tuple[str, Dict[str, str], str]]:
 
 
 def document(found: ClusterView) -> Dict[str, Any]:
-    """The view as JSON has it; sizes in bytes, cores in percent of a GPU, null for what is not known."""
+    """Return the view as JSON has it; sizes in bytes, cores in percent of a GPU, null for what is not known."""
     return {
         "version": _VERSION,
         "nodes": [
@@ -378,7 +378,7 @@ def document(found: ClusterView) -> Dict[str, Any]:
 
 
 def totals(nodes: Iterable[NodeView]) -> Dict[str, int]:
-    """Sums over the GPUs of these nodes, unlike ones too."""
+    """Return sums over the GPUs of these nodes, unlike ones too."""
     gpus = [gpu for node in nodes for gpu in node.gpus]
     return {
         "gpus": len(gpus),
@@ -418,7 +418,7 @@ def _gpu_document(gpu: GpuView) -> Dict[str, Any]:
 
 
 def _plugin_port(pod: Mapping[str, Any]) -> Optional[str]:
-    """Where a plugin listens that is on a node and stays; None for any other pod."""
+    """Return where a plugin listens that is on a node and stays; None for any other pod."""
     spec = pod.get("spec") or {}
     if not spec.get("nodeName") or pod["metadata"].get("deletionTimestamp"):
         return None
@@ -448,12 +448,12 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 def _place(pod: Mapping[str, Any]) -> str:
-    """The node of a pod; empty without."""
+    """Return the name of a pod's node; empty without one."""
     return str((pod.get("spec") or {}).get("nodeName") or "")
 
 
 def _node(item: Mapping[str, Any], used: Mapping[Place, int], pods: _Pods) -> Optional[NodeView]:
-    """The node of an object; None for one that neither has our GPUs nor is to have some. Raises one of ODD."""
+    """Return the node of an object; None for one that neither has our GPUs nor is to have some. Raises one of ODD."""
     metadata = item["metadata"]
     name = _name(item)
     labels = metadata.get("labels") or {}
@@ -518,7 +518,7 @@ def unreadable(node: str, annotation: str, error: ValueError) -> str:
 
 
 def _address(item: Mapping[str, Any]) -> str:
-    """The node's own; empty without."""
+    """Return the node's own address; empty without one."""
     addresses = (item.get("status") or {}).get("addresses") or ()
     return str({entry["type"]: entry["address"] for entry in addresses}.get("InternalIP", ""))
 
@@ -540,7 +540,7 @@ def _condition(item: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
 
 
 def _gpu(entry: Dict[str, Any], used: Mapping[Place, int], pods: _Pods, mode: str) -> GpuView:
-    """A GPU of the annotation. Raises ValueError."""
+    """Return a GPU of the annotation. Raises ValueError."""
     uuid, memory = read_text(entry, "uuid", _TOKEN), read_number(entry, "memoryBytes", _MOST_NUMBER)
     tenants = []
     for holding in read_objects(entry.get("held") or [], "held", _MOST_HOLDERS):
@@ -564,13 +564,13 @@ def _gpu(entry: Dict[str, Any], used: Mapping[Place, int], pods: _Pods, mode: st
 
 
 def _unreadable(entry: Dict[str, Any]) -> UnreadableView:
-    """A GPU of the annotation that could not be read. Raises ValueError."""
+    """Return a GPU of the annotation that could not be read. Raises ValueError."""
     uuid = read_text(entry, "uuid", _TOKEN) if entry.get("uuid") is not None else ""
     return UnreadableView(read_number(entry, "index", 1 << 16), uuid, read_text(entry, "reason", _WORDS))
 
 
 def _rows(value: object) -> List[Any]:
-    """A list of the annotation, empty where there is none. Raises ValueError."""
+    """Return a list of the annotation, empty where there is none. Raises ValueError."""
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > _MOST_GPUS:
@@ -579,7 +579,7 @@ def _rows(value: object) -> List[Any]:
 
 
 def _why(pod: Optional[Mapping[str, Any]], container: str, uuid: str, mode: str) -> str:
-    """What the extender wrote into the pod, whose owner may have written over it, or that it did not choose."""
+    """Return the extender's reason in the pod, which its owner may have overwritten, or that it did not choose."""
     if pod is None:
         return ""
     text = (pod["metadata"].get("annotations") or {}).get(ASSIGNMENT)
@@ -599,7 +599,7 @@ def _why(pod: Optional[Mapping[str, Any]], container: str, uuid: str, mode: str)
 def _waiting(
     item: Mapping[str, Any], holding: Iterable[Tuple[str, str, str]], sure: Iterable[str]
 ) -> Optional[Waiting]:
-    """A pod without GPUs; of the nodes that are ``sure`` it is known that what does not hold any has none."""
+    """Return a pod without GPUs; of the nodes that are ``sure`` it is known that what does not hold any has none."""
     metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
     wants, node = _wants(spec), _place(item)
     if not wants or (metadata["namespace"], metadata["name"], node) in holding or _started(spec, status):
@@ -615,7 +615,7 @@ def _waiting(
 
 
 def _started(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Whether kubelet has allocated: it starts nothing before, and does not tell what init containers have."""
+    """Return whether kubelet has allocated: it starts nothing before, and does not tell what init containers have."""
     if status.get("phase") in (*ENDED, "Running"):
         return True
     asking = {container["name"] for container in _containers(spec) if asked(container, RESOURCE.match)}

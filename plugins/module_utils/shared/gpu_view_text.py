@@ -117,7 +117,7 @@ def _node(node: NodeView) -> str:
 
 
 def _notes(node: NodeView) -> List[str]:
-    """What its driver does not tell of a node's GPUs."""
+    """Return what its driver does not tell of a node's GPUs."""
     unread = [f"GPU {gpu.index} cannot be read and is not offered: {gpu.reason}" for gpu in node.unreadable]
     return [*unread, *(f"GPU {gpu.index}: {fault}" for gpu in node.gpus for fault in gpu.faults)]
 

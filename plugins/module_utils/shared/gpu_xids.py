@@ -31,7 +31,7 @@ class Xid:
 
     @property
     def verdict(self) -> str:
-        """What it means, and whose fault it mostly is."""
+        """Return what it means, and whose fault it mostly is."""
         return f"{self.meaning}; mostly the fault of the {self.fault}" if self.fault else self.meaning
 
 

@@ -93,11 +93,11 @@ class Card:
 
     @property
     def slices(self) -> int:
-        """How many compute slices the GPU has."""
+        """Return how many compute slices the GPU has."""
         return max((profile.slices for profile in self.profiles), default=0)
 
     def profile(self, name: str) -> Profile:
-        """The profile of this name. Raises KeyError."""
+        """Return the profile of this name. Raises KeyError."""
         for profile in self.profiles:
             if profile.name == name:
                 return profile
@@ -113,7 +113,7 @@ class Model:
     """None for every board."""
 
     def includes(self, card: Card) -> bool:
-        """Whether a GPU is one of them."""
+        """Return whether a GPU is one of these."""
         return self.pci_id == card.pci_id and self.subsystem_id in (None, card.subsystem_id)
 
 
@@ -129,7 +129,7 @@ class Entry:
     counts: Tuple[Tuple[str, int], ...] = ()
 
     def concerns(self, card: Card) -> bool:
-        """Whether this GPU is one of them."""
+        """Return whether this GPU is one of them."""
         if self.models and not any(model.includes(card) for model in self.models):
             return False
         return self.devices is None or card.index in self.devices
@@ -146,12 +146,12 @@ class Step:
 
     @property
     def switches(self) -> bool:
-        """Whether the mode has to be set."""
+        """Return whether the mode has to be set."""
         return self.card.enabled is not None and (self.card.enabled, self.card.pending) != (self.enabled, self.enabled)
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to do."""
+        """Return whether there is anything to do."""
         return self.switches or bool(self.destroy) or bool(self.create)
 
     @property
@@ -162,7 +162,7 @@ class Step:
 
     @property
     def in_the_way(self) -> Tuple[Process, ...]:
-        """Who uses what this would take away."""
+        """Return the processes that use what this step would remove."""
         gone = {instance.number for instance in self.destroy}
         return tuple(
             process
@@ -175,7 +175,7 @@ class Step:
 
 
 def parse(document: object) -> Dict[str, Tuple[Entry, ...]]:
-    """The configurations by name. Raises GeometryError with everything that is wrong with the document."""
+    """Return the configurations by name. Raises GeometryError with everything that is wrong with the document."""
     problems: List[str] = []
     if not isinstance(document, Mapping):
         raise GeometryError(["a mig-configs document is a mapping with the keys version and mig-configs"])
@@ -274,7 +274,7 @@ def _counts(value: object, enabled: object, what: str, problems: List[str]) -> T
 
 
 def plan(document: object, name: str, cards: Sequence[Card]) -> Tuple[Step, ...]:
-    """What to do so that the GPUs are as the configuration says; GPUs it does not name are left alone.
+    """Return what to do so that the GPUs are as the configuration says; GPUs it does not name are left alone.
 
     Raises GeometryError with all that cannot be: nothing has to be touched to find out.
     """
@@ -302,7 +302,7 @@ def plan(document: object, name: str, cards: Sequence[Card]) -> Tuple[Step, ...]
 
 
 def step(card: Card, enabled: bool, counts: Mapping[str, int]) -> Step:
-    """What to do with one GPU so that it has so many of each profile; instances that can stay do.
+    """Return what to do with one GPU so that it has so many of each profile; instances that can stay do.
 
     Raises GeometryError when it has no such profile or not that much room, naming what it has.
     """
@@ -324,7 +324,7 @@ def step(card: Card, enabled: bool, counts: Mapping[str, int]) -> Step:
 
 
 def difference(card: Card, enabled: bool, wanted: Sequence[Instance]) -> Step:
-    """What to do with a GPU so that it has exactly these instances, at these places."""
+    """Return what to do with a GPU so that it has exactly these instances, at these places."""
     stay = [instance for instance in card.instances if instance.whole and instance in wanted]
     destroy = tuple(instance for instance in card.instances if instance not in stay)
     create = tuple(instance for instance in wanted if instance not in stay)
@@ -332,7 +332,7 @@ def difference(card: Card, enabled: bool, wanted: Sequence[Instance]) -> Step:
 
 
 def layout(card: Card, counts: Mapping[str, int]) -> Optional[Tuple[Instance, ...]]:
-    """Where so many of each profile go, with as many as possible of the GPU's instances in it; None: no room."""
+    """Return where so many of each profile go, with as many as possible of the GPU's instances in it; None: no room."""
     wanted = Counter({name: count for name, count in counts.items() if count})
     if any(count > card.profile(name).count for name, count in wanted.items()):
         return None
@@ -356,7 +356,7 @@ def layout(card: Card, counts: Mapping[str, int]) -> Optional[Tuple[Instance, ..
 
 
 def _place(profiles: Sequence[Profile], taken: Tuple[Instance, ...]) -> Optional[Tuple[Instance, ...]]:
-    """The largest first; equal ones in ascending places, lest the same layout is tried in every order."""
+    """Return places for the instances, the largest first. Equal ones ascend, so that each layout is tried once."""
     if not profiles:
         return taken
     profile = profiles[0]
@@ -384,7 +384,7 @@ def _largest_part(card: Card, counts: Mapping[str, int]) -> Dict[str, int]:
 
 
 def standard_starts(slices: int, size: int, compute: int, memory: int) -> Tuple[int, ...]:
-    """Where a profile goes on GPUs whose driver tells only while MIG mode is on.
+    """Return where a profile goes on GPUs whose driver tells only while MIG mode is on.
 
     An instance begins at a multiple of its size, and there is one slice less of compute than of memory, or as many.
     """
@@ -392,7 +392,7 @@ def standard_starts(slices: int, size: int, compute: int, memory: int) -> Tuple[
 
 
 def memory_slices(fraction: float, memory: int) -> int:
-    """The slices of memory of a profile with this part of the largest profile's bytes: a power of two."""
+    """Return the slices of memory of a profile with this part of the largest profile's bytes: a power of two."""
     size = 1
     while size < fraction * memory - 0.1:
         size *= 2
@@ -400,7 +400,7 @@ def memory_slices(fraction: float, memory: int) -> int:
 
 
 def described(card: Card) -> Dict[str, Any]:
-    """A GPU's geometry for people."""
+    """Return a GPU's geometry for people."""
     return {
         "index": card.index,
         "uuid": card.uuid,
@@ -411,7 +411,7 @@ def described(card: Card) -> Dict[str, Any]:
 
 
 def as_document(name: str, geometry: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    """A mig-configs document whose one configuration, of this name, is a machine's geometry as ``described`` has it."""
+    """Return a mig-configs document with one configuration of this name: the geometry from ``described``."""
     entries = [
         {
             "devices": [gpu["index"]],
@@ -424,7 +424,7 @@ def as_document(name: str, geometry: Sequence[Mapping[str, Any]]) -> Dict[str, A
 
 
 def expected(step: Step) -> Dict[str, Any]:
-    """The geometry a step leads to."""
+    """Return the geometry a step leads to."""
     left = [instance for instance in step.card.instances if instance not in step.destroy]
     devices = Counter(instance.profile for instance in (*left, *step.create))
     return {**described(step.card), "mig_enabled": step.enabled, "mig_devices": dict(sorted(devices.items()))}

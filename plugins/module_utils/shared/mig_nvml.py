@@ -182,7 +182,7 @@ def _users(steps: Sequence[Step]) -> List[str]:
 
 
 def refusal(in_use: Sequence[str]) -> str:
-    """Why GPUs that are in use are not cut."""
+    """Return why GPUs that are in use are not cut."""
     return f"in use: {'; '.join(in_use)}. End these processes, or drain the node; nothing was changed"
 
 
@@ -228,7 +228,7 @@ def _verify(look: Look, document: object, name: str, outcome: Outcome) -> None:
 
 
 def _put_back(nvml: Nvml, begun: Sequence[Step]) -> str:
-    """The GPUs as they were before their steps; why that failed, empty when it did not."""
+    """Restore the GPUs as they were before their steps; return why that failed, empty when it did not."""
     failures = []
     for begun_step in reversed(begun):
         before = begun_step.card
@@ -284,7 +284,10 @@ def _create(nvml: Nvml, handle: ctypes.c_void_p, card: Card, instances: Sequence
 
 
 def read(nvml: Nvml, exclusions: Sequence[Exclusion] = ()) -> List[Card]:
-    """All GPUs but those excluded. Raises MigError naming the first that cannot be read, NvmlError when none can."""
+    """Return all GPUs but those excluded.
+
+    Raises MigError naming the first that cannot be read, NvmlError when none can.
+    """
     cards = []
     for index in range(nvml.number("nvmlDeviceGetCount_v2")):
         if excluded_by(exclusions, index):
@@ -303,7 +306,7 @@ def read(nvml: Nvml, exclusions: Sequence[Exclusion] = ()) -> List[Card]:
 
 
 def read_card(nvml: Nvml, index: int) -> Card:
-    """One GPU. Raises NvmlError."""
+    """Return one GPU. Raises NvmlError."""
     handle = nvml.handle(index)
     uuid, model = nvml.text("nvmlDeviceGetUUID", handle), nvml.text("nvmlDeviceGetName", handle)
     pci_id, subsystem_id = nvml.pci_ids(handle)
@@ -425,7 +428,7 @@ def _compute_profiles(nvml: Nvml, cell: ctypes.c_void_p) -> List[_ComputeProfile
 
 
 def _compute_instances(nvml: Nvml, cell: ctypes.c_void_p) -> List[Tuple[ctypes.c_void_p, int]]:
-    """Those of a GPU instance, with their slices."""
+    """Return the compute instances of a GPU instance, with their slices."""
     found = []
     for info in _compute_profiles(nvml, cell):
         cells, count = (ctypes.c_void_p * _MAX_COMPUTE_INSTANCES)(), ctypes.c_uint(_MAX_COMPUTE_INSTANCES)

@@ -70,7 +70,7 @@ class _Pci(ctypes.Structure):
 
 
 def found(library: str, driver_root: str) -> str:
-    """The library's path below the driver's root. Its plain name where it is not, for the linker."""
+    """Return the library's path below the driver's root. Its plain name where it is not, for the linker."""
     if driver_root.strip("/") and "/" not in library:
         for directory in ("usr/lib64", f"usr/lib/{platform.machine()}-linux-gnu", "usr/lib"):
             path = os.path.join(driver_root, directory, library)
@@ -80,7 +80,7 @@ def found(library: str, driver_root: str) -> str:
 
 
 def opened(library: str) -> Nvml:
-    """The library, initialised. Raises NoAnswer with the remedy."""
+    """Return the library, initialised. Raises NoAnswer with the remedy."""
     try:
         nvml = Nvml(library)
         nvml.call("nvmlInit_v2")
@@ -93,13 +93,13 @@ def opened(library: str) -> Nvml:
 
 
 def unusable(error: NvmlError) -> str:
-    """Why NVML as a whole cannot be used, with the remedy."""
+    """Return why NVML as a whole cannot be used, with the remedy."""
     remedy = _REMEDIES.get(error.code, "NVML cannot be used; nvidia-smi may show more")
     return f"{remedy} (NVML: {error})"
 
 
 def unloadable(library: str = LIBRARY) -> str:
-    """Why the loader cannot load the library although it is there, with its path; empty where it is not.
+    """Return why the loader cannot load the library although it is there, with its path; empty where it is not.
 
     The loader passes over files of other machines and such that it may not read, and says "not found" in the end.
     """
@@ -113,7 +113,7 @@ def unloadable(library: str = LIBRARY) -> str:
 
 
 def _copies(library: str) -> List[str]:
-    """Where the loader looks for it and it is, in its order: ld.so(8)."""
+    """Return where the loader looks for it and it is, in its order: ld.so(8)."""
     if "/" in library:
         return [library] if os.path.lexists(library) else []
     triplet = f"{platform.machine()}-linux-gnu"
@@ -146,7 +146,7 @@ def _foreign(path: str) -> str:
 
 
 def _machine(header: bytes) -> str:
-    """An ELF file's machine, by e_ident[EI_CLASS] and e_machine."""
+    """Return an ELF file's machine, by e_ident[EI_CLASS] and e_machine."""
     order: Any = "little" if header[5] == 1 else "big"
     number = int.from_bytes(header[18:20], order)
     bits = {1: "32-bit", 2: "64-bit"}.get(header[4], "odd")
@@ -170,25 +170,25 @@ class Nvml:
             raise NvmlError(code, f"{name} failed")
 
     def number(self, name: str, *arguments: Any) -> int:  # noqa: ANN401
-        """The unsigned integer a function gives by its last parameter."""
+        """Return the unsigned integer a function gives by its last parameter."""
         value = ctypes.c_uint()
         self.call(name, *arguments, ctypes.byref(value))
         return value.value
 
     def text(self, name: str, *arguments: Any) -> str:  # noqa: ANN401
-        """The string a function writes into its last two parameters."""
+        """Return the string a function writes into its last two parameters."""
         buffer = ctypes.create_string_buffer(_TEXT)
         self.call(name, *arguments, buffer, ctypes.c_uint(_TEXT))
         return buffer.value.decode(errors="replace")
 
     def handle(self, index: int) -> ctypes.c_void_p:
-        """A GPU's handle."""
+        """Return a GPU's handle."""
         handle = ctypes.c_void_p()
         self.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         return handle
 
     def pci_address(self, name: str, *arguments: Any) -> str:  # noqa: ANN401
-        """A PCI address in sysfs spelling: NVML writes eight digits of domain, in capitals."""
+        """Return a PCI address in sysfs spelling: NVML writes eight digits of domain, in capitals."""
         pci = _Pci()
         self.call(name, *arguments, ctypes.byref(pci))
         address = pci.busId.decode(errors="replace").lower()
@@ -197,7 +197,7 @@ class Nvml:
         return re.sub("^0000(?=.{4}:)", "", address)
 
     def pci_ids(self, handle: ctypes.c_void_p) -> Tuple[int, int]:
-        """A GPU's PCI device and vendor id in one number, as 0x233510DE, and those of its board."""
+        """Return a GPU's PCI device and vendor id in one number, as 0x233510DE, and those of its board."""
         pci = _Pci()
         self.call("nvmlDeviceGetPciInfo_v3", handle, ctypes.byref(pci))
         return int(pci.pciDeviceId), int(pci.pciSubSystemId)

@@ -52,11 +52,11 @@ class IsGpu(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """All there is."""
+        """Return the memory of all devices."""
 
     @property
     def mig_enabled(self) -> bool:
-        """Whether it is in MIG mode."""
+        """Return whether it is in MIG mode."""
 
     @property
     def mig_devices(self) -> Sequence[HasProfile]:
@@ -80,7 +80,7 @@ class IsPart(Protocol):
 
     @property
     def gpu(self) -> IsGpu:
-        """The GPU that it is a part of."""
+        """Return the GPU that it is a part of."""
 
 
 G = TypeVar("G", bound=IsGpu)
@@ -126,7 +126,7 @@ class Offered:
 
     @property
     def count(self) -> int:
-        """Devices that kubelet is shown."""
+        """Return how many devices kubelet is shown."""
         return max(self.replicas, 1)
 
 

@@ -14,7 +14,7 @@ _MAX = 2**63 - 1
 
 
 def parse_quantity(value: object) -> int:
-    """A whole, non-negative Kubernetes quantity such as ``8``, ``"1k"`` or ``"320Gi"``.
+    """Return a whole, non-negative Kubernetes quantity such as ``8``, ``"1k"`` or ``"320Gi"``.
 
     Raises ValueError for anything else, fractions and more than 63 bits included.
     """
@@ -25,7 +25,7 @@ def parse_quantity(value: object) -> int:
 
 
 def whole_units(value: object) -> Optional[int]:
-    """A quantity without the part of a unit: 1000 for ``"1k"``, 1 for ``"1500m"``. None for anything else."""
+    """Return a quantity without the part of a unit: 1000 for ``"1k"``, 1 for ``"1500m"``. None for anything else."""
     try:
         number, _rest = _divided(value)
     except ValueError:
@@ -34,7 +34,10 @@ def whole_units(value: object) -> Optional[int]:
 
 
 def thousandths(value: object) -> int:
-    """A quantity in thousandths of a unit, rounded up: 1500 for ``"1500m"``. Raises ValueError for anything else."""
+    """Return a quantity in thousandths of a unit, rounded up: 1500 for ``"1500m"``.
+
+    Raises ValueError for anything else.
+    """
     amount, unit = _ratio(value)
     return -(-amount * 1000 // unit)
 
@@ -46,7 +49,7 @@ def _divided(value: object) -> Tuple[int, int]:
 
 
 def _ratio(value: object) -> Tuple[int, int]:
-    """An amount, and how many of it are a unit. Raises ValueError."""
+    """Return an amount, and how many of it are a unit. Raises ValueError."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value, 1
     match = _QUANTITY.fullmatch(value) if isinstance(value, str) else None

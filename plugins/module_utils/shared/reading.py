@@ -18,7 +18,7 @@ _MOST_DIGITS = 20
 
 
 def read_document(text: object, version: int, most: int) -> dict[str, Any]:
-    """The JSON object of this version in a text of at most ``most`` characters. Raises ValueError."""
+    """Return the JSON object of this version in a text of at most ``most`` characters. Raises ValueError."""
     document = read_object(text, most)
     if document.get("version") != version:
         raise ValueError(f"version: not {version}, the one this release reads")
@@ -26,7 +26,7 @@ def read_document(text: object, version: int, most: int) -> dict[str, Any]:
 
 
 def read_object(text: object, most: int) -> dict[str, Any]:
-    """The JSON object in a text of at most ``most`` characters.
+    """Return the JSON object in a text of at most ``most`` characters.
 
     Raises ValueError for anything else, and for numbers without end, names given twice, and what is nested so deeply
     that Python cannot read it.
@@ -45,7 +45,7 @@ def read_object(text: object, most: int) -> dict[str, Any]:
 
 
 def read_text(parent: dict[str, Any], key: str, pattern: re.Pattern[str]) -> str:
-    """A string that the pattern matches in full."""
+    """Return a string that the pattern matches in full."""
     value = parent.get(key)
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
         raise ValueError(f"{key}: absent or malformed")
@@ -53,7 +53,7 @@ def read_text(parent: dict[str, Any], key: str, pattern: re.Pattern[str]) -> str
 
 
 def read_number(parent: dict[str, Any], key: str, most: int, least: int = 0) -> int:
-    """A whole number between ``least`` and ``most``."""
+    """Return a whole number between ``least`` and ``most``."""
     value = parent.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{key}: not a whole number from {least} to {most}")
@@ -61,14 +61,14 @@ def read_number(parent: dict[str, Any], key: str, most: int, least: int = 0) -> 
 
 
 def read_list(value: object, key: str, most: int, least: int = 0) -> list[Any]:
-    """A list of ``least`` to ``most`` entries."""
+    """Return a list of ``least`` to ``most`` entries."""
     if not isinstance(value, list) or not least <= len(value) <= most:
         raise ValueError(f"{key}: not a list of {least} to {most} entries")
     return value
 
 
 def read_objects(value: object, key: str, most: int, least: int = 0) -> list[dict[str, Any]]:
-    """A list of ``least`` to ``most`` JSON objects."""
+    """Return a list of ``least`` to ``most`` JSON objects."""
     entries = read_list(value, key, most, least)
     if not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{key}: an entry is not a JSON object")
@@ -76,7 +76,7 @@ def read_objects(value: object, key: str, most: int, least: int = 0) -> list[dic
 
 
 def read_owned_labels(text: object) -> List[str]:
-    """Names of labels in a list by commas, of those that our plugins write: what else is named is somebody else's."""
+    """Return the names in a list by commas that our plugins write. Other names belong to others."""
     names = text.split(",") if isinstance(text, str) else []
     return [name for name in names if _OWNED.fullmatch(name)]
 

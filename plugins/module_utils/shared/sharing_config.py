@@ -31,7 +31,7 @@ class Reader:
     def section(
         self, value: object, path: str, known: Collection[str], unused: Collection[str] = (), exactly: bool = False
     ) -> Mapping[str, Any]:
-        """What the mapping at ``path`` says by these keys; None is an empty one.
+        """Return what the mapping at ``path`` says by these keys; None is an empty one.
 
         Go (encoding/json) prefers a key as it is spelled and else takes one that differs in case, unless a type reads
         its keys ``exactly``. Other keys have no effect.
@@ -56,7 +56,7 @@ class Reader:
         return found
 
     def choice(self, section: Mapping[str, Any], path: str, key: str, known: Collection[str]) -> Optional[str]:
-        """The value of ``key``, if it is there."""
+        """Return the value of ``key``, if it is there."""
         value = section.get(key)
         if value is None or (isinstance(value, str) and value in known):
             return value
@@ -64,7 +64,7 @@ class Reader:
         return None
 
     def switch(self, section: Mapping[str, Any], path: str, key: str) -> Optional[bool]:
-        """The value of ``key``, if it is there."""
+        """Return the value of ``key``, if it is there."""
         value = section.get(key)
         if value is None or isinstance(value, bool):
             return value
@@ -72,7 +72,7 @@ class Reader:
         return None
 
     def text(self, section: Mapping[str, Any], path: str, key: str) -> Optional[str]:
-        """The value of ``key``, if it is there."""
+        """Return the value of ``key``, if it is there."""
         value = section.get(key)
         if isinstance(value, (bool, int, float)):
             return str(value).lower() if isinstance(value, bool) else str(value)
@@ -152,7 +152,7 @@ def _replication(reader: Reader, value: object, path: str, rename_by_default: bo
 
 
 def _whole(value: object) -> Optional[int]:
-    """The whole number that a value is; 4.0 is one in JSON, by which the other plugin goes."""
+    """Return the whole number that a value is; 4.0 is one in JSON, by which the other plugin goes."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value // 1:
         return None
     return int(value)

@@ -108,11 +108,11 @@ class Charge(NamedTuple):
     memory_byte_seconds: Fraction = Fraction(0)
 
     def plus(self, other: Charge) -> Charge:
-        """Both."""
+        """Return the sum of two rows of one account."""
         return Charge(*map(operator.add, self, other))
 
     def since(self, other: Charge) -> Charge:
-        """What came since; nothing counts down."""
+        """Return the charge since an earlier one. An amount that is smaller now counts as zero."""
         return Charge(*(max(grown, Fraction(0)) for grown in map(operator.sub, self, other)))
 
 
@@ -151,12 +151,12 @@ class Page:
 
     @property
     def number(self) -> int:
-        """How many GPUs the node has."""
+        """Return how many GPUs the node has."""
         return sum(gpus.number for gpus in self.gpus.values())
 
     @property
     def age(self) -> float:
-        """For how many seconds a ledger has counted, by the GPUs that there are now; those before may be others."""
+        """Return for how many seconds a ledger has counted, by the GPUs that there are now; earlier ones may differ."""
         ages = (self.capacity.get(model, Fraction(0)) / gpus.number for model, gpus in self.gpus.items())
         return float(max([self.counted / max(1, self.number), *ages]))
 
@@ -175,12 +175,12 @@ class Window:
 
     @property
     def start(self) -> float:
-        """The first edge."""
+        """Return the first edge."""
         return self.edges[0]
 
     @property
     def end(self) -> float:
-        """The last edge."""
+        """Return the last edge."""
         return self.edges[-1]
 
     def part(self, at: float) -> int:
@@ -232,7 +232,7 @@ class Row:
     """False: it may have used more than is known."""
 
     def plus(self, other: Row) -> Row:
-        """The same account, in both."""
+        """Return the sum of two rows of one account."""
         used = None if self.used is None or other.used is None else self.used + other.used
         return Row(
             self.account,
@@ -245,7 +245,7 @@ class Row:
 
     @property
     def idle(self) -> Optional[Fraction]:
-        """What it had and did not use."""
+        """Return the part of what it had that it did not use."""
         return None if self.used is None else max(self.allocated - self.used, Fraction(0))
 
     @property
@@ -260,7 +260,7 @@ def usage(
     come_and_go: bool = False,
     older: Collection[str] = frozenset(),
 ) -> Usage:
-    """The amounts of a period, from pages by node, which may begin before it.
+    """Return the amounts of a period, from pages by node, which may begin before it.
 
     With ``come_and_go`` a node that is silent at an end of the period was not there then. ``older`` are nodes whose
     ledgers are known to be older than the period. Nodes that tell of one ledger are one node with several names.
@@ -299,7 +299,7 @@ def usage(
 
 
 def rows(found: Usage, policy: str, used_known: Mapping[Account, float], parts: Iterable[int]) -> List[Row]:
-    """By model: what each namespace had in these parts of the period, and last what was free.
+    """Return, by model, what each namespace had in these parts of the period, and last what was free.
 
     ``used_known`` is for how much of its time an account's use is known, from 0 to 1; all where it has none.
     What is charged of a model always comes to what there was of it, in each part.
@@ -375,7 +375,7 @@ class _Allowance:
         """By model, and under no model of all GPUs."""
 
     def takes(self, capacity: Mapping[str, Fraction], numbers: Mapping[str, int], seconds: Fraction, lag: int) -> bool:
-        """Whether so many GPUs can have given this in this time, and by ``lag`` seconds more; if so it is taken.
+        """Return whether so many GPUs can give this in this time plus ``lag`` seconds; if they can, take it.
 
         Where no GPU is told there is one at least of each model.
         """
@@ -393,7 +393,7 @@ class _Allowance:
         return True
 
     def restart(self) -> None:
-        """Another ledger is met: what the one before did not count is not its to give."""
+        """Go on with another ledger, which cannot give what the one before did not count."""
         self._left = {key: min(left, Fraction(0)) for key, left in self._left.items()}
 
 
@@ -407,7 +407,7 @@ class _Sources:
             self._spans[page.source] = (min(first, page.at), max(last, page.at))
 
     def at_once(self, before: Page, page: Page) -> bool:
-        """Whether two plugins told these, of which neither came after the other."""
+        """Return whether these come from two plugins at a time, of which neither followed the other."""
         if before.source == page.source:
             return False
         return self._spans[page.source][0] <= before.at or self._spans[before.source][1] >= page.at
@@ -438,7 +438,7 @@ class _Node:
 
     @property
     def remarks(self) -> List[str]:
-        """What is not known of it."""
+        """Return what is not known of the usage, a sentence each."""
         made = [self._before]
         for cause, times in self._lost_between.items():
             who = " and ".join(sorted(self._who[cause])[:_NAMED])
@@ -451,7 +451,7 @@ class _Node:
         return [remark for remark in (*made, self._after) if remark]
 
     def steps(self, pages: Sequence[Page]) -> Iterator[_Step]:
-        """From page to page, in order of time; then the rest is known."""
+        """Yield the steps from page to page, in order of time; then the rest is known."""
         before = pages[0]
         if before.at > self._window.start:
             # Nobody told of it in the gap before the period, so that no other period has what it counted there.
@@ -486,7 +486,7 @@ class _Node:
         self._lost(lost[0], before.at, page, lost[1])
 
     def _counted(self, step: _Step, before: Page, page: Page, slack: int, lag: int) -> Iterator[_Step]:
-        """What one ledger counted in between, as far as it can be so."""
+        """Yield what one ledger counted in between, as far as it can be so."""
         numbers, seconds = _numbers(before.gpus, page.gpus), _seconds(before.at, page.at)
         if self._elsewhere(before, page):
             self._allowance.restart()
@@ -512,14 +512,14 @@ class _Node:
         return DISAGREE
 
     def _elsewhere(self, before: Page, page: Page) -> bool:
-        """Whether another node counts GPUs that this one counted in between."""
+        """Return whether another node counts GPUs that this one counted in between."""
         claimed = _claimed(before, page, self._places.shared)
         others = self._places.others(self.name, claimed, before.at, page.at)
         self._who[TWO_NODES] |= others
         return bool(others)
 
     def _alone(self, start: float, end: float, page: Page, before: bool = False) -> Dict[str, Fraction]:
-        """What the page's GPUs would have given in this time, but for those that another node counts then."""
+        """Return what the page's GPUs would have given in this time, but for those that another node counts then."""
         there = _rest(page, _seconds(start, end), {})
         for uuid, model in page.uuids.items():
             elsewhere = self._places.elsewhere(self.name, uuid, start, end, before)
@@ -553,40 +553,40 @@ def _seconds(start: float, end: float) -> Fraction:
 
 
 def _rest(page: Page, seconds: Fraction, counted: Mapping[str, Fraction]) -> Dict[str, Fraction]:
-    """What the page's GPUs would have given in this time, without what was counted."""
+    """Return what the page's GPUs would have given in this time, without what was counted."""
     there = {model: gpus.number * seconds for model, gpus in page.gpus.items()}
     return {model: max(whole - counted.get(model, 0), Fraction(0)) for model, whole in there.items()}
 
 
 def _at_most(told: Mapping[str, Fraction], numbers: Mapping[str, int], seconds: Fraction) -> Dict[str, Fraction]:
-    """What is told of models, as far as their GPUs can have given it; a model that has none told has one at least."""
+    """Return amounts of models, at most what their GPUs can give; a model of which none is told has one GPU."""
     return {model: min(more, seconds * max(1, numbers.get(model, 0))) for model, more in told.items() if more}
 
 
 def began_in(page: Page, window: Window) -> bool:
-    """Whether the page's ledger can have counted all of it in the period so far, by the GPUs that there are now."""
+    """Return whether the page's ledger can have counted all within the period, by the GPUs that there are now."""
     return page.age <= page.at - window.start + GAP_SECONDS
 
 
 def follows(before: Page, page: Page) -> bool:
-    """Whether both are of one ledger, and what it counted in between can be all that the GPUs of both have given."""
+    """Return whether both are of one ledger whose count in between is no more than the GPUs of both can have given."""
     step = _between(before, page)
     return not _parted(before, page, step) and _can_be_since(before, page, step, _lag_seconds(before, page))
 
 
 def stalled(before: Page, page: Page) -> bool:
-    """Whether less was counted in between than the GPUs of both give in that time."""
+    """Return whether less was counted in between than the GPUs of both give in that time."""
     number, seconds = min(before.number, page.number), _seconds(before.at, page.at)
     return page.counted - before.counted + page.lag < number * seconds
 
 
 def _can_be_since(before: Page, page: Page, step: _Step, lag: int) -> bool:
-    """Whether the GPUs of both can have given in between what the step counted."""
+    """Return whether the GPUs of both can have given in between what the step counted."""
     return _Allowance().takes(step.capacity, _numbers(before.gpus, page.gpus), _seconds(before.at, page.at), lag)
 
 
 def _parted(before: Page, page: Page, step: _Step) -> str:
-    """Why both are not of one ledger; empty where they are, as far as can be seen.
+    """Return why both are not of one ledger; empty where they are, as far as can be seen.
 
     They are not where something that was there fell, or more was charged than there was in between.
     """
@@ -605,24 +605,24 @@ def _parted(before: Page, page: Page, step: _Step) -> str:
 
 
 def _other_ledger(before: Page, page: Page) -> bool:
-    """Whether both name their ledgers, and these are two."""
+    """Return whether both name their ledgers, and these are two."""
     return bool(before.ledger and page.ledger and before.ledger != page.ledger)
 
 
 def _numbers(before: Mapping[str, Gpus], after: Mapping[str, Gpus]) -> Dict[str, int]:
-    """How many GPUs of each model there were at most, and under no name of all; nothing where there were none."""
+    """Return the most GPUs there were of each model, and of all under an empty name; empty where there were none."""
     sides = [{model: gpus.number for model, gpus in side.items()} for side in (before, after)]
     most = {model: max(side.get(model, 0) for side in sides) for side in sides for model in side}
     return {**most, "": max(sum(side.values()) for side in sides)} if most else {}
 
 
 def _lag_seconds(before: Page, page: Page) -> int:
-    """By how much pages of one ledger may tell of other times than theirs."""
+    """Return by how many seconds pages of one ledger may be off from their own time."""
     return LEDGER_LAG_SECONDS if page.ledger and page.ledger == before.ledger else LAG_SECONDS
 
 
 def _fallen(before: Page, page: Page) -> Set[Account]:
-    """Who has less than before, and so began at nothing in between."""
+    """Return the accounts that have less than before: they began at nothing in between."""
     slack = _slack(before, page)
     return {
         account
@@ -637,17 +637,17 @@ def _slack(before: Page, page: Page) -> int:
 
 
 def _begun(page: Page) -> _Step:
-    """All that a ledger counted up to its first page."""
+    """Return all that a ledger counted up to its first page."""
     return _Step(page.at, page.capacity, page.charges)
 
 
 def _empty(page: Page) -> Page:
-    """The page of its ledger when that began."""
+    """Return the page of its ledger when that began."""
     return Page(page.at - page.age, page.source, {}, ledger=page.ledger)
 
 
 def _unbacked(step: _Step, slack: int) -> Dict[str, Fraction]:
-    """What is charged of models beyond what there was, where it is more than ``slack``.
+    """Return what is charged of models beyond what there was, where it is more than ``slack``.
 
     A ledger that began anew soon after the first page of the one before looks like the same one.
     """
@@ -661,12 +661,12 @@ def _unbacked(step: _Step, slack: int) -> Dict[str, Fraction]:
 
 
 def _backed(step: _Step, slack: int) -> bool:
-    """Whether no more is charged of the models that there were."""
+    """Return whether the charge of each model is at most what its GPUs gave."""
     return not any(model in step.capacity for model in _unbacked(step, slack))
 
 
 def _fitted(step: _Step, gpus: Mapping[str, Gpus]) -> _Step:
-    """Without what is charged, used or kept of memory beyond what there was."""
+    """Return the step without what is charged, used or kept of memory beyond what there was."""
     seconds = _scales(step, lambda charge: charge.gpu_seconds, step.capacity)
     busy = _scales(step, lambda charge: charge.busy_seconds, step.capacity)
     sizes = {model: step.capacity.get(model, 0) * Fraction(of.memory_bytes) for model, of in gpus.items()}
@@ -684,7 +684,7 @@ def _fitted(step: _Step, gpus: Mapping[str, Gpus]) -> _Step:
 
 
 def _had(step: _Step, amount: Callable[[Charge], Fraction]) -> Dict[str, Fraction]:
-    """What all accounts have together, by model."""
+    """Return what all accounts have together, by model."""
     had: Dict[str, Fraction] = collections.defaultdict(Fraction)
     for account, charge in step.charges.items():
         had[account.model] += amount(charge)
@@ -692,7 +692,7 @@ def _had(step: _Step, amount: Callable[[Charge], Fraction]) -> Dict[str, Fractio
 
 
 def _scales(step: _Step, amount: Callable[[Charge], Fraction], there: Mapping[str, Fraction]) -> Dict[str, Fraction]:
-    """By which amounts come to what there was of a model, where they are more."""
+    """Return, by model, the factor that brings amounts down to what there was, where they are more."""
     had = _had(step, amount)
     return {
         model: most / had[model] if had.get(model, Fraction(0)) > most else Fraction(1) for model, most in there.items()
@@ -731,7 +731,7 @@ def _one_a_ledger(pages: Mapping[str, Iterable[Page]], end: float) -> List[Tuple
 
 
 def _believed(pages: Sequence[Page]) -> List[Page]:
-    """Without those of a plugin that is behind another, and those that lack what is told of soon again.
+    """Return the pages but for those of a plugin that is behind another, and those that lack what comes soon again.
 
     While a driver is down a plugin tells no GPUs, and counts that time later: it has those it had.
     """
@@ -751,7 +751,7 @@ def _believed(pages: Sequence[Page]) -> List[Page]:
 
 
 def _lacks(before: Page, page: Page, later: Iterable[Page]) -> bool:
-    """Whether the page lacks series of its ledger: they are told of again within a day, and have not fallen."""
+    """Return whether the page lacks series of its ledger that have not fallen; they return within a day."""
     models, accounts = before.capacity.keys() - page.capacity.keys(), before.charges.keys() - page.charges.keys()
     fits = all(page.capacity.get(model, most) + page.lag >= most for model, most in before.capacity.items())
     more = page.capacity.keys() - before.capacity.keys() or page.charges.keys() - before.charges.keys()
@@ -771,7 +771,7 @@ def _lacks(before: Page, page: Page, later: Iterable[Page]) -> bool:
 
 
 def _carried(before: Page, page: Page) -> Page:
-    """With what accounts had before that it does not tell of: a ledger goes on with it when they come back."""
+    """Return the page with accounts of before that it lacks: a ledger goes on with them when they come back."""
     missing = {account: charge for account, charge in before.charges.items() if account not in page.charges}
     return replace(page, charges={**missing, **page.charges}) if missing else page
 
@@ -796,7 +796,7 @@ def _claims(pages: Mapping[str, Sequence[Page]], shared: Set[str]) -> Iterator[C
 
 
 def _claimed(before: Page, page: Page, shared: Set[str]) -> Set[str]:
-    """Those of the GPUs that the node has counted in between.
+    """Return the GPUs among these that the node has counted in between.
 
     Nodes that nobody hears of for long may have lost them, unless they counted more than all others can have given.
     """
@@ -817,7 +817,7 @@ def _claimed(before: Page, page: Page, shared: Set[str]) -> Set[str]:
 
 
 def _grouped(nodes: Iterable[NodeUsage]) -> Iterator[str]:
-    """A sentence for all nodes of which the same is not known."""
+    """Yield a sentence for all nodes of which the same is not known."""
     names: Dict[str, List[str]] = {}
     for node in nodes:
         if node.remark:
@@ -831,12 +831,12 @@ _NAMED = 5
 
 
 def window(start: int, end: int) -> Window:
-    """A period in days of UTC; in hours where it is two days at most, and in minutes in a quarter of an hour."""
+    """Return a period in days of UTC; in hours where it is two days at most, and in minutes in a quarter of an hour."""
     unit = 60 if end - start <= 900 else 3600 if end - start <= 2 * 86400 else 86400
     inside = range(start - start % unit + unit, end, unit)
     return Window((start, *inside, end))
 
 
 def moment(at: float) -> str:
-    """As people and machines read it, in UTC."""
+    """Return a time as people and machines read it, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))

@@ -78,7 +78,7 @@ thead{display:table-header-group}*{print-color-adjust:exact;-webkit-print-color-
 
 
 def page(report: Report) -> str:
-    """The document."""
+    """Return the document."""
     shown = shown_figures(report)
     window = report.usage.window
     period = f"{moment(window.start)} to {moment(window.end)}"
@@ -143,7 +143,7 @@ def _percent(part: Fraction, whole: Fraction) -> str:
 
 
 def _colours(shown: Sequence[Figures]) -> Dict[str, str]:
-    """The largest namespaces first, each with its colour."""
+    """Return the largest namespaces first, each with its colour."""
     amounts = by_namespace(shown)
     largest = sorted(amounts, key=lambda name: (-amounts[name], name))[:_NAMED]
     colours = {name: _PALETTE[number] for number, name in enumerate(largest)}
@@ -159,7 +159,7 @@ def _legend(colours: Dict[str, str]) -> str:
 
 
 def _over_time(report: Report, colours: Dict[str, str]) -> str:
-    """A bar for each part of the period: who had how much, and what was free, on top of each other."""
+    """Return a bar for each part of the period: who had how much, and what was free, on top of each other."""
     edges = report.usage.window.edges
     parts = [figures(report, parts=[part]) for part in report.parts]
     most = max((float(sum(line.allocated for line in shown)) for shown in parts), default=0.0)
@@ -194,7 +194,7 @@ def _over_time(report: Report, colours: Dict[str, str]) -> str:
 
 
 def _layers(shown: Sequence[Figures], colours: Dict[str, str]) -> Iterator[Tuple[str, str, Fraction]]:
-    """From below: name, colour and hours."""
+    """Yield name, colour and hours of each layer, from below."""
     amounts = by_namespace(shown)
     for name, colour in colours.items():
         hours = amounts.pop(name, Fraction(0)) if name else Fraction(0)
@@ -209,7 +209,7 @@ def _layers(shown: Sequence[Figures], colours: Dict[str, str]) -> Iterator[Tuple
 
 
 def _by_namespace(shown: Sequence[Figures], colours: Dict[str, str]) -> str:
-    """A bar a namespace, as long as what it had; the full colour is what it used."""
+    """Return a bar a namespace, as long as what it had; the full colour is what it used."""
     amounts = by_namespace(shown)
     ordered = sorted(amounts, key=lambda name: (-amounts[name], name))
     shapes = []
@@ -235,7 +235,7 @@ def _by_namespace(shown: Sequence[Figures], colours: Dict[str, str]) -> str:
 
 
 def _used(shown: Sequence[Figures], namespace: str) -> Optional[Fraction]:
-    """As far as it is known; None where none of it is."""
+    """Return what was used as far as it is known; None where none of it is."""
     known = [line.used for line in shown if line.account.namespace == namespace and line.used is not None]
     return sum(known, Fraction(0)) if known else None
 

@@ -88,7 +88,7 @@ class _Draft:
     ledgers: List[str] = field(default_factory=list)
 
     def page(self, at: float, source: str) -> Page:
-        """What it became."""
+        """Return the page that it became."""
         gpus: Dict[str, Gpus] = {}
         for uuid, model in self.models.items():
             known = gpus.get(model, Gpus(0, 0))
@@ -104,7 +104,7 @@ class _Draft:
 
 
 def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
-    """By node, those that counted anything. What is no number of ours is left out, as a series that nobody made."""
+    """Return, by node, the pages that counted anything. Other numbers are left out, like series without a source."""
     drafts: Dict[Tuple[str, str, float], _Draft] = collections.defaultdict(_Draft)
     for sample in samples:
         labels = sample.labels
@@ -132,7 +132,7 @@ def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
 
 
 def whole(found: Mapping[str, Iterable[Page]]) -> Dict[str, List[Page]]:
-    """The pages, without the accounts of which one lacks a family that another page of the node tells."""
+    """Return the pages, without the accounts of which one lacks a family that another page of the node tells."""
     kept = {}
     for node, told in found.items():
         families: Dict[Account, Set[str]] = collections.defaultdict(set)
@@ -145,7 +145,7 @@ def whole(found: Mapping[str, Iterable[Page]]) -> Dict[str, List[Page]]:
 
 
 def _without_parts(page: Page, families: Mapping[Account, Set[str]]) -> Page:
-    """The page, without the accounts of which it lacks one of their families."""
+    """Return the page, without the accounts of which it lacks one of their families."""
     lacking = {account for account, names in page.told.items() if families[account] - names}
     if lacking.isdisjoint(page.charges):
         return page
@@ -170,7 +170,7 @@ def place(labels: Mapping[str, str]) -> Place:
 
 
 def own(labels: Mapping[str, str], name: str) -> str:
-    """A label as the plugin gave it: Prometheus renames it where the scrape has no ``honor_labels``."""
+    """Return a label as the plugin gave it: Prometheus renames it where the scrape has no ``honor_labels``."""
     return labels.get(f"exported_{name}", labels.get(name, ""))
 
 
@@ -203,7 +203,7 @@ def encode(taken: Mapping[str, Page]) -> str:
 
 
 def decode(text: str) -> Dict[str, Page]:
-    """What ``encode`` made it of. Raises StateError."""
+    """Return what ``encode`` was given. Raises StateError."""
     try:
         document = read_object(text)
         if document["version"] != _VERSION:
@@ -236,6 +236,6 @@ def _fraction(value: object) -> Fraction:
 
 
 def _source(labels: Mapping[str, str]) -> str:
-    """What a scrape adds to tell plugins of one node apart, in a form to show."""
+    """Return what a scrape adds to tell plugins of one node apart, in a form to show."""
     kept = {name: value for name, value in labels.items() if name not in _SERIES and not name.startswith("exported_")}
     return ", ".join(f"{name}={value}" for name, value in sorted(kept.items()))

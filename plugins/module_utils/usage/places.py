@@ -16,7 +16,7 @@ _UNIQUE = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCI
 
 
 def unique(uuid: str) -> bool:
-    """Whether it is a UUID as drivers give them, which no other GPU has."""
+    """Return whether it is a UUID as drivers give them, which no other GPU has."""
     return _UNIQUE.fullmatch(uuid) is not None
 
 
@@ -45,11 +45,11 @@ class Places:
                 spans.append([claim.start, claim.end])
 
     def others(self, node: str, uuids: Collection[str], start: float, end: float) -> Set[str]:
-        """Nodes that count one of these GPUs too, in a part of this time."""
+        """Return the nodes that count one of these GPUs too, in a part of this time."""
         return {overlap[2] for uuid in uuids for overlap in self._overlaps(node, uuid, start, end)}
 
     def elsewhere(self, node: str, uuid: str, start: float, end: float, before: bool = False) -> Fraction:
-        """For how much of this time another node counts the GPU; with ``before`` one whose name comes before."""
+        """Return for how much of this time another node counts the GPU; with ``before`` one whose name comes before."""
         met, seen = Fraction(0), start
         for since, until, other in sorted(self._overlaps(node, uuid, start, end)):
             if not before or other < node:
@@ -58,7 +58,7 @@ class Places:
         return met
 
     def _overlaps(self, node: str, uuid: str, start: float, end: float) -> Iterator[Tuple[float, float, str]]:
-        """From when to when which other node counts it."""
+        """Yield from when to when each other node counts it."""
         for other, spans in self._spans.get(uuid, {}).items():
             if other == node:
                 continue

@@ -13,7 +13,7 @@ from .sizing import Holding
 
 
 def period(told: Mapping[str, Page], kept: Optional[Mapping[str, Page]], at: float) -> Window:
-    """From when pages were kept until now; without, from when the first ledger began."""
+    """Return the window from when pages were kept, or the first ledger began, until now."""
     if kept:
         start = max(page.at for page in kept.values())
     else:
@@ -22,7 +22,7 @@ def period(told: Mapping[str, Page], kept: Optional[Mapping[str, Page]], at: flo
 
 
 def together(told: Mapping[str, Page], kept: Optional[Mapping[str, Page]]) -> Dict[str, List[Page]]:
-    """By node, what was kept and what is told."""
+    """Return, by node, the pages that were kept and those of now."""
     found: Dict[str, List[Page]] = {}
     for pages in (kept or {}, told):
         for node, page in pages.items():
@@ -31,7 +31,7 @@ def together(told: Mapping[str, Page], kept: Optional[Mapping[str, Page]]) -> Di
 
 
 def to_keep(told: Mapping[str, Page], kept: Optional[Mapping[str, Page]]) -> Dict[str, Page]:
-    """For the next report. What a silent node had since it was kept last is in the first that hears of it again."""
+    """Return the pages for the next report. A silent node's time is counted when it answers again."""
     return {**(kept or {}), **told}
 
 
@@ -55,7 +55,7 @@ def used_known(samples: Sequence[Sample]) -> Dict[Account, float]:
 
 
 def holdings(samples: Sequence[Sample]) -> List[Holding]:
-    """What containers of now asked for of GPUs' memory, and the most they used since they got it."""
+    """Return what containers of now asked for of GPUs' memory, and the most they used since they got it."""
     asked, peaks = _by_place(samples, REQUEST), _by_place(samples, PEAK)
     sizes = {
         sample.labels.get("uuid", ""): float(number(sample.value) or 0) for sample in samples if sample.name == SIZE

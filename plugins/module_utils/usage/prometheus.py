@@ -75,7 +75,7 @@ def readable(answer: object, problems: List[str]) -> List[Mapping[str, Any]]:
 
 
 def _amounts(series: Mapping[str, Any]) -> Tuple[Mapping[str, Any], List[str]]:
-    """The series without the points that are no amounts, and these: NaN is one."""
+    """Return the series without the points that are no amounts, and these: NaN is one."""
     points = _points(series)
     odd = [text for unused, text in points if number(text) is None]
     return ({**series, "values": [point for point in points if number(point[1]) is not None]} if odd else series), odd
@@ -137,7 +137,7 @@ def gather(ask: Ask, window: Window, selector: str) -> Dict[str, List[Page]]:
 
 
 def _at_edge(found: Mapping[str, Sequence[Page]], edge: float) -> Dict[str, List[Page]]:
-    """The last pages of the minutes up to an edge."""
+    """Return the last pages of the minutes up to an edge."""
     of_edge = {
         node: _last(page for page in told if edge - GAP_SECONDS < page.at <= edge) for node, told in found.items()
     }
@@ -154,14 +154,14 @@ class _Part:
         """Nodes whose labels Prometheus renamed."""
 
     def pages(self, node: str, families: str) -> List[Page]:
-        """All that a node told."""
+        """Return all pages of a node."""
         label = "exported_node" if node in self._renamed else "node"
         of_node = _matchers(f"{families}, {label}={json.dumps(node, ensure_ascii=False)}", self._selector)
         answer = self._ask(f"{{{of_node}}}[{self._span}s]", self._end)
         return pages(_samples(answer, self._end - self._span)).get(node, [])
 
     def doubtful(self, before: Mapping[str, List[Page]], after: Mapping[str, List[Page]]) -> Set[str]:
-        """Nodes of which the last pages before its ends do not tell all."""
+        """Return the nodes of which the last pages before its ends do not tell all."""
         nodes = _sharing([before, after])
         for series in self._lowest(CAPACITY, "model"):
             node = self._node(series)
@@ -174,7 +174,7 @@ class _Part:
         return nodes | self._met(before, after)
 
     def _met(self, before: Mapping[str, List[Page]], after: Mapping[str, List[Page]]) -> Set[str]:
-        """Nodes with an account that only the later page has, and that did not begin in between."""
+        """Return the nodes with an account that only the later page has, and that did not begin in between."""
         new = {
             (node, account): told[-1].lag
             for node, told in after.items()
@@ -203,12 +203,12 @@ class _Part:
 
 
 def _doubtful(before: Page, after: Page) -> bool:
-    """Whether something may have happened in between to the node's ledger, or to who scrapes it."""
+    """Return whether the node's ledger, or the server that scrapes it, may have changed in between."""
     return not follows(before, after) or stalled(before, after) or bool(before.charges.keys() - after.charges.keys())
 
 
 def _sharing(edges: Iterable[Mapping[str, Iterable[Page]]]) -> Set[str]:
-    """Nodes that tell of GPUs that others tell of too, but as the same ledger."""
+    """Return the nodes that tell of GPUs that others tell of too, but as the same ledger."""
     tellers: Dict[str, Dict[str, str]] = collections.defaultdict(dict)
     for edge in edges:
         for node, told in edge.items():
@@ -219,7 +219,7 @@ def _sharing(edges: Iterable[Mapping[str, Iterable[Page]]]) -> Set[str]:
 
 
 def older(ask: Ask, found: Mapping[str, Sequence[Page]], window: Window, selector: str) -> Set[str]:
-    """Nodes that were silent at the begin of the period, whose counters are those that were told of before."""
+    """Return the nodes that were silent at the begin of the period, whose counters are those from before it."""
     nodes = set()
     for node, told in found.items():
         first = min(told, key=lambda page: page.at, default=None)
@@ -253,7 +253,7 @@ def used_known(ask: Ask, window: Window, selector: str) -> Dict[Account, float]:
 
 
 def holdings(ask: Ask, window: Window, selector: str) -> List[Holding]:
-    """What containers asked for of GPUs' memory in the period, and the most that they used."""
+    """Return what containers asked for of GPUs' memory in the period, and the most that they used."""
     span = int(window.end - window.start)
 
     def over_time(function: str, name: str) -> Dict[Place, float]:
@@ -292,7 +292,7 @@ def _matchers(first: str, selector: str) -> str:
 
 
 def _samples(answer: Iterable[Mapping[str, Any]], after: float = 0.0, last: bool = False) -> Iterator[Sample]:
-    """All of them, or the last of each series; whether a range has its first moment depends on the version."""
+    """Yield all samples, or each series' last. Whether a range has its first moment depends on the version."""
     for series in answer:
         labels = series["metric"]
         told = [point for point in _points(series) if point[0] != after]
@@ -301,12 +301,12 @@ def _samples(answer: Iterable[Mapping[str, Any]], after: float = 0.0, last: bool
 
 
 def _last(told: Iterable[Page]) -> List[Page]:
-    """The last of each plugin."""
+    """Return the last page of each plugin."""
     return list({page.source: page for page in told}.values())
 
 
 def _fell(series: Mapping[str, Any], before: Sequence[Page]) -> bool:
-    """Whether it was once below what it had been at the edge before, by more than two plugins differ."""
+    """Return whether it was once below what it had been at the edge before, by more than two plugins differ."""
     model = series["metric"].get("model", "")
     lowest = _value(series)
     return any(lowest < page.capacity.get(model, 0) - page.lag for page in before)
@@ -318,6 +318,6 @@ def _points(series: Mapping[str, Any]) -> Sequence[Tuple[float, str]]:
 
 
 def _value(series: Mapping[str, Any]) -> float:
-    """The last one."""
+    """Return the value of the last sample."""
     value = number(_points(series)[-1][1]) if _points(series) else None
     return 0.0 if value is None else float(value)

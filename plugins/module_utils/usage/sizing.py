@@ -82,7 +82,7 @@ def _at_the_end(held: List[Holding]) -> List[Tuple[Holding, int]]:
 
 
 def _advice(mode: str, parts: List[Tuple[Holding, int]]) -> str:
-    """What could be done, for the part that used most."""
+    """Return what could be done, for the part that used most."""
     peaks = [peak for holding, peak in parts]
     most = max(peaks)
     if not most:

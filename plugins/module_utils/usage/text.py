@@ -73,12 +73,12 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is unknown."""
+        """Return whether nothing is unknown."""
         return not self.problems
 
     @property
     def parts(self) -> range:
-        """The numbers of the period's parts."""
+        """Return the numbers of the period's parts."""
         return range(len(self.usage.window.edges) - 1)
 
 
@@ -106,7 +106,7 @@ class Figures:
 def figures(
     report: Report, places: int = _EXACT, parts: Optional[Iterable[int]] = None, money: int = _MONEY
 ) -> List[Figures]:
-    """By model, namespace and mode, what was free last; of these parts of the period, or all.
+    """Return, by model, namespace and mode, and last what was free, the figures of these parts or of all.
 
     ``places`` are decimals of hours, ``money`` those of costs.
     """
@@ -156,7 +156,7 @@ class Totals:
 
 
 def totals(shown: Sequence[Figures]) -> Totals:
-    """Sums of these."""
+    """Return the sums of these figures."""
     had = [line for line in shown if not line.free]
     allocated = _sum(line.allocated for line in had)
     capacity = _sum(line.allocated for line in shown)
@@ -175,7 +175,7 @@ def totals(shown: Sequence[Figures]) -> Totals:
 
 
 def document(report: Report) -> Dict[str, Any]:
-    """The report as JSON has it: hours, with six decimals, null for what is not known."""
+    """Return the report as JSON has it: hours, with six decimals, null for what is not known."""
     shown = figures(report)
     sums = totals(shown)
     window = report.usage.window
@@ -270,7 +270,7 @@ def _part_document(report: Report, part: int) -> Dict[str, Any]:
 
 
 def by_namespace(shown: Iterable[Figures]) -> Dict[str, Fraction]:
-    """What each had, in order of names."""
+    """Return what each namespace had, in the order of names."""
     found: Dict[str, Fraction] = {}
     for line in shown:
         if not line.free:
@@ -300,7 +300,7 @@ def comma_separated(report: Report) -> str:
 
 
 def table(report: Report) -> str:
-    """For a terminal: namespaces, what was free, totals, pods that asked for too much, and what is not known."""
+    """Return a terminal's table: namespaces, what was free, totals, pods that asked for too much, and gaps."""
     start, end = report.usage.window.start, report.usage.window.end
     lines = [
         printable.line(f"GPU-hours from {moment(start)} to {moment(end)}, by {report.source}"),
@@ -325,7 +325,7 @@ def table(report: Report) -> str:
 
 
 def sized(pod: Oversized) -> List[str]:
-    """The pod, and its figures for people."""
+    """Return the pod, and its figures for people."""
     seen = "-" if pod.seconds is None else f"{pod.seconds / _HOUR:.1f}"
     amounts = (f"{pod.asked_bytes / _GIB:.2f}", f"{pod.peak_bytes / _GIB:.2f}", seen)
     return [pod.namespace, pod.pod, pod.mode, *amounts]
@@ -342,7 +342,7 @@ def head(report: Report) -> List[str]:
 
 
 def cells(report: Report, line: Figures) -> List[str]:
-    """A row for people."""
+    """Return a row for people."""
     names = list(line.account)
     if line.free:
         names[:2] = ["(free)", "-"]
@@ -356,7 +356,7 @@ def cells(report: Report, line: Figures) -> List[str]:
 
 
 def total_cells(report: Report, shown: Sequence[Figures]) -> List[str]:
-    """The last row for people: all there was, and what of it was used and paid."""
+    """Return the last row for people: all there was, and what of it was used and paid."""
     sums = totals(shown)
     more = "" if sums.used_complete else "≥ "
     texts = [decimal(sums.capacity), more + decimal(sums.used), decimal(sums.idle), decimal(sums.memory)]
@@ -364,12 +364,12 @@ def total_cells(report: Report, shown: Sequence[Figures]) -> List[str]:
 
 
 def shown_figures(report: Report) -> List[Figures]:
-    """For people: three decimals."""
+    """Return the figures for people, with three decimals."""
     return figures(report, _SHOWN)
 
 
 def unknown_cells(report: Report) -> List[List[str]]:
-    """What nobody counted, which is in no total."""
+    """Return the cells for what no plugin counted, which is in no total."""
     width = len(head(report)) - 4
     return [
         ["(unknown)", "-", model, f"about {decimal(hours)}", *["-"] * width]
@@ -378,7 +378,7 @@ def unknown_cells(report: Report) -> List[List[str]]:
 
 
 def decimal(amount: Optional[Fraction], places: int = _SHOWN, missing: str = "-") -> str:
-    """With all its decimals."""
+    """Return the number with all its decimals."""
     return missing if amount is None else f"{float(amount):.{places}f}"
 
 
@@ -399,7 +399,7 @@ def _all_costs(shown: Sequence[Figures]) -> Optional[Fraction]:
 
 
 def _unknown(report: Report, places: int) -> List[Tuple[str, Fraction]]:
-    """What silence of less than a gap makes is nothing to tell of."""
+    """Return the unknown hours of models. Silence of less than a gap does not count."""
     return [
         (model, Fraction(round(seconds / _HOUR * 10**places), 10**places))
         for model, seconds in sorted(report.usage.unknown.items())
@@ -408,7 +408,7 @@ def _unknown(report: Report, places: int) -> List[Tuple[str, Fraction]]:
 
 
 def _causes(report: Report, model: str, places: int) -> List[Tuple[str, Fraction]]:
-    """Why hours of a model are unknown, and how many; they come to what is shown of it."""
+    """Return why hours of a model are unknown, and how many; they come to what is shown of it."""
     found = sorted((cause, seconds) for (of, cause), seconds in report.usage.causes.items() if of == model and seconds)
     hours = apportioned([seconds / _HOUR for unused, seconds in found], places)
     return [(found[index][0], amount) for index, amount in enumerate(hours)]

@@ -27,7 +27,7 @@ class ReloadError(Exception):
 
 
 def run(*argv: str) -> tuple[int, str]:
-    """A command's status and what it said."""
+    """Return a command's status and what it said."""
     done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     return done.returncode, done.stdout.strip()
 

@@ -102,12 +102,12 @@ def exports(path: Path) -> tuple[dict[str, Function], dict[str, int]]:
 
 
 def wrapped(sources: list[Path]) -> list[str]:
-    """Names the sources define with HOOK(name)."""
+    """Return the names that the sources define with HOOK(name)."""
     return [name for source in sources for name in re.findall(r"^HOOK\((\w+)\)", source.read_text(), re.MULTILINE)]
 
 
 def stubs(arch: str, functions: dict[str, Function], variables: dict[str, int], hooks: list[str]) -> str:
-    """The assembly: the shared resolver, a lazy entry and a slot for each function, exported jumps, variables."""
+    """Return the assembly: the shared resolver, a lazy entry and a slot each, exported jumps, variables."""
     text = ['\t.section .note.GNU-stack, "", %progbits', "\t.text"]
     text += [KEEP[arch].replace("{name}", "lazy").replace("{call}", RESOLVE[arch])]
     if any(function.tells for function in functions.values()):

@@ -111,7 +111,7 @@ class Containers:
 
     @contextmanager
     def _spare(self) -> Iterator[Spare]:
-        """Files for one container, of which nothing stays that was not given away. Raises OSError."""
+        """Yield the files for one container; any that was not given away is removed. Raises OSError."""
         try:
             spare = self.spares.take()
         except OSError as error:
@@ -124,7 +124,7 @@ class Containers:
             spare.discard()
 
     def _spare_of_room_made(self) -> Spare:
-        """Files made in what tenants took beyond their accounts. Raises OSError."""
+        """Return files made in what tenants took beyond their accounts. Raises OSError."""
         found = self._trimmed({key: known[1][0] for key, known in list(self._known.items())})
         with self._lock:
             self._untold = _both(self._untold, found)

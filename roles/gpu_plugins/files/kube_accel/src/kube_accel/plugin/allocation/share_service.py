@@ -289,7 +289,7 @@ class SharePlugin(ListedPlugin):
     def get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest, context: Context
     ) -> pb.PreferredAllocationResponse:
-        """Devices of the GPU the container was assigned. Whatever goes wrong leaves the choice to kubelet."""
+        """Return devices of the GPU that the container was assigned. After any error the choice is kubelet's."""
         reply = pb.PreferredAllocationResponse()
         for container in request.container_requests:
             ids: Collection[str] = ()
