@@ -257,6 +257,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json i
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     accounting as gpu_usage,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import charging, counters
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     html as gpu_usage_html,
 )
@@ -303,7 +304,7 @@ _ARGUMENTS: Dict[str, Any] = {
     "keep": {"type": "path"},
     "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
     "nodes_come_and_go": {"type": "bool", "default": False},
-    "policy": {"type": "str", "choices": list(gpu_usage.POLICIES), "default": gpu_usage.ALLOCATED},
+    "policy": {"type": "str", "choices": list(charging.POLICIES), "default": charging.ALLOCATED},
     "prices": {"type": "dict", "default": {}},
     "currency": {"type": "str", "default": ""},
     "right_size_below": {"type": "int", "default": 30},
@@ -388,7 +389,7 @@ class _Found:
         self,
         source: str,
         usage: gpu_usage.Usage,
-        used_known: Mapping[gpu_usage.Account, float],
+        used_known: Mapping[counters.Account, float],
         holdings: Sequence[gpu_usage_sizing.Holding],
         problems: Sequence[str],
         notes: Sequence[str] = (),
@@ -397,7 +398,7 @@ class _Found:
         self.holdings, self.problems, self.notes = holdings, problems, notes
 
 
-def _from_prometheus(module: AnsibleK8SModule, window: gpu_usage.Window) -> _Found:
+def _from_prometheus(module: AnsibleK8SModule, window: counters.Window) -> _Found:
     ask, warnings = _Prometheus(module.params), []
     selector = module.params["prometheus_selector"].strip()
     pages = gpu_usage_prometheus.gather(ask, window, selector)
@@ -430,7 +431,7 @@ def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:
     ]
     away = gpu_view.not_ready(nodes)
     problems += [f"node {name}: {away[name]}; its plugin was not asked" for name in sorted(paths) if name in away]
-    told: Dict[str, gpu_usage.Page] = {}
+    told: Dict[str, counters.Page] = {}
     samples: List[gpu_usage_pages.Sample] = []
     answers = gpu_view.at_once(
         lambda path: (text_at(client, path, gpu_view.PAGE_BYTES), time.time()),
@@ -507,17 +508,17 @@ def _why(error: HTTPError) -> str:
         return " ".join(body.split())[:200] or str(error.reason)
 
 
-def _window(params: Mapping[str, Any], now: int) -> gpu_usage.Window:
+def _window(params: Mapping[str, Any], now: int) -> counters.Window:
     end = _time("end", params["end"]) if params["end"] else now
     start = _time("start", params["start"]) if params["start"] else end - _seconds("period", params["period"] or "7d")
     if end > now:
-        raise ReportError(f"end: {gpu_usage.moment(end)} has not come yet")
+        raise ReportError(f"end: {counters.moment(end)} has not come yet")
     if not 60 <= end - start <= _LONGEST:
         raise ReportError(
-            f"a period is of a minute to {_LONGEST // 86400} days, and {gpu_usage.moment(start)} to "
-            f"{gpu_usage.moment(end)} is not"
+            f"a period is of a minute to {_LONGEST // 86400} days, and {counters.moment(start)} to "
+            f"{counters.moment(end)} is not"
         )
-    return gpu_usage.window(start, end)
+    return counters.window(start, end)
 
 
 def _time(option: str, text: str) -> int:
@@ -555,7 +556,7 @@ def _notes(found: _Found, prices: Mapping[str, Fraction]) -> List[str]:
     return notes
 
 
-def _kept(path: str) -> Dict[str, gpu_usage.Page]:
+def _kept(path: str) -> Dict[str, counters.Page]:
     try:
         return gpu_usage_pages.decode(_text(path, "since"))
     except gpu_usage_pages.StateError as error:

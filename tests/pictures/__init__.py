@@ -19,7 +19,8 @@ from pathlib import Path
 import unit.plugins.conftest  # noqa: F401  Makes the checkout a collection, for the imports that follow.
 
 # isort: split
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import usage, window
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import usage
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import window
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.html import page
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import Place
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.sizing import Holding, oversized

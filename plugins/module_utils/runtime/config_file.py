@@ -65,7 +65,7 @@ class ConfigFile:
         return FileChange(self.path, self.current, after)
 
     def _original(self, record: Record, base: str | None) -> str | None:
-        """Return the text before our first change; ``base`` when there was no file then, None when that is not known."""
+        """Return the text before our first change; ``base`` where there was no file, None where that is not known."""
         if self.path not in record.originals:
             return None
         original = record.originals[self.path]

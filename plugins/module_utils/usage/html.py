@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ..shared.printable import html as _text
-from .accounting import moment
+from .counters import moment
 from .text import (
     POLICY_WORDS,
     Figures,

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Opt
 
 from ..shared.api_json import is_text, read_object
 from ..shared.gpu_view import read_series
-from .accounting import Account, Charge, Gpus, Page
+from .counters import Account, Charge, Gpus, Page
 from .places import unique
 
 CAPACITY = "accel_node_gpu_seconds_total"

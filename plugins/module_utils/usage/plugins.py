@@ -7,7 +7,7 @@ from __future__ import annotations
 import collections
 from typing import Dict, Iterable, List, Mapping, Optional, Sequence
 
-from .accounting import Account, Page, Window
+from .counters import Account, Page, Window
 from .pages import ALLOCATED_GPUS, BUSY, INFO, PEAK, REQUEST, SIZE, UTILIZATION, Place, Sample, number, own, place
 from .sizing import Holding
 

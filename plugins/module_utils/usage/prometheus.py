@@ -15,7 +15,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Seque
 
 from ..shared.api_json import ApiJsonError, fit, is_text
 from ..shared.printable import line
-from .accounting import GAP_SECONDS, Account, Page, Window, began_in, follows, stalled
+from .counters import GAP_SECONDS, Account, Page, Window
+from .ledgers import began_in, follows, stalled
 from .pages import (
     ALLOCATED_GPUS,
     CAPACITY,

@@ -12,7 +12,9 @@ from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..shared import printable
-from .accounting import ALLOCATED, GAP_SECONDS, MEMORY, SPREAD, USED, Account, Row, Usage, apportioned, moment, rows
+from .accounting import Usage
+from .charging import ALLOCATED, MEMORY, SPREAD, USED, Row, apportioned, rows
+from .counters import GAP_SECONDS, Account, moment
 from .sizing import Oversized
 
 VERSION = 1
@@ -177,7 +179,6 @@ def totals(shown: Sequence[Figures]) -> Totals:
 def document(report: Report) -> Dict[str, Any]:
     """Return the report as JSON has it: hours, with six decimals, null for what is not known."""
     shown = figures(report)
-    sums = totals(shown)
     window = report.usage.window
     return {
         "version": VERSION,
@@ -187,32 +188,8 @@ def document(report: Report) -> Dict[str, Any]:
         "policy": report.policy,
         "currency": report.currency,
         "complete": report.complete,
-        "rows": [
-            {
-                **line.account._asdict(),
-                "allocated_gpu_hours": float(line.allocated),
-                "used_gpu_hours": _float(line.used),
-                "used_complete": line.used_complete,
-                "idle_gpu_hours": _float(line.idle),
-                "memory_gib_hours": float(line.memory),
-                "charged_gpu_hours": float(line.charged),
-                "price": _float(line.price),
-                "cost": _float(line.cost),
-            }
-            for line in shown
-            if not line.free
-        ],
-        "free": [
-            {
-                "model": line.account.model,
-                "gpu_hours": float(line.allocated),
-                "not_charged_gpu_hours": float(line.charged),
-                "price": _float(line.price),
-                "cost": _float(line.cost),
-            }
-            for line in shown
-            if line.free
-        ],
+        "rows": [_row_document(line) for line in shown if not line.free],
+        "free": [_free_document(line) for line in shown if line.free],
         "unknown": [
             {
                 "model": model,
@@ -221,37 +198,66 @@ def document(report: Report) -> Dict[str, Any]:
             }
             for model, hours in _unknown(report, _EXACT)
         ],
-        "totals": {
-            "capacity_gpu_hours": float(sums.capacity),
-            "allocated_gpu_hours": float(sums.allocated),
-            "free_gpu_hours": float(sums.free),
-            "used_gpu_hours": float(sums.used),
-            "used_complete": sums.used_complete,
-            "idle_gpu_hours": float(sums.idle),
-            "memory_gib_hours": float(sums.memory),
-            "charged_gpu_hours": float(sums.charged),
-            "cost": _float(sums.cost) if report.prices else None,
-        },
+        "totals": _totals_document(totals(shown), bool(report.prices)),
         "parts": [_part_document(report, part) for part in report.parts],
         "nodes": [
             {"name": node.name, "since": moment(node.since), "until": moment(node.until), "remark": node.remark}
             for node in report.usage.nodes
         ],
-        "right_sizing": [
-            {
-                "namespace": pod.namespace,
-                "pod": pod.pod,
-                "mode": pod.mode,
-                "asked_bytes": pod.asked_bytes,
-                "peak_bytes": pod.peak_bytes,
-                "hours": None if pod.seconds is None else round(pod.seconds / _HOUR, 3),
-                "advice": pod.advice,
-            }
-            for pod in report.oversized
-        ],
+        "right_sizing": [_oversized_document(pod) for pod in report.oversized],
         "unknown_pods": report.unknown_pods,
         "problems": list(report.problems),
         "notes": list(report.notes),
+    }
+
+
+def _row_document(line: Figures) -> Dict[str, Any]:
+    return {
+        **line.account._asdict(),
+        "allocated_gpu_hours": float(line.allocated),
+        "used_gpu_hours": _float(line.used),
+        "used_complete": line.used_complete,
+        "idle_gpu_hours": _float(line.idle),
+        "memory_gib_hours": float(line.memory),
+        "charged_gpu_hours": float(line.charged),
+        "price": _float(line.price),
+        "cost": _float(line.cost),
+    }
+
+
+def _free_document(line: Figures) -> Dict[str, Any]:
+    return {
+        "model": line.account.model,
+        "gpu_hours": float(line.allocated),
+        "not_charged_gpu_hours": float(line.charged),
+        "price": _float(line.price),
+        "cost": _float(line.cost),
+    }
+
+
+def _totals_document(sums: Totals, priced: bool) -> Dict[str, Any]:
+    return {
+        "capacity_gpu_hours": float(sums.capacity),
+        "allocated_gpu_hours": float(sums.allocated),
+        "free_gpu_hours": float(sums.free),
+        "used_gpu_hours": float(sums.used),
+        "used_complete": sums.used_complete,
+        "idle_gpu_hours": float(sums.idle),
+        "memory_gib_hours": float(sums.memory),
+        "charged_gpu_hours": float(sums.charged),
+        "cost": _float(sums.cost) if priced else None,
+    }
+
+
+def _oversized_document(pod: Oversized) -> Dict[str, Any]:
+    return {
+        "namespace": pod.namespace,
+        "pod": pod.pod,
+        "mode": pod.mode,
+        "asked_bytes": pod.asked_bytes,
+        "peak_bytes": pod.peak_bytes,
+        "hours": None if pod.seconds is None else round(pod.seconds / _HOUR, 3),
+        "advice": pod.advice,
     }
 
 

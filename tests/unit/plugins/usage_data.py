@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Page
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import Page
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import Sample, pages
 
 from kube_accel.metrics import families

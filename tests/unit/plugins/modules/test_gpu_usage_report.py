@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     accounting as gpu_usage,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage import counters
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     prometheus as gpu_usage_prometheus,
 )
@@ -355,7 +356,7 @@ def test_all_samples_are_asked_of_doubtful_nodes_alone() -> None:
             node.begins_anew()
             node.at(START + hour * HOUR - 1800)
         scrapes.take(START + hour * HOUR, [node, other])
-    window = gpu_usage.window(START, START + 7 * 86400)
+    window = counters.window(START, START + 7 * 86400)
     found = gpu_usage.usage(gpu_usage_prometheus.gather(ask, window, ""), window)
     assert float(sum(found.capacity.values()) / HOUR) == 2 * 7 * 24 - 0.5
     assert len([one for one in asked if 'node="a\\n"' in one]) == 1

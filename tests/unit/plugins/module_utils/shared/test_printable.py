@@ -23,7 +23,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import 
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.support_bundle import Bundle
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Account, usage, window
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import usage
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import Account, window
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.html import page
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import Place
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.sizing import Holding, oversized

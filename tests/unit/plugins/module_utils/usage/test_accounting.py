@@ -9,24 +9,25 @@ from fractions import Fraction
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import prometheus as gpu_usage_prometheus
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import (
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Usage, usage
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.charging import (
     ALLOCATED,
-    DISAGREE,
     MEMORY,
     POLICIES,
     SPREAD,
     USED,
+    apportioned,
+    rows,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import (
     Account,
     Charge,
     Gpus,
     Page,
-    Usage,
     Window,
-    apportioned,
-    rows,
-    usage,
     window,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.ledgers import DISAGREE
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -17,25 +17,25 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     text as gpu_usage_text,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import (
-    ANEW,
-    BEYOND,
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Usage, usage
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.charging import POLICIES, rows
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import (
     GAP_SECONDS,
-    LEDGER_LAG_SECONDS,
-    NO_CAPACITY,
-    NO_GPUS,
-    POLICIES,
-    REPLACED,
-    SILENT,
     Account,
     Charge,
     Gpus,
     Page,
-    Usage,
     Window,
-    rows,
-    usage,
     window,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.ledgers import (
+    ANEW,
+    BEYOND,
+    LEDGER_LAG_SECONDS,
+    NO_CAPACITY,
+    NO_GPUS,
+    REPLACED,
+    SILENT,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import Sample, decode, encode
 from hypothesis import given

@@ -7,18 +7,10 @@ from random import Random
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import prometheus as gpu_usage_prometheus
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import (
-    ANEW,
-    POLICIES,
-    REPLACED,
-    SILENT,
-    TWO_NODES,
-    Usage,
-    Window,
-    rows,
-    usage,
-    window,
-)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Usage, usage
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.charging import POLICIES, rows
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import Window, window
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.ledgers import ANEW, REPLACED, SILENT, TWO_NODES
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import decode, encode
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.prometheus import readable
 from hypothesis import given, settings

@@ -11,7 +11,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     prometheus as gpu_usage_prometheus,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import Account, window
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import Account, window
 
 from unit.plugins.usage_data import H100, T4, Node, Scrapes, share
 

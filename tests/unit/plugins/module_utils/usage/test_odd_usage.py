@@ -32,7 +32,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     text as gpu_usage_text,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import window
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import window
 
 from odd_values import ODD, Path, cases, fields_read, with_value
 from unit.plugins.odd_api import is_wrong

@@ -11,14 +11,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import (
-    MEMORY,
-    USED,
-    Account,
-    Page,
-    usage,
-    window,
-)
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.accounting import usage
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.charging import MEMORY, USED
+from ansible_collections.accel.kubernetes.plugins.module_utils.usage.counters import Account, Page, window
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.html import page
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage.pages import (
     Place,
