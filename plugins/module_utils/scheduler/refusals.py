@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Iterator, List, Mapping, Sequence
 
 from ..shared.printable import line
+from ..shared.quota import QuotaError, parse
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping, metadata_of, resources
 from .asked import Options
@@ -22,7 +24,7 @@ def refusals(
     options: Options, host: Host, plan: Plan, seen: Mapping[str, Any], network: Sequence[Mapping[str, Any]]
 ) -> List[Refusal]:
     """Return why the plan cannot work. ``network`` are the plans of the extender's NetworkPolicies."""
-    found = [*_of_variables(options, plan), *_of_network(plan, network), *_of_answers(plan, seen)]
+    found = [*_of_variables(options, plan), *_of_quota(plan), *_of_network(plan, network), *_of_answers(plan, seen)]
     if plan.on_host:
         found += [*_of_host(options, host, plan), *_of_proxied(options, plan, seen), *_of_binders(plan, seen)]
     return found
@@ -57,11 +59,19 @@ def _of_network(plan: Plan, network: Sequence[Mapping[str, Any]]) -> Iterator[Re
         )
 
 
+def _of_quota(plan: Plan) -> Iterator[Refusal]:
+    """Return what the extender, which reads quotas by the same code, would not take."""
+    try:
+        if plan.quota:
+            parse(json.dumps(plan.quota, default=str))
+    except (QuotaError, RecursionError) as error:
+        # The text is of one line. It is not the user's, whose keys are named.
+        reason = _one_line(str(error).partition("line 1: ")[2] or error)
+        yield Refusal("quota_unreadable", f"scheduler_quota cannot be read: {reason}.")
+
+
 def _of_answers(plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
-    quota, kubeadm = mapping(seen.get("quota")), mapping(seen.get("kubeadm"))
-    if quota.get("rc"):
-        said = [str(text) for text in quota.get("stderr_lines") or [""]][-1].rpartition("QuotaError: ")[2]
-        yield Refusal("quota_unreadable", f"scheduler_quota cannot be read: {_one_line(said)}.")
+    kubeadm = mapping(seen.get("kubeadm"))
     if plan.layout not in ("none", "auto") and "msg" in kubeadm:
         yield Refusal(
             "api_unreachable",

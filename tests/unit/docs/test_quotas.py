@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kube_accel.placement.quota import NamespaceQuota, parse
+from kube_accel.shared.quota import NamespaceQuota, parse
 
 ROLE = Path(__file__).parents[3] / "roles/scheduler"
 README = (ROLE / "README.md").read_text()

@@ -15,8 +15,8 @@ from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info imp
 
 from kube_accel.kube.kubeconfig import KubeconfigError, client_from_kubeconfig
 from kube_accel.mig import worker
-from kube_accel.placement import quota
 from kube_accel.plugin.configuration.choice import NotChosenError, choose
+from kube_accel.shared import quota
 from odd_values import ODD_YAML
 
 

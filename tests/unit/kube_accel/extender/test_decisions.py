@@ -15,7 +15,7 @@ import pytest
 from kube_accel.extender import quota as extender_quota
 from kube_accel.extender.service import Layout
 from kube_accel.model import Ancestor, GpuHealth, GpuLink, GpuUse, Health, Inventory, Mode
-from kube_accel.placement import quota
+from kube_accel.shared import quota
 from kube_accel.sharing import assignment
 from kube_accel.sharing.inventory_annotation import Holding
 from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken, uuid

@@ -15,8 +15,8 @@ from kube_accel.extender.quota import QuotaSink
 from kube_accel.extender.sinks import NodeSink, PodSink
 from kube_accel.kube.api import ApiError
 from kube_accel.kube.watch import Sink, Watch, Watched, passing_over
-from kube_accel.placement.quota import NamespaceQuota
 from kube_accel.shared.api_json import checked
+from kube_accel.shared.quota import NamespaceQuota
 from kube_accel.sharing import assignment
 from kube_accel.sharing.inventory_annotation import Holding
 from odd_values import ODD, Path, cases, fields_read, with_value

@@ -17,7 +17,7 @@ from kube_accel.extender import cache
 from kube_accel.extender.binder import RESERVED_SECONDS
 from kube_accel.extender.leader_lease import HOLD
 from kube_accel.kube.api import ApiError, ApiRefusedError, ApiUnreachableError
-from kube_accel.placement import quota
+from kube_accel.shared import quota
 from kube_accel.sharing import inventory_annotation
 from kube_accel.sharing.inventory_annotation import Holding
 from unit.kube_accel.extender.world import GIB, Api, Clock, Extender, bound, node_object, pod_object, share, taken, uuid

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from kube_accel.model import Mode, PodRequest
 from kube_accel.placement.demand import Demand
-from kube_accel.placement.quota import Limit, NamespaceQuota, Quota, QuotaError, parse
+from kube_accel.placement.quota import check_quota
+from kube_accel.shared.quota import Limit, NamespaceQuota, Quota, QuotaError, parse
 from unit.kube_accel.placement.test_choose import APP, GIB, INIT, pod, share, whole
 
 TEXT = """
@@ -137,13 +138,13 @@ SHARE = pod(share(30, 8))
     ],
 )
 def test_pools(namespace: str, labels: dict[str, str], reason: str | None) -> None:
-    assert QUOTA.check(namespace, SHARE, labels, H100, 80 * GIB, {}) == reason
+    assert check_quota(QUOTA, namespace, SHARE, labels, H100, 80 * GIB, {}) == reason
 
 
 def test_a_node_of_several_pools() -> None:
     quota = Quota(QUOTA.pools, {"n": NamespaceQuota(frozenset({"training", "inference"}))})
-    assert quota.check("n", SHARE, INFERENCE, H100, 80 * GIB, {}) is None
-    assert quota.check("n", SHARE, {"gpu-pool": "inference"}, H100, 80 * GIB, {}) == (
+    assert check_quota(quota, "n", SHARE, INFERENCE, H100, 80 * GIB, {}) is None
+    assert check_quota(quota, "n", SHARE, {"gpu-pool": "inference"}, H100, 80 * GIB, {}) == (
         "namespace n may use pools inference, training; this node is not in it"
     )
 
@@ -184,13 +185,15 @@ def test_a_node_of_several_pools() -> None:
 )  # fmt: skip
 def test_limits(request_: PodRequest, model: str, used: dict[str, Demand], reason: str | None) -> None:
     expected = None if reason is None else f"quota of namespace team-a {reason}"
-    assert QUOTA.check("team-a", request_, TRAINING, model, 80 * GIB, used) == expected
+    assert check_quota(QUOTA, "team-a", request_, TRAINING, model, 80 * GIB, used) == expected
 
 
 def test_no_quota_limits_nobody() -> None:
-    assert Quota().check("team-a", pod(whole(8)), {}, H100, 80 * GIB, {H100: Demand(10**6, 2**60, 10**4)}) is None
+    assert (
+        check_quota(Quota(), "team-a", pod(whole(8)), {}, H100, 80 * GIB, {H100: Demand(10**6, 2**60, 10**4)}) is None
+    )
 
 
 def test_namespaces_without_an_entry_share_a_rule_not_their_use() -> None:
-    assert QUOTA.check("team-x", SHARE, {}, H100, 80 * GIB, {H100: Demand(70, 0, 0)}) is None
-    assert QUOTA.check("team-x", SHARE, {}, H100, 80 * GIB, {H100: Demand(71, 0, 0)}) is not None
+    assert check_quota(QUOTA, "team-x", SHARE, {}, H100, 80 * GIB, {H100: Demand(70, 0, 0)}) is None
+    assert check_quota(QUOTA, "team-x", SHARE, {}, H100, 80 * GIB, {H100: Demand(71, 0, 0)}) is not None

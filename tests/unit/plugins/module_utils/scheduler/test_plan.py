@@ -194,7 +194,6 @@ ANOTHER_BINDS = {
     "hostvars": {"a": {"gpu_mode": "vgpu"}, "cp": look("http://theirs")},
     "seen": {"places": found("rke2", "manifest")},
 }
-BAD_QUOTA = {"rc": 1, "stderr_lines": ["Traceback", "a.b.QuotaError: line 2: unknown \x1b[31mkey"]}
 CILIUM = {"addresses": [], "conditions": [{"type": "NetworkUnavailable", "reason": "CiliumIsUp"}]}
 NODES = {"results": [{"resources": [{"kind": "Node", "metadata": {"name": "c1"}, "status": CILIUM}]}]}
 PEER = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
@@ -251,9 +250,14 @@ CLUSTER_CONFIGURATION = {"resources": [{"data": {"ClusterConfiguration": "schedu
             "/etc/kubernetes/pki/ca.key does not exist",
         ),
         (
-            {"seen": {"quota": BAD_QUOTA}},
+            {"quota": {"names\x1bpaces": {}}},
             "quota_unreadable",
-            "scheduler_quota cannot be read: line 2: unknown \ufffd[31mkey.",
+            "scheduler_quota cannot be read: names\ufffdpaces: unknown key; did you mean namespaces?.",
+        ),
+        (
+            {"quota": {"namespaces": {"a": {"limits": [{"cores": "8h"}]}}}},
+            "quota_unreadable",
+            "scheduler_quota cannot be read: namespaces.a.limits[0].cores: '8h' is not a quantity",
         ),
         (
             {"layout": "proxied", "network_policy_from": [{"namespace": "monitoring"}]},
@@ -323,7 +327,7 @@ ODD = st.recursive(
 )
 OPTIONS = sorted(Asked().asked["options"])
 SEEN = (
-    *("places", "proposal", "services", "authority_key", "scheduler_conf", "quota", "kubeadm", "certificates"),
+    *("places", "proposal", "services", "authority_key", "scheduler_conf", "kubeadm", "certificates"),
     *("certificates_made", "certificates_end", "configured"),
 )
 

@@ -31,7 +31,8 @@ from kube_accel.kube.api import ApiError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.model import PlacementPolicy
-from kube_accel.placement.quota import EVERY_OTHER_NAMESPACE, total
+from kube_accel.placement.quota import total
+from kube_accel.shared.quota import EVERY_OTHER_NAMESPACE
 from kube_accel.web.pages import METRICS_TYPE, Pages
 from kube_accel.web.server import Limits, Server
 from kube_accel.web.site import Response

@@ -13,7 +13,8 @@ from kube_accel.extender.cache import Cluster, Node
 from kube_accel.extender.pods import Pod
 from kube_accel.model import PodRequest
 from kube_accel.placement.choose import Refusal
-from kube_accel.placement.quota import NamespaceQuota, Quota, QuotaError, parse
+from kube_accel.placement.quota import check_quota
+from kube_accel.shared.quota import NamespaceQuota, Quota, QuotaError, parse
 
 _log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Quotas:
         used = self._cluster.charges.used(namespace, besides=pod.uid)
         found = {}
         for model, memory in {(gpu.model, gpu.memory_bytes) for gpu in node_gpus.gpus}:
-            reason = quota.check(namespace, request, node.labels, model, memory, used)
+            reason = check_quota(quota, namespace, request, node.labels, model, memory, used)
             if reason is not None:
                 found[model] = reason
         return found
