@@ -90,7 +90,7 @@ def test_who_answers_nothing_leaves_the_inventory_as_it_is(playbook: str, questi
         extra_vars([question], {question["variable"]: ""})
 
 
-def test_a_validation_can_be_told_of_the_driver_that_an_upgrade_brings() -> None:
+def test_validation_takes_the_driver_of_a_coming_upgrade() -> None:
     asked = {template["playbook"]: {question["variable"] for question in template["survey"]} for template in TEMPLATES}
     assert asked["validate.yml"] == {name for name in asked["upgrade_driver.yml"] if name.startswith("driver_")}
 
@@ -136,9 +136,7 @@ def test_what_would_take_templates_or_nodes_away_is_refused(controller: Controll
 
 
 @pytest.mark.full
-def test_it_makes_templates_with_surveys_and_a_workflow_with_an_approval(
-    controller: Controller, tmp_path: Path
-) -> None:
+def test_playbook_makes_templates_surveys_and_an_approval(controller: Controller, tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text("secret")
     with serving(controller) as address:
         given = NAMED | {"gpu_awx_more_credentials": ["GPU vault"]}

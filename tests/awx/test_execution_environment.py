@@ -92,7 +92,7 @@ def test_python_gets_what_our_roles_ask_for_and_it_goes_together(asked: dict[str
     assert done.returncode == 0, done.stderr
 
 
-def test_the_system_gets_nothing_for_a_run_but_what_is_named_there(asked: dict[str, list[str]]) -> None:
+def test_system_packages_are_only_those_named_there(asked: dict[str, list[str]]) -> None:
     assert [line for line in asked["system"] if not re.search(r"\[(compile|test)\b", line)] == []
     assert [line.split()[0] for line in DEFINITION["dependencies"]["system"]] == [
         *("openssl", "openssh-clients", "sshpass")

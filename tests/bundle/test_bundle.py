@@ -133,7 +133,7 @@ def test_a_package_with_another_checksum_is_not_taken(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_makes_a_controller_and_serves_a_cluster_without_network(archive: Path) -> None:
+def test_bundle_serves_a_cluster_without_network(archive: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a machine without network is made by root")
     command = ["tests/tools/machine.sh", "tests/bundle/offline.sh", str(archive), sys._base_executable]

@@ -266,7 +266,7 @@ def test_plugin_that_cuts_gpus_cordons_and_evicts(cluster: Cluster) -> None:
     assert cluster.refusals("kube-accel") == set()
 
 
-def test_node_as_large_as_can_be_stays_within_the_cost_of_policies(cluster: Cluster) -> None:
+def test_largest_node_stays_within_the_cost_of_policies(cluster: Cluster) -> None:
     """Kubernetes bounds what an expression may cost, and annotations of an object to 256 KiB."""
     crowded = "crowded-node"
     make_node(cluster.admin, crowded)
@@ -471,7 +471,7 @@ def evict(client: KubeClient, path: str, name: str) -> None:
         ({"kind": "Secret", "namespace": TEAM, "name": "token", "uid": "u"}, NODE),
     ],
 )
-def test_stolen_plugin_token_tells_nothing_in_the_name_of_another_node(
+def test_stolen_plugin_token_sends_no_event_for_another_node(
     cluster: Cluster, about: dict[str, str], host: str
 ) -> None:
     client = cluster.client("kube-accel", NODE)

@@ -174,7 +174,7 @@ def is_closed_to_local_users(account: Path) -> None:
     assert found.stdout == ""
 
 
-def test_pod_security_refuses_a_tenant_that_names_a_path_of_the_host(namespace: Rig) -> None:
+def test_pod_security_refuses_a_tenants_host_path(namespace: Rig) -> None:
     made = cuda("outside", confined=False)
     code, said = namespace.api.call("POST", TENANTS, made)
     assert (code, "hostPath" in said["message"]) == (403, True)

@@ -67,9 +67,7 @@ def asking(name: str, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("node", ["8xh100"], indirect=True)
-def test_a_container_has_the_gpus_it_was_given_and_one_without_has_none(
-    rig: Rig, node: GpuNode, tmp_path: Path
-) -> None:
+def test_container_sees_its_own_gpus_and_one_without_sees_none(rig: Rig, node: GpuNode, tmp_path: Path) -> None:
     with node.plugin("pgpu", 9445, *flags(tmp_path)):
         node.wait_allocatable(8)
         rig.api.create(PODS, gpu_pod("two", 2))

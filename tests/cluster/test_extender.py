@@ -153,7 +153,7 @@ def test_fragments_are_no_room_and_the_reason_names_the_gpu(plane: ControlPlane)
         never_twice(plane)
 
 
-def test_pods_without_gpus_do_not_need_the_extender_and_gpu_pods_wait_for_it(plane: ControlPlane) -> None:
+def test_only_gpu_pods_wait_for_the_extender(plane: ControlPlane) -> None:
     port = free_port()
     with plane.scheduler([entry(plane, port)]):
         submit(plane, "gpu", share(50, 20))

@@ -148,7 +148,7 @@ def machine_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def test_the_proxied_scheduler_may_use_the_two_services_and_nothing_else(plane: ControlPlane) -> None:
+def test_proxied_scheduler_may_use_only_the_two_services(plane: ControlPlane) -> None:
     tree = plane.root / "tree"
     (tree / "etc/kubernetes/manifests").mkdir(parents=True)
     (tree / "etc/kubernetes/pki").mkdir()

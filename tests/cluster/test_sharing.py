@@ -102,7 +102,7 @@ def test_shares_survive_the_death_of_plugin_and_kubelet(rig: Rig, h100: GpuNode)
         assert {uuid: pods for uuid, pods in h100.held().items() if "before" in pods} == held
 
 
-def test_the_api_server_restarts_under_running_and_waiting_shares(rig: Rig, h100: GpuNode) -> None:
+def test_running_and_waiting_shares_survive_api_server_restart(rig: Rig, h100: GpuNode) -> None:
     with h100.plugin("vgpu"):
         h100.wait_allocatable(800, CORES)
         rig.api.create(PODS, pod("before", vgpu(70, 100)))

@@ -212,9 +212,7 @@ def coming_and_going(rig: Rig) -> Iterator[None]:
     rig.kubectl("delete", "pods", *names)
 
 
-def test_a_label_alone_makes_it_a_cgpu_node_and_a_vgpu_node_again(
-    rig: Rig, node: GpuNode, site: Site, ran: Ran
-) -> None:
+def test_label_alone_switches_to_cgpu_and_back_to_vgpu(rig: Rig, node: GpuNode, site: Site, ran: Ran) -> None:
     with cgpu(rig, node):
         serves(rig, node, "memory", {CGPU_MEMORY: "4"})
         ran("cgpu", "local")
@@ -325,9 +323,7 @@ def test_a_second_scheduler(rig: Rig, node: GpuNode, site: Site, before: dict[Pa
         ran("cgpu", "secondary")
 
 
-def test_pods_that_hold_gpus_keep_a_node_in_its_mode_and_mps_follows(
-    rig: Rig, node: GpuNode, site: Site, ran: Ran
-) -> None:
+def test_pods_with_gpus_keep_the_mode_until_they_end_then_mps(rig: Rig, node: GpuNode, site: Site, ran: Ran) -> None:
     site.run("site", tags="scheduler", gpu_mode="vgpu")
     submit(rig, "share", SHARE)
     rig.wait_running("share")

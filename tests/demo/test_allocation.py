@@ -57,7 +57,7 @@ def test_two_containers_of_a_pod_are_one_slice():
     assert [(part.pod, part.cores, part.memory_bytes) for part in pods] == [("team/train", 50, 5 * GIB)]
 
 
-def test_picture_names_every_slice_and_draws_it_as_large_as_it_is():
+def test_picture_names_every_slice_and_draws_it_to_scale():
     svg = ET.fromstring(picture(rows([node("b", Mode.VGPU, (HEALTHY, ("train", 30, 4), ("infer", 50, 8)))])))
     boxes = {
         group[0].text: float(group[1].get("height"))
@@ -70,7 +70,7 @@ def test_picture_names_every_slice_and_draws_it_as_large_as_it_is():
     }
 
 
-def test_picture_counts_gpus_in_use_and_marks_what_is_bad_free_or_unknown():
+def test_picture_counts_used_gpus_and_marks_the_others():
     svg = ET.fromstring(picture(rows(NODES)))
     texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert "3 of 6 GPUs in use, by 4 pods" in texts

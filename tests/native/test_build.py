@@ -129,7 +129,7 @@ def test_each_architecture_has_a_jump_for_every_export(arch: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("arch", OLDEST)
-def test_arguments_arrive_when_a_function_is_found_and_when_it_tells(arch: str, tmp_path: Path) -> None:
+def test_arguments_survive_lookup_and_flush_of_a_function(arch: str, tmp_path: Path) -> None:
     foreign = arch != platform.machine()
     compiler, runner = (f"{arch}-linux-gnu-gcc", [f"qemu-{arch}"]) if foreign else ("gcc", [])
     if lacking := [each for each in (compiler, *runner) if not shutil.which(each)]:
@@ -157,6 +157,6 @@ WRAPPED = re.compile(
 )
 
 
-def test_whatever_takes_memory_or_launches_is_wrapped_in_each_of_its_versions(hooks: set[str]) -> None:
+def test_every_version_of_memory_and_launch_calls_is_wrapped(hooks: set[str]) -> None:
     """A new driver's names fail here where one of them is a new version of these."""
     assert {name for name in names("cuda") if WRAPPED.match(name)} - hooks == set()

@@ -89,9 +89,7 @@ def programs(tmp_path: Path, libraries: Libraries, topology: Topology, mix: Path
 
 @pytest.mark.parametrize("own", [False, True], ids=["legacy stream", "own stream"])
 @pytest.mark.parametrize("way", WAITS)
-def test_a_program_that_learns_of_its_works_end_by_any_function_pays_for_its_work(
-    programs: Programs, way: str, own: bool
-) -> None:
+def test_work_is_charged_whichever_function_tells_its_end(programs: Programs, way: str, own: bool) -> None:
     """A kernel of 1 ms in 21 ms under a share of 10 %; in every second round it asks 4 ms late."""
     stream = 3 if own else 0
     work, wait = f"kernel:1000:{stream}", f"wait:{way}:{stream}"
@@ -103,9 +101,7 @@ def test_a_program_that_learns_of_its_works_end_by_any_function_pays_for_its_wor
 
 @pytest.mark.parametrize("kernel", [5, 20, 40])
 @pytest.mark.parametrize("pause", [10, 40, 200])
-def test_launches_that_the_gpu_waits_for_pay_for_themselves_and_not_for_the_pauses(
-    programs: Programs, kernel: int, pause: int
-) -> None:
+def test_launches_are_charged_without_the_pauses_between(programs: Programs, kernel: int, pause: int) -> None:
     outcome = programs.run(99, 2000, f"kernel:{kernel}:1", f"think:{pause}")
     assert abs(outcome.charged - outcome.use) <= POINTS
 
@@ -136,7 +132,7 @@ for name in os.environ["NAMES"].split():
 """
 
 
-def test_whatever_may_tell_a_program_that_its_work_is_done_ends_what_is_measured(container: Container) -> None:
+def test_functions_that_tell_the_end_of_work_end_its_batch(container: Container) -> None:
     names = sorted(marked())
     assert len(names) > 250
     assert container.words(EACH_TELLS, NAMES=" ".join(names)) == []
@@ -165,9 +161,7 @@ def test_a_burst_that_the_budget_has_paid_for_does_not_wait(programs: Programs) 
     ],
     ids=lambda steps: f"{len(steps)} steps",
 )
-def test_short_work_of_streams_that_lie_behind_one_another_is_charged_once(
-    programs: Programs, steps: list[str]
-) -> None:
+def test_short_work_of_lagging_streams_is_charged_once(programs: Programs, steps: list[str]) -> None:
     """Each launch is measured by itself, and those of one stream are read long before older ones of the other. After
     seconds, the driver's times are rounded to more than what lies between two events."""
     work = sum(int(text.split(":")[1]) for text in steps if not text.startswith("copy:"))

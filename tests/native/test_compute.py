@@ -121,7 +121,7 @@ def test_streams_that_overlap_are_charged_once(card: Card, work: str) -> None:
 
 
 @pytest.mark.parametrize("work", ["10 10 by=ptsz", "10 30 by=ptsz", "10 5 by=graph streams=1", "10 10 streams=16"])
-def test_short_work_that_is_measured_launch_by_launch_is_limited_too(card: Card, work: str) -> None:
+def test_short_work_measured_by_launch_is_limited(card: Card, work: str) -> None:
     """More launches are on the GPU than there are events to measure them with."""
     container = card.container(30)
     [answer] = card.run((container, work))
@@ -164,7 +164,7 @@ def test_the_soft_limit_holds_while_the_others_are_idle(card: Card) -> None:
     assert near(answer["share"], 80)
 
 
-def test_the_hard_limit_holds_while_the_others_are_busy_or_nobody_knows(card: Card) -> None:
+def test_hard_limit_holds_if_others_are_busy_or_unknown(card: Card) -> None:
     first, _ = card.run((card.container(30, soft=80), "20 2000"), (card.container(50), "20 2000"), feedback=19)
     assert near(first["share"], 30)
     [answer] = card.run((card.container(30, soft=80), "10 2000"))
@@ -172,7 +172,7 @@ def test_the_hard_limit_holds_while_the_others_are_busy_or_nobody_knows(card: Ca
 
 
 @pytest.mark.parametrize("streams", [0, 2])
-def test_a_capture_beside_throttled_work_has_what_the_program_put_into_it(card: Card, streams: int) -> None:
+def test_capture_beside_throttled_work_is_complete(card: Card, streams: int) -> None:
     """load.c fails when a graph of 100 captured launches has another number of nodes, or a capture breaks."""
     [answer] = card.run((card.container(30), f"10 1000 capture=1 streams={streams}"))
     assert answer["captured"] > 50
@@ -222,7 +222,7 @@ def test_stale_feedback_is_no_feedback(card: Card) -> None:
     assert near(answer["share"], 30)
 
 
-def test_a_gpu_is_known_by_its_uuid_in_whatever_order_the_program_sees_them(card: Card) -> None:
+def test_gpu_is_found_by_uuid_in_any_visible_order(card: Card) -> None:
     other = Limit(card.topology.gpus[1].uuid, 4 * GIB, 60)
     container = card.container(20, 0, other)
     [answer] = card.run((container, "10 2000 card=1"), CUDA_VISIBLE_DEVICES="1,0")
@@ -230,7 +230,7 @@ def test_a_gpu_is_known_by_its_uuid_in_whatever_order_the_program_sees_them(card
     assert (container.work(0).launches, container.work(1).launches > 0) == (0, True)
 
 
-def test_a_child_forked_amid_gated_launches_ends_and_its_parent_goes_on(container: Container) -> None:
+def test_child_forked_amid_launches_ends_and_parent_goes_on(container: Container) -> None:
     code = """
 d.open()
 kernel = d.spinner()
@@ -265,7 +265,7 @@ for number in (0, 1, 2**63, 2**64 - 1, time.monotonic_ns()):
 
 
 @pytest.mark.attack
-def test_processes_killed_or_stopped_amid_gated_launches_stop_nobody(container: Container) -> None:
+def test_processes_killed_amid_launches_stop_no_other(container: Container) -> None:
     endless = "d.open()\nkernel = d.spinner()\nprint(flush=True)\nwhile True:\n    d.launch(kernel, 200)"
     some = "d.open()\nkernel = d.spinner()\nprint(*{d.launch(kernel, 200) for _ in range(50)})\nd.synchronize()"
     others = [container.start(endless) for _ in range(3)]
@@ -281,7 +281,7 @@ def test_processes_killed_or_stopped_amid_gated_launches_stop_nobody(container: 
             other.communicate()
 
 
-def test_a_child_forked_before_the_driver_is_used_has_a_gate_of_its_own(container: Container) -> None:
+def test_child_forked_before_cuinit_has_its_own_gate(container: Container) -> None:
     code = """
 child = os.fork()
 d.open()
@@ -296,7 +296,7 @@ print(os.waitpid(child, 0)[1], *codes)
     assert container.work().launches > 0
 
 
-def test_a_context_is_measured_after_another_had_all_there_is_to_measure_with(container: Container) -> None:
+def test_context_gets_batches_after_another_used_all(container: Container) -> None:
     code = """
 import time
 def launches():
@@ -336,7 +336,7 @@ print(*codes)
 
 
 @pytest.mark.parametrize("name", ["cuLaunchKernel", "cuLaunchKernel_ptsz"])
-def test_a_context_is_destroyed_amid_the_launches_of_other_threads(container: Container, name: str) -> None:
+def test_context_is_destroyed_amid_launches_of_threads(container: Container, name: str) -> None:
     code = """
 import threading, time
 d.open()

@@ -114,7 +114,7 @@ def test_every_function_of_the_header_has_a_name_here() -> None:
     assert (set(functions()) | set(renamed)) - names() == {"cuGetProcAddress_v2_ptsz"}
 
 
-def test_every_function_with_a_stream_launches_tells_or_does_nothing_to_it(hooks: set[str]) -> None:
+def test_every_function_with_a_stream_is_classified(hooks: set[str]) -> None:
     of_streams = {
         name for name, all_ in functions().items() if any(re.search(r"\bCUstream\b(?!\s*\*)", p) for p in all_)
     }
@@ -178,7 +178,7 @@ def asked() -> dict[tuple[int, int], str]:
 
 
 @pytest.mark.attack
-def test_memory_of_every_place_is_charged_or_the_hosts_or_refused(container: Container) -> None:
+def test_memory_of_every_location_is_charged_or_refused(container: Container) -> None:
     told = container.words(CREATE.format(asked=list(asked())))
     # The driver has managed memory by pools alone, and none of such a handle where it is not on a device.
     wanted = {key: "refused" if key[0] == MANAGED and key[1] == 0 else fate for key, fate in asked().items()}
@@ -189,14 +189,14 @@ def test_memory_of_every_place_is_charged_or_the_hosts_or_refused(container: Con
 
 
 @pytest.mark.attack
-def test_a_pool_of_every_place_is_charged_or_the_hosts_or_refused(container: Container) -> None:
+def test_pool_of_every_location_is_charged_or_refused(container: Container) -> None:
     told = dict(zip(asked(), container.words(POOL.format(asked=list(asked()))), strict=True))
     no_pool = {(PINNED, 4), (MANAGED, 4)}  # the driver has none of the current thread's node
     assert told == {key: "refused" if key in no_pool else fate for key, fate in asked().items()}
 
 
 @pytest.mark.attack
-def test_memory_of_an_unknown_kind_or_with_an_unknown_flag_is_refused(container: Container) -> None:
+def test_memory_of_unknown_kind_or_flag_is_refused(container: Container) -> None:
     code = """
 d.open()
 def ask(kind=1, handles=0, usage=0, flags=0):
@@ -248,7 +248,7 @@ print(d('cuMemCreate', byref(c_uint64()), n(1024), (c_int * 8)(1, 0, 6, 0), c_ui
 @pytest.mark.parametrize(
     ("kind", "where", "charged"), [(1, 1, 1024), (2, 1, 1024), (2, 0, 1024), (2, 2, 1024), (1, 2, 0)]
 )
-def test_pools_that_the_driver_has_are_charged_as_those_a_program_makes(
+def test_driver_pools_are_charged_like_a_programs_own(
     container: Container, name: str, kind: int, where: int, charged: int
 ) -> None:
     code = f"""

@@ -192,7 +192,7 @@ def test_the_cache_is_what_ldconfig_would_make_of_it(root: Root, kind: str) -> N
     assert sorted(path.name for path in root.cache.parent.iterdir()) == ["ld.so.cache", "ld.so.conf"]
 
 
-def test_a_library_of_the_image_by_the_same_name_does_not_come_first(debian: Root) -> None:
+def test_library_of_the_image_does_not_come_before_ours(debian: Root) -> None:
     for number in range(40):
         shutil.copy(debian.libraries / "libcuda.so.1", debian.path / f"opt/own/libcuda.so.{number}")
     (debian.libraries / "libcuda.so.1").rename(debian.path / "aside")
@@ -206,7 +206,7 @@ def test_a_library_of_the_image_by_the_same_name_does_not_come_first(debian: Roo
     assert debian.opens("libcuda.so.1") == ["/lib/x86_64-linux-gnu/libcuda.so.1"]
 
 
-def test_an_image_without_a_cache_gets_one_if_it_has_a_loader_for_it(debian: Root) -> None:
+def test_image_with_a_loader_and_no_cache_gets_one(debian: Root) -> None:
     for empty in (False, True):
         debian.cache.unlink()
         if empty:

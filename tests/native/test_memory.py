@@ -76,7 +76,7 @@ print(used(), take(4 * GIB), take(1))
     assert container.account().denied_limit == 3
 
 
-def test_a_mip_chain_is_a_third_more_and_a_sparse_array_has_no_memory(container: Container) -> None:
+def test_mip_chain_costs_a_third_more_and_a_sparse_array_none(container: Container) -> None:
     code = """
 d.open()
 extent = (c_uint64 * 5)(16384, 16384, 0, 0x20 | 1 << 32, 0)
@@ -124,7 +124,7 @@ print(d('cuMemCreate', byref(c_uint64()), n(2), (c_int * 8)(1, 0, 1, 77), c_uint
     assert container.words(code) == ["201", "201", "201", "0", "0", "2", "101"]
 
 
-def test_what_the_gpu_itself_refuses_is_counted_apart_and_not_charged(container: Container) -> None:
+def test_refusal_by_the_gpu_is_counted_and_not_charged(container: Container) -> None:
     gpu = container.topology.gpus[0]
     container.tell(Limit(gpu.uuid, 0, 100))
     code = f"d.open()\nprint(take({gpu.mem + GIB}), used(), take(GIB), used())"
@@ -339,7 +339,7 @@ print(used(), take(4 * GIB))
 """
         assert container.words(code) == ["3072", "3072", "2", "3072", "2", "0", "0"]
 
-    def test_give_back_at_a_synchronisation_before_anything_is_refused(self, container: Container) -> None:
+    def test_pools_shrink_at_a_synchronisation_before_a_refusal(self, container: Container) -> None:
         code = """
 d.open()
 a = get(c_uint64, 'cuMemAllocAsync', n(3072), None)

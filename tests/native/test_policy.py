@@ -143,7 +143,7 @@ def hear():
 """
 
 
-def test_what_a_container_had_before_nvml_told_of_its_contexts_it_may_have_again(container: Container) -> None:
+def test_memory_from_before_nvml_knew_contexts_may_return(container: Container) -> None:
     """A neighbor's arrival is when that is told: a program that fitted alone fits."""
     limit = Limit(container.topology.gpus[0].uuid, 4 * GIB, 30)
     container.tell(limit, feedback=[Feedback(uncounted_bytes=GIB)], at_ns=1)
@@ -182,7 +182,7 @@ print(d.mem_info()[0] // MIB, take(2 * GIB + 1), take(2 * GIB))
 
 @pytest.mark.attack
 @pytest.mark.parametrize("written", [1 << 40, (1 << 64) - 1])
-def test_a_tenant_that_writes_what_it_had_has_no_more_than_its_limit(container: Container, written: int) -> None:
+def test_tenant_that_edits_its_peak_stays_below_its_limit(container: Container, written: int) -> None:
     code = f"""
 d.open()
 d.alloc(MIB)

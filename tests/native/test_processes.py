@@ -57,9 +57,7 @@ def test_processes_share_one_limit(container: Container) -> None:
         ]
 
 
-def test_the_plugin_counts_an_account_while_a_process_of_its_container_lives(
-    container: Container, tmp_path: Path
-) -> None:
+def test_account_counts_while_a_process_of_it_lives(container: Container, tmp_path: Path) -> None:
     key = "0" * 32
     (tmp_path / "containers" / key).mkdir(parents=True)
     os.link(container.state, tmp_path / "containers" / key / "state")
@@ -141,7 +139,7 @@ CDLL(None).pthread_exit(None)
 
 
 @pytest.mark.attack
-def test_a_program_that_closes_what_it_did_not_open_stays_charged(container: Container) -> None:
+def test_program_that_closes_foreign_descriptors_stays_charged(container: Container) -> None:
     code = "d.open()\nd.alloc(3 * GIB)\nos.closerange(3, 100)\nprint(os.getpid(), flush=True)\ninput()"
     with holding(container, 0, code):
         assert container.words("d.open()\nprint(take(2 * GIB), used())") == ["2", "3072"]
@@ -172,7 +170,7 @@ print(used(), take(4 * GIB))
     assert container.words(code, CODE=PROLOGUE + code) == ["0", "0"]
 
 
-def test_a_child_forked_before_the_driver_is_used_has_its_own_place(container: Container) -> None:
+def test_child_forked_before_cuinit_has_its_own_slot(container: Container) -> None:
     code = """
 d('cuDriverGetVersion', byref(c_int()))
 child = os.fork()
@@ -207,7 +205,7 @@ print(used(), take(3 * GIB), take(1))
     assert container.words(code) == ["3", "True", "1024", "0", "2"]
 
 
-def test_a_charge_lost_half_way_is_mended_before_anybody_is_refused(container: Container) -> None:
+def test_half_made_charge_is_repaired_before_a_refusal(container: Container) -> None:
     with holding(container, 1024), container.state.open("r+b") as file, mmap.mmap(file.fileno(), 0) as state:
         struct.pack_into("<Q", state, 64, 4 * GIB)  # as left by a process killed between the sum and its own share
         assert container.words("d.open()\nprint(take(3 * GIB), used())") == ["0", "4096"]
@@ -277,7 +275,7 @@ print(free <= total == 4 * GIB, d.mem_info()[0] <= 4 * GIB, take(5 * GIB))
 
 
 @pytest.mark.attack
-def test_an_account_cut_short_ends_who_uses_it_and_touches_no_other_container(container: Container) -> None:
+def test_truncated_account_ends_only_its_own_processes(container: Container) -> None:
     limit = Limit(container.topology.gpus[0].uuid, 2 * GIB, 30)
     neighbour = Container(container.root / "neighbour", container.libraries, container.topology, [limit])
     size = container.state.stat().st_size
@@ -381,9 +379,7 @@ def elsewhere() -> list[str]:
     return command
 
 
-def test_a_process_that_closed_descriptors_lives_for_those_of_another_pid_namespace(
-    container: Container, elsewhere: list[str]
-) -> None:
+def test_process_without_descriptors_counts_across_pid_ns(container: Container, elsewhere: list[str]) -> None:
     code = "d.open()\nd.alloc(3 * GIB)\nos.closerange(3, 1024)\nprint(os.getpid(), flush=True)\ninput()"
     program = PROLOGUE + "d.open()\nprint(take(2 * GIB), take(GIB), used())"
     with holding(container, 3072, code):
@@ -405,7 +401,7 @@ class TestLine:
         return shown.stdout
 
     @pytest.mark.parametrize(("mode", "written"), [(os.O_WRONLY, True), (os.O_RDWR, False)])
-    def test_is_for_a_file_of_lines_and_not_for_one_of_the_programs_own(
+    def test_goes_to_a_log_file_and_not_to_a_programs_own_file(
         self, container: Container, tmp_path: Path, mode: int, written: bool
     ) -> None:
         """A daemon that closed descriptor 2 may have opened its data by that number."""

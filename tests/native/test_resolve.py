@@ -59,9 +59,7 @@ print(kept)
     assert container.words(ASK + code, HOOKS=" ".join(wrapped), GPUSIM_THUNKS="1") == [str(kept)]
 
 
-def test_a_newer_version_than_is_known_is_told_of_and_not_taken_for_an_older(
-    container: Container, tmp_path: Path
-) -> None:
+def test_unknown_newer_version_is_reported_and_not_wrapped(container: Container, tmp_path: Path) -> None:
     """Its parameters may be others."""
     newer = tmp_path / "newer"
     newer.mkdir()
@@ -195,7 +193,7 @@ class TestDriver:
         assert container.words(code, KUBE_ACCEL_DRIVER=str(old)) == ["7", "801", "801", "801"]
 
     @pytest.mark.parametrize("style", ["gnu", "sysv", "both"])
-    def test_lacks_a_function_that_no_program_finds_in_a_build_for_it(
+    def test_lacks_a_function_whichever_way_programs_look_for_it(
         self, container: Container, tmp_path: Path, style: str
     ) -> None:
         """A driver of CUDA 11 has no cuGetProcAddress_v2: by that a runtime sees that it is too old, and says so."""

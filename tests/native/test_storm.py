@@ -52,9 +52,7 @@ def card(container: Container, storm: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("killed", [0, 4])
-def test_a_storm_of_allocations_stays_below_the_limit_and_leaves_nothing(
-    limited: Container, storm: Path, killed: int
-) -> None:
+def test_allocation_storm_stays_below_the_limit_and_cleans_up(limited: Container, storm: Path, killed: int) -> None:
     rounds = 400
     processes = [start(limited, storm, str(THREADS), str(rounds), str(seed)) for seed in range(PROCESSES)]
     chance = random.Random(killed)
@@ -80,7 +78,7 @@ def test_a_storm_of_allocations_stays_below_the_limit_and_leaves_nothing(
 ASYNC = 3
 
 
-def test_threads_that_share_what_a_pool_has_left_stay_below_the_limit(limited: Container, storm: Path) -> None:
+def test_threads_on_one_pool_stay_below_the_limit(limited: Container, storm: Path) -> None:
     """Each would fit into it, and not both."""
     for seed in range(2):
         out, err = start(limited, storm, "16", "1500", str(seed), str(ASYNC)).communicate(timeout=120)

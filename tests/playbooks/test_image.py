@@ -210,7 +210,7 @@ def test_import_pins_the_image_and_does_nothing_twice(
 
 
 @pytest.mark.full
-def test_what_was_imported_is_kept_pinned_replaced_and_taken_away(
+def test_imported_image_is_pinned_replaced_and_removed(
     containerd: Containerd,
     parts: Callable[[str], dict[str, Any]],
     image: Callable[..., Run],

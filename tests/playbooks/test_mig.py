@@ -97,7 +97,7 @@ def dcgm(api: Api) -> Iterator[str]:
     api.call("PATCH", NODE, {"metadata": {"labels": {DCGM: None}}}, MERGE)
 
 
-def test_a_node_offers_its_devices_and_a_second_run_changes_nothing(books: Playbooks, api: Api) -> None:
+def test_node_offers_mig_devices_and_second_run_is_idle(books: Playbooks, api: Api) -> None:
     assert offered(api) == {"nvidia.com/gpu": "6", "nvidia.com/mig-1g.18gb": "14"}
     again = cut(books, "small")
     assert (again.code, again.changed) == (0, 0), again.output
@@ -125,9 +125,7 @@ def test_pods_that_hold_gpus_are_named_or_evicted(books: Playbooks, api: Api, tr
     assert not cordoned(api)
 
 
-def test_a_gpu_that_waits_for_a_reset_keeps_the_node_cordoned_and_its_monitors_away(
-    books: Playbooks, api: Api, dcgm: str
-) -> None:
+def test_gpu_to_reset_keeps_node_cordoned_and_monitors_away(books: Playbooks, api: Api, dcgm: str) -> None:
     with edit(books.cluster.root / "gpu-a/gpusim.conf") as node:
         node.add_process(0, 11, mem=0, type="-")
     done = cut(books, "whole")

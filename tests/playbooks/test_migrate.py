@@ -186,7 +186,7 @@ def test_a_plugin_that_is_not_known_keeps_all_nodes_as_they_are(books: Playbooks
 
 @needs_own
 @pytest.mark.usefixtures("training")
-def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Playbooks, api: Api) -> None:
+def test_first_failure_stops_and_next_run_resumes_there(books: Playbooks, api: Api) -> None:
     pods = theirs(api)
     failed = migrate(books, gpu_plugins_drain=True, **BROKEN)
     assert failed.code != 0, failed.output

@@ -132,7 +132,7 @@ def test_the_operator_is_told_and_all_of_it_taken_back(rig: Rig) -> None:
 
 @pytest.mark.full
 @operated
-def test_the_operator_is_told_other_things_nothing_twice_and_its_retention_is_given_back(rig: Rig) -> None:
+def test_operator_settings_change_once_and_retention_returns(rig: Rig) -> None:
     rig.prometheus(podMonitorSelector=LABELS, ruleSelector=LABELS)
     dry = rig.run("--check", "--diff")
     assert (dry.code, dry.changed, rig.objects()) == (0, 1, {}), dry.output
@@ -242,7 +242,7 @@ def test_files_of_before_are_taken_back_and_prometheus_is_told(rig: Rig, reload_
 
 
 @pytest.mark.full
-def test_annotations_where_a_prometheus_reads_them_and_nothing_where_there_is_none(rig: Rig) -> None:
+def test_annotations_are_set_only_where_prometheus_reads_them(rig: Rig) -> None:
     none = rig.run()
     assert (none.code, none.changed, rig.objects()) == (0, 0, {}), none.output
     assert "nobody scrapes them" in none.messages

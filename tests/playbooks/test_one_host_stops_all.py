@@ -100,7 +100,7 @@ def test_of_nodes_that_are_left_out_nothing_is_told(books: Playbooks, monkeypatc
     assert json.loads(told) == {"gpu_site": {"check": False, "nodes": {"gpu-a": node}}}
 
 
-def test_a_runtime_configuration_of_one_host_that_cannot_be_edited(books: Playbooks) -> None:
+def test_unreadable_runtime_configuration_stops_all_hosts(books: Playbooks) -> None:
     config = books.cluster.root / "gpu-b/etc/containerd/config.toml"
     with broken(config):
         assert f"{config} cannot be read as TOML" in refusal(books, "gpu-b")

@@ -83,7 +83,7 @@ def brought_from_here(directory: Path, book: str) -> tuple[Path, str]:
     return nvidia, f"{play} -e container_runtime_toolkit_repo_key_sha256={digest}"
 
 
-def test_a_repository_that_one_run_could_not_read_is_read_by_the_next(host: Host, tmp_path: Path) -> None:
+def test_unreadable_repository_is_read_by_the_next_run(host: Host, tmp_path: Path) -> None:
     nvidia, play = brought_from_here(tmp_path, BOOK % ("container_runtime", "install_deb"))
     play += f" -e container_runtime_toolkit_version={VERSIONS[-1].partition('-')[0]}"
     (installed,) = host(f"""
@@ -109,7 +109,7 @@ TOOLKIT = """
 """
 
 
-def test_a_toolkit_goes_with_the_role_that_brought_it_and_with_no_other(host: Host, tmp_path: Path) -> None:
+def test_toolkit_is_removed_only_by_the_role_that_brought_it(host: Host, tmp_path: Path) -> None:
     _, play = brought_from_here(tmp_path, TOOLKIT)
     play += " -e container_runtime_backup_dir=/var/tmp/backups"
     count = "dpkg-query -W -f '${db:Status-Status}\\n' '*nvidia-container*' | grep -c '^installed' || :"
@@ -127,7 +127,7 @@ done
     assert counts == ["0", *empty, "4", *empty]
 
 
-def test_sources_of_others_come_back_and_a_repository_may_get_another_key(host: Host, tmp_path: Path) -> None:
+def test_foreign_sources_return_and_a_repository_key_changes(host: Host, tmp_path: Path) -> None:
     nvidia, play = brought_from_here(tmp_path, TOOLKIT)
     play += " -e container_runtime_backup_dir=/var/tmp/backups"
     (nvidia / "old").write_text("of another repository\n")

@@ -174,7 +174,7 @@ def test_a_plugin_that_does_not_start_is_undone(books: Playbooks, api: Api) -> N
     assert '"result": "undone"' in done.output
 
 
-def test_an_extender_that_does_not_start_is_undone_before_a_plugin_is_touched(books: Playbooks, api: Api) -> None:
+def test_failed_extender_is_undone_before_any_plugin_changes(books: Playbooks, api: Api) -> None:
     before = spec(api)
     generation = daemon_set(api, PLUGIN)["metadata"]["generation"]
     with socket.socket() as taken:

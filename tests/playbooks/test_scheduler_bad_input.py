@@ -78,9 +78,7 @@ def test_all_that_is_wrong_with_the_variables_is_said_in_one_go(cluster: Cluster
 
 
 @pytest.mark.full
-def test_a_local_extender_without_a_control_plane_names_the_group_and_the_other_layout(
-    cluster: Cluster, inventory: Path
-) -> None:
+def test_local_layout_without_control_plane_names_a_remedy(cluster: Cluster, inventory: Path) -> None:
     without_control_plane(inventory)
     message = refusal(cluster, inventory, scheduler_layout="local")
     assert "no host in the group 'kube_control_plane'" in message
@@ -88,7 +86,7 @@ def test_a_local_extender_without_a_control_plane_names_the_group_and_the_other_
 
 
 @pytest.mark.full
-def test_the_secondary_layout_is_checked_before_the_nodes_are_touched(cluster: Cluster, inventory: Path) -> None:
+def test_secondary_layout_is_checked_before_nodes_change(cluster: Cluster, inventory: Path) -> None:
     without_control_plane(inventory)
     quota = {"namespace": {}}
     message = refusal(cluster, inventory, scheduler_layout="secondary", scheduler_quota=quota, scheduler_image="")

@@ -69,7 +69,7 @@ def plane() -> Iterator[Plane]:
         yield Plane(cluster, Api(cluster.kubeconfig), inventory, files(cluster, "control"))
 
 
-def test_an_extender_that_does_not_start_leaves_the_scheduler_and_can_be_uninstalled(plane: Plane) -> None:
+def test_failed_extender_leaves_scheduler_and_uninstalls(plane: Plane) -> None:
     """Half-installed: certificates and objects are there, kube-scheduler has not been told."""
     output = play(plane.inventory, PLAY, fails=True, scheduler_node_name="other", scheduler_timeout=3)
     assert "set scheduler_node_name" in output
@@ -84,7 +84,7 @@ def test_an_extender_that_does_not_start_leaves_the_scheduler_and_can_be_uninsta
     assert changed(play(plane.inventory, UNINSTALL)) == []
 
 
-def test_certificates_near_their_end_are_renewed_and_pods_are_placed_as_before(plane: Plane) -> None:
+def test_expiring_certificates_are_renewed_and_pods_placed(plane: Plane) -> None:
     play(plane.inventory, PLAY, scheduler_quota=QUOTA)
     first = plane.extender()["tlsConfig"]["certFile"]
     assert plane.placed("before") == "gpus"

@@ -116,7 +116,7 @@ def told_kubeadm(cluster: Cluster) -> dict[str, Any]:
     return data
 
 
-def test_each_scheduler_calls_an_entry_a_module_that_filters_alone(installed: Installed) -> None:
+def test_each_scheduler_calls_a_module_entry_that_only_filters(installed: Installed) -> None:
     assert "http://127.0.0.1:9/theirs binds pods" in installed.output
     base = f"https://127.0.0.1:{installed.cluster.api.port}{CORE}/services"
     for host in PLANES:
@@ -149,7 +149,7 @@ def test_one_scheduler_leads_and_another_takes_over(installed: Installed) -> Non
         manifest.write_text(text)
 
 
-def test_a_pod_gets_a_gpu_and_its_assignment_is_written_once_it_is_bound(installed: Installed) -> None:
+def test_pod_gets_a_gpu_and_assignment_follows_its_binding(installed: Installed) -> None:
     api = installed.api
     for name in ("first", "second"):
         submit(api, name, 60, 20)
@@ -169,7 +169,7 @@ def test_a_pod_gets_a_gpu_and_its_assignment_is_written_once_it_is_bound(install
         remove(api, "first", "second", "third")
 
 
-def test_who_calls_without_a_certificate_gets_nowhere_and_with_any_changes_nothing_bound(installed: Installed) -> None:
+def test_callers_need_a_certificate_and_cannot_move_bound_pods(installed: Installed) -> None:
     """The extender cannot tell who calls: it keeps nothing for a pod the API server does not know to wait."""
     api = installed.api
     path = f"{CORE}/services/gpu-quota-admission/proxy/scheduler"
@@ -225,7 +225,7 @@ def test_an_upgrade_by_kubeadm_is_made_good_by_the_next_run(installed: Installed
     assert configuration(cluster, "cp-a") == wanted
 
 
-def test_uninstall_of_one_control_plane_leaves_the_others_their_extender(installed: Installed) -> None:
+def test_uninstall_on_one_control_plane_keeps_other_extenders(installed: Installed) -> None:
     output = play(installed.inventory, UNINSTALL, "--limit=cp-a")
     assert "kube-scheduler of cp-b, cp-c was not edited in this run" in output
     assert "deployments kube-accel-extender" in ours(installed.cluster)

@@ -69,7 +69,7 @@ def placed(managed: Managed, name: str) -> str:
         remove(managed.api, name)
 
 
-def test_a_pod_that_asks_for_it_is_placed_and_others_are_not_its_business(managed: Managed) -> None:
+def test_secondary_places_only_pods_that_name_it(managed: Managed) -> None:
     assert changed(play(managed.inventory, INSTALL))
     assert placed(managed, "first") == "gpus"
     (pod,) = managed.api.call("GET", POD)[1]["items"]

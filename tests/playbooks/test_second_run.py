@@ -84,9 +84,7 @@ def test_a_run_that_changes_nothing_has_few_tasks(again: Run, node: str) -> None
     assert counted["ok"] + counted["skipped"] <= MOST_WITH_SKIPPED[node], again.output
 
 
-def test_a_dry_run_of_other_modes_says_who_would_be_evicted_and_changes_nothing(
-    books: Playbooks, again: Run, holders: dict[str, str]
-) -> None:
+def test_dry_run_of_a_mode_switch_names_evictions_only(books: Playbooks, again: Run, holders: dict[str, str]) -> None:
     before = state(books.cluster)
     inventory = write_inventory(books.cluster.root, OTHER_MODES)
     try:

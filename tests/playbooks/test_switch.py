@@ -111,9 +111,7 @@ def test_pods_that_hold_gpus_are_named_and_nothing_happens(books: Playbooks, api
     assert marks(api) == ("pgpu", False, {})
 
 
-def test_a_host_without_the_programs_of_mps_is_refused_before_it_is_emptied(
-    books: Playbooks, api: Api, train: str
-) -> None:
+def test_host_without_mps_programs_is_refused_before_a_drain(books: Playbooks, api: Api, train: str) -> None:
     control = books.cluster.root / "gpu-a/usr/bin/nvidia-cuda-mps-control"
     away = control.rename(control.with_suffix(".away"))
     try:
@@ -128,7 +126,7 @@ def test_a_host_without_the_programs_of_mps_is_refused_before_it_is_emptied(
     assert running(api, "train") == train
 
 
-def test_a_budget_that_does_not_give_way_leaves_the_node_as_it_was(
+def test_exhausted_disruption_budget_leaves_the_node_as_it_was(
     books: Playbooks, api: Api, train: str, budget: str
 ) -> None:
     done = serves(books, "cgpu", gpu_plugins_drain=True)
@@ -167,7 +165,7 @@ def test_a_killed_run_is_taken_up_again(books: Playbooks, api: Api, train: str, 
     api.call("DELETE", f"{PODS}/web")
 
 
-def test_bare_pods_go_by_force_and_what_others_set_on_the_node_stays(books: Playbooks, api: Api) -> None:
+def test_bare_pods_go_by_force_and_foreign_marks_stay(books: Playbooks, api: Api) -> None:
     limits = {"limits": {"aliyun.com/gpu-mem": "2"}}
     api.create(PODS, pod("bare", container=GPU | {"resources": limits}, labels={"app": "bare"}))
     until(lambda: running(api, "bare"), "the bare pod runs")

@@ -123,7 +123,7 @@ def test_the_first_that_fails_ends_it(books: Playbooks, api: Api, budget: str) -
     assert running(api) == before
 
 
-def test_a_killed_run_is_gone_on_with_and_a_second_changes_nothing(books: Playbooks, api: Api, budget: str) -> None:
+def test_killed_run_is_resumed_and_a_second_is_idle(books: Playbooks, api: Api, budget: str) -> None:
     wanted = VARIABLES | {"gpu_mode": "cgpu", "gpu_plugins_drain": True}
     before = running(api)
     process = books.start("accel.kubernetes.switch_mode", **wanted)

@@ -171,7 +171,7 @@ def test_a_rollout_of_a_part_is_refused_before_anything(roles: Path, limit: str,
 
 
 @pytest.mark.full
-def test_a_rollout_whose_extender_keeps_its_notes_is_not_called_kept(roles: Path) -> None:
+def test_rollout_is_unfinished_while_its_extender_has_notes(roles: Path) -> None:
     done = run(roles, "rollout", {"control": "hostvars['gpu-a'].rollout_over is defined"})
     assert done.code != 0, done.output
     assert "The rollout did not come to its end" in done.messages, done.output
@@ -205,7 +205,7 @@ def test_validate_of_some_hosts_says_nothing_of_others(roles: Path, limit: str) 
 
 
 @CANARY
-def test_validate_of_some_hosts_fails_where_one_of_them_is_blocked(roles: Path, limit: str) -> None:
+def test_validate_of_some_hosts_fails_if_one_is_blocked(roles: Path, limit: str) -> None:
     done = run(roles, "validate", {"gpu-a": "true"}, "--limit", limit)
     assert done.code != 0, done.output
     assert "gpu-a: blocked: host: It could not be looked at." in done.messages
@@ -259,7 +259,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[Path]:
         server.stop()
 
 
-def test_a_node_is_given_back_by_the_limit_that_a_failed_migration_names(roles: Path, kubeconfig: Path) -> None:
+def test_limited_run_returns_a_node_of_a_failed_migration(roles: Path, kubeconfig: Path) -> None:
     api = Api(kubeconfig)
     api.create("/apis/apps/v1/namespaces/default/daemonsets", daemonset())
     given = {"gpu_plugins_kubeconfig": str(kubeconfig)}

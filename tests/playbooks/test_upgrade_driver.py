@@ -108,7 +108,7 @@ def test_pods_that_may_not_go_are_named_before_anything_is_done(books: Playbooks
     assert (refused.changed, versions(books), running(api)) == (0, [OLD, OLD], before)
 
 
-def test_the_first_that_fails_ends_it_and_the_next_run_goes_on_there(books: Playbooks, api: Api) -> None:
+def test_first_failure_stops_and_next_run_resumes_there(books: Playbooks, api: Api) -> None:
     before = running(api)
     until(lambda: monitored(api) == set(NODES), "both nodes are monitored")
     with user(books, "gpu-a") as process:

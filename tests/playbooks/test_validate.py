@@ -44,7 +44,7 @@ def serving(bare: Playbooks) -> Playbooks:
 
 
 @pytest.mark.parametrize("options", [(), pytest.param(("--check",), marks=pytest.mark.full)], ids=["run", "check"])
-def test_of_a_bare_host_everything_that_is_missing_is_named_at_once(bare: Playbooks, options: tuple[str, ...]) -> None:
+def test_everything_missing_on_a_bare_host_is_named_at_once(bare: Playbooks, options: tuple[str, ...]) -> None:
     done = validated(bare, *options)
     assert done.code != 0, done.output
     for part in (
@@ -79,7 +79,7 @@ def test_nothing_is_wrong_with_a_node_that_serves(serving: Playbooks) -> None:
 
 
 @pytest.mark.full
-def test_programs_that_cannot_run_there_are_named_and_refused_by_the_site_too(serving: Playbooks) -> None:
+def test_programs_that_cannot_run_are_refused_by_site_too(serving: Playbooks) -> None:
     programs = [
         {"name": "old", "cuda_version": "12.4", "ptx": False},
         {"name": "serving", "model": "meta-llama/Llama-3.1-8B"},

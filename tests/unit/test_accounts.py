@@ -62,12 +62,12 @@ def of(name: str, *states: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "status": {"phase": "Running", "containerStatuses": statuses}}
 
 
-def test_containers_that_run_are_told_from_those_that_wait_or_ended() -> None:
+def test_running_containers_differ_from_waiting_and_ended_ones() -> None:
     unseen: dict[str, Any] = {"metadata": {"name": "unseen"}, "status": {"phase": "Pending"}}
     assert accounts.running([of("a", "running", "waiting"), of("b", "terminated"), unseen]) == {("a", "c0")}
 
 
-def test_a_device_of_two_pods_is_no_fault_while_the_gpu_has_enough_for_both() -> None:
+def test_device_of_two_pods_is_fine_if_the_gpu_has_room_for_both() -> None:
     listed = accounts.of_kubelet([cores("a", ONE, 0, 30), cores("b", ONE, 29, 2)], VGPU, CARDS)
     both = accounts.running([of("a", "running"), of("b", "running")])
     assert accounts.overcommitted(accounts.of_running(listed, both), CARDS) == []

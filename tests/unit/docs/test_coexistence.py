@@ -47,7 +47,7 @@ def test_no_node_has_one_of_our_plugins_and_a_driver_of_dra(enabled: str | None,
     assert theirs == (not labels or labels == {"cgpu": "false"})
 
 
-def test_the_extender_refuses_nodes_without_a_plugin_of_ours_in_these_words() -> None:
+def test_documented_refusal_of_nodes_without_our_plugin() -> None:
     assert f"(`{Node('gpu-dra', Kinds(), lambda name: None).problem}`)" in PAGE
 
 

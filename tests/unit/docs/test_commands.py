@@ -147,7 +147,7 @@ def check(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", sorted({each for _, each in commands()}))
-def test_a_command_is_run_by_a_test_or_is_right_as_far_as_can_be_told(command: str) -> None:
+def test_every_command_is_run_by_a_test_or_checked(command: str) -> None:
     check(command)
 
 

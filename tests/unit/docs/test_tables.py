@@ -65,5 +65,5 @@ def test_every_row_of_a_table_is_as_long_as_its_header(path: str) -> None:
         ("| a | b |\n|---|---|\n| 1 | 2 |\n<!-- end -->", 0),
     ],
 )
-def test_the_rows_are_counted_as_a_reader_of_markdown_counts_them(rows: str, found: int) -> None:
+def test_rows_are_counted_as_markdown_readers_do(rows: str, found: int) -> None:
     assert len(list(broken(f"words\n\n{rows}\n"))) == found

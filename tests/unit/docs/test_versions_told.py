@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 UPGRADE = (ROOT / "docs/upgrade.md").read_text()
 
 
-def test_the_changelog_has_each_release_and_the_page_on_upgrades_leads_to_it() -> None:
+def test_changelog_has_each_release_and_upgrade_page_links_it() -> None:
     releases = yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"]
     titles = re.findall(r"^v(\d+\.\d+\.\d+)\n=+$", (ROOT / "CHANGELOG.rst").read_text(), re.MULTILINE)
     assert set(titles) == releases.keys()
@@ -20,7 +20,7 @@ def test_the_changelog_has_each_release_and_the_page_on_upgrades_leads_to_it() -
     assert "(../CHANGELOG.rst)" in UPGRADE
 
 
-def test_the_first_page_says_what_it_runs_with_and_where_that_is_told_in_full() -> None:
+def test_readme_names_supported_versions_and_links_the_page() -> None:
     (line,) = re.findall(r"^Runs with .*(?:\n.+)*", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert "(docs/upgrade.md#what-it-runs-with)" in line
     section = UPGRADE.partition("\n## What it runs with\n")[2].partition("\n## ")[0]

@@ -67,7 +67,7 @@ def blocks(path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_an_example_asks_for_what_nodes_offer_and_says_what_it_needs(path: Path) -> None:
+def test_example_asks_for_offered_resources_and_names_needs(path: Path) -> None:
     text = path.read_text()
     documents = list(yaml.safe_load_all(text))
     assert all({"apiVersion", "kind", "metadata", "spec"} <= set(each) for each in documents)
@@ -92,7 +92,7 @@ def test_the_guide_to_modes_shows_a_pod_for_each() -> None:
     assert {WHOLE_GPU_RESOURCE, f"{WHOLE_GPU_RESOURCE}.shared"} | SHARED < names
 
 
-def test_the_guide_to_modes_names_every_annotation_that_chooses_gpus_with_an_example() -> None:
+def test_modes_guide_has_every_gpu_choosing_annotation() -> None:
     page = (ROOT / "docs/modes.md").read_text()
     told = dict(re.findall(r"^\| `(kube-accel\.io/[\w-]+)` \| `([^`]+)` \| .+ \|$", page, re.MULTILINE))
     known = {value for value in vars(request).values() if isinstance(value, str) and value.startswith("kube-accel.io/")}

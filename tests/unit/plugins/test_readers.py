@@ -52,7 +52,7 @@ TABLE = {
     f"{_COLLECT}._page": f"{_HERE}::test_an_odd_text_keeps_nothing_from_the_diagnosis",
     f"{_COLLECT}.log": f"{_HERE}::test_an_odd_text_keeps_nothing_from_the_diagnosis",
     f"{_COLLECT}.version": f"{_HERE}::test_an_odd_version_is_a_problem_or_none",
-    "modules/cf_crl.py::get": f"{_READERS}::test_an_odd_definition_that_is_to_be_written_is_named_with_what_to_do",
+    "modules/cf_crl.py::get": f"{_READERS}::test_odd_wanted_definition_is_named_with_a_remedy",
     "modules/cf_crl.py::others": f"{_READERS}::test_an_odd_definition_keeps_none_from_being_written",
     "modules/cf_crl_info.py::main": f"{_READERS}::test_an_odd_definition_is_listed_or_named_beside_the_others",
     "modules/cuda_compat.py::Asked._get": f"{_READERS}::test_an_odd_container_is_named_and_the_others_are_judged",

@@ -114,7 +114,7 @@ def test_plugin_may_write_every_annotation_and_label_of_the_code() -> None:
     assert affected.STATE_LABEL.startswith("nvidia.com/")
 
 
-def test_extender_may_write_every_annotation_and_label_of_the_code() -> None:
+def test_extender_may_write_all_annotations_and_labels_in_code() -> None:
     shares = Assignment("a", {"main": (Share("GPU-1", 10, 1),)})
     written = {*pod_annotations(shares, Mode.VGPU, ("main",), {"GPU-1": 0}, 1), QUOTA_CHANGED, ROOM_FOUND}
     for name in ("kube-accel-extender-pods", "kube-accel-extender-bindings"):
@@ -126,7 +126,7 @@ def test_extender_may_write_every_annotation_and_label_of_the_code() -> None:
     assert f"'{TAKEN}'" in policy(scheduler(), "kube-accel-extender-pods")
 
 
-def test_pods_are_asked_for_the_resources_of_every_mode_that_shares() -> None:
+def test_policy_covers_the_resources_of_every_sharing_mode() -> None:
     shared = {
         name for profile in PROFILES.values() for name in (profile.core_resource, profile.memory_resource) if name
     }

@@ -70,7 +70,7 @@ def test_the_table_of_all_variables_is_that_of_the_specs() -> None:
     assert variables.DOCUMENT.read_text() == variables.document(), "run make docs"
 
 
-def test_an_entry_point_with_variables_of_its_own_has_a_table_of_its_own(tmp_path: Path) -> None:
+def test_entry_point_with_own_variables_has_its_own_table(tmp_path: Path) -> None:
     for role in variables.ROLES:
         meta = tmp_path / "roles" / role / "meta"
         meta.mkdir(parents=True)

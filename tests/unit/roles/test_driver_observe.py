@@ -45,7 +45,7 @@ def test_the_role_reads_all_that_is_printed_and_nothing_else(tmp_path: Path) -> 
     assert set(_observe(tmp_path)) == {field.name for field in fields(Observation)}
 
 
-def test_the_unit_of_the_persistence_daemon_is_ours_or_a_packages(tmp_path: Path) -> None:
+def test_persistence_unit_is_ours_or_a_packages(tmp_path: Path) -> None:
     unit = tmp_path / "etc/systemd/system/nvidia-persistenced.service"
     unit.parent.mkdir(parents=True)
     unit.write_text("[Unit]\n")
@@ -210,7 +210,7 @@ def test_a_blacklisted_nouveau_is_seen(eight: Path) -> None:
     assert _observe(eight)["blacklisted"] is True
 
 
-def test_the_key_that_dkms_was_told_to_sign_with_is_the_one_that_counts(eight: Path) -> None:
+def test_configured_dkms_signing_key_counts(eight: Path) -> None:
     key = eight / "site.der"
     key.touch()
     file = eight / "etc/dkms/framework.conf.d/site.conf"

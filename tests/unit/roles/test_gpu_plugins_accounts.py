@@ -112,7 +112,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     cluster.stop()
 
 
-def test_a_dry_run_mounts_nothing_and_a_second_run_changes_nothing(host: Host) -> None:
+def test_dry_run_mounts_nothing_and_second_run_is_idle(host: Host) -> None:
     changed, said = host.run("--check", "--diff")
     assert changed == 1
     assert "+Options=nosuid,nodev,noexec,size=256m" in said
@@ -163,7 +163,7 @@ def test_what_is_not_wanted_any_more_goes(host: Host) -> None:
 
 
 @pytest.mark.full
-def test_what_others_mounted_and_hosts_without_systemd_are_left_alone(host: Host) -> None:
+def test_foreign_mounts_and_hosts_without_systemd_stay(host: Host) -> None:
     host.mounts = f"1 0 0:7 / {host.containers} rw - ext4 /dev/sdb1 rw\n"
     changed, said = host.run()
     assert (changed, host.unit, "WARNING" in said) == (0, "", False)

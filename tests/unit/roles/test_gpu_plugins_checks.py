@@ -286,9 +286,7 @@ def test_the_configurations_reach_the_plugin_as_they_are(evaluate: Evaluate) -> 
 
 
 @pytest.mark.parametrize(("mode", "by_cdi"), [("pgpu", True), ("pgpu", False), ("vgpu", True), ("vgpu", False)])
-def test_the_plugin_sees_the_driver_only_where_it_hands_out_its_files(
-    evaluate: Evaluate, mode: str, by_cdi: bool
-) -> None:
+def test_plugin_sees_the_driver_only_if_it_delivers_files(evaluate: Evaluate, mode: str, by_cdi: bool) -> None:
     template = (Path(__file__).parents[3] / "roles/gpu_plugins/templates/daemonset.yml.j2").read_text()
     variables = {
         "mode": mode,
@@ -314,7 +312,7 @@ def test_the_plugin_sees_the_driver_only_where_it_hands_out_its_files(
     assert mounts.get("cdi") == (flags["cdi-dir"] if by_cdi else None)
 
 
-def test_the_specification_that_is_removed_is_the_one_the_plugin_writes(evaluate: Evaluate) -> None:
+def test_removed_cdi_file_is_the_one_the_plugin_writes(evaluate: Evaluate) -> None:
     assert evaluate("gpu_plugins", "__gpu_plugins_cdi_file", {}) == FILE
 
 
@@ -351,7 +349,7 @@ def test_a_short_name_of_an_image_is_refused(evaluate: Evaluate, reference: str,
         ({"gpu_plugins_mode": "vgpu", "gpu_plugins_allow_unenforced": True}, False),
     ],
 )
-def test_an_image_without_interposer_is_refused_where_shares_need_it(
+def test_image_without_interposer_is_refused_for_shares(
     evaluate: Evaluate, given: dict[str, Any], refused: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "kube_accel-1-py3-none-any.whl").touch()
@@ -416,7 +414,7 @@ def test_the_site_believes_in_an_extender_that_it_brings_itself(
     assert evaluate("gpu_plugins", "gpu_plugins_extender_coming", {}, **variables | given | changed) is coming
 
 
-def test_systemd_reads_the_unit_of_mps_anew_whichever_run_wrote_it(evaluate: Evaluate) -> None:
+def test_systemd_reloads_the_mps_unit_whichever_run_wrote_it(evaluate: Evaluate) -> None:
     path = ROLES / "gpu_plugins/tasks/mps_present.yml"
     tasks = DataLoader().load_from_file(str(path), trusted_as_template=True)
     (start,) = [task["ansible.builtin.systemd_service"] for task in tasks if task["name"].startswith("Start")]

@@ -51,7 +51,7 @@ def test_the_kernels_own_log_takes_a_privileged_container(container: Any) -> Non
     assert [volume["hostPath"]["path"] for volume in volumes].count("/dev") == 1
 
 
-def test_control_daemons_of_mps_are_seen_where_a_configuration_has_them(container: Any) -> None:
+def test_mps_daemons_are_mounted_if_a_configuration_has_them(container: Any) -> None:
     by_mps = {"sharing": {"mps": {"resources": [{"name": "gpu", "replicas": 2}]}}}
     for configs, seen in (({}, False), ({"turns": {"sharing": {"timeSlicing": None}}}, False), ({"m": by_mps}, True)):
         found, volumes = container(gpu_plugins_configs=configs)
@@ -69,7 +69,7 @@ def test_health_checks_are_switched_as_with_the_peer(container: Any) -> None:
     assert variables["DP_ENABLE_HEALTHCHECKS"] == "31,all"
 
 
-def test_what_cuts_gpus_is_given_the_configurations_and_the_right(container: Any) -> None:
+def test_mig_manager_gets_the_configurations_and_the_right(container: Any) -> None:
     found, volumes = container(gpu_plugins_mig_label=True, gpu_plugins_drain=True)
     assert "--mig-configs=/etc/kube-accel/mig/config.yaml" in found["command"]
     assert "--mig-drain" in found["command"]
@@ -84,7 +84,7 @@ def test_what_cuts_gpus_is_given_the_configurations_and_the_right(container: Any
 
 
 @pytest.mark.parametrize("mode", ["vgpu", "mps", "cgpu"])
-def test_a_daemon_that_shares_gpus_sees_processes_and_the_driver_and_may_do_no_more(container: Any, mode: str) -> None:
+def test_sharing_daemon_has_only_the_rights_it_needs(container: Any, mode: str) -> None:
     found, volumes = container(mode=mode)
     assert found["hostPID"]
     assert found["securityContext"]["capabilities"] == {"drop": ["ALL"]}
@@ -138,7 +138,7 @@ def test_shares_have_the_capabilities_that_are_named(container: Any) -> None:
     assert not [flag for flag in container(mode="pgpu")[0]["command"] if flag.startswith("--share-capabilities")]
 
 
-def test_metrics_are_collected_as_often_as_asked_for_or_not_at_all(container: Any) -> None:
+def test_metrics_interval_is_as_asked_for_or_off(container: Any) -> None:
     for variables, word in (
         ({}, "--metrics-interval=10"),
         ({"gpu_plugins_metrics_interval": 30}, "--metrics-interval=30"),

@@ -85,7 +85,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("left", [State.SUCCESS, State.FAILED])
-def test_what_became_of_another_configuration_is_not_taken_for_this_ones(cluster: Cluster, left: State) -> None:
+def test_state_of_another_mig_configuration_is_not_this_ones(cluster: Cluster, left: State) -> None:
     cluster.say(left, BEFORE)
     role = cluster.label()
     ended = threading.Event()

@@ -133,7 +133,7 @@ def test_nothing_is_rebooted_unasked(host: Path) -> None:
         assert (node.gpus[0].mig, node.gpus[0].mig_pending) == (0, 1)
 
 
-def test_a_node_that_was_emptied_for_more_is_not_given_back_when_a_cut_fails(host: Path) -> None:
+def test_failed_cut_keeps_a_node_that_was_drained_for_more(host: Path) -> None:
     with edit(host / "gpusim.conf") as node:
         node.add_process(0, 11, mem=0)
     # There is no cluster to ask.

@@ -141,7 +141,7 @@ def test_a_drain_by_itself_refuses_as_a_change_of_mode_does(cluster: Cluster) ->
 
 
 @pytest.mark.full
-def test_verify_undoes_the_cordon_of_a_drain_and_waits_for_the_node_by_itself(cluster: Cluster) -> None:
+def test_verify_uncordons_and_waits_for_the_node_by_itself(cluster: Cluster) -> None:
     done = cluster.run("drain")
     assert done.returncode == 0, done.stdout
     assert cluster.cordoned

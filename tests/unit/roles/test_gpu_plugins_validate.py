@@ -93,7 +93,7 @@ def test_what_is_wrong_with_a_node_comes_with_a_remedy(
     assert said.startswith(says)
 
 
-def test_a_node_that_kubectl_alone_took_from_cgpu_is_told_as_it_is(evaluate: Evaluate) -> None:
+def test_node_taken_from_cgpu_by_kubectl_is_reported(evaluate: Evaluate) -> None:
     labels = {"nvidia-device-enable": "cgpu", "cgpu": "false"}
     node = changed(metadata={"labels": labels}, status={"allocatable": {"nvidia.com/gpu": "1", "cpu": "8"}})
     (said,) = findings(evaluate, node=node, gpu_plugins_mode="cgpu")
@@ -143,7 +143,7 @@ def quota(namespace: str, hard: dict[str, str], used: dict[str, str]) -> dict[st
     return {"metadata": {"name": "q", "namespace": namespace}, "status": {"hard": hard, "used": used}}
 
 
-def test_quotas_of_our_resources_are_listed_and_those_that_are_spent_told(evaluate: Evaluate) -> None:
+def test_quotas_of_our_resources_are_listed_and_full_ones_named(evaluate: Evaluate) -> None:
     quotas = {
         "resources": [
             quota(
@@ -203,7 +203,7 @@ def test_definitions_that_differ_or_are_wrong_are_told(evaluate: Evaluate) -> No
         )
 
 
-def test_programs_that_do_not_run_there_are_told_and_only_the_blocked_ones_refused(evaluate: Evaluate) -> None:
+def test_unfit_programs_are_named_and_only_blocked_refused(evaluate: Evaluate) -> None:
     def answer(name: str, verdict: str) -> dict[str, Any]:
         return {"item": {"name": name}, "verdict": verdict, "rule": "dtype", "reason": "too old", "remedy": "Use half."}
 

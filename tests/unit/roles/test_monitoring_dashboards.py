@@ -158,7 +158,7 @@ def test_the_chargeback_adds_up(grafana: Grafana) -> None:
     assert total("Chargeback", 4) == pytest.approx(total("Charged"))
 
 
-def test_a_pod_that_bursts_between_scrapes_is_not_told_to_do_with_less(grafana: Grafana) -> None:
+def test_pod_that_bursts_between_scrapes_keeps_its_size(grafana: Grafana) -> None:
     (panel,) = (p for p in DASHBOARDS["capacity-chargeback"]["panels"] if p["title"] == "Could do with less")
     found = grafana.ask(panel["targets"][0], everything(DASHBOARDS["capacity-chargeback"]))
     assert {series["metric"]["pod"] for series in found} == {"cgpu-2"}

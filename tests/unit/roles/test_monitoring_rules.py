@@ -91,7 +91,7 @@ def waited(minutes: dict[str, int], directory: Path) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-def test_every_alert_waits_as_long_as_it_says_and_not_a_minute_less_or_more(tmp_path: Path) -> None:
+def test_every_alert_waits_exactly_as_long_as_it_says(tmp_path: Path) -> None:
     assert all(waits(alert, minutes) for alert, minutes in MINUTES.items())
     assert waited(MINUTES, tmp_path) == ""
 

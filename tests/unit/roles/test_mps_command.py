@@ -93,7 +93,7 @@ def test_users_share_a_server_where_the_program_knows_how(gpu: Gpu, knows: str, 
     assert Path(f"{gpu.state}.given").read_text() == given
 
 
-def test_clients_of_any_user_reach_the_socket_for_clients_and_nothing_else(gpu: Gpu) -> None:
+def test_clients_of_any_user_reach_only_the_client_socket(gpu: Gpu) -> None:
     gpu.call("prepare")
     for _ in range(2):
         with mps.daemon(gpu.programs / "nvidia-cuda-mps-control", gpu.pipe):
@@ -103,7 +103,7 @@ def test_clients_of_any_user_reach_the_socket_for_clients_and_nothing_else(gpu: 
             assert [path.stat().st_mode & 0o777 for path in (gpu.pipe, gpu.client, control)] == [0o755, 0o755, 0o666]
 
 
-def test_what_containers_leave_in_shm_is_bounded_and_stays_over_a_restart(gpu: Gpu) -> None:
+def test_containers_shm_is_bounded_and_survives_a_restart(gpu: Gpu) -> None:
     if reason := namespace.forbidden():
         pytest.skip(f"no namespaces here: {reason}")
     for name in ("mount", "mountpoint"):
@@ -161,7 +161,7 @@ def _overtaken(gpu: Gpu, program: str, puts: str) -> tuple[subprocess.CompletedP
 
 @pytest.mark.attack
 @pytest.mark.parametrize("puts", ["mkfifo $FILE", "ln -s $HOSTS $FILE", "echo /evil.so >$FILE"])
-def test_what_a_container_puts_in_place_of_the_file_is_not_opened(gpu: Gpu, puts: str) -> None:
+def test_file_a_container_swapped_is_not_opened(gpu: Gpu, puts: str) -> None:
     done, told = _overtaken(gpu, "rm", puts)
     expected = "regular empty file:644\ncuda_injection_path_shm\n"
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
@@ -173,7 +173,7 @@ def test_what_a_container_puts_in_place_of_the_file_is_not_opened(gpu: Gpu, puts
     "puts",
     ["rm $FILE; ln -s $HOSTS $FILE", "rm $FILE; mkfifo $FILE", "echo /evil.so >$FILE", "rm $FILE; mkdir $FILE"],
 )
-def test_nothing_else_becomes_immutable_and_the_daemon_does_not_start(gpu: Gpu, puts: str) -> None:
+def test_no_other_file_becomes_immutable_and_start_fails(gpu: Gpu, puts: str) -> None:
     done, told = _overtaken(gpu, "unshare", puts)
     assert done.returncode == 1
     assert f"end the pods on GPU {UUID}" in done.stderr
@@ -199,7 +199,7 @@ def test_with_selinux_containers_may_use_what_it_makes(gpu: Gpu, tmp_path: Path)
     gpu.call("prepare")
 
 
-def test_a_gpu_that_processes_use_directly_is_shared_when_they_have_ended(gpu: Gpu) -> None:
+def test_gpu_is_shared_once_its_direct_processes_have_ended(gpu: Gpu) -> None:
     gpu.processes.write_text("4711\n4712\n")
     with pytest.raises(subprocess.CalledProcessError) as caught:
         gpu.call("prepare")

@@ -79,7 +79,7 @@ def test_every_plugin_has_its_port_open_and_no_other() -> None:
         assert not any("from" in rule for rule in spec["ingress"])
 
 
-def test_plugin_that_a_rollout_takes_from_its_daemonset_keeps_the_policy() -> None:
+def test_plugin_in_a_rollout_keeps_its_network_policy() -> None:
     labels = {"app.kubernetes.io/managed-by": "accel.kubernetes", "kube-accel.io/released": "x"}
     spec = policies(plugin())["kube-accel-plugin"]
     assert selects(spec, labels)

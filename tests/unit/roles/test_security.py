@@ -100,7 +100,7 @@ def test_every_right_of_a_pod_on_its_host_has_a_reason(made: list[dict[str, Any]
     assert found == {(who, right) for who, right, *_ in table("What pods may do on a host")}
 
 
-def test_a_plugin_as_it_comes_is_not_privileged_and_has_no_capability(made: list[dict[str, Any]]) -> None:
+def test_default_plugin_is_unprivileged_without_capabilities(made: list[dict[str, Any]]) -> None:
     (plain,) = rendered("gpu_plugins", "daemonset.yml.j2", mode="pgpu")
     found = set(rights(plain["spec"]["template"]["spec"]))
     assert not {right for right in found if right.startswith(("capability", "privileged", "host"))}

@@ -85,9 +85,7 @@ def written_over(item: Any) -> str:
 
 
 @pytest.mark.parametrize(("path", "values"), cases(fields_read(configmap(ODD), written_over)))
-def test_an_odd_definition_that_is_to_be_written_is_named_with_what_to_do(
-    path: Path, values: Mapping[str, Any]
-) -> None:
+def test_odd_wanted_definition_is_named_with_a_remedy(path: Path, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         said = written_over(with_value(configmap(ODD), path, value))
         if is_wrong(configmap(ODD), path, value) and path[0] in ("metadata", "data"):

@@ -54,7 +54,7 @@ def platform(tmp_path: Path, run_module: Callable[..., dict[str, Any]]) -> Itera
     server.stop()
 
 
-def test_many_definitions_in_one_call_foretold_done_once_and_taken_back(platform: Platform) -> None:
+def test_many_definitions_are_planned_applied_once_and_removed(platform: Platform) -> None:
     foretold = platform.crl(CORE, MEMORY, check=True)
     assert foretold["changed"], foretold
     assert platform.names() == []
@@ -98,7 +98,7 @@ def test_a_configmap_of_others_is_left_alone(platform: Platform) -> None:
     assert platform.names() == NAMES[1:]
 
 
-def test_a_definition_of_the_same_resource_under_another_name_is_told(platform: Platform) -> None:
+def test_same_resource_under_another_name_is_reported(platform: Platform) -> None:
     platform.crl(CORE)
     renamed = {**CORE, "custom_name": "shares"}
     for check in (True, False, False):

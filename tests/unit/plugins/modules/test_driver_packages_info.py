@@ -106,7 +106,7 @@ HWE = dpkg(
 )
 
 
-def test_a_host_with_a_hardware_enablement_kernel_keeps_its_modules(info: Info) -> None:
+def test_host_with_an_hwe_kernel_keeps_its_modules(info: Info) -> None:
     names = [S + "6.8.0-90-generic", S + "generic-hwe-22.04", *USERLAND]
     host = {"dpkg": HWE, "offered": lines(*names, S + "generic"), "shown": ""}
     answer = info(host, kernel="6.8.0-90-generic", **UBUNTU)
@@ -118,7 +118,7 @@ def test_a_host_with_a_hardware_enablement_kernel_keeps_its_modules(info: Info) 
     assert "warnings" not in answer
 
 
-def test_a_kernel_to_come_without_a_module_is_warned_of_with_the_hosts_name(info: Info) -> None:
+def test_coming_kernel_without_module_warns_with_the_host(info: Info) -> None:
     shown = "Package: linux-image-generic-hwe-22.04\nVersion: 6.8.0-91\nDepends: linux-image-6.8.0-91-generic\n"
     host = {"dpkg": HWE, "offered": lines(S + "6.8.0-90-generic", S + "generic-hwe-22.04", *USERLAND), "shown": shown}
     answer = info(host, kernel="6.8.0-90-generic", host="node-1", **UBUNTU)
@@ -127,7 +127,7 @@ def test_a_kernel_to_come_without_a_module_is_warned_of_with_the_hosts_name(info
     assert f"node-1: {warning}" in json.dumps(answer["warnings"])
 
 
-def test_headers_of_another_series_than_the_kernels_are_warned_of(info: Info, tmp_path: Path) -> None:
+def test_headers_of_another_kernel_series_cause_a_warning(info: Info, tmp_path: Path) -> None:
     kernel = "6.12.9+bpo-amd64"
     shown = (
         f"Package: linux-image-amd64\nDepends: linux-image-{kernel} (= 6.12.9-1~bpo12+1)\n\n"
@@ -144,7 +144,7 @@ def test_headers_of_another_series_than_the_kernels_are_warned_of(info: Info, tm
     assert "linux-image-amd64 linux-headers-amd64" in (tmp_path / "calls").read_text()
 
 
-def test_modules_of_a_kernel_that_no_source_has_are_named_with_those_they_have(info: Info) -> None:
+def test_unavailable_kernel_modules_are_named_with_available(info: Info) -> None:
     others = (S + "6.8.0-90-generic", S + "6.8.0-1044-aws", S + "generic")
     answer = info({"offered": lines(*others, *USERLAND)}, kernel="6.8.0-45-generic", **UBUNTU)
     assert answer["missing_of_kernel"] == [S + "6.8.0-45-generic"]

@@ -60,14 +60,14 @@ def test_nodes_pods_and_sums_are_told_in_every_form(inspect: Inspect) -> None:
     assert "result" not in done
 
 
-def test_what_a_plugin_elsewhere_does_not_vouch_for_is_not_complete(inspect: Inspect) -> None:
+def test_inspection_with_plugins_elsewhere_is_incomplete(inspect: Inspect) -> None:
     done = inspect(plugins_namespace="gpu")
     assert not done["complete"]
     (problem,) = done["inspection"]["problems"]
     assert problem == "no plugin is in namespace gpu, but in kube-system; say where plugins run"
 
 
-def test_plugins_are_asked_at_once_and_those_of_nodes_that_are_away_not_at_all(store: Store, inspect: Inspect) -> None:
+def test_plugins_are_asked_at_once_except_on_absent_nodes(store: Store, inspect: Inspect) -> None:
     both, asked = threading.Barrier(2, timeout=20), []
 
     class Metrics(BaseHTTPRequestHandler):

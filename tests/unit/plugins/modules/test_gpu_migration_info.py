@@ -79,9 +79,7 @@ def test_a_plan_is_made_of_what_the_cluster_has(plan: Plan) -> None:
         ("sharing: [1]", "its sharing is no mapping"),
     ],
 )
-def test_a_configuration_that_is_none_keeps_back_the_nodes_that_name_it(
-    plan: Plan, store: Store, text: str, why: str
-) -> None:
+def test_invalid_configuration_keeps_its_nodes_back(plan: Plan, store: Store, text: str, why: str) -> None:
     good = yaml.safe_dump(CONFIGURATION)
 
     def become(**data: str) -> None:
@@ -100,7 +98,7 @@ def test_a_configuration_that_is_none_keeps_back_the_nodes_that_name_it(
     assert migration["notes"][-1].startswith(f"{note}{why}")
 
 
-def test_a_configuration_of_the_inventory_that_is_no_yaml_is_not_said_of_the_other_plugin(plan: Plan) -> None:
+def test_invalid_inventory_yaml_is_not_blamed_on_the_peer(plan: Plan) -> None:
     done = plan(variables={"gpu_plugins_configs": {"plain": "{"}})
     problem = done["migration"]["nodes"]["gpu-1"]["problems"][0]
     assert problem.startswith("gpu_plugins_configs of the inventory has plain, which cannot be used: it is not YAML")

@@ -211,7 +211,7 @@ def test_what_helps_is_in_it(collect: Bundle, tmp_path: Path) -> None:
     assert {entry["path"] for entry in manifest["contents"]} == set(done["contents"])
 
 
-def test_of_the_cluster_it_has_all_nodes_and_says_what_it_has_not(collect: Bundle, tmp_path: Path) -> None:
+def test_cluster_bundle_has_all_nodes_and_names_the_gaps(collect: Bundle, tmp_path: Path) -> None:
     done = collect()
     files = unpacked(tmp_path / "support.tar.gz")
     assert {"nodes/a.json", "nodes/b.json", "metrics/a.prom"} <= set(files)
@@ -221,7 +221,7 @@ def test_of_the_cluster_it_has_all_nodes_and_says_what_it_has_not(collect: Bundl
     assert json.loads(files["manifest.json"])["problems"] == [problem]
 
 
-def test_it_is_the_owners_alone_the_same_again_and_replaced_as_a_whole(collect: Bundle, tmp_path: Path) -> None:
+def test_bundle_is_private_reproducible_and_atomic(collect: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "support.tar.gz"
     assert collect(check=True)["changed"]
     assert not path.exists()

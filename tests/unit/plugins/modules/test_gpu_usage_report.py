@@ -157,7 +157,7 @@ def test_nodes_may_come_and_go(report: Report) -> None:
     assert hours(done) == {("team-0", "vgpu"): round(40 / 60 / 4, 6)}
 
 
-def test_a_node_that_comes_back_with_more_gpus_is_not_billed_for_what_was_before(report: Report) -> None:
+def test_node_returning_with_more_gpus_is_not_billed_for_past(report: Report) -> None:
     done = report(end=f"{DAY}T02:00:00Z", prometheus_selector='job="grown"')
     assert hours(done) == {
         ("team", "vgpu"): pytest.approx(2.0 + 1 / 60, abs=1e-6),
@@ -231,7 +231,7 @@ def test_files_are_written_once_and_readable_by_all(report: Report, tmp_path: Pa
     assert not list(tmp_path.glob(".report-*"))
 
 
-def test_a_long_period_without_anybody_is_no_error_and_not_complete(report: Report) -> None:
+def test_long_period_without_pages_is_incomplete_and_no_error(report: Report) -> None:
     done = report(start="2025-11-01", end="2025-11-08", prometheus_selector="")
     assert done["report"]["rows"] == []
     assert done["report"]["problems"] == [
@@ -412,9 +412,7 @@ def plugins(tmp_path: Path, run_module: Callable[..., dict[str, Any]]) -> Iterat
         page.shutdown()
 
 
-def test_without_a_prometheus_ledgers_are_read_since_they_began_or_since_a_report(
-    plugins: Plugins, tmp_path: Path
-) -> None:
+def test_without_prometheus_ledgers_count_since_a_report(plugins: Plugins, tmp_path: Path) -> None:
     node, report = plugins.node, plugins.report
     node.at(START, share("GPU-a-0", "team", "p", 0.5, 8 * GIB))
     node.peaks = {node.held["GPU-a-0"][0].container: GIB}
@@ -460,7 +458,7 @@ def test_a_plugin_that_does_not_answer_leaves_its_node_unknown(plugins: Plugins,
     assert not done["changed"]
 
 
-def test_a_new_plugin_that_does_not_start_leaves_the_report_whole(plugins: Plugins) -> None:
+def test_plugin_that_does_not_start_leaves_the_report_whole(plugins: Plugins) -> None:
     plugins.node.at(START)
     coming = plugin("a", ready="False")
     coming["metadata"]["name"] = "plugin-a-new"
@@ -471,7 +469,7 @@ def test_a_new_plugin_that_does_not_start_leaves_the_report_whole(plugins: Plugi
     assert done["complete"], done["report"]["problems"]
 
 
-def test_the_plugin_of_a_node_that_is_not_ready_is_not_waited_for(plugins: Plugins) -> None:
+def test_plugin_of_an_unready_node_is_not_waited_for(plugins: Plugins) -> None:
     plugins.node.at(START)
     away = {"conditions": [{"type": "Ready", "status": "Unknown", "message": "stopped posting"}]}
     plugins.store.edit("nodes", "", "a", lambda body: body.update(status=away))
@@ -488,9 +486,7 @@ def test_a_file_that_nobody_kept_is_refused(plugins: Plugins, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("end", "code"), [("01", 0), ("03", 2)])
-def test_the_playbook_shows_it_keeps_it_and_fails_where_something_is_unknown(
-    server: str, tmp_path: Path, end: str, code: int
-) -> None:
+def test_playbook_shows_and_keeps_report_and_fails_on_gaps(server: str, tmp_path: Path, end: str, code: int) -> None:
     given = {
         "report_prometheus_url": server,
         "report_prometheus_selector": JOB,
@@ -509,7 +505,7 @@ def test_the_playbook_shows_it_keeps_it_and_fails_where_something_is_unknown(
     assert (tmp_path / "report.html").exists()
 
 
-def test_the_playbook_asks_the_plugins_where_there_is_no_prometheus(plugins: Plugins, tmp_path: Path) -> None:
+def test_playbook_asks_the_plugins_without_prometheus(plugins: Plugins, tmp_path: Path) -> None:
     plugins.node.at(START, share("GPU-a-0", "team", "p", 0.5, 8 * GIB))
     plugins.node.peaks = {plugins.node.held["GPU-a-0"][0].container: GIB}
     plugins.moments.append(START + HOUR)

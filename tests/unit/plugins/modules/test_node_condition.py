@@ -45,7 +45,7 @@ def conditions(store: Store) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_condition_is_foretold_removed_once_and_the_others_stay(store: Store, remove: Remove) -> None:
+def test_condition_removal_is_planned_done_once_and_alone(store: Store, remove: Remove) -> None:
     foretold = remove(check=True)
     assert foretold["changed"], foretold
     assert conditions(store) == [OURS, READY]

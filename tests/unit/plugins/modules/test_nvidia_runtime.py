@@ -149,7 +149,7 @@ def test_absent_gives_back_the_very_bytes(node: Node) -> None:
     assert not node.run(state="absent")["changed"]
 
 
-def test_absent_finds_what_was_remembered_by_another_name_of_the_file(node: Node) -> None:
+def test_absent_finds_the_record_under_another_path(node: Node) -> None:
     before = node.config.read_bytes()
     (node.root / "here").symlink_to(node.root)
     (node.root / "by-link.toml").symlink_to(node.config)
@@ -160,7 +160,7 @@ def test_absent_finds_what_was_remembered_by_another_name_of_the_file(node: Node
         assert node.config.read_bytes() == before
 
 
-def test_absent_finds_what_was_remembered_of_a_link_that_is_a_file_by_now(node: Node) -> None:
+def test_absent_finds_the_record_of_a_link_that_became_a_file(node: Node) -> None:
     before = node.config.read_bytes()
     target = node.config.with_name("target.toml")
     node.config.rename(target)
@@ -177,7 +177,7 @@ def test_absent_finds_what_was_remembered_of_a_link_that_is_a_file_by_now(node: 
     assert not node.run(state="absent")["changed"]
 
 
-def test_what_a_link_led_to_is_given_back_when_it_leads_elsewhere_unless_others_edited_it(node: Node) -> None:
+def test_former_link_target_is_restored_unless_edited(node: Node) -> None:
     before = node.config.read_bytes()
     first, then = node.root / "first.toml", node.root / "then.toml"
     for target in (first, then):
@@ -269,7 +269,7 @@ def owned_by_others(node: Node, runtime: str) -> tuple[Path, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
-def test_a_runtime_that_no_run_has_touched_stays_when_ours_is_to_go(node: Node, runtime: str) -> None:
+def test_untouched_runtime_stays_when_ours_is_removed(node: Node, runtime: str) -> None:
     path, options = owned_by_others(node, runtime)
     for check in (True, False):
         assert not node.run(state="absent", check=check, **options)["changed"]
@@ -278,7 +278,7 @@ def test_a_runtime_that_no_run_has_touched_stays_when_ours_is_to_go(node: Node, 
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
-def test_a_runtime_that_was_there_before_us_comes_back_byte_for_byte(node: Node, runtime: str) -> None:
+def test_earlier_runtime_returns_byte_for_byte(node: Node, runtime: str) -> None:
     path, options = owned_by_others(node, runtime)
     assert node.run(**options)["changed"], "another program"
     assert not node.run(**options)["changed"]
@@ -288,7 +288,7 @@ def test_a_runtime_that_was_there_before_us_comes_back_byte_for_byte(node: Node,
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
-def test_a_runtime_that_was_there_before_us_keeps_what_others_changed_since(node: Node, runtime: str) -> None:
+def test_earlier_runtime_keeps_later_edits_of_others(node: Node, runtime: str) -> None:
     path, options = owned_by_others(node, runtime)
     node.run(**options)
     later = path.read_text()
@@ -301,7 +301,7 @@ def test_a_runtime_that_was_there_before_us_keeps_what_others_changed_since(node
     assert runtime == "docker" or path.read_text().count("#") == OTHERS[runtime].count("#") + 1
 
 
-def test_a_default_of_ours_that_outlived_our_runtime_is_no_original(node: Node) -> None:
+def test_leftover_default_of_ours_is_no_original(node: Node) -> None:
     node.command("dockerd", "exit 0")
     node.docker()
     config = node.root / "daemon.json"
@@ -348,7 +348,7 @@ def test_a_missing_file_begins_with_what_containerd_prints(node: Node) -> None:
     assert not node.config.exists()
 
 
-def test_before_containerd_is_installed_check_mode_still_foretells(node: Node) -> None:
+def test_check_mode_plans_before_containerd_is_installed(node: Node) -> None:
     node.config.unlink()
     (node.root / "bin" / "containerd").unlink()
     node = Node(node.run_module, node.start_module, node.root, node.cri_socket)
@@ -375,7 +375,7 @@ def test_a_candidate_that_containerd_refuses_is_not_written(node: Node) -> None:
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_an_import_that_overrides_the_runtime_is_found_before_anything_changes(node: Node, check: bool) -> None:
+def test_overriding_import_is_found_before_any_change(node: Node, check: bool) -> None:
     before = node.config.read_bytes()
     overridden = node.config.read_text().replace("'runc'", "'crun'")
     (node.root / "merged.toml").write_text(overridden)
@@ -396,7 +396,7 @@ def test_an_import_that_overrides_the_runtime_is_found_before_anything_changes(n
         ("sed '0,/SystemdCgroup = true/s//SystemdCgroup = false/'", "SystemdCgroup = "),
     ],
 )
-def test_what_containerd_makes_of_the_file_has_to_be_what_was_asked_for(node: Node, made: str, says: str) -> None:
+def test_containerds_merged_file_must_have_what_was_asked_for(node: Node, made: str, says: str) -> None:
     """A drop-in that replaces the plugin's table keeps the runtime, and not the rest."""
     before = node.config.read_bytes()
     node.command("containerd", f'{made} "$2"')
@@ -413,7 +413,7 @@ def running_as(node: Node, *command: str) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_a_containerd_that_reads_another_file_is_named_before_anything_changes(node: Node) -> None:
+def test_containerd_with_another_file_is_named_before_changes(node: Node) -> None:
     before = node.config.read_bytes()
     other = node.root / "other.toml"
     other.write_text("version = 3\n")
@@ -430,7 +430,7 @@ def test_a_containerd_that_reads_another_file_is_named_before_anything_changes(n
         process.kill()
 
 
-def test_a_flag_that_keeps_docker_from_reading_the_directive_is_named(node: Node) -> None:
+def test_docker_flag_that_clashes_with_the_directive_is_named(node: Node) -> None:
     node.command("dockerd", "exit 0")
     node.docker()
     options = {"runtime": "docker", "config_path": str(node.root / "daemon.json")}
@@ -525,7 +525,7 @@ def test_the_cgroup_driver_of_a_drop_in_is_that_of_the_runtime(node: Node, patte
     assert node.config.read_text() == before
 
 
-def test_a_containerd_that_cannot_read_its_file_is_said_to_refuse_ours(node: Node) -> None:
+def test_containerd_that_cannot_read_its_file_refuses_ours(node: Node) -> None:
     with_drop_in(node, "conf.d/*.toml")
     (node.root / "conf.d" / "cgroup.toml").write_text("]")
 
@@ -570,7 +570,7 @@ def without_tomlkit(node: Node, **options: Any) -> dict[str, Any]:
     return node.run_module("nvidia_runtime", node.arguments(**options), check=check, environment=environment)
 
 
-def test_before_tomlkit_is_installed_a_file_that_cannot_be_edited_is_found_in_check_mode(node: Node) -> None:
+def test_check_mode_without_tomlkit_finds_an_uneditable_file(node: Node) -> None:
     foretold = without_tomlkit(node, check=True)
     assert foretold["changed"]
     assert "tomlkit" in str(foretold["warnings"])
@@ -609,7 +609,7 @@ def test_a_place_without_room_is_found_before_anything_changes(node: Node, place
     assert not any("restart" in line for line in node.log())
 
 
-def test_a_unit_that_does_not_exist_is_named_before_anything_changes(node: Node) -> None:
+def test_missing_unit_is_named_before_any_change(node: Node) -> None:
     before = node.config.read_bytes()
     node.command("systemctl", f'echo "systemctl $*" >>{node.root}/log; [ "$1" != show ] || echo not-found')
 
@@ -665,7 +665,7 @@ def test_docker(node: Node, content: bytes | None) -> None:
     ("said", "allowed", "refused"),
     [("false 3", False, True), ("false 3", True, False), ("false 0", False, False), ("true 3", False, False)],
 )
-def test_containers_that_a_restart_would_stop_keep_docker_as_it_is(
+def test_containers_a_restart_would_stop_keep_docker_unchanged(
     node: Node, said: str, allowed: bool, refused: bool
 ) -> None:
     config = node.root / "daemon.json"
@@ -965,7 +965,7 @@ def make_old(node: Node) -> None:
     subprocess.run([node.root / "bin" / "systemctl", "restart", "k3s-agent"], check=True)
 
 
-def test_an_old_k3s_is_only_restarted_so_that_it_finds_the_runtime(k3s: Node) -> None:
+def test_old_k3s_is_only_restarted_to_find_the_runtime(k3s: Node) -> None:
     make_old(k3s)
     (k3s.root / "found").write_text("/usr/bin/nvidia-container-runtime")
 
@@ -1079,7 +1079,7 @@ def test_a_unit_that_would_only_be_restarted_has_to_be_there(k3s: Node, state: s
     assert "systemctl restart gone" not in k3s.log()
 
 
-def test_a_docker_that_would_only_be_restarted_and_not_start_is_named(node: Node) -> None:
+def test_docker_that_would_not_start_again_is_named(node: Node) -> None:
     config = node.root / "daemon.json"
     node.command("dockerd", "exit 0")
     node.docker()
@@ -1093,7 +1093,7 @@ def test_a_docker_that_would_only_be_restarted_and_not_start_is_named(node: Node
         process.kill()
 
 
-def test_flags_and_settings_that_override_those_of_an_old_k3s_are_named(k3s: Node) -> None:
+def test_settings_that_override_an_old_k3s_are_named(k3s: Node) -> None:
     make_old(k3s)
     settings = k3s.root / "config.yaml.d"
     settings.mkdir()
@@ -1131,7 +1131,7 @@ def test_a_k3s_that_keeps_its_data_elsewhere_is_found_there(k3s: Node) -> None:
     assert not k3s.run(check=True, state="absent", **options)["changed"]
 
 
-def test_a_k3s_whose_socket_does_not_answer_is_named_before_anything_changes(k3s: Node) -> None:
+def test_silent_k3s_socket_is_named_before_any_change(k3s: Node) -> None:
     nowhere = k3s.root / "nowhere.sock"
     k3s.command("systemctl", '[ "$*" != "show --property=MainPID k3s" ] || echo MainPID=7')
     for check in (True, False):
@@ -1168,7 +1168,7 @@ def test_a_template_of_an_old_k3s_comes_back_byte_for_byte(k3s: Node) -> None:
     assert k3s_files(k3s) == {str(template): before}
 
 
-def test_a_template_that_k3s_cannot_start_with_is_undone_even_if_the_run_dies(k3s: Node) -> None:
+def test_bad_k3s_template_is_undone_even_if_the_run_dies(k3s: Node) -> None:
     make_old(k3s)
     options = k3s_options(k3s, runtime_name="gpu", timeout=300)
     systemctl = (k3s.root / "bin" / "systemctl").read_text()
@@ -1247,7 +1247,7 @@ def test_on_a_shared_node_an_image_cannot_name_gpus(node: Node, before: str | No
     assert not node.run(**toolkit_options(node))["changed"]
 
 
-def test_the_toolkits_settings_go_with_the_runtime_and_later_edits_stay(node: Node) -> None:
+def test_toolkit_settings_go_and_later_edits_stay(node: Node) -> None:
     path = node.root / "toolkit.toml"
     path.write_text(TOOLKIT)
     before = node.config.read_bytes()
@@ -1315,7 +1315,7 @@ def test_a_real_containerd_takes_the_file(node: Node, containerd: Path, cdi: boo
 
 
 @pytest.mark.parametrize("containerd", real_runtimes.containerds())
-def test_the_import_that_a_real_containerd_heeds_before_the_file_is_named(node: Node, containerd: Path) -> None:
+def test_import_a_real_containerd_prefers_is_named(node: Node, containerd: Path) -> None:
     table = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia.options]'
     for name, text in {
         "conf.d/10-debug.toml": "version = 2\n[debug]\nlevel = 'info'\n",
@@ -1346,7 +1346,7 @@ def test_a_hidden_import_and_one_of_an_import_are_named(node: Node, containerd: 
     assert f"{theirs}, which its 'imports' names, overrides it" in refused["msg"]
 
 
-def test_a_file_of_a_version_that_containerd_does_not_read_is_refused(node: Node) -> None:
+def test_file_version_containerd_cannot_read_is_refused(node: Node) -> None:
     """containerd 1.6 takes what is said of plugins that it does not know for nothing."""
     node.command("containerd", f"exec cat {FIXTURES}/containerd-1.7.toml")
     assert "version 3, and this containerd heeds nothing of it, because it reads version 2" in node.run()["msg"]

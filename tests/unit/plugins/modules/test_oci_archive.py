@@ -415,7 +415,7 @@ def test_an_image_archive_is_a_base(make: Make, wheel: WheelFile, tmp_path: Path
     assert f"usr/lib/python3.{MINOR}/__pycache__/stale.{TAG}.pyc" in image.layers[1]
 
 
-def test_an_image_archive_with_a_changed_configuration_is_no_base(make: Make, tmp_path: Path) -> None:
+def test_archive_with_a_changed_configuration_is_no_base(make: Make, tmp_path: Path) -> None:
     make(path=str(tmp_path / "below.tar"))
     data = (tmp_path / "below.tar").read_bytes()
     (tmp_path / "below.tar").write_bytes(data.replace(b'"created":"1970', b'"created":"1971'))

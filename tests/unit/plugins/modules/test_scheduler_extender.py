@@ -51,7 +51,7 @@ def test_present_is_foretold_done_once_and_then_left_alone(node: ControlPlane) -
     assert node.kubelet.starts == 2
 
 
-def test_flags_that_a_configuration_overrides_are_carried_into_it(node: ControlPlane) -> None:
+def test_overridden_flags_are_carried_into_the_configuration(node: ControlPlane) -> None:
     flags = "--leader-elect=true\n    - --profiling=false\n    - --kube-api-qps=100"
     node.manifest.write_text(node.manifest.read_text().replace("--leader-elect=true", flags))
     before = node.files()
@@ -66,7 +66,7 @@ def test_flags_that_a_configuration_overrides_are_carried_into_it(node: ControlP
     assert node.files() == before
 
 
-def test_a_change_of_the_configuration_alone_restarts_the_scheduler(node: ControlPlane) -> None:
+def test_configuration_change_alone_restarts_the_scheduler(node: ControlPlane) -> None:
     node.run(binpack_resources=BINPACK)
     first = node.pod()["metadata"]["annotations"][CHECKSUM]
 
@@ -77,7 +77,7 @@ def test_a_change_of_the_configuration_alone_restarts_the_scheduler(node: Contro
 
 
 @pytest.mark.parametrize("empty", ["extenders: []\n", "profiles: []  # none\n", "profiles:\nextenders: null\n"])
-def test_absent_leaves_a_control_plane_alone_that_no_run_has_changed(node: ControlPlane, empty: str) -> None:
+def test_absent_leaves_an_unchanged_control_plane_alone(node: ControlPlane, empty: str) -> None:
     node.config.parent.mkdir(parents=True)
     head = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
     node.config.write_text(f"{head}clientConnection:\n  kubeconfig: /etc/kubernetes/scheduler.conf\n{empty}")
@@ -92,7 +92,7 @@ def test_absent_leaves_a_control_plane_alone_that_no_run_has_changed(node: Contr
     "manifest",
     ["a: [\n", "kind: Pod\n", "\xff", "--config=/in/image.yaml", "--config=$(FILE)", "sh -c"],
 )
-def test_absent_asks_nothing_of_a_manifest_that_no_run_has_changed(node: ControlPlane, manifest: str) -> None:
+def test_absent_demands_nothing_of_an_unchanged_manifest(node: ControlPlane, manifest: str) -> None:
     node.run(state="absent")  # which leaves a directory of its own behind
     if manifest == "sh -c":
         pod = node.pod()
@@ -229,7 +229,7 @@ def test_a_configuration_of_others_is_merged_into(node: ControlPlane) -> None:
     assert node.files() == before
 
 
-def test_kubespray_writes_the_same_with_the_values_that_are_returned(node: ControlPlane) -> None:
+def test_kubespray_writes_the_same_with_the_returned_values(node: ControlPlane) -> None:
     text = (FIXTURES / "kubescheduler-config.yaml").read_text()
     theirs = existing_configuration(node, text)
 
@@ -363,7 +363,7 @@ def test_what_cannot_work_is_refused(node: ControlPlane, options: dict[str, Any]
 
 
 @pytest.mark.parametrize("flag", ["--bind-address=$(HOST_IP)", "--secure-port=$(PORT)"])
-def test_where_the_scheduler_answers_is_asked_for_before_anything_is_written(node: ControlPlane, flag: str) -> None:
+def test_health_address_is_demanded_before_anything_changes(node: ControlPlane, flag: str) -> None:
     node.manifest.write_text(node.manifest.read_text().replace("--bind-address=127.0.0.1", flag))
     before = node.files()
     for check in (True, False, False):
@@ -395,7 +395,7 @@ def test_a_second_manifest_of_the_same_pod_is_refused(node: ControlPlane) -> Non
     assert node.run(check=True, binpack_resources=BINPACK)["changed"]
 
 
-def test_a_scheduler_that_answers_nowhere_takes_an_empty_health_url(node: ControlPlane) -> None:
+def test_scheduler_without_health_server_takes_an_empty_url(node: ControlPlane) -> None:
     node.manifest.write_text(node.manifest.read_text().replace("--bind-address=127.0.0.1", "--secure-port=0"))
     refused = node.run(check=True, binpack_resources=BINPACK, health_url=None)
     assert "--secure-port is 0" in refused["msg"]
@@ -433,7 +433,7 @@ def test_a_scheduler_says_that_it_took_the_configuration(node: ControlPlane) -> 
     assert "read back" not in str(done.get("warnings"))
 
 
-def test_a_scheduler_that_reads_something_else_gets_its_old_files(node: ControlPlane) -> None:
+def test_scheduler_that_ignores_our_file_gets_its_old_files(node: ControlPlane) -> None:
     administrator(node.kubelet, node.root / "etc/kubernetes/admin.conf")
     theirs = {"extenders": [{"urlPrefix": "https://theirs:1", "managedResources": [{"name": "example.com/a"}]}]}
     node.kubelet.heeds = lambda: theirs
@@ -465,7 +465,7 @@ def test_files_that_are_right_and_not_heeded_are_no_success(node: ControlPlane) 
         assert "crictl stop" in result["msg"]
 
 
-def test_absent_after_kubeadm_wrote_the_manifest_anew_waits_for_no_restart(node: ControlPlane) -> None:
+def test_absent_after_kubeadms_rewrite_waits_for_no_restart(node: ControlPlane) -> None:
     before = node.files()
     node.run(binpack_resources=BINPACK)
     node.manifest.write_bytes(before["etc/kubernetes/manifests/kube-scheduler.yaml"])
@@ -477,7 +477,7 @@ def test_absent_after_kubeadm_wrote_the_manifest_anew_waits_for_no_restart(node:
     assert node.kubelet.starts == 3
 
 
-def test_absent_takes_out_all_of_ours_where_others_name_another_configuration(node: ControlPlane) -> None:
+def test_absent_removes_ours_beside_a_foreign_configuration(node: ControlPlane) -> None:
     before = node.files()
     node.run(extenders=[EXTENDER], binpack_resources=BINPACK)
     theirs = node.root / "etc/theirs/scheduler.yaml"

@@ -57,7 +57,7 @@ def has_a_scheduler(node: ControlPlane, allowed: list[dict[str, bytes]]) -> None
     assert node.manifest.read_bytes() in [files["etc/kubernetes/manifests/kube-scheduler.yaml"] for files in allowed]
 
 
-def test_killed_before_the_manifest_is_written_the_next_run_undoes_and_does_it_anew(node: ControlPlane) -> None:
+def test_kill_before_the_manifest_is_undone_and_done_again(node: ControlPlane) -> None:
     assert killed(node, f"write {node.manifest}", CHANGE)
     assert node.config.exists()
 
@@ -70,7 +70,7 @@ def test_killed_before_the_manifest_is_written_the_next_run_undoes_and_does_it_a
 @pytest.mark.full
 @pytest.mark.parametrize("by_timer", [False, True], ids=["next run", "timer"])
 @pytest.mark.parametrize("options", [CHANGE, UNDO], ids=["present", "absent"])
-def test_killed_before_any_act_the_scheduler_stays_and_the_change_is_made_next(
+def test_kill_before_any_act_leaves_the_change_to_the_next_run(
     node: ControlPlane, options: dict[str, Any], by_timer: bool
 ) -> None:
     original = node.files()

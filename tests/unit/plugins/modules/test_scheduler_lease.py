@@ -127,7 +127,7 @@ def test_an_api_server_of_an_old_authority_is_trusted(
     assert renewed(Host(cast(Any, None)), Lease(str(kubeconfig), "kube-system", "kube-scheduler")).startswith("2026")
 
 
-def test_a_scheduler_that_is_healthy_and_never_leads_gets_its_old_files(node: ControlPlane, api: Api) -> None:
+def test_scheduler_that_never_leads_gets_its_old_files(node: ControlPlane, api: Api) -> None:
     (node.root / "etc/kubernetes/scheduler.conf").write_text(api.kubeconfig({"token": "good"}))
     before = node.files()
     api.leads = lambda manifest: CHECKSUM not in manifest

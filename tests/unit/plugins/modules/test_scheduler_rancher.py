@@ -87,7 +87,7 @@ def server(
         yield Server(name, run_module, root, kubelet)
 
 
-def test_present_is_foretold_done_once_and_absent_gives_back_the_very_bytes(server: Server) -> None:
+def test_present_is_planned_done_once_and_absent_restores_bytes(server: Server) -> None:
     before = server.files()
     wanted = {"extenders": [EXTENDER], "binpack_resources": BINPACK}
     unit = {"k3s": "k3s", "rke2": "rke2-server"}[server.name]
@@ -201,7 +201,7 @@ def test_a_drop_in_of_systemd_whose_command_line_wins_is_named(server: Server) -
     assert not server.run(state="absent")["changed"]
 
 
-def test_a_server_is_asked_and_restarted_where_its_scheduler_heeds_other_files(server: Server) -> None:
+def test_server_is_restarted_if_its_scheduler_has_other_files(server: Server) -> None:
     admin = administrator(server.kubelet, server.root / f"etc/rancher/{server.name}/{server.name}.yaml")
     server.kubelet.heeds = lambda: heeded(server.config)
     before = server.files()

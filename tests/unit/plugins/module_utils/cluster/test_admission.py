@@ -69,7 +69,7 @@ def test_policy_that_does_not_hold_is_named(objects: list[dict[str, Any]], says:
     assert row.startswith(says)
 
 
-def test_schedulers_are_the_profiles_of_all_and_those_that_were_added() -> None:
+def test_schedulers_are_all_profiles_and_those_added() -> None:
     profiles = {"profiles": [{"schedulerName": "batch"}, {"plugins": {}}]}
     assert scheduler_names([{}]) == ["default-scheduler"]
     assert scheduler_names([{}, profiles, {"profiles": []}], ["volcano", "batch"]) == [

@@ -60,7 +60,7 @@ def annotated(item: dict[str, Any], **annotations: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", RUBBISH.values(), ids=RUBBISH.keys())
-def test_an_annotation_that_cannot_be_read_is_told_with_node_cause_and_remedy(text: str) -> None:
+def test_unreadable_annotation_names_node_cause_and_remedy(text: str) -> None:
     told = node_told(annotated({"metadata": {"name": "gpu-1"}}, **{INVENTORY: text, TAINT: text}))
     assert (told.healthy, told.driver, told.taint) == (None, "", {})
     inventory, taint = told.problems

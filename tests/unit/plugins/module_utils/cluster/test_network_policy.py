@@ -69,7 +69,7 @@ def test_unknown_peers_leave_the_port_open_and_close_all_others() -> None:
     assert made["says"] == "kube-accel-plugin admits everybody to port 9445, as who_may names nobody."
 
 
-def test_named_peers_and_the_api_servers_hosts_alone_are_admitted() -> None:
+def test_only_named_peers_and_api_server_hosts_are_admitted() -> None:
     nodes = [
         node(
             "c1",
@@ -122,7 +122,7 @@ def test_what_a_node_tells_of_itself_admits_no_network(told: Any) -> None:
         ('{"default":"10.128.2.0/23","blue":["10.9.0.0/16"]}', ["10.0.0.21/32", "10.128.2.2/32"]),
     ],
 )
-def test_hosts_of_ovn_kubernetes_come_by_the_third_address_of_their_pods(told: str, admitted: list[str]) -> None:
+def test_ovn_kubernetes_hosts_use_the_third_pod_address(told: str, admitted: list[str]) -> None:
     host = node("w1", "10.0.0.21", annotations={"k8s.ovn.org/node-subnets": told})
     assert blocks(plan(nodes=[host], peers=[MONITORING])) == admitted
 
@@ -146,7 +146,7 @@ def test_hosts_of_ovn_kubernetes_come_by_the_third_address_of_their_pods(told: s
         '{"default":[null,["10.9.0.0/16"]]}',
     ],
 )
-def test_subnets_that_a_node_does_not_tell_as_ovn_kubernetes_does_admit_nobody(told: Any) -> None:
+def test_subnets_in_another_form_than_ovns_admit_no_host(told: Any) -> None:
     hostile = node("w1", "10.0.0.21", annotations={"k8s.ovn.org/node-subnets": told})
     assert blocks(plan(nodes=[hostile], peers=[MONITORING])) == ["10.0.0.21/32"]
 
@@ -195,7 +195,7 @@ def test_peer_that_is_none_is_told_and_plans_nothing(peers: Any, says: str) -> N
     assert [text[: len(says)] for text in made["problems"]] == [says]
 
 
-def test_unwanted_policy_of_ours_goes_and_one_of_somebody_else_stays() -> None:
+def test_unwanted_policy_goes_and_a_foreign_one_stays() -> None:
     ours = policy("kube-accel-plugin", {}, **{"app.kubernetes.io/managed-by": "accel.kubernetes"})
     assert plan(ours, wanted=False, peers="wrong")["unwanted"] == ours
     assert not plan(policy("kube-accel-plugin", {}), wanted=False)["unwanted"]

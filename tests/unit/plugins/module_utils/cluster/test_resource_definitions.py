@@ -93,14 +93,14 @@ def test_each_mistake_is_named_with_its_definition(change: dict[str, str], words
     assert words in found
 
 
-def test_all_mistakes_are_named_at_once_and_a_name_taken_twice_is_one() -> None:
+def test_all_mistakes_are_named_with_a_name_taken_twice() -> None:
     other = replace(CORE, key="other.com/vcuda_core", limits="never")
     found = problems([CORE, other], "present")
     assert len(found) == 2
     assert "tencent.com/vcuda-core has the ConfigMap cf-crl-gpu-manager-vcuda-core already" in found[1]
 
 
-def test_a_resource_is_defined_once_and_may_be_removed_under_any_name() -> None:
+def test_resource_is_defined_once_and_removed_by_any_name() -> None:
     other = replace(CORE, custom_name="other")
     (found,) = problems([CORE, other], "present")
     assert found.startswith("tencent.com/vcuda-core: a definition before cf-crl-other-vcuda-core is of it already")

@@ -148,7 +148,7 @@ NEEDS = st.builds(
 
 
 @given(MACHINES, NEEDS)
-def test_something_is_said_of_everything_and_what_is_not_ok_says_what_to_do(host: Machine, needs: Needs) -> None:
+def test_every_check_has_a_text_and_every_problem_a_remedy(host: Machine, needs: Needs) -> None:
     decision = decide(host, needs)
     assert decision.verdict in VERDICTS
     verdicts = [VERDICTS.index(finding.verdict) for finding in decision.findings]
@@ -237,7 +237,7 @@ def test_a_gpu_is_known_by_its_name(model: str, capability: tuple[int, ...], bra
     assert (tables.of_gpu(model), tables.brand(model)) == (capability, brand)
 
 
-def test_an_image_tells_its_cuda_and_the_driver_branches_of_its_package() -> None:
+def test_image_names_its_cuda_and_driver_branches() -> None:
     needs = needs_of_image(Needs(), {"CUDA_VERSION": "13.0.2", "NVIDIA_REQUIRE_CUDA": REQUIRE}, {})
     assert (needs.cuda, needs.compat, needs.requires) == ((13, 0, 2), (13, 0, 2), (REQUIRE,))
     assert decide(machine(535), needs).rule == "forward_compatibility"
@@ -255,7 +255,7 @@ def test_an_image_tells_its_cuda_and_the_driver_branches_of_its_package() -> Non
     assert needs_of_image(Needs(), {}, {}, "vllm").paddle_allocator is None
 
 
-def test_what_the_image_requires_is_met_by_any_word_and_all_its_conditions() -> None:
+def test_requirement_needs_one_word_with_all_its_conditions() -> None:
     for expression, verdict in {
         "cuda>=13.0": BLOCKED,
         "cuda>=13.0 driver>=550": OK,

@@ -76,7 +76,7 @@ def test_no_message_gets_a_wrong_finding_called_certain() -> None:
     assert wrong == []
 
 
-def test_message_of_a_program_that_ended_well_is_no_more_than_possible() -> None:
+def test_message_of_a_successful_program_is_only_possible() -> None:
     for message in MESSAGES:
         if message.told == "log":
             state = {"state": {"terminated": {"reason": "Completed", "exitCode": 0}}}

@@ -129,9 +129,7 @@ def fields(kinds: tuple[str, ...], run: Callable[[str, Any], object]) -> list[An
 
 
 @pytest.mark.parametrize(("kind", "path", "values"), fields(("Node", "Pod", "Event", "ResourceQuota"), told))
-def test_an_odd_object_beside_it_keeps_nothing_from_the_diagnosis(
-    kind: str, path: Path, values: Mapping[str, Any]
-) -> None:
+def test_odd_object_beside_a_pod_hides_nothing_of_it(kind: str, path: Path, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         found = told(kind, with_value(odd(kind), path, value))
         assert {"quota_oom", "plugin_down"} <= set(rules(found)), name

@@ -548,7 +548,7 @@ def test_every_rule_is_shown_and_documented() -> None:
     assert [rule for rule in ORDER if f"| `{rule}` |" not in page] == []
 
 
-def test_nothing_is_found_of_a_pod_that_is_well_and_what_was_looked_at_is_said() -> None:
+def test_healthy_pod_has_no_findings_and_lists_the_evidence() -> None:
     evidence = made(page=refused("quota", 0), state={"state": {"running": {}}}, phase="Running")
     assert diagnose(evidence) == []
     told = lines(document([], looked_at(evidence), []))
@@ -558,13 +558,13 @@ def test_nothing_is_found_of_a_pod_that_is_well_and_what_was_looked_at_is_said()
     assert "1 pods of plugins, 1 of the extender" in told[1]
 
 
-def test_a_container_that_asks_for_none_of_a_resource_does_not_ask_for_it() -> None:
+def test_request_for_zero_of_a_resource_is_no_request() -> None:
     pod = made(limits={"aliyun.com/gpu-mem": "0", "tencent.com/vcuda-core": "0m", "nvidia.com/gpu": "1"}).pod
     assert pod is not None
     assert (dict(pod.wants), has_share(pod.containers[0])) == ({"nvidia.com/gpu": "1"}, False)
 
 
-def test_what_is_known_of_a_node_is_no_reason_to_call_the_pod_well() -> None:
+def test_unexplained_crash_is_named_beside_a_nodes_problem() -> None:
     """A crash that nothing explains is told beside what is wrong elsewhere."""
     evidence = made(log="KeyError", node_events=[event("MigConfigFailed", "no")])
     assert {"crashed", "configuration"} <= {finding.rule for finding in diagnose(evidence)}
@@ -575,13 +575,13 @@ def test_an_allocator_set_as_it_should_be_is_no_conflict() -> None:
     assert first(made(log="Out of memory error on GPU 0", env=env)).rule == "quota_oom"
 
 
-def test_a_page_from_before_the_registration_is_no_reason_to_worry() -> None:
+def test_metrics_page_from_before_registration_is_no_finding() -> None:
     page = 'accel_device_plugin_registered{node="a",resource="tencent.com/vcuda-core"} 0\n'
     assert diagnose(of_node(page=page)) == []
     assert diagnose(of_node(page=page, offers={"allocatable": {"tencent.com/vcuda-core": "1k"}})) == []
 
 
-def test_what_follows_from_a_mode_that_no_node_serves_is_not_told_beside_it() -> None:
+def test_consequences_of_an_unserved_mode_are_not_repeated() -> None:
     message = "1 Insufficient nvidia.com/mps-core, 1 had untolerated taint {node-role.kubernetes.io/control-plane: }."
     found = diagnose(made(limits={"nvidia.com/mps-core": "30"}, where="", **unscheduled(message)))
     assert [finding.rule for finding in found] == ["mode_mismatch"]
@@ -608,7 +608,7 @@ def test_facts_are_one_harmless_line_without_secrets() -> None:
     assert len(text) <= 400
 
 
-def test_container_that_was_never_started_has_no_log_to_be_sent_to() -> None:
+def test_container_that_never_started_is_not_sent_to_its_log() -> None:
     message = "runc create failed: something new"
     state = {"state": {"terminated": {"reason": "StartError", "exitCode": 128, "message": message}}}
     found = diagnose(made(state=state))
@@ -617,7 +617,7 @@ def test_container_that_was_never_started_has_no_log_to_be_sent_to() -> None:
     assert "kubectl logs" not in found[0].remedy
 
 
-def test_crash_is_told_beside_the_finding_of_a_container_with_a_longer_name() -> None:
+def test_crash_is_found_beside_a_container_with_a_longer_name() -> None:
     item = pod("train", SHARE, "a")
     item["spec"]["containers"] = [{"name": name, "resources": {"limits": SHARE}} for name in ("app", "app2")]
     item["status"]["containerStatuses"] = [{"name": n, "state": {"terminated": FAILED}} for n in ("app", "app2")]
@@ -672,7 +672,7 @@ def with_init(status: dict[str, Any]) -> dict[str, Any]:
         ({"state": {"waiting": {"reason": "CreateContainerError"}}}, "not_running"),
     ],
 )
-def test_init_container_that_fails_is_told_of_and_not_who_waits_for_it(status: dict[str, Any], rule: str) -> None:
+def test_failed_init_container_is_named_and_not_its_waiters(status: dict[str, Any], rule: str) -> None:
     found = placed(with_init(status))
     assert [(finding.rule, finding.subject) for finding in found] == [(rule, "pod team/train container fetch")]
 
@@ -700,7 +700,7 @@ def test_names_of_scheduling_gates_are_told() -> None:
 
 
 @pytest.mark.parametrize("probe", ["Readiness", "Liveness"])
-def test_old_probe_of_a_container_that_crashes_itself_is_not_its_cause(probe: str) -> None:
+def test_old_probe_is_not_the_cause_of_a_later_crash(probe: str) -> None:
     told = event("Unhealthy", f"{probe} probe failed: connection refused")
     state = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": FAILED}}
     found = diagnose(made(phase="Running", state=state, events=[told], log="KeyError: 'x'"))
@@ -708,7 +708,7 @@ def test_old_probe_of_a_container_that_crashes_itself_is_not_its_cause(probe: st
 
 
 @pytest.mark.parametrize("taint", ["disk-pressure", "not-ready", "unschedulable"])
-def test_taint_of_a_node_that_is_not_well_is_no_reason_for_a_toleration(taint: str) -> None:
+def test_taint_of_a_sick_node_suggests_no_toleration(taint: str) -> None:
     message = f"0/1 nodes are available: 1 node(s) had untolerated taint {{node.kubernetes.io/{taint}: }}."
     found = diagnose(made(where="", **unscheduled(message)))
     assert found
@@ -730,7 +730,7 @@ def test_what_could_not_be_read_is_said() -> None:
     assert [finding.rule for finding in diagnose(made(daemons=None, phase="Running"))] == []
 
 
-def test_every_xid_that_makes_a_gpu_unhealthy_by_default_is_in_the_table() -> None:
+def test_table_has_every_xid_that_makes_a_gpu_unhealthy() -> None:
     critical = [number for number in XIDS if Switches().counts(number)]
     assert {48, 62, 64, 74, 79, 95, 119, 120} <= set(critical)
     assert all(xid.remedy.endswith(".") for xid in XIDS.values())

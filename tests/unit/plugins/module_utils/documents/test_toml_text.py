@@ -124,7 +124,7 @@ def test_a_table_goes_with_those_below_it_wherever_they_stand() -> None:
     assert toml_text.edited(text, [Edit(("a", "b"), None)]) == "# first\n\n# of x\n[x]\ny = 1\n\n# last\n[a]\n\n"
 
 
-def test_a_line_of_a_text_that_looks_like_a_header_with_a_wrong_escape_is_kept() -> None:
+def test_header_like_line_of_a_text_with_bad_escape_is_kept() -> None:
     text = "note = '''\n[\"\\q\"]\n'''\n\n[a]\nb = 1\n"
     assert toml_text.edited(text, [Edit(("a", "b"), 2)]) == text.replace("b = 1", "b = 2")
 
@@ -135,7 +135,7 @@ def test_a_header_with_an_escape_is_found(header: str) -> None:
     assert toml_text.edited(text, [Edit(("C:\\a",), None)]) == ""
 
 
-def test_a_table_that_only_tables_below_it_have_made_gets_its_header() -> None:
+def test_table_implied_by_its_subtables_gets_a_header() -> None:
     text = (
         'version = 3\n\n[grpc]\n  address = "/run/c.sock"\n\n[plugins]\n\n'
         '  [plugins."io.v1.runtime".containerd.runtimes.runc.options]\n    SystemdCgroup = true\n\n'

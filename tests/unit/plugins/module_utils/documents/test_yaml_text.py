@@ -163,7 +163,7 @@ def test_a_strict_reader_takes_no_key_that_a_merge_brings_again(merge: str) -> N
 
 
 @pytest.mark.usefixtures("parser")
-def test_a_strict_reader_is_not_given_a_key_beside_the_merge_that_brings_it() -> None:
+def test_strict_reader_gets_no_key_twice_beside_a_merge() -> None:
     text = "a: &a {x: 1}\nb:\n  <<: *a\n"
     with pytest.raises(YamlError, match="cannot be edited safely"):
         yaml_text.edit(text, {"a": {"x": 1}, "b": {"x": 2}}, FILE, strict=True)

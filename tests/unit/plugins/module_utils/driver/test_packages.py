@@ -61,7 +61,7 @@ def ubuntu(
         ("6.8.0-1044-nvidia-64k", "linux-image-nvidia-64k", "nvidia-64k"),
     ],
 )
-def test_modules_of_kernels_to_come_are_of_what_brings_these_kernels(kernel: str, image: str, modules: str) -> None:
+def test_modules_of_coming_kernels_match_their_metapackage(kernel: str, image: str, modules: str) -> None:
     host = ubuntu(kernel, meta(image, kernel), offered={S + kernel, S + modules})
     planned = plan(host, BUILT)
     assert planned.packages[:2] == (S + kernel, S + modules)
@@ -170,7 +170,7 @@ def test_headers_come_with_the_kernels_to_come(
     assert planned.warnings == ()
 
 
-def test_headers_that_no_index_knows_are_looked_for_by_every_name() -> None:
+def test_headers_missing_in_the_index_are_sought_by_any_name() -> None:
     planned = plan(System("deb", "Debian", "6.8.12-4-pve", offered=frozenset()), DKMS)
     assert planned.of_kernel == (
         ("proxmox-headers-6.8.12-4-pve", "pve-headers-6.8.12-4-pve", "linux-headers-6.8.12-4-pve"),
@@ -296,7 +296,7 @@ def test_flavors(release: str, expected: str) -> None:
     assert flavor(release) == expected
 
 
-def test_other_kernels_are_named_newest_last_and_of_the_same_flavor() -> None:
+def test_other_kernels_of_the_flavor_are_named_newest_last() -> None:
     names = [f"linux-headers-6.8.0-{number}-generic" for number in (9, 100, 90)]
     names += ["linux-headers-6.8.0-1001-aws", "linux-headers-generic", "linux-headers-6.1.0-56-common"]
     assert like("linux-headers-6.8.0-45-generic", names) == [names[0], names[2], names[1]]
@@ -381,7 +381,7 @@ def test_what_package_managers_say() -> None:
     assert dnf_answer("Transaction Summary\nOperation aborted.\nError: no") == Answer()
 
 
-def test_headers_of_a_release_are_told_of_beside_a_kernel_from_backports() -> None:
+def test_release_headers_are_named_beside_a_backports_kernel() -> None:
     kernel, stable = "6.12.9+bpo-cloud-amd64", "6.1.0-28-cloud-amd64"
     images = kernel_metas([("linux-image-cloud-amd64", False, f"linux-image-{kernel} (= 6.12.9-1~bpo12+1)")])
     offered = frozenset((f"linux-headers-{kernel}", f"linux-headers-{stable}", "linux-headers-cloud-amd64"))

@@ -617,7 +617,7 @@ def test_a_checksum_of_the_operator_counts_in_any_case() -> None:
 
 
 @pytest.mark.attack
-def test_a_keyring_without_a_checksum_is_refused_unless_it_is_here_or_trusted() -> None:
+def test_keyring_without_checksum_must_be_local_or_trusted() -> None:
     def said(keyring: dict[str, Any] | None = None, **variables: Any) -> str:
         known, seen = facts("debian13", "aarch64"), {"keyring": keyring or {}}
         found = decide(known, observed(H100), seen, **variables).refusals.unavailable
@@ -737,7 +737,7 @@ def test_a_runfile_on_the_controller_is_found(tmp_path: Path) -> None:
     assert refused("openeuler", observed(H100), **asked) == []
 
 
-def test_one_kernel_module_gives_way_to_the_other_on_an_rpm_system() -> None:
+def test_one_kernel_module_replaces_the_other_on_rpm_systems() -> None:
     tasks = yaml.safe_load((ROLE / "tasks/install_repo_rpm.yml").read_text())
     assert [task["ansible.builtin.dnf"]["allowerasing"] for task in tasks if "ansible.builtin.dnf" in task] == [True]
 

@@ -217,7 +217,7 @@ def labelled(name: str, **labels: str) -> Object:
         ({"nodes": [labelled("c", **{"nvidia-device-enable": "enable"})]}, []),
     ],
 )
-def test_a_new_image_is_rolled_out_where_every_node_that_serves_has_it(changed: Object, without: list[str]) -> None:
+def test_new_image_rolls_out_once_every_serving_node_has_it(changed: Object, without: list[str]) -> None:
     serving = [labelled(name, **{"nvidia-device-enable": "pgpu"}) for name in ("a", "b")]
     known: Object = {"made": MADE, "wanted": MADE, "delivery": "import", "running": ["old"], "modes": MODES}
     known |= {"hosts": ["a", "b"], "hostvars": {"a": GIVEN, "b": GIVEN}} | changed
@@ -257,11 +257,11 @@ def disagreements(hosts: dict[str, Object], assembled: bool = False, mig_labelle
         ({"a": {}, "b": {"gpu_plugins_kubeconfig": "/other", "gpu_plugins_mig_strategy": "mixed"}}, ""),
     ],
 )
-def test_what_the_whole_cluster_has_one_of_is_not_set_for_some_hosts(hosts: dict[str, Object], said: str) -> None:
+def test_cluster_wide_values_are_not_set_for_some_hosts(hosts: dict[str, Object], said: str) -> None:
     assert disagreements(hosts) == ([said] if said else [])
 
 
-def test_the_image_and_how_gpus_are_cut_are_common_where_the_cluster_has_them() -> None:
+def test_image_and_mig_layout_are_common_to_the_cluster() -> None:
     images = {"a": {"gpu_plugins_image": "x:1"}, "b": {}}
     assert disagreements(images) == ["gpu_plugins_image of b is not that of a"]
     assert disagreements(images, assembled=True) == []
@@ -327,7 +327,7 @@ def test_a_plugin_that_will_not_come_by_itself_is_not_waited_for(
         ([own_pod(1), own_pod(2, "t0")], {"plugin": "t1"}, False, ["p2"]),
     ],
 )
-def test_a_plugin_is_renewed_once_its_newest_pod_is_of_the_template(
+def test_plugin_is_current_once_its_newest_pod_has_the_template(
     pods: list[Object], templates: Object, renewed: bool, of_before: list[str]
 ) -> None:
     found = pod_seen(*pods, templates=templates)

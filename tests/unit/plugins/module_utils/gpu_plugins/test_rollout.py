@@ -98,7 +98,7 @@ def test_a_note_that_cannot_be_read_is_a_problem() -> None:
     assert "annotation kube-accel.io/previous-object cannot be read" in found.problems[0]
 
 
-def test_templates_have_their_checksum_and_modes_that_are_off_no_daemonset() -> None:
+def test_templates_have_checksums_and_unused_modes_are_left_out() -> None:
     other = daemonset("accel:3") | {"metadata": {"name": "other", "namespace": "kube-system"}}
     found = wanted_objects([daemonset(), CLASS, other], ["other"])
     assert [item["metadata"]["name"] for item in found.objects] == ["plugin", "nvidia"]

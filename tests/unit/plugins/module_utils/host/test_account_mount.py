@@ -61,7 +61,7 @@ def test_plan_of_what_is_found(found: Found, mib: int, expected: tuple[str, str,
     assert short(found, mib) == expected
 
 
-def test_absent_unmounts_ours_whoever_has_an_account_and_nothing_else() -> None:
+def test_absent_unmounts_our_mount_and_no_other() -> None:
     assert short(replace(EMPTY, mount=OURS), absent=True) == ("absent", "stop", True, False)
     assert short(replace(EMPTY, mount=OURS, accounts=2), absent=True) == ("absent", "stop", True, True)
     assert short(replace(EMPTY, mount=THEIRS, accounts=2), absent=True)[:2] == ("absent", "none")

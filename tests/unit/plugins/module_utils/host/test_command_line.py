@@ -46,7 +46,7 @@ def test_a_switch_takes_no_word_after_it(words: list[str], on: list[bool]) -> No
     assert {given.path for _name, given in found} <= {"unit"}
 
 
-def test_the_words_of_a_process_are_read_and_one_that_ended_has_none(tmp_path: Path) -> None:
+def test_command_line_of_a_process_is_read_unless_it_ended(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7/cmdline").write_bytes(b"/usr/bin/dockerd\0-H\0fd://\0")
     assert of_process(str(tmp_path), "7") == ["/usr/bin/dockerd", "-H", "fd://"]

@@ -48,7 +48,7 @@ def test_the_script_that_k3s_brings_is_read() -> None:
     assert start.environment["K3S_CONFIG_FILE"].path == "/etc/rancher/k3s/k3s.env"
 
 
-def test_the_configuration_of_a_service_is_read_before_its_script() -> None:
+def test_service_configuration_is_read_before_its_script() -> None:
     files = {
         "/etc/conf.d/k3s": 'K3S_OPTS="--docker"\n',
         SCRIPT: 'command=/bin/k3s\ncommand_args="server ${K3S_OPTS} ${MORE:-$K3S_OPTS-no}"\n',

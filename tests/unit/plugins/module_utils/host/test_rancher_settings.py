@@ -11,7 +11,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.rancher_sett
 MAIN = "/etc/rancher/k3s/config.yaml"
 
 
-def test_settings_given_again_replace_or_add_in_the_order_of_the_files() -> None:
+def test_repeated_settings_replace_or_add_in_file_order() -> None:
     texts = {
         f"{MAIN}.d/20-b.yml": "tls-san+: c\ndebug: false\n",
         f"{MAIN}.d/10-a.yaml": "tls-san: [b]\nnode-label+: x\n",
@@ -22,7 +22,7 @@ def test_settings_given_again_replace_or_add_in_the_order_of_the_files() -> None
     assert merged(files) == {"tls-san": ["b", "c"], "debug": False, "node-label": "x"}
 
 
-def test_a_file_that_says_nothing_has_no_settings_and_one_that_is_no_yaml_is_named() -> None:
+def test_empty_file_has_no_settings_and_bad_yaml_is_named() -> None:
     assert load("---\n# nothing\n", MAIN) == load("", MAIN) == {}
     with pytest.raises(YamlError, match=f"^{MAIN} is not YAML"):
         load("a: [", MAIN)

@@ -100,7 +100,7 @@ def test_of_files_of_one_name_that_of_the_first_directory_counts() -> None:
     assert etc in DIRECTORIES
 
 
-def test_files_named_after_the_unit_are_read_as_those_of_rke2_are() -> None:
+def test_files_named_after_the_unit_are_read_as_rke2s() -> None:
     # rke2-server.service as its archive has it.
     unit = (
         "[Service]\nEnvironmentFile=-/etc/default/%N\nEnvironmentFile=-/etc/sysconfig/%p\n"

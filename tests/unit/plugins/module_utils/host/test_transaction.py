@@ -169,7 +169,7 @@ def test_a_service_that_does_not_start_gets_its_old_files_back(machine: Machine)
     assert (contents(machine), machine.running) == (BEFORE, OLD)
 
 
-def test_without_a_change_the_service_is_restarted_and_has_to_be_well(machine: Machine) -> None:
+def test_restart_without_a_change_needs_a_healthy_service(machine: Machine) -> None:
     (machine.root / "main").write_bytes(NEW)
 
     transaction(machine).commit([], Record())
@@ -195,7 +195,7 @@ def test_a_service_that_stays_ill_gets_its_old_files_back(machine: Machine) -> N
     assert transaction(machine).record() == Record()
 
 
-def test_a_start_limit_does_not_keep_the_old_file_from_coming_back(machine: Machine) -> None:
+def test_start_limit_does_not_keep_the_old_file_away(machine: Machine) -> None:
     class Limited(Machine):
         starts = 0
 
@@ -345,7 +345,7 @@ def test_a_mount_on_a_file_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", ["i", "a"])
 @pytest.mark.parametrize("place", ["main", "doomed", ""])
-def test_what_is_marked_against_changes_is_refused_with_what_to_do(machine: Machine, mark: str, place: str) -> None:
+def test_immutable_file_is_refused_with_a_remedy(machine: Machine, mark: str, place: str) -> None:
     path = machine.root / place
     marked = subprocess.run(["chattr", f"+{mark}", path], capture_output=True, text=True)
     if marked.returncode != 0:
@@ -462,7 +462,7 @@ def run_timer(machine: Machine, meanwhile: str = "") -> bool:
     return (tools / "restarted").exists()
 
 
-def test_killed_anywhere_the_timer_restores_unless_the_change_was_confirmed(tmp_path: Path) -> None:
+def test_timer_restores_after_any_kill_unless_confirmed(tmp_path: Path) -> None:
     restored = 0
     for machine in killed_machines(tmp_path):
         if machine.timer is None:
@@ -481,7 +481,7 @@ def test_killed_anywhere_the_timer_restores_unless_the_change_was_confirmed(tmp_
     assert restored > 5
 
 
-def test_a_timer_that_a_killed_run_left_does_not_touch_a_later_run(tmp_path: Path) -> None:
+def test_leftover_timer_does_not_touch_a_later_run(tmp_path: Path) -> None:
     stale = 0
     for machine in killed_machines(tmp_path):
         left = machine.timer
@@ -538,7 +538,7 @@ def test_a_timer_that_cannot_restore_leaves_that_to_the_next_run(interrupted: Ma
     assert contents(interrupted) == BEFORE
 
 
-def test_a_timer_that_a_later_run_overtakes_leaves_what_that_remembers(interrupted: Machine) -> None:
+def test_overtaken_timer_leaves_the_record_of_the_later_run(interrupted: Machine) -> None:
     armed = interrupted.root / "state" / "armed"
 
     assert run_timer(interrupted, meanwhile=f"echo later >{armed}")

@@ -8,7 +8,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host import trust
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.trusted_path import UntrustedError
 
 
-def test_missing_directories_are_made_private_and_told_outermost_first(tmp_path: Path) -> None:
+def test_missing_directories_are_made_private_and_listed(tmp_path: Path) -> None:
     target = tmp_path / "a/b"
     made = [str(tmp_path / "a"), str(target)]
     assert trusted_path.make_directory(str(target), check=True) == made
@@ -22,7 +22,7 @@ def test_missing_directories_are_made_private_and_told_outermost_first(tmp_path:
 @pytest.mark.parametrize(
     ("mode", "remedy"), [(0o722, "chmod go-w"), (0o707, "chmod go-w"), (0o1777, "use a directory below it")]
 )
-def test_a_directory_that_others_may_write_is_refused_with_the_remedy(tmp_path: Path, mode: int, remedy: str) -> None:
+def test_directory_others_may_write_is_refused_with_a_remedy(tmp_path: Path, mode: int, remedy: str) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a").chmod(mode)
     with pytest.raises(UntrustedError, match=rf"a can be written by others \(mode {mode:04o}\); .*{remedy}"):
@@ -53,7 +53,7 @@ def test_links_of_the_user_are_followed_and_circles_end(tmp_path: Path) -> None:
         trusted_path.make_directory(str(tmp_path / "one"))
 
 
-def test_a_file_is_read_by_its_descriptor_and_a_directory_is_none(tmp_path: Path) -> None:
+def test_file_is_read_by_descriptor_and_a_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     with trusted_path.regular_file(str(tmp_path / "file")) as file:
         (tmp_path / "file").rename(tmp_path / "other")

@@ -134,7 +134,7 @@ def test_an_odd_object_leaves_the_plan_of_the_others_and_is_told(
 
 
 @pytest.mark.parametrize("name", [name for name in ODD if name not in ("absent", "null")])
-def test_a_map_that_cannot_be_read_keeps_the_nodes_that_have_it_from_being_migrated(name: str) -> None:
+def test_unreadable_configmap_keeps_its_nodes_unmigrated(name: str) -> None:
     items = {**BESIDE, "ConfigMap": [with_value(config_map(plain=PLAIN), ("data",), ODD[name])]}
     document = plan(cluster(Client(items)), [Wanted("gpu-1", "pgpu"), Wanted("gpu-2", "vgpu")], Terms("x"), parsed)
     if not isinstance(ODD[name], dict):

@@ -66,7 +66,7 @@ def test_each_is_known_by_its_objects_and_serves_what_it_selects(kind: str) -> N
     assert document["nodes"]["plain"]["state"] == "none" or kind == "stranger"
 
 
-def test_mps_control_daemons_go_with_their_plugin_and_feature_discovery_stays() -> None:
+def test_mps_daemons_go_with_their_plugin_but_not_discovery() -> None:
     document = planned(
         [objects.nvidia(), objects.mps_control_daemon(), objects.feature_discovery()], [chosen("nvidia")]
     )
@@ -162,7 +162,7 @@ AFFINITY = st.one_of(
 
 
 @given(affinity=AFFINITY, selector=LABELS, labels=LABELS)
-def test_a_daemonset_that_avoids_marked_nodes_selects_all_others_as_before(
+def test_avoiding_daemonset_still_selects_unmarked_nodes(
     affinity: Object | None, selector: dict[str, str], labels: dict[str, str]
 ) -> None:
     selector.pop(peers.MARK, None)
@@ -180,7 +180,7 @@ def test_a_daemonset_that_avoids_marked_nodes_selects_all_others_as_before(
     assert back == item
 
 
-def test_what_its_owner_puts_back_is_taken_off_again_and_remembered_as_it_is() -> None:
+def test_edit_by_the_owner_is_avoided_again_and_kept() -> None:
     item = objects.nvidia()
     upgraded = peers.avoiding(item)
     upgraded["spec"]["template"]["spec"]["affinity"] = {"podAntiAffinity": {"preferred": []}}
@@ -203,7 +203,7 @@ def test_a_record_that_is_not_ours_is_none(annotation: str, state: str) -> None:
     assert (entry["state"], entry["back"]) == (state, {})
 
 
-def test_a_node_that_was_migrated_and_whose_old_plugin_is_gone_says_so() -> None:
+def test_migrated_node_reports_that_its_old_plugin_is_gone() -> None:
     done = merge(chosen("hami"), of("hami")["off"] | {})
     done = merge(done, {"metadata": {"labels": {"nvidia-device-enable": "vgpu"}}})
     entry = planned([objects.ours("vgpu")], [done], mode="vgpu")["nodes"]["gpu-1"]
@@ -211,13 +211,13 @@ def test_a_node_that_was_migrated_and_whose_old_plugin_is_gone_says_so() -> None
     assert entry["back"]
 
 
-def test_what_hami_tells_its_scheduler_by_is_forgotten_when_it_has_left() -> None:
+def test_hamis_registration_is_forgotten_once_it_has_left() -> None:
     found = chosen("hami")
     found["metadata"]["annotations"] = {"hami.io/node-nvidia-register": "x", "hami.io/mutex.lock": "x"}
     assert planned([objects.hami()], [found])["nodes"]["gpu-1"]["forget"] == {"hami.io/node-nvidia-register": None}
 
 
-def test_a_cgpu_label_of_theirs_goes_where_the_node_is_to_serve_another_mode() -> None:
+def test_foreign_cgpu_label_goes_when_the_mode_differs() -> None:
     found = chosen("gpushare")
     found["metadata"]["labels"]["cgpu"] = "true"
     for mode, value in (("pgpu", None), ("cgpu", "true")):
@@ -267,7 +267,7 @@ def test_who_is_not_known_is_refused_by_name(
     ],
 )
 @pytest.mark.parametrize("beside", [[], [objects.nvidia()]], ids=["alone", "beside NVIDIA's"])
-def test_a_plugin_that_shares_gpus_and_is_not_known_is_refused_by_name(name: str, beside: list[Object]) -> None:
+def test_unknown_sharing_plugin_is_refused_by_name(name: str, beside: list[Object]) -> None:
     volcano = objects.daemonset("volcano-device-plugin", "kube-system", [{"name": "x", "image": "x"}])
     found = chosen("nvidia", **{name.replace("/", "__"): "10"})
     entry = planned([volcano, *beside], [found], mode="vgpu")["nodes"]["gpu-1"]
@@ -281,7 +281,7 @@ def test_a_plugin_that_shares_gpus_and_is_not_known_is_refused_by_name(name: str
 
 
 @pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory"])
-def test_a_pod_that_shares_a_gpu_by_annotation_is_refused_by_name(annotation: str) -> None:
+def test_pod_that_shares_by_annotation_is_refused_by_name(annotation: str) -> None:
     half = pod("half", {})
     half["metadata"]["annotations"] = {annotation: "0.5"}
     entry = of("nvidia", half)
@@ -307,7 +307,7 @@ def test_names_of_ones_own_are_no_strangers_on_nodes_of_ours() -> None:
     assert planned([objects.ours()], [found])["nodes"]["gpu-1"]["state"] == "ours"
 
 
-def test_a_node_of_ours_can_be_given_back_whatever_else_shares_its_gpus() -> None:
+def test_our_node_can_be_returned_beside_any_other_sharer() -> None:
     found = chosen("nvidia", **{"nvshare.com__gpu": "10"})
     begun = merge(found, of("nvidia")["off"])
     entry = planned([objects.nvidia()], [begun])["nodes"]["gpu-1"]
@@ -329,7 +329,7 @@ def test_a_node_that_is_not_there_is_refused() -> None:
     assert document["nodes"]["gone"]["problems"] == ["the cluster has no node gone"]
 
 
-def test_a_daemonset_of_the_same_name_as_ours_needs_another_namespace() -> None:
+def test_daemonset_with_our_name_needs_another_namespace() -> None:
     problems = of("gpu-manager", terms=Terms("kube-system"))["problems"]
     assert problems == [
         "DaemonSet kube-system/gpu-manager-daemonset has a name that ours has; set gpu_plugins_namespace to another"
@@ -384,7 +384,7 @@ def test_where_the_operator_brings_the_driver_ours_has_to_know() -> None:
     assert entry["variables"] == {"gpu_plugins_driver_root": "/run/nvidia/driver"}
 
 
-def test_pods_that_nobody_could_serve_again_are_named_with_what_to_ask_for() -> None:
+def test_pods_without_a_server_are_named_with_new_requests() -> None:
     share = pod("share", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"})
     gone = pod("gone", {"nvidia.com/gpu": "1"}) | {"status": {"phase": "Succeeded"}}
     plain = pod("plain", {"cpu": "1"})
@@ -539,7 +539,7 @@ def test_what_no_mode_has_is_said(kind: str, mode: str, limits: Object, card: re
         resources.translated(kind, mode, limits, card)
 
 
-def test_a_node_of_hami_as_alauda_ships_it_is_planned_there_and_back() -> None:
+def test_alauda_hami_node_is_planned_there_and_back() -> None:
     found = chosen("hami", **{"nvidia.com__gpualloc": "10"})
     entry = planned([objects.hami()], [found], pod("one", {"nvidia.com/gpualloc": "1"}), mode="vgpu")["nodes"]["gpu-1"]
     assert [(row["resource"], row["offered"]) for row in entry["resources"]] == [("nvidia.com/gpualloc", 10)]
@@ -573,7 +573,7 @@ def test_a_node_of_hami_as_alauda_ships_it_is_planned_there_and_back() -> None:
         ("hami", "pgpu", {"nvidia.com/mig-1g.10gb": "1"}, {}),
     ],
 )
-def test_pods_of_a_node_that_is_given_back_are_told_what_to_ask_for(
+def test_pods_of_a_returned_node_get_their_new_requests(
     kind: str, mode: str, limits: Object, becomes: dict[str, int]
 ) -> None:
     found = chosen(kind, **({"nvidia.com__gpualloc": "0"} if kind == "hami" else {}))

@@ -116,7 +116,7 @@ def test_what_cannot_be_read_is_said_and_nothing_begins(more: Object) -> None:
     assert entry([plugin(**more)], variables={"gpu_plugins_configs": {"mine": SHARED}})["problems"] == []
 
 
-def test_replicas_that_only_labels_tell_of_have_to_be_in_the_inventory() -> None:
+def test_replicas_known_by_labels_must_be_in_the_inventory() -> None:
     node = objects.node("gpu-1", {"nvidia.com/gpu": "4"})
     node["metadata"]["labels"] |= {"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "4"}
     found = entry([plugin()], node)
@@ -254,7 +254,7 @@ def test_flags_are_read_as_pflag_reads_them(words: list[str], expected: dict[str
     assert posix_flags(words, {"c"}) == expected
 
 
-def test_names_and_devices_that_the_plugin_ignores_are_not_taken_over() -> None:
+def test_names_and_devices_the_plugin_ignores_are_dropped() -> None:
     """NVIDIA's plugin shares every device by its usual name, whatever the file says, and ours goes by the file."""
     shared = {"name": "nvidia.com/gpu", "replicas": 4}
     file = {
@@ -268,7 +268,7 @@ def test_names_and_devices_that_the_plugin_ignores_are_not_taken_over() -> None:
 
 @pytest.mark.parametrize("maps", [{}, MAPS], ids=["without a file", "over the file"])
 @pytest.mark.parametrize("more", [{"env": [{"name": "GDS_ENABLED", "value": "True"}]}, {"args": ["-gds-enabled"]}])
-def test_what_only_a_switch_said_becomes_part_of_the_configuration(more: Any, maps: Any) -> None:
+def test_command_line_switch_becomes_part_of_configuration(more: Any, maps: Any) -> None:
     more = copy.deepcopy(more)
     if maps:
         more.setdefault("env", []).append({"name": "CONFIG_FILE", "value": "/x/config.yaml"})

@@ -229,7 +229,7 @@ def test_variable_of_any_type_is_planned_with_or_refused(name: str, value: Any) 
     assert all(refusal.keys() == {"code", "message"} for refusal in found["refusals"])
 
 
-def test_plugins_are_looked_for_in_the_namespace_of_the_gpu_nodes() -> None:
+def test_plugins_are_sought_in_the_namespace_of_gpu_nodes() -> None:
     words = {"groups": {"gpu_nodes": ["a"]}, "hostvars": {"a": {"gpu_plugins_namespace": "theirs"}}}
 
     def namespaces(**more: Any) -> list[str]:
@@ -279,7 +279,7 @@ def test_plugins_that_serve_no_metrics_are_not_asked_for_any() -> None:
     assert plan(looked(), rules, monitoring_alerts_disabled=["GpuLost", "GpuPluginDown"])["rules"] == {"groups": []}
 
 
-def test_objects_that_differ_are_applied_and_others_of_ours_removed() -> None:
+def test_differing_objects_are_applied_and_stale_ones_removed() -> None:
     def item(kind: str, name: str) -> dict[str, Any]:
         return {"kind": kind, "metadata": {"namespace": "observed", "name": name}}
 

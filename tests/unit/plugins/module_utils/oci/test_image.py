@@ -70,7 +70,7 @@ def test_a_layer_changes_nothing_of_the_base_but_what_it_was_to(base: oci.Tree, 
 
 
 @pytest.mark.parametrize(("target", "reason"), [("a", "/a, where it goes, is a file"), ("a/a", "below /a, which is")])
-def test_additions_that_a_link_of_the_base_brings_together_are_refused(target: str, reason: str) -> None:
+def test_additions_that_collide_through_a_link_are_refused(target: str, reason: str) -> None:
     file, directory = oci.Entry("file", 0o644), oci.Entry(oci.DIRECTORY, 0o755)
     with pytest.raises(oci.ImageError, match=reason):
         oci.place({"b": oci.Entry(oci.SYMLINK, 0o777, target=target)}, {"a": file, "b": directory, "b/a": file})

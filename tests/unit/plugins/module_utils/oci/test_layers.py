@@ -180,9 +180,7 @@ def ctr(socket: Path, *words: str) -> subprocess.CompletedProcess[str]:
         [("f", "b", "3"), ("h", "z", "/b")],
     ],
 )
-def test_containerd_with_overlayfs_refuses_the_hard_links_that_are_warned_of(
-    containerd: Path, upper: Entries, tmp_path: Path
-) -> None:
+def test_containerd_on_overlayfs_refuses_warned_hard_links(containerd: Path, upper: Entries, tmp_path: Path) -> None:
     path = image_layers.image(tmp_path / "image", image_layers.layer(*LOWER), image_layers.layer(*upper))
     with tarfile.open(tmp_path / "image.tar", "w") as tar:
         tar.add(path, ".")

@@ -91,7 +91,7 @@ class Shell:
         return ""
 
 
-def test_what_kubelet_s_side_calls_an_image_goes_with_its_last_name() -> None:
+def test_cri_name_of_an_image_goes_with_its_last_name() -> None:
     shell = Shell(TABLE)
     carry_out(Plan(remove=[OLD]), Containerd(shell, ["ctr"]), "", REPOSITORY, "", [])
     assert shell.calls == [f"ctr --namespace k8s.io images rm {OLD} {ID}"]

@@ -45,7 +45,7 @@ def test_the_configuration_is_that_of_the_platform() -> None:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_an_image_for_something_else_is_refused_by_what_it_is_for(alone: bool) -> None:
+def test_image_for_another_platform_is_refused_by_its_name(alone: bool) -> None:
     with pytest.raises(oci_registry.RegistryError, match="is there for windows/amd64 and not for amd64"):
         read(platform("amd64", "windows"), platform("unknown", "unknown"), alone=alone)
 

@@ -88,7 +88,7 @@ def test_a_version_2_file_that_names_no_runtime_keeps_runc() -> None:
     assert runtime_config.parse("containerd", gone.text, FILE) == runtime_config.parse("containerd", before, FILE)
 
 
-def test_runc_that_was_named_beside_others_goes_with_ours_unless_somebody_joined() -> None:
+def test_runc_entry_goes_with_ours_unless_another_joined() -> None:
     before = f"version = 2\n[plugins.'{CRI[2]}'.containerd.runtimes.kata]\nruntime_type = 'io.containerd.kata.v2'\n"
     plan = present(before, Wanted("nvidia", BINARY))
     assert "runc" in containerd_part(plan.text)["containerd"]["runtimes"]
@@ -114,7 +114,7 @@ def migrated(text: str) -> str:
     return text.replace("version = 2", "version = 3").replace(CRI[2], CRI[3])
 
 
-def test_what_was_there_before_us_comes_back_in_a_file_of_a_newer_version() -> None:
+def test_original_returns_in_a_file_of_a_newer_version() -> None:
     plan = present(OURS_TO_BE, Wanted("nvidia", BINARY, default=True, cdi=True))
     for change in (migrated, lambda text: f"# a later hand\n{migrated(text)}"):
         absent = runtime_config.plan_absent("containerd", change(plan.text), "nvidia", plan.owned, OURS_TO_BE, FILE)
@@ -128,7 +128,7 @@ def test_what_was_there_before_us_comes_back_in_a_file_of_a_newer_version() -> N
 
 
 @pytest.mark.parametrize("containerd", real_runtimes.containerds())
-def test_what_was_there_before_us_comes_back_after_a_real_migration(containerd: Path, tmp_path: Path) -> None:
+def test_original_returns_after_a_real_migration(containerd: Path, tmp_path: Path) -> None:
     def migrate(text: str) -> str:
         file = tmp_path / "config.toml"
         file.write_text(text)
@@ -192,7 +192,7 @@ def test_a_renamed_runtime_replaces_the_old_one() -> None:
     assert part["default_runtime_name"] == "gpu"
 
 
-def test_absent_makes_runc_the_default_when_nothing_is_remembered() -> None:
+def test_absent_makes_runc_the_default_without_a_record() -> None:
     theirs = present(text_of("containerd-1.7.toml"), Wanted("nvidia", BINARY, default=True)).text
 
     plan = runtime_config.plan_absent("containerd", theirs, "nvidia", Owned(), None, FILE)
@@ -202,7 +202,7 @@ def test_absent_makes_runc_the_default_when_nothing_is_remembered() -> None:
     assert "nvidia" not in part["runtimes"]
 
 
-def test_a_merged_configuration_that_lacks_the_runtime_is_complained_about() -> None:
+def test_merged_configuration_without_the_runtime_is_refused() -> None:
     wanted = Wanted("nvidia", BINARY, default=True)
     good = present(text_of("containerd-2.1.toml"), wanted).text
 
@@ -360,7 +360,7 @@ def without_ours(data: dict[str, Any], *names: str) -> dict[str, Any]:
 
 @settings(max_examples=75)
 @given(configurations(), WANTED)
-def test_whatever_the_file_others_keep_theirs_and_ours_comes_and_goes(text: str, wanted: Wanted) -> None:
+def test_any_file_gets_and_loses_our_runtime_alone(text: str, wanted: Wanted) -> None:
     before = runtime_config.parse("containerd", text, FILE)
     plan = present(text, wanted)
     after = runtime_config.parse("containerd", plan.text, FILE)
@@ -402,7 +402,7 @@ def daemons(draw: st.DrawFn) -> str:
 
 @settings(max_examples=150)
 @given(daemons(), WANTED)
-def test_whatever_the_json_others_keep_theirs_and_ours_comes_and_goes(text: str, wanted: Wanted) -> None:
+def test_any_json_gets_and_loses_our_runtime_alone(text: str, wanted: Wanted) -> None:
     before = json.loads(text)
     plan = present(text, wanted, "docker")
     after = json.loads(plan.text)
@@ -419,7 +419,7 @@ ODD_RUNTIMES = ["5", "true", '"x"', '[{"a": 1}]', "[]"]
 
 
 @pytest.mark.parametrize("value", ODD_RUNTIMES)
-def test_absent_where_others_made_the_runtimes_no_table_leaves_the_file(value: str) -> None:
+def test_absent_leaves_a_file_whose_runtimes_are_no_table(value: str) -> None:
     text = f'{{"runtimes": {value}}}'
     gone = runtime_config.plan_absent("docker", text, "nvidia", runtime_config.Owned("nvidia"), "{}", "/f")
     assert gone.text == text

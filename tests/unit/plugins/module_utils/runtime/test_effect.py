@@ -118,9 +118,7 @@ TABLES = st.recursive(
 
 
 @given(TABLES, TABLES)
-def test_of_two_documents_the_second_counts_and_nothing_else_is_lost(
-    one: dict[str, object], other: dict[str, object]
-) -> None:
+def test_second_document_wins_and_keeps_the_rest_of_the_first(one: dict[str, object], other: dict[str, object]) -> None:
     both = merged(one, other)
     assert merged(both, other) == both
     assert both.keys() == one.keys() | other.keys()
@@ -195,7 +193,7 @@ def docker(**info: object) -> dict[str, object]:
         (docker(Runtimes={"runc": {"path": "runc"}}), "there is no runtime nvidia"),
     ],
 )
-def test_what_docker_says_of_itself_is_held_against_what_is_wanted(info: dict[str, object], says: str) -> None:
+def test_dockers_own_report_is_compared_with_the_wanted_state(info: dict[str, object], says: str) -> None:
     found = unmet("docker", said_by_docker(info), Wanted("nvidia", BINARY, default=True, cdi=True))
     assert says in found
     assert bool(found) == bool(says)
@@ -218,7 +216,7 @@ def containerd(systemd: bool = True, **config: object) -> dict[str, object]:
         (containerd(systemd=False), "SystemdCgroup = False, and runc True"),
     ],
 )
-def test_what_containerd_says_of_itself_is_held_against_what_is_wanted(config: dict[str, object], says: str) -> None:
+def test_containerds_own_report_is_compared_with_the_wanted(config: dict[str, object], says: str) -> None:
     found = unmet("containerd", said_by_containerd(config), Wanted("nvidia", BINARY, default=True, cdi=True))
     assert says in found
     assert bool(found) == bool(says)
@@ -315,7 +313,7 @@ def test_the_socket_that_containerd_listens_on_is_known(flags: list[str], data: 
         ("/etc/crio/crio.conf.d/99-nvidia.toml", ["-d", "/srv/crio/"], "/etc/crio/crio.conf.d"),
     ],
 )
-def test_the_drop_ins_that_are_read_with_a_file_of_crio_are_known(path: str, flags: list[str], directory: str) -> None:
+def test_drop_ins_read_with_a_crio_file_are_known(path: str, flags: list[str], directory: str) -> None:
     assert crio_drop_ins(path, started(["/usr/bin/crio", *flags])) == directory
 
 

@@ -118,7 +118,7 @@ def test_a_template_that_already_names_the_runtime_is_left_alone() -> None:
     assert not present(host, Wanted("nvidia", BINARY))
 
 
-def test_moving_to_a_release_with_drop_ins_takes_the_older_ways_back() -> None:
+def test_upgrade_to_drop_ins_removes_the_older_form() -> None:
     host = Host(2)
     wanted = Wanted("gpu", "/opt/gpu/runtime", default=True)
     present(host, wanted)
@@ -184,9 +184,7 @@ def unit(flags: str, environment: str = "") -> command_line.Start:
         ("-config /srv/k3s.yaml", OURS, ""),  # Who looks for the file knows no such flag.
     ],
 )
-def test_what_keeps_the_distribution_from_what_it_is_to_be_told_is_named(
-    flags: str, files: dict[str, str], says: str
-) -> None:
+def test_settings_that_override_the_distribution_are_named(flags: str, files: dict[str, str], says: str) -> None:
     found = rancher_config.overriding(K3S, unit(flags), files, Wanted("nvidia", BINARY, default=True))
     assert says in found
     assert bool(found) == bool(says)
@@ -212,7 +210,7 @@ def test_settings_that_are_no_yaml_are_named() -> None:
         ({f"{MAIN}.d/x.yaml": "{default-runtime: x}\n"}, f"{MAIN}.d/x.yaml speaks of default-runtime"),
     ],
 )
-def test_settings_that_nothing_can_read_count_if_they_speak_of_ours(files: dict[str, str], says: str) -> None:
+def test_unreadable_settings_count_if_they_mention_ours(files: dict[str, str], says: str) -> None:
     found = rancher_config.unread(K3S, files)
     assert says in found
     assert bool(found) == bool(says)
@@ -240,7 +238,7 @@ WANTED = st.builds(
 
 @settings(max_examples=100)
 @given(hosts(), WANTED)
-def test_whatever_the_host_the_runtime_comes_once_and_goes_without_trace(host: Host, wanted: Wanted) -> None:
+def test_any_host_gets_the_runtime_once_and_loses_it_wholly(host: Host, wanted: Wanted) -> None:
     before = dict(host.files)
     present(host, wanted)
     host.program = wanted.binary if wanted.binary == BINARY else ""

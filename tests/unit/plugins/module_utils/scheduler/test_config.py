@@ -40,7 +40,7 @@ def data_of(text: str) -> dict[str, Any]:
     return data
 
 
-def test_extenders_and_bin_packing_are_merged_beside_what_others_have() -> None:
+def test_extenders_and_bin_packing_merge_with_foreign_settings() -> None:
     after = data_of(plan(THEIRS, Wanted([OURS], {"nvidia.com/gpu": 3})))
 
     theirs = data_of(THEIRS)
@@ -89,7 +89,7 @@ def test_extenders_come_where_a_list_without_any_was_written(none: str) -> None:
     assert not data_of(plan(once, Wanted(), owned_by(Wanted([OURS])), text))["extenders"]
 
 
-def test_what_others_added_to_a_matching_extender_of_theirs_stays() -> None:
+def test_foreign_fields_of_a_matching_extender_stay() -> None:
     theirs = plan(BARE, Wanted([{**OURS, "httpTimeout": "5s"}]))
 
     after = data_of(plan(theirs, Wanted([OURS])))
@@ -193,7 +193,7 @@ SHARED = (
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_a_profile_that_shares_its_plugins_by_an_alias_packs_alone(swapped: bool) -> None:
+def test_profile_with_aliased_plugins_packs_alone(swapped: bool) -> None:
     text = SHARED
     if swapped:
         text = (
@@ -322,7 +322,7 @@ def test_a_real_kube_scheduler_reads_what_is_planned(text: str, tmp_path: Path) 
 
 @pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
 @pytest.mark.parametrize("text", [BARE.replace(old, new) for old, new in OF_GO])
-def test_a_real_kube_scheduler_reads_values_as_they_are_read_here(text: str, tmp_path: Path) -> None:
+def test_real_kube_scheduler_reads_values_as_we_do(text: str, tmp_path: Path) -> None:
     assert kube_scheduler_says(text, tmp_path) == ""
     its, ours = yaml.safe_load((tmp_path / "out").read_text()), yaml_text.load(text, FILE)
     assert its["leaderElection"]["leaderElect"] is ours["leaderElection"]["leaderElect"]
@@ -358,7 +358,7 @@ FLAGS = {
 }
 
 
-def test_a_configuration_says_what_the_flags_did_that_it_overrides() -> None:
+def test_configuration_repeats_the_flags_it_overrides() -> None:
     text = scheduler_config.base("/etc/kubernetes/scheduler.conf", True, FLAGS.get)
 
     assert plan(text, Wanted()) == text
@@ -463,9 +463,7 @@ def less(data: dict[str, Any], wanted: Wanted) -> dict[str, Any]:
 
 @settings(max_examples=50)
 @given(configurations(), wants(), wants())
-def test_whatever_the_file_others_keep_theirs_and_ours_comes_changes_and_goes(
-    text: str, first: Wanted, second: Wanted
-) -> None:
+def test_any_file_gets_changes_and_loses_our_part_alone(text: str, first: Wanted, second: Wanted) -> None:
     once = plan(text, first)
     assert plan(once, first, owned_by(first), text) == once
 

@@ -175,7 +175,7 @@ def question(tmp_path: Path, **changes: Any) -> Question:
         ([], {}, "", "", "nobody"),
     ],
 )
-def test_where_nobody_is_let_in_the_command_line_says_which_file_is_read(
+def test_command_line_names_the_file_if_configz_is_closed(
     tmp_path: Path, lines: list[bytes], changes: dict[str, Any], said: str, problem: str, unknown: str
 ) -> None:
     for number, line in enumerate(lines, 10):
@@ -213,7 +213,7 @@ def scheduler(tmp_path: Path, config: dict[str, Any], authority: trustme.CA) -> 
 
 
 @pytest.mark.skipif(not KUBE_SCHEDULER, reason="no kube-scheduler in KUBEBUILDER_ASSETS or /usr/local/kubebuilder/bin")
-def test_a_real_kube_scheduler_says_what_it_made_of_its_configuration(tmp_path: Path) -> None:
+def test_real_kube_scheduler_reports_its_configuration(tmp_path: Path) -> None:
     authority = trustme.CA()
     leaf = authority.issue_cert("admin.example", organization_name="system:masters", common_name="admin")
     admin = kubeconfig(tmp_path / "admin.conf", leaf)

@@ -204,7 +204,7 @@ def damaged(data: Any, value: object) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("value", [None, [], {}, [None], {"x": None}, "x", 5, True], ids=repr)
-def test_a_file_with_any_part_of_another_kind_is_edited_or_refused(value: object) -> None:
+def test_file_with_a_part_of_another_type_is_edited_or_refused(value: object) -> None:
     for wanted in WANTED.values():
         rich = scheduler_config.plan(FILES["flow lists"], wanted, Owned(), FILES["flow lists"], FILE)
         for data in damaged(yaml_text.load(rich, FILE), value):

@@ -81,7 +81,7 @@ def planes(register: str = "__scheduler_proposal", **read: str) -> dict[str, Any
 
 @pytest.mark.parametrize("register", ["__scheduler_proposal", "__scheduler_configured"])
 @pytest.mark.parametrize("before", [{}, {"extraArgs": [{"name": "config", "value": CONFIG}]}])
-def test_kubeadm_is_not_told_of_a_file_that_a_control_plane_lacks(before: dict[str, Any], register: str) -> None:
+def test_kubeadm_does_not_get_a_file_a_control_plane_lacks(before: dict[str, Any], register: str) -> None:
     """One whose manifest was edited by hand keeps its own file, and ours is not there."""
     inventory = planes(register, one=CONFIG, two="/etc/kubernetes/scheduler-config.yaml")
     found = told(before, **inventory)

@@ -207,7 +207,7 @@ def test_a_command_that_would_not_heed_it_is_refused(command: list[str], words: 
     assert all(word in str(refusal.value) for word in [FILE, *words])
 
 
-def test_a_second_configuration_after_ours_is_refused_and_survives_ours() -> None:
+def test_second_configuration_flag_is_refused_and_survives() -> None:
     once = data_of(added(started(["kube-scheduler"]), Wanted(CONFIG, "")))
     once["spec"]["containers"][0]["command"].append("--config=/c/s.yaml")
     text = yaml.safe_dump(once)

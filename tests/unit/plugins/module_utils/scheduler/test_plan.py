@@ -385,7 +385,7 @@ def test_objects_of_another_layout_go_and_a_quota_stays(layout: str, unwanted: l
         ([], []),
     ],
 )
-def test_extender_stays_for_control_planes_not_edited_in_this_run(
+def test_extender_stays_for_control_planes_outside_this_run(
     planes: list[dict[str, Any] | None], expected: list[str]
 ) -> None:
     hosts = {f"cp-{number}": {"__scheduler_configured": done} if done else {} for number, done in enumerate(planes)}
@@ -453,7 +453,7 @@ DEPLOYMENT = {
         (DEPLOYMENT, {"updatedReplicas": 0}, False),
     ],
 )
-def test_workload_is_rolled_out_once_all_pods_are_of_its_template(
+def test_workload_is_rolled_out_once_all_pods_match_it(
     workload: dict[str, Any], changed: dict[str, int], rolled: bool
 ) -> None:
     found = [workload | {"status": workload["status"] | changed}]

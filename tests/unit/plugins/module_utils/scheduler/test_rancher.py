@@ -79,7 +79,7 @@ def test_rke2_is_given_a_mount_for_each_certificate() -> None:
     assert after(K3S, {}, wanted) == after(K3S, {}, Wanted(CONFIG, "content"))
 
 
-def test_a_configuration_it_is_given_already_is_found_and_no_other_given() -> None:
+def test_existing_configuration_argument_is_found_and_kept() -> None:
     files = {drop_in(K3S, "50-theirs.yaml"): "kube-scheduler-arg: [v=2, --config=/etc/theirs.yaml, config=/etc/last]\n"}
 
     told = Settings(K3S, files)
@@ -159,7 +159,7 @@ def test_what_would_have_no_effect_is_refused(files: dict[str, str], units: dict
         ("[v=2]", None),
     ],
 )
-def test_of_arguments_given_again_the_one_holds_that_k3s_puts_last(arguments: str, value: str | None) -> None:
+def test_repeated_argument_is_the_one_k3s_puts_last(arguments: str, value: str | None) -> None:
     assert Settings(K3S, {main_file(K3S): f"kube-scheduler-arg: {arguments}\n"}).config_file() == value
 
 

@@ -75,7 +75,7 @@ SHAPE = {"spec!": {"list": [{"name!": str}], "switch": bool, "number": int, "map
         ({"amount": 9}, "spec.amount cannot be used: 9 is too much"),
     ],
 )
-def test_an_object_of_another_shape_is_said_with_the_part_that_is(spec: Any, problem: str) -> None:
+def test_object_of_another_shape_names_the_wrong_part(spec: Any, problem: str) -> None:
     item = {"metadata": {"name": "n", "namespace": "s"}, "spec": spec}
     if not problem:
         assert shaped(item, SHAPE) is item

@@ -58,7 +58,7 @@ def test_a_display_card_is_left_out_by_itself() -> None:
     assert excluded_by((), 4, UUID, "0000:c1:00.0", "NVIDIA A100-SXM4-40GB") == ""
 
 
-def test_a_gpu_that_cannot_be_read_is_named_by_what_is_known_of_it() -> None:
+def test_unreadable_gpu_is_excluded_by_what_is_known_of_it() -> None:
     assert excluded_by(parse(["1", "*A100*"]), 1) == "1"
     assert excluded_by(parse([UUID, "3b:00.0", "*A100*"]), 1) == ""
 

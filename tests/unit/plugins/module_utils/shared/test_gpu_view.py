@@ -102,7 +102,7 @@ def cluster() -> ClusterView:
     return view(nodes, pods, {("GPU-b-0", "team", "train", "main"): 3 * GIB})
 
 
-def test_the_summary_has_exact_sums_of_unlike_cards_and_who_waits(cluster: ClusterView) -> None:
+def test_summary_has_exact_sums_and_waiting_pods(cluster: ClusterView) -> None:
     assert summary(cluster) == (
         "NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
         "a     192.0.2.7  15.66/15.66            -                      15.66/15.66\n"
@@ -187,7 +187,7 @@ def test_plugins_are_known_by_namespace_and_command() -> None:
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_while_a_plugin_is_replaced_the_one_that_is_ready_is_asked(order: int) -> None:
+def test_ready_plugin_is_asked_during_a_replacement(order: int) -> None:
     coming = plugin("a", ready="False")
     coming["metadata"]["name"] = "plugin-a-new"
     found = metrics_paths([plugin("a"), coming][::order])
@@ -269,7 +269,7 @@ ENDING = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
         ([plugin("a", ready="False"), plugin("a")], WELL, ""),
     ],
 )
-def test_what_a_plugin_that_does_not_run_told_is_not_taken_for_what_is(
+def test_report_of_a_stopped_plugin_is_a_problem(
     plugins: list[dict[str, Any]], status: dict[str, Any], problem: str
 ) -> None:
     items = [pod("train", SHARE, "a"), *plugins]
@@ -285,7 +285,7 @@ def test_what_a_plugin_that_runs_tells_is_believed() -> None:
     assert view([node("a", {0: (TRAIN,)})], [plugin("a")]).problems == ()
 
 
-def test_whoever_does_not_see_the_plugins_is_told_that_and_nothing_of_nodes() -> None:
+def test_reader_who_may_not_see_plugins_is_told_only_that() -> None:
     nodes = [node(name, {0: (TRAIN,)}) for name in ("a", "b")]
     (problem,) = view(nodes, [pod("mine", SHARE)]).problems
     assert problem.startswith("no pod of namespace kube-system is seen: whether plugins run, ")
@@ -352,7 +352,7 @@ def test_a_pod_that_was_let_start_does_not_wait(where: dict[str, Any], item: dic
 
 
 @pytest.mark.parametrize("where", [node("a", None), OTHER_VERSION, SILENT])
-def test_of_pods_on_a_node_that_does_not_tell_who_has_what_nothing_is_made_up(where: dict[str, Any]) -> None:
+def test_pods_on_a_silent_node_are_not_called_waiting(where: dict[str, Any]) -> None:
     found = view([where], [pod("p", SHARE, "a"), asking_first(waiting={"reason": "PodInitializing"}), plugin("a")])
     assert found.waiting == ()
     assert len(found.problems) == 1
@@ -407,7 +407,7 @@ def test_sizes_have_no_needless_digits(amount: int, text: str) -> None:
     assert gib(amount) == text
 
 
-def test_gpus_that_cannot_be_read_and_values_that_are_withheld_are_shown() -> None:
+def test_unreadable_gpus_and_withheld_values_are_shown() -> None:
     gpu = card("a", 0, 80 * GIB)
     dark = (UnreadableGpu(1, "GPU-a-1", "nvmlDeviceGetName: odd; reset it"), UnreadableGpu(2, None, "nvmlX: odd"))
     health = {gpu.uuid: GpuHealth(Health.HEALTHY, faults=("nvmlDeviceGetPowerUsage: odd; look",))}

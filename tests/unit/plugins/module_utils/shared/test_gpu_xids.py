@@ -26,7 +26,7 @@ RESET = {46, 62, 64, 79, 95, 110, 119, 120, 136, 140, 143, 155, 158}
 UNUSED = {9, 10, 15, 17, *range(49, 54), 55, 91}
 
 
-def test_every_number_from_8_to_176_that_a_driver_can_report_is_in_the_table() -> None:
+def test_table_has_every_xid_from_8_to_176() -> None:
     assert set(XIDS) == set(range(8, 177)) - UNUSED
     assert list(XIDS) == sorted(XIDS)
 
@@ -38,7 +38,7 @@ def test_copy_and_video_engines_have_their_program_started_again() -> None:
         assert XIDS[number].remedy.startswith("Start the program again.")
 
 
-def test_what_the_catalog_has_ignored_leaves_the_gpu_in_use_and_is_blamed_on_nobody() -> None:
+def test_ignored_xid_keeps_the_gpu_and_blames_no_part() -> None:
     assert IGNORED <= HARMLESS - OF_PROGRAMS
     assert not any("fault of" in XIDS[number].verdict for number in IGNORED)
 

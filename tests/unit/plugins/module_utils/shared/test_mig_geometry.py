@@ -140,7 +140,7 @@ def test_a_gpu_is_made_whole(before: Card) -> None:
 
 
 @pytest.mark.parametrize("pci_id", [A100, A100_80, H100, H200])
-def test_the_places_of_a_gpu_in_whole_mode_are_those_the_driver_tells_later(pci_id: int) -> None:
+def test_placements_match_those_the_driver_reports_later(pci_id: int) -> None:
     for found in card(pci_id=pci_id).profiles:
         assert standard_starts(found.slices, found.size, 7, 8) == found.starts
 

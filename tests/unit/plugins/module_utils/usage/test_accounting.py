@@ -47,7 +47,7 @@ def had(found: Usage, policy: str = ALLOCATED, known: dict[Account, float] | Non
     return {name: round(amount, 9) for name, amount in hours.items()}
 
 
-def test_four_quarters_for_an_hour_are_one_gpu_hour_and_all_there_was() -> None:
+def test_four_quarter_shares_for_an_hour_are_one_gpu_hour() -> None:
     node, scrapes = Node("a", {"g": H100}), Scrapes()
     node.at(START)
     scrapes.take(START, [node])
@@ -61,7 +61,7 @@ def test_four_quarters_for_an_hour_are_one_gpu_hour_and_all_there_was() -> None:
     assert not found.unknown
 
 
-def test_a_pod_of_five_seconds_is_charged_five_seconds_in_one_period_only() -> None:
+def test_five_second_pod_is_charged_once_for_five_seconds() -> None:
     node, scrapes = Node("a", {"g": H100}), Scrapes()
     for moment in range(0, 2 * HOUR + 1, 30):
         if moment == HOUR + 30:
@@ -83,7 +83,7 @@ def test_what_nobody_scraped_is_counted_all_the_same() -> None:
     assert not found.problems
 
 
-def test_a_node_that_is_silent_at_an_end_is_said_and_what_it_would_have_had_is_unknown() -> None:
+def test_silent_node_at_an_end_is_named_and_unknown() -> None:
     node, scrapes = Node("a", {"g": H100, "h": H100}), Scrapes()
     node.at(START - 10 * HOUR, share("g", "team", "p", 1.0))
     for hour in (1, 2, 3):
@@ -100,7 +100,7 @@ def test_a_node_that_is_silent_at_an_end_is_said_and_what_it_would_have_had_is_u
     assert (left.problems, left.unknown, had(left)) == ((), {}, had(found))
 
 
-def test_a_node_whose_ledger_began_in_the_period_is_counted_from_its_begin() -> None:
+def test_ledger_begun_in_the_period_counts_from_its_begin() -> None:
     node, scrapes = Node("new", {"g": T4}), Scrapes()
     node.at(START + HOUR, share("g", "team", "p", 1.0))
     for hour in (2, 3):
@@ -133,7 +133,7 @@ def test_a_ledger_is_as_old_with_other_gpus(now: dict[str, Model]) -> None:
     assert page.age >= YEAR
 
 
-def test_a_ledger_that_told_of_its_node_before_is_old_though_gpus_were_added() -> None:
+def test_ledger_stays_old_when_its_node_gets_more_gpus() -> None:
     node, scrapes = Node("grown", gpus(T4, 1)), Scrapes()
     node.at(START - 10 * 24 * HOUR, share(f"{T4.name}-0", "team", "p", 1.0))
     node.at(START - HOUR)
@@ -145,7 +145,7 @@ def test_a_ledger_that_told_of_its_node_before_is_old_though_gpus_were_added() -
     assert found.problems == ("node grown: nothing is known before 2025-11-22T01:00:00Z",)
 
 
-def test_a_namespace_that_a_plugin_forgets_and_meets_again_has_all_it_had() -> None:
+def test_forgotten_namespace_that_returns_keeps_its_charges() -> None:
     day = 24 * HOUR
     whole = {0: 0, 1: 5, 2: 5, 3: None, 4: None, 5: 2}
     pages = []
@@ -159,7 +159,7 @@ def test_a_namespace_that_a_plugin_forgets_and_meets_again_has_all_it_had() -> N
 
 
 @pytest.mark.parametrize("days", [1, 30, 200])
-def test_who_is_forgotten_and_comes_back_costs_nobody_what_was_before(days: int) -> None:
+def test_returning_namespace_is_not_charged_twice(days: int) -> None:
     """Page by page of a Prometheus, and since a report that was kept long ago."""
     end = START + days * 24 * HOUR
     node, scrapes = Node("a", {"g": T4}), Scrapes()
@@ -178,7 +178,7 @@ def test_who_is_forgotten_and_comes_back_costs_nobody_what_was_before(days: int)
     assert not found.problems
 
 
-def test_a_ledger_that_was_put_back_to_an_older_one_is_not_billed_whole() -> None:
+def test_restored_older_ledger_is_not_billed_whole() -> None:
     account = Account("team", "vgpu", T4.name)
     pages = [
         Page(START + at * HOUR, "", {T4.name: counted}, {account: Charge(counted / 2)}, {T4.name: Gpus(1, 16 * GIB)})
@@ -206,7 +206,7 @@ def test_counters_that_begin_anew_take_nothing_back() -> None:
     assert "began anew between 2025-11-22T02:00:00Z and 2025-11-22T03:00:00Z" in found.problems[0]
 
 
-def test_counters_that_begin_anew_unnoticed_charge_no_more_than_there_was() -> None:
+def test_unnoticed_counter_reset_charges_at_most_the_capacity() -> None:
     node, scrapes = Node("a", {"g": H100}), Scrapes()
     node.at(START - 600)
     scrapes.take(START - 599, [node])
@@ -233,7 +233,7 @@ def test_two_plugins_of_an_upgrade_are_one() -> None:
     assert sum(had(found).values()) == pytest.approx(2.0, abs=30 / HOUR)
 
 
-def test_nodes_of_one_name_in_two_clusters_are_unknown_and_others_are_not() -> None:
+def test_same_named_nodes_of_two_clusters_are_unknown() -> None:
     scrapes = Scrapes()
     other = Node("b", {"h": H100}, instance="192.0.2.2:9445")
     other.at(START, share("h", "team", "p", 1.0))

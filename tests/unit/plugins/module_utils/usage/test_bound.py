@@ -272,7 +272,7 @@ def node_of(team: str, begun: int, gpus: int = 8) -> Node:
 
 
 @pytest.mark.parametrize("instance", ["192.0.2.1:9445", "198.51.100.7:9445"])
-def test_a_machine_with_an_older_ledger_takes_a_nodes_name_and_is_not_charged_for_years(instance: str) -> None:
+def test_older_ledger_under_a_nodes_name_is_not_charged_whole(instance: str) -> None:
     here, other = node_of("one", START - 100 * HOUR), node_of("two", START - 5000 * HOUR)
     other.instance, scrapes = instance, Scrapes()
     for minute in range(24 * 60 + 1):
@@ -290,7 +290,7 @@ def test_a_machine_with_an_older_ledger_takes_a_nodes_name_and_is_not_charged_fo
     assert problem.startswith("node a: its counters grew by more than its GPUs can have given between 2025-11-22T12:00")
 
 
-def test_clusters_that_write_one_series_are_charged_for_nothing_that_is_not_known() -> None:
+def test_clusters_in_one_series_are_charged_only_known_time() -> None:
     here, other = node_of("one", START - 100 * HOUR), node_of("two", START - 5000 * HOUR)
     scrapes = Scrapes()
     for minute in range(24 * 60 + 1):
@@ -303,7 +303,7 @@ def test_clusters_that_write_one_series_are_charged_for_nothing_that_is_not_know
     assert len(found.problems[0]) < 700
 
 
-def test_counters_that_stood_still_while_a_driver_was_down_are_charged_whole() -> None:
+def test_counters_that_paused_with_the_driver_charge_whole() -> None:
     node, scrapes = node_of("one", START - HOUR), Scrapes()
     pages = {}
     for minute in range(61):
@@ -359,7 +359,7 @@ def test_the_ledgers_name_is_kept_for_the_next_report() -> None:
     assert decode(json.dumps(older))["a"].ledger == ""
 
 
-def test_collections_up_to_five_minutes_apart_are_believed_of_one_ledger() -> None:
+def test_collections_five_minutes_apart_are_of_one_ledger() -> None:
     machine, pages = Machine(ledger="first"), []
     for second in range(0, 2 * HOUR + 1, 30):
         if second % 300 == 30:

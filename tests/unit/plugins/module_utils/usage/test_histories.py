@@ -64,7 +64,7 @@ def causes(found: Usage) -> dict[str, float]:
     return {cause: round(float(seconds / HOUR), 3) for (_, cause), seconds in found.causes.items()}
 
 
-def test_a_machine_with_two_nodes_is_counted_by_neither_and_unknown_once() -> None:
+def test_machine_with_two_nodes_is_unknown_once() -> None:
     scrapes = Scrapes()
     nodes = [two_gpus("a", "one"), two_gpus("b", "two"), two_gpus("c", "three", first=2)]
     for minute in MINUTES:
@@ -79,7 +79,7 @@ def test_a_machine_with_two_nodes_is_counted_by_neither_and_unknown_once() -> No
     assert second.startswith("node b: ")
 
 
-def test_kept_reports_of_a_machine_with_two_nodes_count_it_by_neither() -> None:
+def test_kept_reports_of_a_two_node_machine_count_neither() -> None:
     scrapes = Scrapes()
     for minute in (0, 180):
         scrapes.take(START + 60 * minute, [two_gpus("a", "one"), two_gpus("b", "two")])
@@ -103,7 +103,7 @@ def test_a_ledger_under_two_names_of_its_node_is_counted_once(at_once: bool) -> 
     assert [node.name for node in found.nodes] == ["a.example" if not at_once else "a"]
 
 
-def test_gpus_that_another_node_has_are_not_unknown_where_theirs_is_silent() -> None:
+def test_gpus_that_moved_from_a_silent_node_are_not_unknown() -> None:
     """The machine joined anew under another name, and its ledger began anew."""
     scrapes = Scrapes()
     old = two_gpus("a", "one", ledger="first")
@@ -136,7 +136,7 @@ def test_a_gpu_that_moves_is_counted_by_both_nodes() -> None:
     assert not found.problems
 
 
-def test_two_ledgers_in_one_series_are_found_though_they_are_as_old() -> None:
+def test_two_ledgers_of_one_age_in_a_series_are_found() -> None:
     scrapes = Scrapes()
     here, there = two_gpus("a", "one", ledger="first"), two_gpus("a", "two", first=2, ledger="second")
     for minute in MINUTES:
@@ -177,9 +177,7 @@ def test_a_ledger_put_back_to_just_after_a_part_began_is_found(instance: str) ->
 @pytest.mark.parametrize("family", [families.NAMESPACE_GPU, families.NODE_SECONDS, families.GPU_INFO])
 @pytest.mark.parametrize("missing", [range(55, 65), range(61, 64), range(-6, 5)])
 @pytest.mark.parametrize("as_nan", [False, True])
-def test_series_that_are_missing_for_some_time_cost_nobody_anything(
-    family: Family, missing: range, as_nan: bool
-) -> None:
+def test_series_that_are_missing_for_a_while_cost_nothing(family: Family, missing: range, as_nan: bool) -> None:
     """The namespace had a GPU for an hour and a half, long ago, and has one now."""
     scrapes, node = Scrapes(), Node("a", dict.fromkeys([uuid(0), uuid(1)], H100))
     node.at(START - 1000 * HOUR, share(uuid(0), "one", "p", 1.0))

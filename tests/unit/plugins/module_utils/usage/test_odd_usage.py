@@ -158,7 +158,7 @@ def _fields() -> list[Any]:
 
 
 @pytest.mark.parametrize(("number", "place", "path", "values"), _fields())
-def test_an_odd_series_of_prometheus_costs_itself_alone_and_is_told(
+def test_odd_prometheus_series_is_dropped_alone_and_reported(
     number: int, place: int, path: Path, values: Mapping[str, Any]
 ) -> None:
     series = _of_odd(number, place)

@@ -147,7 +147,7 @@ def test_another_policy_is_named_and_has_a_column(report: Report) -> None:
     assert document(replace(report, policy=MEMORY))["free"][0]["not_charged_gpu_hours"] == 144 - 18 - 72
 
 
-def test_what_is_not_known_stands_under_the_table_and_on_top_of_the_page(report: Report) -> None:
+def test_unknown_time_is_below_the_table_and_on_top_of_page(report: Report) -> None:
     found = replace(report.usage, unknown={T4.name: Fraction(5 * HOUR)})
     partial = replace(report, usage=found, problems=("node c: \x1b[31mred",), notes=("prices: none",))
     assert not partial.complete
@@ -186,7 +186,7 @@ class Reader(HTMLParser):
 
 
 @pytest.mark.attack
-def test_the_page_is_whole_and_escapes_what_tenants_and_plugins_say() -> None:
+def test_page_is_complete_and_escapes_foreign_text() -> None:
     node, scrapes = Node(EVIL, {"g": H100._replace(name=EVIL)}, mode="vgpu"), Scrapes()
     node.at(START, share("g", EVIL, EVIL, 0.5, GIB), *(share("g", f"n{number}", "p", 0.01) for number in range(50)))
     for hour in (0, 1):
@@ -274,7 +274,7 @@ def test_pods_that_asked_for_too_much_are_told_what_would_do() -> None:
     ],
     ids=["restarts", "idle-now", "wasteful", "told-of-last", "untold-of-last", "two-at-once"],
 )
-def test_a_pod_that_had_gpus_one_after_the_other_asked_for_those_of_one_time(
+def test_pod_with_successive_gpus_asked_for_those_of_one_time(
     held: list[tuple[int, str, float | None]], listed: list[tuple[int, int]], unknown: int
 ) -> None:
     held_since = [
@@ -319,7 +319,7 @@ def test_what_nobody_kept_is_refused(text: str, message: str) -> None:
         decode(text)
 
 
-def test_what_a_silent_node_had_is_in_the_report_that_hears_of_it_again() -> None:
+def test_silent_nodes_usage_is_in_the_next_report_with_it() -> None:
     def told(at: int, **seconds: int) -> dict[str, Page]:
         return {name: Page(START + at, "", {"T4": Fraction(amount)}) for name, amount in seconds.items()}
 
