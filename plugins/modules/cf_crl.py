@@ -221,7 +221,7 @@ def send(client: K8SClient, configmaps: object, step: Step) -> None:
     if not before:
         client.create(configmaps, after, **place)
     elif after:
-        # With the version that was read: what somebody else wrote since is a conflict and not lost.
+        # With the version that was read: what others wrote since is a conflict and not lost.
         client.replace(configmaps, after, name=name, **place)
     else:
         client.delete(configmaps, name=name, body={"preconditions": {"uid": before["metadata"]["uid"]}}, **place)

@@ -326,7 +326,7 @@ class Asked:
                 yield f"{named} {name}", cuda_compat.decide(machine, asks)
 
     def _of_container(self, needs: Needs, container: Mapping[str, Any], architecture: str) -> Needs:
-        """``needs`` with what its image, for this architecture if any, and its environment tell. Raises ImageError."""
+        """``needs`` with what its image, for this architecture if any, and its environment say. Raises ImageError."""
         environment, labels = self._image(container["image"], architecture) if architecture else ({}, {})
         environment = {**environment, **cuda_needs.environment_of(container)}
         return self._with_image(needs, environment, labels, container["image"])

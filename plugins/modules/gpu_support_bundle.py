@@ -126,7 +126,7 @@ def main() -> None:
 def _read(path: str) -> Optional[bytes]:
     """Return what is at a path that others cannot read; None if nothing. Raises OSError for what is no file."""
     try:
-        # Non-blocking: a FIFO of somebody else would keep us here.
+        # Non-blocking: a FIFO of others would keep us here.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             private = os.fstat(file.fileno()).st_mode & 0o077 == 0
             return file.read() if private else None

@@ -72,7 +72,7 @@ with contextlib.suppress(ImportError):  # AnsibleK8SModule says what is missing.
     from kubernetes.dynamic.exceptions import NotFoundError
 
 
-# A condition of somebody else may be anything, and stays.
+# A condition of others may be anything, and stays.
 _read = partial(shaped, shape={"status": {"conditions": entries}})
 
 

@@ -307,7 +307,7 @@ def planned(
 
 
 def validate(runtime: Adapter, changes: Sequence[FileChange], restart: bool) -> None:
-    """Raise Refused where the changes would have no effect, or nobody could tell, or a candidate is no good."""
+    """Raise Refused where the changes would have no effect, or that cannot be found out, or a candidate is no good."""
     if changes or restart:
         runtime.unit.require_startable(runtime.name)
         if runtime.present:

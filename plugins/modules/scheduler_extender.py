@@ -330,7 +330,7 @@ PORT = "10259"
 ACRONYMS = {"enable_https": "enableHTTPS"}
 
 Told = Union[scheduler_manifest.Manifest, scheduler_rancher.Settings]
-"""What tells kube-scheduler its command line."""
+"""The file that has kube-scheduler's command line."""
 
 
 class SchedulerExtender:
@@ -407,7 +407,7 @@ class SchedulerExtender:
         self.lease = self._lease(told, after[0])
         self.question = self._question(told, after)
         changes = [
-            # A file that is not read, as after kubeadm wrote the manifest anew, needs no restart to go.
+            # A file that is not read, as after kubeadm rewrote the manifest, needs no restart to go.
             FileChange(config_path, config, after[0], restart=read is not None),
             FileChange(self.told_path, current, after[1]),
             *left,
@@ -454,7 +454,7 @@ class SchedulerExtender:
             record.originals[path] = config
         if not told.bears_checksum():
             if told.mounts_our_file():
-                # Written anew by kubeadm from what it was told: not what there was without us.
+                # Rewritten by kubeadm from its configuration: not what there was without us.
                 record.originals.pop(self.told_path, None)
             else:
                 record.originals[self.told_path] = current

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What annotations of nodes and workloads, and logs of pods, tell the roles. Pure.
 
-Somebody else may have written each of them: what cannot be read costs its own object alone, and is told.
+Others may have written each of them: what cannot be read costs only its own object, and is reported.
 """
 
 from __future__ import annotations

@@ -246,7 +246,7 @@ def _first_two(text: object) -> Iterator[Any]:
 
 
 def _subnets(text: object) -> Iterator[object]:
-    """Yield the networks of a node's pods that OVN-Kubernetes tells: one, or one of each version of IP."""
+    """Yield the networks of a node's pods that OVN-Kubernetes reports: one, or one of each version of IP."""
     try:
         told = read_object(text, _MOST_CHARACTERS).get("default")
         yield from read_list([told] if isinstance(told, str) else told, "default", 2)

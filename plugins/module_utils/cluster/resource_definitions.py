@@ -199,7 +199,7 @@ def _dashed(text: str) -> str:
 
 
 def _resource(key: str) -> str:
-    """Return the part of a ConfigMap's name that tells the resource."""
+    """Return the part of a ConfigMap's name that stands for the resource."""
     return _dashed(key.rpartition("/")[2])
 
 

@@ -576,7 +576,7 @@ def explain(error: str) -> CudaError | None:
 
 
 def named(line: str) -> Tuple[CudaError, ...]:
-    """Return the errors that a line of a log tells of, by name, else by words, else by number.
+    """Return the errors that a line of a log reports, by name, else by words, else by number.
 
     Words and numbers that other programs use too count where the line says that CUDA failed.
     """

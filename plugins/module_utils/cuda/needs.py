@@ -64,7 +64,7 @@ def machine_of_labels(labels: Mapping[str, str]) -> Machine:
 def needs_of_image(
     needs: Needs, environment: Mapping[str, str], labels: Mapping[str, str], reference: str = ""
 ) -> Needs:
-    """``needs`` with what an image's environment and labels tell, where it did not say so itself.
+    """``needs`` with what an image's environment and labels say, where it did not say so itself.
 
     An image whose requirement lists driver branches beside the CUDA version brings a forward compatibility package.
     """

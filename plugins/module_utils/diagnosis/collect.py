@@ -63,7 +63,7 @@ def _read(item: object) -> Object:
 
 
 class Collector:
-    """Asks one API server, and nothing twice; ``problems`` is what it did not tell."""
+    """Asks one API server each thing once; ``problems`` is what it did not answer."""
 
     def __init__(self, client: K8SClient, namespace: str) -> None:
         """``namespace`` is where plugins run."""
@@ -156,7 +156,7 @@ class Collector:
         return found
 
     def _heard(self, error: ApiServerError) -> None:
-        """A refusal is an answer; where there has been none yet, nothing can be told."""
+        """A refusal is an answer; where there has been none yet, nothing is known."""
         if not error.status and not self._answered:
             raise error
         self._answered = True
@@ -202,7 +202,7 @@ class Collector:
         return silent
 
     def version(self) -> str:
-        """Return the API server's version; empty where it does not tell."""
+        """Return the API server's version; empty where it is not reported."""
         try:
             told = read_object(text_at(self._client, "/version", gpu_evidence.LOG_BYTES))
             fit(told, {"gitVersion!": str}, "its answer")
@@ -233,7 +233,7 @@ class Collector:
 
     def _pages(self, pods: Sequence[Object], nodes: Iterable[str]) -> Mapping[str, Optional[str]]:
         paths = gpu_view.metrics_paths(pods, self.namespace)
-        # One that is not ready is told of by its state.
+        # The state of a node that is not ready says so.
         ready = {pod.node for pod in gpu_evidence.daemons_of(pods) if pod.kind == "plugin" and pod.ready}
         return {name: self.page(name, paths[name]) for name in nodes if name in paths and name in ready}
 

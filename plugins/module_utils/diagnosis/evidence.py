@@ -34,7 +34,7 @@ _LONGEST_ASSIGNMENT = 64 << 10
 
 @dataclass(frozen=True)
 class Event:
-    """Something that was told of an object."""
+    """Something that was reported about an object."""
 
     reason: str
     message: str

@@ -166,7 +166,7 @@ def _gpu(node: Node, gpu: GpuView, confidence: str) -> Iterator[Finding]:
 
 
 def _missing(node: Node, confidence: str) -> Iterator[Finding]:
-    """GPUs that the annotation does not have, because they do not even tell who they are."""
+    """GPUs that the annotation does not have, because they do not even report their UUID."""
     states = {s.labels.get("state"): s.value for s in node.samples or () if s.name == "accel_node_gpus"}
     expected, visible = states.get("expected", 0.0), states.get("visible", 0.0)
     said = [Said("condition GpusHealthy", node.condition[1])] if node.condition[0] == "False" else []
@@ -189,7 +189,7 @@ def _counted(node: Node, gpu: GpuView) -> Dict[int, Said]:
 
 
 def _over(node: Node, confidence: str) -> Iterator[Finding]:
-    """XIDs that were told of GPUs that are well again. Of those that are not, their annotation tells."""
+    """XIDs reported for GPUs that are well again. For GPUs that are not, the annotation says what is wrong."""
     bad = {gpu.index for gpu in node.view.gpus if gpu.health == "unhealthy"} if node.view is not None else set()
     for event in node.events:
         match = re.match(r"GPU ([0-9]{1,3})\b", event.message)

@@ -63,7 +63,7 @@ OUT_OF_MEMORY = words(
 """How programs say that the GPU's memory did not suffice, beside CUDA's own error."""
 
 HOST_MEMORY = words(r"on host: CUDA_ERROR|cudaMallocHost|cudaHostAlloc|pinned host memory|CUDA_Host buffer")
-"""What tells that it was the machine's memory, pinned for the GPU."""
+"""Words by which it was the machine's memory, pinned for the GPU."""
 
 ALLOCATORS: Sequence[Allocator] = (
     Allocator(

@@ -18,7 +18,7 @@ from .refusals import refuse
 from .target import Target
 
 _OURS = "accel-kubernetes"
-"""A directory with this name in its path is nobody else's."""
+"""A directory with this name in its path is ours alone."""
 _DEBIANS_HELPERS = ("glx-alternative-nvidia", "nvidia-installer-cleanup", "nvidia-kernel-common", "nvidia-support")
 """Parts of Debian's driver that are of no branch."""
 _FIRST_PINNED = 580

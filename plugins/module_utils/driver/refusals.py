@@ -108,7 +108,7 @@ def _refuse_runfile(target: Target) -> Iterator[Refusal]:
 
 def _refuse_version(target: Target) -> Iterator[Refusal]:
     options = target.options
-    # A branch that somebody asked for: the role's own default gives way to a version.
+    # A branch that was asked for: the role's own default gives way to a version.
     given = target.answers.branch_given and options.method in ("repo", "runfile") and _BRANCH.fullmatch(options.branch)
     if given and target.version and target.branch != int(options.branch):
         yield Refusal(

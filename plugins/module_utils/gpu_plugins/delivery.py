@@ -51,7 +51,7 @@ class Delivery:
     """For whole GPUs. What a configuration says counts where nothing else was said."""
     cdi_used: bool
     share_cdi: Sequence[str]
-    """The one CDI device that tells a container of its share; empty if mounts do."""
+    """The one CDI device that gives a container its share; empty if mounts do."""
     share_hooks: bool
     """Whether mounts come with a device that has the loader's cache know them."""
     enforcement: Mapping[str, str]

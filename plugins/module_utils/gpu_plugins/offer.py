@@ -52,7 +52,7 @@ class Offer:
     usable: int
     """GPUs that the mode can serve now."""
     told_driver: str
-    """The driver that the plugin tells of; empty where it tells of none."""
+    """The driver that the plugin reports; empty where it reports none."""
     config: str
     """The configuration of the node; empty for none."""
     by_mps: bool

@@ -14,7 +14,7 @@ from ..shared.registers import labels_of, mapping, mappings, metadata_of
 
 @dataclass(frozen=True)
 class NodeState:
-    """What a node's plugin tells of its GPUs."""
+    """What a node's plugin reports about its GPUs."""
 
     healthy: Optional[int]
     """Number of healthy GPUs; None where that cannot be read."""

@@ -34,7 +34,7 @@ def taint_plan(
 ) -> TaintPlan:
     """Return how a node comes to have the ``wanted`` taint of ours alone; empty for none.
 
-    A taint that somebody else put there is theirs, and stays.
+    A taint that others put there is theirs, and stays.
     """
     ours = node_told(node).taint
     taints = entries(mapping(node.get("spec")).get("taints"))

@@ -227,7 +227,7 @@ def _failure_of(gpu: Gpu) -> Iterator[None]:
 
 
 def _memory_bytes(nvml: Nvml, handle: ctypes.c_void_p) -> int:
-    """NVML does not tell that of a GPU that has the host's memory (GB10): it has all of that."""
+    """NVML does not report it for a GPU that has the host's memory (GB10): it has all of that."""
     memory = _Memory()
     try:
         nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))

@@ -23,7 +23,7 @@ def run(argv: Sequence[str], data: Iterable[bytes], environment: Mapping[str, st
             for chunk in data:
                 _write(pipe, chunk)
         except BrokenPipeError:
-            pass  # Its status and words tell why.
+            pass  # Its status and output say why.
         except BaseException:
             process.kill()
             process.wait()

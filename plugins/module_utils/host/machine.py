@@ -80,7 +80,7 @@ class Host:
         # A dot name: kubelet and containerd skip it. In the same directory: the rename is atomic.
         temporary = os.path.join(directory, f".accel-{name}.tmp")
         try:
-            # A killed run may have left it, and nobody else's is written to.
+            # A killed run may have left it; a file of others is never written to.
             self.remove(temporary)
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
                 handle.write(data)

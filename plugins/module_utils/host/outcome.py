@@ -46,7 +46,7 @@ class Proposal:
     changes: Sequence[FileChange] = ()
     record: Record = field(default_factory=Record)
     validate: Callable[[], None] = lambda: None
-    """Raises Refused or CommandError when a candidate is no good. Reads alone, so that check mode tells it too."""
+    """Raises Refused or CommandError when a candidate is no good. Only reads, so that check mode finds it too."""
     result: Dict[str, Any] = field(default_factory=dict)
     """Further return values of the module."""
     restart: bool = False

@@ -82,7 +82,7 @@ def effective(files: Mapping[str, str], matching: Callable[[str], Mapping[str, s
             key, item = word.partition("=")[::2]
             variables[key] = Given(item, place)
     for word in unset:
-        # Last of all, whoever set it; with a value only what has that one.
+        # Last of all, wherever it was set; with a value only what has that one.
         key, equals, value = word.partition("=")
         if not equals or (key in variables and variables[key].value == value):
             variables.pop(key, None)

@@ -1,8 +1,8 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which variables of ours say what NVIDIA's device plugin was told, and which of them are not set so. Pure.
+"""Which variables of ours stand for the settings of NVIDIA's device plugin, and which of them are not set so. Pure.
 
-The plugin is told by arguments, environment and a configuration file, in this order (its documentation, 0.20).
+The plugin is set by arguments, environment and a configuration file, in this order (its documentation, 0.20).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _GPUSHARE = Program(
 
 @dataclass(frozen=True)
 class Carried:
-    """What the plugin was told on a node."""
+    """The plugin's settings on a node."""
 
     variables: Mapping[str, Any]
     """By names of ours."""
@@ -99,7 +99,7 @@ class Carried:
 
 @dataclass(frozen=True)
 class Settings:
-    """What one DaemonSet of NVIDIA's plugin was told."""
+    """The settings of one DaemonSet of NVIDIA's plugin."""
 
     values: Mapping[str, str]
     environment: Mapping[str, str]
@@ -113,7 +113,7 @@ class Settings:
 
 
 def settings(daemonset: Object, maps: Maps, node: str = "") -> Settings:
-    """Read what the DaemonSet was told on a node, wherever that is said."""
+    """Read the DaemonSet's settings on a node, wherever they stand."""
     everyone = containers(daemonset)
     others = [each for each in everyone if not runs(each, _BESIDE)]
     named = [each for each in others if runs(each, _PLUGIN.names)]
@@ -181,7 +181,7 @@ def read(files: Mapping[str, object], parse: Callable[[str], Any]) -> Tuple[Dict
 
 
 class Reader:
-    """What DaemonSets were told: each is read once, and again for a node only where it goes by the node's name."""
+    """The settings of DaemonSets: each is read once, and again for a node only where it goes by the node's name."""
 
     def __init__(self, maps: Maps, parse: Callable[[str], Any]) -> None:
         self.maps = maps
@@ -190,7 +190,7 @@ class Reader:
         self._common: Dict[str, Settings] = {}
 
     def settings(self, daemonset: Object, node: str) -> Settings:
-        """Read what the DaemonSet was told on a node."""
+        """Read the DaemonSet's settings on a node."""
         name = full_name(daemonset)
         if name not in self._common:
             self._common[name] = settings(daemonset, self.maps, _SOME_NODE)
@@ -351,7 +351,7 @@ def _unnamed(part: object) -> object:
 
 
 def _of_its_own(daemonset: Object, chosen: str, configuration: Mapping[str, Any], strategy: Optional[str]) -> Object:
-    """Return the node's own configuration, where DaemonSets were told differently: ours is one for all nodes."""
+    """Return the node's own configuration, where DaemonSets are set differently: ours is one for all nodes."""
     document: Dict[str, Any] = {"version": "v1", **configuration}
     if strategy not in (None, "none"):
         document["flags"] = {**(document.get("flags") or {}), "migStrategy": strategy}

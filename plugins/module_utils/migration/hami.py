@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What HAMi was told: the names and units of its resources, and the GPUs of a node that it leaves alone. Pure.
+"""HAMi's settings: the names and units of its resources, and the GPUs of a node that it leaves alone. Pure.
 
 From release 2.4 on its plugin and its scheduler have one configuration file, before that flags each.
 """
@@ -71,7 +71,7 @@ _UNITS: Mapping[str, int] = {"unit_bytes": MIB, "memory_bytes": MIB, "percent": 
 
 @dataclass(frozen=True)
 class HamiTold:
-    """What HAMi's plugin was told on a node."""
+    """The settings of HAMi's plugin on a node."""
 
     resources: Hami = field(default_factory=Hami)
     excluded: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
@@ -79,13 +79,13 @@ class HamiTold:
     modes: Mapping[str, str] = field(default_factory=dict)
     """By node, how it divides the GPUs there, where its configuration says so."""
     remarks: Tuple[str, ...] = ()
-    """What it was told that no mode here does."""
+    """Its settings that no mode here has."""
     unread: str = ""
     """What it goes by that cannot be read here, so that its chart's defaults are believed."""
 
 
 def read(daemonset: Object, deployments: Iterable[Object], maps: Maps, parse: Callable[[str], Any]) -> HamiTold:
-    """Read what a DaemonSet of HAMi's was told, and its scheduler where they have no file."""
+    """Read the settings of a DaemonSet of HAMi's, and of its scheduler where they have no file."""
     everyone = containers(daemonset)
     plugin = told(daemonset, ([each for each in everyone if runs(each, _PLUGIN.names)] or everyone)[0], _PLUGIN, maps)
     nodes, wrong = _nodes(plugin.files.get(_NODES_FILE), parse)

@@ -254,7 +254,7 @@ def _has_pod(daemonset: Object, node: Object, pods: Iterable[Object]) -> bool:
 
 
 def by_label(peer: Peer) -> str:
-    """Return the label of nodes that keeps it off one; empty where its DaemonSet has to be told to avoid nodes."""
+    """Return the label of nodes that keeps it off one; empty where its DaemonSet has to be made to avoid nodes."""
     if peer.kind.name == "gpu-operator":
         return DEPLOY
     # Ours has another value there, so it goes whatever else is done.
@@ -324,7 +324,7 @@ def avoiding(daemonset: Object) -> Dict[str, Any]:
     requirement = {"key": MARK, "operator": "DoesNotExist"}
     if _avoids(spec, requirement):
         return changed
-    # Whoever owns it may have put back its affinity alone.
+    # Its owner may have put back its affinity alone.
     strategy = restored(daemonset)["spec"].get("updateStrategy")
     original = {"affinity": spec.get("affinity"), "updateStrategy": strategy}
     affinity = spec["affinity"] = copy.deepcopy(spec.get("affinity")) or {}

@@ -67,7 +67,7 @@ class Wanted:
     node: str
     mode: str
     variables: Mapping[str, Any] = field(default_factory=dict)
-    """Those of role gpu_plugins that may have to be what the other plugin was told."""
+    """Variables of role gpu_plugins that may have to be as the other plugin's settings."""
     memory_bytes: int = 0
     """The memory of its smallest GPU; 0 where it is not known."""
     gpus: Sequence[Mapping[str, Any]] = ()
@@ -371,7 +371,7 @@ def _card(node: Object, each: Wanted, told: carry.Carried, unit_bytes: int, hami
     count, how = labels.get("nvidia.com/gpu.replicas", "1"), labels.get("nvidia.com/gpu.sharing-strategy", "")
     slices = {} if told.unknown and not _configured(each) else carry.replicas(told.configuration)
     shared = (1, resources.UNKNOWN) if told.unknown and not _configured(each) else slices.get("nvidia.com/gpu", (1, ""))
-    # Feature discovery is not everywhere, and may tell of a configuration that was.
+    # Feature discovery is not everywhere, and may name a former configuration.
     if shared[0] == 1 and how in ("time-slicing", "mps") and count.isdecimal() and int(count) > 1:
         shared = int(count), how
     elif how == "none" and shared[1] == resources.UNKNOWN:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a container that asks another device plugin for GPUs has to ask ours for. Pure.
 
-Memory is rounded up to the next unit and cores up to the next percent, so that nobody gets less.
+Memory is rounded up to the next unit and cores up to the next percent, so that no container gets less.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Unmatched(Exception):
 
 @dataclass(frozen=True)
 class Hami:
-    """What HAMi was told: the names of its resources, and what a container has that does not say."""
+    """HAMi's settings: the names of its resources, and what a container has that does not say."""
 
     counts: Tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/gpualloc", "nvidia.com/vgpu")
     """The resources that count GPUs: usual, Alauda's, and an old one; one alone where the configuration is known."""
@@ -97,7 +97,7 @@ class Card:
     replicas: int = 1
     """Containers on one."""
     sharing: str = ""
-    """How: ``time-slicing`` or ``mps``; empty where GPUs are whole, ``unknown`` where nobody can tell."""
+    """How: ``time-slicing`` or ``mps``; empty where GPUs are whole, ``unknown`` where that cannot be found out."""
     unit_bytes: int = GIB
     """What a unit of ``aliyun.com/gpu-mem`` is to the plugin that offers it."""
     hami: Hami = field(default_factory=Hami)
@@ -109,7 +109,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Ask:
-    """What a container wants, whoever it asks."""
+    """What a container wants, from any plugin."""
 
     gpus: int
     cores: int = WHOLE

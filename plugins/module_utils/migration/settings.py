@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a program of a DaemonSet is told: flags as Go reads them, environment, and files of ConfigMaps. Pure."""
+"""The settings of a program of a DaemonSet: flags as Go reads them, environment, and files of ConfigMaps. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class File:
 
 @dataclass(frozen=True)
 class Told:
-    """What one container was told."""
+    """One container's settings."""
 
     values: Mapping[str, str]
     """By flag, wherever it was said."""

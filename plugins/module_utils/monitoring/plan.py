@@ -17,12 +17,12 @@ from .rules import alert_names, planned_rules
 METHODS = ("auto", "operator", "annotations", "file", "none")
 OURS = {"app.kubernetes.io/managed-by": "accel.kubernetes", "app.kubernetes.io/component": "monitoring"}
 BEFORE, SET = "kube-accel.io/retention-before", "kube-accel.io/retention-set"
-"""Annotations of a Prometheus that we told to keep samples for longer: what it was told before, and what we told it."""
+"""Annotations of a Prometheus whose retention we set: the one before, and ours."""
 _DURATION = re.compile("(?:[0-9]+(?:ms|[smhdwy]))+")
 _PARTS = re.compile("([0-9]+)(ms|[smhdwy])")
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800, "y": 31536000}
 _DEFAULT_RETENTION = "24h"
-"""The retention of a Prometheus that is told neither a time nor a size."""
+"""The retention of a Prometheus with neither a time nor a size set."""
 _MANAGED_BY = "app.kubernetes.io/managed-by"
 _PLUGIN_DOWN = "GpuPluginDown"
 
@@ -52,14 +52,14 @@ class Options:
 
 @dataclass(frozen=True)
 class Noted:
-    """A Prometheus of the operator that we told how long to keep samples."""
+    """A Prometheus of the operator whose retention we set."""
 
     name: str
     namespace: str
     ours: bool
-    """Whether it is still told what we told it; what somebody told it since is theirs."""
+    """Whether its retention is still the one that we set; what others set since is theirs."""
     before: str
-    """What it is to be told when we no longer do; empty for nothing."""
+    """The retention to give back when we no longer set one; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Plan:
     """How long the operator's Prometheus keeps samples; empty for as long as there is room."""
     kept_for_less: bool
     retention_before: str
-    """What the operator's Prometheus was told before the first run that told it something."""
+    """The retention of the operator's Prometheus before the first run that set it."""
     given_back: List[Dict[str, Any]]
-    """What was ``Noted`` of each Prometheus that is no longer to be told by us."""
+    """What was ``Noted`` of each Prometheus whose retention we no longer set."""
     directory: str
     """Where the method ``file`` puts its files."""
     local: bool
@@ -104,7 +104,7 @@ class Plan:
 def read_options(values: Mapping[str, Any], inventory: Inventory) -> Tuple[Options, List[Refusal]]:
     """Return the options that variables give, by their names, and a refusal for each value of another type.
 
-    Where nobody else says where the plugins are, the variables of the first GPU node do.
+    Where nothing else says where the plugins are, the variables of the first GPU node do.
     """
     gpu_node = inventory.variables(next(iter(inventory.members(GPU_NODES)), "localhost"))
     names = ("gpu_plugins_namespace", "gpu_plugins_metrics_enabled")

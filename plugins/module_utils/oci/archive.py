@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An image archive from elsewhere, as hostile input: checked as a whole, and written anew for a container runtime.
+"""An image archive from elsewhere, as hostile input: checked as a whole, and rewritten for a container runtime.
 
 A runtime never sees the archive. It gets another one, of the image's parts and one name, each part compared once more
 with its digest on its way.
@@ -144,7 +144,7 @@ class _Archive:
         return found
 
     def _docker(self, config: str, layers: Sequence[str]) -> None:
-        """Refuse a list for Docker that tells of another image than the index."""
+        """Refuse a list for Docker that names another image than the index."""
         if "manifest.json" not in self._parts:
             return
         (entry,) = self._list(self._document("manifest.json"), "manifest.json", 1)

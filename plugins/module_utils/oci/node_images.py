@@ -76,7 +76,7 @@ class Containerd:
         self._run([*self._command, "rm", *names, *(name for name in orphans if digests[name] in gone)])
 
     def pin(self, name: str, pinned: bool) -> None:
-        """Say whether kubelet may remove an image; containerd before 1.7 does not tell it."""
+        """Say whether kubelet may remove an image; containerd before 1.7 does not report it."""
         self._run([*self._command, "label", name, f"{PIN}={'pinned' if pinned else ''}"])
 
 

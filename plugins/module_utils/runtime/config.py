@@ -159,7 +159,7 @@ def unlike_base(runtime: str, data: Mapping[str, Any], name: str, path: str) -> 
     dialect = _dialect(runtime, data, path)
     kind = dialect.fields.get(("runtime_type",))
     known = nested.get(data, dialect.runtimes) or {}
-    # Where the default is ours, nothing here tells which of the others was it.
+    # Where the default is ours, it is not known which of the others was the default.
     ours_by_default = nested.get(data, dialect.default) == name
     alike = [each for each in known if each != name and nested.get(known, (each, "runtime_type")) == kind]
     bases = alike if ours_by_default else [_base(dialect, data, name, {})]

@@ -90,7 +90,7 @@ class AskedByCri(Adapter):
         if given is not None:
             return given[len("unix://") :] if given.startswith("unix://") else given
         if self.params["ready"] is not None:
-            # It tells of a runtime elsewhere, and another may answer here.
+            # It names a runtime elsewhere, and another may answer here.
             return ""
         return self.listening() or self.CRI_SOCKET
 

@@ -19,7 +19,7 @@ _MODE, _STRATEGY = "gpu_mode", "gpu_plugins_device_list_strategy"
 
 @dataclass(frozen=True)
 class Sign:
-    """A file that tells which runtime is there."""
+    """A file by which a runtime is recognized."""
 
     name: str
     path: str
@@ -84,7 +84,7 @@ class _Reader(OptionReader):
         return str(self.number(name, 1, 1 << 31)) if self._is_given(name) else ""
 
     def signs(self, name: str) -> Tuple[Sign, ...]:
-        """Return the files that tell which runtime is there."""
+        """Return the files by which runtimes are recognized."""
         found = self.mappings(name)
         read = tuple(Sign(str(entry.get("name")), str(entry.get("path") or "")) for entry in found)
         for sign in read:

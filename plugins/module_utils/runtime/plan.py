@@ -143,7 +143,7 @@ def _module(options: Options, selection: Selection) -> Dict[str, object]:
 def _ignores_environment(options: Options, selection: Selection) -> bool:
     """Return whether a container gets no GPU by an environment variable of its image.
 
-    Whole GPUs by the environment alone are what somebody asked for, and so is ``docker run --gpus``, which says it that
+    Whole GPUs by the environment alone are what was asked for, and so is ``docker run --gpus``, which says it that
     way.
     """
     if options.ignore_visible_devices is not None:

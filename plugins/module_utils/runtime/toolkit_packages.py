@@ -69,7 +69,7 @@ class Toolkit:
 
 
 def places(options: Options) -> Tuple[str, ...]:
-    """Return the files that tell whose the toolkit and which sources are there."""
+    """Return the files by which the toolkit's owner and the sources are known."""
     return (
         _mark(options),
         *options.toolkit_repo_obsolete,

@@ -16,7 +16,7 @@ from .asked import Options
 from .layout import NAME, NAMESPACE, SECOND, Plan, managed
 
 _SECOND_PORT = 10259
-"""Where a kube-scheduler tells its metrics."""
+"""Where a kube-scheduler serves its metrics."""
 _LABELS = {"app.kubernetes.io/managed-by": "accel.kubernetes", "app.kubernetes.io/component": "extender"}
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a k3s or rke2 server has to be told so that its kube-scheduler reads a configuration file. No I/O.
 
-Ours is a file of settings of its own, the last one. rke2 makes the static pod anew from the settings at each start,
+Ours is a file of settings of its own, the last one. rke2 makes the static pod again from the settings at each start,
 with every file mounted that an argument names, and with a hash of these files in it (rke2, pkg/podtemplate); k3s runs
 kube-scheduler inside its own process.
 """

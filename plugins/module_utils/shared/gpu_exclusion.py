@@ -1,6 +1,6 @@
 # Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPUs of a machine are left alone: those that somebody excludes, and display cards. Pure."""
+"""Which GPUs of a machine are left alone: those that are excluded, and display cards. Pure."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ WHOLE = CORES
 """Cores of one GPU."""
 
 NAMESPACE = "kube-system"
-"""Where plugins run unless somebody says otherwise."""
+"""Where plugins run unless another place is given."""
 
 _LISTEN = re.compile(r"--listen=.*:([0-9]+)")
 RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-mem|nvidia\.com/.+)\Z")
@@ -84,9 +84,9 @@ class Tenant:
     cores: int
     memory_bytes: int
     used_bytes: Optional[int] = None
-    """None where nothing tells."""
+    """None where it is not known."""
     why: str = ""
-    """Why it has this GPU, as its pod tells; empty where nothing tells."""
+    """Why it has this GPU, as its pod says; empty where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class GpuView:
     reason: str
     tenants: Tuple[Tenant, ...]
     faults: Tuple[str, ...] = ()
-    """What its driver does not tell of it although it may be handed out: function, cause and remedy."""
+    """What its driver does not report about it although it may be handed out: function, cause and remedy."""
 
     @property
     def allocated_bytes(self) -> int:
-        """Never more than there is, whatever the plugin tells."""
+        """Never more than there is, whatever the plugin reports."""
         return min(self.memory_bytes, sum(tenant.memory_bytes for tenant in self.tenants))
 
     @property
@@ -128,7 +128,7 @@ class UnreadableView:
 
     index: int
     uuid: str
-    """Empty where it does not tell."""
+    """Empty where it is not reported."""
     reason: str
 
 
@@ -487,7 +487,7 @@ class InventoryView:
     driver: str
     gpus: Tuple[GpuView, ...]
     told: bool
-    """Whether kubelet has told who holds what."""
+    """Whether kubelet has reported who holds what."""
     unreadable: Tuple[UnreadableView, ...] = ()
 
     @property
@@ -615,7 +615,7 @@ def _waiting(
 
 
 def _started(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Return whether kubelet has allocated: it starts nothing before, and does not tell what init containers have."""
+    """Return whether kubelet has allocated: it starts nothing before, and does not report what init containers have."""
     if status.get("phase") in (*ENDED, "Running"):
         return True
     asking = {container["name"] for container in _containers(spec) if asked(container, RESOURCE.match)}

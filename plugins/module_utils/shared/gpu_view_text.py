@@ -26,7 +26,7 @@ CSV_COLUMNS = (
     "memory_bytes",
     "used_bytes",
 )
-"""One row a container and GPU; of a GPU that nobody has, one with the last six empty."""
+"""One row a container and GPU; of a GPU that is free, one with the last six empty."""
 _LONGEST_MODEL = 96
 """Characters of a GPU's name: NVML has no longer ones."""
 
@@ -117,7 +117,7 @@ def _node(node: NodeView) -> str:
 
 
 def _notes(node: NodeView) -> List[str]:
-    """Return what its driver does not tell of a node's GPUs."""
+    """Return what the driver does not report about a node's GPUs."""
     unread = [f"GPU {gpu.index} cannot be read and is not offered: {gpu.reason}" for gpu in node.unreadable]
     return [*unread, *(f"GPU {gpu.index}: {fault}" for gpu in node.gpus for fault in gpu.faults)]
 

@@ -205,7 +205,7 @@ XIDS: Dict[int, Xid] = {xid.number: xid for xid in sorted((*_TABLE, *_OF_ENGINES
 OF_PROGRAMS = frozenset(xid.number for xid in XIDS.values() if xid.fault == PROGRAM)
 """XIDs that a faulty program causes; the GPU is fine."""
 HARMLESS = frozenset(xid.number for xid in XIDS.values() if xid.fault != DEVICE)
-"""XIDs that leave the GPU in use: those of programs, and nobody's."""
+"""XIDs that leave the GPU in use: those of programs, and those without fault."""
 
 
 def described(number: int) -> Xid:

@@ -36,7 +36,7 @@ class Pod:
 def holders(items: Iterable[Mapping[str, Any]]) -> List[Pod]:
     """Return the pods that ask for GPUs and have not ended, in the order of ``items``; one without a name is left out.
 
-    A pod that cannot be read may ask for anything, and cannot be made anew.
+    A pod that cannot be read may ask for anything, and cannot be recreated.
     """
     named = ((key_of(item), item) for item in items)
     return [pod_of(key, item) for key, item in named if key is not None and not has_ended(item) and asks(item)]

@@ -384,7 +384,7 @@ def _largest_part(card: Card, counts: Mapping[str, int]) -> Dict[str, int]:
 
 
 def standard_starts(slices: int, size: int, compute: int, memory: int) -> Tuple[int, ...]:
-    """Return where a profile goes on GPUs whose driver tells only while MIG mode is on.
+    """Return where a profile goes on GPUs whose driver reports it only while MIG mode is on.
 
     An instance begins at a multiple of its size, and there is one slice less of compute than of memory, or as many.
     """

@@ -209,7 +209,7 @@ def _carry_out(nvml: Nvml, look: Look, step: Step, document: object, name: str, 
         if status:
             (outcome.reboot if status == _RESET_REQUIRED else outcome.reset).append(step.card.uuid)
             return
-        # Only in MIG mode does the driver tell where instances may be.
+        # The driver reports where instances may be only in MIG mode.
         fresh = read_card(nvml, step.card.index)
         (step,) = (other for other in plan(document, name, _others(look, fresh)) if other.card.index == fresh.index)
         handle = nvml.handle(step.card.index)

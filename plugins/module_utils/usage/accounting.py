@@ -4,10 +4,10 @@
 
 A page is what one plugin told at one time, all of it of the same moment. A period's amounts are the difference of two
 pages, the last ones before its ends: nothing is extrapolated, and what one period leaves is in the next. The counters
-count while nobody reads them, so that pages that are missing in between take nothing away.
+count while they are not read, so that pages that are missing in between take nothing away.
 
 Counters are believed as far as a node's GPUs can have given it: nothing is counted beyond GPUs times time and a lag,
-and nobody is charged beyond what is counted. The rest is unknown, by cause.
+and no namespace is charged beyond what is counted. The rest is unknown, by cause.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def usage(
     """Return the amounts of a period, from pages by node, which may begin before it.
 
     With ``come_and_go`` a node that is silent at an end of the period was not there then. ``older`` are nodes whose
-    ledgers are known to be older than the period. Nodes that tell of one ledger are one node with several names.
+    ledgers are known to be older than the period. Nodes that report one ledger are one node with several names.
     """
     capacity: Dict[Tuple[int, str], Fraction] = collections.defaultdict(Fraction)
     charges: Dict[Tuple[int, Account], Charge] = collections.defaultdict(Charge)

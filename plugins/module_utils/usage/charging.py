@@ -30,7 +30,7 @@ class Row:
     account: Account
     allocated: Fraction
     used: Optional[Fraction]
-    """None where nothing tells."""
+    """None where it is not known."""
     charged: Fraction
     memory_byte_seconds: Fraction
     used_complete: bool = True

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What plugins count of GPUs, in pages: what one plugin told at one time, all of it of the same moment."""
+"""What plugins count of GPUs, in pages: what one plugin reported at one time, all of it of the same moment."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from typing import (
 )
 
 GAP_SECONDS = 300
-"""A node is silent when nothing was told for longer."""
+"""A node is silent when nothing was reported for longer."""
 
 LAG_SECONDS = 60
-"""A page may be older than its time by this: what it tells was collected before it was asked for."""
+"""A page may be older than its time by this: its numbers were collected before they were asked for."""
 
 
 class Account(NamedTuple):
@@ -52,12 +52,12 @@ class Gpus(NamedTuple):
 
     number: int
     memory_bytes: int
-    """The memory of one GPU; 0 where it is not told."""
+    """The memory of one GPU; 0 where it is not known."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a node's plugin told."""
+    """What a node's plugin reported."""
 
     at: float
     """Seconds since 1970."""
@@ -69,11 +69,11 @@ class Page:
     gpus: Mapping[str, Gpus] = field(default_factory=dict)
     """By model."""
     ledger: str = ""
-    """Which ledger it was; empty where the plugin does not tell."""
+    """Which ledger it was; empty where the plugin does not report it."""
     uuids: Mapping[str, str] = field(default_factory=dict)
     """Models by UUID, of GPUs that can be told apart from all others."""
     told: Mapping[Account, FrozenSet[str]] = field(default_factory=dict, compare=False)
-    """Which families it tells of accounts; of one that is not there, all."""
+    """Which families it reports for accounts; all of them for an account that is not there."""
 
     @property
     def counted(self) -> Fraction:

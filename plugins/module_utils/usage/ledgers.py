@@ -3,7 +3,7 @@
 """What a ledger counted from one of its pages to the next, and whether two pages are of one ledger.
 
 Counters are believed as far as a node's GPUs can have given it: nothing is counted beyond GPUs times time and a lag,
-and nobody is charged beyond what is counted.
+and no namespace is charged beyond what is counted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Allowance:
     def takes(self, capacity: Mapping[str, Fraction], numbers: Mapping[str, int], seconds: Fraction, lag: int) -> bool:
         """Return whether so many GPUs can give this in this time plus ``lag`` seconds; if they can, take it.
 
-        Where no GPU is told there is one at least of each model.
+        Where no GPU is reported, there is at least one of each model.
         """
         numbers = numbers or {**dict.fromkeys(capacity, 1), "": len(capacity)}
         counted: Dict[Tuple[str, ...], Tuple[Fraction, int]]
@@ -173,7 +173,7 @@ def empty_page(page: Page) -> Page:
 def charged_beyond(step: Step, slack: int) -> Dict[str, Fraction]:
     """Return what is charged of models beyond what there was, where it is more than ``slack``.
 
-    A ledger that began anew soon after the first page of the one before looks like the same one.
+    A ledger that began again soon after the first page of the one before looks like the same one.
     """
     had = _had(step, lambda charge: charge.gpu_seconds)
     beyond = {model: seconds - step.capacity.get(model, 0) for model, seconds in had.items()}

@@ -71,7 +71,7 @@ _REMARKS = {
 
 
 class Sources:
-    """The times from when to when each plugin told of a node."""
+    """The times from when to when each plugin reported a node."""
 
     def __init__(self, pages: Iterable[Page]) -> None:
         self._spans: Dict[str, Tuple[float, float]] = {}
@@ -107,7 +107,7 @@ class Node:
         self._lost_between: Dict[str, List[Tuple[float, float]]] = {}
         """By cause."""
         self._who: Dict[str, Set[str]] = collections.defaultdict(set)
-        """By cause, who else tells of it."""
+        """By cause, which other node reports it."""
 
     @property
     def remarks(self) -> List[str]:
@@ -127,7 +127,7 @@ class Node:
         """Yield the steps from page to page, in order of time; then the rest is known."""
         before = pages[0]
         if before.at > self._window.start:
-            # Nobody told of it in the gap before the period, so that no other period has what it counted there.
+            # No plugin reported it in the gap before the period, so that no other period has what it counted there.
             step = since_begin(before)
             if not self._older and began_in(before, self._window) and is_backed(step, ROUNDED):
                 yield from self._counted(step, empty_page(before), before, ROUNDED, LAG_SECONDS)

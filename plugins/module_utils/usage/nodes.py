@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which pages are believed, which node they are of, and which GPUs several nodes tell of."""
+"""Which pages are believed, which node they are of, and which GPUs several nodes report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SOON = 86400
 def one_a_ledger(pages: Mapping[str, Iterable[Page]], end: float) -> List[Tuple[List[str], List[Page]]]:
     """Return the pages up to the end in order of time, with the names that their node had, the last one first.
 
-    A ledger is one node's. Where several tell of it, something renamed the node in what it told.
+    A ledger is one node's. Where several report it, something renamed the node in its report.
     """
     found: List[Tuple[List[str], List[Page]]] = []
     of_ledger: Dict[str, int] = {}
@@ -49,7 +49,7 @@ def one_a_ledger(pages: Mapping[str, Iterable[Page]], end: float) -> List[Tuple[
 def believable(pages: Sequence[Page]) -> List[Page]:
     """Return the pages but for those of a plugin that is behind another, and those that lack what comes soon again.
 
-    While a driver is down a plugin tells no GPUs, and counts that time later: it has those it had.
+    While a driver is down a plugin reports no GPUs, and counts that time later: it has those it had.
     """
     last_of = {page.source: page.at for page in pages}
     kept: List[Page] = []
@@ -87,7 +87,7 @@ def _lacks(before: Page, page: Page, later: Iterable[Page]) -> bool:
 
 
 def shared_places(pages: Mapping[str, Sequence[Page]]) -> Places:
-    """Return where GPUs are that several nodes tell of."""
+    """Return where GPUs are that several nodes report."""
     nodes: Dict[str, Set[str]] = collections.defaultdict(set)
     for name, told in pages.items():
         for page in told:

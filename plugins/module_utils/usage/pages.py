@@ -132,7 +132,7 @@ def pages(samples: Iterable[Sample]) -> Dict[str, List[Page]]:
 
 
 def whole(found: Mapping[str, Iterable[Page]]) -> Dict[str, List[Page]]:
-    """Return the pages, without the accounts of which one lacks a family that another page of the node tells."""
+    """Return the pages, without the accounts of which one lacks a family that another page of the node has."""
     kept = {}
     for node, told in found.items():
         families: Dict[Account, Set[str]] = collections.defaultdict(set)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which nodes count a GPU at the same time. Pure.
 
-A GPU is of one node at a time. Nodes that tell of the same one at the same time are two names of one machine.
+A GPU is of one node at a time. Nodes that report the same one at the same time are two names of one machine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Claim(NamedTuple):
 
 
 class Places:
-    """Where GPUs were that several nodes tell of. Times are seconds since 1970."""
+    """Where GPUs were that several nodes report. Times are seconds since 1970."""
 
     def __init__(self, shared: Set[str], claims: Iterable[Claim]) -> None:
         self.shared = shared
-        """GPUs that several nodes tell of at any time."""
+        """GPUs that several nodes report at any time."""
         self._spans: Dict[str, Dict[str, List[List[float]]]] = {}
         """By GPU and node, in order of time; those that meet are one."""
         for claim in sorted(claims):

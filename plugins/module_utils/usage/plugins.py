@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A report where there is no Prometheus: from what plugins tell now and what was kept of them earlier. Pure."""
+"""A report where there is no Prometheus: from what plugins report now and what was kept of them earlier. Pure."""
 
 from __future__ import annotations
 

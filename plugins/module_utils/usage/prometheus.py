@@ -1,10 +1,10 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What to ask a Prometheus for a report. Whoever asks is passed in.
+"""What to ask a Prometheus for a report. The function that asks is passed in.
 
 Raw samples at the edges of the period's parts are enough for counters; all samples of a node are fetched where its
-counters began anew, stood still or grew beyond what its GPUs can have given, where it was silent at an edge, has
-several ledgers or GPUs that another node has too, and where a namespace is not told of all the time.
+counters began again, stood still or grew beyond what its GPUs can have given, where it was silent at an edge, has
+several ledgers or GPUs that another node has too, and where a namespace is not reported all the time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PLACE = (
     "node, exported_node, uuid, namespace, exported_namespace, pod, exported_pod, container, exported_container, mode"
 )
 _BEFORE = "30d"
-"""Before a period, in looking for who told of a node then."""
+"""Before a period, in looking for who reported a node then."""
 _STEPS = 2000
 """Into how many steps a period is cut to find how long a container was there."""
 
@@ -162,7 +162,7 @@ class _Part:
         return pages(_samples(answer, self._end - self._span)).get(node, [])
 
     def doubtful(self, before: Mapping[str, List[Page]], after: Mapping[str, List[Page]]) -> Set[str]:
-        """Return the nodes of which the last pages before its ends do not tell all."""
+        """Return the nodes of which the last pages before its ends do not report all."""
         nodes = _sharing([before, after])
         for series in self._lowest(CAPACITY, "model"):
             node = self._node(series)
@@ -209,7 +209,7 @@ def _doubtful(before: Page, after: Page) -> bool:
 
 
 def _sharing(edges: Iterable[Mapping[str, Iterable[Page]]]) -> Set[str]:
-    """Return the nodes that tell of GPUs that others tell of too, but as the same ledger."""
+    """Return the nodes that report GPUs that others report too, but as the same ledger."""
     tellers: Dict[str, Dict[str, str]] = collections.defaultdict(dict)
     for edge in edges:
         for node, told in edge.items():

@@ -22,13 +22,13 @@ class Holding(NamedTuple):
     place: Place
     asked_bytes: float
     peak_bytes: Optional[float]
-    """None where nothing tells."""
+    """None where it is not known."""
     seconds: Optional[float]
-    """For how long it was seen; None where nothing tells."""
+    """For how long it was seen; None where it is not known."""
     whole: bool
     """It did not ask for memory, but for a GPU or a part of it as such."""
     until: float = 0.0
-    """When it was seen last, in seconds since 1970; 0 where nothing tells."""
+    """When it was seen last, in seconds since 1970; 0 where it is not known."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ What is unknown has a row a model and cause, of the whole period.
 
 @dataclass(frozen=True)
 class Report:
-    """All that is told."""
+    """All that is reported."""
 
     usage: Usage
     source: str

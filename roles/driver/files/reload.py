@@ -102,7 +102,7 @@ def reload(sysfs: Path, dev: Path, proc: Path, plugin: Path, services: Sequence[
     finally:
         for name in reversed(running):
             run("systemctl", "start", name)
-        # One that cannot be told takes NVML up again by itself when its time is over.
+        # A plugin that cannot be reached takes NVML up again when its pause is over.
         with contextlib.suppress(ReloadError):
             tell(plugin, "resume")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device nodes by which graphics programs use a GPU, as sysfs tells them."""
+"""The device nodes by which graphics programs use a GPU, as sysfs lists them."""
 
 from __future__ import annotations
 

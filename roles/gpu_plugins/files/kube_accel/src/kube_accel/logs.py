@@ -43,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 def configure(level: str) -> None:
     """Send every logger's records of ``level`` (debug, info, warning, error) and above to stderr as JSON.
 
-    What nobody catches is one of them.
+    An exception that is not caught is one of them.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())

@@ -64,7 +64,7 @@ class MigDevice:
     """``1g.18gb``, ``1g.18gb+me``."""
     memory_bytes: int
     capabilities: tuple[int, ...] = ()
-    """Numbers in ``/dev/nvidia-caps/nvidia-cap<number>``; empty where the driver does not tell."""
+    """Numbers in ``/dev/nvidia-caps/nvidia-cap<number>``; empty where the driver does not report them."""
     attributes: tuple[tuple[str, int], ...] = ()
     """What it has of the GPU, by feature discovery's names: ``multiprocessors``, ``slices.gi``, ``engines.copy``."""
 
@@ -194,9 +194,9 @@ class GpuUsage:
     """What processes have of one GPU, by process id of the host."""
 
     memory: Mapping[int, int | None]
-    """Bytes; None for a process whose memory the driver does not tell."""
+    """Bytes; None for a process whose memory the driver does not report."""
     time: Mapping[int, int] | None
-    """Percent of the multiprocessors' time since the question before; None where the driver does not tell."""
+    """Percent of the multiprocessors' time since the question before; None where the driver does not report it."""
 
 
 class ContainerKind(StrEnum):

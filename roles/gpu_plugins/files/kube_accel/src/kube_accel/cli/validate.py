@@ -125,7 +125,7 @@ def look(sysfs_root: Path, excluded: Path | None = None) -> Snapshot:
         # One that hangs for one GPU alone is asked without that next.
         while snapshot.driver_state in _NOT_YET and (left := deadline - time.monotonic()) > 0:
             snapshot = monitor.wait(snapshot.version, left)
-        # What only metrics ask for may be what a GPU does not tell, or hang: then the next answer tells which.
+        # What only metrics ask for may be what a GPU does not report, or may hang: the next answer names it then.
         if snapshot.driver_state is DriverState.READY and monitor.samples(True, True, _SAMPLES_DEADLINE) is None:
             monitor.samples(True, True, _SAMPLES_DEADLINE)
         return monitor.snapshot()
@@ -231,7 +231,7 @@ def check_pod_resources(socket: Path) -> Check:
 
 def check_plugin(status: Mapping[str, Any]) -> Check:
     """Check that our daemon runs and that kubelet has registered every resource of its mode."""
-    # A daemon of an earlier release tells of all resources together.
+    # A daemon of an earlier release reports all resources together.
     resources = status.get("resources") or {"": status}
     missing = sorted(name for name, found in resources.items() if not found["registered"])
     if missing:

@@ -93,19 +93,19 @@ class Mender:
     """Looks at accounts, and has each that was changed put right by a thread of its own."""
 
     def __init__(self, states: FdCache, path: Callable[[str], Path], mended: Callable[[], object]) -> None:
-        """``path`` tells where an account is; ``mended`` is called when one was put right, on another thread."""
+        """``path`` says where an account is; ``mended`` is called when one was put right, on another thread."""
         self._states = states
         self._path = path
         self._mended = mended
         self._lock = threading.Lock()
         self._at_work: dict[str, threading.Thread] = {}
         self._left: dict[str, Status] = {}
-        """Accounts whose owner or mode could not be put right, which is told once."""
+        """Accounts whose owner or mode could not be put right, which is reported once."""
 
     def look(self, sizes: Mapping[str, int]) -> dict[str, frozenset[Wrong]]:
         """Look at accounts, by key, that are to have these sizes, and return what was wrong with the changed ones.
 
-        Nobody else may use the open files meanwhile.
+        No other thread may use the open files meanwhile.
         """
         told = {}
         for key, size in sizes.items():

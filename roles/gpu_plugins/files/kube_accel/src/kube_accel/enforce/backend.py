@@ -115,12 +115,12 @@ def possible(mode: Mode, wanted: Enforcement) -> bool:
 
 
 class Unenforced:
-    """Shares that containers are told of, and that nothing limits."""
+    """Shares that containers are shown, and that nothing limits."""
 
     name = Name.NONE
 
     def __init__(self, profile: Profile, node_exists: Callable[[str], bool]) -> None:
-        """``node_exists`` tells whether there is a device node of this name below ``/dev``."""
+        """``node_exists`` says whether there is a device node of this name below ``/dev``."""
         self._profile = profile
         self._node_exists = node_exists
 

@@ -67,7 +67,7 @@ class Containers:
         """Files for the next containers."""
         self._mender = Mender(self._states, self.state_path, self.spares.fill)
         self._untold: dict[str, frozenset[Wrong]] = {}
-        """What was put right while room was made, for ``trim`` to tell."""
+        """What was put right while room was made, for ``trim`` to report."""
         self.kept_from_us: Set[str] = frozenset()
         """Containers that kept their policy from being written by a file lease, at the last look."""
 

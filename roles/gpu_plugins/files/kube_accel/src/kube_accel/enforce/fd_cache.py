@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Descriptors of files that are looked at every second: opening takes longer than reading.
 
-One that is open for writing can get no file lease (fcntl(2)), which would hold up whoever opens it later.
+One that is open for writing can get no file lease (fcntl(2)), which would hold up the next process that opens it.
 """
 
 from __future__ import annotations

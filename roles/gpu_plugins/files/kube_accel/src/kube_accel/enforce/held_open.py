@@ -2,7 +2,7 @@
 """Files that every container gets read-only, held open so that no tenant has one for itself.
 
 They are root's, and a tenant may be root: the kernel gives the owner of a file that nobody else has open a write lease
-(fcntl(2)). Whoever opens that file next, a neighbor's loader or this daemon, would wait for lease-break-time.
+(fcntl(2)). The next to open that file, a neighbor's loader or this daemon, would wait for lease-break-time.
 """
 
 from __future__ import annotations

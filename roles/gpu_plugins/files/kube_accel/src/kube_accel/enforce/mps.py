@@ -71,7 +71,7 @@ class MpsPaths:
         return own if own.is_dir() else self.root / "shm"
 
     def keeps_libraries(self, uuid: str) -> bool:
-        """Return whether the unit has made the file immutable by which CUDA is told a library."""
+        """Return whether the unit has made the file immutable that names a library to CUDA."""
         try:
             file = open_regular(self.shm(uuid) / _INJECTION, os.O_RDONLY)
         except OSError:

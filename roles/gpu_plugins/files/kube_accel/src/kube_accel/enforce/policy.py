@@ -357,7 +357,7 @@ def uncounted(nvml_bytes: int, before: int, after: int, last: int | None) -> int
 
 
 def feedback_for(uuids: Sequence[str], seen: Mapping[str, Feedback]) -> tuple[Feedback, ...]:
-    """Return what is told of a container's GPUs, in their order; unknown where nothing was seen."""
+    """Return the feedback for a container's GPUs, in their order; unknown where nothing was seen."""
     return tuple([seen.get(name, UNSEEN) for name in uuids])
 
 

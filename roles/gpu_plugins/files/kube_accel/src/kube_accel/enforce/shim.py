@@ -135,7 +135,7 @@ class Builds:
 
 
 def _stamps(*paths: Path) -> tuple[tuple[int, ...], ...] | None:
-    """Return what tells that files have changed; None when one is not there."""
+    """Return a mark that differs when files have changed; None when one is not there."""
     try:
         found = [path.stat() for path in paths]
     except OSError:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files for the next containers, made before they are needed, so that a start needs no room on a full file system.
 
-Nobody but this process opens them until they are renamed to where a container gets them. They lie in a directory that
+Only this process opens them until they are renamed to where a container gets them. They lie in a directory that
 the process locks (flock(2)) for as long as it lives; what a process that ended left is taken over, or removed.
 """
 

@@ -80,7 +80,7 @@ class NodeView:
     gpus: tuple[GpuView, ...]
     room: Room
     kind: int
-    """Nodes with the same number differ in the UUIDs of their GPUs alone, as far as placement can tell."""
+    """Nodes with the same number differ in the UUIDs of their GPUs alone, as far as placement can see."""
 
 
 class Kinds:
@@ -186,7 +186,7 @@ def account(node: NodeGpus, name: str, pods: Iterable[Pod], reserved: Iterable[U
 
 
 def known_uses(node: NodeGpus, pod: Pod) -> Uses | None:
-    """Return what a pod has of this node's GPUs, as far as kubelet or the assignment tells; None when neither does."""
+    """Return what a pod has of this node's GPUs, as far as kubelet or the assignment says; None when neither does."""
     assigned = pod.uses
     if assigned is not None and not all(uuid in node.position for uuid, *_ in assigned):
         assigned = None

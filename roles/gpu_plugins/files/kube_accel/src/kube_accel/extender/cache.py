@@ -37,7 +37,7 @@ from kube_accel.sharing.inventory_annotation import ANNOTATION, decode
 _log = logging.getLogger(__name__)
 
 _TOLD = 60.0
-"""Seconds after which a plugin has told what kubelet has allocated, or does not run."""
+"""Seconds after which a plugin has reported what kubelet has allocated, or does not run."""
 _GONE = 10_000
 """Pods remembered after they are gone, against news that come late."""
 
@@ -100,7 +100,7 @@ class Node:
         self.nominated: dict[str, Pod] = {}
         """Likewise: pods that others were evicted here for."""
         self.ended: dict[tuple[str, str], Held] = {}
-        """By namespace and name, what the plugin still tells of pods that kubelet is done with."""
+        """By namespace and name, what the plugin still reports of pods that kubelet is done with."""
         self._annotation: int | None = None
         self._view: NodeView | None = None
         self._kinds = kinds
@@ -218,7 +218,7 @@ class Cluster:
         """Called once for every pod that is seen bound, with what was reserved for it."""
         self.charges = Charges()
         self.mark = ""
-        """The last mark of an extender that the watch has told of."""
+        """The last mark of an extender that the watch has reported."""
         self._moments = itertools.count(1)
         self._reserved_on: dict[str, str] = {}
         self._gone: OrderedDict[str, None] = OrderedDict()

@@ -170,7 +170,7 @@ class Decider:
         """Return the nodes where evicting pods helps, with the pods to evict.
 
         kube-scheduler chooses victims by sums over a node's GPUs. Where these leave no room on a GPU, pods of lower
-        priority are added. Whoever the pod fits without is spared, the highest priority first.
+        priority are added. Pods without whose end the pod fits are spared, the highest priority first.
         """
         found = {}
         for name, given in victims.items():

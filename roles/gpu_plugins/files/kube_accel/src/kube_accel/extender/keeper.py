@@ -18,7 +18,7 @@ from kube_accel.extender.pods import Pod
 from kube_accel.model import PodRequest
 
 BIND_SECONDS: Final = 10.0
-"""A bind may take so long. Nobody is sent to GPUs that are kept for less."""
+"""A bind may take so long. No pod is sent to GPUs that are kept for less."""
 FIRST_PAUSE: Final = 15.0
 LONGEST_PAUSE: Final = 3600.0
 

@@ -310,7 +310,7 @@ class LeaderLease:
         if not marked:
             return
         changed = self._clock()
-        # Once our watch tells of one of these changes it has told of all pods that a former holder may bind.
+        # Once our watch reports one of these changes it has reported all pods that a former holder may bind.
         while self._cluster.mark != mark or not self._following():
             if self._clock() > changed + PATIENCE:
                 raise ApiUnreachableError("the watch of pods is behind")

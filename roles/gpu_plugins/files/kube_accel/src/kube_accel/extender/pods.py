@@ -76,7 +76,7 @@ class Pod:
     static: bool = False
     """Kubelet's own: it runs whatever becomes of its copy at the API server."""
     stale: Held | None = None
-    """What kubelet told of this name before the pod was bound: an earlier pod's."""
+    """What kubelet reported for this name before the pod was bound: an earlier pod's."""
     shadowed: bool = False
     """It still held that for the earlier pod, which the API server had forgotten."""
     besides: Amounts = ()

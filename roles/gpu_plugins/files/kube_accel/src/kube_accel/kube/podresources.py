@@ -38,7 +38,7 @@ class PodResourcesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PodDevices:
-    """The devices of one resource that one container holds. Kubelet does not tell the pod's UID."""
+    """The devices of one resource that one container holds. Kubelet does not report the pod's UID."""
 
     namespace: str
     pod: str

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whose memory and time of a GPU it is. Pure.
 
-A MIG device tells its own memory. A GPU that one container has alone is that container's, where processes cannot be
+A MIG device reports its own memory. A GPU that one container has alone is that container's, where processes cannot be
 looked at. Otherwise a process is in the container that its cgroups name, and a container has the larger of two figures:
 what NVML says of its processes, and what the interposer charged it. What an account says beyond NVML is taken from what
-NVML gives to no container, so that nothing counts twice. What nobody knows is absent, and said by reason.
+NVML gives to no container, so that nothing counts twice. What is not known is absent, and counted by reason.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Attributed:
 
     containers: Mapping[Container, Figures]
     unattributed: Mapping[str, int]
-    """Bytes in use that are no container's, by reason; a reason that cannot be told is absent."""
+    """Bytes in use that are no container's, by reason; a reason that is not known is absent."""
     outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """How often which method came to what."""
 
@@ -175,7 +175,7 @@ def _memory(
     listed = sum(used for amounts in by_owner.values() for used in amounts if used is not None)
     rest = (sample.capacity_bytes if sample.used_bytes is None else sample.used_bytes) - listed
     spare = {reason: reasons.get(reason, 0) for reason in _CLAIMED} | {"driver": max(0, rest)}
-    # Whose memory NVML does not tell goes first: of the others it may be that nothing is left to tell.
+    # Processes whose memory NVML does not report go first: nothing may be left then for the others.
     silent = {each for each, mine in by_container.items() if sample.processes is None or (mine and None in mine)}
     given: dict[Container, int] = {}
     for first in (True, False):

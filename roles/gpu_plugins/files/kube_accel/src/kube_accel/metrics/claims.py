@@ -21,7 +21,7 @@ class Claim(NamedTuple):
 def divided(claims: Mapping[Container, int], spare: int) -> dict[Container, int]:
     """Return what each claim gets of ``spare``, in the unit of both.
 
-    Nobody gets more than it claims, and all together no more than there is. Who claims no more than an equal part gets
+    None gets more than it claims, and all together no more than there is. Who claims no more than an equal part gets
     all of its claim, whatever the others claim: an account that says too much takes nothing from one that does not.
     """
     found: dict[Container, int] = {}

@@ -273,7 +273,7 @@ class Collector:
         if slow:
             self._rare_at = now
             self._rare = {uuid: gpu.rare for uuid, gpu in told.items() if gpu.rare is not None}
-        # One that is lost says so, or is not told of by a worker that was started since.
+        # One that is lost says so, or is not reported by a worker that was started since.
         for uuid in {gpu.uuid for gpu in snapshot.inventory.gpus} - told.keys():
             self._rare.pop(uuid, None)
             self._parts.failed("nvml", "gpu")

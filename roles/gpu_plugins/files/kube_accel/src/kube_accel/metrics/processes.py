@@ -60,7 +60,7 @@ class Processes:
     def _named(self, where: Place | Outcome) -> Owner:
         if isinstance(where, Outcome):
             return Owner(where)
-        # Asked each time: the API server may tell of a pod later than it starts.
+        # Asked each time: the API server may report a pod later than it starts.
         container = self._owner(where)
         return Owner(Outcome.NO_POD) if container is None else Owner(Outcome.CONTAINER, container)
 

@@ -13,7 +13,7 @@ _ROUNDED = 101.0
 """Percent: what a part that never rests may come to."""
 _MIB = 1 << 20
 _NOT_A_PID = frozenset({0, 2**32 - 1})
-"""What a driver of another version than its library tells of processes."""
+"""What a driver of another version than its library reports about processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Rare:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What parts of a GPU did since the last collection. An absent key: not told."""
+    """What parts of a GPU did since the last collection. An absent key was not reported."""
 
     ratios: Mapping[str, float]
     """Ratios of time or of capacity, by name: engine, sm, occupancy, tensor, fp64, fp32, fp16, dram."""
@@ -54,7 +54,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One GPU that answered. None, or an absent key: it does not tell."""
+    """One GPU that answered. None or an absent key: it is not reported."""
 
     uuid: str
     capacity_bytes: int
@@ -72,7 +72,7 @@ class GpuSample:
     """Seconds by reason."""
     pcie_replays: int | None = None
     processes: Mapping[int, int | None] | None = None
-    """Bytes by host process id, None for one whose memory is not told; None altogether where none are listed."""
+    """Bytes by host process id, None for one whose memory is not reported; None altogether where none are listed."""
     process_time: tuple[tuple[int, int, int], ...] | None = None
     """Process id, microseconds since 1970, percent of the multiprocessors' time in the sample that ended then."""
     mig_memory: Mapping[str, int] | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the plugin tells of the containers that have GPUs."""
+"""What the plugin knows about the containers that have GPUs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Tenancy:
     """Where to ask. None of it may wait for long, or for the API server."""
 
     holdings: Callable[[], Holdings | None]
-    """None while kubelet has not told."""
+    """None while kubelet has not answered."""
     owner: Callable[[Place], Container | None] | None = None
     """Returns the container of a cgroup; None altogether where pods are not known by their cgroups."""
     accounts: Callable[[], Mapping[Account, Charged]] = dict

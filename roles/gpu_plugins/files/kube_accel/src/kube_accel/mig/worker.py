@@ -2,7 +2,7 @@
 """The process that cuts GPUs: ``python -m kube_accel.mig.worker <parent pid>``, a Task on stdin, its result on stdout.
 
 A call into a sick driver may never return, so that it happens here. The process ends with its parent, so that no two of
-them ever cut the same GPUs; whoever comes next plans anew from what is there.
+them ever cut the same GPUs; the next one plans again from what is there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the worker asks NVML: what fails costs no more than itself and is told. Part of the worker: few imports.
+"""How the worker asks NVML: what fails costs no more than itself and is reported. Part of the worker: few imports.
 
 A function that never returns cannot be given up on here. It is noted for which GPU it was called, where the parent can
 read that, and a worker that is told of such a function does not call it for that GPU.
@@ -23,7 +23,7 @@ Record = dict[str, object]
 _TOKEN = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _PROFILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,39}")
 _MOST = 2**63 - 1
-"""What everybody who is told a number can keep."""
+"""The largest number that every reader can keep."""
 _SHOWN = 64
 """Characters of an odd answer."""
 _NOTHING = b"\n"

@@ -80,6 +80,6 @@ class Conditions:
         return True
 
     def _expected(self, inventory: Inventory | None) -> Mapping[str, Seen]:
-        """Return the GPUs that answered lately and that this daemon is not told to leave alone."""
+        """Return the GPUs that answered lately and that are not excluded."""
         excluded = {gpu.uuid for gpu in inventory.excluded} if inventory is not None else set()
         return {uuid: seen for uuid, seen in self.seen.items() if uuid not in excluded}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML does not tell of single GPUs, as the worker met it: logged when it begins and ends."""
+"""What NVML does not report about single GPUs, as the worker met it: logged when it begins and ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kube_accel.nvml.translate import Fault, fault
 log = logging.getLogger(__name__)
 
 Key = str | int
-"""A GPU's UUID, or its index where it does not tell one."""
+"""A GPU's UUID, or its index where it does not report one."""
 
 
 class KnownFaults:

@@ -35,7 +35,7 @@ class SharedGpus(Protocol):
     """What is asked of NVML while containers that share GPUs start and run."""
 
     def usage(self, uuids: Iterable[str], timeout: float) -> Mapping[str, GpuUsage] | None:
-        """Return what processes have of these GPUs; None when NVML does not tell within ``timeout`` seconds."""
+        """Return what processes have of these GPUs; None when NVML does not answer within ``timeout`` seconds."""
 
     def limit_memory(self, uuid: str, cgroup: str, memory_bytes: int, timeout: float) -> str:
         """Have the kernel limit a cgroup's memory of a GPU; return why that failed, empty when it did not."""
@@ -47,7 +47,7 @@ class WatchedGpus(KnownGpus, Protocol):
     def samples(self, slow: bool, profile: bool, timeout: float) -> Mapping[str, Any] | None:
         """Return what every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
 
-        None when NVML does not tell within ``timeout`` seconds.
+        None when NVML does not answer within ``timeout`` seconds.
         """
 
     def xids(self) -> Xids:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""XIDs from the kernel's log, for those that NVML does not tell, and each XID once though both tell it.
+"""XIDs from the kernel's log, for those that NVML does not report, and each XID once though both report it.
 
 The log is ``/dev/kmsg`` or a file that a syslog daemon writes; the first of the given ones that can be read is followed
 from its end. Lines of anybody but the kernel do not count: ``/dev/kmsg`` marks them with another facility (kernel
@@ -46,7 +46,7 @@ class KernelXid:
 
 
 def parse(line: bytes) -> KernelXid | None:
-    """Return the XID a line tells of, if it is the kernel's and tells of one."""
+    """Return the XID of a line, if it is the kernel's and has one."""
     found = _LINE.match(line)
     if found is None or int(found[1] or 0) >= _FACILITY:
         return None
@@ -142,10 +142,10 @@ class KernelLog:
 
 @dataclass(slots=True)
 class Sightings:
-    """Pairs what NVML and the kernel log tell of one XID. Pure but for what it remembers."""
+    """Pairs what NVML and the kernel log report about one XID. Pure but for what it remembers."""
 
     _alone: dict[tuple[str, int], list[tuple[float, str]]] = field(default_factory=dict)
-    """When and by whom each XID of a GPU was told that the other has not told yet."""
+    """When each XID of a GPU was reported by one of both and not yet by the other, and by which."""
 
     def first(self, gpu: str, xid: int, teller: str, now: float) -> bool:
         """Return whether this is new: not what the other source reported moments ago."""

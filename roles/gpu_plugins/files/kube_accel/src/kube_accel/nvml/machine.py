@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's sysfs tells of the machine and its GPUs, without NVML."""
+"""What the kernel's sysfs says about the machine and its GPUs, without NVML."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def product(sysfs_root: Path) -> str:
-    """Return the board's product name, empty where the kernel does not tell it."""
+    """Return the board's product name, empty where the kernel does not report it."""
     return _text(sysfs_root / "class/dmi/id/product_name").strip()
 
 

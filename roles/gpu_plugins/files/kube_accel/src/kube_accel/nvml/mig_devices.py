@@ -71,7 +71,7 @@ class MigReader:
         return known
 
     def _attributes(self, handle: object) -> Record | None:
-        """Return what it has of its GPU; nothing where the driver does not tell, None where it errs."""
+        """Return what it has of its GPU; nothing where the driver does not report it, None where it errs."""
         try:
             found: Any = self._nvml.nvmlDeviceGetAttributes_v2(handle)
             return {name: number(getattr(found, field)) for name, field in _ATTRIBUTES.items()}

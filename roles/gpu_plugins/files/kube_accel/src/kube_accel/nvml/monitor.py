@@ -95,7 +95,7 @@ class GpuMonitor:
     def samples(self, slow: bool, profile: bool, timeout: float) -> dict[str, Any] | None:
         """Return what every GPU does, as ``nvml.sampling`` has it, and ``nvml.profiling`` where that is asked for.
 
-        None when NVML does not tell within ``timeout`` seconds.
+        None when NVML does not answer within ``timeout`` seconds.
         """
         return self._board.ask("samples", {"slow": slow, "profile": profile}, timeout)
 

@@ -96,7 +96,7 @@ class WorkerProcess:
         return Calling(int(words[0]), words[1].decode(), float(words[2])) if len(words) == 3 else None
 
     def kill(self) -> None:
-        """End it; ``gone`` tells when that has happened, which inside a hanging driver may be never."""
+        """End it; ``gone`` says when that has happened, which inside a hanging driver may be never."""
         self._process.kill()
         self._note.close()
         self._stdin.close()

@@ -33,11 +33,11 @@ _METRICS = {  # NVML_GPM_METRIC_*: name on the wire. Percent, and MiB a second.
 class Profiler:
     """Reads GPUs, and remembers the last sample of each. What is not to be had is None, whatever NVML says of it.
 
-    Samples are as many as GPUs and GPU instances there were: whoever cuts a GPU anew gets another process.
+    Samples are as many as GPUs and GPU instances there were: after another cut of a GPU there is another process.
     """
 
     def __init__(self, nvml: ModuleType, failed: Callable[[Exception], None] = lambda error: None) -> None:
-        """``failed`` is told why something is not to be had."""
+        """``failed`` is called with the reason why something is not to be had."""
         self._nvml = nvml
         self._failed = failed
         self._offered: dict[str, bool] = {}

@@ -72,7 +72,7 @@ _ANY_CODE = "see `nvidia-smi -q` and NVRM lines in `dmesg` on the node; reset th
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What NVML does not tell of one GPU."""
+    """What NVML does not report about one GPU."""
 
     function: str
     cause: str
@@ -85,7 +85,7 @@ class Fault:
 def fault(error: Record, platform: str = "") -> Fault:
     """Return a fault of the wire.
 
-    ``platform``: why this machine's GPUs tell less than others, empty where there is no reason.
+    ``platform``: why this machine's GPUs report less than others, empty where there is no reason.
     """
     code = error["code"]
     if error.get("hung"):
@@ -148,7 +148,7 @@ def inventory(raw: Record, previous: Inventory | None, platform: str = "") -> In
 def polls(entries: list[Record], inventory: Inventory) -> dict[str, Poll]:
     """Return what the ``gpus`` of an answer say of each GPU of the inventory.
 
-    A GPU that is lost may not even tell its UUID; it is then known by its index.
+    A GPU that is lost may not even report its UUID; it is then known by its index.
     """
     by_uuid = {entry["uuid"]: entry for entry in entries if entry.get("uuid")}
     nameless = {entry["index"]: entry for entry in entries if not entry.get("uuid")}

@@ -6,7 +6,7 @@ JSON lines on stdin, ``{"id": 1, "op": "inventory"}`` with ``"note"`` and ``"hun
 ``"usage"`` with ``"uuids"``, or ``"samples"`` with ``"slow"`` and ``"profile"``, or ``"limit"`` with ``"uuid"``,
 ``"cgroup"`` and ``"bytes"``; answers on stdout are ``{"id": 1, "ok": ...}`` or ``{"id": 1, "error": FAULT}``, and in
 between come ``{"event": "xid", "uuid": ..., "xid": 79}`` and ``{"event": "wait", "code": 15}`` (waiting for events
-failed: a reason to poll now). NVML is initialised once in a process's life; whoever wants a fresh look starts a fresh
+failed: a reason to poll now). NVML is initialised once in a process's life; for a fresh look the daemon starts a fresh
 process.
 
 A fault is ``{"code": 999, "text": ..., "function": "nvmlDeviceGetName"}``, with the code None where NVML said success.
@@ -326,7 +326,7 @@ class Driver:
         kept += [fault for fault in faults if fault not in kept]
 
     def _register_events(self) -> None:
-        """Have the driver tell XIDs of each GPU, where it does that: the poll alone has to do elsewhere."""
+        """Have the driver report XIDs of each GPU, where it does that: the poll alone has to do elsewhere."""
         nvml = self._nvml
         try:
             self.events = nvml.nvmlEventSetCreate()

@@ -292,7 +292,7 @@ class Daemon:
             problem = self._whole.try_on(configuration, inventory, listed)
             if problem is not None:
                 raise problem
-            # Written before anybody is told of it, and before there is a way back.
+            # Written before it is announced, and before there is a way back.
             parts, terms = self._whole.parts_of(configuration, inventory), self._whole.terms(configuration)
             try:
                 self._cdi.update(parts, inventory.driver_version, terms.delivery)
@@ -315,7 +315,7 @@ class Daemon:
             if snapshot.inventory is None and snapshot.driver_state is DriverState.STARTING:
                 return
             if self._shares is None:
-                # What is offered already has a specification, and its health must be told whatever happens.
+                # What is offered already has a specification, and its health must be reported whatever happens.
                 if not self._specify(snapshot.inventory) and not any(s.plugin.has_list for s in self._served.all):
                     return
                 self._whole.see(snapshot)

@@ -79,7 +79,7 @@ class ShareRuntime:
         """``on_health`` is called when a GPU became fit or unfit to be shared, on another thread. Raises NodeError."""
         self.profile = profile
         self.held: Mapping[Holder, tuple[Share, ...]] = {}
-        """What every container has, as kubelet told it last."""
+        """What every container has, as kubelet listed it last."""
         self._held_known = False
         """Whether that was made once of a list and of GPUs."""
         self.lister = Listing(lister, self._settle)
@@ -172,7 +172,7 @@ class ShareRuntime:
             for container in (pod.request.containers if pod.request is not None else ())
             if container.kind is ContainerKind.INIT and container.memory_bytes == size
         ]
-        # A pod is Pending until its init containers have ended; that this one is again may not have been told yet.
+        # A pod is Pending until its init containers have ended; that this one is again may not be known yet.
         pending = [cores for is_pending, cores in candidates if is_pending]
         # Of several that it may be the least is taken.
         least = min(pending or [cores for _, cores in candidates], default=0)

@@ -69,7 +69,7 @@ class Channel:
     ) -> _Reply:
         """Return what ``method``, a ``/service/name``, answers within so many seconds.
 
-        ``wanted`` is asked every tenth of a second whether to go on. Raises RpcError: UNAVAILABLE when nobody is there
+        ``wanted`` is asked every tenth of a second whether to go on. Raises RpcError: UNAVAILABLE when nothing is there
         or the connection ends, DEADLINE_EXCEEDED, CANCELLED when it is not wanted any more, RESOURCE_EXHAUSTED when the
         answer is too long, or what the other side says.
         """

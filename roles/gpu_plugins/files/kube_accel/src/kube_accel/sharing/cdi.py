@@ -37,13 +37,13 @@ class DriverFiles:
     links: Mapping[str, str] = field(default_factory=dict)
     """Links beside the libraries, each with the library it leads to."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """What tells graphics and OpenCL of their libraries: by path in a container, where each really is."""
+    """The files that name libraries to graphics and OpenCL: by path in a container, where each really is."""
 
 
 def extra_nodes(delivery: Delivery, listed: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
     """Return the device nodes that the switches bring into every container, below ``/dev``.
 
-    ``listed`` tells the names in a directory below ``/dev``, none where there is no such directory.
+    ``listed`` returns the names in a directory below ``/dev``, none where there is no such directory.
     """
     found = [f"nvidia-caps-imex-channels/channel{channel}" for channel in delivery.imex_channels]
     if delivery.gdrcopy:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node annotation that tells the rest of the cluster what a node's plugin sees and holds: written and read here."""
+"""The node annotation that shows the rest of the cluster what a node's plugin sees and holds: written and read here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LINE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{0,512}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Holding:
-    """What one container holds of a GPU, as kubelet tells it; 100 cores are the whole GPU."""
+    """What one container holds of a GPU, as kubelet lists it; 100 cores are the whole GPU."""
 
     namespace: str
     pod: str

@@ -2,7 +2,7 @@
 """The node's labels: those of NVIDIA's GPU feature discovery, and the CUDA version in two more. Pure.
 
 Names and values are those of GPU feature discovery 0.20, so that what selects nodes by them need not know who writes
-them. Labels that node feature discovery keeps, and those that somebody else set, are left alone.
+them. Labels that node feature discovery keeps, and those that others set, are left alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VALUE_LIMIT = 63
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the kernel tells of a node."""
+    """What the kernel says about a node."""
 
     product: str = ""
     """Product name by the board's vendor; empty where it is not known."""
@@ -190,7 +190,7 @@ def plan(labels: Mapping[str, str], annotations: Mapping[str, str], wanted: Mapp
     """Return the change that gives a node with these labels and annotations the wanted ones; empty when it has them.
 
     Where node feature discovery keeps one of NVIDIA's labels, feature discovery runs, and all of NVIDIA's are its. The
-    timestamp, in seconds since the epoch, tells when one of the others changed last.
+    timestamp, in seconds since the epoch, says when one of the others changed last.
     """
     owned = {name for name in annotations.get(OWNED, "").split(",") if name}
     kept = {name for key, text in annotations.items() if key.endswith(NFD_OWNED) for name in text.split(",")}

@@ -3,7 +3,7 @@
 
 A thread for all connections of which nothing is known, see ``reception``; then one a connection. Whoever shows a client
 certificate is known and is asked nothing more. The others are strangers and share a few threads: a new one ends the
-oldest of the address that has the most, so that nobody who is slow keeps others out.
+oldest of the address that has the most, so that no slow client keeps others out.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Which GPU a container's devices come from, worked out from calls that do not say whose they are. Pure.
 
 Kubelet admits one pod after the other, its containers in order, and for each container the resources in any order. Of
-a container it tells only how many devices of which resource it wants. What has been handed out and is not settled yet
+a container it says only how many devices of which resource it wants. What has been handed out and is not settled yet
 is therefore read as the admission of pods that are known to be bound here; the next call then belongs to a container
 of one of them, and goes to the GPU that pod was assigned. The second resource of a container always follows the first.
 """
@@ -167,7 +167,7 @@ class CallMatcher:
         """Return the devices for a call that is of one of ``pods``, first come first; empty when it is of none of them.
 
         ``strict``: everything handed out must be explained by these pods as well. Otherwise some of it may be of pods
-        that failed halfway, or that nobody has told of.
+        that failed halfway, or that are not known yet.
         """
         self._forget_freed(call)
         readings = list(islice(self._hypotheses(call, pods, strict), _READINGS))
@@ -425,7 +425,7 @@ class _Search:
             return
         fresh = [candidate for candidate in self._pods if candidate.uid not in seen]
         if grant is not None:
-            # Whoever was assigned these very GPUs has most likely got them.
+            # The container that was assigned these very GPUs has most likely got them.
             fresh.sort(key=lambda candidate: not _assigned_to(candidate, grant))
         for candidate in fresh:
             yield candidate, 0

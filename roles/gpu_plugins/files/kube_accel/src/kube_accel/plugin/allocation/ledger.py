@@ -172,7 +172,7 @@ class Owner:
     node: str
     """Name of the node."""
     machine: str = ""
-    """UUID of the machine; empty where it does not tell one."""
+    """UUID of the machine; empty where it has none."""
 
     def other_than(self, other: Owner) -> bool:
         """Return whether they are certainly not the same."""
@@ -222,7 +222,7 @@ class Ledger:
     ) -> None:
         """Without ``owner`` the file is not bound to a node."""
         self.name = ""
-        """A UUID that tells the ledger from all others; empty while the file cannot be used, or is not bound."""
+        """A UUID that no other ledger has; empty while the file cannot be used, or is not bound."""
         self._owner = owner
         self._path = state_dir / FILE
         self._mode = mode
@@ -266,7 +266,7 @@ class Ledger:
     ) -> None:
         """Close every row that kubelet, asked at this moment of ``time.monotonic``, does not list.
 
-        Of containers that started after that it does not tell.
+        It says nothing of containers that started after that.
         """
 
         def work(file: sqlite3.Connection) -> None:
@@ -288,7 +288,7 @@ class Ledger:
     def refused(self, holder: Holder, gpu: str, counts: Mapping[str, int]) -> set[str]:
         """Count a running container's refusals for one GPU, by reason, and return the reasons that have grown.
 
-        They count from the container's start, and go on from where they were when it starts anew.
+        They count from the container's start, and go on from where they were when it starts again.
         """
 
         def work(file: sqlite3.Connection) -> set[str]:

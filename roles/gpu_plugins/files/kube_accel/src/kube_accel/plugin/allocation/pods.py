@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pods of this node that ask for our resources, as the API server tells them."""
+"""The pods of this node that ask for our resources, as the API server lists them."""
 
 from __future__ import annotations
 

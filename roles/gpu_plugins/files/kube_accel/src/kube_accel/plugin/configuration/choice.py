@@ -70,7 +70,7 @@ def in_the_way(
     """Return why pods keep the node from offering ``wanted``, ids by resource; None when they do not.
 
     What pods hold of ``hardware``, by UUID, must go on being offered by the same names, or they would have a GPU that
-    nobody accounts for.
+    is not accounted for.
     """
     pods = sorted(
         {

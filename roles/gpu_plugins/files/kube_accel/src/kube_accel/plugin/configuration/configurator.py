@@ -31,7 +31,7 @@ _AGAIN = 2.0
 
 
 class NotNowError(Exception):
-    """It cannot be told yet whether a configuration may be applied; the message says why."""
+    """It is not known yet whether a configuration may be applied; the message says why."""
 
 
 class Configurator:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kubelet calls, and what it is told."""
+"""What kubelet calls, and what it is answered."""

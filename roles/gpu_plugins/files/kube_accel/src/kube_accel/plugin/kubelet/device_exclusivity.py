@@ -107,7 +107,7 @@ class DeviceExclusivity:
                 counts = self._counts(claims)
             listed = listed_now(self._lister, ", ".join(sorted(claims.values())) or "these devices")
             with self._lock:
-                # An answer from before another pod got one of them does not tell of that pod.
+                # An answer from before another pod got one of them lacks that pod.
                 if self._counts(claims) != counts:
                     continue
                 holders, callers = self._holders(wanted, claims, listed)
@@ -173,7 +173,7 @@ class DeviceExclusivity:
 
     def _none_had(self, holders: Mapping[str, frozenset[Pod]]) -> bool:
         """Return whether none of the pods that have a claim may have started with it."""
-        # Of pods from before kubelet's restart it may have told late; what they have it does not hand out after it.
+        # Pods from before kubelet's restart may have been listed late; what they have it does not hand out after it.
         return all(
             self._uses[claim].allocated and pods.isdisjoint(self._uses[claim].pods | (self._before or frozenset()))
             for claim, pods in holders.items()

@@ -4,7 +4,7 @@
 When the stream of a plugin ends, kubelets up to 1.36 at least drop whichever plugin is registered for its resource and
 refuse pods until it registers again. During an upgrade that would be the successor. So the one that leaves hands its
 end of kubelet's connections to the successor (unix(7), SCM_RIGHTS), which does nothing with them but not close them.
-Nothing is ever sent on them again: kubelet has made the successor its plugin and asks nobody else.
+Nothing is ever sent on them again: kubelet has made the successor its plugin and asks no other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Keeper:
     def __init__(self, state_dir: Path, registered: Callable[[str], bool]) -> None:
         """Listens at once, in the place of an earlier instance if there is one. Raises OSError.
 
-        ``registered``: whether we are kubelet's plugin for a resource. Only then it asks nobody who was that before.
+        ``registered``: whether we are kubelet's plugin for a resource. Only then kubelet does not ask the one before us.
         """
         self._registered = registered
         self._path = state_dir / SOCKET

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which device, as kubelet tells it."""
+"""Who holds which device, as kubelet lists it."""
 
 from __future__ import annotations
 

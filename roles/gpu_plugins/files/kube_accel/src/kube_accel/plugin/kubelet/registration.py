@@ -55,7 +55,7 @@ class _Age:
     """When a socket was made."""
 
     since_boot: int
-    """Milliseconds; -1 where its name does not tell."""
+    """Milliseconds; -1 where its name does not say."""
     file: int
     """By the file, in nanoseconds."""
     name: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The node annotation that tells the rest of the cluster what this node has and holds."""
+"""The node annotation that shows the rest of the cluster what this node has and holds."""
 
 from __future__ import annotations
 

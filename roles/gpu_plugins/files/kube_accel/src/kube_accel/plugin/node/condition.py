@@ -100,7 +100,7 @@ def silences(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _known(bad: Mapping[str, str], key: str, name: str) -> list[str]:
-    """Return what a GPU was called bad as: a lost one does not tell its UUID to a plugin that starts now."""
+    """Return what a GPU was called bad as: a lost one does not report its UUID to a plugin that starts now."""
     short = name.partition(" (")[0]
     return [
         old

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells the API server what ``condition`` says, from a thread of its own; an absent API server only delays it.
 
-What was reported is kept in a file, so that neither a restart nor the second plugin of an upgrade tells it again.
+What was reported is kept in a file, so that neither a restart nor the second plugin of an upgrade reports it again.
 """
 
 from __future__ import annotations

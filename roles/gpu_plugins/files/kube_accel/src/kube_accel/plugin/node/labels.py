@@ -30,7 +30,7 @@ class LabelWriter:
         self._wanted = wanted
         self._wake = threading.Event()
         self._foreign: tuple[str, ...] = ()
-        """Labels of others that were told of last."""
+        """Labels of others that were reported last."""
 
     def wake(self) -> None:
         """Compare the labels again: they may have changed. Returns at once."""

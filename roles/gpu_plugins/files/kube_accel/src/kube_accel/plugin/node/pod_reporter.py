@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node tells about its pods, and removes of them: events, and pods that can never run as they are."""
+"""What a node reports about its pods, and removes of them: events, and pods that can never run as they are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept true at the API server: told when it may have changed and now and then, however often that fails."""
+"""What is kept true at the API server: written when it may have changed and now and then, however often that fails."""
 
 from __future__ import annotations
 

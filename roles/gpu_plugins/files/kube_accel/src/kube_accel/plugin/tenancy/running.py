@@ -84,7 +84,7 @@ class Parts:
 
     def __init__(self, told: GpuUsage, owners: Mapping[int, str]) -> None:
         self.memory: dict[str, int | None] = {}
-        """None where one of its processes does not tell."""
+        """None where one of its processes does not report it."""
         for pid, amount in told.memory.items():
             if (key := owners.get(pid)) is not None:
                 sum_of = self.memory.get(key, 0)

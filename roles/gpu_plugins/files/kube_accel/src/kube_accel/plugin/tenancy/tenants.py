@@ -51,7 +51,7 @@ _Accounts = Mapping[str, Account]
 """What they say of themselves."""
 
 Usage = Callable[[Collection[str], float], Mapping[str, GpuUsage] | None]
-"""What processes have of these GPUs; None when that is not told within so many seconds."""
+"""What processes have of these GPUs; None when there is no answer within so many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,7 +368,7 @@ class Tenants:
         found: defaultdict[str, dict[str, Feedback]] = defaultdict(dict)
         for entry in running:
             for limit in policies[entry.key].limits:
-                # Nobody else is there, whether NVML answers or not.
+                # No other container is there, whether NVML answers or not.
                 if limit.soft_cores and len(sharing.on.get(limit.uuid, ())) == 1:
                     found[entry.key][limit.uuid] = Feedback(others_permille=0)
         # An account is of no interest while nothing runs.
