@@ -201,7 +201,7 @@ def test_a_key_that_is_checked_is_read_from_the_host() -> None:
     assert [planned(seen={"key": {"rc": rc}}).toolkit.replace_key for rc in (0, 1)] == [False, True]
 
 
-def test_the_toolkit_and_sources_of_others_are_known_by_what_is_there() -> None:
+def test_foreign_toolkit_and_sources_are_known_by_their_files() -> None:
     mark, theirs = f"{BACKUPS}/container_runtime-toolkit", "/etc/apt/sources.list.d/nvidia-docker.list"
     bare = planned().toolkit
     brought = planned((BINARY, mark, f"{BACKUPS}/container_runtime-nvidia-docker.list")).toolkit

@@ -32,7 +32,7 @@ class Keeper:
     def __init__(self, state_dir: Path, registered: Callable[[str], bool]) -> None:
         """Listens at once, in the place of an earlier instance if there is one. Raises OSError.
 
-        ``registered``: whether we are kubelet's plugin for a resource. Only then kubelet does not ask the one before us.
+        ``registered``: whether we are kubelet's plugin for a resource. Only then it does not ask the one before.
         """
         self._registered = registered
         self._path = state_dir / SOCKET
