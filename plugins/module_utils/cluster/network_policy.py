@@ -197,7 +197,7 @@ def _plan(server: Server, cluster: Cluster) -> Plan:
 def _api_server(cluster: Cluster) -> List[Dict[str, Any]]:
     """Return the peers as which the API server may come to a pod.
 
-    It comes from the host of a control plane. Where no node is one, somebody else runs it, and it comes by agents:
+    It comes from the host of a control plane. Where no node is one, a provider runs it, and it comes by agents:
     pods, or hosts of nodes.
     """
     labelled = [node for node in cluster.nodes if CONTROL_PLANE in (node["metadata"].get("labels") or {})]

@@ -14,7 +14,7 @@ from typing import Dict, Iterator, Pattern, Sequence, Tuple
 
 @dataclass(frozen=True)
 class CudaError:
-    """One code."""
+    """A code that CUDA returns, with its meaning."""
 
     code: int
     name: str

@@ -101,7 +101,7 @@ class Pod:
     disrupted: str = ""
     """What the cluster ended it for, by its condition."""
     finalizers: Optional[Tuple[str, ...]] = None
-    """Who has to let go of it before it is gone; None of one that nobody deletes."""
+    """The finalizers that keep it until they are removed; None for one that is not deleted."""
 
     @property
     def full_name(self) -> str:
@@ -155,7 +155,7 @@ class Quota:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All there is."""
+    """What was found out about pods, nodes and quotas."""
 
     pod: Optional[Pod] = None
     nodes: Tuple[Node, ...] = ()

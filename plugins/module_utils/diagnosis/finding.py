@@ -28,7 +28,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that happened."""
+    """What happened to a subject, how sure that is, and the remedy."""
 
     rule: str
     subject: str

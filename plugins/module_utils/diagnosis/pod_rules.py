@@ -27,9 +27,9 @@ _LONGEST = 8192
 """Characters of a message that are looked at."""
 _ADMISSION = "UnexpectedAdmissionError"
 _EVENTS_SHOWN = 3
+"""The latest events that are shown of a pod that does not run."""
 _TRIED = ("FailedScheduling", "FilteringFailed")
 """Events of schedulers, HAMi's extender among them, that found no node."""
-"""The latest that a pod which does not run is told with."""
 _INITIALIZING = "PodInitializing"
 _WHERE = {
     "runtime": "Read the runtime's words, and journalctl -u containerd (or crio) on {node}: a container that was not"
@@ -150,7 +150,7 @@ def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
     for container in waits:
         where = subject_of(pod, container)
         if container.waiting.startswith(_INITIALIZING) and unfinished:
-            # What is to be told is of these.
+            # The finding names one of these.
             if not any(subject_of(pod, other) in explained or other.waiting for other in unfinished):
                 yield _initializing(pod, container, unfinished[0])
         elif where not in explained:

@@ -88,7 +88,7 @@ def memory(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _unrefused(where: str, pod: Pod, container: Container, node: Optional[Node], spoken: Tuple[Said, ...]) -> Finding:
-    """Out of memory by its own words, and nobody counted a refusal."""
+    """Out of memory by its own words, and no refusal was counted."""
     neighbours, peak = tuple(_neighbours(pod, node)), _peak(pod, container, node)
     if not has_share(container):
         return _device_oom(where, (*spoken, *neighbours), _sure(container, LIKELY))

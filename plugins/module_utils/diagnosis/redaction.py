@@ -30,7 +30,7 @@ _OF_SECRETS = re.compile(
     r"|provider|issuer|mode|kubeconfig|stdin|rotation|seconds|url|uri)(?:[_.-]|\Z)|.*k8s\.io",
     re.IGNORECASE,
 )
-"""What follows the name of a secret where something about it is told: where it lies, what it is called."""
+"""What follows the name of a secret where only something about it is said: where it lies, what it is called."""
 _COUNT = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,6})?[kKMG]?\Z")
 _NOTHING = re.compile(
     r"(?:true|false|null|none|nil|yes|no|on|off|~|<nil>|<none>|undefined|unset|\[|\{|\[redacted\]?)\Z", re.IGNORECASE
@@ -74,7 +74,7 @@ _Replacement = Union[str, Callable[[Match[str]], str]]
 
 
 def _named(match: Match[str]) -> str:
-    """Leave what is told about a secret and is none: a count of tokens, the name of a Secret, where a file lies."""
+    """Leave what is said about a secret and is none: a count of tokens, the name of a Secret, where a file lies."""
     name, rest, value = match["name"].lower(), match["rest"], match["value"].strip("\\\"'`")
     counted = name == "token" and rest.lower().startswith("s") and _COUNT.match(value)
     where = name == "pwd" and value.startswith("/")

@@ -98,7 +98,7 @@ class Runfile:
     path: str
     args: Tuple[str, ...]
     dir_is_ours: bool
-    """Whether nobody else uses its directory."""
+    """Whether its directory holds nothing of others."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Initramfs:
 
     path: str
     rebuild: Tuple[str, ...]
-    """The command that makes it anew, and () where it is not needed."""
+    """The command that makes it again, and () where it is not needed."""
 
 
 @dataclass(frozen=True)

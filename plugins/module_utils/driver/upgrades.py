@@ -13,7 +13,7 @@ class Upgrades:
     """The nodes that were to get another driver."""
 
     nodes: Dict[str, Dict[str, str]]
-    """By host its driver before (``from``), and the one that NVML then told of (``to``), "" where it was not asked."""
+    """By host its driver before (``from``), and the one that NVML reported then (``to``), "" where it was not asked."""
     lines: Tuple[str, ...]
     """The same for people."""
 

@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"(.*?)(?::([^:/]*))?")
 
 @dataclass(frozen=True)
 class Seen:
-    """What is assembled."""
+    """What exists of the image that is assembled."""
 
     reference: str
     """``gpu_plugins_image_reference``."""

@@ -31,7 +31,7 @@ class PodState:
     holds: bool
     """Whether it holds GPUs."""
     well: bool
-    """Whether it runs. One that was told to go, or has come to its end, is as well."""
+    """Whether it runs, is being deleted, or has come to its end."""
     ours: bool
     restarts: int
 

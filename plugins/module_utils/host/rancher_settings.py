@@ -71,7 +71,7 @@ def other_file(name: str, start: Start) -> "Tuple[str, Given] | None":
 
 
 def data_dir(name: str, start: Start, files: Mapping[str, Mapping[str, Any]]) -> "Given | None":
-    """Return where the distribution is told to keep its data, None where it is not; ``files`` in the order of reading.
+    """Return the distribution's configured data directory, None where there is none; ``files`` in the order of reading.
 
     Its flag comes before its settings, and those before its variable.
     """

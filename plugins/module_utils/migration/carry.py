@@ -94,7 +94,7 @@ class Carried:
     strategy: str = ""
     """For MIG, of NVIDIA's plugin."""
     hidden: str = ""
-    """Why nobody knows which GPUs it does not see, so that only a person can say it in gpu_plugins_excluded_gpus."""
+    """Why it is not known which GPUs it does not see, so that only a person can say it in gpu_plugins_excluded_gpus."""
 
 
 @dataclass(frozen=True)

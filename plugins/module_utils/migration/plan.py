@@ -71,7 +71,7 @@ class Wanted:
     memory_bytes: int = 0
     """The memory of its smallest GPU; 0 where it is not known."""
     gpus: Sequence[Mapping[str, Any]] = ()
-    """Its GPUs with ``index``, ``uuid`` and ``mig``, as ``nvml_facts`` has them; none where nobody knows."""
+    """Its GPUs with ``index``, ``uuid`` and ``mig``, as ``nvml_facts`` has them; none where they are not known."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Runtime(Protocol):
         """Take the images of an archive, under the names it gives them."""
 
     def remove(self, names: Sequence[str]) -> None:
-        """Forget names."""
+        """Remove names of images."""
 
     def pin(self, name: str, pinned: bool) -> None:
         """Say whether kubelet may remove an image."""

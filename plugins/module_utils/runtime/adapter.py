@@ -115,7 +115,7 @@ class Adapter(abc.ABC):
         return None
 
     def low_levels(self) -> Sequence[LowLevel]:
-        """Return the runtimes that ours hands containers to, where the toolkit has to be told of them."""
+        """Return the runtimes that ours hands containers to, where the toolkit has to know them."""
         return ()
 
     def why_not_now(self) -> str:
@@ -147,7 +147,7 @@ class Adapter(abc.ABC):
             raise Refused(f"the new {path} was refused, so nothing was changed: {error}") from error
 
     def require_askable(self) -> None:
-        """Raise Refused where nobody could say after the restart that it is well and has what is wanted."""
+        """Raise Refused where it could not be found out after the restart that it is well and has what is wanted."""
         if not self.unit.name:
             return
         ready = self.asks() if self.params["ready"] is None else self.params["ready"]

@@ -294,7 +294,7 @@ def plan_present(
 
 
 def _require_kept(runtime: str, text: str, path: str) -> None:
-    """Raise ConfigError for a file that others write anew at each start."""
+    """Raise ConfigError for a file that others rewrite at each start."""
     generator = _GENERATED.match(text)
     if runtime == "containerd" and generator:
         name = generator.group(1)

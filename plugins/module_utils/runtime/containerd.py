@@ -166,7 +166,7 @@ class ContainerdFile(AskedByCri):
 
 
 class Containerd(ContainerdFile):
-    """A containerd of its own, which may be told to read another file, or to listen elsewhere."""
+    """A containerd of its own, which may read another file or listen elsewhere."""
 
     CONFIG_PATH = "/etc/containerd/config.toml"
     UNIT = "containerd"

@@ -56,7 +56,7 @@ class Plan:
     places: Tuple[str, ...]
     """Files to look for."""
     kubelet_pattern: str
-    """What ``grep -E`` finds where kubelet is told its runtime."""
+    """The ``grep -E`` pattern for kubelet's setting of its runtime."""
     kubelet_files: Tuple[str, ...]
     configures: bool
     """Whether there is a runtime to configure."""

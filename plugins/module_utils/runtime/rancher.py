@@ -56,7 +56,7 @@ class Rancher(AskedByCri):
         raise Refused(f"this host has no unit {' or '.join(self.UNITS)}; set service to the one that runs {self.name}")
 
     def place(self) -> str:
-        """Return the path of the configuration that it writes, in the directory that it is told to keep its data in."""
+        """Return the path of the configuration that it writes, in its configured data directory."""
         params, usual = self.params, self.CONFIG_PATH
         path: str = spelled(params["config_path"] or usual)
         settings = params["settings_path"] or f"/etc/rancher/{self.name}/config.yaml.d/99-accel-kubernetes.yaml"
@@ -134,7 +134,7 @@ class Rancher(AskedByCri):
                 self.require_last(path, [generated, ours], drop_ins, "move that file away, then run again", directory)
 
     def require_heeded(self, changes: Sequence[FileChange]) -> None:
-        """Raise Refused where the distribution's flags or settings keep it from what it is to be told."""
+        """Raise Refused where the distribution's flags or settings override what is to be set."""
         files = self._settings()
         for change in changes:
             if change.path == self.where.settings:
@@ -162,7 +162,7 @@ class Rancher(AskedByCri):
         return start
 
     def _told_data_dir(self) -> command_line.Given | None:
-        """Return where it is told to keep its data, None where it is not.
+        """Return its configured data directory, None where there is none.
 
         Settings that cannot be read are refused later.
         """

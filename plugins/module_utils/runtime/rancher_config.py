@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How k3s and rke2, which write containerd's configuration at each start, are told of the NVIDIA runtime. No I/O.
+"""How k3s and rke2, which write containerd's configuration at each start, get to know the NVIDIA runtime. No I/O.
 
 Three ways, by what the configuration they last wrote shows:
 

@@ -13,7 +13,7 @@ from ..shared.registers import lines, mapping
 from .options import AUTO, DISTRIBUTIONS, Options, Sign
 
 KUBELET_PATTERN = r"""^[^#]*(containerRuntimeEndpoint"?:|--container-runtime-endpoint[= ]) *["']?(unix:/)?/[^"' ]+"""
-"""What ``grep -E`` finds where kubelet is told its runtime."""
+"""The ``grep -E`` pattern for kubelet's setting of its runtime."""
 _ENDPOINT = re.compile(r"/[^ :=\"]+$")
 _SOCKETS = {
     "/run/containerd/containerd.sock": "containerd",
@@ -24,7 +24,7 @@ _SOCKETS = {
 
 @dataclass(frozen=True)
 class Host:
-    """A host: facts of Ansible, which files exist, and what kubelet is told."""
+    """A host: facts of Ansible, which files exist, and kubelet's settings."""
 
     name: str
     architecture: str
@@ -33,7 +33,7 @@ class Host:
     existing: FrozenSet[str]
     """Names of files as tasks see them."""
     endpoint: str
-    """The socket that kubelet is told to use, and "" where it is told none."""
+    """The socket that kubelet's settings name, and "" where they name none."""
 
 
 def read_host(facts: Mapping[str, Any], seen: Mapping[str, Any]) -> Host:
@@ -61,7 +61,7 @@ class Selection:
     distribution: Optional[Sign]
     """The distribution whose kubelet uses its own containerd."""
     in_use: str
-    """The runtime of the socket that kubelet is told to use, and "" where none is known."""
+    """The runtime of the socket that kubelet's settings name, and "" where none is known."""
 
 
 def select(options: Options, host: Host) -> Selection:

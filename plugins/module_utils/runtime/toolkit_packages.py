@@ -28,7 +28,7 @@ _STALE_LISTS = re.compile("No package matching|no available installation candida
 
 @dataclass(frozen=True)
 class Source:
-    """A package source of somebody else, that names the same repository with another key."""
+    """A package source of others that names the same repository with another key."""
 
     path: str
     kept: str

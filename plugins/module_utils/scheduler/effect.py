@@ -36,11 +36,11 @@ class Answer:
     """What was found out about a running kube-scheduler."""
 
     said: str = ""
-    """Who was asked and what that said, empty when nobody could be."""
+    """Who was asked and what that answered, empty when none could be asked."""
     problem: str = ""
     """What it lacks or has too much, empty when it has what it should."""
     unknown: str = ""
-    """Why nobody could be asked."""
+    """Why none could be asked."""
 
 
 @dataclass(frozen=True)

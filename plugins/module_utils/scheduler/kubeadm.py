@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Decides what kubeadm is told of kube-scheduler, whose manifest it rewrites at an upgrade. Pure."""
+"""Decides what kubeadm's configuration says of kube-scheduler, whose manifest it rewrites at an upgrade. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a k3s or rke2 server has to be told so that its kube-scheduler reads a configuration file. No I/O.
+"""The settings with which the kube-scheduler of a k3s or rke2 server reads a configuration file. No I/O.
 
 Ours is a file of settings of its own, the last one. rke2 makes the static pod again from the settings at each start,
 with every file mounted that an argument names, and with a hash of these files in it (rke2, pkg/podtemplate); k3s runs
@@ -23,7 +23,7 @@ _ARGUMENTS = "kube-scheduler-arg"
 _MOUNTS = "kube-scheduler-extra-mount"
 _DISABLED = "disable-scheduler"
 _DEFAULTS = {"profiling": "false"}
-"""What both give kube-scheduler unless they are told otherwise (k3s, pkg/daemons/control), as far as we ask."""
+"""What both give kube-scheduler unless settings say otherwise (k3s, pkg/daemons/control), as far as we ask."""
 _HEADER = "# Written by accel.kubernetes. Settings of yours belong into another file.\n"
 
 

@@ -64,7 +64,7 @@ def scheduler_objects(
 
 
 def scheduler_kubeadm(asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups) -> Dict[str, Any]:
-    """Return what kubeadm is told, a ``kubeadm.Kubeadm``."""
+    """Return kubeadm's part of the plan, a ``kubeadm.Kubeadm``."""
     role = _Role(asked, hostvars, groups)
     configured = mapping(role.seen.get("configured"))
     return dict(vars(kubeadm(role.options, role.plan, role.inventory, role.cluster_configuration, configured)))

@@ -175,7 +175,7 @@ class _Pods:
     """The pods that one is shown, and how the plugins among them are."""
 
     def __init__(self, items: Optional[Sequence[Mapping[str, Any]]], namespace: str) -> None:
-        """``items`` None where nobody looked; ``namespace`` is where plugins run."""
+        """``items`` is None where they were not read; ``namespace`` is where plugins run."""
         self._namespace = namespace
         self._named = {(pod["metadata"]["namespace"], pod["metadata"]["name"]): pod for pod in items or ()}
         everywhere = [pod for pod in items or () if _plugin_port(pod) is not None]
@@ -221,7 +221,7 @@ def view(
     problems: Sequence[str] = (),
     namespace: str = NAMESPACE,
 ) -> ClusterView:
-    """Return the cluster by its objects; ``pods`` None where nobody looked, ``namespace`` where plugins run.
+    """Return the cluster by its objects; ``pods`` is None where they were not read, ``namespace`` where plugins run.
 
     ``used`` are bytes, as ``read_used`` finds them; ``problems`` of finding them out. An object that cannot be read is
     a problem, and the others are seen.

@@ -19,7 +19,7 @@ the GPU works on: NVIDIA's catalog has it ignored."""
 
 @dataclass(frozen=True)
 class Xid:
-    """One number."""
+    """An XID: its number, meaning, fault and remedy."""
 
     number: int
     meaning: str

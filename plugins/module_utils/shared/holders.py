@@ -27,7 +27,7 @@ class Pod:
     returns: bool = False
     """It would come back to the node if it were evicted."""
     bare: bool = False
-    """Nothing makes it anew."""
+    """No controller recreates it."""
 
     def __str__(self) -> str:
         return line(f"{self.namespace}/{self.name}", _LONGEST_NAME)

@@ -12,6 +12,6 @@ class Refusal:
     """One reason, for programs and for people."""
 
     code: str
-    """A word that stays the same when the message is worded anew."""
+    """A word that stays the same when the message is reworded."""
     message: str
     """What is wrong, and what to do about it."""

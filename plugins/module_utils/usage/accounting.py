@@ -46,7 +46,7 @@ class NodeUsage:
 
 @dataclass(frozen=True)
 class Usage:
-    """A period's amounts, in GPU-seconds; what was free is the capacity that nobody had."""
+    """A period's amounts, in GPU-seconds; what was free is the capacity that no pod had."""
 
     window: Window
     capacity: Mapping[Tuple[int, str], Fraction]

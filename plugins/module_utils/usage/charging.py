@@ -55,7 +55,7 @@ class Row:
 
     @property
     def free(self) -> bool:
-        """Nobody had it."""
+        """Return whether it is what no namespace had."""
         return not self.account.namespace
 
 

@@ -71,7 +71,7 @@ class Page:
     ledger: str = ""
     """Which ledger it was; empty where the plugin does not report it."""
     uuids: Mapping[str, str] = field(default_factory=dict)
-    """Models by UUID, of GPUs that can be told apart from all others."""
+    """Models by UUID, of GPUs with a UUID that no other has."""
     told: Mapping[Account, FrozenSet[str]] = field(default_factory=dict, compare=False)
     """Which families it reports for accounts; all of them for an account that is not there."""
 

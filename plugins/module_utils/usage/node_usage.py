@@ -228,7 +228,7 @@ def _rest(page: Page, seconds: Fraction, counted: Mapping[str, Fraction]) -> Dic
 
 
 def _at_most(told: Mapping[str, Fraction], numbers: Mapping[str, int], seconds: Fraction) -> Dict[str, Fraction]:
-    """Return amounts of models, at most what their GPUs can give; a model of which none is told has one GPU."""
+    """Return amounts of models, at most what their GPUs can give; a model without reported GPUs has one."""
     return {model: min(more, seconds * max(1, numbers.get(model, 0))) for model, more in told.items() if more}
 
 

@@ -108,7 +108,7 @@ def _claims(pages: Mapping[str, Sequence[Page]], shared: Set[str]) -> Iterator[C
 def claimed_gpus(before: Page, page: Page, shared: Set[str]) -> Set[str]:
     """Return the GPUs among these that the node has counted in between.
 
-    Nodes that nobody hears of for long may have lost them, unless they counted more than all others can have given.
+    Nodes that are silent for long may have lost them, unless they counted more than all others can have given.
     """
     mine = {uuid: model for uuid, model in {**before.uuids, **page.uuids}.items() if uuid in shared}
     if not mine:

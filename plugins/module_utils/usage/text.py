@@ -101,7 +101,7 @@ class Figures:
 
     @property
     def free(self) -> bool:
-        """Nobody had it."""
+        """Return whether it is what no namespace had."""
         return not self.account.namespace
 
 

@@ -70,7 +70,7 @@ def users(dev: Path, proc: Path) -> list[str]:
 
 
 def replace(sysfs: Path, dev: Path, proc: Path) -> None:
-    """Unload the driver's modules and load them anew. Raises ReloadError; then those that were unloaded are back."""
+    """Unload the driver's modules and load them again. Raises ReloadError; then those that were unloaded are back."""
     holding = users(dev, proc)
     if holding:
         raise ReloadError(f"{', '.join(holding)} use a GPU; end them, or reboot the host")

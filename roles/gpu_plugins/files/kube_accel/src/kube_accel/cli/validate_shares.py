@@ -25,7 +25,7 @@ _ATTEMPTS = 5
 _PAUSE = 1.0
 """Seconds: the ledger follows what kubelet does within one."""
 _NAMED = 5
-"""Containers that are told by name."""
+"""Containers that are named."""
 
 
 def check_ledger(state_dir: Path, profile: Profile, gpus: Collection[Gpu], pod_resources: Path) -> Check:

@@ -84,7 +84,7 @@ def settle(
     """Return the limits of containers that overrides name, on cards with so much memory, by UUID.
 
     Less than what was given always goes. More goes while the card has it: as soon as another container gets it, that
-    one has it. ``cores_limited`` is False where nothing that could be told limits cores.
+    one has it. ``cores_limited`` is False where no setting limits cores.
     """
     given = list(tenants)
     limits = {tenant.key: tenant.limit for tenant in given}

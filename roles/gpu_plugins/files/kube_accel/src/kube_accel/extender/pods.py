@@ -72,7 +72,7 @@ class Pod:
     nominated: str = ""
     """The node where others were evicted for it, while it waits."""
     victims: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By node, the UIDs of those that kube-scheduler was told to evict for it."""
+    """By node, the UIDs of those that kube-scheduler was asked to evict for it."""
     static: bool = False
     """Kubelet's own: it runs whatever becomes of its copy at the API server."""
     stale: Held | None = None
@@ -118,7 +118,7 @@ class PodReader:
         """Return the pod of an object; None for one that asks for nothing of ours.
 
         kube-scheduler asks us about more: about those that name a resource of ours, and ask for 0 of it. Raises one of
-        ``api_json.ODD`` where it cannot be told which pod it is, or whether it asks.
+        ``api_json.ODD`` where it is not known which pod it is, or whether it asks.
         """
         metadata, spec = checked(item)["metadata"], item.get("spec") or {}
         if not names_any(spec, self.resources):

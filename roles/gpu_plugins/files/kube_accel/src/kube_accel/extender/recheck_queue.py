@@ -2,7 +2,7 @@
 """Pods that were refused a moment ago, looked at once more.
 
 kube-scheduler tries pods again when it hears of something new. Where it hears of it before we do, we refuse for want of
-what is free by then, and nothing more need happen for minutes: then it has to be told.
+what is free by then, and nothing more need happen for minutes: it has to be asked then.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Watched:
     """Watch events and pages of a list whose JSON it does not match are dropped unread; must match every object the
     sink keeps."""
     odd: Callable[[object, str], set[str]] = lambda item, reason: _identities(item)
-    """Is told of an object that cannot be read, and why, besides the log; the keys that the sink may have it by."""
+    """Is called with an object that cannot be read, and why, besides the log; the keys that the sink may have it by."""
 
     def accept(self, kind: str) -> str:
         """Return the Accept header for a ``PartialObjectMetadata`` or ``PartialObjectMetadataList``."""

@@ -2,7 +2,7 @@
 """How the worker asks NVML: what fails costs no more than itself and is reported. Part of the worker: few imports.
 
 A function that never returns cannot be given up on here. It is noted for which GPU it was called, where the parent can
-read that, and a worker that is told of such a function does not call it for that GPU.
+read that, and a worker that knows of such a function does not call it for that GPU.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def each_mig_device(
 ) -> list[_T]:
     """Return what ``read`` makes of the MIG devices of a GPU, each given with its slot.
 
-    One that errs is left out, and ``failed`` is told why. Without it this raises what ``read`` raised.
+    One that errs is left out, and ``failed`` is called with the reason. Without it this raises what ``read`` raised.
     """
     found = []
     for slot in range(min(number(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)), _MAX_MIG_DEVICES)):

@@ -31,7 +31,7 @@ _RECEIVE_LIMIT: Final = 4 << 20
 _LOOK: Final = 0.1
 """Seconds from one look to the next whether an answer is still wanted."""
 _LONGEST: Final = 99_999_999
-"""Milliseconds that a deadline can be told in."""
+"""Milliseconds that a deadline can be written in."""
 
 
 class Channel:

@@ -43,7 +43,7 @@ _WINDOW: Final = (1 << 16) - 1
 """Bytes that may be sent before the other side says more, section 6.9.2."""
 _LARGEST_WINDOW: Final = (1 << 31) - 1
 _ACKNOWLEDGED: Final = 1 << 24
-"""After so many bytes the other side is told that there is room for them again."""
+"""After so many bytes the other side is sent word that there is room for them again."""
 _RECEIVED: Final = 1 << 16
 
 

@@ -27,9 +27,9 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How containers are told, and what they get besides."""
+    """How containers get to know their GPUs, and what they get besides."""
 
-    # Both: whichever of the two the runtime is told to ignore does no harm.
+    # Both: the one that the runtime is set to ignore does no harm.
     strategies: tuple[Strategy, ...] = (Strategy.VOLUME_MOUNTS, Strategy.ENVVAR)
     by_index: bool = False
     """The variable and the mounts name NVML's indices in place of UUIDs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How containers are told their GPUs: flags first, then the configuration, then what suits most nodes. Pure."""
+"""How containers get to know their GPUs: flags first, then the configuration, then what suits most nodes. Pure."""
 
 from __future__ import annotations
 

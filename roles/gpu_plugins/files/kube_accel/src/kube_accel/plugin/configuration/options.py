@@ -69,7 +69,7 @@ class PluginOptions:
     mig: MigOptions | None = None
     """None to leave the GPUs as they are cut."""
     delivery: DeliveryFlags = field(default_factory=DeliveryFlags)
-    """What was said of how containers are told their GPUs, in mode pgpu."""
+    """What flags say of how containers get to know their GPUs, in mode pgpu."""
     cdi: CdiOptions = field(default_factory=CdiOptions)
     mps_root: Path = Path("/run/nvidia/mps")
     """Where the MPS control daemons' directories are, on the host and here."""

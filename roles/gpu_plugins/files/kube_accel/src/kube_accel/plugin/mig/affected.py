@@ -46,7 +46,7 @@ def in_the_way(
     """Return the pods that hold a device in ``going``, and those of which kubelet does not say yet what they hold.
 
     ``items`` are the node's pods as the API server has them, ``listed`` what kubelet says that containers hold. A pod
-    without a name is nobody's to evict.
+    without a name cannot be evicted.
     """
     known = {key: item for item in items if (key := key_of(item)) is not None}
     devices: dict[tuple[str, str], set[str]] = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics are told of containers: from kubelet's lists, the ledger and the interposer's accounts."""
+"""What metrics show of containers: from kubelet's lists, the ledger and the interposer's accounts."""
 
 from __future__ import annotations
 

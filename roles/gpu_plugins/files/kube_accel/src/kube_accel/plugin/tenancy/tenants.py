@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that run under a policy: what they are told while they run, and what they say of themselves."""
+"""Containers that run under a policy: what they are sent while they run, and what they say of themselves."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NVML_SECONDS = 0.9
 """How long an answer may take: it would be of no use a second later."""
 
 _Policies = Mapping[str, Policy]
-"""What containers were told, by key."""
+"""What containers were sent, by key."""
 
 _Accounts = Mapping[str, Account]
 """What they say of themselves."""
@@ -88,7 +88,7 @@ class Tenants:
     ) -> None:
         """``report`` takes an event: the pod, its reason, its message.
 
-        ``abused`` is told of containers that misuse their account again and again, and what they did last.
+        ``abused`` is called with containers that misuse their account again and again, and what they did last.
         """
         self._containers = containers
         self._ledger = ledger
