@@ -88,7 +88,7 @@ def main() -> None:
     try:
         with explained():
             client = get_api_client(module=module)
-            definitions, problems = resource_definitions.told(
+            definitions, problems = resource_definitions.definitions_of(
                 objects(
                     client,
                     "ConfigMap",

@@ -427,7 +427,7 @@ NOTHING: Dict[str, Any] = {
 
 
 def explained_errors(errors: List[str]) -> List[Dict[str, Any]]:
-    """Each error in words."""
+    """Return each error in words."""
     said = []
     for error in errors:
         known = explain(error)

@@ -698,7 +698,7 @@ class SchedulerExtender:
         )
 
     def _health_url(self) -> str:
-        """Also before anything is planned: what a run that was cut off left is undone first."""
+        """Return the health URL before anything is planned too: what a run that was cut off left is undone first."""
         try:
             return health_url(self._told(self.transaction.read(self.told_path)))
         except (Refused, scheduler_config.ConfigError) as error:

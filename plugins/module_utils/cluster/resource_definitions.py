@@ -116,7 +116,7 @@ def readable(item: object) -> Dict[str, Any]:
     return found
 
 
-def told(items: Iterable[object]) -> Tuple[List[Definition], Dict[str, List[str]]]:
+def definitions_of(items: Iterable[object]) -> Tuple[List[Definition], Dict[str, List[str]]]:
     """Return the definitions of ConfigMaps by name, and what is wrong with each that is not right or is none."""
     found: List[Dict[str, Any]] = []
     wrong: Dict[str, List[str]] = {}

@@ -98,7 +98,7 @@ class Decision:
 
 
 def decide(machine: Machine, needs: Needs) -> Decision:
-    """Every rule's word on it. Total: something is said for any input."""
+    """Return the verdict of every rule. Total: there is one for any input."""
     found = [finding for rule in RULES for finding in rule(machine, needs)]
     found.sort(key=lambda finding: -VERDICTS.index(finding.verdict))
     first = found[0] if found else Finding(OK, "none", "Nothing that is known of it speaks against it.")

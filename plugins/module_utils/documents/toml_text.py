@@ -301,7 +301,7 @@ def _indent(table: tomlkit.items.Table, indent: str) -> None:
 
 
 def _plain(value: object) -> Any:  # noqa: ANN401
-    """tomlkit's values as Python's own."""
+    """Return tomlkit's values as Python's own."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):

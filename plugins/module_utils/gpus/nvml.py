@@ -302,7 +302,7 @@ def _numa_node(sysfs_root: str, address: str) -> int | None:
 
 
 def _links(nvml: Nvml, gpus: list[Gpu], handles: Dict[int, ctypes.c_void_p]) -> list[Dict[str, Any]]:
-    """Each pair once; a pair that could not be read is left out."""
+    """Return the links of each pair once; a pair that could not be read is left out."""
     links = []
     ends: Dict[int, list[str]] = {}
     for index, handle in handles.items():

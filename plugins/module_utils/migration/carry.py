@@ -18,10 +18,10 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.setting
     File,
     Maps,
     Program,
-    Told,
+    ProgramSettings,
     containers,
+    program_settings,
     runs,
-    told,
     truth,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import GIB, MIB
@@ -118,8 +118,10 @@ def settings(daemonset: Object, maps: Maps, node: str = "") -> Settings:
     others = [each for each in everyone if not runs(each, _BESIDE)]
     named = [each for each in others if runs(each, _PLUGIN.names)]
     mounting = [each for each in others if _kubelets(each)]
-    plugin = told(daemonset, (named or mounting or others or everyone)[0], _PLUGIN, maps, node)
-    managers = [told(daemonset, each, _CONFIG_MANAGER, maps, node) for each in everyone if runs(each, (_MANAGER,))]
+    plugin = program_settings(daemonset, (named or mounting or others or everyone)[0], _PLUGIN, maps, node)
+    managers = [
+        program_settings(daemonset, each, _CONFIG_MANAGER, maps, node) for each in everyone if runs(each, (_MANAGER,))
+    ]
     values = {**plugin.values}
     for each in managers:
         values.update({name: value for name, value in each.values.items() if name != "config-file"})
@@ -144,7 +146,7 @@ def _kubelets(container: Object) -> bool:
     return any((each.get("mountPath") or "").rstrip("/").endswith("/device-plugins") for each in mounts)
 
 
-def _unread(plugin: Told, path: str, managed: bool) -> str:
+def _unread(plugin: ProgramSettings, path: str, managed: bool) -> str:
     """Return what the plugin goes by that cannot be read here."""
     hidden = [
         f"{variable} is from {plugin.unread[variable]}"
@@ -390,7 +392,7 @@ def memory_unit(peer: Peer, serving: Sequence[Object], maps: Maps) -> int:
     mib: int = MIB
     gib: int = GIB
     for item in (*serving, *peer.plugins)[:1] if peer.kind.name == "gpushare" else ():
-        units = (told(item, each, _GPUSHARE, maps).values.get("memory-unit") for each in containers(item))
+        units = (program_settings(item, each, _GPUSHARE, maps).values.get("memory-unit") for each in containers(item))
         return mib if "MiB" in units else gib
     return gib
 

@@ -19,8 +19,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.setting
     Object,
     Program,
     containers,
+    program_settings,
     runs,
-    told,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MIB
 
@@ -87,7 +87,9 @@ class HamiTold:
 def read(daemonset: Object, deployments: Iterable[Object], maps: Maps, parse: Callable[[str], Any]) -> HamiTold:
     """Read the settings of a DaemonSet of HAMi's, and of its scheduler where they have no file."""
     everyone = containers(daemonset)
-    plugin = told(daemonset, ([each for each in everyone if runs(each, _PLUGIN.names)] or everyone)[0], _PLUGIN, maps)
+    plugin = program_settings(
+        daemonset, ([each for each in everyone if runs(each, _PLUGIN.names)] or everyone)[0], _PLUGIN, maps
+    )
     nodes, wrong = _nodes(plugin.files.get(_NODES_FILE), parse)
     path = plugin.values.get("config-file", "")
     said: Mapping[str, Any]
@@ -134,7 +136,7 @@ def _flags(deployments: Iterable[Object], maps: Maps) -> Dict[str, str]:
     for item in deployments:
         for each in containers(item) if item.get("spec") else ():
             if runs(each, _SCHEDULER.names) and _IMAGE.search(str(each.get("image"))):
-                values.update(told(item, each, _SCHEDULER, maps).values)
+                values.update(program_settings(item, each, _SCHEDULER, maps).values)
     return values
 
 

@@ -51,7 +51,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgramSettings:
     """One container's settings."""
 
     values: Mapping[str, str]
@@ -89,7 +89,9 @@ def runs(container: Object, names: Iterable[str]) -> bool:
     return bool(parts & set(names))
 
 
-def told(daemonset: Object, container: Object, program: Program, maps: Maps, node: str = "") -> Told:
+def program_settings(
+    daemonset: Object, container: Object, program: Program, maps: Maps, node: str = ""
+) -> ProgramSettings:
     """Return a container's settings on a node. The last of several counts; flags come before the environment."""
     environment, unread = _environment(container, daemonset["metadata"]["namespace"], maps, node)
     files = dict(_files(daemonset, container, maps))
@@ -100,7 +102,7 @@ def told(daemonset: Object, container: Object, program: Program, maps: Maps, nod
         said = next((environment[each] for each in variables if environment.get(each)), None)
         if said is not None:
             values.setdefault(name, said)
-    return Told(values, environment, unread, files)
+    return ProgramSettings(values, environment, unread, files)
 
 
 def flags(words: Sequence[str], booleans: Iterable[str]) -> Dict[str, str]:

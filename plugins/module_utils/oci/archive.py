@@ -126,7 +126,7 @@ class _Archive:
         return Checked(manifest, config, layers, architecture)
 
     def _names(self, index: Mapping[str, Any]) -> set[str]:
-        """Every name that a runtime could give something in the archive."""
+        """Yield every name that a runtime could give something in the archive."""
         found = set()
         for entry in self._list(index["manifests"], "index.json"):
             annotations = self._object(self._object(entry, "index.json").get("annotations", {}), "index.json")

@@ -91,7 +91,7 @@ class _Tar(tarfile.TarFile):
 
     @property
     def pax_headers(self) -> Dict[str, str]:
-        """None of all members."""
+        """Have no header for all members."""
         return {}
 
     @pax_headers.setter
@@ -289,7 +289,7 @@ def _local_entry(path: str, mode: int | None) -> Entry:
 
 
 def _walk(root: str, origin: str) -> Iterator[str]:
-    """Every path below a directory. Raises ImageError for what cannot be read: half a tree is no tree."""
+    """Yield every path below a directory. Raises ImageError for what cannot be read: half a tree is no tree."""
 
     def stop(error: OSError) -> None:
         raise ImageError(f"{origin} cannot be read completely: {error}; become root to read a root file system")

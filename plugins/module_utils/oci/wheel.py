@@ -204,7 +204,7 @@ def _check_requires_python(origin: str, specifier: str, python: Python) -> None:
 
 
 def _check_record(origin: str, files: Dict[str, bytes], dist_info: str) -> None:
-    """Every file has to have the digest the wheel's own list gives it."""
+    """Raise unless every file has the digest that the wheel's own list gives it."""
     record = files.get(f"{dist_info}/RECORD")
     if record is None:
         raise ImageError(f"{origin} is not a wheel: it has no {dist_info}/RECORD")

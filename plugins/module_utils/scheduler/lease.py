@@ -69,7 +69,7 @@ def lease_watch(lease: Lease | None, warn: Callable[[str], None]) -> Watch:
 
 
 def renewed(host: Host, lease: Lease) -> str:
-    """When the Lease was last renewed, in the words of the API, empty when it is no one's. Raises LeaseError."""
+    """Return when the Lease was last renewed, as the API writes it; empty without a holder. Raises LeaseError."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{lease.namespace}/leases/{lease.name}"
     try:
         server, user = _entries(host, lease)

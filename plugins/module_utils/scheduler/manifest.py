@@ -346,7 +346,7 @@ class Manifest:
 
 
 def _container_of(pod: Mapping[str, Any]) -> Dict[str, Any]:
-    """kube-scheduler's container, of those of a pod."""
+    """Return kube-scheduler's container of a pod."""
     containers: List[Dict[str, Any]] = pod["spec"]["containers"]
     return next((item for item in containers if item.get("name") == "kube-scheduler"), containers[0])
 

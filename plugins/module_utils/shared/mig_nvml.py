@@ -187,7 +187,7 @@ def refusal(in_use: Sequence[str]) -> str:
 
 
 def _apply(nvml: Nvml, look: Look, document: object, name: str, steps: Sequence[Step], outcome: Outcome) -> None:
-    """Every step, or on failure none: what was changed is put back."""
+    """Do every step, or on failure none: what was changed is put back."""
     begun: List[Step] = []
     try:
         for step in steps:

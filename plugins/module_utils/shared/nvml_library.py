@@ -133,7 +133,7 @@ def _copies(library: str) -> List[str]:
 
 
 def _foreign(path: str) -> str:
-    """That a library is of another machine than this process, empty where it is not."""
+    """Return that a library is of another machine than this process; empty where it is not."""
     try:
         with open(path, "rb") as theirs, open("/proc/self/exe", "rb") as ours:
             found, wanted = theirs.read(_ELF_HEADER), ours.read(_ELF_HEADER)

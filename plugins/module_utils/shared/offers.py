@@ -60,7 +60,7 @@ class IsGpu(Protocol):
 
     @property
     def mig_devices(self) -> Sequence[HasProfile]:
-        """None unless it is in MIG mode."""
+        """Return its MIG devices; None unless it is in MIG mode."""
 
 
 class IsPart(Protocol):

@@ -286,7 +286,7 @@ def _svg(high: int, label: str, shapes: Iterable[str]) -> str:
 
 
 def _step(most: float) -> float:
-    """Between lines of a scale: 1, 2 or 5 times a power of ten, for four or five of them."""
+    """Return the step between lines of a scale: 1, 2 or 5 times a power of ten, for four or five lines."""
     if most <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(most / 4))

@@ -38,7 +38,7 @@ class Cluster(Client):
 
 
 def listed(item: Any) -> tuple[list[Definition], dict[str, list[str]]]:
-    definitions, problems = resource_definitions.told([configmap(CORE), item, configmap(CORE)])
+    definitions, problems = resource_definitions.definitions_of([configmap(CORE), item, configmap(CORE)])
     json.dumps([[asdict(each) for each in definitions], problems])
     assert definitions.count(CORE) == 2
     return definitions, problems
@@ -55,7 +55,7 @@ def test_an_odd_definition_is_listed_or_named_beside_the_others(path: Path, valu
 
 
 def beside(item: Any) -> list[str]:
-    """What is told of a list of definitions that has this one, among others for the same resource."""
+    """What is reported about a list of definitions that has this one, among others for the same resource."""
     other = {**configmap(CORE), "metadata": {**configmap(CORE)["metadata"], "name": "another"}}
     odd: list[str] = []
     found = cf_crl.others(Cluster({"ConfigMap": [item, other]}), [CORE], odd)
