@@ -292,7 +292,7 @@ _COMPARED: Dict[str, Callable[[Version, Version], bool]] = {
 
 
 def _virtualization(machine: Machine, needs: Needs) -> List[Finding]:
-    """A virtualization's library stands between program and driver, and knows the CUDA it was built for."""
+    """Check virtualization: its library stands between program and driver, and knows the CUDA it was built for."""
     if not needs.virtualization or not needs.interposed:
         return []
     if not needs.shares:
@@ -326,7 +326,7 @@ def _mps(machine: Machine, needs: Needs) -> List[Finding]:
 
 
 def _architecture(machine: Machine, needs: Needs) -> List[Finding]:
-    """A toolkit compiles for the GPUs of its time."""
+    """Check the architecture: a toolkit compiles for the GPUs of its time."""
     found = []
     for gpu in _kinds(machine) if needs.cuda else ():
         rows = [row for row in tables.ARCHITECTURES if row[0] <= gpu.capability]

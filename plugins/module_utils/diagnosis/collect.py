@@ -156,7 +156,7 @@ class Collector:
         return found
 
     def _heard(self, error: ApiServerError) -> None:
-        """A refusal is an answer; where there has been none yet, nothing is known."""
+        """Raise an error without a status where the API server has answered nothing yet: a refusal is an answer."""
         if not error.status and not self._answered:
             raise error
         self._answered = True

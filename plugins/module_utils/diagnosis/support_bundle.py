@@ -44,7 +44,7 @@ class Bundle:
     problems: List[str] = field(default_factory=list)
 
     def add_json(self, path: str, document: object) -> None:
-        """A document, readable by people."""
+        """Add a document, readable by people."""
         self.files[path] = printable.json_text(document, sort_keys=True).encode()
 
     def add_text(self, path: str, text: str) -> None:

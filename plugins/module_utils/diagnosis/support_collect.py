@@ -115,7 +115,7 @@ def _events(collector: Collector, bundle: Bundle, redaction: Redaction, items: S
 
 
 def _logs(collector: Collector, bundle: Bundle, redaction: Redaction, items: Sequence[Object]) -> None:
-    """The ends of the logs of all containers of these pods, and of the runs before."""
+    """Add the ends of the logs of all containers of these pods, and of the runs before."""
     left = _ALL_LOGS
     for item in items:
         for name in containers(item):
@@ -131,7 +131,7 @@ def _logs(collector: Collector, bundle: Bundle, redaction: Redaction, items: Seq
 
 
 def _pages(collector: Collector, bundle: Bundle, redaction: Redaction, daemons: Sequence[Object]) -> None:
-    """What plugins that are ready measure."""
+    """Add what plugins that are ready measure."""
     ready = {pod.name for pod in gpu_evidence.daemons_of(daemons) if pod.ready}
     good = [item for item in daemons if f"{_namespace(item)}/{_name(item)}" in ready]
     for node, path in sorted(gpu_view.metrics_paths(good, collector.namespace).items()):

@@ -140,7 +140,7 @@ def in_child(library: str, work: Callable[[], Dict[str, Any]], timeout: float) -
 
 
 def _become_worker(send: int, work: Callable[[], Dict[str, Any]]) -> None:
-    """The child's life: work, answer, end. Holds none of the parent's streams, lest Ansible wait for them."""
+    """Work, answer and end, as the child. It keeps none of the parent's streams: Ansible would wait for them."""
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
@@ -292,7 +292,7 @@ def _where_supported() -> Iterator[None]:
 
 
 def _numa_node(sysfs_root: str, address: str) -> int | None:
-    """The kernel says -1 where there is one node or none is known."""
+    """Return the NUMA node; the kernel says -1 where there is one node or none is known."""
     try:
         with open(os.path.join(sysfs_root, "bus/pci/devices", address, "numa_node"), encoding="ascii") as handle:
             node = int(handle.read())

@@ -468,7 +468,7 @@ def _copier(content: Open) -> Write:
 
 
 def _write_tree(tree: Tree, handle: BinaryIO) -> None:
-    """A tree as a tar that depends on nothing else: sorted, without times and names of users."""
+    """Write a tree as a tar that depends on nothing else: sorted, without times and names of users."""
     first: Dict[object, str] = {}
     with tarfile.open(fileobj=handle, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         for path, entry in sorted(tree.items()):

@@ -181,7 +181,7 @@ def _check_size(origin: str, entries: Sequence[zipfile.ZipInfo]) -> None:
 
 
 def _check_entry(origin: str, entry: zipfile.ZipInfo) -> None:
-    """An installer knows regular files alone. zipfile bounds what it unpacks by deflate, and by nothing else."""
+    """Refuse all but regular files, as installers do. zipfile bounds what it unpacks by deflate alone."""
     if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
         raise ImageError(f"{origin} holds {entry.filename}, which is no regular file; do not use it")
     if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -47,7 +47,7 @@ class Wanted:
 
 
 def _word(value: object) -> None:
-    """A shape: what can be a word of a command line. Raises ValueError."""
+    """Check a shape: what can be a word of a command line. Raises ValueError."""
     if value is None or isinstance(value, (dict, list)):
         raise ValueError("no text")
 

@@ -137,7 +137,7 @@ def _misfit(name: str, at: Tuple[Any, ...], what: str) -> ApiJsonError:
 
 
 def entries(value: object) -> None:
-    """A shape: a list, of which each entry is checked where it is read. Raises ValueError."""
+    """Check a shape: a list, of which each entry is checked where it is read. Raises ValueError."""
     if not isinstance(value, list):
         raise ValueError("no list")
 

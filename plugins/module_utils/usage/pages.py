@@ -165,7 +165,7 @@ def samples_of(text: str, at: float) -> Iterator[Sample]:
 
 
 def place(labels: Mapping[str, str]) -> Place:
-    """Whose a container's series is."""
+    """Return the place of the container that a series is of."""
     return Place(*(own(labels, name) for name in Place._fields))
 
 

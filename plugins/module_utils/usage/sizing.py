@@ -69,7 +69,7 @@ def oversized(holdings: Iterable[Holding], ratio: float, seconds: float) -> Tupl
 
 
 def _at_the_end(held: List[Holding]) -> List[Tuple[Holding, int]]:
-    """What a pod had last, each with a peak. A container's are the largest that it had on any GPU: a pod that restarts
+    """Return what a pod had last, with peaks. A container's are the largest that it had on any GPU: a pod that restarts
     elsewhere asks for no more, and what it needs may be what it used before.
     """
     last = max(holding.until for holding in held)

@@ -92,7 +92,7 @@ def replace(sysfs: Path, dev: Path, proc: Path) -> None:
 
 
 def reload(sysfs: Path, dev: Path, proc: Path, plugin: Path, services: Sequence[str]) -> None:
-    """The whole of it. Raises ReloadError."""
+    """Reload the driver with all that goes with it. Raises ReloadError."""
     running = [unit for name in services for unit in active(name)]
     try:
         tell(plugin, "quiesce")

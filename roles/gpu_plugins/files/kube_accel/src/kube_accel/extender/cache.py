@@ -98,7 +98,7 @@ class Node:
         self.reserved: dict[str, Reservation] = {}
         """By UID of the pod."""
         self.nominated: dict[str, Pod] = {}
-        """Likewise: pods that others were evicted here for."""
+        """By UID too: pods for which others were evicted here."""
         self.ended: dict[tuple[str, str], Held] = {}
         """By namespace and name, what the plugin still reports of pods that kubelet is done with."""
         self._annotation: int | None = None
