@@ -132,7 +132,13 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_serve
     objects,
     text_at,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, gpu_view_text, printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
+    gpu_view,
+    gpu_view_text,
+    plugin_metrics,
+    plugin_pods,
+    printable,
+)
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
@@ -152,7 +158,7 @@ def main() -> None:
         "nodes": {"type": "list", "elements": "str", "default": []},
         "mode": {"type": "str", "choices": ["pgpu", "vgpu", "mps", "cgpu"]},
         "used": {"type": "bool", "default": False},
-        "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
+        "plugins_namespace": {"type": "str", "default": plugin_pods.NAMESPACE},
         "query": {"type": "str"},
     }
     module = AnsibleK8SModule(argument_spec={**copy.deepcopy(AUTH_ARG_SPEC), **spec}, supports_check_mode=True)
@@ -163,11 +169,11 @@ def main() -> None:
             client = get_api_client(module=module)
             nodes, pods = (list(objects(client, kind, problems=odd)) for kind in ("Node", "Pod"))
         namespace = module.params["plugins_namespace"]
-        paths = gpu_view.metrics_paths(pods, namespace) if module.params["used"] else {}
+        paths = plugin_pods.metrics_paths(pods, namespace) if module.params["used"] else {}
         away = gpu_view.not_ready(nodes)
         paths = {name: path for name, path in paths.items() if name not in away}
-        pages = gpu_view.at_once(partial(text_at, client, most=gpu_view.PAGE_BYTES), paths)
-        used, problems = gpu_view.read_pages(pages, ApiServerError)
+        pages = plugin_metrics.at_once(partial(text_at, client, most=plugin_metrics.PAGE_BYTES), paths)
+        used, problems = plugin_metrics.read_pages(pages, ApiServerError)
     except ApiServerError as error:
         module.fail_json(msg=str(error))
     found = gpu_view.view(nodes, pods, used, [*odd, *problems], namespace)

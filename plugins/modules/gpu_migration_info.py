@@ -117,7 +117,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.setting
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shapes import SHAPES
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, shaped
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NAMESPACE
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_pods import NAMESPACE
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule

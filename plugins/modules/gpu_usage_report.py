@@ -252,7 +252,12 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_serve
     text_at,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import replace_file
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, printable
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
+    gpu_view,
+    plugin_metrics,
+    plugin_pods,
+    printable,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     accounting as gpu_usage,
@@ -302,7 +307,7 @@ _ARGUMENTS: Dict[str, Any] = {
     "period": {"type": "str"},
     "since": {"type": "path"},
     "keep": {"type": "path"},
-    "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
+    "plugins_namespace": {"type": "str", "default": plugin_pods.NAMESPACE},
     "nodes_come_and_go": {"type": "bool", "default": False},
     "policy": {"type": "str", "choices": list(charging.POLICIES), "default": charging.ALLOCATED},
     "prices": {"type": "dict", "default": {}},
@@ -423,7 +428,7 @@ def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:
     problems: List[str] = []
     nodes, pods = (list(objects(client, kind, problems=problems)) for kind in ("Node", "Pod"))
     namespace = module.params["plugins_namespace"]
-    paths = gpu_view.metrics_paths(pods, namespace)
+    paths = plugin_pods.metrics_paths(pods, namespace)
     seen = gpu_view.view(nodes, pods)
     problems += [problem for problem in seen.problems if " cannot be read" in problem]
     problems += [
@@ -433,8 +438,8 @@ def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:
     problems += [f"node {name}: {away[name]}; its plugin was not asked" for name in sorted(paths) if name in away]
     told: Dict[str, counters.Page] = {}
     samples: List[gpu_usage_pages.Sample] = []
-    answers = gpu_view.at_once(
-        lambda path: (text_at(client, path, gpu_view.PAGE_BYTES), time.time()),
+    answers = plugin_metrics.at_once(
+        lambda path: (text_at(client, path, plugin_metrics.PAGE_BYTES), time.time()),
         {name: path for name, path in sorted(paths.items()) if name not in away},
     )
     for name, answer in answers.items():

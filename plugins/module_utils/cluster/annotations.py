@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import inventory_annotation
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object, read_owned_labels
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import (
@@ -64,13 +64,15 @@ def node_told(node: object) -> NodeTold:
     name, annotations = str(metadata.get("name") or ""), mapping(metadata.get("annotations"))
     healthy: Optional[int] = 0
     driver, taint, problems = "", {}, []
-    if gpu_view.INVENTORY in annotations:
+    if inventory_annotation.INVENTORY in annotations:
         try:
-            said = gpu_view.read_inventory(annotations[gpu_view.INVENTORY])
+            said = inventory_annotation.read_inventory(annotations[inventory_annotation.INVENTORY])
             healthy, driver = said.healthy, said.driver
         except ValueError as error:
             healthy = None
-            problems.append(f"node {name}: {gpu_view.unreadable(name, gpu_view.INVENTORY, error)}")
+            problems.append(
+                f"node {name}: {inventory_annotation.unreadable(name, inventory_annotation.INVENTORY, error)}"
+            )
     if TAINT in annotations:
         try:
             taint = _taint(annotations[TAINT])

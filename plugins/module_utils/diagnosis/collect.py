@@ -15,7 +15,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_serve
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import evidence as gpu_evidence
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.evidence import Evidence
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_metrics, plugin_pods
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import (
     ApiJsonError,
     fit,
@@ -44,7 +44,7 @@ SUBJECT_SPEC: Dict[str, Any] = {
         },
     },
     "node": {"type": "str"},
-    "plugins_namespace": {"type": "str", "default": gpu_view.NAMESPACE},
+    "plugins_namespace": {"type": "str", "default": plugin_pods.NAMESPACE},
 }
 """Options that say what is looked at, as the documentation fragment ``subject`` tells; ``pod`` and ``node`` exclude
 each other."""
@@ -213,7 +213,7 @@ class Collector:
 
     def _page(self, node: str, path: str) -> Optional[str]:
         try:
-            text: str = text_at(self._client, path, gpu_view.PAGE_BYTES)
+            text: str = text_at(self._client, path, plugin_metrics.PAGE_BYTES)
         except ApiServerError as error:
             self.problems.append(f"node {node}: metrics of its plugin: {error}")
             return None
@@ -232,7 +232,7 @@ class Collector:
         return gpu_evidence.pod_of(item, events, logs)
 
     def _pages(self, pods: Sequence[Object], nodes: Iterable[str]) -> Mapping[str, Optional[str]]:
-        paths = gpu_view.metrics_paths(pods, self.namespace)
+        paths = plugin_pods.metrics_paths(pods, self.namespace)
         # The state of a node that is not ready says so.
         ready = {pod.node for pod in gpu_evidence.daemons_of(pods) if pod.kind == "plugin" and pod.ready}
         return {name: self.page(name, paths[name]) for name in nodes if name in paths and name in ready}

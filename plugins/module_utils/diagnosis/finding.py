@@ -11,7 +11,8 @@ from typing import Iterable, Iterator, List, Optional, Pattern, Set, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.needs import MODE_OF
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.evidence import Container, Node, Pod
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptoms import Symptom
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import WHOLE, GpuView, Sample
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory_annotation import WHOLE, GpuView
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_metrics import Sample
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 
 FRACTIONS = ("vgpu", "mps", "cgpu")

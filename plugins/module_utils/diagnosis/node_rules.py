@@ -17,8 +17,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.finding
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.pod_symptoms import NODE_EVENTS
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import GpuView, NodeView
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NodeView
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import DEVICE, XIDS, described
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory_annotation import GpuView
 
 _XID = re.compile(r"\bXID ([0-9]{1,5})\b", re.IGNORECASE)
 _LOST = re.compile(r"lost|fallen off|not enumerated", re.IGNORECASE)

@@ -25,7 +25,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.support
     secrets_of,
     shown,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_pods
 
 _OURS = "app.kubernetes.io/managed-by=accel.kubernetes"
 _KINDS = (("DaemonSet", "apps/v1"), ("Deployment", "apps/v1"), ("ConfigMap", "v1"))
@@ -134,7 +134,7 @@ def _pages(collector: Collector, bundle: Bundle, redaction: Redaction, daemons: 
     """Add what plugins that are ready measure."""
     ready = {pod.name for pod in gpu_evidence.daemons_of(daemons) if pod.ready}
     good = [item for item in daemons if f"{_namespace(item)}/{_name(item)}" in ready]
-    for node, path in sorted(gpu_view.metrics_paths(good, collector.namespace).items()):
+    for node, path in sorted(plugin_pods.metrics_paths(good, collector.namespace).items()):
         page = collector.page(node, path)
         if page is not None:
             bundle.add_text(f"metrics/{file_name(node)}.prom", redaction.text(page))

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Mapping, Sequence
 
 from ..cluster.annotations import checks
-from ..shared.gpu_view import ENDED
 from ..shared.modes import BY_MODE, WHOLE_MODE, mode_of
 from ..shared.quantity import whole_units
 from ..shared.registers import entries, mapping, metadata_of
+from ..shared.waiting_pods import ENDED
 
 _CORES, _MEMORY_BYTES = 5, 1 << 30
 """What a pod asks for in a mode that divides GPUs: it is to find room nearly everywhere."""

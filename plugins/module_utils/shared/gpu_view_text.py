@@ -8,7 +8,9 @@ import itertools
 from typing import Iterable, List, Sequence
 
 from . import printable
-from .gpu_view import WHOLE, ClusterView, GpuView, NodeView, Waiting, document, totals
+from .gpu_view import ClusterView, NodeView, document, totals
+from .inventory_annotation import WHOLE, GpuView
+from .waiting_pods import Waiting
 
 CSV_COLUMNS = (
     "node",

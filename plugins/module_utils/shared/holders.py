@@ -9,9 +9,9 @@ from typing import Any, Iterable, List, Mapping, Optional, Tuple
 
 from .api_json import ODD, checked
 from .asked import asked
-from .gpu_view import ENDED
 from .modes import mode_of
 from .printable import line
+from .waiting_pods import ENDED
 
 _LONGEST_NAME = 317
 """Characters: a namespace has up to 63, a pod's name 253."""

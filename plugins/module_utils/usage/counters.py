@@ -39,7 +39,7 @@ class Charge(NamedTuple):
     memory_byte_seconds: Fraction = Fraction(0)
 
     def plus(self, other: Charge) -> Charge:
-        """Return the sum of two rows of one account."""
+        """Return the sum of two charges."""
         return Charge(*map(operator.add, self, other))
 
     def since(self, other: Charge) -> Charge:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Optional, Set, Tuple
 
 from ..shared.api_json import is_text, read_object
-from ..shared.gpu_view import read_series
+from ..shared.plugin_metrics import read_series
 from .counters import Account, Charge, Gpus, Page
 from .places import unique
 

@@ -15,8 +15,9 @@ from kube_accel.model import Mode
 from kube_accel.plugin.allocation.pods import NodePods, pending
 from kube_accel.plugin.mig.affected import in_the_way
 from kube_accel.shared.api_json import checked
-from kube_accel.shared.gpu_view import document, metrics_paths, not_ready, view
+from kube_accel.shared.gpu_view import document, not_ready, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, summary
+from kube_accel.shared.plugin_pods import metrics_paths
 from kube_accel.sharing.profile import PROFILES
 from odd_values import Path, cases, fields_read, with_value
 from unit.plugins.module_utils.shared.test_gpu_view import GIB, SHARE, TRAIN, node, plugin, pod

@@ -18,7 +18,7 @@ from kube_accel.kube.podresources import SERVICE, PodResourcesClient, PodResourc
 from kube_accel.kube.proto import podresources_pb2 as pb
 from kube_accel.model import Mode
 from kube_accel.rpc.channel import Channel
-from kube_accel.shared.gpu_view import read_inventory
+from kube_accel.shared.inventory_annotation import read_inventory
 from kube_accel.sharing.inventory_annotation import Holding, NodeInventory, decode, encode
 from unit.kube_accel.plugin.fakes import HEALTHY, inventory
 

@@ -2,7 +2,7 @@
 from kube_accel.model import Mode
 from kube_accel.plugin.kubelet.holdings import Holder
 from kube_accel.plugin.node.annotation import render, whole_holdings
-from kube_accel.shared.gpu_view import read_inventory
+from kube_accel.shared.inventory_annotation import read_inventory
 from kube_accel.shared.offers import Replication
 from kube_accel.sharing.inventory_annotation import Holding, decode
 from kube_accel.sharing.replication import replicated

@@ -15,7 +15,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.annotatio
     checks,
     node_told,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import INVENTORY
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory_annotation import INVENTORY
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Mode, UnreadableGpu
-from kube_accel.shared.gpu_view import ClusterView, document, metrics_paths, narrowed, read_used, totals, view
+from kube_accel.shared.gpu_view import ClusterView, document, narrowed, totals, view
 from kube_accel.shared.gpu_view_text import CSV_COLUMNS, comma_separated, details, gib, summary
+from kube_accel.shared.plugin_metrics import read_used
+from kube_accel.shared.plugin_pods import metrics_paths
 from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
 
 GIB = 1 << 30

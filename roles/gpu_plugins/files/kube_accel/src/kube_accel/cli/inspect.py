@@ -14,18 +14,10 @@ from typing import TextIO
 
 from kube_accel.inspect.kubectl import Kubectl, KubectlError
 from kube_accel.model import Mode
-from kube_accel.shared.gpu_view import (
-    NAMESPACE,
-    ClusterView,
-    absent,
-    at_once,
-    metrics_paths,
-    narrowed,
-    not_ready,
-    read_pages,
-    view,
-)
+from kube_accel.shared.gpu_view import ClusterView, absent, narrowed, not_ready, view
 from kube_accel.shared.gpu_view_text import comma_separated, details, json_text, summary
+from kube_accel.shared.plugin_metrics import at_once, read_pages
+from kube_accel.shared.plugin_pods import NAMESPACE, metrics_paths
 from kube_accel.shared.printable import line
 
 EXIT_OK, EXIT_FAILED, EXIT_PARTIAL = 0, 1, 3

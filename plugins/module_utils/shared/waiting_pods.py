@@ -1,0 +1,91 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
+"""Which pods ask for GPUs and have none yet, and why. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+
+from .asked import asked
+from .plugin_pods import node_name_of
+
+RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-mem|nvidia\.com/.+)\Z")
+"""Names of what pods ask for."""
+ENDED = ("Succeeded", "Failed")
+"""Phases of a pod that holds nothing any more."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A pod that asks for GPUs and has none yet."""
+
+    namespace: str
+    pod: str
+    node: str
+    """Empty while no scheduler has chosen one."""
+    wants: Mapping[str, str]
+    """Amount by resource, over all its containers."""
+    reason: str
+
+
+def waiting_pod(
+    item: Mapping[str, Any], holding: Iterable[Tuple[str, str, str]], sure: Iterable[str]
+) -> Optional[Waiting]:
+    """Return a pod without GPUs; of the nodes that are ``sure`` it is known that what does not hold any has none."""
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    wants, node = _wants(spec), node_name_of(item)
+    if not wants or (metadata["namespace"], metadata["name"], node) in holding or _started(spec, status):
+        return None
+    if node:
+        allocated = (
+            "kubelet has not allocated its GPUs yet" if node in sure else "whether it has its GPUs yet is not known"
+        )
+        reason = next(_hurdles(status), f"scheduled, and {allocated}")
+    else:
+        reason = _not_scheduled(status)
+    return Waiting(metadata["namespace"], metadata["name"], node, wants, reason)
+
+
+def _started(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Return whether kubelet has allocated: it starts nothing before, and does not report what init containers have."""
+    if status.get("phase") in (*ENDED, "Running"):
+        return True
+    asking = {container["name"] for container in _containers(spec) if asked(container, RESOURCE.match)}
+    return any(
+        entry["name"] in asking and {"running", "terminated"} & set(entry.get("state") or {})
+        for entry in _statuses(status)
+    )
+
+
+def _wants(spec: Mapping[str, Any]) -> Dict[str, str]:
+    """Amounts as the containers name them, several joined by ``+``."""
+    found: Dict[str, List[str]] = {}
+    for container in _containers(spec):
+        for name, amount in asked(container, RESOURCE.match).items():
+            found.setdefault(name, []).append(str(amount))
+    return {name: "+".join(amounts) for name, amounts in sorted(found.items())}
+
+
+def _containers(spec: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def _not_scheduled(status: Mapping[str, Any]) -> str:
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] != "True":
+            return str(condition.get("message") or condition.get("reason") or "not scheduled")
+    return "no scheduler has tried it"
+
+
+def _statuses(status: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
+def _hurdles(status: Mapping[str, Any]) -> Iterator[str]:
+    for entry in _statuses(status):
+        state = (entry.get("state") or {}).get("waiting") or {}
+        if state.get("reason") not in (None, "PodInitializing", "ContainerCreating"):
+            message = state.get("message")
+            yield f"container {entry['name']}: {state['reason']}" + (f": {message}" if message else "")
