@@ -277,20 +277,12 @@ scheduler_config_path:
   sample: /etc/kubernetes/kube-accel/scheduler.yaml
 """
 
-import ipaddress
 import os
-from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 from urllib.parse import urlsplit
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
-from ansible_collections.accel.kubernetes.plugins.module_utils.host import (
-    command_line,
-    openrc_service,
-    rancher_settings,
-    systemd_units,
-)
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import (
     BACKUP_DIR,
@@ -317,20 +309,12 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
     manifest as scheduler_manifest,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
-    rancher as scheduler_rancher,
-)
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.health import health_watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.health import PORT, health_url, health_watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.installation import Installation, Told
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.lease import Lease, lease_watch
 
-KUBECONFIG = "/etc/kubernetes/scheduler.conf"
-ADMINISTRATORS = ("/etc/kubernetes/super-admin.conf", "/etc/kubernetes/admin.conf")
 MICROK8S = "/var/snap/microk8s/current/args/kube-scheduler"
-PORT = "10259"
 ACRONYMS = {"enable_https": "enableHTTPS"}
-
-Told = Union[scheduler_manifest.Manifest, scheduler_rancher.Settings]
-"""The file that has kube-scheduler's command line."""
 
 
 class SchedulerExtender:
@@ -340,9 +324,10 @@ class SchedulerExtender:
         self.module = module
         self.params = module.params
         self.host = Host(module)
-        self.distribution = self._distribution()
-        told_path = self.distribution.our_file if self.distribution else self.params["manifest_path"]
-        self.told_path = self._on_host(told_path)
+        params = self.params
+        self.place = Installation(self.host, params["host_root"], params["distribution"], params["manifest_path"])
+        self.distribution = self.place.distribution
+        self.told_path = self.place.told_path
         self.wanted = scheduler_config.Wanted(
             [api_fields(extender) for extender in self.params["extenders"]],
             {item["name"]: item["weight"] for item in self.params["binpack_resources"]},
@@ -367,7 +352,7 @@ class SchedulerExtender:
         if current is None and not self.distribution:
             if self.params["state"] == "absent":
                 return Proposal()
-            arguments = self._on_host(MICROK8S)
+            arguments = self.place.on_host(MICROK8S)
             if os.path.exists(arguments):
                 raise Refused(
                     f"this is MicroK8s, whose kube-scheduler takes its flags from {arguments}, which this module does "
@@ -390,12 +375,12 @@ class SchedulerExtender:
 
     def _propose(self, current: bytes | None) -> Proposal:
         record = self.transaction.record()
-        told = self._told(current)
+        told = self.place.told(self.transaction.read)
         if self.params["state"] == "present":
-            self._refuse_second_manifest(told)
+            self.place.refuse_second_manifest(told, self.transaction.read)
         read = told.config_file()
         named = read or self.params["scheduler_config_path"]
-        config_path = self._on_host(named)
+        config_path = self.place.on_host(named)
         config = self.transaction.read(config_path)
         binders = self._binders(record, config, config_path)
         if self.params["state"] == "present":
@@ -420,7 +405,7 @@ class SchedulerExtender:
         }
         changes = [change for change in changes if change.before != change.after]
         if changes and self.params["health_url"] is None:
-            health_url(told)
+            health_url(told.flag)
         restart = not changes and self.params["state"] == "present" and self._not_in_effect()
         return Proposal(changes, record, result=self.result, restart=restart)
 
@@ -444,10 +429,10 @@ class SchedulerExtender:
     def _present(
         self, record: Record, told: Told, current: bytes | None, named: str, config: bytes | None
     ) -> Tuple[bytes | None, bytes | None]:
-        path = self._on_host(named)
+        path = self.place.on_host(named)
         if config is None and told.flag("config") is not None and not told.mounts_our_file():
             raise Refused(f"{self.told_path} names the configuration {path}, which does not exist; write it first")
-        text = self._base(told) if config is None else text_of(config, path)
+        text = self.place.base(told) if config is None else text_of(config, path)
         owned = _owned(record)
         if not scheduler_config.holds(text, owned, path):
             owned = scheduler_config.Owned()
@@ -460,7 +445,7 @@ class SchedulerExtender:
                 record.originals[self.told_path] = current
         original = record.originals.get(path)
         text = scheduler_config.plan(
-            text, self.wanted, owned, self._base(told) if original is None else text_of(original, path), path
+            text, self.wanted, owned, self.place.base(told) if original is None else text_of(original, path), path
         )
         files = [
             extender["tlsConfig"][key]
@@ -519,7 +504,7 @@ class SchedulerExtender:
             owned.extenders.union(map(scheduler_config.key_of, self.wanted.extenders)),
             owned.binpack.union(self.wanted.binpack),
         )
-        base = self._base(told)
+        base = self.place.base(told)
         original = record.originals.get(path)
         text = scheduler_config.plan(
             text_of(config, path),
@@ -546,117 +531,19 @@ class SchedulerExtender:
         ours.update(scheduler_config.key_of(extender)[0] for extender in self.wanted.extenders)
         return sorted(scheduler_config.binders(text_of(config, path), path) - ours)
 
-    def _distribution(self) -> scheduler_rancher.Distribution | None:
-        """Return how this machine runs kube-scheduler; None for a static pod with a manifest of its own."""
-        chosen = self.params["distribution"]
-        for distribution in map(self._placed, scheduler_rancher.DISTRIBUTIONS):
-            server = os.path.exists(self._on_host(distribution.kubeconfig))
-            if chosen == distribution.name or (chosen == "auto" and server):
-                return distribution
-        return None
-
-    def _placed(self, distribution: scheduler_rancher.Distribution) -> scheduler_rancher.Distribution:
-        """Return the distribution with its data directory. Settings that cannot be read count as silent."""
-        if not yaml_text.CAN_READ:
-            return distribution
-        try:
-            texts = _texts({path: self.host.read(path) for path in self._settings(distribution)})
-            said = {path: rancher_settings.load(texts[path], path) for path in sorted(texts, key=rancher_settings.rank)}
-        except (OSError, Refused, yaml_text.YamlError):
-            return distribution
-        told = rancher_settings.data_dir(distribution.name, self._service(distribution.service), said)
-        if told is None:
-            return distribution
-        kubeconfig = distribution.kubeconfig.replace(
-            f"/var/lib/rancher/{distribution.name}", os.path.normpath(told.value)
-        )
-        return replace(distribution, kubeconfig=kubeconfig)
-
-    def _settings(self, distribution: scheduler_rancher.Distribution) -> List[str]:
-        """Paths of the files of settings that are there, or may be."""
-        directory = self._on_host(distribution.directory)
-        inside = f"{directory}/config.yaml.d"
-        names = [f"{directory}/config.yaml", self._on_host(distribution.our_file)]
-        for name in os.listdir(inside) if os.path.isdir(inside) else ():
-            if name.lower().endswith((".yaml", ".yml")) and os.path.isfile(f"{inside}/{name}"):
-                names.append(f"{inside}/{name}")
-        return names
-
-    def _told(self, current: bytes | None) -> Told:
-        if self.distribution is None:
-            return scheduler_manifest.Manifest(text_of(current or b"", self.told_path), self.told_path)
-        directory = self._on_host(self.distribution.directory)
-        settings = {name: self.transaction.read(name) for name in self._settings(self.distribution)}
-        return scheduler_rancher.Settings(
-            replace(self.distribution, directory=directory), _texts(settings), self._service(self.distribution.service)
-        )
-
-    def _service(self, name: str) -> command_line.Start:
-        """Return what systemd starts the service with, paths as seen from here."""
-        candidates = [f"{directory}/{name}.service" for directory in systemd_units.DIRECTORIES]
-        for directory in systemd_units.DIRECTORIES:
-            for inside in systemd_units.drop_in_directories(name):
-                place = self._on_host(f"{directory}/{inside}")
-                found = sorted(os.listdir(place)) if os.path.isdir(place) else []
-                candidates += [f"{directory}/{inside}/{file}" for file in found]
-        # A link to /dev/null is there too, and takes away what it is named after.
-        there = [path for path in candidates if os.path.exists(self._on_host(path))]
-        host = self.host
-        chosen = [self._on_host(path) for path in systemd_units.chosen(name, there)]
-        start = systemd_units.effective({path: host.words(path) for path in chosen}, self._matching)
-        scripts = [self._on_host(f"/etc/{place}/{name}") for place in ("conf.d", "init.d")]
-        # Where there is no unit, OpenRC's script may be.
-        return (
-            start
-            if start.words
-            else openrc_service.started({path: host.words(path) for path in scripts}, self._matching)
-        )
-
-    def _matching(self, pattern: str) -> Dict[str, str]:
-        """Contents of the files on the machine that a pattern names."""
-        found: Dict[str, str] = self.host.matching(self._on_host(pattern))
-        return found
-
-    def _refuse_second_manifest(self, told: Told) -> None:
-        """Raise ConfigError where the directory has another manifest of the same pod: kubelet reads every file."""
-        if isinstance(told, scheduler_rancher.Settings):
-            return
-        directory = os.path.dirname(self.told_path)
-        for name in sorted(os.listdir(directory)):
-            path = os.path.join(directory, name)
-            if (
-                name.startswith(".")
-                or not os.path.isfile(path)
-                or os.path.realpath(path) == os.path.realpath(self.told_path)
-            ):
-                continue
-            text = (self.transaction.read(path) or b"").decode(errors="replace")
-            if told.is_same_pod(text):
-                raise scheduler_config.ConfigError(
-                    f"{path} is a manifest of the same pod as {self.told_path}, and kubelet runs whichever of them it "
-                    "likes: move it out of that directory, then run again"
-                )
-
-    def _base(self, told: Told, flags: bool = True) -> str:
-        leader_elect = told.flag("leader-elect") != "false"
-        given = None if self.distribution else told.flag("kubeconfig")
-        default = self.distribution.kubeconfig if self.distribution else KUBECONFIG
-        more = (told.flag,) if flags else ()
-        return str(scheduler_config.base(given or default, leader_elect, *more))
-
     def _lease(self, told: Told, config: bytes | None) -> Lease | None:
         """Return the Lease of the scheduler that will run, None when there is no election."""
-        text = self._base(told, flags=False) if config is None else text_of(config, self.told_path)
+        text = self.place.base(told, flags=False) if config is None else text_of(config, self.told_path)
         found = scheduler_config.election(text, self.told_path, told.flag)
         path = told.outside(found.kubeconfig) if found else None
         if found is None or path is None:
             return None
-        return Lease(self._on_host(path), found.namespace, found.name, self.params["host_root"])
+        return Lease(self.place.on_host(path), found.namespace, found.name, self.params["host_root"])
 
     def _watch(self, host: Host, undoing: bool) -> Callable[[], str]:
         restarts = self.distribution is not None and not self.distribution.in_pod
         url = self.params["health_url"] or self._health_url()
-        health = health_watch(url, self.params["timeout"], self._on_host("/proc"), restarts)(host, undoing)
+        health = health_watch(url, self.params["timeout"], self.place.on_host("/proc"), restarts)(host, undoing)
         renewed = lease_watch(self.lease, self.transaction.warnings.append)(host, undoing)
         # What is undone need not have been in effect before.
         question = None if undoing else self.question
@@ -680,17 +567,14 @@ class SchedulerExtender:
         if self.params["health_url"] == "":
             return None
         try:
-            url = self.params["health_url"] or health_url(told)
+            url = self.params["health_url"] or health_url(told.flag)
         except Refused:
             return None
         if isinstance(told, scheduler_manifest.Manifest) and after[1] is not None:
             told = scheduler_manifest.Manifest(text_of(after[1], self.told_path), self.told_path)
         return scheduler_effect.Question(
             url,
-            [
-                self._on_host(path)
-                for path in (self.distribution.administrators if self.distribution else ADMINISTRATORS)
-            ],
+            self.place.administrators(),
             self.params["host_root"],
             None if after[0] is None else text_of(after[0], self.told_path),
             told.flag("config"),
@@ -700,34 +584,9 @@ class SchedulerExtender:
     def _health_url(self) -> str:
         """Return the health URL before anything is planned too: what a run that was cut off left is undone first."""
         try:
-            return health_url(self._told(self.transaction.read(self.told_path)))
+            return str(health_url(self.place.told(self.transaction.read).flag))
         except (Refused, scheduler_config.ConfigError) as error:
             raise TransactionError(f"where kube-scheduler answers is not known: {error}") from error
-
-    def _on_host(self, path: str) -> str:
-        return os.path.join(self.params["host_root"], path.lstrip("/"))
-
-
-def health_url(told: Told) -> str:
-    """Return where the scheduler of this command line answers for its health. Raises Refused."""
-    given, port = told.flag("bind-address"), told.flag("secure-port") or PORT
-    try:
-        address = ipaddress.ip_address("0.0.0.0" if given is None else given)  # noqa: S104
-    except ValueError as error:
-        raise Refused(_unknown("bind-address", given, "address")) from error
-    if port == "0":
-        raise Refused(
-            "kube-scheduler's --secure-port is 0, so it answers nowhere and nobody can tell whether it is well: take "
-            "that flag out, or set health_url to an empty string"
-        )
-    if not port.isdecimal():
-        raise Refused(_unknown("secure-port", port, "number"))
-    host = "127.0.0.1" if address.is_unspecified else f"[{address}]" if address.version == 6 else str(address)
-    return f"https://{host}:{port}/healthz"
-
-
-def _unknown(flag: str, value: str | None, what: str) -> str:
-    return f"kube-scheduler's --{flag} is {value}, which is no {what}; name in health_url where it answers"
 
 
 def _reachable(url: str) -> bool:
@@ -755,10 +614,6 @@ def api_fields(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _encoded(before: bytes | None, text: str | None) -> bytes | None:
     return None if text is None else bytes_like(before, text)
-
-
-def _texts(files: Mapping[str, bytes | None]) -> Dict[str, str]:
-    return {path: text_of(data, path) for path, data in files.items() if data is not None}
 
 
 def _owned(record: Record) -> scheduler_config.Owned:

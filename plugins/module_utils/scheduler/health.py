@@ -1,10 +1,11 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""See that kube-scheduler was restarted by kubelet and is well."""
+"""Whether kube-scheduler was restarted by kubelet and is well, and where it says so."""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import os
 import ssl
 from typing import Callable, FrozenSet, Tuple
@@ -12,7 +13,11 @@ from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import command_line
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import Refused
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import Watch
+
+PORT = "10259"
+"""Where kube-scheduler answers unless its command line says otherwise."""
 
 _TIMES_WELL = 4
 _SETTLED = 25.0
@@ -76,3 +81,25 @@ def ask(url: str) -> Tuple[bytes, str]:
     finally:
         connection.close()
     return certificate, "" if status == 200 else f"{url} answers with status {status}"
+
+
+def health_url(flag: Callable[[str], str | None]) -> str:
+    """Return where the scheduler of this command line answers for its health. Raises Refused."""
+    given, port = flag("bind-address"), flag("secure-port") or PORT
+    try:
+        address = ipaddress.ip_address("0.0.0.0" if given is None else given)  # noqa: S104
+    except ValueError as error:
+        raise Refused(_unknown("bind-address", given, "address")) from error
+    if port == "0":
+        raise Refused(
+            "kube-scheduler's --secure-port is 0, so it answers nowhere and nobody can tell whether it is well: take "
+            "that flag out, or set health_url to an empty string"
+        )
+    if not port.isdecimal():
+        raise Refused(_unknown("secure-port", port, "number"))
+    host = "127.0.0.1" if address.is_unspecified else f"[{address}]" if address.version == 6 else str(address)
+    return f"https://{host}:{port}/healthz"
+
+
+def _unknown(name: str, value: str | None, what: str) -> str:
+    return f"kube-scheduler's --{name} is {value}, which is no {what}; name in health_url where it answers"
