@@ -241,7 +241,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome impo
     carry_out,
     spelled,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import FileChange, Record
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.adapter import Adapter
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.containerd import Containerd, MicroK8s

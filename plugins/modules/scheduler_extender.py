@@ -293,13 +293,10 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome impo
     text_of,
     transaction_for,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import (
-    FileChange,
-    Record,
-    Service,
-    Transaction,
-    TransactionError,
-)
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Service
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import Transaction
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.writable import TransactionError
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
     config as scheduler_config,
 )

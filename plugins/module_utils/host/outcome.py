@@ -13,18 +13,16 @@ from typing import Any, Callable, Dict, Sequence
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import trusted_path
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError, Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import (
-    RESTORED,
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import (
     FileChange,
     Record,
-    Service,
-    Transaction,
-    TransactionError,
     digest,
-    explained,
     same_file,
     settled,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Service
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import RESTORED, Transaction
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.writable import TransactionError, explained
 
 BACKUP_DIR = "/var/lib/accel-kubernetes/backups"
 _BYTE_ORDER_MARK = "\ufeff"

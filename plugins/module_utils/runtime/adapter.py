@@ -22,13 +22,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome impo
     text_of,
     transaction_for,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import (
-    FileChange,
-    Record,
-    Service,
-    Watch,
-    command_watch,
-)
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Service, Watch, command_watch
 
 from . import config as runtime_config
 from . import cri_status

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import bytes_like, text_of
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import FileChange, Record
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
 
 from . import config as runtime_config
 from .config import Owned, Wanted

@@ -13,7 +13,8 @@ from typing import Any, Callable, Dict, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError, Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import Refused, bytes_like, text_of
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import FileChange, Watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Watch
 
 from . import config as runtime_config
 from . import cri_status

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Callable, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError, Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import Watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Watch
 
 _CRI_PLUGINS = {("io.containerd.grpc.v1", "cri"), ("io.containerd.cri.v1", "runtime")}
 

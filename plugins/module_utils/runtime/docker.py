@@ -9,7 +9,7 @@ from typing import Any, Dict, Sequence
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import Refused
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import FileChange
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange
 
 from . import effect as runtime_effect
 from .adapter import Adapter

@@ -21,7 +21,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome impo
     spelled,
     text_of,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import FileChange, Record
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
 
 from . import config as runtime_config
 from . import rancher_config

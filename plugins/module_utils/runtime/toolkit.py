@@ -10,7 +10,7 @@ from typing import Callable, Dict, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents.nested import Path
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import bytes_like, text_of
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import FileChange, Record
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
 
 from . import config as runtime_config
 

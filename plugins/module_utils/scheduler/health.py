@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import command_line
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import Refused
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import Watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Watch
 
 PORT = "10259"
 """Where kube-scheduler answers unless its command line says otherwise."""

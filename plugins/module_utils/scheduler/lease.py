@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import Watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Watch
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, fit, read_object
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 

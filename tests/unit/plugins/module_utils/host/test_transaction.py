@@ -12,16 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError, Host
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Service
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.transaction import (
     CONFIRMED,
     RESTORED,
     RESTORED_BY_TIMER,
-    FileChange,
-    Record,
-    Service,
     Transaction,
-    TransactionError,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.writable import TransactionError
 
 OLD, NEW, ADDED = b"old\n", b"new\n", b"added\n"
 
