@@ -15,11 +15,20 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.finding
     gpus_of,
     modes_of,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.pod_symptoms import NODE_EVENTS
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NodeView
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_xids import DEVICE, XIDS, described
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.inventory_annotation import GpuView
+
+_NODE_EVENTS = (
+    "ConfigurationRefused",
+    "ConfigurationMissing",
+    "ConfigurationInvalid",
+    "ConfigurationUnreadable",
+    "MigConfigFailed",
+    "MigConfigWaiting",
+)
+"""What explains that the plugin does not apply a configuration, or not yet."""
 
 _XID = re.compile(r"\bXID ([0-9]{1,5})\b", re.IGNORECASE)
 _LOST = re.compile(r"lost|fallen off|not enumerated", re.IGNORECASE)
@@ -116,7 +125,7 @@ def nodes(evidence: Evidence) -> Iterator[Finding]:
             sure = CERTAIN if own else POSSIBLE
             yield Finding("driver_silent", subject, "its driver does not answer", (silent,), remedy, sure)
         for event in node.events:
-            if event.reason in NODE_EVENTS:
+            if event.reason in _NODE_EVENTS:
                 what = "a configuration of its GPUs is not applied"
                 said = Said(f"event {event.reason}", event.message)
                 remedy = "Correct the configuration, or do what the event waits for."

@@ -8,6 +8,7 @@ import re
 from typing import Dict, Iterable, Iterator, List, Optional, Set, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import pod_symptoms as symptoms
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.admission_symptoms import AT_ADMISSION, REFUSED
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.evidence import Container, Event, Evidence, Pod
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.finding import (
     Finding,
@@ -21,6 +22,11 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptom
     LIKELY,
     POSSIBLE,
     Symptom,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.waiting_symptoms import (
+    NOT_MADE,
+    QUOTA_REMEDY,
+    WAITING,
 )
 
 _LONGEST = 8192
@@ -101,14 +107,14 @@ def _refused(pod: Pod) -> Iterator[Finding]:
     if pod.reason == _ADMISSION:
         rejected.append(Said("state of the pod", pod.message[:_LONGEST]))
     for said in rejected[-1:]:
-        fitting = _first(symptoms.AT_ADMISSION, said)
+        fitting = _first(AT_ADMISSION, said)
         if fitting is not None:
             yield found(fitting, subject, said)
     text = ": ".join(filter(None, (pod.reason, pod.message))) or pod.disrupted
     if rejected or pod.phase not in ("Failed", "Unknown") or not text:
         return
     state = Said("state of the pod", text[:_LONGEST])
-    symptom = _first(symptoms.REFUSED, state)
+    symptom = _first(REFUSED, state)
     if symptom is not None:
         yield found(symptom, subject, state)
 
@@ -216,7 +222,7 @@ def told(evidence: Evidence) -> Iterator[Finding]:
             rule, what, remedy, confidence = _EVENTS[event.reason]
             yield Finding(rule, f"pod {pod.full_name}", what, (said,), remedy, confidence)
         elif event.reason == "FailedCreate":
-            symptom = _first(symptoms.NOT_MADE, Said("", event.message[:_LONGEST]))
+            symptom = _first(NOT_MADE, Said("", event.message[:_LONGEST]))
             if symptom is not None:
                 quota = symptom.rule == "namespace_quota"
                 yield found(symptom, f"namespace {pod.namespace}" if quota else f"pod {pod.full_name}", said)
@@ -297,7 +303,7 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
     sources += reversed(tried)
     known = [
         found(symptom, f"namespace {pod.namespace}" if symptom.rule == "namespace_quota" else subject, said)
-        for symptom in symptoms.WAITING
+        for symptom in WAITING
         for said in [entry for entry in sources if symptom.pattern.search(entry.text)][:1]
         # What no node serves there is not enough of either.
         if not (mismatched and symptom.rule == "no_room")
@@ -345,6 +351,4 @@ def quotas(evidence: Evidence) -> Iterator[Finding]:
         if quota.full and (not pod.exists or quota.resource.rpartition("requests.")[2] in pod.wants):
             said = Said(f"ResourceQuota {quota.name}", f"{quota.resource}: {quota.used} of {quota.hard}")
             what = "the namespace has all that its ResourceQuota allows"
-            yield Finding(
-                "namespace_quota", f"namespace {pod.namespace}", what, (said,), symptoms.QUOTA_REMEDY, POSSIBLE
-            )
+            yield Finding("namespace_quota", f"namespace {pod.namespace}", what, (said,), QUOTA_REMEDY, POSSIBLE)

@@ -1,0 +1,165 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Words by which kubelet says why it does not take a pod that a scheduler gave its node."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptoms import (
+    CERTAIN,
+    Symptom,
+    words,
+)
+
+_PLUGIN_REMEDY = "Look at the log of the node's device plugin (kubectl logs --previous); then delete the pod."
+
+AT_ADMISSION: Sequence[Symptom] = (
+    Symptom(
+        "gpu_lost",
+        words(r"GPU is lost|fallen off the bus|GPU requires restart"),
+        "kubelet refused the pod: the node's device plugin met a GPU that is lost",
+        "Drain the node, see dmesg for the XID, reset the GPU or power-cycle the node, and restart the plugin.",
+        CERTAIN,
+    ),
+    Symptom(
+        "driver_silent",
+        words(r"\bnvml: |error creating nvml|Driver/library version mismatch|NVML"),
+        "kubelet refused the pod: the node's device plugin got no answer from the driver",
+        "Run nvidia-smi on the node; restart the plugin when it answers again, and delete the pod.",
+    ),
+    Symptom(
+        "request",
+        words(r"request for .{1,80} too large: maximum request size"),
+        "the pod asks for several replicas of a GPU that is shared by time-slicing, and one is all it may have",
+        "Ask for 1: several replicas give no more of the GPU.",
+        CERTAIN,
+    ),
+    Symptom(
+        "plugin_down",
+        words(
+            r"error reading from server: EOF|code = Unavailable|transport is closing|connection refused"
+            r"|DeadlineExceeded|context deadline exceeded|context canceled|connection reset"
+        ),
+        "kubelet refused the pod: the node's device plugin ended, or did not answer, while it was asked for devices",
+        _PLUGIN_REMEDY,
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"no healthy devices present|cannot allocate unhealthy devices"),
+        "kubelet refused the pod: none of the node's devices is healthy, or the plugin has not told of any yet",
+        "Look at the node's GPUs (nvidia-smi, dmesg for XIDs) and its plugin; then delete the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"Available: \d|devices unavailable|plugin .{0,80}(?:has gone|not registered)"),
+        "kubelet refused the pod: too few devices were there, as after a reboot until the plugin has registered",
+        "Delete the pod; a controller makes another. If it returns, look at the node's plugin.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"has become unhealthy"),
+        "kubelet refused the pod: the GPU it was to get had turned bad meanwhile",
+        "Delete the pod; a controller makes another. Look at the node's GPUs.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"left, only \d+ GPUs together|has not enough left|part of a GPU"),
+        "kubelet refused the pod: no single GPU of the node had room for its share",
+        "Have the scheduler extender place shares (scheduler_layout), and delete the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"^"),
+        "kubelet refused the pod when it came to the node",
+        "Do what the message says; look at the log of the device plugin that it names, and delete the pod.",
+        CERTAIN,
+    ),
+)
+"""What explains an UnexpectedAdmissionError; the first that fits counts."""
+
+REFUSED: Sequence[Symptom] = (
+    Symptom(
+        "admission",
+        words(r"^OutOf"),
+        "kubelet refused the pod: the node has less left of the resource than it asks for. Another scheduler, a pod"
+        " with nodeName, or devices that turned unhealthy meanwhile took it",
+        "Delete the pod; a controller makes another. If it returns, see who else places pods: kubectl describe node.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"^TopologyAffinityError"),
+        "kubelet's topology manager found no CPUs and devices of one NUMA node for it",
+        "Ask for fewer CPUs or GPUs, or relax topologyManagerPolicy of the node's kubelet.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"^(?:NodeAffinity|NodeName|NodePorts|Taint|Predicate)"),
+        "kubelet refused the pod: the node's labels, taints or ports do not fit it any more",
+        "Compare the pod's nodeSelector and affinity with the node's labels, and delete the pod.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(
+            r"^(?:NodeShutdown|Shutdown|TerminationByKubelet|Terminated\b.{0,10}Pod was terminated in response)"
+            r"|node is shutting down|node shutdown"
+        ),
+        "the node was shut down",
+        "Delete the pod; a controller makes another.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^(?:Preempt\w*|PreemptionByScheduler)|preempted in order to"),
+        "it was ended to make room for a pod of a higher priority",
+        "Give it a higher priorityClassName, or more room: a controller makes another.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^Evicted: .{0,20}(?:Usage of EmptyDir|(?:Pod|Container) .{0,80}exceed.{0,20} .{0,60}limit)"),
+        "it was evicted: it wrote more to its disk or to an emptyDir than its limit is",
+        "Raise sizeLimit of the volume or the limit of ephemeral-storage, or write to a volume of its own.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^(?:Evicted|TaintManagerEviction|Eviction\w*|DeletionByTaintManager|DeletionByPodGC)"),
+        "it was evicted: the node was short of disk, memory or process numbers, had a taint, was drained, or is gone",
+        "Read the resource in the message; set requests and limits for it, or free it on the node.",
+        CERTAIN,
+    ),
+    Symptom(
+        "evicted",
+        words(r"^DeadlineExceeded"),
+        "it ran longer than activeDeadlineSeconds allows, and was ended",
+        "Raise activeDeadlineSeconds of the pod or Job, or make it end sooner.",
+        CERTAIN,
+    ),
+    Symptom(
+        "node_not_ready",
+        words(r"^(?:NodeLost|NodeNotReady|NodeControllerEviction)"),
+        "its node does not answer",
+        "Look at the node and its kubelet: journalctl -u kubelet.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(
+            r"^(?:Unexpected|SysctlForbidden|AppArmor|PodOS|InvalidNodeInfo|SMTAlignment|Unknown|PodFeature|PodLevel"
+            r"|InitContainer|\w{1,60}NotSupported|\w{1,60}Forbidden)|^\w{1,60}: .{0,20}Pod was rejected"
+        ),
+        "kubelet refused the pod when it came to the node",
+        "Do what the message says, and delete the pod.",
+        CERTAIN,
+    ),
+)
+"""In reason and message of a pod that ended without its containers, the first that fits."""

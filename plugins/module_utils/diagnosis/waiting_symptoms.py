@@ -1,0 +1,221 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Words by which schedulers and controllers say why a pod waits for a node, or is not made."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptoms import (
+    CERTAIN,
+    POSSIBLE,
+    Symptom,
+    words,
+)
+
+QUOTA_REMEDY = "End pods of the namespace, or raise its ResourceQuota."
+
+NOT_MADE: Sequence[Symptom] = (
+    Symptom(
+        "namespace_quota",
+        words(r"exceeded quota"),
+        "the namespace has all that its ResourceQuota allows, so that no pod is made",
+        QUOTA_REMEDY,
+        CERTAIN,
+    ),
+    Symptom(
+        "missing_object",
+        words(
+            r"service ?account .{1,300} not found|no PriorityClass .{1,300} was found|RuntimeClass .{1,300} not found"
+        ),
+        "the pod refers to an object that is not there, so that no pod is made",
+        "Create what the message names, or correct the pod's template.",
+        CERTAIN,
+    ),
+    Symptom(
+        "admission",
+        words(r"denied the request|violates PodSecurity|is forbidden|is invalid|failed calling webhook"),
+        "the API server, or a webhook or policy in it, refused the pod, so that none is made",
+        "Do what the message says, in the pod's template or in the policy that it names.",
+        CERTAIN,
+    ),
+)
+"""In what a pod's controller says when it could not make the pod, the first that fits."""
+
+WAITING: Sequence[Symptom] = (
+    Symptom(
+        "namespace_quota",
+        words(r"\bResourceQuotaNotFit\b"),
+        "HAMi's scheduler: the namespace's quota has no room for what the pod asks",
+        QUOTA_REMEDY,
+    ),
+    Symptom(
+        "no_room",
+        words(
+            r"\bCard(?:TimeSlicing|ComputeUnits)Exhausted\b|\bCardInsufficient(?:Memory|Core)\b|\bNodeInsufficientDevice\b"
+            r"|\bAllocatedCardsInsufficientRequest\b|\bExclusiveDeviceAllocateConflict\b"
+        ),
+        "HAMi's scheduler: no GPU has enough memory, cores or shares left for what the pod asks",
+        "Wait, ask for less, or end others: kubectl describe node and the annotations hami.io/* have who has what.",
+    ),
+    Symptom(
+        "selector",
+        words(r"\bCard(?:Type|Uuid)Mismatch\b|\bNumaNotFit\b|\bCardNotFoundCustomFilterRule\b|\bModeNotFit\b"),
+        "HAMi's scheduler: the pod's annotations ask for a type, UUID or mode that no GPU with room has",
+        "Compare the pod's annotations (nvidia.com/use-gputype, use-gpuuuid, vgpu-mode) with the nodes' GPUs.",
+    ),
+    Symptom(
+        "gpu_unhealthy",
+        words(r"\bCardNotHealth\b"),
+        "HAMi's plugin takes the GPU for unhealthy",
+        "See the log of HAMi's plugin on the node, nvidia-smi and dmesg.",
+    ),
+    Symptom(
+        "plugin_down",
+        words(r"\bnode unregistered\b"),
+        "HAMi's scheduler does not know the node's GPUs: HAMi's plugin does not run there, or has not registered them",
+        "See HAMi's plugin on the node, the label gpu=on, and the node's annotation hami.io/node-nvidia-register.",
+    ),
+    Symptom(
+        "scheduler",
+        words(r"non-empty scheduling gates|^SchedulingGated|^scheduling gates: "),
+        "it has scheduling gates, and no scheduler tries it before they are taken off",
+        "Look at who put them there: Kueue takes its own off when the queue admits the pod's workload.",
+        CERTAIN,
+    ),
+    Symptom(
+        "namespace_quota",
+        words(r"quota of namespace |namespace \S{1,80} may use (?:pool|no pool)"),
+        "the namespace has all of the GPUs that its quota allows",
+        "End pods of the namespace, or raise its entry in scheduler_quota.",
+        CERTAIN,
+    ),
+    Symptom(
+        "extender_down",
+        words(
+            r"failed (?:filter|prioritize|bind|preempt).{0,40}extender"
+            r"|extender.{0,200}(?:connection refused|timeout|deadline)"
+        ),
+        "kube-scheduler does not reach the extender",
+        "Look at the pods of kube-accel-extender; run site.yml --tags scheduler.",
+        CERTAIN,
+    ),
+    Symptom(
+        "request",
+        words(
+            r"ask for 1 to 99|use the resources of one mode|needs some of its memory|add 1 to 99"
+            r"|annotation \S{1,80} of the pod: write"
+        ),
+        "the pod asks for what no mode offers",
+        "Write its limits or annotations as the message says.",
+        CERTAIN,
+    ),
+    Symptom(
+        "plugin_down",
+        words(r"its plugin has not reported GPUs|annotation kube-accel\.io/inventory cannot be read"),
+        "a node's plugin has told nothing that the extender can use",
+        "Look at the plugin's pod on that node.",
+    ),
+    Symptom(
+        "gpu_unhealthy",
+        words(r"left out \(unhealthy"),
+        "GPUs that would do are not healthy",
+        "Look at the nodes' GPUs below.",
+    ),
+    Symptom(
+        "node_not_ready",
+        words(r"taints? \{node\.kubernetes\.io/(?:not-ready|unreachable|network-unavailable|out-of-service)\b"),
+        "nodes are not ready",
+        "Look at these nodes' kubelets: kubectl describe node, journalctl -u kubelet.",
+    ),
+    Symptom(
+        "no_room",
+        words(r"taints? \{node\.kubernetes\.io/(?:disk|memory|pid)-pressure\b|Too many pods"),
+        "nodes take no more pods: they are short of disk, memory or process numbers, or have as many as they may",
+        "Free it on the nodes (kubectl describe node has the condition), or add nodes.",
+    ),
+    Symptom(
+        "cordoned",
+        words(r"node\(s\) were unschedulable|taints? \{node\.kubernetes\.io/unschedulable\b"),
+        "nodes take no new pods: they are cordoned",
+        "kubectl uncordon them, unless somebody works on them.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "taint",
+        words(
+            r"(?:untolerated|had) taints? \{(?!node-role\.kubernetes\.io/(?:control-plane|master)\b"
+            r"|node\.kubernetes\.io/)"
+        ),
+        "nodes are tainted, and the pod does not tolerate that",
+        "Add the toleration to the pod.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "selector",
+        words(r"didn't (?:match|satisfy).{0,20} (?:pod (?:anti-)?affinity|.{0,20}anti-affinity|pod topology spread)"),
+        "other pods keep it off the nodes, by affinity to pods or by topology spread",
+        "Compare podAffinity, podAntiAffinity and topologySpreadConstraints, also of others, with what runs where.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "selector",
+        words(r"didn't match Pod's node affinity|didn't match node selector|node\(s\) didn't match (?!pod )"),
+        "the pod selects nodes that do not fit",
+        "Compare its nodeSelector and affinity with the nodes' labels.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "selector",
+        words(r"didn't have free ports"),
+        "the ports of the node that the pod asks for are taken",
+        "Take hostPort or hostNetwork out of the pod, or have one such pod a node.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "missing_object",
+        words(
+            r"\b(?:persistentvolumeclaim|resourceclaim|storageclass)\S{0,40} \S{1,253} (?:was )?not found"
+            r"|device class \S{1,253} does not exist|waiting for .{0,80}create the resourceclaim"
+        ),
+        "a claim, or the class of devices or storage it names, is not there",
+        "Create what the message names; a DeviceClass comes with its DRA driver.",
+    ),
+    Symptom(
+        "volume",
+        words(
+            r"unbound immediate PersistentVolumeClaims|volume node affinity conflict|max volume count|to bind to claims"
+        ),
+        "a volume of the pod is not there yet, or is where no node has room for the pod",
+        "Look at the claim: kubectl describe pvc; a volume of one zone or node binds the pod to it.",
+    ),
+    Symptom(
+        "no_room",
+        words(r"cannot allocate all claims|resourceclaim (?:in use|not available)|ResourceClaim.{0,80}reserved"),
+        "no node has devices left that the pod's ResourceClaim selects",
+        "Look at the claim and kubectl get resourceslices: whether a DRA driver offers such devices, and who has them.",
+    ),
+    Symptom(
+        "scheduler",
+        words(r"binding rejected|running .{1,60} plugin .{0,200}(?:error|fail|cannot be fulfilled)"),
+        "the scheduler met an error while it placed the pod, and tries again",
+        "Wait for another try; if it stays, look at the scheduler's log.",
+        POSSIBLE,
+    ),
+    Symptom(
+        "no_room",
+        words(
+            r"best has |no room for |whole GPUs?.{0,20}; \d+ free|MPS takes no more|together was found"
+            r"|Insufficient \S{1,200}/"
+        ),
+        "no GPU has enough left for what the pod asks",
+        "Wait, ask for less, or see who has what: inspect.yml with inspect_details=true.",
+    ),
+    Symptom(
+        "no_room",
+        words(r"Insufficient (?:cpu|memory|ephemeral-storage|pods|hugepages-\w{1,10})\b"),
+        "no node has enough CPU, memory or storage left for what the pod asks, whatever its GPUs have",
+        "Ask for less of what the message names, or add nodes: kubectl describe node has what is taken.",
+    ),
+)
+"""What explains that no node was found for a pod."""
