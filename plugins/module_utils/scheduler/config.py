@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
 
 API_VERSION = "kubescheduler.config.k8s.io/v1"
 
@@ -257,7 +258,7 @@ def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> s
     _merge_binpack(data, wanted.binpack, owned.binpack, first, path)
     check(data, path)
     try:
-        result: str = yaml_text.edit(text, data, path, strict=True)
+        result: str = edit(text, data, path, strict=True)
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
     return result

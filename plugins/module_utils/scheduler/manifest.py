@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError, fit
 
@@ -190,7 +191,7 @@ class Manifest:
         if self._data == self._before:
             return self._text
         try:
-            result: str = yaml_text.edit(self._text, self._data, self.path)
+            result: str = edit(self._text, self._data, self.path)
         except yaml_text.YamlError as error:
             raise ConfigError(str(error)) from error
         return result

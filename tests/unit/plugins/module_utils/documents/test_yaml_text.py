@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_text import YamlError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ FILE = "/etc/f.yaml"
 @pytest.fixture(params=["C", "Python"])
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts have a parser in C beside ruamel.yaml, or none."""
-    yaml_text._parse.cache_clear()
+    yaml_text.parsed.cache_clear()
     if request.param == "Python":
         monkeypatch.setattr(yaml_text, "_FAST", None)
     else:
@@ -144,9 +145,9 @@ EDITS: list[tuple[str, Callable[[Any], None], str]] = [
 @pytest.mark.usefixtures("parser")
 def test_of_a_text_just_what_changes_is_written_anew(text: str, change: Callable[[Any], None], after: str) -> None:
     data = yaml_text.load(text, FILE)
-    assert yaml_text.edit(text, data, FILE) == text
+    assert edit(text, data, FILE) == text
     change(data)
-    assert yaml_text.edit(text, data, FILE) == after
+    assert edit(text, data, FILE) == after
     assert yaml_text.load(after, FILE) == data
 
 
@@ -166,14 +167,14 @@ def test_a_strict_reader_takes_no_key_that_a_merge_brings_again(merge: str) -> N
 def test_strict_reader_gets_no_key_twice_beside_a_merge() -> None:
     text = "a: &a {x: 1}\nb:\n  <<: *a\n"
     with pytest.raises(YamlError, match="cannot be edited safely"):
-        yaml_text.edit(text, {"a": {"x": 1}, "b": {"x": 2}}, FILE, strict=True)
+        edit(text, {"a": {"x": 1}, "b": {"x": 2}}, FILE, strict=True)
 
 
 @pytest.mark.usefixtures("parser")
 def test_what_cannot_be_edited_safely_is_refused_with_a_remedy() -> None:
     text = "a: &a {x: 1}\nb:\n  <<: *a\n"
     with pytest.raises(YamlError, match=r"cannot be edited safely: write .* out as plain lists") as refusal:
-        yaml_text.edit(text, {"a": {"x": 1}, "b": {"y": 1}}, FILE)
+        edit(text, {"a": {"x": 1}, "b": {"y": 1}}, FILE)
     assert str(refusal.value).startswith(f"{FILE} ")
     assert "then run again" in str(refusal.value)
 
@@ -207,7 +208,7 @@ def test_whatever_the_document_it_becomes_any_other(
     text = yaml.safe_dump(before, default_flow_style=style, indent=indent, sort_keys=False, width=1000)
     assert untyped(yaml_text.load(text, FILE)) == untyped(before)
 
-    result = yaml_text.edit(text, copy.deepcopy(after), FILE)
+    result = edit(text, copy.deepcopy(after), FILE)
 
     assert yaml_text.load(result, FILE) == after
     assert yaml.safe_load(result) == after

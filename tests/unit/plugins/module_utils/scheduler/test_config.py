@@ -274,7 +274,7 @@ def test_a_text_is_parsed_once_however_often_it_is_asked_about(wanted: Wanted, m
     parsed: list[str] = []
     composed = yaml_text._composed
     monkeypatch.setattr(yaml_text, "_composed", lambda text: parsed.append(text) or composed(text))
-    yaml_text._parse.cache_clear()
+    yaml_text.parsed.cache_clear()
     ours = Wanted([OURS], {"nvidia.com/gpu": 1})
     text = THEIRS if wanted.extenders else plan(THEIRS, ours)
     parsed.clear()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import config as scheduler_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError, Owned, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.manifest import Manifest
@@ -77,7 +78,7 @@ def comment(text: str) -> str:
 def key(text: str) -> str:
     data = yaml_text.load(text, FILE)
     data["percentageOfNodesToScore"] = 55
-    return str(yaml_text.edit(text, data, FILE))
+    return str(edit(text, data, FILE))
 
 
 def extender(text: str) -> str:
@@ -86,7 +87,7 @@ def extender(text: str) -> str:
         {"urlPrefix": "https://b:1", "managedResources": [{"name": "b/b"}]},
         *(data.get("extenders") or []),
     ]
-    return str(yaml_text.edit(text, data, FILE))
+    return str(edit(text, data, FILE))
 
 
 def inside(text: str) -> str:
@@ -176,7 +177,7 @@ def test_ours_comes_into_every_manifest_and_out_again(text: str, later: str) -> 
         container = data["spec"]["containers"][0]
         if later.startswith("-"):
             container["args" if "args" in container else "command"].append(later[2:])
-        return str(yaml_text.edit(given, data, FILE)) if later != "no comments" else yaml.safe_dump(data)
+        return str(edit(given, data, FILE)) if later != "no comments" else yaml.safe_dump(data)
 
     manifest = Manifest(text, FILE)
     manifest.add(InPod("/etc/kubernetes/kube-accel/scheduler.yaml", "content", ["/a"]))
