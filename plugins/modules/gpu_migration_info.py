@@ -115,6 +115,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import peers
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shapes import SHAPES
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shown import shown, table
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ODD, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_pods import NAMESPACE
@@ -186,9 +187,7 @@ def main() -> None:
     except ApiServerError as error:
         module.fail_json(msg=str(error))
     document = migration_plan.plan(found, wanted, terms, parsed)
-    module.exit_json(
-        changed=False, migration=migration_plan.shown(document), table=printable.lines(migration_plan.table(document))
-    )
+    module.exit_json(changed=False, migration=shown(document), table=printable.lines(table(document)))
 
 
 if __name__ == "__main__":

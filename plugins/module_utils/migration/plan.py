@@ -11,7 +11,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration import hami as hamis
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object, Peer
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import CGPU_LABEL, MODE_LABEL
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MIB
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_pods import ENDED, RESOURCE
@@ -19,8 +18,6 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_po
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """States of a node: to be migrated, left in the middle of it, migrated, ours and never another's before, without any
 plugin, and one that nothing here knows."""
-_SENT = ("off", "forget", "back", "avoid", "restore")
-"""The names of the patches of a node and of another plugin."""
 _CORDONED = "kube-accel.io/cordoned"
 _OURS: Mapping[str, str] = {
     "pgpu": "nvidia-device-plugin-ds",
@@ -167,7 +164,7 @@ def _peer(peer: Peer, cluster: Cluster) -> Dict[str, Any]:
 
 
 def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
-    cluster, found, parse = seen.cluster, seen.peers, seen.reader.parse
+    cluster, found = seen.cluster, seen.peers
     node = seen.nodes.get(each.node)
     empty: Dict[str, Any] = {
         **{"state": NONE, "mode": each.mode, "from": "", "title": "", "daemonsets": [], "uids": [], "serves": False},
@@ -199,34 +196,51 @@ def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
     entry.update({"back": peers.node_back(node), "gone": gone, "serves": bool(serving)})
     if peer is None:
         return entry
-    entry.update({"from": peer.kind.name, "title": peer.kind.title, "daemonsets": list(peer.names)})
-    entry["offers"] = resources.offers(peer.kind.name, hami.resources)
-    entry["uids"] = [item["metadata"].get("uid", "") for item in peer.daemonsets]
-    entry["off"] = peers.node_off(peer, node, each.mode)
-    entry["forget"] = {name: None for name in peer.kind.forget if name in peers.annotations_of(node)}
-    entry["labels"] = _labels(peer, node, each.mode)
+    return _served(seen, each, terms, peer, node, {**entry, "problems": [strange] if strange else []})
+
+
+def _served(seen: _Seen, each: Wanted, terms: Terms, peer: Peer, node: Object, entry: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the entry of a node that a known plugin serves, or served, with what its change takes."""
+    pods = seen.pods.get(each.node, ())
+    own = peers.serving(peer, node, pods)
+    hami = seen.hami_of(own)
     told = carry.carried(peer, node, each.mode, seen.reader, next(iter(own), None), each.gpus)
     told = _with_hami(told, hami.excluded.get(each.node, ())) if peer.kind.name == "hami" else told
-    card = _card(node, each, told, carry.memory_unit(peer, own, cluster.files), hami.resources)
-    entry["resources"] = _resources(peer, node, each.mode, card)
-    entry["pods"] = _pods(peer, pods, each.mode, card) if serving else []
-    entry["returns"] = _returns(peer, node, pods, each.mode, card) if record and not serving else []
-    entry["stranded"] = sorted({row["pod"] for row in entry["pods"] if row["changes"]})
-    if entry["state"] in (DUE, BEGUN):
-        entry["variables"] = carry.unset(told.variables, each.variables, parse)
-        unread = [
-            problem for item in own for name in configmaps(item) for problem in _unread(cluster, "configmap", name)
-        ]
-        unread += carry.unread(told.variables, each.variables, parse)
-        unread += _unsaid(own, each, told, card)
-        entry["problems"] = [
-            *filter(None, [strange]),
-            *told.problems,
-            *_divided(hami.modes.get(each.node, "")),
-            *unread,
-            *_problems(cluster, peer, node, each, entry, terms),
-        ]
-    return entry
+    card = _card(node, each, told, carry.memory_unit(peer, own, seen.cluster.files), hami.resources)
+    asking = _pods(peer, pods, each.mode, card) if entry["serves"] else []
+    returning = peers.recorded(node) and not entry["serves"]
+    made = {
+        **entry,
+        **{"from": peer.kind.name, "title": peer.kind.title, "daemonsets": list(peer.names)},
+        "offers": resources.offers(peer.kind.name, hami.resources),
+        "uids": [item["metadata"].get("uid", "") for item in peer.daemonsets],
+        "off": peers.node_off(peer, node, each.mode),
+        "forget": {name: None for name in peer.kind.forget if name in peers.annotations_of(node)},
+        "labels": _labels(peer, node, each.mode),
+        "resources": _resources(peer, node, each.mode, card),
+        "pods": asking,
+        "returns": _returns(peer, node, pods, each.mode, card) if returning else [],
+        "stranded": sorted({row["pod"] for row in asking if row["changes"]}),
+    }
+    if entry["state"] not in (DUE, BEGUN):
+        return {**made, "problems": []}
+    made["variables"] = carry.unset(told.variables, each.variables, seen.reader.parse)
+    problems = [
+        *entry["problems"],
+        *told.problems,
+        *_divided(hami.modes.get(each.node, "")),
+        *_unread_of(seen, own, each, told),
+        *_unsaid(own, each, told, card),
+        *_problems(seen.cluster, peer, node, each, made, terms),
+    ]
+    return {**made, "problems": problems}
+
+
+def _unread_of(seen: _Seen, own: Sequence[Object], each: Wanted, told: carry.Carried) -> List[str]:
+    """Return what could not be read of what the node's plugin is told."""
+    names = [name for item in own for name in configmaps(item)]
+    unread = [problem for name in names for problem in _unread(seen.cluster, "configmap", name)]
+    return [*unread, *carry.unread(told.variables, each.variables, seen.reader.parse)]
 
 
 def _divided(mode: str) -> Iterator[str]:
@@ -484,52 +498,3 @@ def _notes(cluster: Cluster, found: Sequence[Peer]) -> List[str]:
     if any(peer.kind.name == "gpu-operator" for peer in found):
         notes.append(_NOTE_OPERATOR)
     return notes
-
-
-def shown(document: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the plan with harmless texts. What is sent to the API server stays to the letter."""
-
-    def part(entry: Mapping[str, Any]) -> Dict[str, Any]:
-        return {key: value if key in _SENT else printable.document(value) for key, value in entry.items()}
-
-    nodes = {name: part(node) for name, node in document["nodes"].items()}
-    return {**printable.document(dict(document)), "nodes": nodes, "peers": list(map(part, document["peers"]))}
-
-
-def table(document: Mapping[str, Any]) -> List[str]:
-    """Return the plan for a person: a row a node, then what has to change."""
-    rows = [("NODE", "SERVED BY", "MODE", "STATE", "PODS")]
-    details: List[str] = []
-    for name, node in sorted(document["nodes"].items()):
-        pods = str(len({row["pod"] for row in node["pods"]}))
-        rows.append((name, node["title"] or "-", node["mode"], node["state"], pods))
-        moves = node["state"] in (DUE, BEGUN)
-        details += [
-            f"{name}: label {row['label']}: {row['before'] or 'none'} becomes {row['after'] or 'none'}, {row['why']}"
-            for row in node["labels"]
-            if moves
-        ]
-        details += [
-            f"{name}: {row['offered']} {row['resource']} becomes {row['becomes']}" for row in node["resources"] if moves
-        ]
-        details += [f"{name}: {_asks(row)}" for row in node["pods"]]
-        details += [f"{name}: given back, {_asks(row)}" for row in node["returns"]]
-        details += [f"{name}: PROBLEM: {problem}" for problem in node["problems"]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(word.ljust(widths[column]) for column, word in enumerate(row)).rstrip() for row in rows]
-    return lines + details + [f"NOTE: {note}" for note in document["notes"]]
-
-
-def _asks(row: Mapping[str, Any]) -> str:
-    whose = f"{row['pod']} {row['container']}" + (f" of {row['owner']}" if row["owner"] else "")
-    asks, becomes = _amounts(row["asks"]), _amounts(row["becomes"])
-    if not row["changes"]:
-        return f"{whose} asks for {asks}, and stays as it is: it has {row['has']}"
-    if not becomes:
-        return f"{whose} asks for {asks}: {row['note']}"
-    note = f" ({row['note']})" if row["note"] else ""
-    return f"{whose} asks for {asks}, and has to ask for {becomes}{note}: it has {row['has']}"
-
-
-def _amounts(limits: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}: {amount}" for name, amount in sorted(limits.items()))

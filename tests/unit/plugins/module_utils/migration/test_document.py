@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration.plan import table
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shown import table
 
 from unit.plugins.module_utils.migration import peer_objects as objects
 from unit.plugins.module_utils.migration.peer_objects import chosen, pod

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration.plan import Terms, Wanted, plan, shown, table
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.plan import Terms, Wanted, plan
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shapes import SHAPES
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shown import shown, table
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ANY
 from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info import cluster, parsed
 

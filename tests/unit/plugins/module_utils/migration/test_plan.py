@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration import peers, resources
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration.plan import Cluster, Terms, Wanted, plan, table
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.plan import Cluster, Terms, Wanted, plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.shown import table
 from ansible_collections.accel.kubernetes.plugins.modules.gpu_migration_info import parsed
 from hypothesis import assume, given
 from hypothesis import strategies as st
