@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 AUTO = "auto"
 """The word that stands for the planned prerequisites."""
@@ -192,51 +192,60 @@ def _modules(wish: Wish, suffix: str) -> Tuple[str, ...]:
 
 def _following(system: System, wish: Wish) -> Tuple[Tuple[str, ...], Tuple[str, ...]]:
     """Return what brings headers or modules for kernels to come, and a text on the kernels that get none."""
-
-    def needed(release: str) -> Tuple[str, ...]:
-        return _headers(system, release) if wish.dkms else _modules(wish, release)
-
-    what = "headers" if wish.dkms else "module"
     metas = [meta for meta in system.metas if not meta.held and _of_flavor(meta, system.kernel)]
     following: List[str] = []
     warnings: List[str] = []
     brought = {system.kernel}
     for meta in metas:
-        names = _meta_names(meta.name, wish)
-        # Where nothing is known of the sources, only what is there already is sure to exist.
-        name = next(filter(system.has, names), "")
-        latest = max(meta.releases, key=_order, default="")
-        # That of a release beside one for backports, say, which apt prefers.
-        late = system.brings_headers.get(name, frozenset()) if wish.dkms else frozenset()
-        if late and _order(max(late, key=_order)) < _order(latest):
-            following.append(name)
-            brought |= meta.releases
-            warnings.append(
-                f"{meta.name} brings {latest}, and {name} would be installed for {max(late, key=_order)}: kernels to"
-                f" come are without the driver until the role runs on them. Install {name} from where {meta.name} came."
-            )
-        elif name:
-            following.append(name)
-            brought |= {
-                release for release in meta.releases if system.offered is None or any(map(system.has, needed(release)))
-            }
-        else:
-            brought |= meta.releases
-            lacks = "is not installed" if system.offered is None else "is in no package source"
-            warnings.append(
-                f"{meta.name} brings kernels, and {' or '.join(names)}, which would bring the {what} of each, {lacks}:"
-                " they are without the driver until the role runs on them."
-            )
+        name, kernels, warning = _beside(system, wish, meta)
+        following += [name] if name else []
+        warnings += [warning] if warning else []
+        brought |= kernels
     if not metas and not wish.dkms:
         warnings.append(
             f"No package that may be upgraded brings kernels like {system.kernel} here, so none that brings modules is"
             " installed: a kernel that you install is without the driver until the role runs on it."
         )
+    warnings += _without(system, wish, [release for meta in metas for release in meta.releases], brought)
+    return tuple(dict.fromkeys(following)), tuple(warnings)
+
+
+def _beside(system: System, wish: Wish, meta: KernelMeta) -> Tuple[str, AbstractSet[str], str]:
+    """Return what to install beside a package that brings kernels, those done with, and a text on the others."""
+    names = _meta_names(meta.name, wish)
+    # Where nothing is known of the sources, only what is there already is sure to exist.
+    name = next(filter(system.has, names), "")
+    latest = max(meta.releases, key=_order, default="")
+    # That of a release beside one for backports, say, which apt prefers.
+    late = system.brings_headers.get(name, frozenset()) if wish.dkms else frozenset()
+    if late and _order(max(late, key=_order)) < _order(latest):
+        warning = (
+            f"{meta.name} brings {latest}, and {name} would be installed for {max(late, key=_order)}: kernels to"
+            f" come are without the driver until the role runs on them. Install {name} from where {meta.name} came."
+        )
+        return name, meta.releases, warning
+    if name:
+        offered = {
+            release
+            for release in meta.releases
+            if system.offered is None or any(map(system.has, _needed(system, wish, release)))
+        }
+        return name, offered, ""
+    what = "headers" if wish.dkms else "module"
+    lacks = "is not installed" if system.offered is None else "is in no package source"
+    warning = (
+        f"{meta.name} brings kernels, and {' or '.join(names)}, which would bring the {what} of each, {lacks}:"
+        " they are without the driver until the role runs on them."
+    )
+    return "", meta.releases, warning
+
+
+def _without(system: System, wish: Wish, to_come: Sequence[str], brought: AbstractSet[str]) -> Iterator[str]:
+    """Yield a text on the newest kernel that is installed, and on the newest to come, if it is without the driver."""
     installed = [release for release in system.kernels if _alike(system, release)]
-    offered = [*system.coming, *(release for meta in metas for release in meta.releases)]
-    newest = (max(releases, key=_order, default=system.kernel) for releases in (installed, offered))
+    newest = (max(releases, key=_order, default=system.kernel) for releases in (installed, [*system.coming, *to_come]))
     for release in dict.fromkeys(newest):
-        names = needed(release)
+        names = _needed(system, wish, release)
         # dnf brings a new version of headers that are installed beside the old one, as it does with kernels.
         follows = system.family == "rpm" and release not in installed and any(map(system.has, names))
         there = any(name in system.installed for name in names)
@@ -244,8 +253,11 @@ def _following(system: System, wish: Wish) -> Tuple[Tuple[str, ...], Tuple[str, 
             remedy = next((f"install {name}" for name in names if system.has(name)), "")
             remedy = remedy or f"{' or '.join(names)} is neither installed nor in a package source"
             where = "is installed" if release in installed else "comes with the next upgrade"
-            warnings.append(f"The kernel {release} {where} and would be without the driver: {remedy}.")
-    return tuple(dict.fromkeys(following)), tuple(warnings)
+            yield f"The kernel {release} {where} and would be without the driver: {remedy}."
+
+
+def _needed(system: System, wish: Wish, release: str) -> Tuple[str, ...]:
+    return _headers(system, release) if wish.dkms else _modules(wish, release)
 
 
 def _of_flavor(meta: KernelMeta, kernel: str) -> bool:
