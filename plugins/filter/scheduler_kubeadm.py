@@ -13,12 +13,17 @@ description:
   - Decides what kubeadm's ClusterConfiguration is to say of kube-scheduler, whose manifest an upgrade writes anew.
 extends_documentation_fragment:
   - accel.kubernetes.scheduler_asked
+options:
+  cluster:
+    description: Result of M(kubernetes.core.k8s_info) in a loop over the C(reads) of the plan.
+    type: dict
+    required: true
 """
 
 EXAMPLES = r"""
 - name: Report whether kubeadm is told something
   ansible.builtin.debug:
-    msg: "{{ (__scheduler_asked | accel.kubernetes.scheduler_kubeadm(hostvars, groups)).differs }}"
+    msg: "{{ (__scheduler_asked | accel.kubernetes.scheduler_kubeadm(hostvars, groups, __scheduler_cluster)).differs }}"
 """
 
 RETURN = r"""

@@ -16,8 +16,9 @@ extends_documentation_fragment:
 options:
   answers:
     description:
-      - Results of M(kubernetes.core.k8s_info) for C(admission) policies, C(network) policies and what they take, and
-        the C(secret) of the second scheduler, and of M(kubernetes.core.k8s_cluster_info) for the C(cluster).
+      - C(cluster), the result of M(kubernetes.core.k8s_info) in a loop over the C(reads) of the plan, that for the
+        C(secret) of the second scheduler, and the C(version) of M(kubernetes.core.k8s_cluster_info).
+      - The C(objects) that the templates made, and how they C(compared), the result of M(kubernetes.core.k8s) for them.
     type: dict
     required: true
 """

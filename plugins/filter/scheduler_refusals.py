@@ -14,10 +14,8 @@ description:
 extends_documentation_fragment:
   - accel.kubernetes.scheduler_asked
 options:
-  answers:
-    description:
-      - Results of M(kubernetes.core.k8s_info) for C(admission) policies, C(network) policies and what they take, and
-        the C(secret) of the second scheduler, and of M(kubernetes.core.k8s_cluster_info) for the C(cluster).
+  cluster:
+    description: Result of M(kubernetes.core.k8s_info) in a loop over the C(reads) of the plan.
     type: dict
     required: true
 """
@@ -28,7 +26,7 @@ EXAMPLES = r"""
     that: refusals | length == 0
     fail_msg: "{{ refusals | map(attribute='message') | join(' ') }}"
   vars:
-    refusals: "{{ __scheduler_asked | accel.kubernetes.scheduler_refusals(hostvars, groups, __scheduler_answers) }}"
+    refusals: "{{ __scheduler_asked | accel.kubernetes.scheduler_refusals(hostvars, groups, __scheduler_cluster) }}"
 """
 
 RETURN = r"""

@@ -46,7 +46,7 @@ def test_policies_are_taken_and_kept_as_planned(plane: ControlPlane, layout: str
         for item in (
             *plugin(**DCGM, **named, __gpu_plugins_network=network, __gpu_plugins_nodes={"resources": [NODE]}),
             *scheduler(
-                layout, scheduler_network_policy_from=peers, scheduler_metrics_port=9447, __scheduler_network=network
+                layout, scheduler_network_policy_from=peers, scheduler_metrics_port=9447, __scheduler_cluster=network
             ),
         )
         if item["kind"] == "NetworkPolicy"

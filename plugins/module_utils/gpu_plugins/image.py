@@ -106,7 +106,7 @@ def nodes_without_image(seen: ReachSeen) -> List[str]:
 def _given(seen: ReachSeen) -> Iterator[Tuple[str, Mapping[str, Any]]]:
     """Yield the hosts that this run has given the image."""
     for name in seen.hosts:
-        if seen.hostvars[name].get("__gpu_plugins_image_here") == seen.wanted:
+        if seen.hostvars[name].get("gpu_plugins_image_here") == seen.wanted:
             yield name, seen.hostvars[name]
 
 

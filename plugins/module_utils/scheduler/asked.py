@@ -11,6 +11,8 @@ from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 
 _LARGEST_PORT = 65535
+_TOLERATIONS = [{"key": key, "operator": "Exists"} for key in ("nvidia.com/gpu", "node-role.kubernetes.io/gpu")]
+"""What the plugins' pods tolerate where the inventory does not say."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ def read_options(values: Mapping[str, Any]) -> Tuple[Options, List[Refusal]]:
         unsupported=read.mappings("scheduler_unsupported"),
         image_imported=bool(read.mapping("gpu_plugins_image_assemble"))
         and read.text("gpu_plugins_image_delivery") == "import",
-        tolerations=read.mappings("gpu_plugins_tolerations"),
+        tolerations=_TOLERATIONS
+        if values.get("gpu_plugins_tolerations") == ""
+        else read.mappings("gpu_plugins_tolerations"),
         removing=read.boolean("scheduler_removing"),
     )
     return options, read.refusals

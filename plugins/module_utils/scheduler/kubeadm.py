@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..shared.inventory import CONTROL_PLANES, Inventory
+from ..shared.printable import line
 from ..shared.registers import mapping, mappings
 from .asked import Options, without_slash
 from .layout import Plan
@@ -38,12 +39,14 @@ class Kubeadm:
     """
     kubespray: bool
     """Whether kubespray wrote the configuration of this host."""
+    unread: str
+    """Why it is not known whether kubeadm made the control plane, and "" where it is."""
 
 
 def kubeadm(
-    options: Options, plan: Plan, inventory: Inventory, before: Mapping[str, Any], configured: Mapping[str, Any]
+    options: Options, plan: Plan, inventory: Inventory, before: Mapping[str, Any], seen: Mapping[str, Any]
 ) -> Kubeadm:
-    """Decide by the ClusterConfiguration as it is, and by what the module scheduler_extender did on this host."""
+    """Decide by the ClusterConfiguration as it is, and by what tasks were answered on this host."""
     part = mapping(before.get("scheduler"))
     wanted = plan.state == "present"
     listed = before.get("apiVersion") not in _BY_NAME
@@ -67,7 +70,8 @@ def kubeadm(
         after=after,
         volumes=ours,
         unlike=unlike if before else {},
-        kubespray=_KUBESPRAY_FILE in str(configured.get("scheduler_config_path", "")),
+        kubespray=_KUBESPRAY_FILE in str(mapping(seen.get("configured")).get("scheduler_config_path", "")),
+        unread=line(mapping(seen.get("kubeadm")).get("msg", "")),
     )
 
 

@@ -11,11 +11,13 @@ from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
 from ..shared.modes import BY_MODE, WHOLE_MODE
 from ..shared.registers import lines, mapping, results
 from .asked import Options
+from .cluster import KINDS, NAMESPACE, WORKLOADS, reads
 from .rancher import DISTRIBUTIONS
 
 LAYOUTS = ("auto", "local", "proxied", "secondary", "none")
 WHOLE = "nvidia.com/gpu"
-NAMESPACE = "kube-system"
+AUTHORITY_KEY = "authority_key"
+"""The name of the place of the key that signs for the API server."""
 NAME = "kube-accel-extender"
 """The name of the extender's objects, its account, and its Lease."""
 SECOND = "accel-scheduler"
@@ -47,6 +49,8 @@ class Host:
     """Name of kube-scheduler's certificate for the extender, without a suffix."""
     certificates_end: bool
     """Whether certificates of the second kube-scheduler are missing, or end soon."""
+    lacks_authority_key: bool
+    """Whether the key that signs for the API server is not there."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,12 @@ class Plan:
     """The kind of object that runs the extender."""
     services: List[str]
     """The Services of the proxied layout."""
+    reads: List[Dict[str, Any]]
+    """What to ask the API server for."""
+    kinds: List[Mapping[str, str]]
+    """The kinds of all our objects, in the order in which they go."""
+    workloads: List[Mapping[str, str]]
+    """Those of which there are some as long as there is anything of ours."""
     quota: Dict[str, Any]
 
 
@@ -136,26 +146,29 @@ def plan(options: Options, host: Host, inventory: Inventory, modes: object = Non
         certificates_end=host.certificates_end,
         packages=[*options.python_packages, *(options.pki_packages if in_process else ())],
         files={
-            "authority_key": f"{root}{options.cluster_ca_key}",
             "pki": f"{root}{options.pki_dir}",
             "scheduler_conf": f"{root}/etc/kubernetes/scheduler.conf",
         },
         workload="DaemonSet" if layout == "local" else "Deployment",
         services=list(SERVICES),
+        reads=reads(layout, list(SERVICES), options.network_peers),
+        kinds=[*KINDS],
+        workloads=[*WORKLOADS],
         quota={"version": 1, **options.quota} if options.quota else {},
     )
 
 
 def read_host(name: str, seen: Mapping[str, Any], api: str) -> Host:
     """Return what the registers of the role say of its host."""
-    found = [mapping(answer.get("item")).get("name") for answer in results(seen.get("places")) if _exists(answer)]
-    made = lines(seen.get("certificates_made")) or lines(seen.get("certificates")) or ["client"]
+    places = [(str(mapping(answer.get("item")).get("name")), _exists(answer)) for answer in results(seen.get("places"))]
+    made = lines(seen.get("certificates")) or ["client"]
     return Host(
         name=name,
-        present=[str(place) for place in found],
+        present=[name for name, exists in places if exists],
         api=api,
         client=(made[-1].split() or ["client"])[-1],
-        certificates_end=any(answer.get("rc", 1) != 0 for answer in results(seen.get("certificates_end"))),
+        lacks_authority_key=(AUTHORITY_KEY, False) in places,
+        certificates_end=any(answer.get("rc", 1) != 0 for answer in results(seen.get("certificates"))),
     )
 
 
@@ -178,7 +191,7 @@ def places(options: Options) -> List[Dict[str, str]]:
     """Return where kube-scheduler, or what keeps it from being configured, may be found on a host."""
     unsupported = [(str(each.get("name")), str(each.get("path"))) for each in options.unsupported]
     servers = [(each.name, each.kubeconfig) for each in DISTRIBUTIONS]
-    found = [*unsupported, *servers, ("manifest", options.manifest_path)]
+    found = [*unsupported, *servers, ("manifest", options.manifest_path), (AUTHORITY_KEY, options.cluster_ca_key)]
     return [{"name": name, "path": f"{options.host_root}{path}"} for name, path in found]
 
 

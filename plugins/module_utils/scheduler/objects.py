@@ -13,7 +13,8 @@ from ..cluster.network_policy import network_policies
 from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
 from ..shared.registers import mapping, mappings, metadata_of, resources, results
 from .asked import Options
-from .layout import NAME, NAMESPACE, SECOND, Plan, managed
+from .cluster import NAMESPACE
+from .layout import NAME, SECOND, Plan, managed
 
 _SECOND_PORT = 10259
 """Where a kube-scheduler serves its metrics."""
@@ -50,7 +51,7 @@ def planned_objects(options: Options, plan: Plan, inventory: Inventory, answers:
         policies=_policies(options) if mapping(answers.get("admission")).get("api_found") is True else [],
         schedulers=_schedulers(options, plan, inventory),
         managed=managed(options),
-        networks=[each["policy"] for each in networks(options, plan, answers) if each["policy"]],
+        networks=[each["policy"] for each in networks(options, plan, answers.get("network")) if each["policy"]],
         nodes=_image_nodes(options, inventory),
         tolerations=[control_plane, *options.tolerations],
         second_image=options.secondary_image or f"registry.k8s.io/kube-scheduler:{_version(answers)}",
@@ -60,14 +61,14 @@ def planned_objects(options: Options, plan: Plan, inventory: Inventory, answers:
     )
 
 
-def networks(options: Options, plan: Plan, answers: Mapping[str, Any]) -> List[Dict[str, Any]]:
+def networks(options: Options, plan: Plan, answer: object) -> List[Dict[str, Any]]:
     """Return the plans of the extender's NetworkPolicies.
 
     In the layout local its pods have the addresses of their hosts, for which NetworkPolicies do not hold. Beside a
     second kube-scheduler the extender is asked within the pod. The layout before serves until the sweep, so that a
     policy names the layout.
     """
-    found = resources(answers.get("network"))
+    found = resources(answer)
     pod = {"app.kubernetes.io/name": NAME, "kube-accel.io/layout": plan.layout}
     metrics = [options.metrics_port] if options.metrics_port else []
     server = {
@@ -110,19 +111,19 @@ def _image_nodes(options: Options, inventory: Inventory) -> List[str]:
     for group, name in ((GPU_NODES, "gpu_plugins_node_name"), (CONTROL_PLANES, "scheduler_node_name")):
         for host in inventory.members(group):
             variables = inventory.variables(host)
-            if variables.get("__gpu_plugins_image_here") == options.image:
+            if variables.get("gpu_plugins_image_here") == options.image:
                 found[str(variables.get(name, host))] = None
     return list(found)
 
 
 def _version(answers: Mapping[str, Any]) -> str:
-    server = mapping(mapping(mapping(answers.get("cluster")).get("version")).get("server"))
+    server = mapping(mapping(mapping(answers.get("version")).get("version")).get("server"))
     return re.sub("[+-].*", "", str(mapping(server.get("kubernetes")).get("gitVersion", "")))
 
 
 def _version_of_secret(answers: Mapping[str, Any]) -> str:
-    made = mapping(mapping(answers.get("secret_made")).get("result"))
-    found = made or next(iter(resources(answers.get("secret"))), {})
+    secret = answers.get("secret")
+    found = mapping(secret).get("result") or next(iter(resources(secret)), {})
     return str(metadata_of(found).get("resourceVersion", ""))
 
 

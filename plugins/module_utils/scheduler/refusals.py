@@ -12,7 +12,8 @@ from ..shared.quota import QuotaError, parse
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping, metadata_of, resources
 from .asked import Options
-from .layout import LAYOUTS, NAMESPACE, Host, Plan
+from .cluster import NAMESPACE
+from .layout import LAYOUTS, Host, Plan
 
 MISSING_LIBRARY, TWO_BINDERS = "missing_library", "two_binders"
 """Values of ``code`` that the module scheduler_extender returns."""
@@ -26,7 +27,7 @@ def refusals(
     """Return why the plan cannot work. ``network`` are the plans of the extender's NetworkPolicies."""
     found = [*_of_variables(options, plan), *_of_quota(plan), *_of_network(plan, network), *_of_answers(plan, seen)]
     if plan.on_host:
-        found += [*_of_host(options, host, plan), *_of_proxied(options, plan, seen), *_of_binders(plan, seen)]
+        found += [*_of_host(options, host, plan), *_of_proxied(options, host, plan, seen), *_of_binders(plan, seen)]
     return found
 
 
@@ -98,7 +99,7 @@ def _of_host(options: Options, host: Host, plan: Plan) -> Iterator[Refusal]:
         )
 
 
-def _of_proxied(options: Options, plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
+def _of_proxied(options: Options, host: Host, plan: Plan, seen: Mapping[str, Any]) -> Iterator[Refusal]:
     taken = [metadata_of(item) for item in resources(seen.get("services"))]
     names = [str(each.get("name")) for each in taken if not _is_ours(each)]
     if plan.layout == "proxied" and plan.distribution:
@@ -114,8 +115,7 @@ def _of_proxied(options: Options, plan: Plan, seen: Mapping[str, Any]) -> Iterat
             f"The layout proxied is reached through the Services {' and '.join(plan.services)} in {NAMESPACE}, and "
             f"somebody else has {' and '.join(names)}; remove what it belongs to, or set scheduler_layout=secondary.",
         )
-    key = mapping(mapping(seen.get("authority_key")).get("stat"))
-    if plan.layout == "proxied" and key.get("exists") is False:
+    if plan.layout == "proxied" and host.lacks_authority_key:
         yield Refusal(
             "authority_key_missing",
             f"{options.cluster_ca_key} does not exist, so no certificate can be made with which kube-scheduler may use "

@@ -10,6 +10,7 @@ from ..shared.inventory import Inventory
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping, mappings
 from .asked import read_options
+from .cluster import answers as answers_by_subject
 from .documents import DocumentError, api_server, cluster_configuration
 from .kubeadm import kubeadm
 from .layout import plan, read_host
@@ -25,9 +26,9 @@ Groups = Mapping[str, Sequence[str]]
 class _Role:
     """The role on one host."""
 
-    def __init__(self, asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups) -> None:
+    def __init__(self, asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, cluster: object = None) -> None:
         self.options, self.refusals = read_options(mapping(asked.get("options")))
-        self.seen = mapping(asked.get("seen"))
+        self.seen = {**mapping(asked.get("seen")), **answers_by_subject(cluster)}
         self.inventory = Inventory(hostvars, groups)
         self.cluster_configuration: Mapping[str, Any] = {}
         api = ""
@@ -46,11 +47,11 @@ def scheduler_plan(asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups)
 
 
 def scheduler_refusals(
-    asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, answers: Mapping[str, Any]
+    asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, cluster: object
 ) -> List[Dict[str, str]]:
-    """Return why that cannot work, each a ``Refusal``. ``answers`` are those of the API server."""
-    role = _Role(asked, hostvars, groups)
-    network = networks(role.options, role.plan, answers)
+    """Return why that cannot work, each a ``Refusal``. ``cluster`` is what the API server answered."""
+    role = _Role(asked, hostvars, groups, cluster)
+    network = networks(role.options, role.plan, role.seen.get("network"))
     found = [*role.refusals, *refusals(role.options, role.host, role.plan, role.seen, network)]
     return [dict(vars(each)) for each in found]
 
@@ -59,15 +60,14 @@ def scheduler_objects(
     asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, answers: Mapping[str, Any]
 ) -> Dict[str, Any]:
     """Return what the templates of the role need beside the plan and the variables, an ``objects.Objects``."""
-    role = _Role(asked, hostvars, groups)
-    return dict(vars(planned_objects(role.options, role.plan, role.inventory, answers)))
+    role = _Role(asked, hostvars, groups, answers.get("cluster"))
+    return dict(vars(planned_objects(role.options, role.plan, role.inventory, {**role.seen, **answers})))
 
 
-def scheduler_kubeadm(asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups) -> Dict[str, Any]:
-    """Return kubeadm's part of the plan, a ``kubeadm.Kubeadm``."""
-    role = _Role(asked, hostvars, groups)
-    configured = mapping(role.seen.get("configured"))
-    return dict(vars(kubeadm(role.options, role.plan, role.inventory, role.cluster_configuration, configured)))
+def scheduler_kubeadm(asked: Mapping[str, Any], hostvars: Hostvars, groups: Groups, cluster: object) -> Dict[str, Any]:
+    """Return kubeadm's part of the plan, a ``kubeadm.Kubeadm``. ``cluster`` is what the API server answered."""
+    role = _Role(asked, hostvars, groups, cluster)
+    return dict(vars(kubeadm(role.options, role.plan, role.inventory, role.cluster_configuration, role.seen)))
 
 
 def scheduler_leftovers(

@@ -32,7 +32,8 @@ sign() { # TARGET SUBJECT EXTENSIONS
 }
 
 share() { # the CA's certificate, beside what it signed
-  cmp -s "$ca_crt" "$1" || echo "$1"
+  cmp -s "$ca_crt" "$1" && return
+  echo "$1"
   if [ "$action" = make ]; then
     mkdir -p "${1%/*}"
     cp "$ca_crt" "$1.new" && mv "$1.new" "$1"

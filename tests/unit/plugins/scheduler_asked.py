@@ -19,6 +19,11 @@ def found(*names: str) -> dict[str, Any]:
     return {"results": [{"item": {"name": name}, "stat": {"exists": name in names}} for name in PLACES]}
 
 
+def answered(subject: str, *resources: dict[str, Any], **words: Any) -> dict[str, Any]:
+    """The register of the task that asks the API server, with one answer."""
+    return {"results": [{"item": {"subject": subject}, "resources": list(resources), **words}]}
+
+
 class Asked:
     """A control plane with a bare manifest, in an inventory of nodes a and b that serve whole GPUs.
 
@@ -42,13 +47,14 @@ class Asked:
         return role.scheduler_plan(self.asked, self.hostvars, self.groups)
 
     def refusals(self, **answers: Any) -> list[dict[str, str]]:
-        return role.scheduler_refusals(self.asked, self.hostvars, self.groups, answers)
+        asked = {**self.asked, "seen": {**self.asked["seen"], **answers}}
+        return role.scheduler_refusals(asked, self.hostvars, self.groups, None)
 
     def objects(self, **answers: Any) -> dict[str, Any]:
         return role.scheduler_objects(self.asked, self.hostvars, self.groups, answers)
 
     def kubeadm(self) -> dict[str, Any]:
-        return role.scheduler_kubeadm(self.asked, self.hostvars, self.groups)
+        return role.scheduler_kubeadm(self.asked, self.hostvars, self.groups, None)
 
     def leftovers(self, *there: dict[str, Any], files: Any = None) -> dict[str, Any]:
         swept = {"results": [{"resources": list(there)}, {"skipped": True}]}

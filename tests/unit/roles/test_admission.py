@@ -16,6 +16,7 @@ from kube_accel.sharing.assignment import pod_annotations
 from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
 from kube_accel.sharing.node_labels import OWNED
 from kube_accel.sharing.profile import PROFILES
+from unit.plugins.scheduler_asked import answered
 
 from .conftest import Evaluate, rendered
 from .test_security import LAYOUTS, SECONDARY
@@ -27,7 +28,11 @@ MIG = {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
 
 
 def scheduler(layout: str = "local", **variables: Any) -> list[dict[str, Any]]:
-    given = {"scheduler_layout": layout, "scheduler_image": "i", "__scheduler_admission": {"api_found": True}}
+    given = {
+        "scheduler_layout": layout,
+        "scheduler_image": "i",
+        "__scheduler_cluster": answered("admission", api_found=True),
+    }
     return rendered("scheduler", "objects.yml.j2", **SECONDARY, **(given | variables))
 
 
@@ -67,8 +72,8 @@ def test_policies_come_before_what_they_bound() -> None:
 
 def test_old_cluster_gets_none() -> None:
     assert not named(plugin(__gpu_plugins_admission=OLD))
-    assert not named(scheduler(__scheduler_admission={"api_found": False}))
-    assert not named(scheduler(__scheduler_admission={"msg": "not reached"}))
+    assert not named(scheduler(__scheduler_cluster=answered("admission", api_found=False)))
+    assert not named(scheduler(__scheduler_cluster=answered("admission", msg="not reached")))
 
 
 def test_each_is_turned_off_by_its_variable() -> None:

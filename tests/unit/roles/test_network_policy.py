@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from unit.plugins.scheduler_asked import answered
+
 from .conftest import Evaluate, rendered
 from .test_security import LAYOUTS, MODES, SECONDARY
 
@@ -28,7 +30,9 @@ DCGM = {"gpu_plugins_dcgm_exporter_enabled": True}
 
 
 def found(*objects: dict[str, Any]) -> dict[str, Any]:
-    return {"results": [{"resources": list(objects)}, {"resources": []}]}
+    """The register of a task that asks for what a NetworkPolicy depends on."""
+    item = {"subject": "network"}
+    return {"results": [{"item": item, "resources": list(objects)}, {"item": item, "resources": []}]}
 
 
 def plugin(**variables: Any) -> list[dict[str, Any]]:
@@ -117,8 +121,8 @@ def test_named_peers_come_with_the_api_server() -> None:
     nodes = {"__gpu_plugins_nodes": {"resources": [node]}}
     sets = [
         policies(plugin(gpu_plugins_network_policy_from=[PEER], **DCGM, **nodes)),
-        policies(scheduler("proxied", scheduler_network_policy_from=[PEER], __scheduler_network=found(node))),
-        policies(scheduler("secondary", scheduler_network_policy_from=[PEER], __scheduler_network=found(node))),
+        policies(scheduler("proxied", scheduler_network_policy_from=[PEER], __scheduler_cluster=found(node))),
+        policies(scheduler("secondary", scheduler_network_policy_from=[PEER], __scheduler_cluster=found(node))),
     ]
     rules = [rule for made in sets for spec in made.values() for rule in spec["ingress"]]
     assert len(rules) == 4
@@ -133,8 +137,8 @@ def test_each_is_turned_off_by_its_variable() -> None:
 
 def test_policy_of_somebody_else_for_our_pods_is_not_widened() -> None:
     assert policies(plugin(__gpu_plugins_network=found(THEIRS), **DCGM)) == {}
-    assert policies(scheduler("proxied", __scheduler_network=found(THEIRS))) == {}
-    assert policies(scheduler("secondary", __scheduler_network={"msg": "not reached"}))
+    assert policies(scheduler("proxied", __scheduler_cluster=found(THEIRS))) == {}
+    assert policies(scheduler("secondary", __scheduler_cluster=answered("network", msg="not reached")))
 
 
 def test_policy_that_is_not_wanted_is_removed(evaluate: Evaluate) -> None:

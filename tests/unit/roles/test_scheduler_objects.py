@@ -30,7 +30,7 @@ def test_the_extender_is_scraped_where_prometheus_reaches_it(
 
 @pytest.mark.parametrize("layout", ["proxied", "secondary"])
 def test_an_imported_image_is_run_where_it_was_imported(layout: str) -> None:
-    made = {"__gpu_plugins_image_here": "localhost/kube-accel:1-abc"}
+    made = {"gpu_plugins_image_here": "localhost/kube-accel:1-abc"}
     words: dict[str, Any] = {
         "groups": {"gpu_nodes": ["a", "b", "absent"], "kube_control_plane": ["cp"]},
         "hostvars": {"a": made, "b": made | {"gpu_plugins_node_name": "b.example"}, "absent": {}, "cp": made},

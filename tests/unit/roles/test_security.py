@@ -25,8 +25,8 @@ PLUGIN = (
     {"__gpu_plugins_nodes": {"resources": [runtime("containerd://1.7.28")]}},
 )
 SECONDARY = {
-    "__scheduler_cluster": {"version": {"server": {"kubernetes": {"gitVersion": "v1.31.2"}}}},
-    "__scheduler_secret_made": {"result": {"metadata": {"resourceVersion": "1"}}},
+    "__scheduler_version": {"version": {"server": {"kubernetes": {"gitVersion": "v1.31.2"}}}},
+    "__scheduler_secret": {"result": {"metadata": {"resourceVersion": "1"}}},
 }
 LAYOUTS = ("local", "proxied", "secondary")
 

@@ -189,7 +189,7 @@ def test_what_an_image_lacks_is_known(parts: Any, wheels: list[str], incomplete:
 
 
 MADE = "localhost/kube-accel:0.1.0-new"
-GIVEN: Object = {"__gpu_plugins_image_here": MADE}
+GIVEN: Object = {"gpu_plugins_image_here": MADE}
 
 
 def labelled(name: str, **labels: str) -> Object:
@@ -202,7 +202,7 @@ def labelled(name: str, **labels: str) -> Object:
         ({}, []),
         ({"hostvars": {"a": GIVEN, "b": {}}}, ["b"]),
         # What a run before this one gave it.
-        ({"hostvars": {"a": GIVEN, "b": {"__gpu_plugins_image_here": "localhost/kube-accel:0.1.0-old"}}}, ["b"]),
+        ({"hostvars": {"a": GIVEN, "b": {"gpu_plugins_image_here": "localhost/kube-accel:0.1.0-old"}}}, ["b"]),
         ({"hostvars": {"a": GIVEN, "b": GIVEN | {"gpu_plugins_node_name": "other"}}}, ["b"]),
         ({"hosts": ["a"]}, ["b"]),
         ({"hostvars": {"a": GIVEN, "b": {}}, "running": [MADE]}, []),

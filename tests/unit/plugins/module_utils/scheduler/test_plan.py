@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import cluster, role
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.role import scheduler_progress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unit.plugins.scheduler_asked import DEFAULTS, Asked, found
+from unit.plugins.scheduler_asked import DEFAULTS, Asked, answered, found
 
 SHARED = {
     *("tencent.com/vcuda-core", "tencent.com/vcuda-memory", "aliyun.com/gpu-mem"),
@@ -94,8 +95,9 @@ def test_places_on_the_host_tell_how_kube_scheduler_runs(there: list[str], distr
     plan = Asked(seen={"places": found(*there)}).plan()
     assert (plan["distribution"], plan["here"]) == (distribution, here)
     rooted = Asked(host_root="/host/").plan()
-    assert [place["name"] for place in rooted["places"]] == ["microk8s", "k3s", "rke2", "manifest"]
-    assert rooted["places"][-1]["path"] == "/host/etc/kubernetes/manifests/kube-scheduler.yaml"
+    assert [place["name"] for place in rooted["places"]] == ["microk8s", "k3s", "rke2", "manifest", "authority_key"]
+    assert rooted["places"][-2]["path"] == "/host/etc/kubernetes/manifests/kube-scheduler.yaml"
+    assert rooted["places"][-1]["path"] == "/host/etc/kubernetes/pki/ca.key"
     assert rooted["files"]["scheduler_conf"] == "/host/etc/kubernetes/scheduler.conf"
 
 
@@ -119,13 +121,46 @@ def test_local_extender_has_every_verb_and_shared_resource() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "client"),
-    [({"stdout_lines": ["/x/ca.crt", "client client-9"]}, "client-9"), ({"skipped": True}, "client-7")],
+    ("certificates", "client"),
+    [({"stdout_lines": ["/x/ca.crt", "client client-9"]}, "client-9"), ({"skipped": True}, "client"), ({}, "client")],
 )
-def test_certificate_made_in_this_run_replaces_the_one_found(made: dict[str, Any], client: str) -> None:
-    seen = {"certificates": {"stdout_lines": ["client client-7"]}, "certificates_made": made}
-    assert Asked(seen=seen).plan()["client"] == client
-    assert Asked().plan()["client"] == "client"
+def test_kube_scheduler_shows_the_certificate_that_was_named_last(certificates: dict[str, Any], client: str) -> None:
+    assert Asked(seen={"certificates": certificates}).plan()["client"] == client
+
+
+SERVICES = ["gpu-quota-admission", "nvidia-mps-scheduler-plugin"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "peers", "expected"),
+    [
+        ("none", [], ["kubeadm-config"]),
+        ("local", [], ["kubeadm-config", "ValidatingAdmissionPolicy"]),
+        ("proxied", [], ["kubeadm-config", *SERVICES, "ValidatingAdmissionPolicy", "NetworkPolicy"]),
+        (
+            "secondary",
+            [{"podSelector": {}}],
+            ["kubeadm-config", "ValidatingAdmissionPolicy", "NetworkPolicy", "EndpointSlice", "Node"],
+        ),
+    ],
+)
+def test_the_api_server_is_asked_for_what_the_layout_needs(layout: str, peers: list[Any], expected: list[str]) -> None:
+    reads = Asked(layout=layout, network_policy_from=peers).plan()["reads"]
+    assert [each.get("name", each["kind"]) for each in reads] == expected
+    assert {each["subject"] for each in reads} <= {"kubeadm", "services", "admission", "network"}
+
+
+def test_answers_of_the_api_server_are_told_apart_by_their_subjects() -> None:
+    register = {
+        "results": [
+            *answered("network", {"kind": "NetworkPolicy"}, api_found=True)["results"],
+            *answered("network", {"kind": "Node"}, api_found=True)["results"],
+            *answered("admission", api_found=False, msg="no such kind")["results"],
+        ]
+    }
+    found = cluster.answers(register)
+    assert found["network"] == {"resources": [{"kind": "NetworkPolicy"}, {"kind": "Node"}], "api_found": True}
+    assert found["admission"] == {"resources": [], "api_found": False, "msg": "no such kind"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +169,7 @@ def test_certificate_made_in_this_run_replaces_the_one_found(made: dict[str, Any
 )
 def test_second_scheduler_gets_new_certificates_in_time(ends: list[int | None], renewed: bool) -> None:
     register = {"results": [{} if end is None else {"rc": end} for end in ends]}
-    assert Asked(seen={"certificates_end": register}).plan()["certificates_end"] is renewed
+    assert Asked(seen={"certificates": register}).plan()["certificates_end"] is renewed
 
 
 @pytest.mark.parametrize("wanted", [False, True, "false", "yes"])
@@ -194,6 +229,8 @@ ANOTHER_BINDS = {
     "hostvars": {"a": {"gpu_mode": "vgpu"}, "cp": look("http://theirs")},
     "seen": {"places": found("rke2", "manifest")},
 }
+WITHOUT_KEY = found("manifest")
+WITHOUT_KEY["results"].append({"item": {"name": "authority_key"}, "stat": {"exists": False}})
 CILIUM = {"addresses": [], "conditions": [{"type": "NetworkUnavailable", "reason": "CiliumIsUp"}]}
 NODES = {"results": [{"resources": [{"kind": "Node", "metadata": {"name": "c1"}, "status": CILIUM}]}]}
 PEER = {"podSelector": {"matchLabels": {"app": "prometheus"}}}
@@ -245,7 +282,7 @@ CLUSTER_CONFIGURATION = {"resources": [{"data": {"ClusterConfiguration": "schedu
             "ours have 2; set scheduler_layout=proxied",
         ),
         (
-            {"layout": "proxied", "seen": {"authority_key": {"stat": {"exists": False}}}},
+            {"layout": "proxied", "seen": {"places": WITHOUT_KEY}},
             "authority_key_missing",
             "/etc/kubernetes/pki/ca.key does not exist",
         ),
@@ -326,10 +363,7 @@ ODD = st.recursive(
     max_leaves=4,
 )
 OPTIONS = sorted(Asked().asked["options"])
-SEEN = (
-    *("places", "proposal", "services", "authority_key", "scheduler_conf", "kubeadm", "certificates"),
-    *("certificates_made", "certificates_end", "configured"),
-)
+SEEN = (*("places", "proposal", "services", "scheduler_conf", "kubeadm", "certificates", "configured"),)
 
 
 @given(st.sampled_from(OPTIONS), ODD, st.sampled_from(["auto", "local", "proxied", "secondary"]))
@@ -344,6 +378,15 @@ def test_variable_of_any_type_is_planned_with_or_refused(name: str, value: Any, 
 def test_register_of_any_form_is_planned_with(name: str, value: Any, layout: str) -> None:
     asked = Asked(layout=layout, seen={name: value})
     asked.plan(), asked.refusals(), asked.kubeadm(), asked.leftovers()
+
+
+@given(ODD, ODD, st.sampled_from(["kubeadm", "services", "admission", "network"]))
+def test_answer_of_any_form_is_planned_with(whole: Any, value: Any, subject: str) -> None:
+    asked = Asked(layout="proxied")
+    for register in (whole, {"results": [{"item": {"subject": subject}, "resources": value, "msg": value}]}):
+        role.scheduler_refusals(asked.asked, asked.hostvars, asked.groups, register)
+        role.scheduler_kubeadm(asked.asked, asked.hostvars, asked.groups, register)
+        role.scheduler_objects(asked.asked, asked.hostvars, asked.groups, {"cluster": register})
 
 
 def item(kind: str, name: str = "kube-accel-extender") -> dict[str, Any]:
@@ -478,7 +521,7 @@ def test_objects_that_differ_are_applied() -> None:
 )
 def test_second_scheduler_has_the_version_of_the_cluster(given_image: str, version: str, image: str) -> None:
     cluster = {"version": {"server": {"kubernetes": {"gitVersion": version}}}}
-    assert Asked(secondary_image=given_image).objects(cluster=cluster)["second_image"] == image
+    assert Asked(secondary_image=given_image).objects(version=cluster)["second_image"] == image
 
 
 def test_every_default_of_the_role_is_accepted() -> None:
