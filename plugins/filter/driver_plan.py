@@ -13,20 +13,18 @@ description:
   - Decides what the role C(driver) does on a host, of its variables and of what was seen there.
 options:
   _input:
-    description: The role's variables by their names.
+    description:
+      - C(options), the role's variables by their names, and C(seen), what is known of the host so far.
+      - C(seen) has C(observation), the text that the role's C(observe.sh) printed, and C(connection), how the host is
+        reached.
+      - C(check), whether this is a dry run, C(branch_given), whether the inventory names a branch, and
+        C(runfile_on_controller), whether the installer is a file there.
+      - What tasks of the role registered as C(packages), C(source), C(installer), C(installation), C(fabric)
+        and C(reload). What is not there counts as a task that has not run.
     type: dict
     required: true
   facts:
     description: Facts of the host, with those of M(accel.kubernetes.nvml_facts) once it was asked.
-    type: dict
-    required: true
-  seen:
-    description:
-      - C(observation), the text that the role's C(observe.sh) printed, and C(connection), how the host is reached.
-      - C(check), whether this is a dry run, C(branch_given), whether the inventory names a branch, and
-        C(runfile_on_controller), whether the installer is a file there.
-      - What tasks of the role registered as C(packages), C(source), C(keyring), C(installer), C(initramfs),
-        C(installer_dir), C(installation) and C(reload). What is not there counts as a task that has not run.
     type: dict
     required: true
 """
@@ -37,8 +35,10 @@ EXAMPLES = r"""
     msg: "{{ plan.refusals.preflight | map(attribute='message') | join(' ') }}"
   when: plan.refusals.preflight | length > 0
   vars:
-    plan: "{{ {'driver_method': 'none'} | accel.kubernetes.driver_plan(ansible_facts, seen) }}"
-    seen: {observation: "{{ observed.stdout }}", connection: ssh}
+    plan: "{{ asked | accel.kubernetes.driver_plan(ansible_facts) }}"
+    asked:
+      options: {driver_method: none}
+      seen: {observation: "{{ observed.stdout }}", connection: ssh}
 """
 
 RETURN = r"""
@@ -53,9 +53,9 @@ from typing import Any, Callable, Dict, Mapping
 from ansible_collections.accel.kubernetes.plugins.module_utils.driver.plan import as_plain, plan
 
 
-def driver_plan(options: Mapping[str, Any], facts: Mapping[str, Any], seen: Mapping[str, Any]) -> Dict[str, object]:
+def driver_plan(asked: Mapping[str, Any], facts: Mapping[str, Any]) -> Dict[str, object]:
     """Return the plan as a template reads it."""
-    return as_plain(plan(options, facts, seen))
+    return as_plain(plan(asked["options"], facts, asked["seen"]))
 
 
 class FilterModule:

@@ -37,7 +37,7 @@ def source_url(target: Target) -> str:
 def lacks_keyring(target: Target) -> bool:
     """Return whether apt is to get NVIDIA's repository, and does not know its key yet."""
     wanted = target.options.method == "repo" and target.options.repo_setup and target.family == "deb"
-    return wanted and stat_of(target.answers.keyring).get("exists") is not True
+    return wanted and not target.observed.keyring
 
 
 def refuse_unavailable(target: Target) -> Iterator[Refusal]:

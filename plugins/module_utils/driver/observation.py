@@ -59,6 +59,10 @@ class Observation:
     persistence_unit: bool = False
     """Whether the persistence daemon's unit is the role's."""
     non_free: bool = False
+    keyring: bool = False
+    """Whether apt has the keyring of NVIDIA's repository."""
+    initramfs: bool = False
+    """Whether the kernel starts with an initramfs."""
     free: Mapping[str, FreeSpace] = field(default_factory=dict)
     stream: str = ""
 
@@ -101,12 +105,8 @@ class Answers:
     """The answer of the module ``driver_packages_info``."""
     source: Mapping[str, Any] = field(default_factory=dict)
     """The answer to a request for what the installation needs from elsewhere."""
-    keyring: Mapping[str, Any] = field(default_factory=dict)
     installer: Mapping[str, Any] = field(default_factory=dict)
-    initramfs: Mapping[str, Any] = field(default_factory=dict)
-    """The states of these files."""
-    installer_dir: Mapping[str, Any] = field(default_factory=dict)
-    """What was found in the directory for the installer."""
+    """The state of the installer, or what was found in its directory."""
     installation: Mapping[str, Any] = field(default_factory=dict)
     fabric: Mapping[str, Any] = field(default_factory=dict)
     """What the installations of the driver and of the fabric manager brought."""
@@ -161,7 +161,9 @@ def read_observation(text: object) -> Optional[Observation]:
     flags = ("nvswitch", "nouveau", "blacklisted", "secure_boot", "key_enrolled", "dgx", "operator", "runfile")
     lists = ("packages", "pinning", "held")
     found: Dict[str, Any] = {name: _text(document.get(name)) for name in texts}
-    found.update((name, document.get(name) is True) for name in (*flags, "persistence_unit", "non_free"))
+    found.update(
+        (name, document.get(name) is True) for name in (*flags, "persistence_unit", "non_free", "keyring", "initramfs")
+    )
     found.update((name, _words(document.get(name))) for name in lists)
     return Observation(gpus=_gpus(document.get("gpus")), free=_free(document.get("free")), **found)
 

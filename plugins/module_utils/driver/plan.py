@@ -12,7 +12,7 @@ from ..shared.refusal import Refusal
 from ..shared.registers import mappings
 from . import availability, outcome, repository
 from .generations import OPEN, OPEN_BY_DEFAULT
-from .observation import Observation, read_answers, read_host, read_observation, stat_of
+from .observation import Observation, read_answers, read_host, read_observation
 from .options import read_options
 from .refusals import refuse
 from .target import Target
@@ -102,15 +102,6 @@ class Runfile:
 
 
 @dataclass(frozen=True)
-class Initramfs:
-    """What the kernel starts with, which may hold nouveau."""
-
-    path: str
-    rebuild: Tuple[str, ...]
-    """The command that makes it again, and () where it is not needed."""
-
-
-@dataclass(frozen=True)
 class Reboot:
     """What makes the installed driver the loaded one."""
 
@@ -154,7 +145,8 @@ class Plan:
     packages: Packages
     repository: Repository
     runfile: Runfile
-    initramfs: Initramfs
+    initramfs: Tuple[str, ...]
+    """The command that makes the initramfs again, which may hold nouveau, and () where that is not needed."""
     reboot: Reboot
     fabric: Fabric
     removed_files: Tuple[str, ...]
@@ -285,19 +277,13 @@ def _installer_args(target: Target) -> List[str]:
     return [*args, *options.runfile_extra_args]
 
 
-def _initramfs(target: Target) -> Initramfs:
-    kernel = target.kernel
+def _initramfs(target: Target) -> Tuple[str, ...]:
     # nouveau is loaded early in boot, from there. That an earlier run got this far says nothing: it still is loaded.
-    needed = target.observed.nouveau and not target.offline
-    if not needed and stat_of(target.answers.initramfs).get("exists") is not True:
-        rebuild: Tuple[str, ...] = ()
-    elif target.family == "deb":
-        rebuild = ("update-initramfs", "-u", "-k", kernel)
-    else:
-        rebuild = ("dracut", "--force", "--kver", kernel)
-    return Initramfs(
-        f"/boot/{f'initrd.img-{kernel}' if target.family == 'deb' else f'initramfs-{kernel}.img'}", rebuild
-    )
+    if not (target.observed.initramfs if target.offline else target.observed.nouveau):
+        return ()
+    if target.family == "deb":
+        return ("update-initramfs", "-u", "-k", target.kernel)
+    return ("dracut", "--force", "--kver", target.kernel)
 
 
 def _reboot(target: Target) -> Reboot:
@@ -325,7 +311,7 @@ def _removed_files(target: Target) -> Tuple[str, ...]:
     and the directory if it then is empty.
     """
     options, path = target.options, _installer_path(target)
-    found = [entry.get("path") for entry in mappings(target.answers.installer_dir.get("files"))]
+    found = [entry.get("path") for entry in mappings(target.answers.installer.get("files"))]
     ours = [path] if path in found and path != options.runfile else []
     whole = _runfile(target).dir_is_ours or (ours and ours == found)
     return (

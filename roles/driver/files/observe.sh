@@ -75,6 +75,7 @@ runfile_installed() { [ -n "$uninstaller" ] && ! owner_of "$uninstaller"; }
 non_free() { grep -rsqE '(^|[[:space:]])non-free([[:space:]]|$)' "$etc/apt/sources.list" "$etc/apt/sources.list.d"; }
 blacklisted() { cat "$etc"/modprobe.d/*.conf /usr/lib/modprobe.d/*.conf 2>/dev/null | grep -q '^blacklist nouveau'; }
 persistence_unit() { grep -qs 'Written by accel.kubernetes.driver' "$etc/systemd/system/nvidia-persistenced.service"; }
+initramfs() { test -e "/boot/initrd.img-$kernel" || test -e "/boot/initramfs-$kernel.img"; }
 free_space() { # of the file systems an installation writes to
   for path in /usr /var /boot /tmp; do
     df -Pk "$path" 2>/dev/null | awk -v path="$path" 'NR == 2 { printf "%s {\"mount\": \"%s\", \"mib\": %d}\n", path, $6, $4 / 1024 }'
@@ -104,6 +105,8 @@ cat <<JSON
   "fabric_manager": "$(fabric_manager)",
   "persistence_unit": $(yes_if persistence_unit),
   "non_free": $(yes_if non_free),
+  "keyring": $(yes_if test -e /usr/share/keyrings/cuda-archive-keyring.gpg),
+  "initramfs": $(yes_if initramfs),
   "free": {$(free_space)},
   "stream": "$(sed -n 's/^stream=//p' "$etc/dnf/modules.d/nvidia-driver.module" 2>/dev/null)"
 }

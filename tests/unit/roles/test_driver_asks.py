@@ -16,7 +16,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.driver.observatio
 from .conftest import ROLES, Evaluate
 
 TASKS = {path.name: path.read_text() for path in sorted((ROLES / "driver/tasks").glob("*.yml"))}
-VARIABLES = yaml.safe_load((ROLES / "driver/vars/main.yml").read_text())
+ASKED = yaml.safe_load((ROLES / "driver/vars/main.yml").read_text())["__driver_asked"]
 
 
 def names(kind: Any, prefix: str = "") -> set[str]:
@@ -36,13 +36,13 @@ def test_tasks_read_what_the_plan_has_and_all_of_it() -> None:
 
 
 def test_the_planner_is_given_what_it_reads() -> None:
-    assert set(VARIABLES["__driver_options"]) == {f"driver_{field.name}" for field in fields(options.Options)}
-    assert set(VARIABLES["__driver_seen"]) == {field.name for field in fields(Answers)} | {"observation", "connection"}
+    assert set(ASKED["options"]) == {f"driver_{field.name}" for field in fields(options.Options)}
+    assert set(ASKED["seen"]) == {field.name for field in fields(Answers)} | {"observation", "connection"}
 
 
 def test_what_the_planner_is_told_of_tasks_is_what_they_register() -> None:
     registered = {name for text in TASKS.values() for name in re.findall(r"register: (\w+)", text)}
-    told = set(re.findall(r"__driver_\w+", " ".join(map(str, VARIABLES["__driver_seen"].values()))))
+    told = set(re.findall(r"__driver_\w+", " ".join(map(str, ASKED["seen"].values()))))
     assert told <= registered
 
 

@@ -26,7 +26,7 @@ PRINTED: dict[str, Any] = {
     **{"taint": "POE", "license": "NVIDIA", "vermagic": "6.8 SMP", "vendor": "nvidia", "stream": "580-open"},
     **{name: ["nvidia-smi"] for name in ("packages", "held", "pinning")},
     "free": {"/usr": {"mount": "/", "mib": 60_000}},
-    "nvswitch": True,
+    **dict.fromkeys(("nvswitch", "keyring", "initramfs"), True),
 }
 FACTS = {
     **{"distribution": "Debian", "distribution_major_version": "12", "distribution_version": "12.8", "pkg_mgr": "apt"},
@@ -38,10 +38,7 @@ SEEN = {
     **{"connection": "ssh", "check": False, "branch_given": True, "runfile_on_controller": True},
     "packages": {name: ["a"] for name in NAMED},
     "source": {"status": 404, "msg": "none"},
-    "keyring": {"stat": {"exists": True}},
-    "installer": {"stat": {"exists": True, "checksum": "0" * 64}},
-    "installer_dir": {"files": [{"path": "/srv/d.run"}]},
-    "initramfs": {"stat": {"exists": True}},
+    "installer": {"stat": {"exists": True, "checksum": "0" * 64}, "files": [{"path": "/srv/d.run"}]},
     "installation": {"changed": True},
     "fabric": {"changed": True},
     "reload": {"rc": 1, "stderr": "busy"},
