@@ -210,6 +210,10 @@ def test_files_that_promtool_takes(rig: Rig, reload_url: str, tmp_path: Path) ->
     assert "do not answer" in (ours / "rules.yml").read_text()
     again = rig.run(**words)
     assert (again.code, again.changed, len(Reloaded.told)) == (0, 0, 2), again.output
+    (ours / "dashboards/older.json").write_text("")
+    swept = rig.run(**words)
+    assert (swept.code, swept.changed) == (0, 1), swept.output
+    assert {path.name for path in (ours / "dashboards").iterdir()} == {path.name for path in DASHBOARDS.iterdir()}
     (directory / "theirs.yml").write_text("")
     assert rig.run(entry="uninstall", **words).code == 0
     assert [path.name for path in directory.iterdir()] == ["theirs.yml"]

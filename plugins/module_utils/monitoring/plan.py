@@ -14,8 +14,19 @@ from ..shared.refusal import Refusal
 from ..shared.registers import annotations_of, mapping, mappings, metadata_of, resources, results
 from .rules import alert_names, planned_rules
 
+_CRDS = "monitoring.coreos.com/v1"
 METHODS = ("auto", "operator", "annotations", "file", "none")
 OURS = {"app.kubernetes.io/managed-by": "accel.kubernetes", "app.kubernetes.io/component": "monitoring"}
+_SELECTORS = [f"{name}={value}" for name, value in OURS.items()]
+_KINDS: Sequence[Mapping[str, Any]] = [
+    {"kind": "Prometheus", "api_version": _CRDS, "labels": [], "foreign": True},
+    {"kind": "Service", "api_version": "v1", "labels": ["app.kubernetes.io/name=prometheus"], "foreign": True},
+    {"kind": "PodMonitor", "api_version": _CRDS, "labels": _SELECTORS},
+    {"kind": "PrometheusRule", "api_version": _CRDS, "labels": _SELECTORS},
+    {"kind": "Service", "api_version": "v1", "labels": _SELECTORS},
+    {"kind": "ConfigMap", "api_version": "v1", "labels": _SELECTORS},
+]
+"""What is looked for: a Prometheus, and what we made."""
 BEFORE, SET = "kube-accel.io/retention-before", "kube-accel.io/retention-set"
 """Annotations of a Prometheus whose retention we set: the one before, and ours."""
 _DURATION = re.compile("(?:[0-9]+(?:ms|[smhdwy]))+")
@@ -66,6 +77,11 @@ class Noted:
 class Plan:
     """What becomes of the cluster's monitoring."""
 
+    kubeconfig: str
+    context: str
+    """How the first GPU node's variables say that the API server is reached; "" where they do not."""
+    kinds: Sequence[Mapping[str, Any]]
+    """What to look for in the cluster: a kind with labels, and whether it is somebody else's."""
     method: str
     prometheus: Dict[str, str]
     """Name and namespace of the operator's Prometheus that is to find what is made; empty where there is none."""
@@ -106,7 +122,7 @@ def read_options(values: Mapping[str, Any], inventory: Inventory) -> Tuple[Optio
 
     Where nothing else says where the plugins are, the variables of the first GPU node do.
     """
-    gpu_node = inventory.variables(next(iter(inventory.members(GPU_NODES)), "localhost"))
+    gpu_node = first_gpu_node(inventory)
     names = ("gpu_plugins_namespace", "gpu_plugins_metrics_enabled")
     plugins = {name: values[name] if values.get(name, "") != "" else gpu_node.get(name, "") for name in names}
     read = OptionReader({**values, **plugins})
@@ -130,6 +146,11 @@ def read_options(values: Mapping[str, Any], inventory: Inventory) -> Tuple[Optio
     return options, read.refusals
 
 
+def first_gpu_node(inventory: Inventory) -> Mapping[str, Any]:
+    """Return the variables of the first GPU node, and those of localhost where there is none."""
+    return inventory.variables(next(iter(inventory.members(GPU_NODES)), "localhost"))
+
+
 def plan(options: Options, inventory: Inventory, seen: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> Plan:
     """Decide by what the API server answered. ``groups`` are the groups of all rules, where they are asked for."""
     looked = results(seen.get("looked"))
@@ -149,7 +170,11 @@ def plan(options: Options, inventory: Inventory, seen: Mapping[str, Any], groups
     made = [] if options.removing else mappings(seen.get("objects"))
     jobs = _jobs(options)
     refused = _Refusals(options, method, operated, prometheus, selectors)
+    gpu_node = first_gpu_node(inventory)
     return Plan(
+        kubeconfig=str(gpu_node.get("gpu_plugins_kubeconfig") or ""),
+        context=str(gpu_node.get("gpu_plugins_context") or ""),
+        kinds=[*_KINDS],
         method=method,
         prometheus={key: str(metadata_of(prometheus)[key]) for key in ("name", "namespace")} if prometheus else {},
         others=[_path(item) for item in meant[1:]],

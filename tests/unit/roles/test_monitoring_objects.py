@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from .conftest import Evaluate, rendered, variables_of
+from .conftest import ROLES, Evaluate, rendered, variables_of
 
 SELECTORS: dict[str, Any] = {"podMonitorSelector": {}, "ruleSelector": {}}
 PROMETHEUS = {"kind": "Prometheus", "metadata": {"name": "main", "namespace": "observed"}, "spec": SELECTORS}
 SERVICE = {"kind": "Service", "metadata": {"name": "prometheus-server", "namespace": "default"}}
 OFF = {"groups": {"gpu_nodes": ["a"]}, "hostvars": {"a": {"gpu_plugins_metrics_enabled": "no"}}}
-BARE = {"__monitoring_rule_files": [], "__monitoring_dashboards": []}
-"""Without the files of the role."""
+FILES = {"ansible_search_path": [str(ROLES / "monitoring")]}
+"""Where lookups of the role find its files."""
 
 
 def looked(*found: dict[str, Any]) -> dict[str, Any]:
@@ -27,11 +27,11 @@ def looked(*found: dict[str, Any]) -> dict[str, Any]:
 def test_series_is_written_by_one_plugin_alone() -> None:
     """While a node's plugin is replaced there are two."""
     seen = looked(PROMETHEUS)
-    for item in rendered("monitoring", "scrape.yml.j2", ansible_managed="ours", __monitoring_looked=seen, **BARE):
+    for item in rendered("monitoring", "scrape.yml.j2", ansible_managed="ours", __monitoring_looked=seen, **FILES):
         for job in item["scrape_configs"]:
             pod = {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "plugin"}
             assert pod in job["relabel_configs"], job["job_name"]
-    made = rendered("monitoring", "objects.yml.j2", __monitoring_looked=seen, **BARE)
+    made = rendered("monitoring", "objects.yml.j2", __monitoring_looked=seen, **FILES)
     monitors = [item for item in made if item["kind"] == "PodMonitor"]
     assert len(monitors) == 3
     for monitor in monitors:
@@ -42,7 +42,7 @@ def test_series_is_written_by_one_plugin_alone() -> None:
 
 def test_service_of_the_extender_alone_does_not_select_plugins() -> None:
     words = {"monitoring_method": "annotations", "__monitoring_looked": looked(SERVICE)}
-    made = rendered("monitoring", "objects.yml.j2", **words, **BARE, **OFF)
+    made = rendered("monitoring", "objects.yml.j2", **words, **FILES, **OFF)
     selectors = [item["spec"]["selector"] for item in made if item["kind"] == "Service"]
     assert selectors[0].get("app.kubernetes.io/component") == "extender"
 
@@ -76,6 +76,6 @@ def test_planner_is_asked_with_every_variable_that_is_decided_on() -> None:
 
 @pytest.mark.parametrize("given", ["no", False, "off"])
 def test_metrics_enabled_for_all_hosts_is_read_as_a_boolean(evaluate: Evaluate, given: object) -> None:
-    words = {"__monitoring_looked": looked(), "groups": {}, "hostvars": {}, "role_path": "/r"} | BARE
+    words = {"__monitoring_looked": looked(), "groups": {}, "hostvars": {}, "role_path": "/r"} | FILES
     jobs = evaluate("monitoring", "__monitoring_plan", {}, gpu_plugins_metrics_enabled=given, **words)["jobs"]
     assert "kube-accel" not in {job["job"] for job in jobs}

@@ -42,7 +42,7 @@ def plan(seen: dict[str, Any], rules: str = RULES, **given_values: Any) -> dict[
     return monitoring_plan(asked, hostvars, groups, [rules])
 
 
-REGISTERS = ("objects", "compared", "checked", "written", "dashboards", "dashboards_found")
+REGISTERS = ("objects", "compared", "answer", "written")
 
 
 @pytest.mark.parametrize(
@@ -299,13 +299,23 @@ def test_files_of_a_prometheus_are_planned() -> None:
         monitoring_directory="/etc/prometheus/",
         monitoring_host="h",
         monitoring_reload_url="http://h/-/reload",
-        checked={"stderr": "line 3: field kubernetes_sd_configs not found in type config.plain"},
-        written=[{"checksum": "1"}, {"skipped": True}, {"checksum": "3"}],
-        dashboards=["/role/dashboards/gpus.json"],
-        dashboards_found={"files": [{"path": "/d/gpus.json"}, {"path": "/d/gpus.json.old"}]},
+        answer={"stderr": "line 3: field kubernetes_sd_configs not found in type config.plain"},
+        written={"results": [{"checksum": "1"}, {"skipped": True}, {"checksum": "3"}]},
     )
     assert (found["directory"], found["local"], found["reachable"]) == ("/etc/prometheus/kube-accel", False, False)
     assert found["discovers_nothing"]
     assert found["reload_note"] == "http://h/-/reload 1\nhttp://h/-/reload \nhttp://h/-/reload 3"
-    assert found["dashboards_unwanted"] == ["/d/gpus.json.old"]
-    assert not plan(looked(), checked={"stderr": "no such file"})["discovers_nothing"]
+    assert not plan(looked(), answer={"stderr": "no such file"})["discovers_nothing"]
+
+
+def test_the_api_server_is_reached_as_the_first_gpu_node_says() -> None:
+    hostvars = {"a": {"gpu_plugins_kubeconfig": "/theirs"}, "b": {"gpu_plugins_context": "other"}}
+    found = monitoring_plan({"options": DEFAULTS}, hostvars, {"gpu_nodes": ["a", "b"]})
+    assert (found["kubeconfig"], found["context"]) == ("/theirs", "")
+
+
+def test_objects_of_ours_and_a_prometheus_of_others_are_looked_for() -> None:
+    kinds = monitoring_plan({"options": DEFAULTS}, {}, {})["kinds"]
+    assert [kind["kind"] for kind in kinds if kind.get("foreign")] == ["Prometheus", "Service"]
+    ours = {label for kind in kinds if not kind.get("foreign") for label in kind["labels"]}
+    assert ours == {"app.kubernetes.io/managed-by=accel.kubernetes", "app.kubernetes.io/component=monitoring"}
