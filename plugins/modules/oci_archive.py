@@ -251,6 +251,13 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci import (
     wheel as oci_wheel,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import Image, ImageError, Tree
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.python_tree import (
+    cache_path,
+    check_machine,
+    find_python,
+    freeze_byte_code,
+    sources,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.registry import Access, Registry, RegistryError
 
 
@@ -319,7 +326,7 @@ class OciArchive:
         known = {layer.diff_id: layer for layer in before.layers} if before else {}
         lower = base.tree
         if base.image is None:
-            lower = oci_image.freeze_byte_code(oci_image.exclude(lower, self.params["base_exclude"]))
+            lower = freeze_byte_code(oci_image.exclude(lower, self.params["base_exclude"]))
         elif self.params["base_exclude"]:
             raise ImageError("base_exclude is for root file systems: the layers of a saved image are kept whole")
         upper = oci_image.place(lower, self._additions(lower, architecture))
@@ -345,8 +352,8 @@ class OciArchive:
     def _additions(self, lower: Tree, architecture: str) -> Tree:
         parts: List[Tuple[str, Tree]] = []
         if self.params["wheels"]:
-            python = oci_image.find_python(lower)
-            oci_image.check_machine(lower, python.path, architecture)
+            python = find_python(lower)
+            check_machine(lower, python.path, architecture)
             wheels = [oci_wheel.read(path, python, architecture) for path in sorted(self.params["wheels"])]
             parts += [(wheel.origin, oci_wheel.install(wheel, python)) for wheel in wheels]
             missing = oci_wheel.missing(wheels, lower)
@@ -367,7 +374,7 @@ class OciArchive:
         """Byte code that the base's modules lack, and that of what is added."""
         if not self.params["wheels"]:
             return {}, {}
-        python = oci_image.find_python(lower)
+        python = find_python(lower)
         command = oci_bytecode.interpreter(python)
         if command is None:
             self.compiled = None
@@ -378,10 +385,10 @@ class OciArchive:
             )
             return {}, {}
         merged = {**lower, **upper}
-        paths = oci_image.sources(merged, python)
+        paths = sources(merged, python)
         code = oci_bytecode.compile_all(command, merged, paths, python, self.directory)
         self.compiled = len(code)
-        added = {oci_image.cache_path(path, python.tag) for path in upper if path.endswith(".py")}
+        added = {cache_path(path, python.tag) for path in upper if path.endswith(".py")}
         return (
             {path: entry for path, entry in code.items() if path not in added},
             {path: entry for path, entry in code.items() if path in added},

@@ -24,12 +24,13 @@ from pathlib import Path
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci import image as oci_image
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci import wheel as oci_wheel
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.python_tree import Python
 
 from bundle import wheels
 
 pytestmark = pytest.mark.attack
 
-PYTHON = oci_image.Python(11, "usr/bin/python3.11", "usr/local", "usr/local/lib/python3.11/dist-packages")
+PYTHON = Python(11, "usr/bin/python3.11", "usr/local", "usr/local/lib/python3.11/dist-packages")
 INFO = "wanted-1.0.dist-info"
 LINK = (stat.S_IFLNK | 0o777) << 16
 
@@ -182,9 +183,9 @@ def test_a_small_wheel_takes_little_memory(tmp_path: Path) -> None:
     path = Wheel(files={"wanted/x": bytes(160 << 20)}, change=lying(10)).write(tmp_path)
     code = (
         "import resource, sys, collection\n"
-        "from ansible_collections.accel.kubernetes.plugins.module_utils.oci import image, wheel\n"
+        "from ansible_collections.accel.kubernetes.plugins.module_utils.oci import image, python_tree, wheel\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        f"python = image.{PYTHON!r}\n"
+        f"python = python_tree.{PYTHON!r}\n"
         "try: wheel.read(sys.argv[1], python, 'amd64')\n"
         "except image.ImageError: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )

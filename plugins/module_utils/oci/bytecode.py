@@ -11,14 +11,8 @@ import subprocess
 import sys
 from typing import Sequence
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import (
-    FILE,
-    Content,
-    Entry,
-    Python,
-    Tree,
-    cache_path,
-)
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import FILE, Content, Entry, Tree
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.python_tree import Python, cache_path
 
 # Unchecked: nothing in an image changes, so there is nothing to compare at each start. What does not compile is not
 # meant to be imported.

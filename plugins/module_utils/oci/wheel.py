@@ -25,11 +25,11 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import 
     Content,
     Entry,
     ImageError,
-    Python,
     Tree,
     clean,
     with_parents,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.python_tree import Python
 
 MAX_SIZE = 1 << 30
 MAX_FILES = 50_000

@@ -6,6 +6,12 @@ import posixpath
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci import image as oci
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.python_tree import (
+    Python,
+    find_python,
+    freeze_byte_code,
+    sources,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,7 +127,7 @@ def test_other_names_are_refused(text: str) -> None:
     ],
 )
 def test_the_newest_python_is_found_and_where_it_looks(files: list[str], interpreter: str, site: str) -> None:
-    python = oci.find_python(dict.fromkeys(files, oci.Entry(oci.FILE, 0o755)))
+    python = find_python(dict.fromkeys(files, oci.Entry(oci.FILE, 0o755)))
 
     assert (python.path, python.site) == (interpreter, site)
 
@@ -139,7 +145,7 @@ def test_the_newest_python_is_found_and_where_it_looks(files: list[str], interpr
 def test_a_python_is_one_that_is_there_wherever_links_lead(links: dict[str, str], interpreter: str) -> None:
     file = oci.Entry(oci.FILE, 0o755)
     tree = {path: oci.Entry(oci.SYMLINK, 0o777, target=target) for path, target in links.items()}
-    assert oci.find_python({"usr/bin/python3.9": file, "opt/py/python3.12": file, **tree}).path == interpreter
+    assert find_python({"usr/bin/python3.9": file, "opt/py/python3.12": file, **tree}).path == interpreter
 
 
 def cache(flags: int, mtime: int, size: int) -> oci.Entry:
@@ -161,12 +167,12 @@ def cache(flags: int, mtime: int, size: int) -> oci.Entry:
 def test_byte_code_counts_when_python_would_load_it_as_it_is(byte_code: oci.Entry, current: bool) -> None:
     source = oci.Entry(oci.FILE, 0o644, content=oci.Content.of(b"x = 1"), mtime=100)
     tree = {"usr/lib/python3.11/x.py": source, "usr/lib/python3.11/__pycache__/x.cpython-311.pyc": byte_code}
-    python = oci.Python(11, "usr/bin/python3.11", "usr", "")
+    python = Python(11, "usr/bin/python3.11", "usr", "")
 
-    assert oci.sources(tree, python) == ([] if current else ["usr/lib/python3.11/x.py"])
-    frozen = oci.freeze_byte_code(tree)
+    assert sources(tree, python) == ([] if current else ["usr/lib/python3.11/x.py"])
+    frozen = freeze_byte_code(tree)
     assert set(tree) - set(frozen) == (set() if current else {"usr/lib/python3.11/__pycache__/x.cpython-311.pyc"})
-    assert oci.sources(frozen, python) == oci.sources(tree, python)
+    assert sources(frozen, python) == sources(tree, python)
     if current:
         data = frozen["usr/lib/python3.11/__pycache__/x.cpython-311.pyc"].content.read()
         assert data == b"MAGI\x01\0\0\0" + bytes(8) + b"code"

@@ -18,9 +18,9 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci import image as oci_image
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci import store as oci_store
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import ImageError
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.python_tree import find_python
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.store import Store
 
 from image_layers import NAME, TAG, Blobs, archive, directory, index, layer, layout_files, manifest, put
@@ -370,9 +370,9 @@ def test_the_python_of_the_final_layers_gets_the_wheels(tmp_path: Path) -> None:
     replaced = archive(tmp_path / "a", layout_files(blobs, manifest(blobs, [lower, upper])))
     removed = archive(tmp_path / "b", layout_files(blobs, manifest(blobs, [lower, gone])))
     store = Store(str(tmp_path))
-    assert oci_image.find_python(store.base(str(replaced), "amd64").tree).path == "usr/local/bin/python3.9"
+    assert find_python(store.base(str(replaced), "amd64").tree).path == "usr/local/bin/python3.9"
     with pytest.raises(ImageError, match="wheels cannot be added"):
-        oci_image.find_python(store.base(str(removed), "amd64").tree)
+        find_python(store.base(str(removed), "amd64").tree)
 
 
 @pytest.mark.parametrize("save", [archive, directory])
