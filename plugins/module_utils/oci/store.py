@@ -4,22 +4,18 @@
 
 from __future__ import annotations
 
-import bz2
 import fcntl
 import gzip
 import hashlib
 import lzma
 import os
-import re
 import shutil
 import stat
-import subprocess
 import tarfile
 import tempfile
 import zlib
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple, Type, cast
+from typing import BinaryIO, Callable, Dict, Iterator, List, Mapping, Sequence, cast
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import (
     CHUNK,
@@ -48,6 +44,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.oci.layout import
     refuse_misplaced,
 )
 
+from .compression import decompressor
+
 DAMAGED = (
     tarfile.TarError,
     zlib.error,
@@ -62,11 +60,6 @@ DAMAGED = (
     ValueError,
 )
 ZERO_BLOCK = bytes(tarfile.BLOCKSIZE)
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-"""Begins a frame of zstd that holds no data."""
-DECOMPRESSORS: Dict[bytes, Callable[[BinaryIO], Any]] = {b"\xfd7": lzma.open, b"BZ": bz2.open}
-"""Docker reads such layers, and containerd does not: an image that is made has all its layers packed by gzip."""
 UNPACKED = (*tarfile.REGULAR_TYPES[:2], *(tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE))
 UNPACKED += (tarfile.CHRTYPE, tarfile.BLKTYPE)
 """Types of what container runtimes unpack of a layer; another one they refuse."""
@@ -197,20 +190,12 @@ class Store:
 
     def _decompress(self, content: Open, origin: str) -> str:
         """Return the path of the decompressed bytes, empty when they are not compressed."""
-        with content() as handle:
-            magic = handle.read(4)
-        zstd = magic == ZSTD or SKIPPABLE.fullmatch(magic)
-        if not (zstd or magic[:2] == GZIP or magic[:2] in DECOMPRESSORS):
+        unpack = decompressor(content)
+        if unpack is None:
             return ""
         path = self._temporary()
-        with content() as handle, open(path, "wb") as plain:
-            if zstd:
-                _unpack_zstd(handle, plain, origin)
-            elif magic[:2] == GZIP:
-                _unpack_gzip(handle, plain, origin)
-            else:
-                with DECOMPRESSORS[magic[:2]](handle) as source:
-                    shutil.copyfileobj(source, plain, CHUNK)
+        with content() as packed, open(path, "wb") as plain:
+            unpack(packed, plain, origin)
         return path
 
     def _image(self, files: Files, architecture: str | None, origin: str) -> Image:
@@ -318,61 +303,6 @@ def _directory_tree(root: str, origin: str) -> Tree:
             content = Content(status.st_size, _file_opener(path), identity)
             tree[name] = Entry(FILE, mode, uid, gid, content=content, mtime=int(status.st_mtime))
     return tree
-
-
-def _unpack_gzip(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
-    """Write what gzip packed, its members one after the other; containerd refuses what follows them, zeros too."""
-    member, data = zlib.decompressobj(31), source.read(CHUNK)
-    while data:
-        plain.write(member.decompress(data))
-        data = member.unused_data if member.eof else b""
-        data += source.read(CHUNK)
-        if member.eof and data and not data.startswith(GZIP):
-            raise ImageError(
-                f"{origin} has data after the end of what gzip packed, which containerd refuses; pack it anew"
-            )
-        if member.eof and data:
-            member = zlib.decompressobj(31)
-    if not member.eof:
-        raise EOFError("it breaks off before the end of what gzip packed")
-
-
-def _unpack_zstd(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
-    """Write what zstd packed, by Python's own module, the library zstandard or the program zstd."""
-    found = _zstd_reader(source)
-    if found is not None:
-        reader, damage = found
-        try:
-            with reader:
-                shutil.copyfileobj(reader, plain, CHUNK)
-        except damage as error:
-            raise EOFError(f"zstd: {error}") from error
-        return
-    program = shutil.which("zstd")
-    if program is None:
-        raise ImageError(
-            f"{origin} is compressed with zstd, which cannot be read here; install the program zstd, or use gzip or xz"
-        )
-    with tempfile.TemporaryFile() as packed:
-        shutil.copyfileobj(source, packed, CHUNK)
-        packed.seek(0)
-        done = subprocess.run([program, "-dcq"], stdin=packed, stdout=plain, stderr=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise EOFError(f"zstd: {done.stderr.decode(errors='replace').strip()}")
-
-
-def _zstd_reader(source: BinaryIO) -> Tuple[BinaryIO, Type[Exception]] | None:
-    """Return what reads all frames, and what it raises for damage; None where Python cannot read zstd."""
-    try:
-        module = import_module("compression.zstd")
-        return cast(BinaryIO, module.open(source)), module.ZstdError
-    except ImportError:
-        pass
-    try:
-        module = import_module("zstandard")
-    except ImportError:
-        return None
-    return cast(BinaryIO, module.ZstdDecompressor().stream_reader(source, read_across_frames=True)), module.ZstdError
 
 
 def _members(archive: tarfile.TarFile, origin: str) -> Members:

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.oci import store as oci_store
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci import compression
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import ImageError
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.python_tree import find_python
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.store import Store
@@ -179,7 +179,7 @@ def test_a_module_of_python_reads_zstd_where_there_is_one(
 
 
 def test_without_anything_that_reads_zstd_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_store, "_zstd_reader", lambda source: None)
+    monkeypatch.setattr(compression, "_zstd_reader", lambda source: None)
     monkeypatch.setenv("PATH", "")
     plain = layer(("f", "text", "x"))
     with pytest.raises(ImageError, match=r"compressed with zstd.*install the program zstd, or use gzip or xz"):
