@@ -309,6 +309,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.health import PORT, health_url, health_watch
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.installation import Installation, Told
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.lease import Lease, lease_watch
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import ConfigError
 
 MICROK8S = "/var/snap/microk8s/current/args/kube-scheduler"
 ACRONYMS = {"enable_https": "enableHTTPS"}
@@ -358,7 +359,7 @@ class SchedulerExtender:
             raise Refused(f"{self.told_path} does not exist; name kube-scheduler's manifest in manifest_path")
         try:
             return self._propose(current)
-        except (scheduler_config.ConfigError, Refused) as error:
+        except (ConfigError, Refused) as error:
             if self._never_changed(current):
                 return Proposal()
             raise Refused(str(error), error.code) from error
@@ -488,7 +489,7 @@ class SchedulerExtender:
                 continue
             try:
                 after = original if record.untouched(path, data) else self._stripped(record, told, path, data)
-            except (scheduler_config.ConfigError, Refused) as error:
+            except (ConfigError, Refused) as error:
                 self.transaction.warnings.append(f"{path} is not read by kube-scheduler and stays as it is: {error}")
                 continue
             changes.append(FileChange(path, data, after, restart=False))
@@ -582,7 +583,7 @@ class SchedulerExtender:
         """Return the health URL before anything is planned too: what a run that was cut off left is undone first."""
         try:
             return str(health_url(self.place.told(self.transaction.read).flag))
-        except (Refused, scheduler_config.ConfigError) as error:
+        except (Refused, ConfigError) as error:
             raise TransactionError(f"where kube-scheduler answers is not known: {error}") from error
 
 

@@ -1,10 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a KubeSchedulerConfiguration has to become to hold our extenders and bin packing. No I/O.
-
-Source of the tables: the Go types of kubescheduler.config.k8s.io/v1 (k8s.io/kube-scheduler/config/v1 and
-k8s.io/component-base/config/v1alpha1). kube-scheduler decodes strictly: one unknown field and it does not start.
-"""
+"""What a KubeSchedulerConfiguration has to become to hold our extenders and bin packing. No I/O."""
 
 from __future__ import annotations
 
@@ -16,88 +12,8 @@ from typing import Any, Callable, Dict, FrozenSet, Mapping, Sequence, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
 
-API_VERSION = "kubescheduler.config.k8s.io/v1"
+from .schema import API_VERSION, FIT, ConfigError, check, check_extenders, loaded
 
-_PLUGIN_SET = {"enabled": [{"name": str, "weight": int}], "disabled": [{"name": str, "weight": int}]}
-_EXTENSION_POINTS = (
-    "preEnqueue queueSort preFilter filter postFilter preScore score reserve permit preBind bind postBind multiPoint "
-    "placementGenerate placementScore placementFeasible podGroupPostFilter"
-)
-_SCHEMA: Dict[str, Any] = {
-    "apiVersion": str,
-    "kind": str,
-    "parallelism": int,
-    "leaderElection": {
-        "leaderElect": bool,
-        "leaseDuration": str,
-        "renewDeadline": str,
-        "retryPeriod": str,
-        "resourceLock": str,
-        "resourceName": str,
-        "resourceNamespace": str,
-    },
-    "clientConnection": {
-        "kubeconfig": str,
-        "acceptContentTypes": str,
-        "contentType": str,
-        "qps": (int, float),
-        "burst": int,
-    },
-    "enableProfiling": bool,
-    "enableContentionProfiling": bool,
-    "percentageOfNodesToScore": int,
-    "percentageOfPlacementsToScore": int,
-    "podInitialBackoffSeconds": int,
-    "podMaxBackoffSeconds": int,
-    "delayCacheUntilActive": bool,
-    "profiles": [
-        {
-            "schedulerName": str,
-            "percentageOfNodesToScore": int,
-            "percentageOfPlacementsToScore": int,
-            "plugins": dict.fromkeys(_EXTENSION_POINTS.split(), _PLUGIN_SET),
-            "pluginConfig": [{"name": str, "args": object}],
-        }
-    ],
-    "extenders": [
-        {
-            "urlPrefix": str,
-            "filterVerb": str,
-            "preemptVerb": str,
-            "prioritizeVerb": str,
-            "weight": int,
-            "bindVerb": str,
-            "enableHTTPS": bool,
-            "tlsConfig": {
-                "insecure": bool,
-                "serverName": str,
-                "certFile": str,
-                "keyFile": str,
-                "caFile": str,
-                "certData": str,
-                "keyData": str,
-                "caData": str,
-            },
-            "httpTimeout": str,
-            "nodeCacheCapable": bool,
-            "managedResources": [{"name": str, "ignoredByScheduler": bool}],
-            "ignorable": bool,
-        }
-    ],
-}
-_RESOURCES = [{"name": str, "weight": int}]
-_FIT_ARGS: Dict[str, Any] = {
-    "apiVersion": str,
-    "kind": str,
-    "ignoredResources": [str],
-    "ignoredResourceGroups": [str],
-    "scoringStrategy": {
-        "type": str,
-        "resources": _RESOURCES,
-        "requestedToCapacityRatio": {"shape": [{"utilization": int, "score": int}]},
-    },
-}
-_FIT = "NodeResourcesFit"
 _DEFAULT_RESOURCES = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
 """What kube-scheduler scores by where a strategy names no resources."""
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -123,18 +39,6 @@ Flag = Callable[[str], "str | None"]
 """The value of a flag of kube-scheduler, None when it is not given."""
 
 ExtenderKey = Tuple[str, FrozenSet[str]]
-
-
-class ConfigError(Exception):
-    """The file cannot be made what was asked for. Says which, why and what to do."""
-
-    code = "refused"
-
-
-class TwoBindersError(ConfigError):
-    """More than one extender of the file would bind pods."""
-
-    code = "two_binders"
 
 
 @dataclass(frozen=True)
@@ -193,7 +97,7 @@ def key_of(extender: Mapping[str, Any]) -> ExtenderKey:
 
 def binders(text: str, path: str) -> FrozenSet[str]:
     """Addresses of the extenders that bind pods. Raises ConfigError."""
-    extenders = _load(text, path).get("extenders") or ()
+    extenders = loaded(text, path).get("extenders") or ()
     return frozenset(key_of(extender)[0] for extender in extenders if extender.get("bindVerb"))
 
 
@@ -211,7 +115,7 @@ def election(text: str, path: str, flag: Flag = lambda _name: None) -> Election 
 
     The flags of the election win over a configuration, unlike others.
     """
-    data = _load(text, path)
+    data = loaded(text, path)
     given = dict(data.get("leaderElection") or {})
     for name, member in _ELECTION_FLAGS.items():
         value = flag(name)
@@ -240,7 +144,7 @@ def packed_by(data: Mapping[str, Any]) -> Dict[str, int]:
 
 def holds(text: str, owned: Owned, path: str) -> bool:
     """Return whether any of what is ours is still in the file."""
-    data = _load(text, path)
+    data = loaded(text, path)
     keys = {key_of(extender) for extender in data.get("extenders") or ()}
     names = {str(item.get("name")) for item in _resources(data)}
     return bool(keys & owned.extenders or names & owned.binpack)
@@ -251,8 +155,8 @@ def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> s
 
     ``original`` is the text before our first change: what it lacked and is empty in the end goes. Raises ConfigError.
     """
-    data = _load(text, path)
-    first = data if original == text else _load(original, path)
+    data = loaded(text, path)
+    first = data if original == text else loaded(original, path)
     data = copy.deepcopy(data)
     _merge_extenders(data, wanted.extenders, owned.extenders, first, path)
     _merge_binpack(data, wanted.binpack, owned.binpack, first, path)
@@ -262,81 +166,6 @@ def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> s
     except yaml_text.YamlError as error:
         raise ConfigError(str(error)) from error
     return result
-
-
-def check(data: Mapping[str, Any], path: str) -> None:
-    """Raise ConfigError for what kube-scheduler would refuse to start with."""
-    version = data.get("apiVersion")
-    if version != API_VERSION or data.get("kind") != "KubeSchedulerConfiguration":
-        raise ConfigError(
-            f"{path} is {version} {data.get('kind')}, not {API_VERSION} KubeSchedulerConfiguration, "
-            "the only version Kubernetes serves from 1.29 on; convert it, then run again"
-        )
-    _check_fields(data, _SCHEMA, "", path)
-    for number, profile in enumerate(data.get("profiles") or ()):
-        for position, plugin in enumerate(profile.get("pluginConfig") or ()):
-            if plugin.get("name") == _FIT and plugin.get("args") is not None:
-                where = f"profiles[{number}].pluginConfig[{position}].args"
-                _check_fields(plugin["args"], _FIT_ARGS, where, path)
-    _check_extenders(data.get("extenders") or (), path)
-
-
-def _load(text: str, path: str) -> Dict[str, Any]:
-    try:
-        data: Dict[str, Any] = yaml_text.load(text, path, strict=True)
-    except yaml_text.YamlError as error:
-        raise ConfigError(str(error)) from error
-    check(data, path)
-    return data
-
-
-def _check_fields(value: object, schema: Any, where: str, path: str) -> None:  # noqa: ANN401
-    if value is None or schema is object:
-        return
-    if isinstance(schema, dict):
-        if not isinstance(value, dict):
-            raise ConfigError(f"{path}: {where} has to be a mapping")
-        for key, item in value.items():
-            place = f"{where}.{key}" if where else key
-            if key not in schema:
-                raise ConfigError(
-                    f"{path}: {place} is no field of {API_VERSION}; kube-scheduler would not start with it: correct or "
-                    "remove it, then run again"
-                )
-            _check_fields(item, schema[key], place, path)
-    elif isinstance(schema, list):
-        if not isinstance(value, list):
-            raise ConfigError(f"{path}: {where} has to be a list")
-        for number, item in enumerate(value):
-            if item is None:
-                raise ConfigError(f"{path}: {where}[{number}] is null; write an entry there or take it out")
-            _check_fields(item, schema[0], f"{where}[{number}]", path)
-    elif not isinstance(value, schema) or (isinstance(value, bool) and schema is not bool):
-        kinds = schema if isinstance(schema, tuple) else (schema,)
-        names = " or ".join(kind.__name__ for kind in kinds)
-        raise ConfigError(f"{path}: {where} is {value!r}, which is no {names}")
-
-
-def _check_extenders(extenders: Sequence[Mapping[str, Any]], path: str) -> None:
-    binders = [extender for extender in extenders if extender.get("bindVerb")]
-    if len(binders) > 1:
-        urls = " and ".join(str(extender.get("urlPrefix")) for extender in binders)
-        raise TwoBindersError(
-            f"{path}: {urls} would both bind pods, and kube-scheduler allows one binder: leave bind_verb out of ours"
-        )
-    managed: Dict[str, str] = {}
-    for extender in extenders:
-        url = str(extender.get("urlPrefix"))
-        if extender.get("prioritizeVerb") and (extender.get("weight") or 0) <= 0:
-            raise ConfigError(f"{path}: extender {url} prioritizes, so its weight has to be 1 or more")
-        for resource in extender.get("managedResources") or ():
-            name = str(resource.get("name"))
-            if name in managed:
-                raise ConfigError(
-                    f"{path}: {name} is managed by both {managed[name]} and {url}, and kube-scheduler allows one "
-                    "extender a resource: remove one of them"
-                )
-            managed[name] = url
 
 
 def _merge_extenders(
@@ -376,7 +205,7 @@ def _merge_extenders(
         data["extenders"] = present
     elif "extenders" in data:
         _empty(data, "extenders", first)
-    _check_extenders(present, path)
+    check_extenders(present, path)
 
 
 def _empty(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> None:
@@ -406,7 +235,7 @@ def _profile(data: Mapping[str, Any]) -> Dict[str, Any] | None:
 
 def _fit(profile: Mapping[str, Any] | None) -> Dict[str, Any] | None:
     for plugin in (profile or {}).get("pluginConfig") or ():
-        if plugin.get("name") == _FIT:
+        if plugin.get("name") == FIT:
             found: Dict[str, Any] = plugin
             return found
     return None
@@ -468,7 +297,7 @@ def _scored(data: Dict[str, Any], path: str) -> list[Dict[str, Any]]:
         profile["pluginConfig"] = []
     fit = _fit(profile)
     if fit is None:
-        fit = {"name": _FIT, "args": {}}
+        fit = {"name": FIT, "args": {}}
         profile["pluginConfig"].append(fit)
     if fit.get("args") is None:
         fit["args"] = {}
@@ -496,13 +325,13 @@ def _refuse_without_effect(profile: Mapping[str, Any], where: str) -> None:
             key: {str(plugin.get("name")) for plugin in (plugins.get(point) or {}).get(key) or ()}
             for key in ("enabled", "disabled")
         }
-        if _FIT in names["enabled"]:
+        if FIT in names["enabled"]:
             return
-        off = names["disabled"].intersection((_FIT, "*"))
+        off = names["disabled"].intersection((FIT, "*"))
         if off:
             raise ConfigError(
-                f"{where}.{point}.disabled has {_FIT if _FIT in off else repr('*')}, so nodes are not scored by {_FIT} "
-                f"and binpack_resources would have no effect: add {_FIT} to {point}.enabled, or leave "
+                f"{where}.{point}.disabled has {FIT if FIT in off else repr('*')}, so nodes are not scored by {FIT} "
+                f"and binpack_resources would have no effect: add {FIT} to {point}.enabled, or leave "
                 "binpack_resources out"
             )
 

@@ -21,6 +21,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome impo
 from . import config as scheduler_config
 from . import manifest as scheduler_manifest
 from . import rancher as scheduler_rancher
+from .schema import ConfigError
 
 _KUBECONFIG = "/etc/kubernetes/scheduler.conf"
 _ADMINISTRATORS = ("/etc/kubernetes/super-admin.conf", "/etc/kubernetes/admin.conf")
@@ -130,7 +131,7 @@ class Installation:
                 continue
             text = (read(path) or b"").decode(errors="replace")
             if told.is_same_pod(text):
-                raise scheduler_config.ConfigError(
+                raise ConfigError(
                     f"{path} is a manifest of the same pod as {self.told_path}, and kubelet runs whichever of them it "
                     "likes: move it out of that directory, then run again"
                 )

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError, fit
 
 CHECKSUM = "kube-accel.io/scheduler-config-checksum"

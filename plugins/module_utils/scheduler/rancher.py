@@ -16,7 +16,7 @@ from typing import List, Mapping, Sequence
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import command_line, rancher_settings
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import manifest as scheduler_manifest
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import ConfigError
 
 OUR_FILE = "zz-kube-accel.yaml"
 _ARGUMENTS = "kube-scheduler-arg"

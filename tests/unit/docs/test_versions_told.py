@@ -24,7 +24,7 @@ def test_readme_names_supported_versions_and_links_the_page() -> None:
     (line,) = re.findall(r"^Runs with .*(?:\n.+)*", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert "(docs/upgrade.md#what-it-runs-with)" in line
     section = UPGRADE.partition("\n## What it runs with\n")[2].partition("\n## ")[0]
-    written = (ROOT / "plugins/module_utils/scheduler/config.py").read_text()
+    written = (ROOT / "plugins/module_utils/scheduler/schema.py").read_text()
     assert re.findall(r'^API_VERSION = "(.*)"', written, re.MULTILINE)[0] in section
     for page, versions in {
         "cluster": r"^\| (1\.\d+)\.\d+ \|",

@@ -21,6 +21,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
     effect as runtime_effect,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import config as scheduler_config
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import ConfigError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILE = "/etc/the.file"
@@ -103,7 +104,7 @@ def test_a_damaged_file_is_edited_and_given_back_or_refused(kind: str) -> None:
         text = damaged(chance.choice(TEXTS[kind]), chance)
         try:
             attempt(kind, text, chance)
-        except (runtime_config.ConfigError, scheduler_config.ConfigError) as error:
+        except (runtime_config.ConfigError, ConfigError) as error:
             refusals.append(str(error))
         except Exception as error:
             pytest.fail(f"{type(error).__name__}: {error}\n{text!r}")

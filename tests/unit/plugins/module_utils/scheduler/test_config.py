@@ -12,7 +12,8 @@ import pytest
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import config as scheduler_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError, Owned, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import Owned, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import API_VERSION, ConfigError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -498,7 +499,7 @@ EMPTY = (
 )
 @pytest.mark.parametrize("tail", EMPTY)
 def test_of_lists_without_entries_what_others_wrote_since_stays(tail: str, wanted: Wanted, edited: str) -> None:
-    before = f"apiVersion: {scheduler_config.API_VERSION}\nkind: KubeSchedulerConfiguration\n{tail}"
+    before = f"apiVersion: {API_VERSION}\nkind: KubeSchedulerConfiguration\n{tail}"
     text = scheduler_config.plan(before, wanted, Owned(), before, "F") + edited
     owned = Owned(frozenset(map(scheduler_config.key_of, wanted.extenders)), frozenset(wanted.binpack))
     after = scheduler_config.plan(text, Wanted(), owned, before, "F")

@@ -19,12 +19,10 @@ import trustme
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import Host
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
-    config as scheduler_config,
-)
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
     effect as scheduler_effect,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.effect import Question, compare
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import API_VERSION
 
 KUBE_SCHEDULER = shutil.which(
     "kube-scheduler", path=os.pathsep.join([os.environ.get("KUBEBUILDER_ASSETS", ""), "/usr/local/kubebuilder/bin"])
@@ -43,7 +41,7 @@ EXTENDER: dict[str, Any] = {
     "tlsConfig": {"insecure": False, "serverName": "on"},
 }
 CONFIG = {
-    "apiVersion": scheduler_config.API_VERSION,
+    "apiVersion": API_VERSION,
     "kind": "KubeSchedulerConfiguration",
     "leaderElection": {"leaderElect": False},
     "extenders": [EXTENDER],

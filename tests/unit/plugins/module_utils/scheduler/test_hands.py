@@ -15,9 +15,10 @@ import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import config as scheduler_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError, Owned, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import Owned, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.manifest import Manifest
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.manifest import Wanted as InPod
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import API_VERSION, ConfigError
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FILE = "/etc/f.yaml"
@@ -30,7 +31,7 @@ FILES = {
     "no line end": HEAD + "parallelism: 8",
     "empty lists": HEAD + "extenders: [] # none\nprofiles: []  # none\n# end\n",
     "null lists": HEAD + "extenders:\nprofiles: null # none\nparallelism: ~\n",
-    "flow": f"{{apiVersion: {scheduler_config.API_VERSION}, kind: KubeSchedulerConfiguration, extenders: []}}\n",
+    "flow": f"{{apiVersion: {API_VERSION}, kind: KubeSchedulerConfiguration, extenders: []}}\n",
     "json": '{\n  "apiVersion": "kubescheduler.config.k8s.io/v1",\n  "kind": "KubeSchedulerConfiguration",\n'
     '  "profiles": [\n    {\n      "schedulerName": "default-scheduler"\n    }\n  ]\n}\n',
     "flow lists": HEAD + f"profiles: [{{pluginConfig: [{FIT}]}}]\n"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.manifest import CHECKSUM, Manifest, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import ConfigError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

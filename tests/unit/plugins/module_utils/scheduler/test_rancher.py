@@ -8,13 +8,13 @@ import pytest
 import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.rancher_settings import load, merged, rank
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.systemd_units import effective
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.config import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.manifest import Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.rancher import (
     DISTRIBUTIONS,
     Distribution,
     Settings,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import ConfigError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
