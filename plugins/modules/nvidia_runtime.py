@@ -243,9 +243,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome impo
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.adapter import Adapter
-from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.containerd import Containerd, MicroK8s
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.crio import Crio
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.docker import Docker
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.rancher import K3s, Rke2
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.toolkit import Ours, Toolkit

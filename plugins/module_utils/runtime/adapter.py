@@ -25,11 +25,11 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome impo
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.service import Service, Watch, command_watch
 
-from . import config as runtime_config
 from . import cri_status
 from . import effect as runtime_effect
 from .config import LowLevel, Wanted
 from .config_file import ConfigFile
+from .dialect import ConfigError, parse
 from .unit import Unit
 
 
@@ -167,7 +167,7 @@ class Adapter(abc.ABC):
     def candidate(self, changes: Sequence[FileChange]) -> Dict[str, Any]:
         """Return what our file is to say. Raises ConfigError where it cannot be read."""
         data = changes[0].after if changes else self.transaction.read(self.path)
-        return runtime_config.parse(self.KIND, text_of(data or b"", self.path), self.path)
+        return parse(self.KIND, text_of(data or b"", self.path), self.path)
 
     def require_last(
         self, path: str, documents: Sequence[Dict[str, Any]], drop_ins: Mapping[str, str], remedy: str, directory: str
@@ -205,7 +205,7 @@ class Adapter(abc.ABC):
             if not said:
                 raise SilentError(f"{self.name} answers, and does not say how it is configured")
             return runtime_effect.unmet(self.KIND, said, self.wanted)
-        except (CommandError, cri_status.StatusError, runtime_config.ConfigError, ValueError) as error:
+        except (CommandError, cri_status.StatusError, ConfigError, ValueError) as error:
             raise SilentError(str(error)) from error
 
     def _service(self) -> Service:

@@ -12,6 +12,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.record impor
 
 from . import config as runtime_config
 from .config import Owned, Wanted
+from .dialect import parse
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class ConfigFile:
 
         ``text`` is the file's or, where there is none, what to begin it with; ``merged`` is as for ``plan_present``.
         """
-        data = runtime_config.parse(self.kind, text, self.path)
+        data = parse(self.kind, text, self.path)
         owned = Owned(**record.owned)
         known = bool(owned.name) and self.path in record.originals
         if known and not runtime_config.has_runtime(self.kind, data, owned.name, self.path):

@@ -21,6 +21,7 @@ from . import cri_status
 from . import effect as runtime_effect
 from .adapter import Adapter
 from .cri_watch import cri_watch
+from .dialect import ConfigError, parse
 
 _MERGED = "the merged configuration"
 _DUMP = "the output of 'containerd config dump'"
@@ -125,13 +126,13 @@ class ContainerdFile(AskedByCri):
         if self.params["validate"] is None and self.present:
             try:
                 self._require_effect(dump, text)
-            except runtime_config.ConfigError as error:
+            except ConfigError as error:
                 raise Refused(str(error)) from error
         return dump
 
     def _require_effect(self, dump: str, text: str) -> None:
         """Raise Refused where what containerd makes of the candidate and its imports does not hold our runtime."""
-        merged = runtime_config.parse(self.KIND, dump, _DUMP)
+        merged = parse(self.KIND, dump, _DUMP)
         version = runtime_config.value_at(text, ("version",), self.path)
         if version > merged.get("version", version):
             raise Refused(
@@ -159,9 +160,7 @@ class ContainerdFile(AskedByCri):
         """Return the last file that containerd's file imports, or those do, and that speaks of the runtimes too."""
         files = runtime_effect.imported(text, self.path, self.host.matching_in_go)
         speaking = [
-            path
-            for path, content in files.items()
-            if runtime_config.speaks_of_cri(runtime_config.parse(self.KIND, content, path))
+            path for path, content in files.items() if runtime_config.speaks_of_cri(parse(self.KIND, content, path))
         ]
         return ["a file", *speaking][-1]
 
@@ -200,9 +199,9 @@ class Containerd(ContainerdFile):
             try:
                 text = text_of(self.transaction.read(path) or b"", path)
                 merged = self.merged(text, path)
-                said = runtime_config.parse(self.KIND, text, path) if merged is None else merged
+                said = parse(self.KIND, text, path) if merged is None else merged
                 self._address = runtime_effect.address(start, said)
-            except runtime_config.ConfigError:
+            except ConfigError:
                 self._address = ""
         return self._address
 
@@ -213,8 +212,8 @@ class Containerd(ContainerdFile):
         copy = self.host.temporary(runtime_config.with_imports_from(text, path).encode(), os.path.basename(path))
         try:
             said = self.host.run([*self.command(), "--config", copy, "config", "dump"], timeout=30)
-            return runtime_config.parse(self.KIND, said, _DUMP)
-        except (CommandError, runtime_config.ConfigError):
+            return parse(self.KIND, said, _DUMP)
+        except (CommandError, ConfigError):
             return None
 
     def require_heeded(self, changes: Sequence[FileChange]) -> None:

@@ -15,6 +15,7 @@ from . import config as runtime_config
 from . import effect as runtime_effect
 from .adapter import Adapter
 from .config import LowLevel
+from .dialect import ConfigError, parse
 
 
 class Crio(Adapter):
@@ -47,7 +48,7 @@ class Crio(Adapter):
             if self.host.find("crio-status") is None:
                 raise
             said = self.host.run(["crio-status", "config"], timeout=30)
-        return runtime_config.parse(self.KIND, said, "what CRI-O says of itself")
+        return parse(self.KIND, said, "what CRI-O says of itself")
 
     def low_levels(self) -> Sequence[LowLevel]:
         """Return what CRI-O runs containers with. Nothing is known where it does not say."""
@@ -55,9 +56,9 @@ class Crio(Adapter):
             return ()
         try:
             said = self.host.run(["crio", "config"], timeout=30)
-            data = runtime_config.parse(self.KIND, said, "the output of 'crio config'")
+            data = parse(self.KIND, said, "the output of 'crio config'")
             return runtime_config.crio_low_levels(data, self.wanted)
-        except (CommandError, runtime_config.ConfigError):
+        except (CommandError, ConfigError):
             return ()
 
     def validation(self) -> Sequence[str]:

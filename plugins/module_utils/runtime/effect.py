@@ -20,6 +20,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host import comma
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.command_line import Given, Start
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import config as runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import parse
 
 _DOCKER_FLAGS = {"default-runtime": "default-runtime", "feature": "features"}
 """Flags of dockerd and the directives that its file must not have too. Of runtimes it takes those of both."""
@@ -48,7 +49,7 @@ def winner(
         together = merged(together, document, replaced)
     for name in sorted(later, key=reading_order):
         path = posixpath.join(directory, name)
-        together = merged(together, runtime_config.parse(runtime, later[name], path), replaced)
+        together = merged(together, parse(runtime, later[name], path), replaced)
         wrong = runtime_config.unmet(runtime, together, wanted, path)
         if wrong:
             return f"{path}, which is read after ours, overrides it: {wrong}"

@@ -26,6 +26,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.record impor
 from . import config as runtime_config
 from . import rancher_config
 from .containerd import AskedByCri
+from .dialect import ConfigError, parse
 
 
 class Rancher(AskedByCri):
@@ -123,10 +124,10 @@ class Rancher(AskedByCri):
         return FileChange(path, current, after)
 
     def _require_last_drop_in(self, plan: rancher_config.RancherPlan, seen: rancher_config.Seen) -> None:
-        generated = runtime_config.parse(self.KIND, seen.generated, self.where.generated)
+        generated = parse(self.KIND, seen.generated, self.where.generated)
         for path, text in plan.files.items():
             if text is not None and os.path.basename(path) == rancher_config.DROP_IN:
-                ours = runtime_config.parse(self.KIND, text, path)
+                ours = parse(self.KIND, text, path)
                 directory = os.path.dirname(path)
                 names = [name for name in _listed(directory) if name.endswith(".toml")]
                 paths = {name: os.path.join(directory, name) for name in names}
@@ -147,7 +148,7 @@ class Rancher(AskedByCri):
             files = {}
         try:
             against = rancher_config.overriding(self.where, self._start(), files, self.wanted)
-        except runtime_config.ConfigError as error:
+        except ConfigError as error:
             raise Refused(str(error)) from error
         if against:
             raise Refused(f"{against} that out, then run again; nothing was changed")
@@ -201,9 +202,9 @@ class Rancher(AskedByCri):
         if generated is None:
             return f"{self.where.generated} is gone"
         try:
-            data = runtime_config.parse(self.KIND, generated.decode(errors="replace"), self.where.generated)
+            data = parse(self.KIND, generated.decode(errors="replace"), self.where.generated)
             wrong = runtime_config.complaint(self.KIND, data, self.wanted, self.where.generated)
-        except runtime_config.ConfigError as error:
+        except ConfigError as error:
             return str(error)
         return f"{self.name} was restarted, but in {self.where.generated} {wrong}" if wrong else ""
 

@@ -22,7 +22,8 @@ from typing import Any, Dict, Mapping
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import command_line, rancher_settings
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import config as runtime_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import ConfigError, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError, parse
 
 DROP_IN = "99-accel-kubernetes.toml"
 TEMPLATES = ("config-v3.toml.tmpl", "config.toml.tmpl")
@@ -106,7 +107,7 @@ def _drop_in(generated: Mapping[str, Any], wanted: Wanted, path: str) -> str:
 
 def plan_present(where: Places, seen: Seen, wanted: Wanted) -> RancherPlan:
     """Return the files that make the runtime known. Raises ConfigError where that cannot be done."""
-    generated = runtime_config.parse("containerd", seen.generated, where.generated)
+    generated = parse("containerd", seen.generated, where.generated)
     path = _drop_in_path(where, generated)
     known = not runtime_config.complaint("containerd", generated, Wanted(wanted.name, wanted.binary), where.generated)
     if path:
@@ -150,7 +151,7 @@ def plan_present(where: Places, seen: Seen, wanted: Wanted) -> RancherPlan:
 
 def plan_absent(where: Places, seen: Seen) -> RancherPlan:
     """Return the files without anything of ours."""
-    generated = runtime_config.parse("containerd", seen.generated, where.generated)
+    generated = parse("containerd", seen.generated, where.generated)
     files: Dict[str, str | None] = {where.settings: None}
     path = _drop_in_path(where, generated)
     if path:

@@ -17,11 +17,12 @@ import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
     config as runtime_config,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import dialect as runtime_dialect
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import (
     effect as runtime_effect,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import config as scheduler_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.schema import ConfigError
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import schema as scheduler_schema
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILE = "/etc/the.file"
@@ -77,9 +78,9 @@ def try_runtime(runtime: str, text: str, chance: random.Random) -> None:
     again = runtime_config.plan_present(runtime, plan.text, wanted, plan.owned, text, FILE)
     assert not again.edits
     back = runtime_config.plan_absent(runtime, plan.text, name, plan.owned, text, FILE)
-    assert runtime_config.parse(runtime, back.text, FILE) == runtime_config.parse(runtime, text, FILE)
+    assert runtime_dialect.parse(runtime, back.text, FILE) == runtime_dialect.parse(runtime, text, FILE)
     if runtime != "docker":
-        runtime_effect.winner(runtime, [runtime_config.parse(runtime, plan.text, FILE)], {"x": text}, wanted, "/etc")
+        runtime_effect.winner(runtime, [runtime_dialect.parse(runtime, plan.text, FILE)], {"x": text}, wanted, "/etc")
 
 
 def try_scheduler(_: str, text: str, chance: random.Random) -> None:
@@ -104,7 +105,7 @@ def test_a_damaged_file_is_edited_and_given_back_or_refused(kind: str) -> None:
         text = damaged(chance.choice(TEXTS[kind]), chance)
         try:
             attempt(kind, text, chance)
-        except (runtime_config.ConfigError, ConfigError) as error:
+        except (runtime_dialect.ConfigError, scheduler_schema.ConfigError) as error:
             refusals.append(str(error))
         except Exception as error:
             pytest.fail(f"{type(error).__name__}: {error}\n{text!r}")

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import config as runtime_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import ConfigError, Owned, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Owned, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ def present(text: str, wanted: Wanted, runtime: str = "containerd", owned: Owned
 
 
 def containerd_part(text: str) -> dict[str, Any]:
-    data = runtime_config.parse("containerd", text, FILE)
+    data = parse("containerd", text, FILE)
     part: dict[str, Any] = data["plugins"][CRI[min(data["version"], 3)]]
     return part
 
@@ -85,7 +86,7 @@ def test_a_version_2_file_that_names_no_runtime_keeps_runc() -> None:
 
     assert containerd_part(plan.text)["containerd"]["runtimes"]["runc"] == {"runtime_type": "io.containerd.runc.v2"}
     gone = runtime_config.plan_absent("containerd", plan.text, "nvidia", plan.owned, before, FILE)
-    assert runtime_config.parse("containerd", gone.text, FILE) == runtime_config.parse("containerd", before, FILE)
+    assert parse("containerd", gone.text, FILE) == parse("containerd", before, FILE)
 
 
 def test_runc_entry_goes_with_ours_unless_another_joined() -> None:
@@ -207,7 +208,7 @@ def test_merged_configuration_without_the_runtime_is_refused() -> None:
     good = present(text_of("containerd-2.1.toml"), wanted).text
 
     def complaint(text: str) -> str:
-        data = runtime_config.parse("containerd", text, FILE)
+        data = parse("containerd", text, FILE)
         return str(runtime_config.complaint("containerd", data, wanted, FILE))
 
     assert complaint(good) == ""
@@ -263,7 +264,7 @@ def test_a_docker_file_that_cannot_be_edited_is_refused(text: str, words: list[s
 def test_crio_gets_a_drop_in_and_loses_all_of_it() -> None:
     plan = present("", Wanted("nvidia", BINARY, default=True), "crio")
 
-    assert runtime_config.parse("crio", plan.text, FILE) == {
+    assert parse("crio", plan.text, FILE) == {
         "crio": {
             "runtime": {
                 "default_runtime": "nvidia",
@@ -325,7 +326,7 @@ def configurations(draw: st.DrawFn) -> str:
     text = head + "\n" + "".join(block + draw(comment) + "\n" for block in chosen)
     # tomlkit does not read every order of tables.
     with contextlib.suppress(ConfigError):
-        runtime_config.parse("containerd", text, FILE)
+        parse("containerd", text, FILE)
         return text
     return head
 
@@ -361,9 +362,9 @@ def without_ours(data: dict[str, Any], *names: str) -> dict[str, Any]:
 @settings(max_examples=75)
 @given(configurations(), WANTED)
 def test_any_file_gets_and_loses_our_runtime_alone(text: str, wanted: Wanted) -> None:
-    before = runtime_config.parse("containerd", text, FILE)
+    before = parse("containerd", text, FILE)
     plan = present(text, wanted)
-    after = runtime_config.parse("containerd", plan.text, FILE)
+    after = parse("containerd", plan.text, FILE)
 
     assert after == tomllib.loads(plan.text)
     if not runtime_config.has_runtime("containerd", before, "runc", FILE):
@@ -378,7 +379,7 @@ def test_any_file_gets_and_loses_our_runtime_alone(text: str, wanted: Wanted) ->
     assert (again.edits, again.text) == ((), plan.text)
 
     gone = runtime_config.plan_absent("containerd", plan.text, wanted.name, plan.owned, text, FILE)
-    assert runtime_config.parse("containerd", gone.text, FILE) == before
+    assert parse("containerd", gone.text, FILE) == before
     assert gone.text.count("# theirs: keep") == text.count("# theirs: keep")
 
 
@@ -427,19 +428,19 @@ def test_absent_leaves_a_file_whose_runtimes_are_no_table(value: str) -> None:
 
 @pytest.mark.parametrize("text", ['{"a": ' + "[" * 100000 + "]" * 100000 + "}", '{"a": ' + "9" * 5000 + "}"])
 def test_json_that_python_cannot_hold_is_refused(text: str) -> None:
-    with pytest.raises(runtime_config.ConfigError, match=r"nested too deeply|cannot be read as JSON"):
-        runtime_config.parse("docker", text, "/f")
+    with pytest.raises(ConfigError, match=r"nested too deeply|cannot be read as JSON"):
+        parse("docker", text, "/f")
 
 
 def test_toml_nested_too_deeply_is_refused() -> None:
-    with pytest.raises(runtime_config.ConfigError, match="nested too deeply"):
-        runtime_config.parse("containerd", "a = " + "[" * 3000 + "]" * 3000, "/f")
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        parse("containerd", "a = " + "[" * 3000 + "]" * 3000, "/f")
 
 
 def test_options_of_the_base_that_are_no_table_are_refused() -> None:
     text = "version = 2\n[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\noptions = 'x'\n"
     wanted = runtime_config.Wanted("nvidia", "/b")
-    with pytest.raises(runtime_config.ConfigError, match=r"runc\.options, where a table belongs"):
+    with pytest.raises(ConfigError, match=r"runc\.options, where a table belongs"):
         runtime_config.plan_present("containerd", text, wanted, runtime_config.Owned(), text, "/f")
 
 

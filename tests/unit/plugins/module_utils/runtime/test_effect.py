@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.command_line import Given, started
-from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import ConfigError, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.effect import (
     address,
     crio_drop_ins,

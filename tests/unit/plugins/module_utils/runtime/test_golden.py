@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import outcome as module
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import config as runtime_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import ConfigError, Owned, Plan, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Owned, Plan, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError, parse
 
 import real_runtimes
 
@@ -85,10 +86,10 @@ def test_again_is_nothing_and_absent_is_the_same_bytes(path: Path) -> None:
     again = runtime_config.plan_present(runtime, plan.text, wanted_for(runtime), plan.owned, text, FILE)
     assert (again.edits, again.text) == ((), plan.text)
 
-    if runtime_config.has_runtime(runtime, runtime_config.parse(runtime, text, FILE), "nvidia", FILE):
+    if runtime_config.has_runtime(runtime, parse(runtime, text, FILE), "nvidia", FILE):
         return
     gone = runtime_config.plan_absent(runtime, plan.text, "nvidia", plan.owned, text, FILE)
-    assert runtime_config.parse(runtime, gone.text, FILE) == runtime_config.parse(runtime, text, FILE)
+    assert parse(runtime, gone.text, FILE) == parse(runtime, text, FILE)
     # tomlkit may leave a space in a table that stands on one line.
     left = iter("".join(line.split()) for line in gone.text.split("\n"))
     assert all("".join(line.split()) in left for line in text.split("\n") if line.strip())
@@ -113,12 +114,12 @@ def said_by(program: Path, *words: str | Path) -> str:
     "path", [path for path in EDITABLE if runtime_of(path) == "containerd"], ids=lambda path: path.name
 )
 def test_a_real_containerd_makes_of_it_what_is_wanted(path: Path, containerd: Path, tmp_path: Path) -> None:
-    version = runtime_config.parse("containerd", text_of(path), FILE)["version"]
+    version = parse("containerd", text_of(path), FILE)["version"]
     file = on_disk(path, tmp_path)
     understands = int(said_by(containerd, "config", "default").split("version = ")[1].split()[0])
     if version > understands:
         return  # It reads no file of a version to come.
-    merged = runtime_config.parse("containerd", said_by(containerd, "--config", file, "config", "dump"), FILE)
+    merged = parse("containerd", said_by(containerd, "--config", file, "config", "dump"), FILE)
     wanted = wanted_for("containerd")
     if runtime_config.lacks_cdi(merged, FILE):
         wanted = dataclasses.replace(wanted, cdi=None)

@@ -5,7 +5,8 @@ import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.host import command_line, systemd_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import config as runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import rancher_config
-from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import ConfigError, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.rancher_config import Places, Seen
 from hypothesis import given, settings
 from hypothesis import strategies as st

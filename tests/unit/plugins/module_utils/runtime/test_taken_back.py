@@ -9,6 +9,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.documents import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents.nested import Edit
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import config as runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Owned, Wanted
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import parse
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -51,7 +52,7 @@ def by_another(runtime: str, text: str, edit: Edit) -> str:
 def test_what_others_did_meanwhile_is_all_that_is_left(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(EDITABLE))
     runtime, text = runtime_of(path), text_of(path)
-    before = runtime_config.parse(runtime, text, FILE)
+    before = parse(runtime, text, FILE)
     runtimes, default, cdi = places(runtime, before)
     wanted = Wanted(
         data.draw(st.sampled_from(["nvidia", "gpu"])),
@@ -60,7 +61,7 @@ def test_what_others_did_meanwhile_is_all_that_is_left(data: st.DataObject) -> N
         data.draw(st.sampled_from([None, True, False])) if cdi else None,
     )
     plan = runtime_config.plan_present(runtime, text, wanted, Owned(), text, FILE)
-    now = runtime_config.parse(runtime, plan.text, FILE)
+    now = parse(runtime, plan.text, FILE)
 
     ours = (*runtimes, wanted.name)
     kind = data.draw(st.sampled_from(["nothing", "comment", "value", "table", "gone", "runtime", "default", "field"]))
@@ -93,7 +94,7 @@ def test_what_others_did_meanwhile_is_all_that_is_left(data: st.DataObject) -> N
     expected = before
     if edit is not None and (kind != "field" or nested.get(before, ours) is not None):
         expected = nested.edited(before, [edit])
-    found = runtime_config.parse(runtime, gone.text, FILE)
+    found = parse(runtime, gone.text, FILE)
     if kind == "runtime" and plan.owned.base:
         # The runtime of others needs the plain runc beside it as ours did.
         nested.delete(found, (*runtimes, "runc"))
