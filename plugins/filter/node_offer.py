@@ -81,7 +81,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.offer import Settings, offer
 
 
-def node_offer(
+def node_offer(  # noqa: PLR0913 - its parameters are the filter's options
     node: Mapping[str, Any],
     nvml: Mapping[str, Any],
     mode: str,

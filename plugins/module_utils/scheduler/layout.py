@@ -125,7 +125,6 @@ def plan(options: Options, host: Host, inventory: Inventory, modes: object = Non
     local = [_local(options, tls)]
     ours = local if layout == "local" else _proxied(options, host.api, tls) if layout == "proxied" else []
     extenders = [*map(dict, options.extenders), *ours]
-    root = options.host_root
     return Plan(
         host=host.name,
         layout=layout,
@@ -145,10 +144,7 @@ def plan(options: Options, host: Host, inventory: Inventory, modes: object = Non
         client=host.client,
         certificates_end=host.certificates_end,
         packages=[*options.python_packages, *(options.pki_packages if in_process else ())],
-        files={
-            "pki": f"{root}{options.pki_dir}",
-            "scheduler_conf": f"{root}/etc/kubernetes/scheduler.conf",
-        },
+        files=_files(options),
         workload="DaemonSet" if layout == "local" else "Deployment",
         services=list(SERVICES),
         reads=reads(layout, list(SERVICES), options.network_peers),
@@ -156,6 +152,12 @@ def plan(options: Options, host: Host, inventory: Inventory, modes: object = Non
         workloads=[*WORKLOADS],
         quota={"version": 1, **options.quota} if options.quota else {},
     )
+
+
+def _files(options: Options) -> Dict[str, str]:
+    """Return the paths of files that a host may have, as seen from here."""
+    root = options.host_root
+    return {"pki": f"{root}{options.pki_dir}", "scheduler_conf": f"{root}/etc/kubernetes/scheduler.conf"}
 
 
 def read_host(name: str, seen: Mapping[str, Any], api: str) -> Host:
