@@ -23,14 +23,48 @@ options:
       - V(admission) is which admission policies there are to be.
       - V(cluster) is who else serves GPUs, and whether an extender is missing.
       - V(delivery) is how containers are given devices.
+      - V(evacuation) is what the node is emptied for, and what keeps it from being emptied.
+      - V(findings) is what is wrong with node and cluster, and what is well.
       - V(image) is how the assembled image is named, and what it lacks.
       - V(image_reach) is which nodes lack it.
+      - V(mig_label) is what the plugin makes of the label by which GPUs are cut by MIG.
       - V(monitors) is which monitors leave a node, and which return.
+      - V(mps) is which MPS control daemons the node is to have.
       - V(network) is which network policies there are to be.
+      - V(node) is which mode the node serves, which one it is to serve, and who cordoned it.
+      - V(offer) is what the node is to offer of its GPUs, and what it offers.
       - V(pod) is how the plugin's pod on a node is.
+      - V(preflight) is what cannot work, before anything is touched.
       - V(state) is which files of the state directory are removed.
+      - V(taint) is how the node comes to have our taint.
+      - V(trial) is the pod by which the node is tried, and what came of it.
+      - V(turn) is why playbooks that take nodes in turn refuse the node.
+      - V(uninstall) is what is taken from the node and the cluster.
+      - V(unfinished) is which workloads a rollout has neither kept nor put back.
     type: str
-    choices: [accounts, admission, cluster, delivery, image, image_reach, monitors, network, pod, state]
+    choices:
+      - accounts
+      - admission
+      - cluster
+      - delivery
+      - evacuation
+      - findings
+      - image
+      - image_reach
+      - mig_label
+      - monitors
+      - mps
+      - network
+      - node
+      - offer
+      - pod
+      - preflight
+      - state
+      - taint
+      - trial
+      - turn
+      - unfinished
+      - uninstall
     required: true
 """
 
@@ -54,40 +88,64 @@ _value:
   type: raw
 """
 
-from typing import Any, Callable, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, Mapping
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins import (
     accounts,
     cluster,
     delivery,
+    evacuation,
+    findings,
     image,
+    mig_label,
     monitors,
+    mps,
+    node,
+    offer,
     plugin_pod,
     policies,
+    preflight,
+    rollout_objects,
     state_files,
+    taint,
+    trial,
+    turn,
+    uninstall,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import resources
 
-SUBJECTS: Dict[str, Tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "accounts": (accounts.Seen, accounts.accounts),
-    "admission": (policies.AdmissionSeen, policies.admission),
-    "cluster": (cluster.Seen, cluster.cluster),
-    "delivery": (delivery.Seen, delivery.delivery),
-    "image": (image.Seen, image.image),
-    "image_reach": (image.ReachSeen, image.nodes_without_image),
-    "monitors": (monitors.Seen, monitors.monitors),
-    "network": (policies.NetworkSeen, policies.network),
-    "pod": (plugin_pod.Seen, plugin_pod.plugin_pod),
-    "state": (state_files.Seen, state_files.removed_state),
+SUBJECTS: Dict[str, Callable[..., Any]] = {
+    "accounts": lambda **seen: accounts.accounts(accounts.Seen(**seen)),
+    "admission": lambda **seen: policies.admission(policies.AdmissionSeen(**seen)),
+    "cluster": lambda **seen: cluster.cluster(cluster.Seen(**seen)),
+    "delivery": lambda **seen: delivery.delivery(delivery.Seen(**seen)),
+    "evacuation": lambda **seen: evacuation.evacuation(evacuation.Seen(**seen)),
+    "findings": lambda **seen: findings.findings(findings.Seen(**seen)),
+    "image": lambda **seen: image.image(image.Seen(**seen)),
+    "image_reach": lambda **seen: image.nodes_without_image(image.ReachSeen(**seen)),
+    "mig_label": lambda **seen: mig_label.mig_label(mig_label.Seen(**seen)),
+    "monitors": lambda **seen: monitors.monitors(monitors.Seen(**seen)),
+    "mps": lambda **seen: mps.mps(mps.Seen(**seen)),
+    "network": lambda **seen: policies.network(policies.NetworkSeen(**seen)),
+    "node": lambda **seen: node.node_state(node.Seen(**seen)),
+    "offer": lambda **seen: offer.seen_offer(offer.Seen(**seen)),
+    "pod": lambda **seen: plugin_pod.plugin_pod(plugin_pod.Seen(**seen)),
+    "preflight": lambda **seen: preflight.preflight(preflight.Seen(**seen)),
+    "state": lambda **seen: state_files.removed_state(state_files.Seen(**seen)),
+    "taint": taint.taint_plan,
+    "trial": lambda **seen: trial.trial(trial.Seen(**seen)),
+    "turn": lambda **seen: turn.turn(turn.Seen(**seen)),
+    "uninstall": lambda **seen: uninstall.uninstall(uninstall.Seen(**seen)),
+    "unfinished": lambda workloads, pods: rollout_objects.unfinished_rollouts(resources(workloads), resources(pods)),
 }
 
 
 def gpu_plugins_plan(seen: Mapping[str, Any], subject: str) -> Any:  # noqa: ANN401 - each subject has an answer of its own
     """Return what is to be done about a subject, as plain values."""
-    read, decide = SUBJECTS[subject]
     try:
-        return plain(decide(read(**seen)))
+        return plain(SUBJECTS[subject](**seen))
     except ValueError as error:
         raise AnsibleFilterError(str(error)) from error
 

@@ -104,7 +104,10 @@ class GpuNode:
         if account.exists():
             return account
         template = jinja2.Template((TEMPLATES / "rbac.yml.j2").read_text())
-        names = {"gpu_plugins_namespace": "kube-system", "__gpu_plugins_overrides": "kube-accel-quota-overrides"}
+        names = {
+            "gpu_plugins_namespace": "kube-system",
+            "__gpu_plugins_names": {"overrides": "kube-accel-quota-overrides"},
+        }
         objects = self.rig.plane.root / f"{name}.yml"
         objects.write_text(template.render(**names, __gpu_plugins_accounts=[name]))
         self.rig.kubectl("apply", f"--filename={objects}")

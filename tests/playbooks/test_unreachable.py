@@ -33,13 +33,8 @@ def gone(what: str) -> list[dict[str, Any]]:
 
 SERVES = keep(
     gpu_plugins_node_name="{{ inventory_hostname }}",
-    __gpu_plugins_cluster={"ours": ["plugin"]},
-    __gpu_plugins_node_serves="pgpu",
-    __gpu_plugins_serves="pgpu",
-    __gpu_plugins_switching=False,
-    __gpu_plugins_mig_cutting=False,
-    __gpu_plugins_cordoned=True,
-    __gpu_plugins_daemonset="plugin",
+    gpu_plugins_node_state={"serves": "pgpu", "target": "pgpu", "switching": False, "cordoned": True},
+    gpu_plugins_turn={"switch_mode": "", "upgrade_driver": "", "rollout": ""},
 )
 OBSERVED = keep(
     driver_state={"loaded": "1", "installed": "1", "installs": False},

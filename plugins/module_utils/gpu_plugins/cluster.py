@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Iterator, List, Mapping, Sequence
 
+from ..shared.modes import WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
 from ..shared.waiting_pods import RESOURCE
@@ -37,30 +38,36 @@ class Seen:
     """The result for the runtime class of the plugins."""
     modes: Mapping[str, Any] = field(default_factory=dict)
     """What each mode is made of."""
-    disabled: Sequence[str] = ()
-    """Those of modes that are turned off."""
-    node: str = ""
-    serves: str = "pgpu"
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Which modes are turned on: ``gpu_plugins_pgpu_enabled``, and so on. Those that are absent are."""
+    name: str = ""
+    """The node's."""
+    node: Mapping[str, Any] = field(default_factory=dict)
+    """How it is, as ``NodeState`` has it."""
     gpus: int = 0
     """Number of GPUs on the node."""
     extender_coming: object = False
     """Whether this run brings an extender."""
     migrating: object = False
     """Whether this run takes nodes over from another plugin."""
-    annotations: Mapping[str, Any] = field(default_factory=dict)
-    """The node's annotations."""
 
 
 @dataclass(frozen=True)
 class Cluster:
     """What a cluster has."""
 
+    daemonset: str
+    """Name of the DaemonSet of the mode that the node is to serve; empty if there is no such mode."""
     ours: Sequence[str]
     """Names of our plugins' DaemonSets."""
     images: Sequence[str]
     """Their images."""
+    disabled_modes: Sequence[str]
+    """Modes that are turned off."""
+    disabled_daemonsets: Sequence[str]
+    """Names of their DaemonSets."""
     disabled: Sequence[Mapping[str, Any]]
-    """Metadata of those whose modes are turned off."""
+    """Metadata of those that the cluster has."""
     foreign: Sequence[str]
     """Namespace and name of the DaemonSets of other device plugins."""
     foreign_classes: Sequence[str]
@@ -88,20 +95,28 @@ def cluster(seen: Seen) -> Cluster:
     options = OptionReader(
         {"gpu_plugins_extender_coming": seen.extender_coming, "gpu_plugins_migrating": seen.migrating}
     )
+    switches = OptionReader({**{f"gpu_plugins_{mode}_enabled": True for mode in seen.modes}, **seen.options})
+    disabled = [mode for mode in seen.modes if not switches.boolean(f"gpu_plugins_{mode}_enabled")]
+    switches.require_values()
+    disabled_daemonsets = [seen.modes[mode]["daemonset"] for mode in disabled]
     coming, migrating = map(options.boolean, ("gpu_plugins_extender_coming", "gpu_plugins_migrating"))
     options.require_values()
+    target = seen.node.get("target", WHOLE_MODE)
     return Cluster(
+        str(mapping(seen.modes.get(target)).get("daemonset", "")),
         [metadata_of(item)["name"] for item in ours],
         [str(_container(item).get("image", "")) for item in ours],
-        [metadata_of(item) for item in ours if metadata_of(item)["name"] in seen.disabled],
+        disabled,
+        disabled_daemonsets,
+        [metadata_of(item) for item in ours if metadata_of(item)["name"] in disabled_daemonsets],
         list(dict.fromkeys(_foreign(theirs, [mode["daemonset"] for mode in seen.modes.values()]))),
         [metadata_of(item)["name"] for item in resources(seen.device_classes) if _serves_ours(item)],
         str(runtime_class.get("handler", "")),
         not runtime_class or labels_of(runtime_class).get("app.kubernetes.io/managed-by") == "accel.kubernetes",
-        migrating or MIGRATION in seen.annotations,
+        migrating or MIGRATION in mapping(seen.node.get("annotations")),
         exporter_found(seen.daemonsets),
-        seen.serves != "pgpu" and seen.gpus > 1 and not extenders and not coming,
-        f"Mode {seen.serves} on node '{seen.node}' shares {seen.gpus} GPUs, and no extender chooses among them: pods "
+        target != WHOLE_MODE and seen.gpus > 1 and not extenders and not coming,
+        f"Mode {target} on node '{seen.name}' shares {seen.gpus} GPUs, and no extender chooses among them: pods "
         "that fit the node and none of its GPUs would fail admission again and again.",
     )
 

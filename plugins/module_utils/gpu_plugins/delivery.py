@@ -9,11 +9,11 @@ import re
 from dataclasses import dataclass
 from typing import Any, List, Mapping, Sequence, Tuple
 
+from ..shared.gpu_view import MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, metadata_of, resources
 from .plain import plain
 
-MODE_LABEL = "nvidia-device-enable"
 ENFORCEMENTS = {
     "auto": ("vgpu", "mps", "cgpu"),
     "interposer": ("vgpu", "mps", "cgpu"),

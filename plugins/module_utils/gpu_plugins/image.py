@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
+from ..shared.gpu_view import CGPU_LABEL, MODE_LABEL
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
-from .delivery import MODE_LABEL
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _REFERENCE = re.compile(r"(.*?)(?::([^:/]*))?")
@@ -99,7 +99,7 @@ def nodes_without_image(seen: ReachSeen) -> List[str]:
         metadata_of(node)["name"]
         for node in resources(seen.nodes)
         if metadata_of(node)["name"] not in given
-        and (labels_of(node).get(MODE_LABEL) in seen.modes or labels_of(node).get("cgpu") == "true")
+        and (labels_of(node).get(MODE_LABEL) in seen.modes or labels_of(node).get(CGPU_LABEL) == "true")
     ]
 
 

@@ -27,13 +27,13 @@ _PAUSED_BY_PLUGIN = "paused-for-mig-change"
 class Seen:
     """What was seen of a node, and what is asked for."""
 
-    labels: Mapping[str, str]
-    """The node's labels."""
+    node: Mapping[str, Any]
+    """How it is, as ``NodeState`` has it."""
     options: Mapping[str, object]
-    """``gpu_plugins_dcgm_exporter_enabled``."""
+    """``gpu_plugins_dcgm_exporter_enabled`` and ``gpu_plugins_mig_label``."""
     daemonsets: Mapping[str, Any] = field(default_factory=dict)
-    plugin_left: bool = False
-    """Whether a plugin paused monitors, and undoes that no more, as it does not look after MIG."""
+    removed: bool = False
+    """Whether the plugins are uninstalled."""
 
 
 @dataclass(frozen=True)
@@ -52,15 +52,18 @@ def monitors(seen: Seen) -> Monitors:
     """Return which monitors leave a node, and which return."""
     options = OptionReader(seen.options)
     exporter = options.boolean("gpu_plugins_dcgm_exporter_enabled") or exporter_found(seen.daemonsets)
+    undone_by_plugin = options.boolean("gpu_plugins_mig_label") and not seen.removed
     options.require_values()
+    labels: Mapping[str, str] = seen.node["labels"]
     serving = [
         label
         for label in MONITORS
-        if (label == OURS and exporter and label not in seen.labels)
-        or (label != OURS and seen.labels.get(label) == "true")
+        if (label == OURS and exporter and label not in labels) or (label != OURS and labels.get(label) == "true")
     ]
-    words = (PAUSED, _PAUSED_BY_PLUGIN) if seen.plugin_left else (PAUSED,)
-    returning = [label for label in MONITORS if seen.labels.get(label) in words]
+    # What a plugin paused is the plugin's to undo, as its cordon is.
+    plugin_left = seen.node["mig_cordoned"] and not undone_by_plugin
+    words = (PAUSED, _PAUSED_BY_PLUGIN) if plugin_left else (PAUSED,)
+    returning = [label for label in MONITORS if labels.get(label) in words]
     return Monitors(
         dict.fromkeys(serving, PAUSED),
         {label: None if label == OURS else "true" for label in returning},

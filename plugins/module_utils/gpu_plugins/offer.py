@@ -36,6 +36,20 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """What was seen of a node, and what its plugin is given."""
+
+    node: Mapping[str, Any]
+    """How it is, as ``NodeState`` has it."""
+    nvml: Mapping[str, Any]
+    """Facts of its GPUs."""
+    mig_strategy: str = NONE
+    configs: Mapping[str, Any] = field(default_factory=dict)
+    config: str = ""
+    default_config: str = ""
+
+
+@dataclass(frozen=True)
 class Offer:
     """What a node is to offer, and what it does."""
 
@@ -61,6 +75,12 @@ class Offer:
     """UUIDs of those that need a control daemon."""
     problem: str
     """Why nothing can be offered, with the remedy; empty when it can."""
+
+
+def seen_offer(seen: Seen) -> Offer:
+    """Return what a node is to offer in the mode that it is to serve, and what it offers."""
+    settings = Settings(seen.node["target"], seen.mig_strategy, seen.configs, seen.config, seen.default_config)
+    return offer(seen.node["object"], seen.nvml, seen.node["serves"], settings)
 
 
 def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, settings: Settings) -> Offer:

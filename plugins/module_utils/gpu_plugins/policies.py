@@ -31,8 +31,6 @@ class AdmissionSeen:
     """The results for policies and for bindings."""
     options: Mapping[str, object]
     """Variables of the role, by name."""
-    evicts: bool
-    """Whether plugins may evict pods. The API server reads pods for the policy about that."""
     workloads: Mapping[str, Any] = field(default_factory=dict)
     """The results for workloads of the collection."""
     scheduler: Mapping[str, Any] = field(default_factory=dict)
@@ -47,6 +45,8 @@ class Admission:
 
     served: bool
     wanted: bool
+    evicts: bool
+    """Whether plugins may evict pods. The API server reads pods for the policy about that."""
     names: Sequence[str]
     unwanted: Sequence[Mapping[str, Any]]
     """Objects that are to go."""
@@ -90,15 +90,17 @@ def admission(seen: AdmissionSeen) -> Admission:
     served = bool(answers) and bool(answers[0].get("api_found"))
     options = OptionReader(seen.options)
     enabled = options.boolean("gpu_plugins_admission_enabled")
+    evicts = options.boolean("gpu_plugins_mig_label") and options.boolean("gpu_plugins_drain")
     options.require_values()
     wanted = enabled and served and not seen.removed
     names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
-    names += [f"{_PLUGIN}-evictions"] if seen.evicts else []
+    names += [f"{_PLUGIN}-evictions"] if evicts else []
     kept = names if wanted else []
     expected = [*(names if enabled else []), *_extender_policies(seen)]
     return Admission(
         served,
         wanted,
+        evicts,
         names,
         [item for item in resources(seen.policies) if _is_plugins(item) and metadata_of(item)["name"] not in kept],
         expected,

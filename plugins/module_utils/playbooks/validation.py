@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Collection, Dict, Iterator, List, Mapping
 
+from ..shared.finding import Finding
 from ..shared.inventory import CONTROL_PLANES, GPU_NODES, Inventory
 from ..shared.printable import line
 from ..shared.registers import mapping, mappings
@@ -15,16 +16,6 @@ _LONGEST = 4096
 """Characters of what was found, in a row."""
 _CHECKS = {"driver": "driver", "runtime": "container runtime", "plugin": "device plugin"}
 """Checks of a GPU node that may fail, as facts name them and as people do."""
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a check found."""
-
-    verdict: str
-    what: str
-    found: str
-    remedy: str = ""
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,8 @@ def device_class(extended: str | None) -> dict[str, Any]:
 
 def problems(evaluate: Evaluate, **changed: Any) -> list[str]:
     facts = {"accel_nvml": changed.pop("gpus")} if "gpus" in changed else {}
-    found = evaluate("gpu_plugins", "__gpu_plugins_problems", facts, **answers(**changed))
-    assert isinstance(found, list)
-    return found
+    found = evaluate("gpu_plugins", "__gpu_plugins_preflight", facts, **answers(**changed))
+    return [refusal["message"] for refusal in found["refusals"]]
 
 
 @pytest.mark.parametrize(
@@ -253,8 +252,8 @@ def test_the_cgpu_label_is_set_and_cleared_for_our_mode_alone(
     evaluate: Evaluate, mode: str, found: dict[str, Any], serves: str, labels: dict[str, str | None]
 ) -> None:
     given = answers(gpu_mode=mode, __gpu_plugins_picked={"resources": [found]})
-    assert evaluate("gpu_plugins", "__gpu_plugins_serves", {}, **given) == serves
-    assert evaluate("gpu_plugins", "__gpu_plugins_labels", {}, **given) == labels
+    state = evaluate("gpu_plugins", "gpu_plugins_node_state", {}, **given)
+    assert (state["target"], state["wanted_labels"]) == (serves, labels)
 
 
 def slicing(replicas: int = 4, default_name: bool = False, **entry: Any) -> dict[str, Any]:
@@ -313,7 +312,7 @@ def test_plugin_sees_the_driver_only_if_it_delivers_files(evaluate: Evaluate, mo
 
 
 def test_removed_cdi_file_is_the_one_the_plugin_writes(evaluate: Evaluate) -> None:
-    assert evaluate("gpu_plugins", "__gpu_plugins_cdi_file", {}) == FILE
+    assert evaluate("gpu_plugins", "__gpu_plugins_names", {})["cdi_file"] == FILE
 
 
 @pytest.mark.parametrize("turned_off", [(), ("cgpu",), ("pgpu", "mps")])
@@ -324,8 +323,8 @@ def test_modes_that_are_turned_off_lose_their_daemonset(evaluate: Evaluate, turn
         "cgpu": "cgpu-device-plugin-ds",
     }
     given = {f"gpu_plugins_{mode}_enabled": False for mode in turned_off}
-    found = evaluate("gpu_plugins", "__gpu_plugins_disabled_daemonsets", {}, **given)
-    assert found == [names[mode] for mode in turned_off]
+    found = evaluate("gpu_plugins", "gpu_plugins_cluster_state", {}, **given)
+    assert found["disabled_daemonsets"] == [names[mode] for mode in turned_off]
 
 
 @pytest.mark.parametrize("reference", ["kube-accel:1", "gpu/kube-accel:1", "localhost/kube-accel@sha256:00"])
@@ -418,5 +417,5 @@ def test_systemd_reloads_the_mps_unit_whichever_run_wrote_it(evaluate: Evaluate)
     path = ROLES / "gpu_plugins/tasks/mps_present.yml"
     tasks = DataLoader().load_from_file(str(path), trusted_as_template=True)
     (start,) = [task["ansible.builtin.systemd_service"] for task in tasks if task["name"].startswith("Start")]
-    given = {"__gpu_plugins_mps_wanted": ["GPU-1", "GPU-2"], "reload": start["daemon_reload"]}
+    given = {"__gpu_plugins_mps_plan": {"wanted": ["GPU-1", "GPU-2"]}, "reload": start["daemon_reload"]}
     assert [evaluate("gpu_plugins", "reload", {}, **given, item=uuid) for uuid in ("GPU-1", "GPU-2")] == [True, False]

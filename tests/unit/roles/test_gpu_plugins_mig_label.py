@@ -103,8 +103,8 @@ def test_state_of_another_mig_configuration_is_not_this_ones(cluster: Cluster, l
 
 def test_an_api_server_that_does_not_answer_is_asked_again(evaluate: Evaluate) -> None:
     """The host that was rebooted may be its own."""
-    tasks = yaml.safe_load((ROLES / "gpu_plugins/tasks/mig_label.yml").read_text())
-    waits = [task for each in tasks for task in (each, *each.get("block", ())) if "until" in task]
+    files = [ROLES / f"gpu_plugins/tasks/{name}.yml" for name in ("mig_label", "mig_label_reset")]
+    waits = [task for path in files for task in yaml.safe_load(path.read_text()) if "until" in task]
     assert len(waits) == 2
 
     def over(task: dict[str, Any], answer: dict[str, Any]) -> Any:

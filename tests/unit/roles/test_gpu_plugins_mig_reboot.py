@@ -65,6 +65,8 @@ def host(tmp_path: Path) -> Path:
 
 def run(host: Path, reboot: bool, emptied: bool = False) -> subprocess.CompletedProcess[str]:
     """The role's part that cuts the GPUs, on a node that has been emptied, or was by who calls it."""
+    # One that changes its mode is not emptied for MIG.
+    served = "pgpu" if emptied else "vgpu"
     wanted = {"devices": [0], "mig-enabled": True, "mig-devices": {"1g.18gb": 7}}
     variables: dict[str, Any] = {
         "gpu_plugins_mig_config": "small",
@@ -72,7 +74,7 @@ def run(host: Path, reboot: bool, emptied: bool = False) -> subprocess.Completed
         "gpu_plugins_mig_services": [],
         "gpu_plugins_mig_reboot": reboot,
         "gpu_plugins_host_root": str(host),
-        "__gpu_plugins_switching": not emptied,
+        "__gpu_plugins_picked": {"resources": [{"metadata": {"labels": {"nvidia-device-enable": served}}}]},
         # Nobody monitors them.
         "__gpu_plugins_daemonsets": {"resources": []},
         "ansible_python_interpreter": sys.executable,
@@ -91,7 +93,7 @@ def run(host: Path, reboot: bool, emptied: bool = False) -> subprocess.Completed
         "tasks": [
             {
                 "ansible.builtin.include_role": {"name": "accel.kubernetes.gpu_plugins", "tasks_from": "mig"},
-                "vars": {"__gpu_plugins_emptied": emptied},
+                "vars": {"gpu_plugins_emptied": emptied},
             }
         ],
     }

@@ -6,8 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.quotas import quotas as planned_quotas
 
 from .conftest import Evaluate, rendered
+from .test_gpu_plugins_checks import problems
 from .test_security import rights
 
 GPU = {"index": 0, "health": "healthy", "reason": "", "mig": {"enabled": False}, "compute_capability": "9.0"}
@@ -18,14 +20,17 @@ NODE: dict[str, Any] = {
     "status": {"allocatable": {"nvidia.com/gpu": "2"}, "conditions": [{"type": "Ready", "status": "True"}]},
 }
 
+ELSEWHERE = {"ansible_play_hosts": ["another"]}
+"""Another host tells of the cluster."""
+
 
 def findings(
     evaluate: Evaluate, gpus: dict[str, Any] = GPUS, node: dict[str, Any] | None = NODE, **variables: Any
 ) -> list[str]:
     """The checks of the node: verdict, what, found and remedy in a line each."""
     picked = {"__gpu_plugins_picked": {"resources": [node] if node else []}}
-    said = evaluate("gpu_plugins", "__gpu_plugins_validations", {"accel_nvml": gpus}, **picked, **variables)
-    return [" ".join((one["verdict"], one["what"], one["found"], one["remedy"])) for one in said if one["found"]]
+    said = evaluate("gpu_plugins", "__gpu_plugins_findings", {"accel_nvml": gpus}, **ELSEWHERE, **picked, **variables)
+    return [" ".join((one["verdict"], one["what"], one["found"], one["remedy"])) for one in said["wrong"]]
 
 
 def changed(**parts: Any) -> dict[str, Any]:
@@ -101,14 +106,11 @@ def test_node_taken_from_cgpu_by_kubectl_is_reported(evaluate: Evaluate) -> None
         "unstable mode The node serves pgpu and is to serve cgpu. Somebody has cleared its label cgpu. "
         "Run kubectl label node node-1 --overwrite cgpu=true, or set gpu_mode to pgpu: site.yml sets the label again."
     )
-    words = evaluate(
-        "gpu_plugins",
-        "__gpu_plugins_passed_words",
-        {"accel_nvml": GPUS},
-        gpu_plugins_mode="cgpu",
-        __gpu_plugins_picked={"resources": [node]},
+    picked = {"__gpu_plugins_picked": {"resources": [node]}}
+    found = evaluate(
+        "gpu_plugins", "__gpu_plugins_findings", {"accel_nvml": GPUS}, gpu_plugins_mode="cgpu", **ELSEWHERE, **picked
     )
-    assert words["offer"] == "1 nvidia.com/gpu"
+    assert {row["what"]: row["found"] for row in found["passed"]}["offer"] == "1 nvidia.com/gpu"
 
 
 @pytest.mark.parametrize(
@@ -129,14 +131,18 @@ def test_accounts_that_nothing_bounds_are_told(evaluate: Evaluate, accounts: dic
 def cluster(evaluate: Evaluate, **variables: Any) -> list[str]:
     """The checks of the cluster, likewise."""
     answers = {
+        "ansible_play_hosts": ["node-1"],
+        "__gpu_plugins_picked": {"resources": [NODE]},
+        "gpu_plugins_admission_enabled": False,
+        "gpu_plugins_network_policy_enabled": False,
         "__gpu_plugins_resource_quotas": {"resources": []},
         "__gpu_plugins_definitions_found": {"problems": {}},
         "__gpu_plugins_definitions_planned": {"skipped": True},
         "__gpu_plugins_workloads": {"results": [{"resources": []}, {"resources": []}]},
         "__gpu_plugins_rollout_pods": {"skipped": True},
     }
-    said = evaluate("gpu_plugins", "__gpu_plugins_cluster_validations", {"accel_nvml": GPUS}, **answers | variables)
-    return [" ".join((one["verdict"], one["what"], one["found"], one["remedy"])) for one in said if one["found"]]
+    said = evaluate("gpu_plugins", "__gpu_plugins_findings", {"accel_nvml": GPUS}, **answers | variables)
+    return [" ".join((one["verdict"], one["what"], one["found"], one["remedy"])) for one in said["wrong"]]
 
 
 def quota(namespace: str, hard: dict[str, str], used: dict[str, str]) -> dict[str, Any]:
@@ -157,8 +163,7 @@ def test_quotas_of_our_resources_are_listed_and_full_ones_named(evaluate: Evalua
             {"metadata": {"name": "new", "namespace": "team-d"}},
         ]
     }
-    rows = evaluate("gpu_plugins", "__gpu_plugins_quotas", {}, __gpu_plugins_resource_quotas=quotas)
-    assert [(row["namespace"], row["resource"], row["used"], row["hard"]) for row in rows] == [
+    assert [(row.namespace, row.resource, row.used, row.hard) for row in planned_quotas(quotas)] == [
         ("team-a", "requests.nvidia.com/gpu", 2, 2),
         ("team-b", "requests.tencent.com/vcuda-core", 30, 50),
         ("team-c", "requests.nvidia.com/gpu", 0, 0),
@@ -208,21 +213,30 @@ def test_unfit_programs_are_named_and_only_blocked_refused(evaluate: Evaluate) -
         return {"item": {"name": name}, "verdict": verdict, "rule": "dtype", "reason": "too old", "remedy": "Use half."}
 
     answers = {"results": [answer("a", "ok"), answer("b", "unstable"), answer("c", "blocked")]}
-    found = evaluate("gpu_plugins", "__gpu_plugins_cuda_findings", {}, __gpu_plugins_cuda=answers)
-    assert [(one["verdict"], one["remedy"]) for one in found] == [("unstable", "Use half."), ("blocked", "Use half.")]
-    refused = evaluate("gpu_plugins", "__gpu_plugins_cuda_blocked", {}, __gpu_plugins_cuda=answers)
-    assert [one["found"] for one in refused] == [
+    assert [said.split(" on node-1")[0] for said in findings(evaluate, __gpu_plugins_cuda=answers)] == [
+        "unstable cuda Program b is unstable",
+        "blocked cuda Program c is blocked",
+    ]
+    assert problems(evaluate, __gpu_plugins_cuda=answers) == [
         "Program c is blocked on node-1 (dtype): too old. Use half.",
     ]
-    assert evaluate("gpu_plugins", "__gpu_plugins_cuda_findings", {}) == []
 
 
 def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) -> None:
     facts = {"accel_nvml": GPUS | {"driver_version": "580.95.05", "cuda_version": "13.0"}}
-    found: dict[str, Any] = {"__gpu_plugins_picked": {"resources": [NODE]}, "ansible_play_hosts": ["node-1"]}
+    found: dict[str, Any] = {
+        "__gpu_plugins_resource_quotas": {},
+        "__gpu_plugins_picked": {"resources": [NODE]},
+        "ansible_play_hosts": ["node-1"],
+    }
     found |= {"__gpu_plugins_definitions_found": {"problems": {}}, "__gpu_plugins_definitions_planned": {}}
     found |= {"__gpu_plugins_workloads": {"results": []}, "groups": {}}
-    rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=[], **found)
+    found["__gpu_plugins_admission_plan"] = {
+        "findings": [],
+        "expected": ["kube-accel-plugin-nodes", "kube-accel-shares"],
+    }
+    found["__gpu_plugins_network_plan"] = {"findings": [], "says": ["kube-accel-plugin admits everybody."]}
+    rows = evaluate("gpu_plugins", "__gpu_plugins_findings", facts, **found)["passed"]
     assert {row["what"]: row["found"] for row in rows} == {
         "driver": "580.95.05, CUDA 13.0",
         "health": "All 2 GPUs are healthy.",
@@ -234,14 +248,13 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
         "rollout": "None was left unfinished.",
         "quota": "None is used up.",
         "cf-crl": "The definitions can be read.",
-        "admission": "The API server denies by "
-        "kube-accel-plugin-nodes, kube-accel-plugin-pods, kube-accel-plugin-events.",
-        "network": "kube-accel-plugin admits everybody to port 9445, as gpu_plugins_network_policy_from names nobody.",
+        "admission": "The API server denies by kube-accel-plugin-nodes, kube-accel-shares.",
+        "network": "kube-accel-plugin admits everybody.",
     }
-    wrong = [{"verdict": "unstable", "what": "health", "found": "x", "remedy": ""}]
+    facts["accel_nvml"] |= {"gpus": [GPU, GPU | {"index": 1, "health": "unhealthy"}]}
     elsewhere = found | {"ansible_play_hosts": ["node-0", "node-1"]}
-    rows = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, gpu_plugins_findings=wrong, **elsewhere)
-    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer", "accounts", "capabilities"]
+    rows = evaluate("gpu_plugins", "__gpu_plugins_findings", facts, **elsewhere)["passed"]
+    assert [row["what"] for row in rows] == ["driver", "node", "mode", "accounts", "capabilities"]
 
 
 @pytest.mark.parametrize(
@@ -272,16 +285,14 @@ def test_what_a_share_does_not_limit_is_told(evaluate: Evaluate, given: list[str
         "__gpu_plugins_accounts": {"action": "none", "waits": False, "says": ""},
         "gpu_mode": "vgpu",
         "gpu_plugins_share_capabilities": given,
-        "gpu_plugins_findings": [],
         "ansible_play_hosts": ["another"],
         "inventory_hostname": "node-1",
     }
     facts = {"accel_nvml": GPUS | {"gpus": [GPU | {"memory_bytes": 80 << 30}]}}
-    wrong = evaluate("gpu_plugins", "__gpu_plugins_validations", facts, **variables)
-    passed = evaluate("gpu_plugins", "__gpu_plugins_passed", facts, **variables)
-    rows = {row["what"]: (row["verdict"], row["found"]) for row in (*passed, *(row for row in wrong if row["found"]))}
-    verdict, found = rows["capabilities"]
-    assert found.startswith(says)
+    found = evaluate("gpu_plugins", "__gpu_plugins_findings", facts, **variables)
+    rows = {row["what"]: (row["verdict"], row["found"]) for row in (*found["passed"], *found["wrong"])}
+    verdict, words = rows["capabilities"]
+    assert words.startswith(says)
     assert verdict == ("ok" if given == ["compute", "utility"] else "unstable")
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.template import trust_as_template
 
 from .conftest import ROLES, Evaluate, rendered
 
@@ -27,13 +26,14 @@ def test_a_check_counts_nodes_by_their_own_names(
         "hostvars": {"a": named, "b": {}},
         "__gpu_plugins_serving": {"resources": [{"metadata": {"name": name}} for name in sorted(labelled)]},
     }
-    assert evaluate("gpu_plugins", "__gpu_plugins_still_serving", {}, **words) == serve
+    assert evaluate("gpu_plugins", "__gpu_plugins_uninstall", {}, **words)["serving"] == serve
 
 
 def removal() -> dict[str, Any]:
     """The task that removes the cluster's objects."""
     tasks = yaml.safe_load((ROLES / "gpu_plugins/tasks/uninstall.yml").read_text())
-    (found,) = (task for each in tasks for task in each.get("block", ()) if "objects.yml.j2" in task.get("loop", ""))
+    loop = "{{ __gpu_plugins_uninstall.objects }}"
+    (found,) = (task for each in tasks for task in each.get("block", ()) if task.get("loop") == loop)
     return dict(found)
 
 
@@ -46,7 +46,7 @@ def test_what_earlier_settings_made_goes_too() -> None:
 
     once = names(gpu_plugins_configs={"four": {}}, gpu_plugins_mig_label=True)
     assert names() < once
-    assert names(**removal()["vars"]) == once
+    assert names(__gpu_plugins_removed=removal()["vars"]["__gpu_plugins_removed"]) == once
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "ConfigMap"])
@@ -56,14 +56,13 @@ def test_an_object_of_others_with_the_name_of_ours_stays(evaluate: Evaluate, kin
         kinds = ("DaemonSet", "ConfigMap")
         answers = [{"resources": [each for each in found if each["kind"] == kind]} for kind in kinds]
         words = {
-            "item": {"kind": kind, "metadata": {"name": "a"}},
+            "__gpu_plugins_all_objects": [{"kind": kind, "metadata": {"name": "a"}}],
             "__gpu_plugins_serving": {"resources": []},
             "__gpu_plugins_ours_left": {"results": answers},
             "ansible_check_mode": False,
             "ansible_play_hosts": [],
         }
-        conditions = [trust_as_template(f"{{{{ {each} }}}}") for each in removal()["when"]]
-        return all(evaluate("gpu_plugins", "holds", {}, holds=condition, **words) for condition in conditions)
+        return bool(evaluate("gpu_plugins", "__gpu_plugins_uninstall", {}, **words)["objects"])
 
     assert not removed(kind)
     assert not removed(kind, (kind, "b"), ("DaemonSet" if kind == "ConfigMap" else "ConfigMap", "a"))

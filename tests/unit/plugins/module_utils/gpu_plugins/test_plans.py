@@ -273,10 +273,10 @@ def test_image_and_mig_layout_are_common_to_the_cluster() -> None:
 def test_all_that_the_clusters_objects_are_made_of_is_common() -> None:
     names = ("configs", "daemonset", "dcgm_exporter", "mig_configs", "objects", "rbac", "runtimeclass")
     text = " ".join((ROLE / f"templates/{name}.yml.j2").read_text() for name in names)
-    plans = (ROLE / "vars/main/plans.yml").read_text().partition("__gpu_plugins_wanted:")[0]
+    plans = (ROLE / "vars/main/cluster.yml").read_text().partition("__gpu_plugins_wanted:")[0]
     asked = re.findall(r"'\w+': (gpu_plugins_\w+)", plans)
     made_of = set(re.findall(r"(?<!_)gpu_plugins_[a-z_]+", text)) | set(asked) & set(DEFAULTS)
-    assert made_of - set(agreement.common_names(False, True)) == {"gpu_plugins_node_name"}
+    assert made_of - set(agreement.common_names(False, True)) == {"gpu_plugins_node_name", "gpu_plugins_cluster_state"}
 
 
 def own_pod(made: int = 1, template: str = "t1", ready: bool = True, **more: Any) -> Object:
@@ -378,36 +378,32 @@ def exporting(value: object) -> Object:
 
 
 @pytest.mark.parametrize(
-    ("seen", "pause", "back", "leaving"),
+    ("labels", "options", "daemonsets", "pause", "back", "leaving"),
     [
-        ({}, {}, {}, []),
-        ({"labels": {DCGM: "true"}}, {DCGM: PAUSED}, {}, ["nvidia-dcgm"]),
-        ({"labels": {DCGM: "false"}}, {}, {}, []),
-        ({"options": exporting("yes")}, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
-        ({"daemonsets": EXPORTER}, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
-        ({"options": exporting(True), "labels": {OURS_LABEL: "false"}}, {}, {}, []),
-        ({"labels": {DCGM: PAUSED}}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
-        (
-            {"options": exporting(True), "labels": {OURS_LABEL: PAUSED}},
-            {},
-            {OURS_LABEL: None},
-            ["kube-accel-dcgm-exporter"],
-        ),
+        ({}, {}, {}, {}, {}, []),
+        ({DCGM: "true"}, {}, {}, {DCGM: PAUSED}, {}, ["nvidia-dcgm"]),
+        ({DCGM: "false"}, {}, {}, {}, {}, []),
+        ({}, exporting("yes"), {}, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
+        ({}, {}, EXPORTER, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
+        ({OURS_LABEL: "false"}, exporting(True), {}, {}, {}, []),
+        ({DCGM: PAUSED}, {}, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
+        ({OURS_LABEL: PAUSED}, exporting(True), {}, {}, {OURS_LABEL: None}, ["kube-accel-dcgm-exporter"]),
         # What the plugin paused is the plugin's to undo, unless it has left that behind.
-        ({"labels": {DCGM: "paused-for-mig-change"}}, {}, {}, []),
-        ({"labels": {DCGM: "paused-for-mig-change"}, "plugin_left": True}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
+        ({DCGM: "paused-for-mig-change"}, {"gpu_plugins_mig_label": True}, {}, {}, {}, []),
+        ({DCGM: "paused-for-mig-change"}, {}, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
     ],
 )
 def test_monitors_leave_by_their_label_and_return(
-    seen: Object, pause: Object, back: Object, leaving: list[str]
+    labels: Object, options: Object, daemonsets: Object, pause: Object, back: Object, leaving: list[str]
 ) -> None:
-    found = monitors.monitors(monitors.Seen(**{"labels": {}, "options": exporting(False)} | seen))
+    node = {"labels": labels, "mig_cordoned": True}
+    found = monitors.monitors(monitors.Seen(node, options, daemonsets))
     assert (found.pause, found.back, found.leaving) == (pause, back, leaving)
 
 
 def test_a_boolean_that_is_none_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="gpu_plugins_dcgm_exporter_enabled is 'maybe'; set it to true or false"):
-        monitors.monitors(monitors.Seen({}, exporting("maybe")))
+        monitors.monitors(monitors.Seen({"labels": {}}, exporting("maybe")))
 
 
 def daemonset(name: str, container: str, image: str = "i:1", component: str = "") -> Object:
@@ -443,7 +439,9 @@ def test_other_device_plugins_are_known(found: Object, foreign: list[str]) -> No
 
 def test_our_daemonsets_are_known_by_their_container() -> None:
     found = seen_cluster(
-        daemonset("cgpu-device-plugin-ds", "kube-accel", "a:1"), daemonset("x", "y"), disabled=["cgpu-device-plugin-ds"]
+        daemonset("cgpu-device-plugin-ds", "kube-accel", "a:1"),
+        daemonset("x", "y"),
+        options={"gpu_plugins_cgpu_enabled": "no"},
     )
     assert (found.ours, found.images) == (["cgpu-device-plugin-ds"], ["a:1"])
     assert [item["namespace"] for item in found.disabled] == ["gpu"]
@@ -480,29 +478,27 @@ def test_a_runtime_class_of_others_is_left_alone(classes: list[Object], made: bo
 
 
 @pytest.mark.parametrize(
-    ("more", "needed"),
+    ("target", "more", "needed"),
     [
-        ({"serves": "vgpu", "gpus": 2}, True),
-        ({"serves": "vgpu", "gpus": 1}, False),
-        ({"serves": "pgpu", "gpus": 8}, False),
-        ({"serves": "mps", "gpus": 2, "extender_coming": "yes"}, False),
-        ({"serves": "mps", "gpus": 2, "extender_coming": "no"}, True),
-        (
-            {"serves": "cgpu", "gpus": 2, "deployments": {"resources": [daemonset("e", "e", component="extender")]}},
-            False,
-        ),
+        ("vgpu", {"gpus": 2}, True),
+        ("vgpu", {"gpus": 1}, False),
+        ("pgpu", {"gpus": 8}, False),
+        ("mps", {"gpus": 2, "extender_coming": "yes"}, False),
+        ("mps", {"gpus": 2, "extender_coming": "no"}, True),
+        ("cgpu", {"gpus": 2, "deployments": {"resources": [daemonset("e", "e", component="extender")]}}, False),
     ],
 )
-def test_a_mode_that_shares_several_gpus_needs_an_extender(more: Object, needed: bool) -> None:
-    found = seen_cluster(node="node-1", **more)
+def test_a_mode_that_shares_several_gpus_needs_an_extender(target: str, more: Object, needed: bool) -> None:
+    node = {"target": target}
+    found = seen_cluster(name="node-1", node=node, **more)
     assert found.needs_extender is needed
-    assert f"Mode {more['serves']} on node 'node-1' shares {more['gpus']} GPUs" in found.no_extender
-    assert not seen_cluster(daemonset("e", "e", component="extender"), node="node-1", **more).needs_extender
+    assert f"Mode {target} on node 'node-1' shares {more['gpus']} GPUs" in found.no_extender
+    assert not seen_cluster(daemonset("e", "e", component="extender"), node=node, **more).needs_extender
 
 
 @pytest.mark.parametrize(
     ("more", "migrated"),
-    [({}, False), ({"migrating": True}, True), ({"annotations": {"kube-accel.io/migration": "{}"}}, True)],
+    [({}, False), ({"migrating": True}, True), ({"node": {"annotations": {"kube-accel.io/migration": "{}"}}}, True)],
 )
 def test_a_node_that_was_taken_over_is_known(more: Object, migrated: bool) -> None:
     assert seen_cluster(**more).migrated is migrated

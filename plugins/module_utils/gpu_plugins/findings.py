@@ -1,0 +1,233 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is wrong with a node that is to serve, and with its cluster, and what is well. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
+
+from ..shared.finding import Finding
+from ..shared.options import OptionReader
+from ..shared.registers import mapping, mappings
+from .cuda import cuda_findings
+from .quotas import Quota, quotas
+
+_LIMITED = ("compute", "utility")
+"""Capabilities of the driver that a share limits."""
+_INTERPOSED = ("interposer", "mps-interposer")
+"""Ways of enforcement by which a share has CUDA and NVML alone."""
+_ENFORCEMENT = "kube-accel.io/enforcement"
+
+
+@dataclass(frozen=True)
+class ClusterSeen:
+    """What was seen of a cluster."""
+
+    admission: Mapping[str, Any]
+    """What becomes of admission policies."""
+    network: Mapping[str, Any]
+    """What becomes of network policies."""
+    unfinished: Sequence[Mapping[str, str]] = ()
+    """Workloads that a rollout has neither kept nor put back."""
+    quotas: Mapping[str, Any] = field(default_factory=dict)
+    """The result for ResourceQuotas."""
+    definitions_found: Mapping[str, Any] = field(default_factory=dict)
+    """The result of ``cf_crl_info``."""
+    definitions_planned: Mapping[str, Any] = field(default_factory=dict)
+    """The result of ``cf_crl`` in check mode."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a node and its cluster, and what is asked for."""
+
+    name: str
+    """The node's."""
+    options: Mapping[str, Any]
+    """Variables of the role, by name."""
+    nvml: Mapping[str, Any]
+    """Facts of its GPUs."""
+    node: Mapping[str, Any]
+    """How it is, as ``NodeState`` has it."""
+    offer: Mapping[str, Any]
+    plugin: str
+    """Namespace and name of the DaemonSet that is to serve it."""
+    accounts: Mapping[str, Any] = field(default_factory=dict)
+    """The result of ``account_mount_info``."""
+    accounts_plan: Mapping[str, Any] = field(default_factory=dict)
+    cuda: Mapping[str, Any] = field(default_factory=dict)
+    """The results of ``cuda_compat``."""
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    """What a ``ClusterSeen`` is made of; empty where another host tells of the cluster."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What is wrong, and what is well."""
+
+    wrong: List[Finding]
+    passed: List[Finding]
+    """One for each thing that was looked at and of which nothing was found."""
+    quotas: List[Quota]
+
+
+def findings(seen: Seen) -> Findings:
+    """Return what is wrong, and what is well. Raise ValueError if an option has another type than it is to have."""
+    capabilities = [word for word in seen.options["gpu_plugins_share_capabilities"] if word not in _LIMITED]
+    wrong = [*_gpus(seen), *_node(seen), *_serving(seen), *_shares(seen, capabilities)]
+    wrong += cuda_findings(seen.cuda, seen.name)
+    passed = _node_words(seen)
+    found: List[Quota] = []
+    if seen.cluster:
+        cluster = ClusterSeen(**seen.cluster)
+        found = quotas(cluster.quotas)
+        wrong += _cluster(cluster, found, seen.options)
+        passed.update(_cluster_words(cluster))
+    told = {finding.what for finding in wrong}
+    return Findings(wrong, [Finding("ok", what, words) for what, words in passed.items() if what not in told], found)
+
+
+def _gpus(seen: Seen) -> Iterator[Finding]:
+    gpus = mappings(seen.nvml.get("gpus"))
+    if not seen.nvml["available"]:
+        yield Finding(
+            "blocked",
+            "driver",
+            f"{seen.nvml['reason']}.",
+            "Run site.yml with --tags driver, and see dmesg on the host.",
+        )
+    elif not gpus:
+        remedy = "See lspci and dmesg on the host, or take it out of the group gpu_nodes."
+        yield Finding("blocked", "driver", "The driver lists no GPU.", remedy)
+    sick = [f"GPU {gpu['index']}: {gpu['reason']}" for gpu in gpus if gpu["health"] != "healthy"]
+    if sick:
+        remedy = "Reset or replace the GPU; the plugin withholds it meanwhile."
+        yield Finding("unstable", "health", f"Not healthy: {'; '.join(sick)}.", remedy)
+
+
+def _node(seen: Seen) -> Iterator[Finding]:
+    node, name = seen.node, seen.name
+    if not node["object"]:
+        remedy = "Join the host, or set gpu_plugins_node_name to its name in the cluster."
+        yield Finding("blocked", "node", f"The cluster has no node {name}.", remedy)
+    if node["conditions"].get("Ready", "True") != "True":
+        remedy = f"See kubectl describe node {name}, and kubelet's log on the host."
+        yield Finding("blocked", "node", "The node is not ready.", remedy)
+    if node["unschedulable"]:
+        yield _cordon(seen)
+    if node["problems"]:
+        yield Finding("unstable", "node", ". ".join(node["problems"]))
+
+
+def _cordon(seen: Seen) -> Finding:
+    left_for, ours = seen.node["left_for"], seen.node["cordoned"]
+    found = f"The node is cordoned{' by us' if ours else ''}{f', to become {left_for}' if left_for else ''}."
+    if left_for:
+        remedy = (
+            f"Run switch_mode.yml with gpu_mode={left_for} again, which takes up where it stopped, or site.yml, which "
+            f"brings the node to {seen.options['gpu_plugins_mode']}."
+        )
+    elif ours:
+        remedy = (
+            "Run the playbook again that stopped there (upgrade_driver.yml, migrate.yml or site.yml), which takes it "
+            "up."
+        )
+    else:
+        remedy = f"Run kubectl uncordon {seen.name} once it may have pods."
+    return Finding("unstable", "node", found, remedy)
+
+
+def _serving(seen: Seen) -> Iterator[Finding]:
+    serves, target = seen.node["serves"], seen.node["target"]
+    if seen.node["object"] and serves != target:
+        found = f"The node serves {serves or 'no mode'} and is to serve {target}."
+        if seen.node["cgpu_cleared"]:
+            remedy = (
+                f"Somebody has cleared its label cgpu. Run kubectl label node {seen.name} --overwrite cgpu=true, or "
+                "set gpu_mode to pgpu: site.yml sets the label again."
+            )
+            yield Finding("unstable", "mode", found, remedy)
+        else:
+            yield Finding("blocked", "mode", found, "Run site.yml, or set gpu_mode to what the node serves.")
+    if serves == target and seen.offer["missing"]:
+        remedy = f"See the pod of DaemonSet {seen.plugin} on the node, and its log."
+        yield Finding("blocked", "offer", f"The node offers {', '.join(seen.offer['missing'])}.", remedy)
+
+
+def _shares(seen: Seen, unlimited: Sequence[str]) -> Iterator[Finding]:
+    if seen.accounts_plan["waits"] or seen.accounts_plan["due"]:
+        remedy = "" if seen.accounts_plan["waits"] else "Run site.yml with --tags gpu_plugins."
+        yield Finding("unstable", "accounts", str(seen.accounts.get("says", "")), remedy)
+    if seen.node["target"] != "pgpu" and unlimited:
+        found = f"Shares have {', '.join(unlimited)} of the driver. Their memory and GPU time count for no share."
+        remedy = "Remove them from gpu_plugins_share_capabilities, and give programs that need them whole GPUs."
+        yield Finding("unstable", "capabilities", found, remedy)
+
+
+def _cluster(seen: ClusterSeen, found: Sequence[Quota], options: Mapping[str, Any]) -> Iterator[Finding]:
+    if seen.unfinished:
+        yield Finding(
+            "unstable",
+            "rollout",
+            f"Under way or stopped: {', '.join(each['says'] for each in seen.unfinished)}.",
+            "Unless one runs, run rollout.yml again: with the same image and settings it goes on, with those of before "
+            "it goes back.",
+        )
+    spent = [f"{quota.namespace}: {quota.resource}" for quota in found if quota.spent]
+    if spent:
+        remedy = "Raise the namespace's ResourceQuota, or remove pods."
+        yield Finding("unstable", "quota", f"Used up: {', '.join(spent)}.", remedy)
+    differing = seen.definitions_planned.get("written")
+    if differing:
+        words = f"Not as gpu_plugins_cf_crl_definitions has it: {', '.join(differing)}."
+        yield Finding("blocked", "cf-crl", words, "Run site.yml with --tags gpu_plugins.")
+    problems: Mapping[str, Sequence[str]] = mapping(seen.definitions_found.get("problems"))
+    if problems:
+        reader = OptionReader(options)
+        enabled = reader.boolean("gpu_plugins_cf_crl_enabled")
+        reader.require_values()
+        words = " ".join(f"{problem}." for each in problems.values() for problem in each)
+        remedy = f"Correct or remove {', '.join(problems)} in kube-public."
+        yield Finding("blocked" if enabled else "unstable", "cf-crl", words, remedy)
+    yield from (Finding(**each) for each in (*seen.admission["findings"], *seen.network["findings"]))
+
+
+def _node_words(seen: Seen) -> Dict[str, str]:
+    """Return what is said of each thing that was looked at, where it is well."""
+    gpus = mappings(seen.nvml.get("gpus"))
+    left_alone = ", ".join(str(gpu["index"]) for gpu in mappings(seen.nvml.get("excluded")))
+    offered = (f"{amount} {resource}" for resource, amount in seen.offer["found"].items())
+    programs = [str(program["name"]) for program in seen.options["gpu_plugins_cuda_programs"]]
+    return {
+        "driver": f"{seen.nvml.get('driver_version') or ''}, CUDA {seen.nvml.get('cuda_version') or ''}",
+        "health": f"All {len(gpus)} GPUs are healthy.{f' Left alone: GPU {left_alone}.' if left_alone else ''}",
+        "node": "The node is ready.",
+        "mode": seen.node["serves"],
+        "offer": ", ".join(offered) or "Nothing.",
+        "accounts": str(seen.accounts.get("says", "Whole GPUs need none.")),
+        "capabilities": _capabilities(seen),
+        **({"cuda": ", ".join(programs)} if programs else {}),
+    }
+
+
+def _capabilities(seen: Seen) -> str:
+    if seen.node["target"] == "pgpu":
+        return "Whole GPUs have all of the driver."
+    if seen.node["labels"].get(_ENFORCEMENT, _INTERPOSED[0]) in _INTERPOSED:
+        return (
+            "Shares have CUDA and NVML, which are limited. They do not have OpenCL, Vulkan, OpenGL, OptiX, NVENC, and "
+            "NVDEC."
+        )
+    return "NVIDIA's runtime brings what NVIDIA_DRIVER_CAPABILITIES of a container names."
+
+
+def _cluster_words(seen: ClusterSeen) -> Dict[str, str]:
+    expected = ", ".join(seen.admission["expected"])
+    return {
+        "rollout": "None was left unfinished.",
+        "quota": "None is used up.",
+        "cf-crl": "The definitions can be read.",
+        "admission": f"The API server denies by {expected}." if expected else "No policy is wanted.",
+        "network": " ".join(seen.network["says"]) or "No policy is wanted.",
+    }

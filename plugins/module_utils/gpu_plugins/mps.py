@@ -1,0 +1,67 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which MPS control daemons a node is to have. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, List, Mapping
+
+from ..shared.registers import mappings
+
+PROGRAMS = ("nvidia-cuda-mps-control", "nvidia-smi")
+"""Programs of the driver that run and look after a control daemon."""
+_UNIT = re.compile(r"kube-accel-mps@(.+)\.service")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a host."""
+
+    offer: Mapping[str, Any]
+    """What its node is to offer."""
+    units: Mapping[str, Any] = field(default_factory=dict)
+    """The result of looking for units of control daemons."""
+    programs: Mapping[str, Any] = field(default_factory=dict)
+    """The result of looking for ``PROGRAMS`` where systemd finds programs."""
+    removed: bool = False
+    """Whether the plugins are uninstalled."""
+
+
+@dataclass(frozen=True)
+class Mps:
+    """Which control daemons a node is to have."""
+
+    used: bool
+    """Whether MPS shares GPUs of the node."""
+    wanted: List[str]
+    """UUIDs of GPUs that are to have a control daemon."""
+    unwanted: List[str]
+    """UUIDs of GPUs that have one, and are to have none."""
+    present: bool
+    """Whether there is a unit of a control daemon."""
+    programs: List[str]
+    missing: List[str]
+    """Programs that the host lacks."""
+
+
+def mps(seen: Seen) -> Mps:
+    """Return which control daemons a node is to have."""
+    used = bool(seen.offer["by_mps"]) and not seen.removed
+    wanted: List[str] = list(seen.offer["mps_gpus"]) if used else []
+    units = _names(seen.units)
+    found = _names(seen.programs)
+    running = [match[1] for match in map(_UNIT.fullmatch, units) if match]
+    return Mps(
+        used,
+        wanted,
+        [uuid for uuid in dict.fromkeys(running) if uuid not in wanted],
+        bool(units),
+        list(PROGRAMS),
+        [name for name in PROGRAMS if name not in found],
+    )
+
+
+def _names(found: Mapping[str, Any]) -> List[str]:
+    return [str(file.get("path", "")).rpartition("/")[2] for file in mappings(found.get("files"))]

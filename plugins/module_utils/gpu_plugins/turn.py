@@ -1,0 +1,69 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which nodes a playbook refuses that takes nodes in turn. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What was seen of a node and its cluster, and what is asked for."""
+
+    name: str
+    """The node's."""
+    mode: str
+    """``gpu_plugins_mode``."""
+    mig_config: str
+    """``gpu_plugins_mig_config``."""
+    node: Mapping[str, Any]
+    """How it is, as ``NodeState`` has it."""
+    cluster: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Why each playbook refuses the node; empty if it does not."""
+
+    switch_mode: str
+    upgrade_driver: str
+    rollout: str
+
+
+def turn(seen: Seen) -> Turn:
+    """Return why each playbook refuses the node."""
+    # What an earlier upgrade left is also a GPU without its MIG devices.
+    taken_up = seen.node["cordoned"]
+    return Turn(_switch_mode(seen), _first_site(seen, seen.node["mig_cutting"] and not taken_up), _rollout(seen))
+
+
+def _switch_mode(seen: Seen) -> str:
+    daemonset = seen.cluster["daemonset"]
+    if not seen.node["serves"]:
+        return f"Node {seen.name} does not serve yet; run site.yml."
+    if seen.node["target"] != seen.mode:
+        return (
+            f"Node {seen.name} was labelled cgpu=true by somebody else and serves that mode; clear the label first: "
+            f"kubectl label node {seen.name} cgpu-"
+        )
+    if daemonset not in seen.cluster["ours"]:
+        return f"There is no DaemonSet {daemonset} of ours for mode {seen.mode}; run site.yml first."
+    return ""
+
+
+def _rollout(seen: Seen) -> str:
+    if not seen.cluster["ours"] or not seen.node["serves"]:
+        return f"Node '{seen.name}' does not serve yet; run site.yml first."
+    return _first_site(seen, seen.node["mig_cutting"])
+
+
+def _first_site(seen: Seen, cutting: bool) -> str:
+    if seen.node["switching"]:
+        words = f"serves mode {seen.node['serves']} and is to become {seen.mode}"
+    elif cutting:
+        words = f"is to be cut by the MIG configuration {seen.mig_config}"
+    else:
+        return ""
+    return f"Node '{seen.name}' {words}; run site.yml first."

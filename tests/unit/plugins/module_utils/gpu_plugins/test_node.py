@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a node is, what that means for playbooks, and what uninstalling takes from it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from hashlib import sha256
+from typing import Any
+
+import pytest
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins import mig_label, mps, turn, uninstall
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.node import NodeState, Seen, node_state
+from hypothesis import given
+from hypothesis import strategies as st
+
+Object = dict[str, Any]
+MODE, CGPU = "nvidia-device-enable", "cgpu"
+CORDON, MIG_CORDON = "kube-accel.io/cordoned", "kube-accel.io/mig-cordoned"
+MODES = ("pgpu", "vgpu", "mps", "cgpu")
+
+
+def state(labels: Object, mode: str = "pgpu", annotations: Object | None = None, **more: Any) -> NodeState:
+    """The state of a node; ``options`` and ``spec`` may be among ``more``."""
+    options = {"gpu_plugins_mode": mode} | more.pop("options", {})
+    node = {"metadata": {"name": "n", "labels": labels, "annotations": annotations or {}}, **more}
+    return node_state(Seen({"resources": [node]}, options))
+
+
+@pytest.mark.parametrize(
+    ("labels", "mode", "serves", "target", "switching"),
+    [
+        ({}, "pgpu", "", "pgpu", False),
+        ({MODE: "pgpu"}, "pgpu", "pgpu", "pgpu", False),
+        ({MODE: "mps"}, "vgpu", "mps", "vgpu", True),
+        ({MODE: "cgpu", CGPU: "true"}, "cgpu", "cgpu", "cgpu", False),
+        ({MODE: "cgpu", CGPU: "true"}, "pgpu", "cgpu", "pgpu", True),
+        ({MODE: "cgpu", CGPU: "false"}, "cgpu", "pgpu", "cgpu", True),
+        # Somebody set the label.
+        ({MODE: "vgpu", CGPU: "true"}, "vgpu", "cgpu", "cgpu", False),
+        ({MODE: "theirs"}, "pgpu", "theirs", "pgpu", True),
+    ],
+)
+def test_a_node_serves_by_its_labels(labels: Object, mode: str, serves: str, target: str, switching: bool) -> None:
+    found = state(labels, mode)
+    assert (found.serves, found.target, found.switching) == (serves, target, switching)
+
+
+@given(st.sampled_from(MODES), st.sampled_from(["", *MODES]), st.sampled_from(["", "true", "false"]))
+def test_a_node_with_its_labels_serves_its_target(mode: str, label: str, cgpu: str) -> None:
+    labels = {name: value for name, value in ((MODE, label), (CGPU, cgpu)) if value}
+    before = state(labels, mode)
+    after = {name: value for name, value in {**labels, **before.wanted_labels}.items() if value is not None}
+    found = state(after, mode)
+    assert (found.serves, found.target) == (before.target, before.target)
+    assert {**after, **found.wanted_labels} == after
+
+
+@pytest.mark.parametrize(
+    ("annotations", "mig_label", "cordoned", "left_for"),
+    [
+        ({}, False, False, ""),
+        ({CORDON: "pgpu"}, False, True, ""),
+        ({CORDON: "vgpu"}, False, True, "vgpu"),
+        ({MIG_CORDON: "true"}, False, True, ""),
+        # The plugin undoes its own.
+        ({MIG_CORDON: "true"}, "yes", False, ""),
+    ],
+)
+def test_a_cordon_has_an_owner(annotations: Object, mig_label: object, cordoned: bool, left_for: str) -> None:
+    options = {"gpu_plugins_mig_label": mig_label}
+    found = state({MODE: "pgpu"}, annotations=annotations, options=options, spec={"unschedulable": True})
+    assert (found.cordoned, found.keeps_cordon, found.left_for) == (cordoned, not cordoned, left_for)
+
+
+def test_a_node_that_is_not_registered_is_empty() -> None:
+    found = node_state(Seen({"resources": []}, {"gpu_plugins_mode": "vgpu"}))
+    assert (found.object, found.serves, found.target, found.unschedulable) == ({}, "", "vgpu", False)
+
+
+def turned(found: NodeState, mode: str = "pgpu", **node: Any) -> turn.Turn:
+    cluster = {"daemonset": "plugin", "ours": ["plugin"]}
+    return turn.turn(turn.Seen("n", mode, "small", asdict(found) | node, cluster))
+
+
+def test_playbooks_take_a_node_that_serves() -> None:
+    assert turned(state({MODE: "pgpu"})) == turn.Turn("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("labels", "node", "switch_mode", "upgrade_driver", "rollout"),
+    [
+        ({}, {}, "does not serve yet", "", "does not serve yet"),
+        ({MODE: "mps"}, {}, "", "serves mode mps and is to become pgpu", "is to become pgpu; run site.yml first."),
+        ({MODE: "pgpu", CGPU: "true"}, {}, "kubectl label node n cgpu-", "", ""),
+        ({MODE: "pgpu"}, {"mig_cutting": True}, "", "MIG configuration small; run site.yml", "MIG configuration small"),
+        # An earlier upgrade left a GPU without its devices.
+        ({MODE: "pgpu"}, {"mig_cutting": True, "cordoned": True}, "", "", "MIG configuration small"),
+    ],
+)
+def test_playbooks_refuse_what_they_do_not_do(
+    labels: Object, node: Object, switch_mode: str, upgrade_driver: str, rollout: str
+) -> None:
+    found = turned(state(labels), **node)
+    for says, part in (
+        (found.switch_mode, switch_mode),
+        (found.upgrade_driver, upgrade_driver),
+        (found.rollout, rollout),
+    ):
+        assert (part in says) if part else not says
+
+
+def left(labels: Object, **options: Any) -> uninstall.Uninstall:
+    known = {"gpu_plugins_mode": "pgpu"} | options
+    return uninstall.uninstall(uninstall.Seen(asdict(state(labels)), known, {"back": {"monitor": "true"}}))
+
+
+def test_uninstalling_takes_the_labels_of_ours() -> None:
+    assert left({MODE: "pgpu"}).labels == {MODE: None}
+    assert left({MODE: "cgpu", CGPU: "true"}).labels == {MODE: None, CGPU: None}
+    # Somebody else set it.
+    assert left({MODE: "pgpu", CGPU: "true"}).labels == {MODE: None}
+    by_label = {"gpu_plugins_config": "four", "gpu_plugins_mig_config": "small", "gpu_plugins_mig_label": "true"}
+    found = left({MODE: "pgpu"}, **by_label)
+    assert [*found.labels] == [MODE, "nvidia.com/device-plugin.config", "nvidia.com/mig.config"]
+    assert found.later_labels == {"nvidia.com/mig.config.state": None, "monitor": "true"}
+
+
+UNIT = "/etc/systemd/system/kube-accel-mps@{}.service"
+
+
+@pytest.mark.parametrize(
+    ("by_mps", "removed", "wanted", "unwanted"),
+    [(True, False, ["GPU-1"], ["GPU-2"]), (False, False, [], ["GPU-1", "GPU-2"]), (True, True, [], ["GPU-1", "GPU-2"])],
+)
+def test_gpus_that_mps_shares_have_a_daemon(
+    by_mps: bool, removed: bool, wanted: list[str], unwanted: list[str]
+) -> None:
+    units = {"files": [{"path": UNIT.format(name)} for name in ("GPU-1", "GPU-2", "GPU-2", "")]}
+    offer = {"by_mps": by_mps, "mps_gpus": ["GPU-1"]}
+    found = mps.mps(mps.Seen(offer, units, {"files": [{"path": "/usr/bin/nvidia-smi"}]}, removed))
+    assert (found.wanted, found.unwanted, found.present) == (wanted, unwanted, True)
+    assert found.missing == ["nvidia-cuda-mps-control"]
+
+
+LABELED = {"nvidia.com/mig.config": "small", "nvidia.com/mig.config.state": "success"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "cutting", "due"),
+    [
+        (LABELED, False, False),
+        (LABELED, True, True),
+        (LABELED | {"nvidia.com/mig.config": "big"}, False, True),
+        (LABELED | {"nvidia.com/mig.config.state": "failed"}, False, True),
+        ({}, False, True),
+    ],
+)
+def test_a_node_is_labeled_where_it_is_not_as_wanted(labels: Object, cutting: bool, due: bool) -> None:
+    found = mig_label.mig_label(mig_label.Seen("small", {"labels": labels, "mig_cutting": cutting}))
+    assert (found.due, found.labels["nvidia.com/mig.config"], found.state) == (due, "small", "pending")
+
+
+@pytest.mark.parametrize(("text", "state", "ended"), [("now", "failed", True), ("before", "pending", False)])
+def test_a_state_is_about_the_configurations_of_now(text: str, state: str, ended: bool) -> None:
+    head = {
+        "labels": {"nvidia.com/mig.config.state": "failed"},
+        "annotations": {"kube-accel.io/mig-configs": sha256(text.encode()).hexdigest()},
+    }
+    given = {"resources": [{"data": {"config.yaml": "now"}}]}
+    node = {"labels": {}, "mig_cutting": False}
+    found = mig_label.mig_label(mig_label.Seen("small", node, {"resources": [{"metadata": head}]}, given))
+    assert (found.state, found.ended) == (state, ended)
