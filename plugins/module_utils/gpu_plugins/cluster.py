@@ -95,8 +95,9 @@ def cluster(seen: Seen) -> Cluster:
     options = OptionReader(
         {"gpu_plugins_extender_coming": seen.extender_coming, "gpu_plugins_migrating": seen.migrating}
     )
-    switches = OptionReader({**{f"gpu_plugins_{mode}_enabled": True for mode in seen.modes}, **seen.options})
-    disabled = [mode for mode in seen.modes if not switches.boolean(f"gpu_plugins_{mode}_enabled")]
+    names = {mode: f"gpu_plugins_{mode}_enabled" for mode in seen.modes}
+    switches = OptionReader({name: seen.options.get(name, True) for name in names.values()})
+    disabled = [mode for mode, name in names.items() if not switches.boolean(name)]
     switches.require_values()
     disabled_daemonsets = [seen.modes[mode]["daemonset"] for mode in disabled]
     coming, migrating = map(options.boolean, ("gpu_plugins_extender_coming", "gpu_plugins_migrating"))
