@@ -11,9 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_metrics, waiting_pods
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import gpu_view, plugin_metrics
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.asked import asked
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import NodeView
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import RESOURCE
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_metrics import Sample
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
@@ -240,7 +241,7 @@ def node_of(item: object, events: object = (), page: Optional[str] = None) -> No
         offers={
             resource: units
             for resource, amount in _texts(status.get("allocatable")).items()
-            if waiting_pods.RESOURCE.match(resource) and (units := whole_units(amount)) is not None
+            if RESOURCE.match(resource) and (units := whole_units(amount)) is not None
         },
         events=events_of(events),
         samples=None if page is None else tuple(plugin_metrics.read_samples(page)),
@@ -277,7 +278,7 @@ def quotas_of(items: object) -> Tuple[Quota, ...]:
         status, name = _map(item.get("status")), _text(_map(item.get("metadata")).get("name"))
         used = _texts(status.get("used"))
         for resource, hard in sorted(_texts(status.get("hard")).items()):
-            if waiting_pods.RESOURCE.match(resource.rpartition("requests.")[2]):
+            if RESOURCE.match(resource.rpartition("requests.")[2]):
                 have = used.get(resource, "0")
                 amount, most = whole_units(have), whole_units(hard)
                 full = amount is not None and most is not None and amount >= most
@@ -363,7 +364,7 @@ def _wants(containers: Iterable[Container]) -> Dict[str, str]:
 
 def _asks(entry: Mapping[str, Any]) -> Dict[str, str]:
     try:
-        return _texts(asked(entry, waiting_pods.RESOURCE.match))
+        return _texts(asked(entry, RESOURCE.match))
     except ValueError:
         return {}
 

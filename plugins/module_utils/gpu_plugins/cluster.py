@@ -8,10 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Iterator, List, Mapping, Sequence
 
-from ..shared.modes import WHOLE_MODE
+from ..shared.modes import RESOURCE, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
-from ..shared.waiting_pods import RESOURCE
 from .monitors import exporter_found
 
 MIGRATION = "kube-accel.io/migration"

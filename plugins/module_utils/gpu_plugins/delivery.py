@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, List, Mapping, Sequence, Tuple
 
-from ..shared.gpu_view import MODE_LABEL
+from ..shared.modes import MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, metadata_of, resources
 from .plain import plain

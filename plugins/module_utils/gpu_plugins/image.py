@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Iterator, List, Mapping, Sequence, Tuple
 
-from ..shared.gpu_view import CGPU_LABEL, MODE_LABEL
+from ..shared.modes import CGPU_LABEL, MODE_LABEL
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}

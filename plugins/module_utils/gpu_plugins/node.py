@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..cluster.annotations import node_told
-from ..shared.gpu_view import CGPU_LABEL, MODE_LABEL
+from ..shared.modes import CGPU_LABEL, MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import annotations_of, labels_of, mapping, mappings, resources
 from .offer import CONFIG_LABEL

@@ -9,12 +9,11 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..cluster.annotations import node_told
 from ..shared import goyaml
-from ..shared.modes import BY_MODE, MODES, WHOLE_MODE, WHOLE_RESOURCE
+from ..shared.modes import BY_MODE, MODES, RESOURCE, WHOLE_MODE, WHOLE_RESOURCE
 from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
 from ..shared.quantity import whole_units
 from ..shared.registers import entries, labels_of, mapping
 from ..shared.sharing_config import Reader, mig_strategy, sharing
-from ..shared.waiting_pods import RESOURCE
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 """The node label that names a configuration."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import List, Mapping
 
+from ..shared.modes import RESOURCE
 from ..shared.quantity import whole_units
 from ..shared.registers import mapping, metadata_of, resources
-from ..shared.waiting_pods import RESOURCE
 
 _REQUESTS = "requests."
 

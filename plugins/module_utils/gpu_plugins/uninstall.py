@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Sequence
 
-from ..shared.gpu_view import CGPU_LABEL, MODE_LABEL
+from ..shared.modes import CGPU_LABEL, MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, metadata_of, resources
 from . import mig_label

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import runs
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import CGPU_LABEL, MODE_LABEL
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import CGPU_LABEL, MODE_LABEL
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
 Object = Mapping[str, Any]

@@ -11,9 +11,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration import hami as hamis
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object, Peer
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.gpu_view import CGPU_LABEL, MODE_LABEL
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MIB
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_pods import ENDED, RESOURCE
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import CGPU_LABEL, MIB, MODE_LABEL, RESOURCE
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_pods import ENDED
 
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """States of a node: to be migrated, left in the middle of it, migrated, ours and never another's before, without any

@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, List, Mapping, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import BY_MODE, CORES, GIB, MIB
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import BY_MODE, CORES, GIB, MIB, RESOURCE
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import human_bytes, whole_units
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_pods import RESOURCE
 
 WHOLE = CORES
 """Cores of a GPU."""

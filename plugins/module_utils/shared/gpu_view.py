@@ -14,12 +14,11 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 from .api_json import ODD, of_each
 from .api_json import unreadable as odd
 from .inventory_annotation import INVENTORY, WHOLE, GpuView, UnreadableView, read_inventory, unreadable
+from .modes import CGPU_LABEL, MODE_LABEL
 from .plugin_metrics import Place
 from .plugin_pods import NAMESPACE, PluginPods, condition, node_name_of, readable_pod
 from .waiting_pods import Waiting, waiting_pod
 
-MODE_LABEL = "nvidia-device-enable"
-CGPU_LABEL = "cgpu"
 VERSION = 1
 """The version of the view as JSON has it."""
 

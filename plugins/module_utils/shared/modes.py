@@ -4,12 +4,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Mapping, NamedTuple, Optional
 
 MIB, GIB = 1 << 20, 1 << 30
 WHOLE_MODE = "pgpu"
 WHOLE_RESOURCE = "nvidia.com/gpu"
 """The resource of mode pgpu; one unit is a GPU."""
+RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-mem|nvidia\.com/.+)\Z")
+"""Names of what pods ask for: a configuration may rename what is NVIDIA's."""
+MODE_LABEL = "nvidia-device-enable"
+CGPU_LABEL = "cgpu"
+"""Labels of a node by which it serves a mode."""
 CORES = 100
 """Units of a core resource that a GPU has: one is 1 %."""
 

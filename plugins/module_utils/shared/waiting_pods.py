@@ -4,15 +4,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .asked import asked
+from .modes import RESOURCE
 from .plugin_pods import node_name_of
 
-RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-mem|nvidia\.com/.+)\Z")
-"""Names of what pods ask for."""
 ENDED = ("Succeeded", "Failed")
 """Phases of a pod that holds nothing any more."""
 
