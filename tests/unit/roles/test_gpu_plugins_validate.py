@@ -254,7 +254,7 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
     facts["accel_nvml"] |= {"gpus": [GPU, GPU | {"index": 1, "health": "unhealthy"}]}
     elsewhere = found | {"ansible_play_hosts": ["node-0", "node-1"]}
     rows = evaluate("gpu_plugins", "__gpu_plugins_findings", facts, **elsewhere)["passed"]
-    assert [row["what"] for row in rows] == ["driver", "node", "mode", "accounts", "capabilities"]
+    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer", "accounts", "capabilities"]
 
 
 @pytest.mark.parametrize(
