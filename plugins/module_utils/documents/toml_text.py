@@ -89,7 +89,7 @@ def _edited(text: str, data: Mapping[str, Any], edits: Sequence[Edit]) -> str | 
                 result = attempt(start, wanted, new_table) if wanted else start
                 if parse(result) == expected:
                     return result
-            except (AttributeError, LookupError, TypeError, ValueError):
+            except (AttributeError, LookupError, TOMLKitError, TypeError, ValueError):
                 # Every version of tomlkit has some layout that it loses its way in.
                 continue
     return None

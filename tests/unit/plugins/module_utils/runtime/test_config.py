@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime import config as runtime_config
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import Owned, Wanted
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError, parse
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import real_runtimes
@@ -359,7 +359,26 @@ def without_ours(data: dict[str, Any], *names: str) -> dict[str, Any]:
     return result
 
 
+SCATTERED = """version = 3
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins]
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "runc"
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "/etc/containerd/certs.d"
+[plugins."io.containerd.cri.v1.runtime"]
+  max_container_log_line_size = 262144
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  SystemdCgroup = true
+"""
+"""Tables between those below them, which tomlkit 0.15.2 takes for one that is there twice."""
+
+
 @settings(max_examples=75)
+@example(SCATTERED, Wanted("nvidia", "/usr/bin/nvidia-container-runtime", False, None))
 @given(configurations(), WANTED)
 def test_any_file_gets_and_loses_our_runtime_alone(text: str, wanted: Wanted) -> None:
     before = parse("containerd", text, FILE)
