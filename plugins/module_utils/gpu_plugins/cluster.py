@@ -66,7 +66,7 @@ class Cluster:
     disabled_daemonsets: Sequence[str]
     """Names of their DaemonSets."""
     disabled: Sequence[Mapping[str, Any]]
-    """Metadata of those that the cluster has."""
+    """Those that the cluster has, with kind, namespace, and name."""
     foreign: Sequence[str]
     """Namespace and name of the DaemonSets of other device plugins."""
     foreign_classes: Sequence[str]
@@ -108,7 +108,7 @@ def cluster(seen: Seen) -> Cluster:
         [str(_container(item).get("image", "")) for item in ours],
         disabled,
         disabled_daemonsets,
-        [metadata_of(item) for item in ours if metadata_of(item)["name"] in disabled_daemonsets],
+        [_named(item) for item in ours if metadata_of(item)["name"] in disabled_daemonsets],
         list(dict.fromkeys(_foreign(theirs, [mode["daemonset"] for mode in seen.modes.values()]))),
         [metadata_of(item)["name"] for item in resources(seen.device_classes) if _serves_ours(item)],
         str(runtime_class.get("handler", "")),
@@ -132,6 +132,11 @@ def _foreign(daemonsets: Sequence[Mapping[str, Any]], own_names: Sequence[str]) 
     for item in daemonsets:
         if metadata_of(item).get("name") in own_names:
             yield _path(item)
+
+
+def _named(daemonset: Mapping[str, Any]) -> Mapping[str, Any]:
+    head = {key: metadata_of(daemonset).get(key) for key in ("namespace", "name")}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": head}
 
 
 def _path(item: Mapping[str, Any]) -> str:

@@ -48,10 +48,13 @@ class Seen:
     """How the node is, as ``NodeState`` has it."""
     offer: Mapping[str, Any]
     cluster: Mapping[str, Any]
+    admission: Mapping[str, Any]
     network: Mapping[str, Any]
     image: Mapping[str, Any]
     taint: Mapping[str, Any]
     evacuation: Mapping[str, Any]
+    tells_of_cluster: bool = True
+    """Whether this host warns of what is the cluster's."""
     image_made: str = ""
     """The image that this run has assembled; empty if it has not."""
     cuda: Mapping[str, Any] = field(default_factory=dict)
@@ -65,6 +68,8 @@ class Preflight:
     refusals: List[Refusal]
     words: str
     """All of them as one text."""
+    warnings: List[str]
+    """What works less well than it could."""
 
 
 def preflight(seen: Seen) -> Preflight:
@@ -72,6 +77,7 @@ def preflight(seen: Seen) -> Preflight:
     options = OptionReader(seen.options)
     names = ("takeover", "extender_required", "allow_unenforced")
     agreed = {name: options.boolean(f"gpu_plugins_{name}") for name in names}
+    admission_enabled = options.boolean("gpu_plugins_admission_enabled")
     options.require_values()
     groups: Iterable[Iterator[Refusal]] = (
         _values(seen),
@@ -83,7 +89,8 @@ def preflight(seen: Seen) -> Preflight:
     )
     refusals = [refusal for group in groups for refusal in group]
     refusals += [Refusal(each["code"], each["message"]) for each in seen.evacuation["refusals"]]
-    return Preflight(refusals, " ".join(refusal.message for refusal in refusals))
+    words = " ".join(refusal.message for refusal in refusals)
+    return Preflight(refusals, words, list(_warnings(seen, admission_enabled, agreed["extender_required"])))
 
 
 def _values(seen: Seen) -> Iterator[Refusal]:
@@ -259,6 +266,17 @@ def _node(seen: Seen, extender_required: bool) -> Iterator[Refusal]:
     blocked = [found for found in cuda_findings(seen.cuda, seen.name) if found.verdict == "blocked"]
     if blocked:
         yield Refusal("cuda_programs", " ".join(f"{found.found} {found.remedy}" for found in blocked))
+
+
+def _warnings(seen: Seen, admission_enabled: bool, extender_required: bool) -> Iterator[str]:
+    if admission_enabled and not seen.admission["served"] and seen.tells_of_cluster:
+        yield (
+            "This cluster serves no ValidatingAdmissionPolicies, which came with Kubernetes 1.30: what a plugin's "
+            "account may do on other nodes, were its token stolen, is in docs/security.md."
+        )
+    if seen.cluster["needs_extender"] and not extender_required:
+        yield f"WARNING: {seen.cluster['no_extender']} gpu_plugins_extender_required=false says that this is wanted."
+    yield from (f"WARNING: {problem}" for problem in seen.node["problems"])
 
 
 def _whole_number(value: object) -> int:

@@ -232,6 +232,22 @@ def test_a_taint_of_the_key_that_is_tolerated_by_default_is_put(evaluate: Evalua
     assert problems(evaluate, gpu_plugins_taint=taint) == []
 
 
+def test_what_works_less_well_is_warned_of(evaluate: Evaluate) -> None:
+    shared = {"gpu_mode": "mps", "gpu_plugins_extender_required": "no", "gpu_plugins_admission_enabled": False}
+    odd = node()
+    odd["metadata"]["annotations"] = {"kube-accel.io/inventory": "rubbish"}
+    given = answers(**shared, __gpu_plugins_picked={"resources": [odd]})
+    said = evaluate("gpu_plugins", "__gpu_plugins_preflight", {"accel_nvml": GPUS}, **given)["warnings"]
+    assert [words in text for words, text in zip(("no extender chooses", "cannot be read"), said, strict=True)] == [
+        True
+    ] * 2
+    bare = {"results": [{"api_found": False}, {"api_found": False}]}
+    for hosts, count in ((["node-1"], 1), (["node-0", "node-1"], 0)):
+        given = answers(__gpu_plugins_admission=bare, ansible_play_hosts=hosts)
+        said = evaluate("gpu_plugins", "__gpu_plugins_preflight", {}, **given)["warnings"]
+        assert ["serves no ValidatingAdmissionPolicies" in text for text in said] == [True] * count
+
+
 def test_all_problems_are_said_at_once(evaluate: Evaluate) -> None:
     assert len(problems(evaluate, gpu_plugins_image="", __gpu_plugins_picked={"resources": []})) == 2
 

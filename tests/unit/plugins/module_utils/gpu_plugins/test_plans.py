@@ -444,7 +444,8 @@ def test_our_daemonsets_are_known_by_their_container() -> None:
         options={"gpu_plugins_cgpu_enabled": "no"},
     )
     assert (found.ours, found.images) == (["cgpu-device-plugin-ds"], ["a:1"])
-    assert [item["namespace"] for item in found.disabled] == ["gpu"]
+    head = {"namespace": "gpu", "name": "cgpu-device-plugin-ds"}
+    assert found.disabled == [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": head}]
     assert seen_cluster(daemonset("cgpu-device-plugin-ds", "kube-accel")).disabled == []
 
 
