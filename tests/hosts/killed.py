@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, "/var/lib/killed")
 basic = importlib.import_module("ansible.module_utils.basic")
-Host = importlib.import_module("ansible_collections.accel.kubernetes.plugins.module_utils.host").Host
+Host = importlib.import_module("ansible_collections.accel.kubernetes.plugins.module_utils.host.machine").Host
 
 KIND, UNIT, FILE, ANSWERS = sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4].split()
 STATE = Path("/var/lib/killed.state")
