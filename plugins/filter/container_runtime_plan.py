@@ -49,8 +49,8 @@ _value:
 
 from typing import Any, Callable, Dict, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.plan import plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 
 
 def container_runtime_plan(

@@ -50,12 +50,13 @@ _value:
 
 from typing import Any, Callable, Dict, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.driver.plan import as_plain, plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.driver.plan import plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 
 
 def driver_plan(asked: Mapping[str, Any], facts: Mapping[str, Any]) -> Dict[str, object]:
     """Return the plan as a template reads it."""
-    return as_plain(plan(asked["options"], facts, asked["seen"]))
+    return dict(plain(plan(asked["options"], facts, asked["seen"])))
 
 
 class FilterModule:

@@ -47,7 +47,7 @@ _value:
 from typing import Any, Callable, Collection, Dict, Iterable, Mapping
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.objects import wanted_objects
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 
 
 def gpu_plugins_objects(

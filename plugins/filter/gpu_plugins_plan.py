@@ -113,7 +113,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
     turn,
     uninstall,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import resources
 
 SUBJECTS: Dict[str, Callable[..., Any]] = {

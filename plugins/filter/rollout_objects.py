@@ -56,8 +56,8 @@ _value:
 
 from typing import Any, Callable, Dict, Iterable, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.rollout_objects import rollout_objects
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 
 
 def rollout_objects_filter(found: Iterable[Mapping[str, Any]], check: bool = False) -> Dict[str, Any]:

@@ -45,8 +45,8 @@ _value:
 
 from typing import Any, Callable, Dict, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.rollout_plan import Asked, rollout_plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 
 
 def rollout_plan_filter(

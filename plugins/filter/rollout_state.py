@@ -58,12 +58,12 @@ _value:
 from dataclasses import replace
 from typing import Any, Callable, Collection, Dict, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.plain import plain
 from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.rollout_state import (
     cluster_state,
     harm,
     read_state,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plain import plain
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import resources
 
 

@@ -4,25 +4,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.finding import Finding
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import entries, mapping
 
 DEFAULT_SCHEDULER = "default-scheduler"
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 
 _SITE = "Run site.yml with --tags gpu_plugins,scheduler."
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A row of ``validate.yml``."""
-
-    verdict: str
-    found: str
-    remedy: str
-    what: str = "admission"
 
 
 def scheduler_names(configurations: Iterable[Mapping[str, Any]], more: Iterable[str] = ()) -> List[str]:
@@ -51,6 +42,7 @@ def _findings(answers: Sequence[Mapping[str, Any]], expected: Sequence[str]) -> 
     if not all(answer.get("api_found") for answer in answers):
         yield Finding(
             "unknown",
+            "admission",
             "This cluster serves no ValidatingAdmissionPolicies, which came with Kubernetes 1.30, so it lacks these: "
             f"{', '.join(expected)}. Accounts of the daemons may do all that their roles allow.",
             "Upgrade Kubernetes, then run site.yml.",
@@ -63,10 +55,14 @@ def _findings(answers: Sequence[Mapping[str, Any]], expected: Sequence[str]) -> 
     }
     missing = [name for name in expected if name not in policies]
     if missing:
-        yield Finding("unstable", f"Not in the cluster: ValidatingAdmissionPolicy {', '.join(missing)}.", _SITE)
+        yield Finding(
+            "unstable", "admission", f"Not in the cluster: ValidatingAdmissionPolicy {', '.join(missing)}.", _SITE
+        )
     idle = [name for name in expected if name in policies and name not in bound]
     if idle:
-        yield Finding("unstable", f"No binding has the API server deny by policy {', '.join(idle)}.", _SITE)
+        yield Finding(
+            "unstable", "admission", f"No binding has the API server deny by policy {', '.join(idle)}.", _SITE
+        )
     for name in expected:
         yield from _of_type_checking(name, policies.get(name) or {})
 
@@ -81,6 +77,7 @@ def _of_type_checking(name: str, policy: Mapping[str, Any]) -> Iterator[Finding]
         text = " ".join(str(warning.get("warning", "")).split())
         yield Finding(
             "unstable",
+            "admission",
             f"Policy {name} does not fit this version of Kubernetes: {warning.get('fieldRef', '')}: {text}.",
             "Report it with the version of Kubernetes; the variables that end in _admission_enabled turn policies off.",
         )

@@ -8,6 +8,7 @@ import ipaddress
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
+from ..shared.finding import Finding
 from ..shared.reading import read_list, read_object
 
 MANAGED = {"app.kubernetes.io/managed-by": "accel.kubernetes"}
@@ -82,16 +83,6 @@ class Plan:
     """Peers are named, and the cluster's network does not take nodes, and so the API server, for ``ipBlock``."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A row of ``validate.yml``."""
-
-    verdict: str
-    found: str
-    remedy: str
-    what: str = "network"
-
-
 def network_policies(
     servers: Iterable[Mapping[str, Any]],
     answers: Iterable[Mapping[str, Any]] = (),
@@ -139,6 +130,7 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
     if missing:
         yield Finding(
             "unstable",
+            "network",
             f"Not in the cluster: NetworkPolicy {', '.join(missing)}.",
             "Run site.yml with --tags gpu_plugins,scheduler.",
         )
@@ -148,6 +140,7 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
     if differing:
         yield Finding(
             "unstable",
+            "network",
             f"Not as the inventory and the addresses of the nodes have it: NetworkPolicy {', '.join(differing)}.",
             "Run site.yml with --tags gpu_plugins.",
         )
@@ -155,6 +148,7 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
     if left:
         yield Finding(
             "unstable",
+            "network",
             f"Not wanted any more, and still there: NetworkPolicy {', '.join(left)}.",
             "Run site.yml with --tags gpu_plugins.",
         )
@@ -162,6 +156,7 @@ def _findings(there: Mapping[str, Any], plans: Sequence[Plan], present: Sequence
     if blind:
         yield Finding(
             "unstable",
+            "network",
             f"Cilium takes no node for an ipBlock, so NetworkPolicy {', '.join(blind)} may keep the API server, "
             "through which inspect.yml, report.yml and diagnose.yml ask for metrics, from the pods.",
             "Set policy-cidr-match-mode=nodes in Cilium, or add a CiliumNetworkPolicy that admits kube-apiserver.",

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Dict, List, Mapping, Tuple
+from dataclasses import dataclass
+from typing import List, Mapping, Tuple
 
 from ..shared.refusal import Refusal
 from ..shared.registers import mappings
@@ -320,16 +320,3 @@ def _removed_files(target: Target) -> Tuple[str, ...]:
         _KEY_FILE,
         *([options.runfile_dir] if whole else ours),
     )
-
-
-def as_plain(plan: Plan) -> Dict[str, object]:
-    """Return a plan as mappings, lists and plain values, as a template reads them."""
-    return {entry.name: _plain(getattr(plan, entry.name)) for entry in fields(plan)}
-
-
-def _plain(value: object) -> object:
-    if is_dataclass(value):
-        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value

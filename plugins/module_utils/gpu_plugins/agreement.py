@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
-from .plain import plain
+from ..shared.plain import plain
 
 PREFIX = "gpu_plugins_"
 _CLUSTER = (f"{PREFIX}kubeconfig", f"{PREFIX}context")

@@ -11,8 +11,8 @@ from typing import Any, List, Mapping, Sequence, Tuple
 
 from ..shared.modes import MODE_LABEL
 from ..shared.options import OptionReader
+from ..shared.plain import plain
 from ..shared.registers import labels_of, mapping, metadata_of, resources
-from .plain import plain
 
 ENFORCEMENTS = {
     "auto": ("vgpu", "mps", "cgpu"),
@@ -22,6 +22,9 @@ ENFORCEMENTS = {
     "none": ("vgpu", "cgpu"),
 }
 """The modes that can have each way of enforcing shares."""
+ENFORCEMENT_LABEL = "kube-accel.io/enforcement"
+INTERPOSED = ("interposer", "mps-interposer")
+"""Ways of enforcement by which a program has CUDA and NVML alone, and sees no more memory than its share has."""
 _KUBELET = (1, 29)
 _RUNTIME = re.compile(r"containerd://(?:[2-9]|[0-9]{2})|cri-o://(?:1[.](?:2[89]|[3-9][0-9])|[2-9])")
 """Runtimes that have CDI."""

@@ -11,13 +11,11 @@ from ..shared.finding import Finding
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, mappings
 from .cuda import cuda_findings
+from .delivery import ENFORCEMENT_LABEL, INTERPOSED
 from .quotas import Quota, quotas
 
 _LIMITED = ("compute", "utility")
 """Capabilities of the driver that a share limits."""
-_INTERPOSED = ("interposer", "mps-interposer")
-"""Ways of enforcement by which a share has CUDA and NVML alone."""
-_ENFORCEMENT = "kube-accel.io/enforcement"
 
 
 @dataclass(frozen=True)
@@ -214,7 +212,7 @@ def _node_words(seen: Seen) -> Dict[str, str]:
 def _capabilities(seen: Seen) -> str:
     if seen.node["target"] == "pgpu":
         return "Whole GPUs have all of the driver."
-    if seen.node["labels"].get(_ENFORCEMENT, _INTERPOSED[0]) in _INTERPOSED:
+    if seen.node["labels"].get(ENFORCEMENT_LABEL, INTERPOSED[0]) in INTERPOSED:
         return (
             "Shares have CUDA and NVML, which are limited. They do not have OpenCL, Vulkan, OpenGL, OptiX, NVENC, and "
             "NVDEC."

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Collection, Dict, Iterable, Mapping, Sequence, Tuple
 
+from ..shared.plain import plain
 from ..shared.registers import mapping, mappings, metadata_of
-from .plain import plain
 from .rollout_objects import TEMPLATE
 
 

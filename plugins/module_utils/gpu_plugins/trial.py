@@ -14,11 +14,10 @@ from ..shared.modes import BY_MODE, WHOLE_MODE, mode_of
 from ..shared.quantity import whole_units
 from ..shared.registers import entries, mapping, metadata_of
 from ..shared.waiting_pods import ENDED
+from .delivery import ENFORCEMENT_LABEL, INTERPOSED
 
 _CORES, _MEMORY_BYTES = 5, 1 << 30
 """What a pod asks for in a mode that divides GPUs: it is to find room nearly everywhere."""
-_LIMITED = ("interposer", "mps-interposer")
-"""Ways of enforcement by which a program sees no more memory than its share has."""
 _NO_ROOM = re.compile(r"Insufficient [a-z]+[.]com/|needs .*; .* free")
 """What kube-scheduler, or our extender, says of a pod for which others left no room."""
 _LAST_LINES = 3
@@ -108,7 +107,7 @@ def _asks(seen: Seen, free: Mapping[str, int]) -> Dict[str, int]:
 
 def _memory(seen: Seen, asks: Mapping[str, int]) -> int:
     labels = mapping(mapping(seen.node.get("metadata")).get("labels"))
-    if seen.mode == WHOLE_MODE or labels.get("kube-accel.io/enforcement") not in _LIMITED:
+    if seen.mode == WHOLE_MODE or labels.get(ENFORCEMENT_LABEL) not in INTERPOSED:
         return 0
     resources = BY_MODE[seen.mode]
     return asks[resources.memory] * resources.memory_unit_bytes

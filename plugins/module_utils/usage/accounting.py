@@ -15,17 +15,7 @@ from __future__ import annotations
 import collections
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import (
-    Collection,
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Collection, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from .counters import GAP_SECONDS, Account, Charge, Page, Window
 from .node_usage import NAMED, Node, Sources

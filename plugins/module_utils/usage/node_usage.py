@@ -6,16 +6,7 @@ from __future__ import annotations
 
 import collections
 from fractions import Fraction
-from typing import (
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from .counters import GAP_SECONDS, LAG_SECONDS, Page, Window, moment
 from .ledgers import (

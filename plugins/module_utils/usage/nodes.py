@@ -6,16 +6,7 @@ from __future__ import annotations
 
 import collections
 from dataclasses import replace
-from typing import (
-    Dict,
-    Iterable,
-    Iterator,
-    List,
-    Mapping,
-    Sequence,
-    Set,
-    Tuple,
-)
+from typing import Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
 from .counters import GAP_SECONDS, Page
 from .ledgers import counted_between, empty_page, is_other_ledger, most_gpus, seconds_between, since_begin, why_parted
