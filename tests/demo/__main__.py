@@ -17,7 +17,7 @@ from demo.cluster import LOOK, Cluster, Wish, simulated_cluster
 from demo.picture import picture
 from demo.playbook import run_site
 from demo.story import DemoError, Story, until
-from demo.usage import SCRAPE_SECONDS, report, scraped
+from demo.usage import SCRAPE_SECONDS, Expected, report, scraped
 from kube_accel.plugin.allocation.ledger import refusals
 from sim.cluster import namespace
 from sim.inventory import write_inventory
@@ -81,7 +81,6 @@ SPREAD = [
 ]
 # It does nothing, and the report is to say so.
 SIX_CARDS = Wish("six-cards", {"tencent.com/vcuda-core": 600})
-WASTEFUL = ("half-2", "six-cards")
 MPS = [working(mps("mps-1", 30, 4), 2, 20), working(mps("mps-2", 50, 8), 5, 40)]
 CGPU = [working(cgpu("cgpu-1", 4), 3, 30), working(cgpu("cgpu-2", 6), 4, 30)]
 SMI = "nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits"
@@ -89,6 +88,10 @@ GREEDY = replace(vgpu("greedy", 20, 4), command=f'echo "nvidia-smi shows $({SMI}
 NEIGHBOUR = replace(vgpu("neighbour", 20, 4), command=program("program", 2, 1))
 EXCESS = vgpu("excess", 30, 8, namespace="team-a")
 LARGE = vgpu("large", 10, 64)
+EXPECTED = Expected(
+    wasteful=frozenset({"half-2", "six-cards"}),
+    brief=frozenset(wish.name for wish in (*SPREAD, GREEDY, NEIGHBOUR)),
+)
 
 
 def tell(root: Path, story: Story) -> None:
@@ -128,7 +131,7 @@ def tell(root: Path, story: Story) -> None:
             story.say("the second run changed nothing")
 
             story.chapter("ansible-playbook accel.kubernetes.report: who used how much of the GPUs, and who pays")
-            report(root, prometheus, began, output, WASTEFUL, story)
+            report(root, prometheus, began, output, EXPECTED, story)
     story.chapter("Done: nothing is left running, nothing is left on disk but")
     for path in sorted(output.iterdir()):
         story.show(f"   {path}")
