@@ -9,11 +9,15 @@ module: cuda_compat
 short_description: Tell whether a CUDA program runs on a machine
 version_added: 0.1.0
 description:
-  - Holds what a program was built with against a machine's driver and GPUs, and says V(ok), V(unstable) or V(blocked),
-    which rule decides, and what to do.
+  - Holds what a program was built with against a machine's driver and GPUs, and says V(ok), V(unknown), V(unstable) or
+    V(blocked), which rule decides, and what to do.
+  - V(unknown) means that too little is known, of the program or the machine, to say whether it runs.
   - The machine is O(facts) that M(accel.kubernetes.nvml_facts) returned, a O(node) with the labels of GPU feature
     discovery, or the node of a O(pod). The program is described by options, or read from an O(image) or the O(pod).
   - What is said of it in an option wins over what the image says.
+  - The CUDA of an image or container is the newest of C(CUDA_VERSION), C(NV_CUDA_CUDART_VERSION) or NVIDIA's label and
+    of a runtime among O(files) or in its layers (O(layers_mib)). Where there is none, it is what the image's tag or the
+    commands in its history name, and at last the least that C(NVIDIA_REQUIRE_CUDA) asks for.
   - An image that brings NVIDIA's forward compatibility package is known by the driver branches in its
     C(NVIDIA_REQUIRE_CUDA). It does not count in the modes that share GPUs, where the interposer is the driver's
     library.
@@ -84,6 +88,20 @@ options:
     description: Labels of the program's image. They win over those of O(image).
     type: dict
     default: {}
+  files:
+    description:
+      - Names of files and packages that come with the program, as C(find), C(pip freeze), C(conda list), C(dpkg-query)
+        and C(rpm) list them. The CUDA runtime is known by names such as C(libcudart.so.12.4.127),
+        C(nvidia-cuda-runtime-cu12==12.4.127), C(torch==2.6.0+cu124) and C(cuda-cudart-12-4).
+    type: list
+    elements: str
+    default: []
+  layers_mib:
+    description:
+      - MiB of an image's layers that may be downloaded, to look for such names, where nothing else says which CUDA it
+        has. The last layers come first, and a larger layer is left out. V(0) downloads none.
+    type: int
+    default: 0
   cuda_version:
     description: CUDA the program was built with, as V(12.4).
     type: str
@@ -144,6 +162,12 @@ EXAMPLES = r"""
     cuda_version: "13.0"
   register: answer
 
+- name: Tell whether an image runs here whose configuration says nothing of CUDA
+  accel.kubernetes.cuda_compat:
+    facts: "{{ ansible_facts.accel_nvml }}"
+    image: registry.example.com/team/train:1
+    layers_mib: 8192
+
 - name: Stop where it does not
   ansible.builtin.assert:
     that: answer.verdict != 'blocked'
@@ -165,7 +189,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verdict:
-  description: The worst of RV(checks). V(ok) where there is nothing to say.
+  description: The worst of RV(checks). V(ok) where there was nothing to check.
   returned: success
   type: str
   sample: blocked
@@ -196,7 +220,7 @@ checks:
       type: str
       sample: team-a/train main
     verdict:
-      description: V(ok), V(unstable) or V(blocked).
+      description: V(ok), V(unknown), V(unstable) or V(blocked), from the best to the worst.
       returned: success
       type: str
       sample: blocked
@@ -232,7 +256,7 @@ errors:
 """
 
 import copy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError, explained, one
@@ -247,6 +271,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cuda import (
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.compat import Decision, Needs, version_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.errors import explain
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.needs import Told
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.runtimes import runtime_of_names
+from ansible_collections.accel.kubernetes.plugins.module_utils.oci.contents import names_in_layers
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import ImageError, Reference, parse_reference
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.registry import Access, Registry, RegistryError
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
@@ -254,6 +281,15 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json i
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
+
+
+@dataclass(frozen=True)
+class Image:
+    """What is known of an image."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    told: Told = field(default_factory=Told)
 
 
 class Asked:
@@ -272,11 +308,8 @@ class Asked:
             return
         if self.params["facts"] is None and not self.params["node"]:
             return
-        environment: Dict[str, str] = {}
-        labels: Dict[str, str] = {}
-        if self.params["image"]:
-            environment, labels = self._image(self.params["image"], self.params["architecture"])
-        needs = self._with_image(needs, environment, labels, self.params["image"] or "")
+        image = self._image(self.params["image"], self.params["architecture"]) if self.params["image"] else Image()
+        needs = self._with_image(needs, image)
         if self.params["node"]:
             machine = cuda_needs.machine_of_labels(self._labels(self.params["node"]))
         else:
@@ -295,10 +328,11 @@ class Asked:
             virtualization=version_of(params["virtualization_version"]),
         )
 
-    def _with_image(self, needs: Needs, environment: Dict[str, str], labels: Dict[str, str], reference: str) -> Needs:
+    def _with_image(self, needs: Needs, image: Image) -> Needs:
         given = {name: str(value) for name, value in self.params["environment"].items()}
-        told = {name: str(value) for name, value in self.params["labels"].items()}
-        return cuda_needs.needs_of_image(needs, {**environment, **given}, {**labels, **told}, reference)
+        labels = {name: str(value) for name, value in self.params["labels"].items()}
+        told = replace(image.told, files=[*self.params["files"], *image.told.files])
+        return cuda_needs.needs_of_image(needs, {**image.environment, **given}, {**image.labels, **labels}, told)
 
     def _containers(self, needs: Needs, options: Dict[str, Any]) -> Iterator[Tuple[str, Decision]]:
         pod = self._get("Pod", options["name"], options["namespace"], cuda_needs.read_pod)
@@ -327,20 +361,29 @@ class Asked:
 
     def _of_container(self, needs: Needs, container: Mapping[str, Any], architecture: str) -> Needs:
         """``needs`` with what its image, for this architecture if any, and its environment say. Raises ImageError."""
-        environment, labels = self._image(container["image"], architecture) if architecture else ({}, {})
-        environment = {**environment, **cuda_needs.environment_of(container)}
-        return self._with_image(needs, environment, labels, container["image"])
+        image = Image(told=Told(reference=container["image"]))
+        if architecture:
+            image = self._image(container["image"], architecture)
+        environment = {**image.environment, **cuda_needs.environment_of(container)}
+        return self._with_image(needs, replace(image, environment=environment))
 
-    def _image(self, name: str, architecture: str) -> Tuple[Dict[str, str], Dict[str, str]]:
-        """Environment and labels."""
+    def _image(self, name: str, architecture: str) -> Image:
+        """Return what a registry says of an image, and names in its layers where it says nothing of CUDA."""
         tagged, _at, digest = name.partition("@")
         reference = parse_reference(tagged)
         if digest:
             reference = Reference(reference.registry, reference.repository, digest)
-        configuration = Registry(reference, Access(**self.params["registry"])).configuration(architecture)
-        config = configuration.get("config") or {}
+        registry = Registry(reference, Access(**self.params["registry"]))
+        described = registry.describe(architecture)
+        config = described.configuration.get("config") or {}
         variables = (item.partition("=") for item in config.get("Env") or [])
-        return {key: value for key, _equals, value in variables}, config.get("Labels") or {}
+        environment = {key: value for key, _equals, value in variables}
+        image = Image(environment, config.get("Labels") or {}, Told(name, history=_commands(described.configuration)))
+        known = cuda_needs.needs_of_image(Needs(), image.environment, image.labels, image.told)
+        if self.params["layers_mib"] > 0 and len(known.cuda) < 2:
+            files = names_in_layers(registry, described.layers, self.params["layers_mib"] << 20, _names_a_runtime)
+            return replace(image, told=replace(image.told, files=files))
+        return image
 
     def _labels(self, node: str) -> Dict[str, str]:
         return self._get("Node", node)["metadata"].get("labels") or {}
@@ -358,6 +401,17 @@ class Asked:
                 self._client = get_api_client(module=self.module)
         with explained():
             return one(self._client, kind, name, namespace, read)
+
+
+def _names_a_runtime(path: str) -> bool:
+    return bool(runtime_of_names([path]).version)
+
+
+def _commands(configuration: Mapping[str, Any]) -> List[str]:
+    """Return the commands that made an image."""
+    history = configuration.get("history")
+    steps = history if isinstance(history, list) else []
+    return [str(step["created_by"]) for step in steps if isinstance(step, dict) and "created_by" in step]
 
 
 REGISTRY: Dict[str, Any] = {
@@ -382,6 +436,8 @@ ARGUMENTS: Dict[str, Any] = {
     "architecture": {"type": "str", "default": "amd64"},
     "environment": {"type": "dict", "default": {}},
     "labels": {"type": "dict", "default": {}},
+    "files": {"type": "list", "elements": "str", "default": []},
+    "layers_mib": {"type": "int", "default": 0},
     "cuda_version": {"type": "str", "default": ""},
     "compat_version": {"type": "str", "default": ""},
     "ptx": {"type": "bool"},

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether a program runs on a machine's driver and GPUs: a pure decision over the tables of ``cuda_tables``.
 
-Each rule looks at the machine and at what the program needs. What it finds is ok, unstable (it may work, not always or
-not fast) or blocked (it does not). The decision is the worst of it.
+Each rule looks at the machine and at what the program needs. What it finds is ok, unknown (too little is known to say),
+unstable (it may work, not always or not fast) or blocked (it does not). The decision is the worst of it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,14 @@ from typing import Callable, Dict, Iterable, List, Sequence, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda import tables
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.tables import Version
 
-OK, UNSTABLE, BLOCKED = "ok", "unstable", "blocked"
-VERDICTS = (OK, UNSTABLE, BLOCKED)
+OK, UNKNOWN, UNSTABLE, BLOCKED = "ok", "unknown", "unstable", "blocked"
+VERDICTS = (OK, UNKNOWN, UNSTABLE, BLOCKED)
 """From the best to the worst."""
+
+_NAME_IT = (
+    "Name its CUDA in cuda_version, or give names of its files or packages in files, or have its layers looked through "
+    "with layers_mib."
+)
 
 _VERSION = re.compile(r"\s*v?(\d{1,9}(?:\.\d{1,9})*)(?!\d)")
 MODES = ("pgpu", "vgpu", "mps", "cgpu")
@@ -50,6 +55,7 @@ class Needs:
     """What a program was built with and asks for. What is not known is empty or None."""
 
     cuda: Version = ()
+    """Of one number where the minor is not known."""
     compat: Version = ()
     """CUDA of the forward compatibility package its image brings."""
     ptx: bool | None = None
@@ -64,6 +70,10 @@ class Needs:
     """CUDA the GPU virtualization was built for. Empty where there is none."""
     paddle_allocator: str | None = None
     """PaddlePaddle's FLAGS_allocator_strategy, empty for its default; None where it is not PaddlePaddle."""
+    known_by: str = ""
+    """What its CUDA was read from; empty where it was said."""
+    program: bool = False
+    """Whether it is a program, whose CUDA matters, and not a number format alone."""
 
     @property
     def shares(self) -> bool:
@@ -101,13 +111,13 @@ def decide(machine: Machine, needs: Needs) -> Decision:
     """Return the verdict of every rule. Total: there is one for any input."""
     found = [finding for rule in RULES for finding in rule(machine, needs)]
     found.sort(key=lambda finding: -VERDICTS.index(finding.verdict))
-    first = found[0] if found else Finding(OK, "none", "Nothing that is known of it speaks against it.")
+    first = found[0] if found else Finding(UNKNOWN, "none", "nothing is known of what it needs", _NAME_IT)
     return Decision(first.verdict, first.rule, first.reason, first.remedy, found)
 
 
 def not_read(cause: str, remedy: str) -> Decision:
     """Return the decision about something that cannot be read, which may run or not."""
-    found = Finding(UNSTABLE, "cannot_be_read", f"What it needs is not known: {cause}", remedy)
+    found = Finding(UNKNOWN, "cannot_be_read", f"What it needs is not known: {cause}", remedy)
     return Decision(found.verdict, found.rule, found.reason, found.remedy, [found])
 
 
@@ -127,8 +137,15 @@ def _driver(machine: Machine, needs: Needs) -> List[Finding]:
         reason = machine.reason or "the NVIDIA driver does not answer"
         return [Finding(BLOCKED, "driver", reason, "Have the role driver install one, and look at dmesg.")]
     if needs.cuda and not machine.cuda:
-        return [Finding(UNSTABLE, "driver", "the driver's CUDA version could not be read", "Look at nvidia-smi there.")]
+        return [Finding(UNKNOWN, "driver", "the driver's CUDA version could not be read", "Look at nvidia-smi there.")]
     return []
+
+
+def _runtime(machine: Machine, needs: Needs) -> List[Finding]:
+    """Return a finding where it is not known which CUDA a program was built with."""
+    if not machine.available or needs.cuda or not needs.program:
+        return []
+    return [Finding(UNKNOWN, "runtime", "nothing says which CUDA the program was built with", _NAME_IT)]
 
 
 def _version(machine: Machine, needs: Needs) -> List[Finding]:
@@ -136,7 +153,10 @@ def _version(machine: Machine, needs: Needs) -> List[Finding]:
     if not (machine.available and machine.cuda and needs.cuda):
         return []
     have, want = machine.cuda[:2], needs.cuda[:2]
-    words = f"the driver supports CUDA {dotted(have)} and the program was built with {dotted(want)}"
+    known_by = f" ({needs.known_by})" if needs.known_by else ""
+    words = f"the driver supports CUDA {dotted(have)} and the program was built with {dotted(want)}{known_by}"
+    if len(want) == 1 and have[0] == want[0] and have < tables.last_minor(want[0]):
+        return [Finding(UNKNOWN, "minor_not_known", f"{words}, of which the minor version is not known", _NAME_IT)]
     if have >= want:
         if have[0] - want[0] > 1:
             remedy = f"Rebuild it with CUDA {have[0]} or {have[0] - 1}, which are tested with this driver."
@@ -188,7 +208,7 @@ def _forward(machine: Machine, needs: Needs, words: str) -> Finding:
         return Finding(BLOCKED, rule, reason, remedy)
     if not machine.driver or not machine.gpus:
         reason = f"{words}, and it is not known whether driver and GPUs may use it"
-        return Finding(UNSTABLE, rule, reason, remedy)
+        return Finding(UNKNOWN, rule, reason, remedy)
     if machine.driver[0] not in bases:
         known = ", ".join(str(base) for base in bases) or "none that is known"
         reason = f"{words}, which runs on driver branches {known} and not on {machine.driver[0]}"
@@ -249,7 +269,9 @@ def _image(machine: Machine, needs: Needs) -> List[Finding]:
             found.append(Finding(BLOCKED, "image_requirement", reason, remedy))
         elif None in said:
             reason = f"the image requires '{short}', and not all of that is known of this machine"
-            found.append(Finding(UNSTABLE, "image_requirement", reason, "Give the module the host's facts."))
+            found.append(Finding(UNKNOWN, "image_requirement", reason, "Give the module the host's facts."))
+        else:
+            found.append(Finding(OK, "image_requirement", f"the image requires '{short}', which holds here"))
     return found
 
 
@@ -305,9 +327,12 @@ def _virtualization(machine: Machine, needs: Needs) -> List[Finding]:
         found.append(Finding(BLOCKED, "virtualization_baseline", reason, remedy))
     majors = {version[0] for version in (base, needs.cuda, machine.cuda) if version}
     if len(majors) > 1:
+        # What is older than the virtualization's library may not call what changed in it.
+        older_program = bool(needs.cuda) and needs.cuda[0] < base[0] and machine.cuda[:1] in ((), base[:1])
         reason = f"{words}, the driver of {dotted(machine.cuda) or '?'}, the program of {dotted(needs.cuda) or '?'}"
+        reason += ", which runs or not case by case" if older_program else ""
         remedy = "Bring all three to one major version, or ask for whole cards (a multiple of 100)."
-        found.append(Finding(BLOCKED, "virtualization_major", reason, remedy))
+        found.append(Finding(UNSTABLE if older_program else BLOCKED, "virtualization_major", reason, remedy))
     return found
 
 
@@ -353,13 +378,13 @@ def _dtype(machine: Machine, needs: Needs) -> List[Finding]:
     row = tables.DTYPES.get(needs.dtype)
     if row is None:
         reason = f"{needs.dtype} is no number format that is known here"
-        return [Finding(UNSTABLE, "dtype", reason, f"Name one of {', '.join(tables.DTYPES)}.")]
+        return [Finding(UNKNOWN, "dtype", reason, f"Name one of {', '.join(tables.DTYPES)}.")]
     found = []
     for gpu in _kinds(machine):
         words = f"{gpu.model} is of compute capability {dotted(gpu.capability)}"
         if not gpu.capability:
             reason = f"the compute capability of {gpu.model or 'a GPU'} is not known"
-            found.append(Finding(UNSTABLE, "dtype", reason, "Give the module the host's facts."))
+            found.append(Finding(UNKNOWN, "dtype", reason, "Give the module the host's facts."))
         elif gpu.capability < row.runs:
             reason = f"{words}, and {needs.dtype} needs {dotted(row.runs)}"
             found.append(Finding(BLOCKED, "dtype", reason, f"{row.remedy[0].upper()}{row.remedy[1:]}."))
@@ -387,6 +412,7 @@ def _kinds(machine: Machine) -> List[Gpu]:
 
 RULES: Sequence[Callable[[Machine, Needs], List[Finding]]] = (
     _driver,
+    _runtime,
     _version,
     _image,
     _virtualization,

@@ -5,11 +5,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-from typing import Any, Dict, Iterator, Mapping, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Iterator, Mapping, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda import tables
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.compat import Gpu, Machine, Needs, version_of
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.runtimes import (
+    Runtime,
+    newest,
+    runtime_of_names,
+    runtime_of_reference,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError, entries, fit, shaped
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.asked import asked
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
@@ -29,6 +35,7 @@ _CONTAINER = {
     "env": [{"name!": str, "value": str}],
     "resources": {"requests": {}, "limits": {}},
 }
+_CUDA_LABEL = "com.nvidia.cuda.version"
 _TRUE = ("1", "t", "true", "y", "yes", "on")
 
 
@@ -61,13 +68,25 @@ def machine_of_labels(labels: Mapping[str, str]) -> Machine:
     return Machine(driver=driver, cuda=cuda or _cuda_of(driver), gpus=gpus)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What is known of an image or a container, beside its environment and labels."""
+
+    reference: str = ""
+    files: Sequence[str] = ()
+    """Names of files and packages in it."""
+    history: Sequence[str] = ()
+    """Commands that made it."""
+
+
 def needs_of_image(
-    needs: Needs, environment: Mapping[str, str], labels: Mapping[str, str], reference: str = ""
+    needs: Needs, environment: Mapping[str, str], labels: Mapping[str, str], told: Told | None = None
 ) -> Needs:
-    """``needs`` with what an image's environment and labels say, where it did not say so itself.
+    """``needs`` with what is known of an image, where it did not say so itself.
 
     An image whose requirement lists driver branches beside the CUDA version brings a forward compatibility package.
     """
+    told = told or Told()
     requires = tuple(
         value
         for name, value in sorted(environment.items())
@@ -76,22 +95,41 @@ def needs_of_image(
     if environment.get("NVIDIA_DISABLE_REQUIRE", "").lower() in _TRUE:
         requires = ()
     required = environment.get("NVIDIA_REQUIRE_CUDA", "")
-    least = re.search(r"(?:^|[\s,])cuda>=([\d.]+)", required)
-    cuda = (
-        version_of(environment.get("CUDA_VERSION"))
-        or version_of(labels.get("com.nvidia.cuda.version"))
-        or version_of(least[1] if least else "")
-    )
+    runtime = _runtime(environment, labels, told)
+    cuda = runtime.version
     package = re.match(r"cuda-compat-(\d+)-(\d+)", environment.get("NV_CUDA_COMPAT_PACKAGE", ""))
     compat = (int(package[1]), int(package[2])) if package else cuda if "driver" in required else ()
-    paddle = "paddle" in reference.lower() or any(name.startswith(("PADDLE_", "FLAGS_alloc")) for name in environment)
+    settings = any(name.startswith(("PADDLE_", "FLAGS_alloc")) for name in environment)
+    paddle = settings or "paddle" in told.reference.lower()
     return replace(
         needs,
         cuda=needs.cuda or cuda,
+        known_by="" if needs.cuda else runtime.name,
+        program=needs.program or bool(environment or labels or told.reference or told.files),
         compat=needs.compat or compat,
         requires=needs.requires + requires,
         paddle_allocator=environment.get("FLAGS_allocator_strategy", "") if paddle else needs.paddle_allocator,
     )
+
+
+def _runtime(environment: Mapping[str, str], labels: Mapping[str, str], told: Told) -> Runtime:
+    """Return the runtime of an image: the newest that it declares or has, else what its tag, history or least says.
+
+    A base image declares its own, and what is installed upon it may bring a newer one.
+    """
+    declared = (
+        *((name, environment.get(name)) for name in ("CUDA_VERSION", "NV_CUDA_CUDART_VERSION")),
+        (_CUDA_LABEL, labels.get(_CUDA_LABEL)),
+    )
+    said = next((Runtime(version_of(value), name) for name, value in declared if version_of(value)), Runtime())
+    has = newest((said, runtime_of_names(told.files)))
+    least = re.search(r"(?:^|[\s,])cuda>=([\d.]+)", environment.get("NVIDIA_REQUIRE_CUDA", ""))
+    guessed = (
+        runtime_of_reference(told.reference),
+        runtime_of_names(told.history),
+        Runtime(version_of(least[1] if least else ""), "NVIDIA_REQUIRE_CUDA"),
+    )
+    return next((runtime for runtime in (has, *guessed) if runtime.version), Runtime())
 
 
 def read_pod(item: object) -> Dict[str, Any]:

@@ -219,6 +219,11 @@ def cuda_of_branch(branch: int) -> Version:
     return max((newest for known, newest in BRANCHES if known <= branch), default=())
 
 
+def last_minor(major: int) -> Version:
+    """Return the last CUDA of a major that a driver branch reports, empty where none is known."""
+    return max((newest for _branch, newest in BRANCHES if newest[0] == major), default=())
+
+
 def forward_bases(cuda: Version) -> Tuple[int, ...]:
     """Return the driver branches a package cuda-compat of this CUDA runs on, none where that is not known."""
     known = [bases for first, bases in FORWARD_BASES if first <= cuda[:2]]

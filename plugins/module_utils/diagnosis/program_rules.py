@@ -231,7 +231,7 @@ def compatibility(evidence: Evidence) -> Iterator[Finding]:
         # Its allocator matters where memory did not suffice, which another rule looks at.
         needs = replace(cuda_needs.needs_of_image(asks, settings, {}), paddle_allocator=None)
         for finding in cuda_compat.decide(cuda_needs.machine_of_labels(node.labels), needs).findings:
-            if finding.verdict != cuda_compat.OK:
+            if finding.verdict in (cuda_compat.UNSTABLE, cuda_compat.BLOCKED):
                 what = "what the container is made for and the node's driver or GPUs do not go together"
                 said = (Said("variables of the pod and labels of the node", finding.reason),)
                 sure = LIKELY if finding.verdict == cuda_compat.BLOCKED else POSSIBLE

@@ -36,8 +36,8 @@ def decompressor(content: Open) -> Callable[[BinaryIO, BinaryIO, str], None] | N
     """
     with content() as handle:
         magic = handle.read(4)
-    if magic == _ZSTD or _SKIPPABLE.fullmatch(magic):
-        return _unpack_zstd
+    if is_zstd(magic):
+        return unpack_zstd
     if magic[:2] == _GZIP:
         return _unpack_gzip
     if magic[:2] not in _DECOMPRESSORS:
@@ -50,6 +50,11 @@ def decompressor(content: Open) -> Callable[[BinaryIO, BinaryIO, str], None] | N
             shutil.copyfileobj(read, plain, CHUNK)
 
     return unpack
+
+
+def is_zstd(magic: bytes) -> bool:
+    """Return whether a file with these first four bytes is packed by zstd, which Python reads from 3.14 on."""
+    return magic == _ZSTD or bool(_SKIPPABLE.fullmatch(magic))
 
 
 def _unpack_gzip(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
@@ -69,7 +74,7 @@ def _unpack_gzip(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
         raise EOFError("it breaks off before the end of what gzip packed")
 
 
-def _unpack_zstd(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
+def unpack_zstd(source: BinaryIO, plain: BinaryIO, origin: str) -> None:
     """Write what zstd packed, by Python's own module, the library zstandard or the program zstd."""
     found = _zstd_reader(source)
     if found is not None:

@@ -1,6 +1,6 @@
 # GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A registry as far as pushing an image and reading its configuration need it.
+"""A registry as far as pushing an image and reading what it is made of need it.
 
 OCI distribution specification 1.1, token authentication as Docker's.
 """
@@ -8,17 +8,19 @@ OCI distribution specification 1.1, token authentication as Docker's.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.message import Message
 from http.client import HTTPException
-from typing import Any, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from ansible.module_utils.urls import open_url
 from ansible_collections.accel.kubernetes.plugins.module_utils.oci.image import (
+    CHUNK,
     INDEX_TYPE,
     MANIFEST_TYPE,
     Blob,
@@ -65,6 +67,23 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True)
+class StoredLayer:
+    """A layer as the registry holds it."""
+
+    digest: str
+    size: int
+    """Bytes, packed."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """An image as the registry describes it."""
+
+    configuration: Dict[str, Any]
+    layers: Sequence[StoredLayer]
+
+
 class Registry:
     """One repository of a registry."""
 
@@ -95,8 +114,8 @@ class Registry:
         index = merged_index(image, _document(answer) if answer.status == 200 else {})
         return index, answer.body != index.read()
 
-    def configuration(self, architecture: str) -> Dict[str, Any]:
-        """Return the configuration of the image the tag names for an architecture.
+    def describe(self, architecture: str) -> Described:
+        """Return what is said of the image the tag names for an architecture.
 
         Raises RegistryError when there is none.
         """
@@ -116,7 +135,15 @@ class Registry:
         platform = Platform.of(found)
         if not platform.fits(architecture):
             raise self._other(architecture, [platform])
-        return found
+        layers = document.get("layers")
+        return Described(found, [*_layers(layers if isinstance(layers, list) else [])])
+
+    def save(self, layer: StoredLayer, into: BinaryIO) -> None:
+        """Write a layer as it is stored. Raises RegistryError when its bytes are others than the manifest says."""
+        copied = _Copied(into, layer.size)
+        self._call("GET", f"blobs/{layer.digest}", into=copied)
+        if f"sha256:{copied.hash.hexdigest()}" != layer.digest:
+            raise RegistryError(f"{self.reference.registry} sent other bytes than those of {layer.digest}")
 
     def _other(self, architecture: str, there: Iterable[Platform]) -> RegistryError:
         known = ", ".join(sorted({platform.name for platform in there if platform.architecture != "unknown"}))
@@ -157,15 +184,19 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         body: Blob | None = None,
         fine: Tuple[int, ...] = (),
+        into: _Copied | None = None,
     ) -> Answer:
-        """Return the answer to one request, authenticated if needed. Any failure that is not ``fine`` raises."""
+        """Return the answer to one request, authenticated if needed. Any failure that is not ``fine`` raises.
+
+        The body of one that succeeds goes ``into`` what is given, if anything, and is empty in the answer.
+        """
         url = urljoin(f"{self._root}/", path)
         # An upload may go to a host of its own, which has no business with our credentials.
         ours = urlsplit(url)[:2] == urlsplit(self._root)[:2]
-        answer = self._send(method, url, self._authorized(headers, ours), body)
+        answer = self._send(method, url, self._authorized(headers, ours), body, into)
         if answer.status == 401 and ours:
             self._authenticate(answer)
-            answer = self._send(method, url, self._authorized(headers, ours), body)
+            answer = self._send(method, url, self._authorized(headers, ours), body, into)
         if answer.status >= 300 and answer.status not in fine:
             raise RegistryError(self._complaint(method, url, answer))
         return answer
@@ -203,7 +234,9 @@ class Registry:
             raise RegistryError(f"{realm} answered without a token")
         self._authorization = f"Bearer {token}"
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], body: Blob | None) -> Answer:
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], body: Blob | None, into: _Copied | None = None
+    ) -> Answer:
         lengths = {} if body is None else {"Content-Length": str(body.size)}
         handle = None if body is None else body.open()
         try:
@@ -219,6 +252,8 @@ class Registry:
                 decompress=False,
                 use_netrc=False,
             ) as response:
+                if into is not None:
+                    into.copy(response)
                 return Answer(response.status, _lower(response.headers), response.read(MAX_ANSWER))
         except HTTPError as error:
             with error:
@@ -248,6 +283,35 @@ class Registry:
         if self.access.username:
             return f"{text}; the registry did not accept 'username' and 'password'"
         return f"{text}; give 'username' and 'password', or 'token'"
+
+
+@dataclass
+class _Copied:
+    """What is copied from a registry to a file."""
+
+    file: BinaryIO
+    most: int
+    """Bytes that are copied, at most."""
+    hash: Any = field(default_factory=hashlib.sha256)
+
+    def copy(self, response: BinaryIO) -> None:
+        """Copy the body of an answer; what is longer than it may be has another hash."""
+        while self.most > 0:
+            data = response.read(min(self.most, CHUNK))
+            if not data:
+                return
+            self.file.write(data)
+            self.hash.update(data)
+            self.most -= len(data)
+
+
+def _layers(listed: Sequence[object]) -> Iterator[StoredLayer]:
+    """Yield the layers of a manifest that a registry stores, by digest."""
+    for layer in listed:
+        if isinstance(layer, dict) and isinstance(layer.get("size"), int) and layer["size"] >= 0:
+            digest = layer.get("digest")
+            if isinstance(digest, str) and re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+                yield StoredLayer(digest, layer["size"])
 
 
 def _shown(url: str) -> str:

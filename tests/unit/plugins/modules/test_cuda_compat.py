@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
+import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,7 +69,23 @@ def cluster(tmp_path: Path) -> Iterator[tuple[Store, str]]:
     server.stop()
 
 
-def put(registry: Registry, name: str, environment: list[str], architectures: tuple[str, ...] = ()) -> str:
+def layer(*names: str) -> bytes:
+    """A layer of an image with empty files."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name))
+    return packed.getvalue()
+
+
+def put(
+    registry: Registry,
+    name: str,
+    environment: list[str],
+    architectures: tuple[str, ...] = (),
+    layers: tuple[bytes, ...] = (),
+    history: tuple[str, ...] = (),
+) -> str:
     """Stores an image, or an index of it for some architectures; returns its reference."""
 
     def keep(document: dict[str, Any], into: dict[str, bytes]) -> str:
@@ -75,8 +94,12 @@ def put(registry: Registry, name: str, environment: list[str], architectures: tu
         into[digest] = data
         return digest
 
-    config = keep({"config": {"Env": environment, "Labels": None}}, registry.blobs)
-    manifest = {"mediaType": "application/vnd.docker.distribution.manifest.v2+json", "config": {"digest": config}}
+    commands = [{"created_by": command} for command in history]
+    config = keep({"config": {"Env": environment, "Labels": None}, "history": commands}, registry.blobs)
+    stored = [{"digest": f"sha256:{hashlib.sha256(data).hexdigest()}", "size": len(data)} for data in layers]
+    registry.blobs.update((each["digest"], data) for each, data in zip(stored, layers, strict=True))
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    manifest = {"mediaType": kind, "config": {"digest": config}, "layers": stored}
     digest = keep(manifest, registry.manifests)
     top = registry.manifests[digest]
     if architectures:
@@ -123,6 +146,35 @@ def test_an_image_says_it_too_and_options_win(ask: Ask, registry: Registry) -> N
     assert ask(**{**options, "image": pinned})["rule"] == "forward_compatibility"
 
 
+def test_an_image_whose_runtime_nothing_names_is_unknown(ask: Ask, registry: Registry) -> None:
+    options = {"facts": FACTS, "registry": access(registry)}
+    answer = ask(**options, image=put(registry, "plain", ["PATH=/"]))
+    assert (answer["verdict"], answer["rule"]) == ("unknown", "runtime")
+    assert "files" in answer["remedy"]
+    assert ask(facts=FACTS, environment={"PATH": "/"})["verdict"] == "unknown"
+    made = ask(**options, image=put(registry, "made", [], history=("RUN pip install torch==2.6.0+cu118",)))
+    assert (made["verdict"], made["rule"]) == ("ok", "driver_is_newer")
+    assert "11.8 (+cu118)" in made["reason"]
+    assert ask(**options, image=put(registry, "2.3-cuda13.0", []))["rule"] == "driver_is_older"
+    assert ask(facts=FACTS, files=["nvidia-cuda-runtime==13.0.88"])["rule"] == "driver_is_older"
+
+
+def test_a_runtime_is_looked_for_in_layers(ask: Ask, registry: Registry) -> None:
+    below, above = layer("opt/libcudart.so.11.8.89"), layer("opt/libcudart.so.13.0.96", "bin/sh")
+    image = put(registry, "layers", ["PATH=/"], layers=(below, above, layer("etc/passwd")))
+    options = {"facts": FACTS, "registry": access(registry), "image": image}
+    assert ask(**options)["verdict"] == "unknown"
+    answer = ask(**options, layers_mib=1)
+    assert (answer["rule"], "13.0.96" in answer["reason"]) == ("driver_is_older", True), answer
+    digest = f"sha256:{hashlib.sha256(above).hexdigest()}"
+    registry.blobs[digest] = below
+    assert "sent other bytes" in ask(**options, layers_mib=1)["msg"]
+    large = put(registry, "large", [], layers=(below, os.urandom(2 << 20)))
+    assert "11.8 (libcudart.so.11.8.89)" in ask(**{**options, "image": large}, layers_mib=1)["reason"]
+    damaged = put(registry, "damaged", [], layers=(below[:40],))
+    assert "cannot be read" in ask(**{**options, "image": damaged}, layers_mib=1)["msg"]
+
+
 def test_an_image_that_cannot_be_read_is_an_error_that_names_it(ask: Ask, registry: Registry) -> None:
     options = {"facts": FACTS, "registry": access(registry)}
     missing = ask(**options, image=f"{registry.name}/gpu/kube-accel:none")
@@ -157,7 +209,7 @@ def test_a_pod_is_looked_at_container_by_container(ask: Ask, registry: Registry,
 
     blind = {**options, "pod": {**options["pod"], "read_image": False}}
     registry.requests.clear()
-    assert [check["rule"] for check in ask(**blind)["checks"]] == ["none", "minor_version"]
+    assert [check["rule"] for check in ask(**blind)["checks"]] == ["runtime", "minor_version"]
     assert registry.requests == []
 
 

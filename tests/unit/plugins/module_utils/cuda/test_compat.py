@@ -13,6 +13,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.compat impor
     MODES,
     OK,
     RULES,
+    UNKNOWN,
     UNSTABLE,
     VERDICTS,
     Gpu,
@@ -23,11 +24,16 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.compat impor
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.errors import ERRORS, explain
 from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.needs import (
+    Told,
     environment_of,
     machine_of_facts,
     machine_of_labels,
     needs_of_container,
     needs_of_image,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.runtimes import (
+    runtime_of_names,
+    runtime_of_reference,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,7 +71,7 @@ def machine(branch: int, *gpus: Gpu) -> Machine:
         (machine(545), Needs(cuda=(13, 0), compat=(13, 0)), BLOCKED, "forward_compatibility", "565, 570, 575"),
         (machine(535, GEFORCE), Needs(cuda=(13, 0), compat=(13, 0)), BLOCKED, "forward_compatibility", "(804)"),
         (machine(535), Needs(cuda=(13, 1), compat=(13, 0)), BLOCKED, "driver_is_older", ""),
-        (replace(machine(535), gpus=()), Needs(cuda=(13, 0), compat=(13, 0)), UNSTABLE, "forward_compatibility", ""),
+        (replace(machine(535), gpus=()), Needs(cuda=(13, 0), compat=(13, 0)), UNKNOWN, "forward_compatibility", ""),
         (machine(535), Needs((13, 0), (13, 0), mode="pgpu"), OK, "forward_compatibility", ""),
         (machine(535), Needs((13, 0), (13, 0), mode="vgpu", cores=30), BLOCKED, "forward_compatibility", "limits"),
         (machine(535), Needs((13, 0), (13, 0), mode="mps", cores=30), BLOCKED, "forward_compatibility", "580 or newer"),
@@ -77,7 +83,7 @@ def machine(branch: int, *gpus: Gpu) -> Machine:
         (machine(535), Needs((12, 4), (12, 4), False, mode="vgpu", cores=200), OK, "minor_version", ""),
         (machine(535), Needs((12, 4), (12, 4), True, mode="vgpu", cores=30), BLOCKED, "ptx", ""),
         (Machine(False, "the driver hangs"), Needs(cuda=(12, 0)), BLOCKED, "driver", "the driver hangs"),
-        (Machine(gpus=(H100,)), Needs(cuda=(12, 0)), UNSTABLE, "driver", "could not be read"),
+        (Machine(gpus=(H100,)), Needs(cuda=(12, 0)), UNKNOWN, "driver", "could not be read"),
         (machine(535), Needs(cuda=(12, 0), requires=(REQUIRE,)), OK, "driver_is_newer", ""),
         (machine(545), Needs(cuda=(12, 0), requires=(REQUIRE,)), BLOCKED, "image_requirement", "NVIDIA_DISABLE"),
         (machine(535, GEFORCE), Needs(requires=(REQUIRE,)), BLOCKED, "image_requirement", "does not hold"),
@@ -89,11 +95,22 @@ def machine(branch: int, *gpus: Gpu) -> Machine:
         (machine(535, GEFORCE), Needs((13, 0), requires=("cuda>=13.0",), mode="mps", cores=30), BLOCKED,
          "driver_is_older", ""),
         (machine(580, T4, A100), Needs(requires=("arch>=8.0",)), BLOCKED, "image_requirement", "arch>=8.0"),
-        (machine(580), Needs(requires=("nfsroot=x",)), UNSTABLE, "image_requirement", "not all of that is known"),
+        (machine(580), Needs(requires=("nfsroot=x",)), UNKNOWN, "image_requirement", "not all of that is known"),
         (machine(550), Needs((12, 6), ptx=False, mode="vgpu", cores=30, virtualization=(12, 4)), BLOCKED,
          "virtualization_baseline", "whole cards"),
         (machine(580), Needs((12, 4), mode="cgpu", virtualization=(12, 4)), BLOCKED, "virtualization_major", "13.0"),
         (machine(580), Needs((11, 8), mode="mps", virtualization=(12, 4)), BLOCKED, "virtualization_major", ""),
+        (machine(550), Needs((11, 8), mode="vgpu", cores=30, virtualization=(12, 4)), UNSTABLE, "virtualization_major",
+         "case by case"),
+        (machine(550), Needs((10, 2), mode="vgpu", cores=30, virtualization=(12, 4)), UNSTABLE, "major_distance", ""),
+        (machine(550), Needs((11, 8), mode="vgpu", cores=200, virtualization=(12, 4)), OK, "driver_is_newer", ""),
+        (machine(550), Needs(program=True), UNKNOWN, "runtime", "files"),
+        (machine(550), Needs(program=True, dtype="fp16"), UNKNOWN, "runtime", "nothing says which CUDA"),
+        (machine(535, T4), Needs(program=True, dtype="bf16"), BLOCKED, "dtype", ""),
+        (machine(550), Needs((12,), known_by="libcudart.so.12"), UNKNOWN, "minor_not_known", "(libcudart.so.12)"),
+        (machine(575), Needs((12,)), OK, "driver_is_newer", ""),
+        (machine(580), Needs((12,)), OK, "driver_is_newer", ""),
+        (machine(550), Needs((13,)), BLOCKED, "driver_is_older", ""),
         (machine(550), Needs((12, 4), mode="vgpu", cores=30, virtualization=(12, 4)), OK, "driver_is_newer", ""),
         (machine(580), Needs((13, 0), mode="vgpu", cores=200, virtualization=(12, 4)), OK, "driver_is_newer", ""),
         (machine(580), Needs((13, 0), mode="pgpu", virtualization=(12, 4)), OK, "driver_is_newer", ""),
@@ -111,11 +128,11 @@ def machine(branch: int, *gpus: Gpu) -> Machine:
         (machine(580, H100), Needs(dtype="fp4"), UNSTABLE, "dtype", "10.0"),
         (machine(580, B200), Needs(dtype="fp4"), OK, "dtype", ""),
         (machine(580, H100, T4), Needs(dtype="bf16"), BLOCKED, "dtype", "Tesla T4"),
-        (machine(580), Needs(dtype="fp7"), UNSTABLE, "dtype", "fp64"),
-        (machine(580, Gpu("New", ())), Needs(dtype="bf16"), UNSTABLE, "dtype", "New is not known"),
+        (machine(580), Needs(dtype="fp7"), UNKNOWN, "dtype", "fp64"),
+        (machine(580, Gpu("New", ())), Needs(dtype="bf16"), UNKNOWN, "dtype", "New is not known"),
         (machine(580), Needs(mode="vgpu", cores=30, paddle_allocator=""), UNSTABLE, "paddle_allocator", "naive_best"),
-        (machine(580), Needs(mode="vgpu", cores=100, paddle_allocator=""), OK, "none", ""),
-        (machine(580), Needs(mode="vgpu", cores=30, paddle_allocator="naive_best_fit"), OK, "none", ""),
+        (machine(580), Needs(mode="vgpu", cores=100, paddle_allocator=""), UNKNOWN, "none", "cuda_version"),
+        (machine(580), Needs(mode="vgpu", cores=30, paddle_allocator="naive_best_fit"), UNKNOWN, "none", ""),
     ],
 )  # fmt: skip
 def test_a_rule(host: Machine, needs: Needs, verdict: str, rule: str, words: str) -> None:
@@ -179,7 +196,7 @@ def test_whole_cards_are_not_asked_what_virtualization_demands(host: Machine, ne
 
 @given(st.sampled_from([*tables.DTYPES]), st.sampled_from([V100, T4, A100, L40S, H100, B200]))
 def test_a_newer_gpu_computes_in_what_an_older_one_does(dtype: str, gpu: Gpu) -> None:
-    order = [OK, UNSTABLE, BLOCKED]
+    order = VERDICTS
     newer = replace(gpu, capability=(gpu.capability[0] + 1, 0))
     old, new = (order.index(decide(machine(580, one), Needs(dtype=dtype)).verdict) for one in (gpu, newer))
     assert new <= old
@@ -192,7 +209,7 @@ def test_the_tables_are_in_order_and_every_rule_is_tried() -> None:
         assert tables.branch_for((major, 0)) == floor[0]
     assert all(row.runs <= row.native and (row.otherwise or row.runs == row.native) for row in tables.DTYPES.values())
     assert all(row.remedy or row.runs <= (1, 0) for row in tables.DTYPES.values())
-    assert len(RULES) == 8
+    assert len(RULES) == 9
 
 
 def test_versions_are_numbers() -> None:
@@ -251,8 +268,78 @@ def test_image_names_its_cuda_and_driver_branches() -> None:
         == ()
     )
     assert needs_of_image(Needs(cuda=(11, 8)), {"CUDA_VERSION": "13.0"}, {}).cuda == (11, 8)
-    assert needs_of_image(Needs(), {}, {}, "paddlepaddle/paddle:3.0").paddle_allocator == ""
-    assert needs_of_image(Needs(), {}, {}, "vllm").paddle_allocator is None
+    assert needs_of_image(Needs(), {}, {}, Told("paddlepaddle/paddle:3.0")).paddle_allocator == ""
+    assert needs_of_image(Needs(), {}, {}, Told("vllm")).paddle_allocator is None
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("usr/local/cuda/lib64/libcudart.so.12.4.127", (12, 4, 127)),
+        ("/opt/conda/lib/libcudart.so.11.8.89", (11, 8, 89)),
+        ("torch/lib/libcudart-d0da41ae.so.11.0", (11,)),
+        ("libcudart.so.10.2", (10, 2)),
+        ("site-packages/nvidia/cuda_runtime/lib/libcudart.so.13", (13,)),
+        ("site-packages/nvidia_cuda_runtime_cu12-12.1.105.dist-info/METADATA", (12, 1)),
+        ("nvidia-cuda-runtime-cu12==12.8.90", (12, 8)),
+        ("nvidia-cuda-runtime==13.0.88", (13, 0)),
+        ("site-packages/torch-2.6.0+cu124.dist-info", (12, 4)),
+        ("torch==1.6.0+cu92", (9, 2)),
+        ("jax==0.4.13+cuda12.cudnn89", (12,)),
+        ("opt/conda/conda-meta/cuda-cudart-12.1.105-0.json", (12, 1)),
+        ("cudatoolkit               11.3.1               h2bc3f7f_2", (11, 3)),
+        ("opt/conda/conda-meta/pytorch-2.3.0-py3.10_cuda12.1_cudnn8.9.2_0.json", (12, 1)),
+        ("var/lib/dpkg/info/cuda-cudart-12-10.list", (12, 10)),
+        ("cuda-cudart-11-8-11.8.89-1.x86_64", (11, 8)),
+        ("usr/local/cuda-12.6/bin/nvcc", (12, 6)),
+        ("/bin/sh -c #(nop) ENV NV_CUDA_CUDART_VERSION=12.4.127-1", (12, 4)),
+        ("RUN |2 CUDA_VERSION=12.1 PYTHON=3.10 /bin/sh -c make", (12, 1)),
+        ("nvidia_cublas_cu12-12.1.3.1.dist-info", ()),
+        ("usr/lib/libcudart_static.a", ()),
+        ("usr/share/doc/python3.12-cuda", ()),
+        ("nvidia-cudnn-cu12==9.1.0.70", ()),
+    ],
+)
+def test_a_runtime_is_known_by_names_of_files_and_packages(name: str, version: tuple[int, ...]) -> None:
+    assert runtime_of_names(["etc/passwd", name, "numpy==1.26.4"]).version == version
+
+
+@pytest.mark.parametrize(
+    ("reference", "version"),
+    [
+        ("pytorch/pytorch:2.3.0-cuda12.1-cudnn8-runtime", (12, 1)),
+        ("registry:5000/paddlepaddle/paddle:2.6.1-gpu-cuda11.7-cudnn8.4-trt8.4", (11, 7)),
+        ("team/train:2.6.0-cu124", (12, 4)),
+        ("nvcr.io/nvidia/cuda:12.4.1-base-ubuntu22.04", (12, 4)),
+        ("nvidia/cuda:13.0.0-runtime@sha256:00", (13, 0)),
+        ("nvidia/cuda", ()),
+        ("localhost:5000/cuda", ()),
+        ("vllm/vllm-openai:v0.10.0", ()),
+        ("team/barracuda1:1.0", ()),
+    ],
+)
+def test_a_runtime_is_known_by_a_tag(reference: str, version: tuple[int, ...]) -> None:
+    assert runtime_of_reference(reference).version == version
+
+
+def test_a_runtime_that_is_installed_wins_over_an_older_base() -> None:
+    base = {"CUDA_VERSION": "12.1.1", "NVIDIA_REQUIRE_CUDA": "cuda>=12.1"}
+    needs = needs_of_image(Needs(), base, {}, Told(files=("torch-2.6.0+cu124.dist-info",)))
+    assert (needs.cuda, needs.known_by) == ((12, 4), "+cu124")
+    older = needs_of_image(Needs(), base, {}, Told("x:1-cu118", ("torch==2.0+cu118",), ("RUN cudatoolkit=10.2",)))
+    assert (older.cuda, older.known_by) == ((12, 1, 1), "CUDA_VERSION")
+    cudart = needs_of_image(Needs(), {"NV_CUDA_CUDART_VERSION": "12.4.127-1"}, {})
+    assert (cudart.cuda, cudart.known_by) == ((12, 4, 127), "NV_CUDA_CUDART_VERSION")
+    least = {"NVIDIA_REQUIRE_CUDA": "cuda>=9.0"}
+    assert needs_of_image(Needs(), least, {}, Told(history=("RUN pip install torch==2.6.0+cu124",))).cuda == (12, 4)
+    assert needs_of_image(Needs(), least, {}, Told()).cuda == (9, 0)
+
+
+def test_an_image_of_which_nothing_is_known_is_unknown() -> None:
+    needs = needs_of_image(Needs(), {"PATH": "/usr/bin"}, {}, Told("team/app:1"))
+    decision = decide(machine(550), needs)
+    assert (decision.verdict, decision.rule) == (UNKNOWN, "runtime")
+    assert decide(machine(550), Needs()).verdict == UNKNOWN
 
 
 def test_requirement_needs_one_word_with_all_its_conditions() -> None:

@@ -33,7 +33,7 @@ def serve(registry: Registry, *platforms: dict[str, str], alone: bool = False) -
 
 def read(*platforms: dict[str, str], alone: bool = False) -> dict[str, Any]:
     with Registry() as registry:
-        return serve(registry, *platforms, alone=alone).configuration("amd64")
+        return serve(registry, *platforms, alone=alone).describe("amd64").configuration
 
 
 def test_the_configuration_is_that_of_the_platform() -> None:
