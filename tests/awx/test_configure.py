@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .controller import Controller, extra_vars, serving
+from .controller import Controller, can_be_edited, extra_vars, serving
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples/awx"
@@ -82,7 +82,7 @@ def test_a_question_agrees_with_its_variable(playbook: str, question: dict[str, 
 @pytest.mark.parametrize(("playbook", "question"), QUESTIONS)
 def test_who_answers_nothing_leaves_the_inventory_as_it_is(playbook: str, question: dict[str, Any]) -> None:
     assert "default" not in question
-    # As AWX's own editor of surveys writes a question without a default.
+    # As configure.yml and AWX's own editor of surveys write a question without a default.
     for saved in (question, question | {"default": ""}):
         assert extra_vars([saved], {}) == {}, f"{playbook} is told something that nobody said"
     # An empty answer is left out by AWX's forms, or refused by AWX.
@@ -95,21 +95,47 @@ def test_validation_takes_the_driver_of_a_coming_upgrade() -> None:
     assert asked["validate.yml"] == {name for name in asked["upgrade_driver.yml"] if name.startswith("driver_")}
 
 
-@pytest.fixture
-def controller() -> Controller:
-    """An AWX with what the example expects to be there."""
-    found = Controller()
-    for kind, name in (("organizations", "Default"), ("inventories", "GPU cluster")):
-        found.add(kind, {"name": name})
-    for name in ("GPU hosts", "GPU vault"):
-        found.add("credentials", {"name": name, "inputs": {}})
-    return found
-
-
+PLAYBOOKS = [template["playbook"] for template in TEMPLATES]
+HOSTS = ["gpu-b", "gpu-a", "gpu-c"]
+KUBECONFIG = yaml.safe_dump({"clusters": [{"name": "c", "cluster": {"server": "https://c"}}], "users": []})
 NAMED = {
     "gpu_awx_project_url": "https://git.example.com/gpu/awx.git",
     "gpu_awx_image": "registry.example.com/gpu/accel-kubernetes-ee:0.1.0",
 }
+CREDENTIAL_TYPES = {"ssh": 1, "vault": 2, "scm": 3, "registry": 4}
+
+
+def add_cluster(controller: Controller, organization: str) -> None:
+    """What the example expects of an organization: an inventory of a cluster, and how to log in to its hosts."""
+    number = controller.add("organizations", {"name": organization})["id"]
+    inventory = controller.add("inventories", {"name": "GPU cluster", "organization": number})["id"]
+    nodes = controller.add("groups", {"name": "gpu_nodes", "inventory": inventory})["id"]
+    child = controller.add("groups", {"name": "tesla", "inventory": inventory, "parent": nodes})["id"]
+    for host in HOSTS:
+        name = host if organization == "Default" else f"{organization}-{host}"
+        controller.add("hosts", {"name": name, "inventory": inventory, "groups": [child]})
+    for kind, name in (("ssh", "GPU hosts"), ("vault", "GPU vault"), ("scm", "git"), ("registry", "registry")):
+        given = {"organization": number, "credential_type": CREDENTIAL_TYPES[kind], "kind": kind}
+        controller.add("credentials", {"name": name, "inputs": {}, **given})
+
+
+@pytest.fixture
+def controller() -> Controller:
+    """An AWX with two clusters in two organizations, by the same names."""
+    found = Controller()
+    found.repository = {"": PLAYBOOKS}
+    for kind in CREDENTIAL_TYPES:
+        found.add("credential_types", {"name": kind, "kind": kind})
+    for organization in ("Default", "other"):
+        add_cluster(found, organization)
+    return found
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> str:
+    path = tmp_path / "kubeconfig"
+    path.write_text(KUBECONFIG)
+    return str(path)
 
 
 def configure(address: str, code: int = 0, **variables: Any) -> str:
@@ -126,66 +152,109 @@ def configure(address: str, code: int = 0, **variables: Any) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("name", [*NAMED, "gpu_awx_canary"])
-def test_what_would_take_templates_or_nodes_away_is_refused(controller: Controller, name: str) -> None:
-    given = NAMED | {"gpu_awx_canary": " "} if name == "gpu_awx_canary" else NAMED | {name: ""}
-    before = {kind: len(rows) for kind, rows in controller.objects.items()}
+def steps(controller: Controller, organization: str) -> list[tuple[str, str | None]]:
+    """The upgrade workflow of an organization: what runs in turn, and with which limit."""
+    workflow = controller.named("workflow_job_templates", organization)["GPU driver upgrade"]
+    nodes = [
+        node
+        for node in controller.objects["workflow_job_template_nodes"].values()
+        if node["workflow_job_template"] == workflow["id"]
+    ]
+    runs = {row["id"]: name for name, row in controller.named("job_templates", organization).items()}
+    runs |= {row["id"]: "approval" for row in controller.objects["workflow_approval_templates"].values()}
+    later = {number for path, listed in controller.lists.items() if "success_nodes" in path for number in listed}
+    found, after = [], [node for node in nodes if node["id"] not in later]
+    while after:
+        (node,) = after
+        assert node["all_parents_must_converge"], "a node put before it in AWX would start it alone"
+        found.append((runs[node["unified_job_template"]], node.get("limit")))
+        numbers = controller.lists.get(f"{node['url']}success_nodes/", [])
+        after = [other for other in nodes if other["id"] in numbers]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"gpu_awx_canary": "gpu_nodes[0]"}, "gpu_awx_canary is 'gpu_nodes[0]', a pattern"),
+        ({"gpu_awx_inventory": "no such"}, "AWX's organization 'Default' has no inventory 'no such'; make it"),
+        ({"gpu_awx_kubeconfig_file": ""}, "gpu_awx_kubeconfig_file is empty, and AWX has no kubeconfig"),
+    ],
+    ids=["index", "inventory", "kubeconfig"],
+)
+def test_a_first_run_that_cannot_work_is_refused_in_one_sentence_and_makes_nothing(
+    controller: Controller, kubeconfig: str, given: dict[str, Any], sentence: str
+) -> None:
     with serving(controller) as address:
-        assert f"{name} is empty: " in configure(address, 2, **given)
-    assert {kind: len(rows) for kind, rows in controller.objects.items()} == before
+        said = configure(address, 2, **(NAMED | {"gpu_awx_kubeconfig_file": kubeconfig} | given))
+    (told,) = re.findall(r'"msg": "(.*)"', said)
+    assert told.startswith(sentence)
+    assert told.count(". ") == 0
+    assert {method for method, _ in controller.requests} == {"GET"}
 
 
 @pytest.mark.full
-def test_playbook_makes_templates_surveys_and_an_approval(controller: Controller, tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text("secret")
+def test_two_clusters_in_two_organizations_by_the_same_names(controller: Controller, kubeconfig: str) -> None:
+    given = NAMED | {"gpu_awx_more_credentials": ["GPU vault"]}
     with serving(controller) as address:
-        given = NAMED | {"gpu_awx_more_credentials": ["GPU vault"]}
-        said = configure(address, gpu_awx_kubeconfig_file=str(tmp_path / "kubeconfig"), **given)
-        assert "secret" not in said
-        again = configure(address, **given)
-    assert "changed=0" in again
-    assert controller.secrets["GPU cluster"] == {"kubeconfig": "secret"}
-    (kind,) = controller.objects["credential_types"].values()
+        for organization in ("Default", "other"):
+            named = given | {"gpu_awx_organization": organization}
+            assert "https://c" not in configure(address, gpu_awx_kubeconfig_file=kubeconfig, **named)
+        for organization in ("Default", "other"):
+            assert "changed=0" in configure(address, gpu_awx_organization=organization, **given)
+    (kind,) = [row for row in controller.objects["credential_types"].values() if row["kind"] == "cloud"]
+    assert kind["name"] == "accel.kubernetes"
     assert kind["injectors"] == {
         "file": {"template": "{{ kubeconfig }}"},
         "extra_vars": {"gpu_plugins_kubeconfig": "{{ tower.filename }}"},
     }
-
-    made = controller.named("job_templates")
-    assert list(made) == [template["name"] for template in TEMPLATES]
-    credentials = [controller.named("credentials")[name]["id"] for name in ("GPU hosts", "GPU cluster", "GPU vault")]
-    for template in TEMPLATES:
-        found = made[template["name"]]
-        assert found["playbook"] == template["playbook"]
-        assert found["project"] == controller.named("projects")["accel.kubernetes"]["id"]
-        assert sorted(controller.lists[f"{found['url']}credentials/"]) == sorted(credentials)
-        assert found["survey_enabled"] is True
-        asked = controller.surveys[f"{found['url']}survey_spec/"]["spec"]
-        assert [question["variable"] for question in asked] == [question["variable"] for question in template["survey"]]
+    for organization, canary in (("Default", "gpu-a"), ("other", "other-gpu-a")):
+        credentials = controller.named("credentials", organization)
+        assert controller.secrets[credentials["GPU cluster"]["id"]] == {"kubeconfig": KUBECONFIG.rstrip()}
+        made = controller.named("job_templates", organization)
+        assert list(made) == [template["name"] for template in TEMPLATES]
+        for template in TEMPLATES:
+            found = made[template["name"]]
+            assert found["playbook"] == template["playbook"]
+            assert found["project"] == controller.named("projects", organization)["accel.kubernetes"]["id"]
+            assert found["inventory"] == controller.named("inventories", organization)["GPU cluster"]["id"]
+            assert found["ask_limit_on_launch"] is (template["playbook"] != "rollout.yml")
+            assert found["ask_verbosity_on_launch"] is True
+            numbers = [credentials[name]["id"] for name in ("GPU hosts", "GPU cluster", "GPU vault")]
+            assert sorted(controller.lists[f"{found['url']}credentials/"]) == sorted(numbers)
+            assert found["survey_enabled"] is True
+            asked = controller.surveys[f"{found['url']}survey_spec/"]["spec"]
+            assert [one["variable"] for one in asked] == [one["variable"] for one in template["survey"]]
+            assert extra_vars(asked, {}) == {}
+            assert all(can_be_edited(question) for question in asked)
+        workflow = controller.named("workflow_job_templates", organization)["GPU driver upgrade"]
+        asked = controller.surveys[f"{workflow['url']}survey_spec/"]["spec"]
         assert extra_vars(asked, {}) == {}
+        assert extra_vars(asked, {"driver_branch": "590"}) == {"driver_branch": "590"}
+        assert steps(controller, organization) == [
+            ("GPU validate", None),
+            ("GPU upgrade driver", canary),
+            ("GPU validate", canary),
+            ("approval", None),
+            ("GPU upgrade driver", None),
+            ("GPU validate", None),
+        ]
+    approvals = controller.objects["workflow_approval_templates"].values()
+    assert [row["name"] for row in approvals] == [f"Approve the rest after {name}gpu-a" for name in ("", "other-")]
+    assert all("upgraded_drivers" in row["description"] for row in approvals)
 
-    (workflow,) = controller.objects["workflow_job_templates"].values()
-    asked = controller.surveys[f"{workflow['url']}survey_spec/"]["spec"]
-    assert extra_vars(asked, {}) == {}
-    assert extra_vars(asked, {"driver_branch": "590"}) == {"driver_branch": "590"}
-    nodes = list(controller.objects["workflow_job_template_nodes"].values())
-    runs = {found["id"]: name for name, found in made.items()}
-    runs |= {found["id"]: name for name, found in controller.named("workflow_approval_templates").items()}
-    later = {number for listed in controller.lists.values() for number in listed}
-    steps, after = [], [node for node in nodes if node["id"] not in later]
-    while after:
-        (node,) = after
-        assert node["workflow_job_template"] == workflow["id"]
-        assert node["all_parents_must_converge"], "a node put before it in AWX would start it alone"
-        steps.append((runs[node["unified_job_template"]], node.get("limit")))
-        numbers = controller.lists.get(f"{node['url']}success_nodes/", [])
-        after = [found for found in nodes if found["id"] in numbers]
-    canary = "gpu_nodes[0]"
-    assert steps == [
-        ("GPU validate", None),
-        ("GPU upgrade driver", canary),
-        ("GPU validate", canary),
-        ("Approve the rest", None),
-        ("GPU upgrade driver", None),
-        ("GPU validate", None),
-    ]
+
+@pytest.mark.full
+def test_a_later_run_syncs_a_project_whose_first_sync_failed(controller: Controller, kubeconfig: str) -> None:
+    given = NAMED | {"gpu_awx_kubeconfig_file": kubeconfig, "gpu_awx_project_branch": "ours"}
+    given |= {"gpu_awx_project_credential": "git", "gpu_awx_image_credential": "registry"}
+    with serving(controller) as address:
+        assert "Project update failed" in configure(address, 2, **given)
+        assert "job_templates" not in controller.objects
+        controller.repository["ours"] = PLAYBOOKS
+        configure(address, **given)
+    assert len(controller.named("job_templates")) == len(TEMPLATES)
+    credentials = controller.named("credentials", "Default")
+    assert controller.named("projects")["accel.kubernetes"]["credential"] == credentials["git"]["id"]
+    environment = controller.named("execution_environments")["accel.kubernetes"]
+    assert environment["credential"] == credentials["registry"]["id"]

@@ -20,7 +20,7 @@ from sim.cluster import NodeSpec, Spec
 from .conftest import REPOSITORY, Playbooks, Start
 
 PROJECT = REPOSITORY / "examples/awx/project"
-CANARY = "gpu_nodes[0]"
+CANARY = "gpu-a"
 OLD, NEW = "570.195.03", "580.95.05"
 LIMIT = 64 * 1024
 """Bytes that the results of a playbook may have on a cluster of this size."""
