@@ -80,7 +80,8 @@ def asked(context: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 def test_python_gets_what_our_roles_ask_for_and_it_goes_together(asked: dict[str, list[str]]) -> None:
     packages = [line.split("#")[0].strip() for line in asked["python"]]
-    assert pins("requirements.txt") <= set(packages)
+    ours = {line for line in (REPOSITORY / "requirements.txt").read_text().splitlines() if not line.startswith("#")}
+    assert ours <= set(packages)
     core = DEFINITION["dependencies"]["ansible_core"]["package_pip"]
     done = subprocess.run(
         [BIN / "uv", "pip", "compile", "--quiet", "--python-version", "3.12", "-"],

@@ -48,9 +48,7 @@ def fill(root: Path, build: Path, architecture: str, epoch: int) -> str:
     ours = artifact.build(REPOSITORY, root / "collections", epoch)
     version = ours.name.removesuffix(".tar.gz").rpartition("-")[2]
     artifact.pack(artifact.KUBERNETES / "core", root / "collections", epoch)
-    pin = re.search(r"^ansible-core==\S+", (REPOSITORY / "requirements-dev.txt").read_text(), re.MULTILINE)
-    assert pin
-    asked = [pin[0], *(REPOSITORY / "requirements.txt").read_text().splitlines()]
+    asked = controller_packages()
     for python in PYTHONS:
         _say(f"fetching a controller's packages for Python {python} on {architecture}")
         resolved = wheels.resolve(asked, python, MACHINES[architecture])
@@ -71,6 +69,14 @@ def fill(root: Path, build: Path, architecture: str, epoch: int) -> str:
     (root / "sbom.cdx.json").write_text(sbom.render("accel-kubernetes", version, parts, epoch, digest))
     (root / "SHA256SUMS").write_text(_sums(root))
     return version
+
+
+def controller_packages() -> list[str]:
+    """A controller's packages, in the versions that the tests run with."""
+    asked = re.findall(r"^[\w.-]+", (REPOSITORY / "requirements.txt").read_text(), re.MULTILINE)
+    pins = re.findall(r"^([\w.-]+)==(\S+)", (REPOSITORY / "requirements-dev.txt").read_text(), re.MULTILINE)
+    tested = {name: f"{name}=={version}" for name, version in pins}
+    return [tested[name] for name in ("ansible-core", *asked)]
 
 
 def write(root: Path, archive: Path, epoch: int) -> Path:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -41,3 +43,41 @@ def test_what_builds_the_wheel_has_checksums() -> None:
     found = pins(REPOSITORY / "tests/tools/build-constraints.txt")
     for each in map(Requirement, build):
         assert found[canonicalize_name(each.name)] in each.specifier
+
+
+MODULES = {"PyYAML": "yaml"}
+"""Names to import by, where they are others than the package's."""
+ON_HOSTS = ("tomlkit", "ruamel")
+"""What modules import on hosts, whose packages the roles install there."""
+
+
+def requirements(name: str) -> list[Requirement]:
+    """What a file of ours asks of Python."""
+    lines = (REPOSITORY / name).read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith(("#", "-r"))]
+
+
+def test_a_controller_is_asked_for_ranges_of_what_plugins_import() -> None:
+    sources = "\n".join(path.read_text() for path in (REPOSITORY / "plugins").rglob("*.py"))
+    for each in requirements("requirements.txt"):
+        assert [bound.operator for bound in each.specifier] == [">="], each
+        assert re.search(rf"^ *(import|from) {MODULES.get(each.name, each.name)}\b", sources, re.MULTILINE), each
+
+
+def test_a_range_has_what_the_tests_run_with() -> None:
+    tested = {each.name: each.specifier for each in requirements("requirements-dev.txt")}
+    for each in requirements("requirements.txt"):
+        (pin,) = tested[each.name]
+        assert pin.operator == "=="
+        assert each.specifier.contains(pin.version)
+
+
+def test_a_controller_filters_without_what_hosts_need() -> None:
+    filters = sorted(path.stem for path in (REPOSITORY / "plugins/filter").glob("*.py"))
+    blocked = f"import sys\nsys.modules.update(dict.fromkeys({(*ON_HOSTS, 'pynvml')!r}))\n"
+    package = "ansible_collections.accel.kubernetes.plugins.filter"
+    script = blocked + "import collection\n" + "\n".join(f"import {package}.{name}" for name in filters)
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY / "tests", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
