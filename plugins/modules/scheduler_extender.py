@@ -11,6 +11,9 @@ version_added: 0.1.0
 description:
   - Merges scheduler extenders and bin packing of resources into a KubeSchedulerConfiguration (version v1), and has
     kube-scheduler read it, which is a static pod, or part of k3s or rke2.
+  - A configuration of version v1beta2 or v1beta3 is converted to v1, and RV(converted) says what v1 has otherwise. A
+    field for which v1 has nothing is refused by its name. O(state=absent) brings the older file back if the
+    kube-scheduler that runs reads it.
   - If kube-scheduler is given a configuration with C(--config), that file is merged into. Otherwise one is written to
     O(scheduler_config_path) and, for a static pod, mounted into it.
   - Extenders are matched by address and managed resources. Extenders, profiles and comments of others stay.
@@ -122,6 +125,14 @@ options:
           key_file:
             description: Key of the client certificate.
             type: str
+  takeover:
+    description:
+      - Whether to take out extenders of others that O(extenders) replace, such as those of GPU-Manager, GPU-Share and
+        MPS, as kube-scheduler allows one extender a resource. Without it they are refused by their address.
+      - Their entries come back where they were with O(state=absent), or when O(extenders) no longer manage their
+        resources.
+    type: bool
+    default: false
   binpack_resources:
     description:
       - Resources by which pods of the default scheduler are packed onto nodes that are already in use, so that nodes
@@ -243,6 +254,12 @@ recovered:
   returned: always
   type: str
   sample: ""
+replaced:
+  description: Addresses of extenders of others that are out for ours, and come back with O(state=absent).
+  returned: success
+  type: list
+  elements: str
+  sample: [http://gpu-admission.kube-system:3456/scheduler]
 binders:
   description: Addresses of extenders of others that bind pods, of which kube-scheduler allows one.
   returned: success
@@ -257,6 +274,14 @@ code:
   returned: failure
   type: str
   sample: refused
+converted:
+  description:
+    - What the file holds otherwise, now that it is of version v1. Empty for a file of version v1, and one that needed
+      another version alone.
+  returned: success
+  type: list
+  elements: str
+  sample: ["leaderElection.resourceLock is leases, which endpointsleases held as well"]
 configuration:
   description: What that file holds, or is to hold.
   returned: success
@@ -278,7 +303,7 @@ scheduler_config_path:
 """
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
 from urllib.parse import urlsplit
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
@@ -306,6 +331,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
     manifest as scheduler_manifest,
 )
+from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler import (
+    versions as scheduler_versions,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.health import PORT, health_url, health_watch
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.installation import Installation, Told
 from ansible_collections.accel.kubernetes.plugins.module_utils.scheduler.lease import Lease, lease_watch
@@ -329,6 +357,7 @@ class SchedulerExtender:
         self.wanted = scheduler_config.Wanted(
             [api_fields(extender) for extender in self.params["extenders"]],
             {item["name"]: item["weight"] for item in self.params["binpack_resources"]},
+            self.params["takeover"],
         )
         self.lease: Lease | None = None
         self.question: scheduler_effect.Question | None = None
@@ -400,6 +429,8 @@ class SchedulerExtender:
             "scheduler_config_path": config_path,
             "configuration": {} if after[0] is None else yaml_text.load(text_of(after[0], config_path), config_path),
             "binders": binders,
+            "replaced": sorted({url for url, _names in _owned(record).replaced}),
+            "converted": self._converted(config, after[0], config_path),
         }
         changes = [change for change in changes if change.before != change.after]
         if changes and self.params["health_url"] is None:
@@ -442,6 +473,7 @@ class SchedulerExtender:
             else:
                 record.originals[self.told_path] = current
         original = record.originals.get(path)
+        replaced = scheduler_config.replaced(text, self.wanted, owned, path)
         text = scheduler_config.plan(
             text, self.wanted, owned, self.place.base(told) if original is None else text_of(original, path), path
         )
@@ -453,8 +485,9 @@ class SchedulerExtender:
         ]
         told.add(scheduler_manifest.Wanted(named, text, self.params["mounts"], files))
         record.owned = {
-            "extenders": [[url, sorted(names)] for url, names in map(scheduler_config.key_of, self.wanted.extenders)],
+            "extenders": _stored(map(scheduler_config.key_of, self.wanted.extenders)),
             "binpack": sorted(self.wanted.binpack),
+            "replaced": sorted(_stored(replaced)),
         }
         return bytes_like(config, text), _encoded(current, told.text())
 
@@ -465,7 +498,11 @@ class SchedulerExtender:
         touched = told.bears_checksum() or record.owned or self.wanted.extenders or self.wanted.binpack
         if config is None or not touched:
             config_after = config
-        elif config_path in originals and record.untouched(config_path, config):
+        elif (
+            config_path in originals
+            and record.untouched(config_path, config)
+            and self._is_read(record, told, config_path)
+        ):
             config_after = originals[config_path]
         else:
             config_after = self._stripped(record, told, config_path, config)
@@ -501,6 +538,7 @@ class SchedulerExtender:
         owned = scheduler_config.Owned(
             owned.extenders.union(map(scheduler_config.key_of, self.wanted.extenders)),
             owned.binpack.union(self.wanted.binpack),
+            owned.replaced,
         )
         base = self.place.base(told)
         original = record.originals.get(path)
@@ -515,6 +553,25 @@ class SchedulerExtender:
         brought = original is None if path in record.originals else told.reads_our_file()
         return None if bare and brought else bytes_like(config, text)
 
+    def _is_read(self, record: Record, told: Told, path: str) -> bool:
+        """Return whether the file that there was can come back; warns where kube-scheduler was upgraded past it."""
+        original, first = record.originals[path], record.originals.get(self.told_path)
+        if original is None or scheduler_versions.is_read_by(text_of(original, path), path, told.minor):
+            return True
+        if first is not None and self.place.told(lambda _path: first).minor == told.minor:
+            return True
+        self.transaction.warnings.append(
+            f"{path} was of a version that kube-scheduler 1.{told.minor} no longer reads, and is given back as v1"
+        )
+        return False
+
+    @staticmethod
+    def _converted(before: bytes | None, after: bytes | None, path: str) -> List[str]:
+        """Return what a file that becomes one of v1 holds otherwise, for people."""
+        if before is None or after is None or scheduler_versions.read(text_of(after, path), path).older:
+            return []
+        return list(scheduler_versions.read(text_of(before, path), path).notes)
+
     @staticmethod
     def _first(record: Record, path: str, config: bytes, base: str) -> str:
         """Return the configuration before our first change, or the present one where that is not known."""
@@ -527,7 +584,7 @@ class SchedulerExtender:
             return []
         ours = {url for url, _names in _owned(record).extenders}
         ours.update(scheduler_config.key_of(extender)[0] for extender in self.wanted.extenders)
-        return sorted(scheduler_config.binders(text_of(config, path), path) - ours)
+        return sorted(scheduler_config.binders(text_of(config, path), path, self.wanted) - ours)
 
     def _lease(self, told: Told, config: bytes | None) -> Lease | None:
         """Return the Lease of the scheduler that will run, None when there is no election."""
@@ -615,8 +672,15 @@ def _encoded(before: bytes | None, text: str | None) -> bytes | None:
 
 
 def _owned(record: Record) -> scheduler_config.Owned:
-    extenders = ((url, frozenset(names)) for url, names in record.owned.get("extenders", ()))
-    return scheduler_config.Owned(frozenset(extenders), frozenset(record.owned.get("binpack", ())))
+    extenders, replaced = (
+        frozenset((url, frozenset(names)) for url, names in record.owned.get(kind, ()))
+        for kind in ("extenders", "replaced")
+    )
+    return scheduler_config.Owned(extenders, frozenset(record.owned.get("binpack", ())), replaced)
+
+
+def _stored(keys: Iterable[scheduler_config.ExtenderKey]) -> List[List[Any]]:
+    return [[url, sorted(names)] for url, names in keys]
 
 
 ARGUMENTS: Dict[str, Any] = {
@@ -666,6 +730,7 @@ ARGUMENTS: Dict[str, Any] = {
             "weight": {"type": "int", "default": 1},
         },
     },
+    "takeover": {"type": "bool", "default": False},
     "distribution": {"type": "str", "choices": ["auto", "static_pod", "k3s", "rke2"], "default": "auto"},
     "manifest_path": {"type": "path", "default": "/etc/kubernetes/manifests/kube-scheduler.yaml"},
     "scheduler_config_path": {"type": "path", "default": "/etc/kubernetes/kube-accel/scheduler.yaml"},

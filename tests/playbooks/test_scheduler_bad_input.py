@@ -103,7 +103,7 @@ def test_secondary_layout_is_checked_before_nodes_change(cluster: Cluster, inven
             ["http://127.0.0.1:9/theirs", "set scheduler_layout=proxied"],
         ),
         ("extenders: [\n", ["theirs/scheduler.yaml is not YAML, line"]),
-        (f"apiVersion: {VERSION}beta3\nkind: KubeSchedulerConfiguration\n", ["v1beta3", "convert it"]),
+        (f"apiVersion: {VERSION}beta1\nkind: KubeSchedulerConfiguration\n", ["v1beta1", "convert it"]),
         (f"apiVersion: {VERSION}\nkind: KubeSchedulerConfiguration\nextender: []\n", ["extender is no field"]),
     ],
     ids=["binder", "no YAML", "version", "field"],

@@ -12,7 +12,9 @@ from typing import Any, Callable, Dict, FrozenSet, Mapping, Sequence, Tuple
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents.yaml_edit import edit
 
-from .schema import API_VERSION, FIT, ConfigError, check, check_extenders, loaded
+from .peers import replaces, resources_of
+from .schema import API_VERSION, FIT, ConfigError, check, check_extenders
+from .versions import loaded
 
 _DEFAULT_RESOURCES = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
 """What kube-scheduler scores by where a strategy names no resources."""
@@ -47,6 +49,11 @@ class Wanted:
 
     extenders: Sequence[Mapping[str, Any]] = ()
     binpack: Mapping[str, int] = field(default_factory=dict)
+    takeover: bool = False
+    """Whether extenders of others that these replace are taken out."""
+
+
+_NOTHING = Wanted()
 
 
 @dataclass(frozen=True)
@@ -55,6 +62,8 @@ class Owned:
 
     extenders: FrozenSet[ExtenderKey] = frozenset()
     binpack: FrozenSet[str] = frozenset()
+    replaced: FrozenSet[ExtenderKey] = frozenset()
+    """Extenders of others that were taken out, to be given back."""
 
 
 def base(kubeconfig: str, leader_elect: bool, flag: Flag = lambda _name: None) -> str:
@@ -91,14 +100,27 @@ def _lines(fields: Mapping[str, Tuple[str, str]], flag: Flag) -> list[str]:
 
 def key_of(extender: Mapping[str, Any]) -> ExtenderKey:
     """Return what tells one extender from another: its address and the resources it manages."""
-    resources = extender.get("managedResources") or ()
-    return str(extender.get("urlPrefix", "")).rstrip("/"), frozenset(str(item.get("name")) for item in resources)
+    return str(extender.get("urlPrefix", "")).rstrip("/"), resources_of(extender)
 
 
-def binders(text: str, path: str) -> FrozenSet[str]:
-    """Addresses of the extenders that bind pods. Raises ConfigError."""
+def binders(text: str, path: str, wanted: Wanted = _NOTHING) -> FrozenSet[str]:
+    """Addresses of the extenders that bind pods and are not taken out. Raises ConfigError."""
     extenders = loaded(text, path).get("extenders") or ()
-    return frozenset(key_of(extender)[0] for extender in extenders if extender.get("bindVerb"))
+    out = [extender for extender in extenders if wanted.takeover and replaces(wanted.extenders, extender)]
+    return frozenset(key_of(extender)[0] for extender in extenders if extender.get("bindVerb") and extender not in out)
+
+
+def replaced(text: str, wanted: Wanted, owned: Owned, path: str) -> FrozenSet[ExtenderKey]:
+    """Return which extenders of others are out once the file is as it is to be. Raises ConfigError."""
+    known = owned.extenders.union(map(key_of, wanted.extenders))
+    extenders = loaded(text, path).get("extenders") or ()
+    found = [each for each in extenders if key_of(each) not in known and replaces(wanted.extenders, each)]
+    kept = [key for key in owned.replaced if replaces(wanted.extenders, _as_extender(key))]
+    return frozenset(kept).union(map(key_of, found if wanted.takeover else ()))
+
+
+def _as_extender(key: ExtenderKey) -> Mapping[str, Any]:
+    return {"urlPrefix": key[0], "managedResources": [{"name": name} for name in key[1]]}
 
 
 @dataclass(frozen=True)
@@ -145,7 +167,7 @@ def packed_by(data: Mapping[str, Any]) -> Dict[str, int]:
 def holds(text: str, owned: Owned, path: str) -> bool:
     """Return whether any of what is ours is still in the file."""
     data = loaded(text, path)
-    keys = {key_of(extender) for extender in data.get("extenders") or ()}
+    keys = set(map(key_of, data.get("extenders") or ()))
     names = {str(item.get("name")) for item in _resources(data)}
     return bool(keys & owned.extenders or names & owned.binpack)
 
@@ -153,14 +175,17 @@ def holds(text: str, owned: Owned, path: str) -> bool:
 def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> str:
     """Return the file holding what is wanted and nothing else of ours; the same text when that is so already.
 
-    ``original`` is the text before our first change: what it lacked and is empty in the end goes. Raises ConfigError.
+    ``original`` is the text before our first change: what it lacked and is empty in the end goes. A file of an older
+    version becomes one of v1, unless there is nothing to put in or take out. Raises ConfigError.
     """
-    data = loaded(text, path)
-    first = data if original == text else loaded(original, path)
-    data = copy.deepcopy(data)
-    _merge_extenders(data, wanted.extenders, owned.extenders, first, path)
+    before = loaded(text, path)
+    first = before if original == text else loaded(original, path)
+    data = copy.deepcopy(before)
+    _merge_extenders(data, wanted, owned, first, path)
     _merge_binpack(data, wanted.binpack, owned.binpack, first, path)
     check(data, path)
+    if data == before and not wanted.extenders and not wanted.binpack:
+        return text
     try:
         result: str = edit(text, data, path, strict=True)
     except yaml_text.YamlError as error:
@@ -168,26 +193,21 @@ def plan(text: str, wanted: Wanted, owned: Owned, original: str, path: str) -> s
     return result
 
 
-def _merge_extenders(
-    data: Dict[str, Any],
-    wanted: Sequence[Mapping[str, Any]],
-    owned: FrozenSet[ExtenderKey],
-    first: Mapping[str, Any],
-    path: str,
-) -> None:
-    keys = [key_of(extender) for extender in wanted]
+def _merge_extenders(data: Dict[str, Any], wanted: Wanted, owned: Owned, first: Mapping[str, Any], path: str) -> None:
+    keys = list(map(key_of, wanted.extenders))
     if len(set(keys)) != len(keys):
         raise ConfigError("two of the extenders given have the same url_prefix and managed_resources; merge them")
     theirs = {key_of(extender): extender for extender in first.get("extenders") or ()}
     present = []
     for item in data.get("extenders") or ():
         key = key_of(item)
-        if key not in owned or key in keys:
+        if key in keys or (key not in owned.extenders and not _is_taken_out(item, wanted, path)):
             present.append(item)
-        elif key in theirs:
+        elif key in owned.extenders and key in theirs:
             # One of others that we had changed.
             present.append(copy.deepcopy(theirs[key]))
-    for extender in wanted:
+    _give_back(present, wanted, owned, theirs)
+    for extender in wanted.extenders:
         key = key_of(extender)
         found = next((item for item in present if key_of(item) == key), None)
         if found is None:
@@ -195,10 +215,10 @@ def _merge_extenders(
             continue
         before = theirs.get(key, {})
         for name in list(found):
-            if key in owned and name not in extender and name not in before:
+            if key in owned.extenders and name not in extender and name not in before:
                 del found[name]
         # What others gave the same extender and is not asked for is as it was before us.
-        kept = {name: value for name, value in before.items() if key in owned and name not in extender}
+        kept = {name: value for name, value in before.items() if key in owned.extenders and name not in extender}
         for name, value in {**kept, **extender}.items():
             found[name] = value
     if present:
@@ -206,6 +226,39 @@ def _merge_extenders(
     elif "extenders" in data:
         _empty(data, "extenders", first)
     check_extenders(present, path)
+
+
+def _is_taken_out(extender: Mapping[str, Any], wanted: Wanted, path: str) -> bool:
+    """Return whether an extender of others goes. Raises ConfigError where it would have to, and nobody said so."""
+    if not replaces(wanted.extenders, extender):
+        return False
+    if wanted.takeover:
+        return True
+    names = ", ".join(sorted(resources_of(extender))) or "all pods"
+    raise ConfigError(
+        f"{path}: the extender {extender.get('urlPrefix')} is asked for {names}, and kube-scheduler allows one "
+        "extender a resource: to have ours asked instead set scheduler_takeover=true, which keeps its entry for the "
+        "way back"
+    )
+
+
+def _give_back(
+    present: list[Dict[str, Any]], wanted: Wanted, owned: Owned, theirs: Mapping[ExtenderKey, Mapping[str, Any]]
+) -> None:
+    """Put those that were taken out and are no longer replaced where they were among those of others.
+
+    One stays out whose resources somebody else has had another extender asked for meanwhile.
+    """
+    order = list(theirs)
+    for key, extender in theirs.items():
+        if key not in owned.replaced or replaces(wanted.extenders, extender):
+            continue
+        there = list(map(key_of, present))
+        if key in there or any(key[1] & resources for _url, resources in there):
+            continue
+        before = order[: order.index(key)]
+        place = 1 + max((place for place, other in enumerate(there) if other in before), default=-1)
+        present.insert(place, dict(copy.deepcopy(extender)))
 
 
 def _empty(data: Dict[str, Any], name: str, first: Mapping[str, Any]) -> None:

@@ -84,7 +84,13 @@ class Manifest:
         if self._data.get("kind") != "Pod" or not containers:
             raise ConfigError(f"{path} is no Pod with a container; name kube-scheduler's manifest in manifest_path")
         self._container = _container_of(self._data)
-        self._refuse_old()
+        self.minor = _minor(str(self._container.get("image", "")))
+        """Minor version of the kube-scheduler that it runs; None where its image does not say."""
+        if self.minor is not None and self.minor < _OLDEST_MINOR:
+            raise ConfigError(
+                f"{path} runs {self._container['image']}; configuration version v1 exists from "
+                f"Kubernetes 1.{_OLDEST_MINOR} on: upgrade the control plane first"
+            )
 
     def flag(self, name: str) -> str | None:
         """Value of a command-line flag, None when it is not given. The last one holds (pflag)."""
@@ -195,14 +201,6 @@ class Manifest:
         except yaml_text.YamlError as error:
             raise ConfigError(str(error)) from error
         return result
-
-    def _refuse_old(self) -> None:
-        match = re.search(r":v?1\.(\d+)", str(self._container.get("image", "")))
-        if match and int(match.group(1)) < _OLDEST_MINOR:
-            raise ConfigError(
-                f"{self.path} runs {self._container['image']}; configuration version v1 exists from "
-                f"Kubernetes 1.{_OLDEST_MINOR} on: upgrade the control plane first"
-            )
 
     def _spec(self) -> Dict[str, Any]:
         spec: Dict[str, Any] = self._data["spec"]
@@ -344,6 +342,11 @@ class Manifest:
                 owner[key] = [item for item in items if not ours(str(item.get("name")))]
                 if not owner[key]:
                     _as_at_first(owner, key, old)
+
+
+def _minor(image: str) -> int | None:
+    match = re.search(r":v?1\.(\d+)", image)
+    return int(match.group(1)) if match else None
 
 
 def _container_of(pod: Mapping[str, Any]) -> Dict[str, Any]:

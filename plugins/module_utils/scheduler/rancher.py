@@ -62,6 +62,9 @@ DISTRIBUTIONS = (
 class Settings:
     """The settings of one server, of which our file is edited. Raises ConfigError for what cannot be read."""
 
+    minor: int | None = None
+    """Minor version of the kube-scheduler that it runs, which settings do not say."""
+
     def __init__(
         self, distribution: Distribution, files: Mapping[str, str], start: command_line.Start | None = None
     ) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Sequence
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.documents import yaml_text
-
 API_VERSION = "kubescheduler.config.k8s.io/v1"
+KIND = "KubeSchedulerConfiguration"
 
 _PLUGIN_SET = {"enabled": [{"name": str, "weight": int}], "disabled": [{"name": str, "weight": int}]}
 _EXTENSION_POINTS = (
@@ -94,6 +93,19 @@ _FIT_ARGS: Dict[str, Any] = {
     },
 }
 FIT = "NodeResourcesFit"
+_AS_PROFILE = "write what it asks for as plugins and pluginConfig of a profile"
+_GONE = {
+    "algorithmSource": _AS_PROFILE,
+    "policy": _AS_PROFILE,
+    "predicates": _AS_PROFILE,
+    "priorities": _AS_PROFILE,
+    "hardPodAffinitySymmetricWeight": "write it as hardPodAffinityWeight in the pluginConfig of InterPodAffinity",
+    "alwaysCheckAllPredicates": "take it out",
+    "disablePreemption": "where it is true, disable DefaultPreemption in plugins.postFilter of a profile",
+    "bindTimeoutSeconds": "write it in the pluginConfig of VolumeBinding",
+    "schedulerName": "write it in a profile",
+}
+"""Fields of policies and of versions before v1beta1, with what to do about each."""
 
 
 class ConfigError(Exception):
@@ -111,12 +123,12 @@ class TwoBindersError(ConfigError):
 def check(data: Mapping[str, Any], path: str) -> None:
     """Raise ConfigError for what kube-scheduler would refuse to start with."""
     version = data.get("apiVersion")
-    if version != API_VERSION or data.get("kind") != "KubeSchedulerConfiguration":
+    if version != API_VERSION or data.get("kind") != KIND:
         raise ConfigError(
-            f"{path} is {version} {data.get('kind')}, not {API_VERSION} KubeSchedulerConfiguration, "
+            f"{path} is {version} {data.get('kind')}, not {API_VERSION} {KIND}, "
             "the only version Kubernetes serves from 1.29 on; convert it, then run again"
         )
-    _check_fields(data, _SCHEMA, "", path)
+    check_fields(data, path)
     for number, profile in enumerate(data.get("profiles") or ()):
         for position, plugin in enumerate(profile.get("pluginConfig") or ()):
             if plugin.get("name") == FIT and plugin.get("args") is not None:
@@ -125,14 +137,9 @@ def check(data: Mapping[str, Any], path: str) -> None:
     check_extenders(data.get("extenders") or (), path)
 
 
-def loaded(text: str, path: str) -> Dict[str, Any]:
-    """Return the configuration. Raises ConfigError for one that kube-scheduler would not start with."""
-    try:
-        data: Dict[str, Any] = yaml_text.load(text, path, strict=True)
-    except yaml_text.YamlError as error:
-        raise ConfigError(str(error)) from error
-    check(data, path)
-    return data
+def check_fields(data: Mapping[str, Any], path: str) -> None:
+    """Raise ConfigError for a field that is none of v1, or of another type. Arguments of plugins are not looked at."""
+    _check_fields(data, _SCHEMA, "", path)
 
 
 def _check_fields(value: object, schema: Any, where: str, path: str) -> None:  # noqa: ANN401
@@ -144,9 +151,10 @@ def _check_fields(value: object, schema: Any, where: str, path: str) -> None:  #
         for key, item in value.items():
             place = f"{where}.{key}" if where else key
             if key not in schema:
+                remedy = _GONE.get(place, "correct or remove it")
                 raise ConfigError(
-                    f"{path}: {place} is no field of {API_VERSION}; kube-scheduler would not start with it: correct or "
-                    "remove it, then run again"
+                    f"{path}: {place} is no field of {API_VERSION}; kube-scheduler would not start with it: {remedy}, "
+                    "then run again"
                 )
             _check_fields(item, schema[key], place, path)
     elif isinstance(schema, list):

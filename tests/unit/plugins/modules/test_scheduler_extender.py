@@ -499,3 +499,60 @@ def test_absent_removes_ours_beside_a_foreign_configuration(node: ControlPlane) 
     assert "kube-accel" not in text
     assert node.files().keys() == {*before, "etc/theirs/scheduler.yaml"}
     assert not node.run(state="absent")["changed"]
+
+
+OLDER = """# ours since 2021
+apiVersion: kubescheduler.config.k8s.io/v1beta2
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}   # as kubeadm has it
+leaderElection:
+  leaderElect: false
+  resourceLock: endpointsleases
+extenders:
+- urlPrefix: https://192.0.2.10:6443/api/v1/namespaces/kube-system/services/gpu-quota-admission/proxy/scheduler
+  filterVerb: predicates
+  managedResources:
+  - name: tencent.com/vcuda-core
+    ignoredByScheduler: false
+"""
+
+
+def test_older_configuration_is_converted_taken_over_and_given_back(node: ControlPlane) -> None:
+    theirs = existing_configuration(node, OLDER)
+    before = node.files()
+
+    refused = node.run(extenders=[EXTENDER])
+    assert refused["failed"]
+    assert "services/gpu-quota-admission/proxy/scheduler is asked for tencent.com/vcuda-core" in refused["msg"]
+    assert node.files() == before
+
+    done = node.run(extenders=[EXTENDER], takeover=True)
+    assert done["changed"], done
+    (url,) = done["replaced"]
+    assert url.endswith("/gpu-quota-admission/proxy/scheduler")
+    assert done["converted"][0] == "leaderElection.resourceLock is leases, which endpointsleases held as well"
+    config = yaml.safe_load(theirs.read_text())
+    assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1"
+    assert [each["urlPrefix"] for each in config["extenders"]] == [EXTENDER["url_prefix"]]
+    assert "# ours since 2021" in theirs.read_text()
+
+    again = node.run(extenders=[EXTENDER])
+    assert not again["changed"]
+    assert (again["replaced"], again["converted"]) == ([url], [])
+    assert node.run(state="absent")["changed"]
+    assert node.files() == before
+
+
+def test_older_configuration_comes_back_as_v1_to_an_upgraded_scheduler(node: ControlPlane) -> None:
+    node.manifest.write_text(node.manifest.read_text().replace(":v1.31.2", ":v1.27.9"))
+    theirs = existing_configuration(node, OLDER)
+    node.run(extenders=[EXTENDER], takeover=True)
+    node.manifest.write_text(node.manifest.read_text().replace(":v1.27.9", ":v1.28.0"))
+
+    gone = node.run(state="absent")
+
+    assert gone["changed"], gone
+    assert "kube-scheduler 1.28 no longer reads" in str(gone["warnings"])
+    config = yaml.safe_load(theirs.read_text())
+    assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1"
+    assert config["extenders"] == yaml.safe_load(OLDER)["extenders"]

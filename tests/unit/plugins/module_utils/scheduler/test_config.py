@@ -148,7 +148,7 @@ REFUSED: list[tuple[str, Wanted, list[str]]] = [
     (BARE + "parallelism: '16'\n", Wanted(), ["parallelism", "'16'", "int"]),
     (BARE + "parallelism: true\n", Wanted(), ["parallelism", "int"]),
     (BARE + "extenders: {}\n", Wanted(), ["extenders", "list"]),
-    (BARE.replace("/v1", "/v1beta3"), Wanted(), ["v1beta3", "convert"]),
+    (BARE.replace("/v1", "/v1beta1"), Wanted(), ["v1beta1", "convert"]),
     ("a: [\n", Wanted(), [FILE, "line"]),
     ("- a\n", Wanted(), [FILE, "mapping"]),
     ("a: 1\n---\nb: 2\n", Wanted(), [FILE, "single"]),
@@ -551,3 +551,88 @@ def test_a_second_run_leaves_what_others_gave_the_same_extender() -> None:
     (found,) = data_of(plan(after, less, owned_by(wanted), before))["extenders"]
     assert found["filterVerb"] == "theirs"
     assert found["ignorable"]
+
+
+PROXY = "https://192.0.2.10:6443/api/v1/namespaces/kube-system/services"
+SHARES = {
+    **OURS,
+    "managedResources": [{"name": f"{name}"} for name in ("tencent.com/vcuda-core", "tencent.com/vcuda-memory")]
+    + [{"name": name} for name in ("nvidia.com/mps-core", "nvidia.com/mps-memory", "aliyun.com/gpu-mem")],
+}
+GPU_MANAGER = {"urlPrefix": f"{PROXY}/gpu-quota-admission/proxy/scheduler", "filterVerb": "predicates"}
+REPLACED: list[dict[str, Any]] = [
+    {**GPU_MANAGER, "managedResources": [{"name": "tencent.com/vcuda-core"}]},
+    {**GPU_MANAGER, "urlPrefix": f"{PROXY}/https:gpu-admission:3456/proxy/scheduler", "managedResources": []},
+    {"urlPrefix": "http://gpu-admission.kube-system:3456/scheduler", "filterVerb": "predicates"},
+    {
+        "urlPrefix": f"{PROXY}/nvidia-mps-scheduler-plugin/proxy/scheduler",
+        "filterVerb": "predicates",
+        "managedResources": [{"name": "nvidia.com/mps-core", "ignoredByScheduler": False}],
+    },
+    {
+        "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
+        "bindVerb": "bind",
+        "managedResources": [{"name": "aliyun.com/gpu-mem"}, {"name": "aliyun.com/gpu-core.percentage"}],
+    },
+    {"urlPrefix": "http://theirs:1/x", "managedResources": [{"name": "nvidia.com/mps-memory"}]},
+]
+KEPT: list[dict[str, Any]] = [
+    {"urlPrefix": "http://fpga:1", "managedResources": [{"name": "example.com/fpga"}]},
+    {"urlPrefix": f"{PROXY}/volcano/proxy", "filterVerb": "predicates"},
+    {"urlPrefix": f"{PROXY}/gpu-admission-of-fpgas/proxy", "managedResources": [{"name": "example.com/npu"}]},
+]
+
+
+@given(
+    st.permutations([*REPLACED[:1], *KEPT]) | st.permutations([*REPLACED[1:], *KEPT]),
+    st.sampled_from(["v1", "v1beta2", "v1beta3"]),
+)
+def test_takeover_takes_out_what_ours_replace_and_gives_all_of_it_back(order: list[Any], version: str) -> None:
+    text = f"{BARE.replace('/v1', f'/{version}')}{yaml.safe_dump({'extenders': order})}"
+    wanted = Wanted([SHARES], takeover=True)
+    out = scheduler_config.replaced(text, wanted, Owned(), FILE)
+
+    once = plan(text, wanted)
+
+    assert data_of(once)["extenders"] == [*(each for each in order if each in KEPT), SHARES]
+    assert out == {scheduler_config.key_of(each) for each in order if each in REPLACED}
+    assert scheduler_config.binders(text, FILE, wanted) == frozenset()
+    owned = Owned(frozenset([scheduler_config.key_of(SHARES)]), replaced=out)
+    # Asked once, it holds: a run that says nothing of it goes on without them.
+    again = Wanted([SHARES])
+    assert plan(once, again, owned, text) == once
+    assert scheduler_config.replaced(once, again, owned, FILE) == out
+    assert data_of(plan(once, Wanted(), owned, text))["extenders"] == order
+
+
+@pytest.mark.parametrize("theirs", REPLACED)
+def test_extender_that_ours_would_replace_is_refused_unasked(theirs: dict[str, Any]) -> None:
+    text = BARE + yaml.safe_dump({"extenders": [theirs]})
+
+    with pytest.raises(ConfigError, match="scheduler_takeover=true") as refusal:
+        plan(text, Wanted([SHARES]))
+
+    assert theirs["urlPrefix"] in str(refusal.value)
+
+
+def test_extender_for_more_than_ours_stays_in_the_way() -> None:
+    theirs = {"urlPrefix": "http://x", "managedResources": [{"name": "nvidia.com/mps-core"}, {"name": "a.com/b"}]}
+
+    with pytest.raises(ConfigError, match=r"nvidia\.com/mps-core is managed by both"):
+        plan(BARE + yaml.safe_dump({"extenders": [theirs]}), Wanted([SHARES], takeover=True))
+
+
+def test_extender_returns_once_ours_has_let_go_of_its_resources() -> None:
+    text = BARE + yaml.safe_dump({"extenders": [REPLACED[0], KEPT[0]]})
+    wanted = Wanted([SHARES], takeover=True)
+    owned = Owned(
+        frozenset([scheduler_config.key_of(SHARES)]), replaced=frozenset([scheduler_config.key_of(REPLACED[0])])
+    )
+    less = Wanted([{**OURS, "managedResources": [{"name": "nvidia.com/mps-core"}]}])
+    once = plan(text, wanted)
+
+    assert data_of(plan(once, less, owned, text))["extenders"] == [REPLACED[0], KEPT[0], *less.extenders]
+    assert scheduler_config.replaced(once, less, owned, FILE) == frozenset()
+    taken = {"urlPrefix": "http://new", "managedResources": REPLACED[0]["managedResources"]}
+    other = plan(once, Wanted([taken]), owned, BARE)
+    assert data_of(plan(other, Wanted(), owned, text))["extenders"] == [KEPT[0], taken]
