@@ -466,6 +466,9 @@ class SchedulerExtender:
         if not scheduler_config.holds(text, owned, path):
             owned = scheduler_config.Owned()
             record.originals[path] = config
+        elif config is not None and path in record.written and not record.untouched(path, config):
+            # Changed by somebody else since: without us it would be that.
+            record.originals[path] = self._stripped(record, told, path, config)
         if not told.bears_checksum():
             if told.mounts_our_file():
                 # Rewritten by kubeadm from its configuration: not what there was without us.

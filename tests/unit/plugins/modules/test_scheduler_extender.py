@@ -556,3 +556,15 @@ def test_older_configuration_comes_back_as_v1_to_an_upgraded_scheduler(node: Con
     config = yaml.safe_load(theirs.read_text())
     assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1"
     assert config["extenders"] == yaml.safe_load(OLDER)["extenders"]
+
+
+def test_what_others_change_between_runs_is_there_without_us(node: ControlPlane) -> None:
+    theirs = existing_configuration(node, FIXTURES.joinpath("scheduler-config.yaml").read_text())
+    node.run(extenders=[EXTENDER])
+    theirs.write_text(theirs.read_text() + "parallelism: 7\n")
+    before = yaml.safe_load(FIXTURES.joinpath("scheduler-config.yaml").read_text())
+
+    assert node.run(extenders=[EXTENDER], binpack_resources=BINPACK)["changed"]
+    assert node.run(state="absent")["changed"]
+
+    assert yaml.safe_load(theirs.read_text()) == {**before, "parallelism": 7}
