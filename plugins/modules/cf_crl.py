@@ -15,6 +15,8 @@ description:
     named. A resource that is defined twice in one call is one.
   - Another ConfigMap that offers the same resource, as one under an earlier O(definitions[].custom_name), is left alone
     and told in a warning.
+  - A definition that somebody else made, as the platform itself, is neither changed nor removed, and told in a warning
+    where it differs. O(overwrite) changes that. What this module makes has an annotation C(kube-accel.io/managed-by).
   - A ConfigMap of the same name that is no definition is left alone, and the run fails. So are labels, annotations and
     data that others added to a definition, which stay.
 options:
@@ -23,6 +25,10 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  overwrite:
+    description: Whether definitions that somebody else made are changed, or removed with O(state=absent), as well.
+    type: bool
+    default: false
   definitions:
     description: The resources. Those that belong together have the same O(definitions[].group).
     type: list
@@ -108,7 +114,7 @@ EXAMPLES = r"""
       - key: tencent.com/vcuda-memory
         custom_name: gpu-manager
         group: gpu-manager
-        default_value: "8"
+        default_value: "32"
         description_en: GPU memory, in units of 256 MiB.
         limits: optional
 
@@ -139,6 +145,12 @@ configmaps:
   sample: [cf-crl-gpu-manager-vcuda-core, cf-crl-gpu-manager-vcuda-memory]
 duplicates:
   description: Names of other ConfigMaps that offer one of these resources, so that a form asks for it twice.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+kept:
+  description: Names of those that somebody else made, and that differ from what was asked for, or were to be removed.
   returned: success
   type: list
   elements: str
@@ -175,10 +187,14 @@ Step = Tuple[str, Dict[str, Any], Dict[str, Any]]
 
 
 def plan(
-    definitions: List[resource_definitions.Definition], existing: Dict[str, Dict[str, Any]], state: str
-) -> List[Step]:
-    """Return the ConfigMaps that have to change."""
-    steps = []
+    definitions: List[resource_definitions.Definition],
+    existing: Dict[str, Dict[str, Any]],
+    state: str,
+    overwrite: bool = False,
+) -> Tuple[List[Step], List[str]]:
+    """Return the ConfigMaps that have to change, and the names of those of others that stay as they are."""
+    steps: List[Step] = []
+    kept: List[str] = []
     for definition in definitions:
         before = existing[definition.name]
         after: Dict[str, Any] = {}
@@ -186,11 +202,15 @@ def plan(
             after = (
                 resource_definitions.merged(before, definition)
                 if before
-                else resource_definitions.configmap(definition)
+                else resource_definitions.marked(resource_definitions.configmap(definition))
             )
-        if before != after:
-            steps.append((definition.name, before, after))
-    return steps
+        if before == after:
+            continue
+        if not before or overwrite or resource_definitions.is_marked(before):
+            steps.append((definition.name, before, resource_definitions.marked(after) if after else after))
+        elif state == "absent" or not resource_definitions.says(before, definition):
+            kept.append(definition.name)
+    return steps, kept
 
 
 def get(client: K8SClient, name: str) -> Dict[str, Any]:
@@ -251,6 +271,7 @@ DEFINITION: Dict[str, Any] = {
 }
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "overwrite": {"type": "bool", "default": False},
     "definitions": {"type": "list", "elements": "dict", "required": True, "options": DEFINITION},
 }
 
@@ -284,7 +305,7 @@ def main() -> None:
             existing = {definition.name: get(client, definition.name) for definition in definitions}
             offered = others(client, definitions, odd) if state == "present" else {}
         require_ours(module, existing)
-        steps = plan(definitions, existing, state)
+        steps, kept = plan(definitions, existing, state, module.params["overwrite"])
         for step in steps:
             if not module.check_mode:
                 with explained():
@@ -298,12 +319,18 @@ def main() -> None:
             f"ConfigMap {resource_definitions.NAMESPACE}/{name} defines {printable.line(key, 128)} too, so that a form "
             "asks for it twice; remove it with state=absent and its custom_name, or with kubectl"
         )
+    for name in kept:
+        module.warn(
+            f"ConfigMap {resource_definitions.NAMESPACE}/{name} was made by somebody else and stays as it is; with "
+            "overwrite=true this module changes or removes it"
+        )
     for problem in odd:
         module.warn(f"{problem}; whether a form asks for a resource of it twice is not known")
     module.exit_json(
         changed=bool(steps),
         duplicates=list(offered),
         configmaps=[definition.name for definition in definitions],
+        kept=kept,
         written=written,
         diff=[{"before": shown(before), "after": shown(after), "before_header": name} for name, before, after in steps],
     )

@@ -26,6 +26,8 @@ TYPE = f"{DOMAIN}/type"
 GROUP = f"{DOMAIN}/group"
 ENABLED = f"{DOMAIN}/enabled"
 KIND = "CustomResourceLimitation"
+_MARK = {"kube-accel.io/managed-by": "accel.kubernetes"}
+"""Annotations of a definition that is written by us, and by nobody else."""
 
 LIMITS = ("disabled", "required", "optional")
 REQUESTS = ("disabled", "required", "fromLimits")
@@ -172,6 +174,24 @@ def problems_of(item: Mapping[str, Any]) -> List[str]:
 def ours(item: Mapping[str, Any]) -> bool:
     """Return whether a ConfigMap is a definition at all."""
     return ((item.get("metadata") or {}).get("labels") or {}).get(TYPE) == KIND
+
+
+def says(item: Mapping[str, Any], definition: Definition) -> bool:
+    """Return whether a ConfigMap means the same to the platform; what one leaves out is empty."""
+    return configmap(definition_of(item)) == configmap(definition)
+
+
+def marked(item: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return a ConfigMap as one that we made."""
+    metadata = dict(item["metadata"])
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **_MARK}
+    return {**item, "metadata": metadata}
+
+
+def is_marked(item: Mapping[str, Any]) -> bool:
+    """Return whether we made a ConfigMap, and may change and remove it."""
+    annotations = (item.get("metadata") or {}).get("annotations") or {}
+    return bool(_MARK.items() <= annotations.items())
 
 
 def duplicates(definitions: Sequence[Definition], items: Iterable[Mapping[str, Any]]) -> Dict[str, str]:

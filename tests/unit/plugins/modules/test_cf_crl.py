@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.resource_definitions import Definition, configmap
 
 from sim.cluster.apiserver import ApiServer, Authority
 from sim.cluster.store import Store
 
 CORE = {"key": "tencent.com/vcuda-core", "custom_name": "gpu-manager", "group": "gpu-manager", "default_value": "20"}
 MEMORY = {**CORE, "key": "tencent.com/vcuda-memory", "requests": "fromLimits"}
+THEIR_LABELS = {"type": "CustomResourceLimitation", "group": "gpu-manager", "enabled": "true"}
+ROOT = Path(__file__).parents[4]
 NAMES = ["cf-crl-gpu-manager-vcuda-core", "cf-crl-gpu-manager-vcuda-memory"]
 
 
@@ -143,3 +147,54 @@ def test_an_api_server_that_is_not_there_is_named(platform: Platform) -> None:
     for result in (platform.crl(CORE), platform.info()):
         assert result["failed"]
         assert "127.0.0.1" in result["msg"]
+
+
+def test_definition_of_somebody_else_is_neither_changed_nor_removed_unasked(platform: Platform) -> None:
+    labels = {f"features.alauda.io/{name}": value for name, value in THEIR_LABELS.items()}
+    data = {
+        "key": CORE["key"],
+        "group": "gpu-manager",
+        "limits": "optional",
+        "requests": "disabled",
+        "dataType": "integer",
+    }
+    platform.create(NAMES[0], labels, {**data, "defaultValue": "50", "descriptionEn": "vCores"})
+    before = platform.store.get("configmaps", "kube-public", NAMES[0])
+
+    for state in ("present", "absent"):
+        done = platform.crl(CORE, MEMORY, state=state)
+        assert (done["written"], done["kept"]) == ([NAMES[1]], [NAMES[0]])
+        assert f"kube-public/{NAMES[0]} was made by somebody else" in str(done["warnings"])
+        assert platform.store.get("configmaps", "kube-public", NAMES[0]) == before
+
+    alike = {**CORE, "default_value": "50", "description_en": "vCores"}
+    assert platform.crl(alike)["kept"] == []
+    done = platform.crl(CORE, overwrite=True)
+    assert (done["written"], done["kept"]) == ([NAMES[0]], [])
+    assert platform.store.get("configmaps", "kube-public", NAMES[0])["data"]["defaultValue"] == "20"
+    assert platform.crl(CORE, state="absent")["written"] == [NAMES[0]]
+
+
+def test_definition_of_somebody_else_that_says_the_same_stays_theirs(platform: Platform) -> None:
+    theirs = configmap(Definition(**CORE))
+    platform.create(NAMES[0], theirs["metadata"]["labels"], theirs["data"])
+
+    done = platform.crl(CORE)
+    assert (done["changed"], done["kept"]) == (False, [])
+    assert platform.crl(CORE, state="absent")["kept"] == [NAMES[0]]
+    assert platform.names() == NAMES[:1]
+
+
+def test_defaults_for_gpu_manager_are_those_of_its_documents() -> None:
+    defaults = yaml.safe_load((ROOT / "roles/gpu_plugins/defaults/main.yml").read_text())
+    found = {item["key"]: configmap(Definition(**item)) for item in defaults["gpu_plugins_cf_crl_definitions"]}
+    for key, name in zip(("tencent.com/vcuda-core", "tencent.com/vcuda-memory"), NAMES, strict=True):
+        item = found[key]
+        assert item["metadata"]["name"] == name
+        assert item["metadata"]["labels"] == {
+            f"features.alauda.io/{word}": value for word, value in THEIR_LABELS.items()
+        }
+        data = item["data"]
+        assert (data["group"], data["dataType"], data["limits"]) == ("gpu-manager", "integer", "optional")
+        assert data["requests"] == "disabled"
+    assert found["tencent.com/vcuda-core"]["data"]["defaultValue"] == "20"
