@@ -94,6 +94,12 @@ options:
       - For CRI-O also its list of low-level runtimes, to which the one of CRI-O is added where it is not on C(PATH).
     type: path
     default: /etc/nvidia-container-runtime/config.toml
+  minimum_toolkit:
+    description:
+      - The oldest version of NVIDIA's container toolkit that is accepted. A host whose toolkit is older is refused.
+      - A toolkit that does not tell its version is accepted, and any is where this is empty.
+    type: str
+    default: ""
   containerd_command:
     description:
       - Command of containerd, for a containerd that is not on C(PATH) under that name.
@@ -221,6 +227,16 @@ code:
   returned: failure
   type: str
   sample: refused
+toolkit_version:
+  description: Version of NVIDIA's container toolkit, as its programs tell it; empty where they do not.
+  returned: success
+  type: str
+  sample: 1.17.8
+toolkit_mode:
+  description: How the toolkit brings devices into containers, by O(toolkit_config_path); empty where that does not say.
+  returned: success
+  type: str
+  sample: auto
 recovered:
   description:
     - What was done about an earlier run that had been cut off. V(restored) its change was undone, V(confirmed) it had
@@ -230,26 +246,36 @@ recovered:
   sample: ""
 """
 
+import contextlib
+import re
+from dataclasses import replace
 from typing import Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible_collections.accel.kubernetes.plugins.module_utils.documents import toml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import (
     BACKUP_DIR,
     Proposal,
     Refused,
     carry_out,
     spelled,
+    text_of,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.record import FileChange, Record
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.adapter import Adapter
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import value_at
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.containerd import Containerd, MicroK8s
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.crio import Crio
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.docker import Docker
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.rancher import K3s, Rke2
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.toolkit import Ours, Toolkit
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.minimums import TOOLKIT, version_in
 
+ANSWERS_WITHIN = 10
+"""Seconds."""
+TOLD_VERSION = re.compile(r"(?:NVIDIA Container Runtime version|cli-version:) v?(\d+(?:\.\d+)+\S*)")
 ADAPTERS: dict[str, type[Adapter]] = {
     "containerd": Containerd,
     "docker": Docker,
@@ -265,7 +291,10 @@ def propose(runtime: Adapter, toolkit_path: str) -> Proposal:
     record = runtime.transaction.record()
     for path in (runtime.path, toolkit_path):
         record.name(path)
-    result = {"config_path": runtime.path}
+    result = {"config_path": runtime.path, **told_by_toolkit(runtime, toolkit_path)}
+    minimum = replace(TOOLKIT, version=version_in(runtime.params["minimum_toolkit"]))
+    if runtime.present and minimum.refuses(result["toolkit_version"]):
+        raise Refused(f"{minimum.complaint(result['toolkit_version'])} {minimum.remedy}")
     try:
         changes, toolkit, restart = planned(runtime, record, toolkit_path)
     except ConfigError as error:
@@ -286,6 +315,26 @@ def propose(runtime: Adapter, toolkit_path: str) -> Proposal:
     if why_not:
         raise Refused(why_not)
     return Proposal([*changes, *toolkit], record, lambda: validate(runtime, changes, restart), result, restart)
+
+
+def told_by_toolkit(runtime: Adapter, toolkit_path: str) -> dict[str, str]:
+    """Return the version that the toolkit's programs tell, and the mode that its configuration names."""
+    version, mode = "", None
+    for command in ((runtime.params["runtime_binary"], "--version"), ("nvidia-container-cli", "--version")):
+        try:
+            said = runtime.host.run(command, ANSWERS_WITHIN)
+        except CommandError as error:
+            # The runtime also asks runc, which may not be on its PATH, and says its own version before.
+            said = str(error)
+        match = TOLD_VERSION.search(said)
+        version = version or (match[1] if match else "")
+        if version:
+            break
+    current = runtime.transaction.read(toolkit_path)
+    with contextlib.suppress(ConfigError, Refused):
+        text = "" if current is None else text_of(current, toolkit_path)
+        mode = value_at(text, ("nvidia-container-runtime", "mode"), toolkit_path)
+    return {"toolkit_version": version, "toolkit_mode": mode if isinstance(mode, str) else ""}
 
 
 def planned(
@@ -338,6 +387,7 @@ def main() -> None:
             "cdi": {"type": "bool"},
             "ignore_visible_devices": {"type": "bool", "default": False},
             "toolkit_config_path": {"type": "path", "default": "/etc/nvidia-container-runtime/config.toml"},
+            "minimum_toolkit": {"type": "str", "default": ""},
             "containerd_command": {"type": "list", "elements": "str"},
             "validate": {"type": "list", "elements": "str"},
             "service": {"type": "str"},

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, Iterator, List, Tuple
 
+from ..shared.minimums import DRIVER
 from ..shared.refusal import Refusal
 from .generations import refuse_gpus
 from .repository import SYSTEMS
@@ -108,6 +109,12 @@ def _refuse_runfile(target: Target) -> Iterator[Refusal]:
 
 def _refuse_version(target: Target) -> Iterator[Refusal]:
     options = target.options
+    if target.manages and 0 < target.branch < DRIVER.version[0]:
+        yield Refusal(
+            "branch_too_old",
+            f"{DRIVER.complaint(target.wanted)} Set driver_branch, or driver_version or driver_runfile where they name"
+            " the driver, to such a one.",
+        )
     # A branch that was asked for: the role's own default gives way to a version.
     given = target.answers.branch_given and options.method in ("repo", "runfile") and _BRANCH.fullmatch(options.branch)
     if given and target.version and target.branch != int(options.branch):

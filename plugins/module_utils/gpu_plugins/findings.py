@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 from ..shared.finding import Finding
+from ..shared.minimums import Versions, too_old, versions_of
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, mappings
 from .cuda import cuda_findings
 from .delivery import ENFORCEMENT_LABEL, INTERPOSED
+from .mig_toolkit import mig_toolkit
 from .quotas import Quota, quotas
 
 _LIMITED = ("compute", "utility")
@@ -58,6 +60,8 @@ class Seen:
     """The results of ``cuda_compat``."""
     cluster: Mapping[str, Any] = field(default_factory=dict)
     """What a ``ClusterSeen`` is made of; empty where another host tells of the cluster."""
+    toolkit: Mapping[str, Any] = field(default_factory=dict)
+    """The result of ``nvidia_runtime`` in check mode."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Findings:
 def findings(seen: Seen) -> Findings:
     """Return what is wrong, and what is well. Raise ValueError if an option has another type than it is to have."""
     capabilities = [word for word in seen.options["gpu_plugins_share_capabilities"] if word not in _LIMITED]
-    wrong = [*_gpus(seen), *_node(seen), *_serving(seen), *_shares(seen, capabilities)]
+    wrong = [*_gpus(seen), *_versions(seen), *_node(seen), *_serving(seen), *_shares(seen, capabilities)]
     wrong += cuda_findings(seen.cuda, seen.name)
     passed = _node_words(seen)
     found: List[Quota] = []
@@ -102,6 +106,16 @@ def _gpus(seen: Seen) -> Iterator[Finding]:
     if sick:
         remedy = "Reset or replace the GPU; the plugin withholds it meanwhile."
         yield Finding("unstable", "health", f"Not healthy: {'; '.join(sick)}.", remedy)
+
+
+def _versions(seen: Seen) -> Iterator[Finding]:
+    yield from too_old(_found_versions(seen))
+    yield from mig_toolkit(seen.options, seen.node, seen.toolkit)
+
+
+def _found_versions(seen: Seen) -> Versions:
+    driver = seen.nvml.get("driver_version")
+    return versions_of(mapping(seen.node["object"]), driver, seen.toolkit.get("toolkit_version"))
 
 
 def _node(seen: Seen) -> Iterator[Finding]:
@@ -199,6 +213,7 @@ def _node_words(seen: Seen) -> Dict[str, str]:
     programs = [str(program["name"]) for program in seen.options["gpu_plugins_cuda_programs"]]
     return {
         "driver": f"{seen.nvml.get('driver_version') or ''}, CUDA {seen.nvml.get('cuda_version') or ''}",
+        "versions": f"{_found_versions(seen).words() or 'None could be read'}.",
         "health": f"All {len(gpus)} GPUs are healthy.{f' Left alone: GPU {left_alone}.' if left_alone else ''}",
         "node": "The node is ready.",
         "mode": seen.node["serves"],

@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Iterator, List, Mapping, Sequence
 
+from ..shared.minimums import too_old, versions_of
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 from .cuda import cuda_findings
+from .mig_toolkit import mig_toolkit
 
 _CONFIG_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _FULL_REFERENCE = re.compile(r"(localhost|[^/]*[.:][^/]*)/[^@]+")
@@ -59,6 +61,10 @@ class Seen:
     """The image that this run has assembled; empty if it has not."""
     cuda: Mapping[str, Any] = field(default_factory=dict)
     """The results of ``cuda_compat``."""
+    driver: str = ""
+    """The version of the driver that stays; empty where there is none, or this run brings one."""
+    toolkit: Mapping[str, Any] = field(default_factory=dict)
+    """The result of ``nvidia_runtime`` in check mode."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ def preflight(seen: Seen) -> Preflight:
         _configurations(seen),
         _image(seen, agreed["allow_unenforced"]),
         _host(seen),
+        _versions(seen),
         _peers(seen) if not agreed["takeover"] else iter(()),
         _node(seen, agreed["extender_required"]),
     )
@@ -218,6 +225,12 @@ def _host(seen: Seen) -> Iterator[Refusal]:
         )
 
 
+def _versions(seen: Seen) -> Iterator[Refusal]:
+    """Refuse what is too old; the toolkit's own role refuses that of the toolkit."""
+    for found in too_old(versions_of(seen.node["object"], seen.driver, "")):
+        yield Refusal("version", f"Node '{seen.name}': {found.found} {found.remedy}")
+
+
 def _peers(seen: Seen) -> Iterator[Refusal]:
     cluster, offered = seen.cluster, seen.offer["offered"]
     if cluster["foreign"] and not cluster["migrated"]:
@@ -277,6 +290,8 @@ def _warnings(seen: Seen, admission_enabled: bool, extender_required: bool) -> I
     if seen.cluster["needs_extender"] and not extender_required:
         yield f"WARNING: {seen.cluster['no_extender']} gpu_plugins_extender_required=false says that this is wanted."
     yield from (f"WARNING: {problem}" for problem in seen.node["problems"])
+    found = mig_toolkit(seen.options, seen.node, seen.toolkit)
+    yield from (f"WARNING: {each.found} {each.remedy}" for each in found)
 
 
 def _whole_number(value: object) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from ..shared import printable
+from ..shared.minimums import TOOLKIT
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping
 from .options import Options, read_options
@@ -126,6 +127,8 @@ def _module(options: Options, selection: Selection) -> Dict[str, object]:
         "cdi": options.cdi if runtime in _WITH_CDI else None,
         "ignore_visible_devices": _ignores_environment(options, selection),
         "toolkit_config_path": root + options.toolkit_config,
+        # A version that is asked for comes with the installation.
+        "minimum_toolkit": "" if options.toolkit_install and options.toolkit_version else TOOLKIT.words,
         "config_path": root + options.config.get(runtime, ""),
         "settings_path": f"{root}/etc/rancher/{runtime}/config.yaml.d/99-accel-kubernetes.yaml",
         "containerd_command": options.containerd_command,

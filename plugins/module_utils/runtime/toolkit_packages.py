@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Tuple
 
+from ..shared.minimums import TOOLKIT
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping
 from .options import Options
@@ -105,6 +106,11 @@ def plan_toolkit(options: Options, host: Host, seen: Mapping[str, Any]) -> Toolk
 
 def refuse_toolkit(options: Options, host: Host) -> Iterator[Refusal]:
     """Return why the toolkit can neither be installed nor used."""
+    if options.toolkit_install and TOOLKIT.refuses(options.toolkit_version):
+        yield Refusal(
+            "toolkit_too_old",
+            f"{TOOLKIT.complaint(options.toolkit_version)} Set container_runtime_toolkit_version to such a one.",
+        )
     if options.toolkit_install and host.package_manager not in _FAMILIES:
         yield Refusal(
             "no_packages",

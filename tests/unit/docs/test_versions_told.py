@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.minimums import MINIMUMS
 
 ROOT = Path(__file__).parents[3]
 UPGRADE = (ROOT / "docs/upgrade.md").read_text()
@@ -18,6 +19,18 @@ def test_changelog_has_each_release_and_upgrade_page_links_it() -> None:
     assert set(titles) == releases.keys()
     assert yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"] in releases
     assert "(../CHANGELOG.rst)" in UPGRADE
+
+
+def test_readme_and_upgrade_page_name_each_minimum() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for minimum in MINIMUMS:
+        assert f"{minimum.name} {minimum.words} or newer" in readme
+    (line,) = re.findall(r"^Runs with .*(?:\n.+)*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    told = re.findall(r"((?:NVIDIA )?[\w-]+(?: Toolkit)?) (\d[\d.]*) or newer", line.replace("\n", " "))
+    assert {version for _name, version in told} == {minimum.words for minimum in MINIMUMS}
+    section = UPGRADE.partition("\n## What it runs with\n")[2].partition("\n## ")[0]
+    for minimum in MINIMUMS:
+        assert re.search(rf"{minimum.name}(?: \|)? {re.escape(minimum.words)} or newer", section), minimum
 
 
 def test_readme_names_supported_versions_and_links_the_page() -> None:

@@ -57,6 +57,9 @@ SAME_NAME = daemonset("nvidia-device-plugin-ds", "registry.example/other:1")
 PLAIN = daemonset("node-exporter", "quay.io/prometheus/node-exporter:v1")
 
 
+OLD_CONTAINERD = {"kubeletVersion": "v1.33.2", "containerRuntimeVersion": "containerd://1.5.18"}
+
+
 def answers(**changed: Any) -> dict[str, Any]:
     """Registers of a preflight on a bare cluster, and the variables it needs."""
     return {
@@ -203,6 +206,14 @@ def test_what_can_work_is_not_refused(evaluate: Evaluate, changed: dict[str, Any
         ),
         ({"gpu_mode": "mps", "gpu_plugins_mps_enabled": "false"}, "gpu_plugins_mps_enabled=false turned off"),
         (
+            {"__gpu_plugins_picked": {"resources": [node() | {"status": {"nodeInfo": {"kubeletVersion": "v1.23.9"}}}]}},
+            "Node 'node-1': Kubernetes is 1.23.9; 1.25 or newer is needed. Upgrade the control planes",
+        ),
+        (
+            {"__gpu_plugins_picked": {"resources": [node() | {"status": {"nodeInfo": OLD_CONTAINERD}}]}},
+            "Node 'node-1': containerd is 1.5.18; 1.6 or newer is needed. Upgrade containerd on the node.",
+        ),
+        (
             {"gpu_plugins_cgpu_enabled": False, "__gpu_plugins_picked": {"resources": [node(cgpu="true")]}},
             "to serve mode cgpu, which gpu_plugins_cgpu_enabled=false",
         ),
@@ -246,6 +257,13 @@ def test_what_works_less_well_is_warned_of(evaluate: Evaluate) -> None:
         given = answers(__gpu_plugins_admission=bare, ansible_play_hosts=hosts)
         said = evaluate("gpu_plugins", "__gpu_plugins_preflight", {}, **given)["warnings"]
         assert ["serves no ValidatingAdmissionPolicies" in text for text in said] == [True] * count
+
+
+def test_a_driver_that_stays_may_not_be_too_old(evaluate: Evaluate) -> None:
+    facts = {"accel_nvml": GPUS | {"driver_version": "450.80.02"}}
+    for coming, count in (({}, 1), ({"driver_state": {"installs": True}}, 0)):
+        said = evaluate("gpu_plugins", "__gpu_plugins_preflight", facts, **answers(**coming))["words"]
+        assert ("NVIDIA driver is 450.80.02; 470 or newer is needed" in said) == bool(count), said
 
 
 def test_all_problems_are_said_at_once(evaluate: Evaluate) -> None:

@@ -20,6 +20,7 @@ NODE: dict[str, Any] = {
     "status": {"allocatable": {"nvidia.com/gpu": "2"}, "conditions": [{"type": "Ready", "status": "True"}]},
 }
 
+NODE_INFO = {"kubeletVersion": "v1.33.2", "containerRuntimeVersion": "containerd://2.1.4"}
 ELSEWHERE = {"ansible_play_hosts": ["another"]}
 """Another host tells of the cluster."""
 
@@ -51,6 +52,21 @@ def test_nothing_is_said_of_a_node_that_serves(evaluate: Evaluate) -> None:
             GPUS | {"gpus": [GPU, GPU | {"index": 1, "health": "unhealthy", "reason": "GPU is lost"}]},
             NODE,
             "unstable health Not healthy: GPU 1: GPU is lost. Reset or replace",
+        ),
+        (
+            GPUS,
+            changed(status={"nodeInfo": {"kubeletVersion": "v1.24.17+k3s1"}}),
+            "blocked versions Kubernetes is 1.24.17+k3s1; 1.25 or newer is needed. Upgrade the control planes",
+        ),
+        (
+            GPUS,
+            changed(status={"nodeInfo": {"containerRuntimeVersion": "docker://19.3.15"}}),
+            "blocked versions Docker is 19.3.15; 20.10 or newer is needed. Upgrade Docker",
+        ),
+        (
+            GPUS | {"driver_version": "460.91.03"},
+            NODE,
+            "blocked versions NVIDIA driver is 460.91.03; 470 or newer is needed. Upgrade it with upgrade_driver.yml.",
         ),
         (GPUS, None, "blocked node The cluster has no node node-1. Join the host"),
         (
@@ -96,6 +112,26 @@ def test_what_is_wrong_with_a_node_comes_with_a_remedy(
 ) -> None:
     (said,) = findings(evaluate, gpus, node)
     assert said.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "variables", "told"),
+    [
+        ({"toolkit_version": "1.18.1", "toolkit_mode": "auto"}, {"gpu_plugins_mig_strategy": "mixed"}, True),
+        ({"toolkit_version": "1.19.0", "toolkit_mode": ""}, {"gpu_plugins_mig_label": "yes"}, True),
+        ({"toolkit_version": "1.19.0", "toolkit_mode": "legacy"}, {"gpu_plugins_mig_strategy": "mixed"}, False),
+        ({"toolkit_version": "1.20.0", "toolkit_mode": "auto"}, {"gpu_plugins_mig_strategy": "mixed"}, False),
+        ({"toolkit_version": "1.18.1", "toolkit_mode": "auto"}, {}, False),
+        ({}, {"gpu_plugins_mig_strategy": "mixed"}, False),
+    ],
+)
+def test_a_toolkit_that_keeps_mig_from_being_cut_is_told(
+    evaluate: Evaluate, toolkit: dict[str, str], variables: dict[str, Any], told: bool
+) -> None:
+    said = findings(evaluate, container_runtime_looked=toolkit, **variables)
+    assert [
+        f"unstable versions NVIDIA Container Toolkit is {toolkit.get('toolkit_version')}" in one for one in said
+    ] == [True] * told
 
 
 def test_node_taken_from_cgpu_by_kubectl_is_reported(evaluate: Evaluate) -> None:
@@ -226,7 +262,8 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
     facts = {"accel_nvml": GPUS | {"driver_version": "580.95.05", "cuda_version": "13.0"}}
     found: dict[str, Any] = {
         "__gpu_plugins_resource_quotas": {},
-        "__gpu_plugins_picked": {"resources": [NODE]},
+        "__gpu_plugins_picked": {"resources": [changed(status={"nodeInfo": NODE_INFO})]},
+        "container_runtime_looked": {"toolkit_version": "1.17.8"},
         "ansible_play_hosts": ["node-1"],
     }
     found |= {"__gpu_plugins_definitions_found": {"problems": {}}, "__gpu_plugins_definitions_planned": {}}
@@ -239,6 +276,7 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
     rows = evaluate("gpu_plugins", "__gpu_plugins_findings", facts, **found)["passed"]
     assert {row["what"]: row["found"] for row in rows} == {
         "driver": "580.95.05, CUDA 13.0",
+        "versions": "Kubernetes 1.33.2, NVIDIA driver 580.95.05, NVIDIA Container Toolkit 1.17.8, containerd 2.1.4.",
         "health": "All 2 GPUs are healthy.",
         "node": "The node is ready.",
         "mode": "pgpu",
@@ -254,7 +292,7 @@ def test_what_is_well_is_a_row_each_and_what_is_not_is_none(evaluate: Evaluate) 
     facts["accel_nvml"] |= {"gpus": [GPU, GPU | {"index": 1, "health": "unhealthy"}]}
     elsewhere = found | {"ansible_play_hosts": ["node-0", "node-1"]}
     rows = evaluate("gpu_plugins", "__gpu_plugins_findings", facts, **elsewhere)["passed"]
-    assert [row["what"] for row in rows] == ["driver", "node", "mode", "offer", "accounts", "capabilities"]
+    assert [row["what"] for row in rows] == ["driver", "versions", "node", "mode", "offer", "accounts", "capabilities"]
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,33 @@ def runtimes(node: Node) -> dict[str, Any]:
     return part
 
 
+TOLD = {
+    "1.17.8": ("NVIDIA Container Runtime version 1.17.8\ncommit: f202b80a9b\nspec: 1.2.1\n\nrunc version 1.2.5", 0),
+    "1.16.2": ("NVIDIA Container Runtime version 1.16.2\nerror locating runtime: no runtime binary found", 1),
+    "": ("runc version 1.0.2", 0),
+}
+
+
+@pytest.mark.parametrize("version", TOLD)
+def test_the_version_of_the_toolkit_is_read(node: Node, version: str) -> None:
+    text, code = TOLD[version]
+    node.command("nvidia-container-runtime", f"echo '{text}'\nexit {code}")
+    toolkit = node.root / "toolkit.toml"
+    toolkit.write_text('[nvidia-container-runtime]\nmode = "legacy"\n')
+    options = {"runtime_binary": str(node.root / "bin/nvidia-container-runtime"), "toolkit_config_path": str(toolkit)}
+    found = node.run(check=True, **options, minimum_toolkit="1.7")
+    assert (found["toolkit_version"], found["toolkit_mode"]) == (version, "legacy")
+    if not version:
+        node.command("nvidia-container-cli", "echo 'cli-version: 1.6.0\nlib-version: 1.6.0'")
+        old = node.run(check=True, **options, minimum_toolkit="1.7")
+        assert (old["code"], "is 1.6.0; 1.7 or newer is needed. Set container_runtime" in old["msg"]) == (
+            "refused",
+            True,
+        )
+        assert "msg" not in node.run(check=True, **options)
+        assert "msg" not in node.run(check=True, **options, minimum_toolkit="1.7", state="absent")
+
+
 def test_present_is_foretold_done_once_and_then_left_alone(node: Node) -> None:
     before = node.config.read_bytes()
 

@@ -366,6 +366,13 @@ def test_a_bare_host_of_a_known_system_is_accepted(system: str) -> None:
             "driver_branch is 'latest', which is no branch",
         ),
         (
+            "rhel9",
+            observed(T4),
+            {"driver_version": "460.91.03"},
+            "branch_too_old",
+            "NVIDIA driver is 460.91.03; 470 or newer is needed. Set driver_branch,",
+        ),
+        (
             "ubuntu2404",
             observed(H100),
             {"driver_method": "distro", "driver_version": "580.95.05"},
