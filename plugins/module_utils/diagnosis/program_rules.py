@@ -41,7 +41,7 @@ _REFUSED = {"over the container's limit": "quota", "itself is full": "device", "
 _FAILURES = "accel_container_gpu_alloc_failures_total"
 _OUT_OF_MEMORY = 2
 """CUDA's code, which has rules of its own."""
-_OF_CAPABILITY = ("bfloat16", "cuda_mismatch")
+_OF_CAPABILITY = ("bfloat16", "float16", "fp8", "cuda_mismatch")
 _NVRM = re.compile(r"NVRM: Xid \([^()]{1,60}\): ([0-9]{1,4})\b")
 _ENDS = {
     126: "its command may not be run",

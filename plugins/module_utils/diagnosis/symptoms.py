@@ -102,6 +102,32 @@ IN_LOGS: Sequence[Symptom] = (
         CERTAIN,
     ),
     Symptom(
+        "float16",
+        words(
+            r"(?<![a-z])float16 (?:is|are) only supported|do(?:es)?(?: not|n't) support efficient float16 computation"
+            r"|(?<![a-z])(?:float16|fp16|half precision) (?:is not|isn't) supported on (?:this|the) (?:gpu|device)"
+        ),
+        "the program computes in float16, and the GPU is too old for it or slow in it",
+        "Run it in float32 (vLLM: --dtype=float32), or select nodes by the label nvidia.com/gpu.compute.major.",
+        CERTAIN,
+    ),
+    Symptom(
+        "fp8",
+        words(
+            r"type fp8\w{1,12} not supported in this architecture"
+            r"|quantization method \w{0,24}fp8\w{0,24} is not supported"
+            r"|\b(?:fp8|float8)\b.{0,80}(?:only supported|requires?|not supported|needs?).{0,80}"
+            r"(?:compute capability|capability [>\d]|hopper|ada\b|sm_?(?:89|90)|this gpu)"
+            r"|capability .{0,40}(?:required|needed) for (?:fp8|float8)"
+            r"|_scaled_mm.{0,40}only supported.{0,40}compute capability"
+            r"|(?:fp8|float8)\S{0,16} kv.?cache.{0,20} not supported"
+        ),
+        "the program or its model is in fp8, and GPUs compute in it from compute capability 8.9 on",
+        "Use the model in 16 bits (before 8.0 vLLM: --dtype=half), in AWQ or in GPTQ, take --kv-cache-dtype=fp8 out, "
+        "or select nodes by the label nvidia.com/gpu.compute.major.",
+        CERTAIN,
+    ),
+    Symptom(
         "allocator_conflict",
         words(
             r"free memory on device .{0,120}less than desired GPU memory utilization"

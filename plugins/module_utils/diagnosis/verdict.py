@@ -57,6 +57,8 @@ ORDER = (
     "host_oom",
     "limits_unreadable",
     "bfloat16",
+    "float16",
+    "fp8",
     "cuda_mismatch",
     "driver_missing",
     "runtime_missing",

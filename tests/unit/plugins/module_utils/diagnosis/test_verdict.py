@@ -215,6 +215,14 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         made(log="ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0."),
         *("bfloat16", "certain", "Tesla-T4: compute capability 7.5", "--dtype=half"),
     ),
+    "float16 on an old card": (
+        made(log="ValueError: float16 is only supported on GPUs with compute capability at least 6.0"),
+        *("float16", "certain", "Tesla-T4: compute capability 7.5", "--dtype=float32"),
+    ),
+    "fp8 on an old card": (
+        made(log="ValueError: FP8 requires compute capability 8.9 or higher"),
+        *("fp8", "certain", "Tesla-T4: compute capability 7.5", "AWQ"),
+    ),
     "a driver that is too old": (
         made(log="RuntimeError: CUDA driver version is insufficient for CUDA runtime version"),
         *("cuda_mismatch", "likely", "driver 535.10.1, CUDA 12.2", "Upgrade the driver"),
