@@ -34,6 +34,7 @@ def gone(what: str) -> list[dict[str, Any]]:
 SERVES = keep(
     gpu_plugins_node_name="{{ inventory_hostname }}",
     gpu_plugins_node_state={"serves": "pgpu", "target": "pgpu", "switching": False, "cordoned": True},
+    gpu_plugins_cluster_state={"exporter_found": False},
     gpu_plugins_turn={"switch_mode": "", "upgrade_driver": "", "rollout": ""},
 )
 OBSERVED = keep(
@@ -70,6 +71,7 @@ TASKS = {
         "rollback": [NOTHING],
         "uninstall": gone("scheduler"),
     },
+    "dcgm_exporter": {"preflight": [NOTHING], "main": [NOTHING], "uninstall": gone("exporter")},
     "monitoring": {"preflight": [NOTHING], "main": [NOTHING], "uninstall": gone("monitoring")},
     "driver": {"preflight": [TOUCH, OBSERVED], "main": gone("the old driver"), "uninstall": gone("driver")},
     "container_runtime": {
@@ -277,7 +279,7 @@ def test_nodes_that_serve_on_keep_what_is_the_clusters(roles: Path, kubeconfig: 
         done = run(roles, "uninstall", {}, "--tags", "gpu_plugins,monitoring,scheduler", *options, **given)
         assert done.code == 0, done.output
         (nodes,) = re.findall(r'"nodes": \[(.*?)\]', done.output, re.DOTALL)
-        return re.findall(r"(monitoring|scheduler) is gone", done.output), re.findall(r'"(\S+)"', nodes)
+        return re.findall(r"(monitoring|exporter|scheduler) is gone", done.output), re.findall(r'"(\S+)"', nodes)
 
     def serves(name: str, mode: str | None) -> None:
         path = f"/api/v1/nodes/{name}"
@@ -287,9 +289,9 @@ def test_nodes_that_serve_on_keep_what_is_the_clusters(roles: Path, kubeconfig: 
     serves("gpu-b", "vgpu")
     assert uninstall("--limit", "gpu-a,localhost") == ([], ["gpu-a"])
     assert uninstall("--limit", "gpu-a") == ([], ["gpu-a"])
-    assert uninstall("--limit", "gpu_nodes,localhost") == (["monitoring", "scheduler"], ["gpu-a", "gpu-b"])
+    assert uninstall("--limit", "gpu_nodes,localhost") == (["monitoring", "exporter", "scheduler"], ["gpu-a", "gpu-b"])
     serves("gpu-a", None)
-    assert uninstall("--limit", "gpu-b,localhost") == (["monitoring", "scheduler"], ["gpu-b"])
+    assert uninstall("--limit", "gpu-b,localhost") == (["monitoring", "exporter", "scheduler"], ["gpu-b"])
 
 
 @pytest.mark.parametrize("tag", ["container_runtime", "driver"])

@@ -35,7 +35,7 @@ def books(start: Start) -> Playbooks:
         "accel.kubernetes.site",
         scheduler_layout="none",
         driver_runfile=runfile(books, OLD),
-        gpu_plugins_dcgm_exporter_enabled=True,
+        dcgm_exporter_enabled=True,
         **MIG,
     )
     assert done.code == 0, done.output

@@ -18,12 +18,12 @@ _COMMON = (
     *("state_dir", "driver_root", "cdi_dir", "kernel_logs", "device_list_strategy", "mig_strategy", "mig_label"),
     *("configs", "default_config", "enforcement", "allow_unenforced", "context_overhead_mib", "account_abuse"),
     *("share_capabilities", "disable_healthchecks", "enable_healthchecks", "metrics_port", "metrics_enabled"),
-    *("metrics_interval", "metrics_aliases", "metrics_profiling", "dcgm_exporter_enabled", "dcgm_exporter_image"),
-    *("dcgm_exporter_port", "dcgm_exporter_fields", "dcgm_exporter_resources", "cf_crl_enabled", "admission_enabled"),
-    *("network_policy_enabled", "network_policy_from", "cf_crl_definitions"),
+    *("metrics_interval", "metrics_aliases", "metrics_profiling", "cf_crl_enabled", "cf_crl_definitions"),
+    *("admission_enabled", "network_policy_enabled", "network_policy_from"),
 )
 """What objects of the whole cluster are made of: the first host's would be everybody's. What a node has of its own, and
 what is said by ``-e`` or worked out while a play runs, is not here."""
+_EXPORTER = tuple(f"dcgm_exporter_{name}" for name in ("enabled", "image", "port", "fields", "resources"))
 _CUTTING = ("mig_configs", "drain", "drain_force", "drain_timeout")
 
 
@@ -33,7 +33,7 @@ def common_names(assembled: bool, mig_labelled: bool) -> List[str]:
     An image that is ``assembled`` is named by the run. How GPUs are cut is common where plugins do it by a label.
     """
     names = [*_COMMON, *(() if assembled else ("image",)), *(_CUTTING if mig_labelled else ())]
-    return [PREFIX + name for name in names]
+    return [*(PREFIX + name for name in names), *_EXPORTER]
 
 
 def disagreements(

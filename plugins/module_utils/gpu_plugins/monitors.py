@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
+from ..dcgm_exporter.plan import EXPORTER
 from ..shared.options import OptionReader
 from ..shared.registers import metadata_of, resources
 
 OURS = "kube-accel.io/dcgm-exporter"
-EXPORTER = "kube-accel-dcgm-exporter"
 MONITORS = {
     "nvidia.com/gpu.deploy.dcgm": "nvidia-dcgm",
     "nvidia.com/gpu.deploy.dcgm-exporter": "nvidia-dcgm-exporter",
@@ -30,7 +30,7 @@ class Seen:
     node: Mapping[str, Any]
     """How it is, as ``NodeState`` has it."""
     options: Mapping[str, object]
-    """``gpu_plugins_dcgm_exporter_enabled`` and ``gpu_plugins_mig_label``."""
+    """``gpu_plugins_mig_label``."""
     daemonsets: Mapping[str, Any] = field(default_factory=dict)
     removed: bool = False
     """Whether the plugins are uninstalled."""
@@ -51,7 +51,7 @@ class Monitors:
 def monitors(seen: Seen) -> Monitors:
     """Return which monitors leave a node, and which return."""
     options = OptionReader(seen.options)
-    exporter = options.boolean("gpu_plugins_dcgm_exporter_enabled") or exporter_found(seen.daemonsets)
+    exporter = exporter_found(seen.daemonsets)
     undone_by_plugin = options.boolean("gpu_plugins_mig_label") and not seen.removed
     options.require_values()
     labels: Mapping[str, str] = seen.node["labels"]

@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 from ..cluster.admission import admission_findings
 from ..cluster.network_policy import network_findings, network_policies
+from ..dcgm_exporter.plan import exporter_server
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
-from .monitors import EXPORTER
 
 _OURS = "app.kubernetes.io/managed-by"
 _COMPONENT = "app.kubernetes.io/component"
@@ -111,13 +111,14 @@ def admission(seen: AdmissionSeen) -> Admission:
 def network(seen: NetworkSeen) -> Network:
     """Return what becomes of network policies."""
     answers, nodes = mappings(seen.policies.get("results")), resources(seen.nodes)
-    plans = network_policies(_servers(seen), answers, nodes)
+    plans = network_policies([_plugin(seen)], answers, nodes)
+    exporter = network_policies([_exporter(seen)], answers, nodes)
     return Network(
         [plan["policy"] for plan in plans if plan["policy"]],
         [plan["unwanted"] for plan in plans if plan["unwanted"]],
         list(dict.fromkeys(problem for plan in plans for problem in plan["problems"])),
         [plan["says"] for plan in plans if plan["says"]],
-        network_findings(answers, plans, network_policies([_extender(seen)], answers)),
+        network_findings(answers, [*plans, *exporter], network_policies([_extender(seen)], answers)),
     )
 
 
@@ -147,29 +148,38 @@ def _extender_kinds(workloads: object) -> List[str]:
     return [str(item.get("kind", "")) for item in resources(workloads) if labels_of(item).get(_COMPONENT) == "extender"]
 
 
-def _servers(seen: NetworkSeen) -> List[Dict[str, Any]]:
-    """Return the servers of the plugins and of dcgm-exporter, as ``network_policies`` takes them."""
+def _plugin(seen: NetworkSeen) -> Dict[str, Any]:
+    """Return the server that the plugins are, as ``network_policies`` takes it."""
     options = OptionReader(seen.options)
     wanted = options.boolean("gpu_plugins_network_policy_enabled") and not seen.removed
-    exporting = options.boolean("gpu_plugins_dcgm_exporter_enabled") and wanted
-    ports = [options.number(name, 1, 65535) for name in ("gpu_plugins_metrics_port", "gpu_plugins_dcgm_exporter_port")]
+    port = options.number("gpu_plugins_metrics_port", 1, 65535)
     options.require_values()
-    common = {"namespace": seen.namespace, "peers": seen.options[_FROM], "variable": _FROM}
-    # By the label of all modes, which pods keep that a rollout takes from their DaemonSet.
-    selector = {
-        "matchLabels": {_OURS: "accel.kubernetes"},
-        "matchExpressions": [{"key": _COMPONENT, "operator": "NotIn", "values": ["extender"]}],
-    }
     names = [mode["daemonset"] for mode in seen.modes.values()]
-    pods = [{"app.kubernetes.io/name": name, _OURS: "accel.kubernetes"} for name in names]
-    plugin = {"name": _PLUGIN, "selector": selector, "pods": pods, "ports": ports[:1]}
-    exporter = {
-        "name": EXPORTER,
-        "selector": {"matchLabels": {"app": EXPORTER}},
-        "pods": [{"app": EXPORTER}],
-        "ports": ports[1:],
+    return {
+        "name": _PLUGIN,
+        "namespace": seen.namespace,
+        # By the label of all modes, which pods keep that a rollout takes from their DaemonSet.
+        "selector": {
+            "matchLabels": {_OURS: "accel.kubernetes"},
+            "matchExpressions": [{"key": _COMPONENT, "operator": "NotIn", "values": ["extender"]}],
+        },
+        "pods": [{"app.kubernetes.io/name": name, _OURS: "accel.kubernetes"} for name in names],
+        "ports": [port],
+        "peers": seen.options[_FROM],
+        "variable": _FROM,
+        "wanted": wanted,
     }
-    return [{**common, **plugin, "wanted": wanted}, {**common, **exporter, "wanted": exporting}]
+
+
+def _exporter(seen: NetworkSeen) -> Dict[str, Any]:
+    """Return the server whose policy the role dcgm_exporter ships."""
+    options = OptionReader(seen.options)
+    enabled = options.boolean("dcgm_exporter_enabled") and options.boolean("gpu_plugins_network_policy_enabled")
+    port = options.number("dcgm_exporter_port", 1, 65535) if enabled else 0
+    options.require_values()
+    return exporter_server(
+        {**seen.options, "gpu_plugins_namespace": seen.namespace}, port, enabled and not seen.removed
+    )
 
 
 def _extender(seen: NetworkSeen) -> Dict[str, Any]:

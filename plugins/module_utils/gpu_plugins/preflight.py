@@ -28,7 +28,6 @@ _LISTS = (
     "gpu_plugins_network_policy_from",
     "gpu_plugins_excluded_gpus",
     "gpu_plugins_cuda_programs",
-    "gpu_plugins_dcgm_exporter_fields",
 )
 """Variables in which a text would be taken apart into letters."""
 

@@ -13,7 +13,7 @@ import yaml
 from tools import variables
 
 ROLES = Path(__file__).parents[3] / "roles"
-NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "monitoring")
+NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "dcgm_exporter", "monitoring")
 
 
 def _load(role: str, file: str) -> dict[str, Any]:

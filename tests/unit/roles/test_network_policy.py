@@ -26,7 +26,7 @@ OURS = {
         "labels": {"app.kubernetes.io/managed-by": "accel.kubernetes"},
     },
 }
-DCGM = {"gpu_plugins_dcgm_exporter_enabled": True}
+DCGM = {"dcgm_exporter_enabled": True}
 
 
 def found(*objects: dict[str, Any]) -> dict[str, Any]:
@@ -38,7 +38,9 @@ def found(*objects: dict[str, Any]) -> dict[str, Any]:
 def plugin(**variables: Any) -> list[dict[str, Any]]:
     given = {"__gpu_plugins_runtime_classes": {}, **variables}
     objects = rendered("gpu_plugins", "objects.yml.j2", **given)
-    return objects + rendered("gpu_plugins", "dcgm_exporter.yml.j2", **variables)
+    policies, nodes = (variables.get(f"__gpu_plugins_{name}", {}) for name in ("network", "nodes"))
+    known = {"results": [*policies.get("results", []), nodes]}
+    return objects + rendered("dcgm_exporter", "objects.yml.j2", __dcgm_exporter_seen=known, **variables)
 
 
 def scheduler(layout: str, **variables: Any) -> list[dict[str, Any]]:
@@ -73,7 +75,7 @@ def opened(spec: dict[str, Any]) -> set[int]:
 
 @pytest.mark.attack
 def test_every_plugin_has_its_port_open_and_no_other() -> None:
-    objects = plugin(**DCGM, gpu_plugins_metrics_port="9555", gpu_plugins_dcgm_exporter_port=9401)
+    objects = plugin(**DCGM, gpu_plugins_metrics_port="9555", dcgm_exporter_port=9401)
     made = policies(objects)
     assert set(made) == {"kube-accel-plugin", "kube-accel-dcgm-exporter"}
     assert len(templates(objects)) == len(MODES) + 1

@@ -271,12 +271,15 @@ def test_image_and_mig_layout_are_common_to_the_cluster() -> None:
 
 
 def test_all_that_the_clusters_objects_are_made_of_is_common() -> None:
-    names = ("configs", "daemonset", "dcgm_exporter", "mig_configs", "objects", "rbac", "runtimeclass")
+    names = ("configs", "daemonset", "mig_configs", "objects", "rbac", "runtimeclass")
     text = " ".join((ROLE / f"templates/{name}.yml.j2").read_text() for name in names)
     plans = (ROLE / "vars/main/cluster.yml").read_text().partition("__gpu_plugins_wanted:")[0]
     asked = re.findall(r"'\w+': (gpu_plugins_\w+)", plans)
     made_of = set(re.findall(r"(?<!_)gpu_plugins_[a-z_]+", text)) | set(asked) & set(DEFAULTS)
-    assert made_of - set(agreement.common_names(False, True)) == {"gpu_plugins_node_name", "gpu_plugins_cluster_state"}
+    common = set(agreement.common_names(False, True))
+    assert made_of - common == {"gpu_plugins_node_name", "gpu_plugins_cluster_state"}
+    exporter = yaml.safe_load((ROLE.parent / "dcgm_exporter/defaults/main.yml").read_text())
+    assert set(exporter) <= common
 
 
 def own_pod(made: int = 1, template: str = "t1", ready: bool = True, **more: Any) -> Object:
@@ -373,21 +376,16 @@ PAUSED = "paused-by-gpu-plugins"
 EXPORTER = {"resources": [{"metadata": {"name": "kube-accel-dcgm-exporter"}}]}
 
 
-def exporting(value: object) -> Object:
-    return {"gpu_plugins_dcgm_exporter_enabled": value}
-
-
 @pytest.mark.parametrize(
     ("labels", "options", "daemonsets", "pause", "back", "leaving"),
     [
         ({}, {}, {}, {}, {}, []),
         ({DCGM: "true"}, {}, {}, {DCGM: PAUSED}, {}, ["nvidia-dcgm"]),
         ({DCGM: "false"}, {}, {}, {}, {}, []),
-        ({}, exporting("yes"), {}, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
         ({}, {}, EXPORTER, {OURS_LABEL: PAUSED}, {}, ["kube-accel-dcgm-exporter"]),
-        ({OURS_LABEL: "false"}, exporting(True), {}, {}, {}, []),
+        ({OURS_LABEL: "false"}, {}, EXPORTER, {}, {}, []),
         ({DCGM: PAUSED}, {}, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
-        ({OURS_LABEL: PAUSED}, exporting(True), {}, {}, {OURS_LABEL: None}, ["kube-accel-dcgm-exporter"]),
+        ({OURS_LABEL: PAUSED}, {}, EXPORTER, {}, {OURS_LABEL: None}, ["kube-accel-dcgm-exporter"]),
         # What the plugin paused is the plugin's to undo, unless it has left that behind.
         ({DCGM: "paused-for-mig-change"}, {"gpu_plugins_mig_label": True}, {}, {}, {}, []),
         ({DCGM: "paused-for-mig-change"}, {}, {}, {}, {DCGM: "true"}, ["nvidia-dcgm"]),
@@ -402,8 +400,8 @@ def test_monitors_leave_by_their_label_and_return(
 
 
 def test_a_boolean_that_is_none_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="gpu_plugins_dcgm_exporter_enabled is 'maybe'; set it to true or false"):
-        monitors.monitors(monitors.Seen({"labels": {}}, exporting("maybe")))
+    with pytest.raises(ValueError, match="gpu_plugins_mig_label is 'maybe'; set it to true or false"):
+        monitors.monitors(monitors.Seen({"labels": {}}, {"gpu_plugins_mig_label": "maybe"}))
 
 
 def daemonset(name: str, container: str, image: str = "i:1", component: str = "") -> Object:

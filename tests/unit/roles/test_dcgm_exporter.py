@@ -59,7 +59,7 @@ def there(api: Api) -> tuple[bool, bool]:
 
 def run(cluster: Cluster, *flags: str, **variables: Any) -> tuple[int, str]:
     """How many tasks changed something, and what was said."""
-    role = {"name": "accel.kubernetes.gpu_plugins", "tasks_from": "dcgm_exporter"}
+    role = {"name": "accel.kubernetes.dcgm_exporter"}
     play = {"hosts": "all", "gather_facts": False, "tasks": [{"ansible.builtin.import_role": role}]}
     file = cluster.root / "dcgm.json"
     file.write_text(json.dumps([play]))
@@ -97,7 +97,7 @@ def nodes(api: Api) -> set[str]:
 
 @pytest.mark.full
 def test_it_comes_and_goes_as_it_is_asked_for(cluster: Cluster, api: Api) -> None:
-    wanted, unwanted = ({"gpu_plugins_dcgm_exporter_enabled": enabled} for enabled in (True, False))
+    wanted, unwanted = ({"dcgm_exporter_enabled": enabled} for enabled in (True, False))
     changed, said = run(cluster, "--check", "--diff", **wanted)
     assert changed == 1
     assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" in said
@@ -114,9 +114,10 @@ def test_it_comes_and_goes_as_it_is_asked_for(cluster: Cluster, api: Api) -> Non
     label(api, "turing", {"kube-accel.io/dcgm-exporter": None})
     wait(lambda: nodes(api) == {"turing"})
 
-    assert run(cluster, "--check", **unwanted)[0] == 1
+    # Its objects, and its network policy.
+    assert run(cluster, "--check", **unwanted)[0] == 2
     assert there(api) == (True, True)
-    assert run(cluster, **unwanted)[0] == 1
+    assert run(cluster, **unwanted)[0] == 2
     assert there(api) == (False, False)
     wait(lambda: nodes(api) == set())
     assert run(cluster, **unwanted)[0] == 0
@@ -124,15 +125,15 @@ def test_it_comes_and_goes_as_it_is_asked_for(cluster: Cluster, api: Api) -> Non
 
 def test_pods_are_made_anew_when_they_are_to_read_something_else() -> None:
     """Or they would go on reading what they read."""
-    role, loader = ROLES / "gpu_plugins", DataLoader()
+    role, loader = ROLES / "dcgm_exporter", DataLoader()
     scope = variables_of(role.name)
-    text = trust_as_template((role / "templates/dcgm_exporter.yml.j2").read_text())
+    text = trust_as_template((role / "templates/objects.yml.j2").read_text())
 
     def template(**variables: Any) -> dict[str, Any]:
-        _, found = yaml.safe_load_all(Templar(loader, variables=scope | variables).template(text))
+        _, found, *_policies = yaml.safe_load_all(Templar(loader, variables=scope | variables).template(text))
         return dict(found["spec"]["template"])
 
-    fewer = template(gpu_plugins_dcgm_exporter_fields=["DCGM_FI_PROF_SM_ACTIVE"])
+    fewer = template(dcgm_exporter_fields=["DCGM_FI_PROF_SM_ACTIVE"])
     assert template() == template()
     assert fewer["metadata"] != template()["metadata"]
     assert fewer["spec"] == template()["spec"]
