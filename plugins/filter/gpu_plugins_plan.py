@@ -25,8 +25,7 @@ options:
       - V(delivery) is how containers are given devices.
       - V(evacuation) is what the node is emptied for, and what keeps it from being emptied.
       - V(findings) is what is wrong with node and cluster, and what is well.
-      - V(image) is how the assembled image is named, and what it lacks.
-      - V(image_reach) is which nodes lack it.
+      - V(image_reach) is which nodes lack an image that this run assembled.
       - V(mig_label) is what the plugin makes of the label by which GPUs are cut by MIG.
       - V(monitors) is which monitors leave a node, and which return.
       - V(mps) is which MPS control daemons the node is to have.
@@ -49,7 +48,6 @@ options:
       - delivery
       - evacuation
       - findings
-      - image
       - image_reach
       - mig_label
       - monitors
@@ -97,7 +95,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
     delivery,
     evacuation,
     findings,
-    image,
+    image_reach,
     mig_label,
     monitors,
     mps,
@@ -123,8 +121,7 @@ SUBJECTS: Dict[str, Callable[..., Any]] = {
     "delivery": lambda **seen: delivery.delivery(delivery.Seen(**seen)),
     "evacuation": lambda **seen: evacuation.evacuation(evacuation.Seen(**seen)),
     "findings": lambda **seen: findings.findings(findings.Seen(**seen)),
-    "image": lambda **seen: image.image(image.Seen(**seen)),
-    "image_reach": lambda **seen: image.nodes_without_image(image.ReachSeen(**seen)),
+    "image_reach": lambda **seen: image_reach.nodes_without_image(image_reach.Seen(**seen)),
     "mig_label": lambda **seen: mig_label.mig_label(mig_label.Seen(**seen)),
     "monitors": lambda **seen: monitors.monitors(monitors.Seen(**seen)),
     "mps": lambda **seen: mps.mps(mps.Seen(**seen)),

@@ -154,7 +154,7 @@ def test_the_image_role_takes_nothing_that_a_local_user_made(
 ) -> None:
     variables = parts("one") | containerd.variables
     stranger(MAKE, shared / "image", shared / "image/kube-accel-image.tar")
-    refused = image("image", **variables | {"gpu_plugins_image_staging_dir": str(shared / "image")})
+    refused = image("image", **variables | {"kube_accel_image_staging_dir": str(shared / "image")})
     assert refused.code != 0
     assert f"{shared}/image belongs to the user {NOBODY}" in refused.output
     assert containerd.images() == {}
@@ -162,8 +162,8 @@ def test_the_image_role_takes_nothing_that_a_local_user_made(
 
     # The name of older versions. A link there leads nowhere.
     OLD.unlink(missing_ok=True)
-    stranger("os.symlink(sys.argv[1], sys.argv[2])", variables["gpu_plugins_image_dir"], OLD)
-    archives = Path(variables["gpu_plugins_image_dir"])
+    stranger("os.symlink(sys.argv[1], sys.argv[2])", variables["kube_accel_image_dir"], OLD)
+    archives = Path(variables["kube_accel_image_dir"])
     dry = image("image", "--check", **variables)
     assert os.path.lexists(OLD)
     done = image("image", **variables)

@@ -75,13 +75,20 @@ def test_an_image_that_cannot_be_assembled(cluster: Cluster, inventory: Path, co
         cluster,
         inventory,
         collections,
-        gpu_plugins_image_assemble={"riscv64": {"base": "/srv/base.tar", "wheels": ["/srv/none/*.whl"]}},
-        gpu_plugins_image_delivery="push",
+        kube_accel_image_assemble={"riscv64": {"base": "/srv/base.tar", "wheels": ["/srv/none/*.whl"]}},
+        kube_accel_image_delivery="push",
     )
-    assert "gpu_plugins_image and gpu_plugins_image_assemble are both set" in message
     assert "is by architecture, amd64 or arm64, and has riscv64" in message
     assert "needs base and wheels, kube_accel's among them, for each architecture: see riscv64" in message
-    assert "name registry and repository in gpu_plugins_image_reference" in message
+    assert "name registry and repository in kube_accel_image_reference" in message
+
+
+@pytest.mark.full
+def test_an_image_is_named_or_assembled(cluster: Cluster, inventory: Path, collections: Path, tmp_path: Path) -> None:
+    (tmp_path / "kube_accel-1-py3-none-any.whl").touch()
+    parts = {"base": "/srv/base.tar", "wheels": [f"{tmp_path}/*.whl"]}
+    message = refusal(cluster, inventory, collections, kube_accel_image_assemble={"amd64": parts})
+    assert "gpu_plugins_image and kube_accel_image_assemble are both set" in message
 
 
 FOREIGN = {

@@ -55,7 +55,7 @@ class Containerd:
     @property
     def variables(self) -> dict[str, Any]:
         """How the role finds it."""
-        return {"gpu_plugins_image_command": [self.ctr], "gpu_plugins_image_socket": str(self.socket)}
+        return {"kube_accel_image_command": [self.ctr], "kube_accel_image_socket": str(self.socket)}
 
     def call(self, *words: str) -> str:
         command = [self.ctr, "--address", str(self.socket), "--namespace", "k8s.io", *words]
@@ -145,9 +145,9 @@ def parts(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
             wheel.writestr(f"{info}/RECORD", "\n".join([*lines, f"{info}/RECORD,,"]))
         made = {name: {"base": str(base / name), "wheels": [f"{tmp_path}/kube_accel-*.whl"]} for name in MACHINES}
         return {
-            "gpu_plugins_image_assemble": made,
-            "gpu_plugins_image_dir": str(tmp_path / "archives"),
-            "gpu_plugins_image_staging_dir": str(tmp_path / "node/image"),
+            "kube_accel_image_assemble": made,
+            "kube_accel_image_dir": str(tmp_path / "archives"),
+            "kube_accel_image_staging_dir": str(tmp_path / "node/image"),
         }
 
     return make
@@ -162,9 +162,9 @@ def image(collections: Path, tmp_path: Path) -> Callable[..., Run]:
     """Runs an entry point of the role on this machine as the only node, and says the image's name."""
 
     def run(entry: str, *options: str, **variables: Any) -> Run:
-        role = {"name": "accel.kubernetes.gpu_plugins", "tasks_from": entry}
-        controller = "controller={{ hostvars.localhost.gpu_plugins_image | default('') }}"
-        said = "image={{ gpu_plugins_image | default('') }} " + controller
+        role = {"name": "accel.kubernetes.kube_accel_image", "tasks_from": entry}
+        controller = "controller={{ hostvars.localhost.kube_accel_image_made | default('') }}"
+        said = "image={{ kube_accel_image_made | default('') }} " + controller
         tasks = [{"include_role": role}, {"debug": {"msg": said}}]
         local = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         (tmp_path / "play.yml").write_text(
@@ -182,7 +182,7 @@ def run(
     """``run(text, *options)``: the image of what holds the text is brought into containerd."""
 
     def imported(text: str, *options: str) -> Run:
-        done = image("image", *options, **parts(text), **containerd.variables)
+        done = image("main", *options, **parts(text), **containerd.variables)
         assert done.code == 0, done.output
         return done
 
@@ -234,10 +234,10 @@ def test_imported_image_is_pinned_replaced_and_removed(
     assert list(images.values()) == [True]
 
     containerd.call("images", "tag", first, "docker.io/library/other:1")
-    gone = image("image_uninstall", **parts("two"), **containerd.variables)
+    gone = image("uninstall", **parts("two"), **containerd.variables)
     assert gone.code == 0, gone.output
     assert list(containerd.images()) == ["docker.io/library/other:1"]
-    again = image("image_uninstall", **parts("two"), **containerd.variables)
+    again = image("uninstall", **parts("two"), **containerd.variables)
     assert (again.code, again.changed) == (0, 0)
 
 
@@ -256,20 +256,20 @@ def test_push_makes_one_name_for_all_architectures(
     tmp_path: Path,
 ) -> None:
     push = {
-        "gpu_plugins_image_delivery": "push",
-        "gpu_plugins_image_reference": f"{registry.name}/gpu/kube-accel:1",
-        "gpu_plugins_image_username": "robot",
-        "gpu_plugins_image_password": "pass word",
-        "gpu_plugins_image_ca_path": str(registry.ca),
+        "kube_accel_image_delivery": "push",
+        "kube_accel_image_reference": f"{registry.name}/gpu/kube-accel:1",
+        "kube_accel_image_username": "robot",
+        "kube_accel_image_password": "pass word",
+        "kube_accel_image_ca_path": str(registry.ca),
     }
 
     def run(text: str, *options: str, **changed: Any) -> Run:
-        return image("image", *options, **parts(text), **push | changed)
+        return image("main", *options, **parts(text), **push | changed)
 
-    refused = run("one", gpu_plugins_image_password="wrong")
+    refused = run("one", kube_accel_image_password="wrong")
     assert refused.code != 0
     assert "did not accept 'username' and 'password'" in refused.output, refused.output
-    unverified = run("one", gpu_plugins_image_ca_path="")
+    unverified = run("one", kube_accel_image_ca_path="")
     assert unverified.code != 0
     assert "name the certificate authority that signed it" in unverified.output
 

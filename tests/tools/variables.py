@@ -13,7 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs/variables.md"
-ROLES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "dcgm_exporter", "monitoring")
+ROLES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "dcgm_exporter", "kube_accel_image", "monitoring")
 """In the order of the site playbook."""
 
 _HEAD = """\

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Iterator, List, Mapping, Sequence
 
+from ..kube_accel_image.plan import without_interposer
 from ..shared.minimums import too_old, versions_of
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
@@ -15,8 +16,6 @@ from .cuda import cuda_findings
 from .mig_toolkit import mig_toolkit
 
 _CONFIG_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
-_FULL_REFERENCE = re.compile(r"(localhost|[^/]*[.:][^/]*)/[^@]+")
-_ARCHITECTURES = ("amd64", "arm64")
 _NEED_INTERPOSER = (("vgpu", "cgpu"), ("auto", "interposer"))
 """Modes, and ways of enforcement, without shares where the image has no interposer."""
 _LISTS = (
@@ -51,7 +50,6 @@ class Seen:
     cluster: Mapping[str, Any]
     admission: Mapping[str, Any]
     network: Mapping[str, Any]
-    image: Mapping[str, Any]
     taint: Mapping[str, Any]
     evacuation: Mapping[str, Any]
     tells_of_cluster: bool = True
@@ -162,50 +160,25 @@ def _configurations(seen: Seen) -> Iterator[Refusal]:
 
 def _image(seen: Seen, allow_unenforced: bool) -> Iterator[Refusal]:
     options = seen.options
-    assemble: Mapping[str, Any] = options["gpu_plugins_image_assemble"]
-    image, reference = options["gpu_plugins_image"], str(options["gpu_plugins_image_reference"])
+    assemble, image = options["kube_accel_image_assemble"], options["gpu_plugins_image"]
     if not image and not assemble:
         yield Refusal(
             "no_image",
             "gpu_plugins_image is not set; name an image that holds the command kube-accel, or have it assembled "
-            "(gpu_plugins_image_assemble).",
+            "(kube_accel_image_assemble).",
         )
-    if not assemble:
-        return
-    if image not in ("", seen.image_made):
+    if assemble and image not in ("", seen.image_made):
         yield Refusal(
-            "two_images", "gpu_plugins_image and gpu_plugins_image_assemble are both set; leave one of them out."
+            "two_images", "gpu_plugins_image and kube_accel_image_assemble are both set; leave one of them out."
         )
-    if not set(assemble) <= set(_ARCHITECTURES):
-        yield Refusal(
-            "image_architecture",
-            f"gpu_plugins_image_assemble is by architecture, amd64 or arm64, and has {', '.join(assemble)}.",
-        )
-    if not _FULL_REFERENCE.fullmatch(reference):
-        yield Refusal(
-            "image_reference",
-            f"gpu_plugins_image_reference is '{reference}'; write the name in full, with a registry or localhost/ "
-            "before the repository.",
-        )
-    if seen.image["incomplete"]:
-        yield Refusal(
-            "image_incomplete",
-            "gpu_plugins_image_assemble needs base and wheels, kube_accel's among them, for each architecture: see "
-            f"{', '.join(seen.image['incomplete'])}.",
-        )
-    mode, enforcement = options["gpu_plugins_mode"], options["gpu_plugins_enforcement"]
     modes, ways = _NEED_INTERPOSER
-    if seen.image["bare"] and mode in modes and enforcement in ways and not allow_unenforced:
+    mode, bare = options["gpu_plugins_mode"], without_interposer(assemble)
+    if bare and mode in modes and options["gpu_plugins_enforcement"] in ways and not allow_unenforced:
         yield Refusal(
             "no_interposer",
-            f"gpu_mode is {mode}, and the image for {', '.join(seen.image['bare'])} is assembled without the "
-            "interposer, so that no share could be offered; name the directory of its libraries (make native) as "
-            "native in gpu_plugins_image_assemble, or set gpu_plugins_allow_unenforced=true.",
-        )
-    if options["gpu_plugins_image_delivery"] == "push" and reference.startswith("localhost/"):
-        yield Refusal(
-            "image_registry",
-            "gpu_plugins_image_delivery is push; name registry and repository in gpu_plugins_image_reference.",
+            f"gpu_mode is {mode}, and the image for {', '.join(bare)} is assembled without the interposer, so that no "
+            "share could be offered; name the directory of its libraries (make native) as native in "
+            "kube_accel_image_assemble, or set gpu_plugins_allow_unenforced=true.",
         )
 
 

@@ -111,7 +111,7 @@ def _image_nodes(options: Options, inventory: Inventory) -> List[str]:
     for group, name in ((GPU_NODES, "gpu_plugins_node_name"), (CONTROL_PLANES, "scheduler_node_name")):
         for host in inventory.members(group):
             variables = inventory.variables(host)
-            if variables.get("gpu_plugins_image_here") == options.image:
+            if variables.get("kube_accel_image_here") == options.image:
                 found[str(variables.get(name, host))] = None
     return list(found)
 

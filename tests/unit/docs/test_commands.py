@@ -198,7 +198,7 @@ def test_the_quickstart_makes_the_image_that_its_inventory_names() -> None:
     assert "make image" in told[:site]
     everywhere = yaml.safe_load(text)["all"]["vars"]
     assert "gpu_plugins_image" not in everywhere, "nobody publishes one"
-    (parts,) = everywhere["gpu_plugins_image_assemble"].values()
+    (parts,) = everywhere["kube_accel_image_assemble"].values()
     left = {"base": "kube-accel.tar", "wheels": "image/wheels", "native": "image/native"}
     assert parts.keys() == left.keys()
     for key, path in left.items():

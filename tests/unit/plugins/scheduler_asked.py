@@ -38,7 +38,7 @@ class Asked:
         options = plain | {
             "scheduler_image": "registry.example/kube-accel:1",
             "scheduler_python_packages": ["python3-ruamel.yaml"],
-            "gpu_plugins_image_delivery": "import",
+            "kube_accel_image_delivery": "import",
         }
         options |= {name if name.startswith("gpu_plugins_") else f"scheduler_{name}": given[name] for name in given}
         self.asked = {"host": host, "modes": "", "options": options, "seen": seen}

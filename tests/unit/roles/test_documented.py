@@ -13,7 +13,7 @@ import yaml
 from tools import variables
 
 ROLES = Path(__file__).parents[3] / "roles"
-NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "dcgm_exporter", "monitoring")
+NAMES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "dcgm_exporter", "kube_accel_image", "monitoring")
 
 
 def _load(role: str, file: str) -> dict[str, Any]:
@@ -38,8 +38,6 @@ def test_every_entry_point_is_specified(role: str) -> None:
         "preflight",
         "extender",
         "secondary",
-        "image",
-        "image_uninstall",
         "drain",
         "verify",
         "validate",

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -361,16 +360,6 @@ def test_modes_that_are_turned_off_lose_their_daemonset(evaluate: Evaluate, turn
     assert found["disabled_daemonsets"] == [names[mode] for mode in turned_off]
 
 
-@pytest.mark.parametrize("reference", ["kube-accel:1", "gpu/kube-accel:1", "localhost/kube-accel@sha256:00"])
-def test_a_short_name_of_an_image_is_refused(evaluate: Evaluate, reference: str, tmp_path: Path) -> None:
-    (tmp_path / "kube_accel-1-py3-none-any.whl").touch()
-    parts = {"amd64": {"base": "/srv/base", "wheels": [f"{tmp_path}/*.whl"]}}
-    given: dict[str, Any] = {"gpu_plugins_image": "", "gpu_plugins_image_assemble": parts}
-    assert problems(evaluate, **given) == []
-    (found,) = problems(evaluate, **given, gpu_plugins_image_reference=reference)
-    assert "write the name in full" in found
-
-
 @pytest.mark.parametrize(
     ("given", "refused"),
     [
@@ -388,17 +377,10 @@ def test_image_without_interposer_is_refused_for_shares(
     (tmp_path / "kube_accel-1-py3-none-any.whl").touch()
     parts = {"base": "/srv/base", "wheels": [f"{tmp_path}/*.whl"]}
     common = {"gpu_plugins_image": "", "gpu_plugins_extender_required": False} | given
-    found = problems(evaluate, **common, gpu_plugins_image_assemble={"amd64": parts})
+    found = problems(evaluate, **common, kube_accel_image_assemble={"amd64": parts})
     assert any("without the interposer" in problem for problem in found) == refused
     complete = {"amd64": parts | {"native": "/srv/native/x86_64"}}
-    assert problems(evaluate, **common, gpu_plugins_image_assemble=complete) == []
-
-
-def test_the_assembled_image_bears_the_version_of_the_daemons() -> None:
-    role = Path(__file__).parents[3] / "roles/gpu_plugins"
-    version = tomllib.loads((role / "files/kube_accel/pyproject.toml").read_text())["project"]["version"]
-    named = yaml.safe_load((role / "defaults/main.yml").read_text())["gpu_plugins_image_reference"]
-    assert named == f"localhost/kube-accel:{version}"
+    assert problems(evaluate, **common, kube_accel_image_assemble=complete) == []
 
 
 def test_wherever_nvml_is_asked_it_may_be_below_the_drivers_root() -> None:

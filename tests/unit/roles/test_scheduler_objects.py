@@ -30,11 +30,11 @@ def test_the_extender_is_scraped_where_prometheus_reaches_it(
 
 @pytest.mark.parametrize("layout", ["proxied", "secondary"])
 def test_an_imported_image_is_run_where_it_was_imported(layout: str) -> None:
-    made = {"gpu_plugins_image_here": "localhost/kube-accel:1-abc"}
+    made = {"kube_accel_image_here": "localhost/kube-accel:1-abc"}
     words: dict[str, Any] = {
         "groups": {"gpu_nodes": ["a", "b", "absent"], "kube_control_plane": ["cp"]},
         "hostvars": {"a": made, "b": made | {"gpu_plugins_node_name": "b.example"}, "absent": {}, "cp": made},
-        "gpu_plugins_image_assemble": {"amd64": {}},
+        "kube_accel_image_assemble": {"amd64": {}},
         "gpu_plugins_image": "localhost/kube-accel:1-abc",
         "scheduler_layout": layout,
         **SECONDARY,
@@ -53,8 +53,8 @@ def test_an_imported_image_is_run_where_it_was_imported(layout: str) -> None:
     assert {field["key"] for field in fields} == {"metadata.name"}
     assert "node-role.kubernetes.io/gpu" in {item["key"] for item in pod()["tolerations"]}
     for elsewhere in (
-        {"gpu_plugins_image_delivery": "push"},
-        {"gpu_plugins_image_assemble": {}},
+        {"kube_accel_image_delivery": "push"},
+        {"kube_accel_image_assemble": {}},
         {"scheduler_image": "registry.example/own:1"},
     ):
         assert not {"affinity", "tolerations"} & pod(**elsewhere).keys()

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parents[4] / "plugins/module_utils"
 FLOORS = (
     {"oci", "runtime", "scheduler"},
     {"diagnosis", "host", "gpu_plugins"},
-    {"dcgm_exporter"},
+    {"dcgm_exporter", "kube_accel_image"},
     {"cluster", "cuda", "documents", "driver", "gpus", "migration", "monitoring", "playbooks", "usage"},
     {"shared"},
 )

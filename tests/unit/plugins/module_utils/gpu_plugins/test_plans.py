@@ -14,7 +14,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins impor
     agreement,
     cluster,
     delivery,
-    image,
+    image_reach,
     monitors,
     plugin_pod,
     state_files,
@@ -134,62 +134,8 @@ def test_what_is_no_list_of_strategies_is_refused(strategy: object) -> None:
         delivered(strategy=strategy)
 
 
-@pytest.mark.parametrize(
-    ("reference", "repository", "tag"),
-    [
-        ("localhost/kube-accel:0.1.0", "localhost/kube-accel", "0.1.0"),
-        ("registry.example.com:5000/gpu/kube-accel", "registry.example.com:5000/gpu/kube-accel", "latest"),
-        ("registry.example.com/kube-accel:v1_a.b-c", "registry.example.com/kube-accel", "v1_a.b-c"),
-    ],
-)
-def test_an_imported_image_is_named_by_its_content(reference: str, repository: str, tag: str) -> None:
-    def named(*digests: str) -> image.Image:
-        results = [{"digest": digest, "item": {"key": "amd64"}} for digest in digests]
-        return image.image(image.Seen(reference, assembled={"results": results}))
-
-    assert named().repository == repository
-    assert re.fullmatch(re.escape(tag) + "-[0-9a-f]{12}", named("sha256:a", "sha256:b").tag)
-    assert named("sha256:a", "sha256:b").tag == named("sha256:b", "sha256:a").tag
-    assert named("sha256:a", "sha256:b").tag != named("sha256:a", "sha256:c").tag
-    assert named("sha256:a").name == f"{repository}:{named('sha256:a').tag}"
-
-
-@pytest.mark.parametrize(
-    ("machine", "architecture", "digests"),
-    [("x86_64", "amd64", ["sha256:a", "id-a"]), ("aarch64", "arm64", ["sha256:b", "id-b"]), ("riscv64", "riscv64", [])],
-)
-def test_a_host_looks_for_the_image_of_its_architecture(machine: str, architecture: str, digests: list[str]) -> None:
-    results = [
-        {"digest": "sha256:a", "id": "id-a", "item": {"key": "amd64"}},
-        {"digest": "sha256:b", "id": "id-b", "item": {"key": "arm64"}},
-    ]
-    found = image.image(image.Seen("localhost/kube-accel:1", machine=machine, assembled={"results": results}))
-    assert (found.architecture, found.digests) == (architecture, digests)
-
-
-WHEEL = ["/srv/kube_accel-1-py3-none-any.whl"]
-
-
-@pytest.mark.parametrize(
-    ("parts", "wheels", "incomplete", "bare"),
-    [
-        ({"base": "/b", "native": "/n"}, WHEEL, [], []),
-        ({"base": "/b", "files": []}, WHEEL, [], []),
-        ({"base": "/b"}, WHEEL, [], ["amd64"]),
-        ({"base": "", "native": "/n"}, WHEEL, ["amd64"], []),
-        ({"native": "/n"}, WHEEL, ["amd64"], []),
-        ({"base": "/b", "native": "/n"}, [], ["amd64"], []),
-        ({"base": "/b", "native": "/n"}, ["/srv/kube_accel-1/grpcio.whl"], ["amd64"], []),
-        ("text", [], ["amd64"], ["amd64"]),
-    ],
-)
-def test_what_an_image_lacks_is_known(parts: Any, wheels: list[str], incomplete: list[str], bare: list[str]) -> None:
-    found = image.image(image.Seen("localhost/kube-accel:1", {"amd64": parts}, {"amd64": wheels}))
-    assert (found.incomplete, found.bare) == (incomplete, bare)
-
-
 MADE = "localhost/kube-accel:0.1.0-new"
-GIVEN: Object = {"gpu_plugins_image_here": MADE}
+GIVEN: Object = {"kube_accel_image_here": MADE}
 
 
 def labelled(name: str, **labels: str) -> Object:
@@ -202,7 +148,7 @@ def labelled(name: str, **labels: str) -> Object:
         ({}, []),
         ({"hostvars": {"a": GIVEN, "b": {}}}, ["b"]),
         # What a run before this one gave it.
-        ({"hostvars": {"a": GIVEN, "b": {"gpu_plugins_image_here": "localhost/kube-accel:0.1.0-old"}}}, ["b"]),
+        ({"hostvars": {"a": GIVEN, "b": {"kube_accel_image_here": "localhost/kube-accel:0.1.0-old"}}}, ["b"]),
         ({"hostvars": {"a": GIVEN, "b": GIVEN | {"gpu_plugins_node_name": "other"}}}, ["b"]),
         ({"hosts": ["a"]}, ["b"]),
         ({"hostvars": {"a": GIVEN, "b": {}}, "running": [MADE]}, []),
@@ -222,7 +168,7 @@ def test_new_image_rolls_out_once_every_serving_node_has_it(changed: Object, wit
     known: Object = {"made": MADE, "wanted": MADE, "delivery": "import", "running": ["old"], "modes": MODES}
     known |= {"hosts": ["a", "b"], "hostvars": {"a": GIVEN, "b": GIVEN}} | changed
     known["nodes"] = {"resources": changed.get("nodes", serving)}
-    assert image.nodes_without_image(image.ReachSeen(**known)) == without
+    assert image_reach.nodes_without_image(image_reach.Seen(**known)) == without
 
 
 def disagreements(hosts: dict[str, Object], assembled: bool = False, mig_labelled: bool = False) -> list[str]:

@@ -525,5 +525,5 @@ def test_second_scheduler_has_the_version_of_the_cluster(given_image: str, versi
 
 
 def test_every_default_of_the_role_is_accepted() -> None:
-    assert set(Asked().asked["options"]) <= {*DEFAULTS, "gpu_plugins_image_delivery"}
+    assert set(Asked().asked["options"]) <= {*DEFAULTS, "kube_accel_image_delivery"}
     assert Asked().refusals() == []

@@ -1,0 +1,121 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How the assembled image of the daemons is named, and why it cannot be assembled. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
+
+from ..shared.options import OptionReader
+from ..shared.refusal import Refusal
+from ..shared.registers import mapping, mappings
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_REFERENCE = re.compile(r"(.*?)(?::([^:/]*))?")
+_FULL_REFERENCE = re.compile(r"(localhost|[^/]*[.:][^/]*)/[^@]+")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What exists of the image that is assembled."""
+
+    options: Mapping[str, object]
+    """Variables of the role, by name."""
+    wheels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Files that the patterns for wheels name, by architecture."""
+    machine: str = ""
+    """The host's, as Ansible's fact ``architecture`` has it."""
+    assembled: Mapping[str, Any] = field(default_factory=dict)
+    """The results of ``oci_archive``."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the assembled image is named, and why it cannot be assembled."""
+
+    repository: str
+    name: str
+    """With a tag that names the content of all architectures."""
+    tag: str
+    architecture: str
+    """The host's."""
+    digests: Sequence[str]
+    """Digest and id of the host's image."""
+    wheels: Mapping[str, Sequence[str]]
+    """Files of the wheels, by architecture."""
+    refusals: Sequence[Refusal]
+    words: str
+    """All refusals as one text."""
+
+
+def plan(seen: Seen) -> Plan:
+    """Return how the assembled image is named, and why it cannot be assembled."""
+    options = OptionReader(seen.options)
+    reference = options.text("kube_accel_image_reference")
+    found = _REFERENCE.fullmatch(reference)
+    repository, tag = (found[1], found[2] or "") if found else (reference, "")
+    results = mappings(seen.assembled.get("results"))
+    content = "".join(sorted(str(result.get("digest", "")) for result in results))
+    tag = f"{tag or 'latest'}-{sha256(content.encode()).hexdigest()[:12]}"
+    architecture = _MACHINES.get(seen.machine, seen.machine)
+    mine: Mapping[str, Any] = next(
+        (item for item in results if mapping(item.get("item")).get("key") == architecture), {}
+    )
+    unfit = list(_refusals(options, seen.wheels))
+    refusals = [*options.refusals, *unfit]
+    return Plan(
+        repository,
+        f"{repository}:{tag}",
+        tag,
+        architecture,
+        [str(mine[key]) for key in ("digest", "id") if key in mine],
+        seen.wheels,
+        refusals,
+        " ".join(refusal.message for refusal in refusals),
+    )
+
+
+def without_interposer(assemble: object) -> List[str]:
+    """Return the architectures for which ``kube_accel_image_assemble`` names no interposer."""
+    return [name for name, parts in _parts(assemble).items() if not {"native", "files"} & set(parts)]
+
+
+def _refusals(options: OptionReader, wheels: Mapping[str, Sequence[str]]) -> Iterator[Refusal]:
+    parts = _parts(options.mapping("kube_accel_image_assemble"))
+    reference = options.text("kube_accel_image_reference")
+    if not set(parts) <= set(_MACHINES.values()):
+        yield Refusal(
+            "image_architecture",
+            f"kube_accel_image_assemble is by architecture, amd64 or arm64, and has {', '.join(map(str, parts))}.",
+        )
+    if not _FULL_REFERENCE.fullmatch(reference):
+        yield Refusal(
+            "image_reference",
+            f"kube_accel_image_reference is '{reference}'; write the name in full, with a registry or localhost/ "
+            "before the repository.",
+        )
+    incomplete = [
+        str(name) for name, part in parts.items() if not part.get("base") or not _has_daemons(wheels.get(name, ()))
+    ]
+    if incomplete:
+        yield Refusal(
+            "image_incomplete",
+            "kube_accel_image_assemble needs base and wheels, kube_accel's among them, for each architecture: see "
+            f"{', '.join(incomplete)}.",
+        )
+    if options.choice("kube_accel_image_delivery", ("import", "push")) == "push" and reference.startswith("localhost/"):
+        yield Refusal(
+            "image_registry",
+            "kube_accel_image_delivery is push; name registry and repository in kube_accel_image_reference.",
+        )
+
+
+def _parts(assemble: object) -> Dict[str, Mapping[str, Any]]:
+    return {name: mapping(part) for name, part in mapping(assemble).items()}
+
+
+def _has_daemons(wheels: Sequence[str]) -> bool:
+    return any(path.rpartition("/")[2].startswith("kube_accel-") for path in wheels)
