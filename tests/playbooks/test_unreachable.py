@@ -279,7 +279,8 @@ def test_nodes_that_serve_on_keep_what_is_the_clusters(roles: Path, kubeconfig: 
         done = run(roles, "uninstall", {}, "--tags", "gpu_plugins,monitoring,scheduler", *options, **given)
         assert done.code == 0, done.output
         (nodes,) = re.findall(r'"nodes": \[(.*?)\]', done.output, re.DOTALL)
-        return re.findall(r"(monitoring|exporter|scheduler) is gone", done.output), re.findall(r'"(\S+)"', nodes)
+        gone = dict.fromkeys(re.findall(r"(monitoring|exporter|scheduler) is gone", done.output))
+        return [*gone], re.findall(r'"(\S+)"', nodes)
 
     def serves(name: str, mode: str | None) -> None:
         path = f"/api/v1/nodes/{name}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import inventory_annotation
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared import inventory_annotation, label_names
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.printable import line
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object, read_owned_labels
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import (
@@ -21,7 +21,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers 
 
 BEFORE = "kube-accel.io/previous-object"
 TAINT = "kube-accel.io/taint"
-LABELS = "kube-accel.io/labels"
+LABELS = label_names.OWNED
 _LONGEST = 256 << 10
 """Characters of an annotation: the API server accepts no more for all of an object."""
 _TAINT_KEYS = ("key", "value", "effect")

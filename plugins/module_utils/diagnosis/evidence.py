@@ -19,6 +19,8 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared.plugin_met
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
+from ..shared import label_names
+
 LOG_BYTES = 64 << 10
 """The most bytes that are read of a container's log, from its end."""
 _LONGEST_LINE = 2048
@@ -29,7 +31,7 @@ _NEVER_RAN = ("StartError", "ContainerCannotRun")
 _NOT_STARTED = 128
 """Exit code of kubelet and container runtimes for the same, which comes with their words."""
 _UUID = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9-]{1,60}\Z")
-_ASSIGNMENT = "kube-accel.io/assignment"
+_ASSIGNMENT = label_names.ASSIGNMENT
 _LONGEST_ASSIGNMENT = 64 << 10
 """Characters that the extender reads of one."""
 

@@ -8,12 +8,13 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Iterator, List, Mapping, Sequence
 
+from ..shared import label_names
 from ..shared.modes import RESOURCE, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
 from .monitors import exporter_found
 
-MIGRATION = "kube-accel.io/migration"
+MIGRATION = label_names.MIGRATION
 """Annotation of a node whose other plugin was taken off, with what is needed to put it back."""
 _FOREIGN_NAME = re.compile(
     r"(?:nvidia-device-plugin(?:-daemonset)?|nvidia-gpu-device-plugin|hami-device-plugin|gpu-operator.*"

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, List, Mapping, Sequence, Tuple
 
+from ..shared import label_names
 from ..shared.modes import MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.plain import plain
@@ -22,7 +23,7 @@ ENFORCEMENTS = {
     "none": ("vgpu", "cgpu"),
 }
 """The modes that can have each way of enforcing shares."""
-ENFORCEMENT_LABEL = "kube-accel.io/enforcement"
+ENFORCEMENT_LABEL = label_names.ENFORCEMENT
 INTERPOSED = ("interposer", "mps-interposer")
 """Ways of enforcement by which a program has CUDA and NVML alone, and sees no more memory than its share has."""
 _KUBELET = (1, 29)

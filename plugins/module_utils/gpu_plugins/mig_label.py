@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Dict, Mapping
 
+from ..shared import label_names
 from ..shared.registers import annotations_of, labels_of, mapping, resources
 
-CONFIG_LABEL = "nvidia.com/mig.config"
-STATE_LABEL = "nvidia.com/mig.config.state"
-TEXT = "kube-accel.io/mig-configs"
+CONFIG_LABEL = label_names.MIG_CONFIG
+STATE_LABEL = label_names.MIG_STATE
+TEXT = label_names.MIG_TEXT
 """Annotation with the SHA-256 of the configurations that the state is about."""
 _PENDING, _SUCCESS, _ENDS = "pending", "success", ("success", "failed")
 

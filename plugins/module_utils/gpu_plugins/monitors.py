@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
 from ..dcgm_exporter.plan import EXPORTER
+from ..shared import label_names
 from ..shared.options import OptionReader
 from ..shared.registers import metadata_of, resources
 
-OURS = "kube-accel.io/dcgm-exporter"
+OURS = label_names.EXPORTER
 MONITORS = {
     "nvidia.com/gpu.deploy.dcgm": "nvidia-dcgm",
     "nvidia.com/gpu.deploy.dcgm-exporter": "nvidia-dcgm-exporter",

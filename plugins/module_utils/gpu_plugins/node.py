@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional
 
 from ..cluster.annotations import node_told
+from ..shared import label_names
 from ..shared.modes import CGPU_LABEL, MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import annotations_of, labels_of, mapping, mappings, resources
 from .offer import CONFIG_LABEL
 
-CORDON = "kube-accel.io/cordoned"
+CORDON = label_names.CORDONED
 """Annotation of a node that a role cordoned; its value is the mode that the node is to serve then."""
-MIG_CORDON = "kube-accel.io/mig-cordoned"
+MIG_CORDON = label_names.MIG_CORDONED
 """Annotation of a node that its plugin cordoned while GPUs are cut."""
 _CGPU = "cgpu"
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..cluster.annotations import node_told
-from ..shared import goyaml
+from ..shared import goyaml, label_names
 from ..shared.modes import BY_MODE, MODES, RESOURCE, WHOLE_MODE, WHOLE_RESOURCE
 from ..shared.offers import NONE, Card, Host, Replication, Slice, TooManyError, mig_problem, mps_unfit, must_offer
 from ..shared.quantity import whole_units
 from ..shared.registers import entries, labels_of, mapping
 from ..shared.sharing_config import Reader, mig_strategy, sharing
 
-CONFIG_LABEL = "nvidia.com/device-plugin.config"
+CONFIG_LABEL = label_names.CONFIG
 """The node label that names a configuration."""
 _MIG = "nvidia.com/mig-"
 

@@ -26,7 +26,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.setting
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import GIB, MIB
 
-CONFIG_LABEL = "nvidia.com/device-plugin.config"
+from ..shared import label_names
+
+CONFIG_LABEL = label_names.CONFIG
 EXCLUDED = "gpu_plugins_excluded_gpus"
 _SOME_NODE = "some\0node"
 """A name that no node has."""

@@ -19,11 +19,13 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.setting
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import CGPU_LABEL, MODE_LABEL
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
+from ..shared import label_names
+
 Object = Mapping[str, Any]
 
 MARK = "kube-accel.io/migrated-from"
 """Label of a node whose plugin was taken off, which their DaemonSets then avoid."""
-RECORD = "kube-accel.io/migration"
+RECORD = label_names.MIGRATION
 """Annotation of such a node: whose it was, and its labels before."""
 ORIGINAL = "kube-accel.io/before-migration"
 """Annotation of a DaemonSet that is kept off marked nodes: what of it was changed."""

@@ -14,10 +14,12 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration.setting
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import CGPU_LABEL, MIB, MODE_LABEL, RESOURCE
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_pods import ENDED
 
+from ..shared import label_names
+
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """States of a node: to be migrated, left in the middle of it, migrated, ours and never another's before, without any
 plugin, and one that nothing here knows."""
-_CORDONED = "kube-accel.io/cordoned"
+_CORDONED = label_names.CORDONED
 _OURS: Mapping[str, str] = {
     "pgpu": "nvidia-device-plugin-ds",
     "vgpu": "gpu-manager-daemonset",

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from . import label_names
 from .modes import CORES
 from .plugin_metrics import Place
 from .plugin_pods import PodName
 from .printable import line
 from .reading import read_document, read_number, read_object, read_objects, read_text
 
-INVENTORY = "kube-accel.io/inventory"
-ASSIGNMENT = "kube-accel.io/assignment"
+INVENTORY = label_names.INVENTORY
+ASSIGNMENT = label_names.ASSIGNMENT
 _VERSION = 1
 WHOLE = CORES
 """Cores of one GPU."""

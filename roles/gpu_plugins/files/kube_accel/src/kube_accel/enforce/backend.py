@@ -10,11 +10,12 @@ from typing import Final, Protocol
 
 from kube_accel.enforce.policy import Limit
 from kube_accel.model import Enforcement, Gpu, Mode
+from kube_accel.shared import label_names
 from kube_accel.sharing.delivery import Grant
 from kube_accel.sharing.fraction import Kind, grant
 from kube_accel.sharing.profile import Profile
 
-LABEL: Final = "kube-accel.io/enforcement"
+LABEL: Final = label_names.ENFORCEMENT
 """Label of a node that shares GPUs: the ``Name`` of what enforces the shares."""
 
 

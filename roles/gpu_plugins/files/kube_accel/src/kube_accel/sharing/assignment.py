@@ -10,9 +10,10 @@ from types import MappingProxyType
 from typing import Final
 
 from kube_accel.model import Assignment, Mode, Share
+from kube_accel.shared import label_names
 from kube_accel.shared.reading import read_document, read_number, read_objects, read_text
 
-ANNOTATION: Final = "kube-accel.io/assignment"
+ANNOTATION: Final = label_names.ASSIGNMENT
 VERSION: Final = 1
 
 _MAX_TEXT = 64 << 10

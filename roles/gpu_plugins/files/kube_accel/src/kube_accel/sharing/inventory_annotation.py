@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_accel.model import Ancestor, Gpu, GpuHealth, GpuLink, Health, Inventory, Mode, UnreadableGpu
+from kube_accel.shared import label_names
 from kube_accel.shared.reading import read_document, read_list, read_number, read_objects, read_text
 
-ANNOTATION: Final = "kube-accel.io/inventory"
+ANNOTATION: Final = label_names.INVENTORY
 VERSION: Final = 1
 
 _MAX_TEXT = 256 << 10

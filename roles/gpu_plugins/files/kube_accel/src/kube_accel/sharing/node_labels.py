@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kube_accel.model import Gpu, Inventory, Mode
+from kube_accel.shared import label_names
 from kube_accel.shared.offers import mig_problem, mig_resource
 from kube_accel.shared.reading import read_owned_labels
 from kube_accel.sharing import mig
@@ -20,7 +21,7 @@ from kube_accel.sharing.whole import RESOURCE, Part
 
 PREFIX = "nvidia.com/"
 TIMESTAMP = f"{PREFIX}gfd.timestamp"
-OWNED = "kube-accel.io/labels"
+OWNED = label_names.OWNED
 """Annotation that lists the labels that are ours, separated by commas."""
 NFD_OWNED = "nfd.node.kubernetes.io/feature-labels"
 """Annotation in which nfd-master lists its labels; an instance of it writes one with its name before."""

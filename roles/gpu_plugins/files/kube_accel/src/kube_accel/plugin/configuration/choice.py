@@ -10,10 +10,11 @@ from typing import Final
 from kube_accel.kube.podresources import PodDevices
 from kube_accel.model import Mode
 from kube_accel.plugin.configuration.file import ConfigError, Configuration, parse
+from kube_accel.shared import label_names
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of
 
-LABEL: Final = "nvidia.com/device-plugin.config"
+LABEL: Final = label_names.CONFIG
 """The node label that names a configuration."""
 
 _SHOWN = 5

@@ -9,22 +9,23 @@ from enum import StrEnum
 from typing import Any, Final
 
 from kube_accel.kube.podresources import PodDevices
+from kube_accel.shared import label_names
 from kube_accel.shared.holders import Pod, asks, has_ended, key_of, pod_of
 from kube_accel.sharing.fraction import gpu_of
 from kube_accel.sharing.profile import mode_of
 
-LABEL: Final = "nvidia.com/mig.config"
+LABEL: Final = label_names.MIG_CONFIG
 """The node label that names a configuration, as NVIDIA's MIG manager has it."""
-STATE_LABEL: Final = f"{LABEL}.state"
-TEXT: Final = "kube-accel.io/mig-configs"
+STATE_LABEL: Final = label_names.MIG_STATE
+TEXT: Final = label_names.MIG_TEXT
 """Annotation: the checksum of the configurations that the state is about."""
-CORDON: Final = "kube-accel.io/mig-cordoned"
+CORDON: Final = label_names.MIG_CORDONED
 """Annotation of a node that was cordoned for a configuration, which it names."""
 
 _DEPLOY: Final = "nvidia.com/gpu.deploy."
 _OPERANDS: Final = {f"{_DEPLOY}{name}": f"nvidia-{name}" for name in ("dcgm", "dcgm-exporter", "nvsm")}
 """Who holds GPUs open and is sent away by a label of the node, where NVIDIA's operator runs: the label of its pods."""
-_EXPORTER: Final = "kube-accel.io/dcgm-exporter"
+_EXPORTER: Final = label_names.EXPORTER
 """The same for the exporter that the role gpu_plugins rolls out, which runs where there is no such label."""
 _APPS: Final = {**_OPERANDS, _EXPORTER: "kube-accel-dcgm-exporter"}
 _PAUSED: Final = "paused-for-mig-change"

@@ -1,0 +1,30 @@
+# Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
+# SPDX-License-Identifier: Apache-2.0
+"""Labels and annotations that roles and daemons both know, by their names in Kubernetes."""
+
+from __future__ import annotations
+
+INVENTORY = "kube-accel.io/inventory"
+"""Annotation of a node: its GPUs and who holds them, as its plugin tells them."""
+ASSIGNMENT = "kube-accel.io/assignment"
+"""Annotation of a pod: the shares that the extender gave it."""
+OWNED = "kube-accel.io/labels"
+"""Annotation of a node: the labels that its plugin keeps there."""
+ENFORCEMENT = "kube-accel.io/enforcement"
+"""Label of a node: what enforces shares there."""
+CONFIG = "nvidia.com/device-plugin.config"
+"""Label of a node: its configuration of the plugin, by NVIDIA's device plugin."""
+CORDONED = "kube-accel.io/cordoned"
+"""Annotation of a node that we cordoned: the mode that it leaves."""
+MIG_CORDONED = "kube-accel.io/mig-cordoned"
+"""Annotation of a node that was cordoned for a MIG configuration, which it names."""
+MIG_CONFIG = "nvidia.com/mig.config"
+"""Label of a node: the MIG configuration that it is to have, by NVIDIA's MIG manager."""
+MIG_STATE = "nvidia.com/mig.config.state"
+"""Label of a node: what became of that, by NVIDIA's MIG manager."""
+MIG_TEXT = "kube-accel.io/mig-configs"
+"""Annotation of a node: the checksum of the configurations that the state is about."""
+EXPORTER = "kube-accel.io/dcgm-exporter"
+"""Label of a node: why our dcgm-exporter is not there."""
+MIGRATION = "kube-accel.io/migration"
+"""Annotation of a node that was taken over from another plugin: what it had there."""
