@@ -182,7 +182,7 @@ def steps(controller: Controller, organization: str) -> list[tuple[str, str | No
     ],
     ids=["index", "inventory", "kubeconfig"],
 )
-def test_a_first_run_that_cannot_work_is_refused_in_one_sentence_and_makes_nothing(
+def test_a_first_run_that_cannot_work_makes_nothing(
     controller: Controller, kubeconfig: str, given: dict[str, Any], sentence: str
 ) -> None:
     with serving(controller) as address:

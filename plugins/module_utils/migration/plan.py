@@ -19,7 +19,6 @@ from ..shared import label_names
 DUE, BEGUN, DONE, OURS, NONE, REFUSED = "due", "begun", "done", "ours", "none", "refused"
 """States of a node: to be migrated, left in the middle of it, migrated, ours and never another's before, without any
 plugin, and one that nothing here knows."""
-_CORDONED = label_names.CORDONED
 _OURS: Mapping[str, str] = {
     "pgpu": "nvidia-device-plugin-ds",
     "vgpu": "gpu-manager-daemonset",
@@ -294,7 +293,7 @@ def _unread(cluster: Cluster, kind: str, name: str) -> List[str]:
 def _state(node: Object, mode: str, serving: bool, record: bool) -> str:
     if not record:
         return DUE
-    ours = peers.labels_of(node).get(MODE_LABEL) == mode and _CORDONED not in peers.annotations_of(node)
+    ours = peers.labels_of(node).get(MODE_LABEL) == mode and label_names.CORDONED not in peers.annotations_of(node)
     return DONE if ours and not serving else BEGUN
 
 

@@ -149,7 +149,7 @@ def test_an_api_server_that_is_not_there_is_named(platform: Platform) -> None:
         assert "127.0.0.1" in result["msg"]
 
 
-def test_definition_of_somebody_else_is_neither_changed_nor_removed_unasked(platform: Platform) -> None:
+def test_definition_of_somebody_else_stays_unless_told(platform: Platform) -> None:
     labels = {f"features.alauda.io/{name}": value for name, value in THEIR_LABELS.items()}
     data = {
         "key": CORE["key"],
@@ -175,7 +175,7 @@ def test_definition_of_somebody_else_is_neither_changed_nor_removed_unasked(plat
     assert platform.crl(CORE, state="absent")["written"] == [NAMES[0]]
 
 
-def test_definition_of_somebody_else_that_says_the_same_stays_theirs(platform: Platform) -> None:
+def test_same_definition_of_somebody_else_stays_theirs(platform: Platform) -> None:
     theirs = configmap(Definition(**CORE))
     platform.create(NAMES[0], theirs["metadata"]["labels"], theirs["data"])
 

@@ -517,7 +517,7 @@ extenders:
 """
 
 
-def test_older_configuration_is_converted_taken_over_and_given_back(node: ControlPlane) -> None:
+def test_older_configuration_is_converted_and_given_back(node: ControlPlane) -> None:
     theirs = existing_configuration(node, OLDER)
     before = node.files()
 
@@ -543,7 +543,7 @@ def test_older_configuration_is_converted_taken_over_and_given_back(node: Contro
     assert node.files() == before
 
 
-def test_older_configuration_comes_back_as_v1_to_an_upgraded_scheduler(node: ControlPlane) -> None:
+def test_older_configuration_comes_back_as_v1_after_upgrade(node: ControlPlane) -> None:
     node.manifest.write_text(node.manifest.read_text().replace(":v1.31.2", ":v1.27.9"))
     theirs = existing_configuration(node, OLDER)
     node.run(extenders=[EXTENDER], takeover=True)

@@ -587,7 +587,7 @@ KEPT: list[dict[str, Any]] = [
     st.permutations([*REPLACED[:1], *KEPT]) | st.permutations([*REPLACED[1:], *KEPT]),
     st.sampled_from(["v1", "v1beta2", "v1beta3"]),
 )
-def test_takeover_takes_out_what_ours_replace_and_gives_all_of_it_back(order: list[Any], version: str) -> None:
+def test_takeover_replaces_extenders_and_gives_them_back(order: list[Any], version: str) -> None:
     text = f"{BARE.replace('/v1', f'/{version}')}{yaml.safe_dump({'extenders': order})}"
     wanted = Wanted([SHARES], takeover=True)
     out = scheduler_config.replaced(text, wanted, Owned(), FILE)
