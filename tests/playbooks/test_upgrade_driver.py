@@ -76,13 +76,13 @@ def monitored(api: Api) -> set[str]:
     return {item["spec"]["nodeName"] for item in pods}
 
 
-def upgrade(books: Playbooks, *options: str, **variables: object) -> Run:
+def upgrade(books: Playbooks, *options: str, version: str = NEW, **variables: object) -> Run:
     # Hosts that are reached by the local connection are never rebooted.
     return books.run(
         "accel.kubernetes.upgrade_driver",
         *options,
         scheduler_layout="none",
-        driver_runfile=runfile(books, NEW),
+        driver_runfile=runfile(books, version),
         driver_reload_plugin_socket=str(books.cluster.root) + "/{{ inventory_hostname }}/var/lib/kube-accel/admin.sock",
         **MIG,
         **variables,
@@ -135,3 +135,16 @@ def test_first_failure_stops_and_next_run_resumes_there(books: Playbooks, api: A
     again = upgrade(books)
     assert (again.code, again.changed) == (0, 0), again.output
     assert "every node has its driver already" in again.output
+
+
+def test_an_older_driver_comes_only_where_that_is_told(books: Playbooks) -> None:
+    assert upgrade(books).code == 0
+    refused = upgrade(books, version=OLD)
+    assert refused.code != 0
+    for node in NODES:
+        assert f"{node}: {NEW} is installed, and {OLD} is older" in refused.messages
+    assert (refused.changed, versions(books)) == (0, [NEW, NEW])
+
+    done = upgrade(books, version=OLD, upgrade_driver_downgrade="true")
+    assert done.code == 0, done.output
+    assert versions(books) == [OLD, OLD]

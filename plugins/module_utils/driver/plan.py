@@ -14,7 +14,7 @@ from . import availability, outcome, repository
 from .generations import OPEN, OPEN_BY_DEFAULT
 from .observation import Observation, read_answers, read_host, read_observation
 from .options import read_options
-from .refusals import refuse
+from .refusals import refuse, refuse_older
 from .target import Target
 
 _OURS = "accel-kubernetes"
@@ -51,6 +51,8 @@ class State:
     installed: str
     loaded: str
     installs: bool
+    older: Tuple[Refusal, ...]
+    """That the host would go back to an older driver."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def plan(values: Mapping[str, object], facts: Mapping[str, object], seen: Mappin
             tuple(outcome.refuse_reload(target)),
             tuple(outcome.refuse_outcome(target)),
         ),
-        state=State(target.observed.installed, target.observed.loaded, target.installs),
+        state=State(target.observed.installed, target.observed.loaded, target.installs, tuple(refuse_older(target))),
         observed=target.observed,
         kernel=target.kernel,
         offline=target.offline,

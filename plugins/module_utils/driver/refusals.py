@@ -28,6 +28,21 @@ def refuse(target: Target) -> Iterator[Refusal]:
         yield from refuse_gpus(target.gpus, target.branch, target.module, asked, target.branch_remedy)
 
 
+def refuse_older(target: Target) -> Iterator[Refusal]:
+    """Yield that a host would go back to an older driver than it has installed or loaded."""
+    seen = target.observed
+    wanted = target.wanted if target.manages and target.other_version else seen.installed
+    there = {"installed": seen.installed, "loaded": "" if target.offline else seen.loaded}
+    for how, version in there.items():
+        if version and wanted and is_newer(version, wanted):
+            yield Refusal(
+                "older",
+                f"{version} is {how}, and {wanted} is older; ask for a newer driver, or set"
+                " upgrade_driver_downgrade=true to go back.",
+            )
+            return
+
+
 def missing_room(target: Target) -> List[str]:
     """Return the file systems without the room that an installation needs. One with several directories needs the sum.
 

@@ -28,7 +28,8 @@ def branch_of(version: str) -> int:
 
 def is_newer(version: str, other: str) -> bool:
     """Return whether a version is newer than another one, or than any of a branch's."""
-    return _numbers(version) > _numbers(other)
+    found, others = _numbers(version), _numbers(other)
+    return found[:1] > others if len(others) == 1 else found > others
 
 
 def _numbers(version: str) -> Tuple[int, ...]:

@@ -476,6 +476,52 @@ def test_what_cannot_work_is_refused_with_its_remedy(
 
 
 @pytest.mark.parametrize(
+    ("observation", "variables", "says"),
+    [
+        ({"installed": "590.48.01"}, {}, "590.48.01 is installed, and 580 is older"),
+        (
+            {"installed": "580.105.08"},
+            {"driver_version": "580.95.05"},
+            "580.105.08 is installed, and 580.95.05 is older",
+        ),
+        ({"installed": "590.48.01"}, RUNFILE, "590.48.01 is installed, and 580.95.05 is older"),
+        ({"installed": "580.95.05", "loaded": "590.48.01"}, {}, "590.48.01 is loaded, and 580.95.05 is older"),
+        ({"installed": "580.95.05", "loaded": "590.48.01"}, {"driver_method": "none"}, "590.48.01 is loaded"),
+        ({"installed": "580.95.05", "loaded": "590.48.01"}, {"driver_branch": "585"}, "590.48.01 is loaded, and 585"),
+    ],
+)
+def test_going_back_to_an_older_driver_is_told(
+    observation: dict[str, Any], variables: dict[str, Any], says: str
+) -> None:
+    (refusal,) = decide(facts("debian12"), observed(H100, **observation), **variables).state.older
+    assert refusal.code == "older"
+    assert refusal.message.startswith(says)
+    assert refusal.message.endswith("or set upgrade_driver_downgrade=true to go back.")
+
+
+@pytest.mark.parametrize(
+    ("observation", "variables"),
+    [
+        ({}, {}),
+        ({"loaded": "570.172.08"}, {}),
+        ({"installed": "580.95.05", "loaded": "570.172.08"}, {}),
+        ({"installed": "580.95.05", "loaded": "580.95.05"}, {}),
+        ({"installed": "580.105.08"}, RUNFILE | {"driver_version": "580.105.08", "driver_runfile": "https://e/d.run"}),
+        ({"installed": "580.95.05"}, {"driver_branch": "590"}),
+        ({"installed": "590.48.01", "loaded": "590.48.01"}, {"driver_method": "none"}),
+        # Debian's own branch is left alone, whichever it is.
+        ({"installed": "550.163.01", "vendor": "distribution"}, {"driver_method": "distro"}),
+        # A driver for another kernel says nothing of the one that runs.
+        ({"installed": "580.95.05", "loaded": "590.48.01"}, {"driver_kernel_release": "6.12.0-1-amd64"}),
+    ],
+)
+def test_the_same_driver_or_a_newer_one_does_not_go_back(
+    observation: dict[str, Any], variables: dict[str, Any]
+) -> None:
+    assert decide(facts("debian12"), observed(H100, **observation), **variables).state.older == ()
+
+
+@pytest.mark.parametrize(
     ("observation", "variables"),
     [
         (observed(H100, loaded="580.1"), {"driver_method": "none"}),
@@ -772,7 +818,7 @@ def test_an_observation_that_is_no_json_is_refused(said: str) -> None:
 
 def test_the_kernel_is_known_before_the_host_was_observed() -> None:
     decided = plan(DEFAULTS, facts("debian12"), {})
-    assert (decided.kernel, decided.state) == ("6.8.0-90-generic", State("", "", True))
+    assert (decided.kernel, decided.state) == ("6.8.0-90-generic", State("", "", True, ()))
 
 
 @pytest.mark.parametrize(
