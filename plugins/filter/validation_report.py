@@ -32,9 +32,9 @@ RETURN = r"""
 _value:
   description:
     - Each finding is one of the C(rows), with C(host), C(verdict), C(what), C(words), and all of them as C(text).
-    - The C(lines) are for people. The texts of rows that say what cannot work are C(blocked), too.
+    - The C(lines) are for people. The texts of rows that say what cannot work are C(blocked) by host, too.
   type: dict
-  sample: {rows: [], lines: [nothing is wrong], blocked: []}
+  sample: {rows: [], lines: [nothing is wrong], blocked: {}}
 """
 
 from typing import Any, Callable, Dict, Mapping, Sequence

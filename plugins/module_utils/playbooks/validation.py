@@ -26,8 +26,8 @@ class Report:
     """Each finding: ``host``, ``verdict``, ``what``, ``words``, and all of them as one ``text``."""
     lines: List[str]
     """All of it for people: what nodes offer, quotas, then the rows."""
-    blocked: List[str]
-    """The texts of rows that say what cannot work."""
+    blocked: Dict[str, List[str]]
+    """By host the texts of rows that say what cannot work. Hosts without such a row are not there."""
 
 
 def report(inventory: Inventory, hosts: Collection[str]) -> Report:
@@ -43,7 +43,11 @@ def report(inventory: Inventory, hosts: Collection[str]) -> Report:
     lines += [row["text"] for row in rows]
     if all(row["verdict"] in ("ok", "unknown") for row in rows):
         lines.append("nothing is wrong")
-    return Report(rows, lines, [row["text"] for row in rows if row["verdict"] == "blocked"])
+    blocked: Dict[str, List[str]] = {}
+    for row in rows:
+        if row["verdict"] == "blocked":
+            blocked.setdefault(row["host"], []).append(row["text"])
+    return Report(rows, lines, blocked)
 
 
 def _findings(inventory: Inventory, host: str) -> Iterator[Finding]:

@@ -42,9 +42,15 @@ def test_sound_hosts_have_rows_and_nothing_is_wrong() -> None:
 def test_failed_check_blocks_and_hides_that_it_passed(check: str, what: str) -> None:
     failed = {f"validate_failed_{check}": "It is\nbroken. ", "gpu_plugins_passed": [row("ok", what, "It is well.")]}
     found = report(Inventory({"gpu-a": NODE | failed}, GROUPS), ["gpu-a"])
-    assert f"gpu-a: blocked: {what}: It is broken." in found.blocked
+    assert f"gpu-a: blocked: {what}: It is broken." in found.blocked["gpu-a"]
     assert not [text for text in found.lines if "well" in text or "nothing is wrong" in text]
     assert (CONFIGURED in found.lines) == (check != "runtime")
+
+
+def test_only_hosts_on_which_something_cannot_work_are_blocked() -> None:
+    known = {"control": SCHEDULER, "gpu-a": NODE | {"validate_failed_driver": "It is broken."}}
+    found = report(Inventory(known, GROUPS), ["control", "gpu-a"])
+    assert found.blocked == {"gpu-a": ["gpu-a: blocked: driver: It is broken."]}
 
 
 def test_scheduler_that_fails_its_check_is_blocked() -> None:
