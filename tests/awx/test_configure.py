@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import MODES
 
 from .controller import Controller, can_be_edited, extra_vars, serving
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples/awx"
 TEMPLATES = yaml.safe_load((EXAMPLE / "templates.yml").read_text())["gpu_job_templates"]
-TYPES = {"str": "text", "int": "integer", "float": "float"}
+TYPES = {"str": "text", "int": "integer", "float": "float", "dict": "text"}
+ASKED_BY_PLAYBOOKS = ("driver_uninstall",)
+"""Booleans of roles that playbooks ask for too, with a default of their own."""
 QUESTIONS = [
     pytest.param(template["playbook"], question, id=f"{template['playbook']}-{question['variable']}")
     for template in TEMPLATES
@@ -34,6 +37,12 @@ def specified(variable: str) -> dict[str, Any] | None:
         if variable in options:
             found: dict[str, Any] = options[variable]
             return found
+    if variable == "gpu_mode":
+        mode = specified("gpu_plugins_mode")
+        assert mode
+        default = re.search(r"gpu_mode \| default\('(\w+)'\)", mode["default"])
+        assert default
+        return mode | {"choices": list(MODES), "default": default[1]}
     return None
 
 
@@ -45,7 +54,7 @@ def assert_says_what_else(playbook: str, question: dict[str, Any], default: Any)
     told = question["question_description"]
     start = "Unanswered: as in the inventory, else " if asks else "Unanswered: "
     assert told.startswith(start)
-    assert default == "" or told == f"{start}{default}."
+    assert default in ("", {}) or told == f"{start}{default}."
 
 
 def test_every_playbook_has_a_template() -> None:
@@ -56,9 +65,15 @@ def test_every_playbook_has_a_template() -> None:
 @pytest.mark.parametrize(("playbook", "question"), QUESTIONS)
 def test_a_question_agrees_with_its_variable(playbook: str, question: dict[str, Any]) -> None:
     name, option = question["variable"], specified(question["variable"])
+    if option and option["type"] == "bool" and name not in ASKED_BY_PLAYBOOKS:
+        # AWX sends words, which roles take for truths.
+        assert question["choices"] == ["true", "false"]
+        assert_says_what_else(playbook, question, str(option["default"]).lower())
+        return
     if option and option["type"] != "bool":
         if question["type"] == "multiplechoice" and "choices" not in option:
-            assert set(question["choices"]) == set(re.findall(r"V\((\w+)\)", " ".join(option["description"])))
+            told = option["description"] if isinstance(option["description"], str) else " ".join(option["description"])
+            assert set(question["choices"]) == set(re.findall(r"V\((\w+)\)", told))
         else:
             assert question["type"] == ("multiplechoice" if "choices" in option else TYPES[option["type"]])
             assert question.get("choices") == option.get("choices")
@@ -92,7 +107,17 @@ def test_who_answers_nothing_leaves_the_inventory_as_it_is(playbook: str, questi
 
 def test_validation_takes_the_driver_of_a_coming_upgrade() -> None:
     asked = {template["playbook"]: {question["variable"] for question in template["survey"]} for template in TEMPLATES}
-    assert asked["validate.yml"] == {name for name in asked["upgrade_driver.yml"] if name.startswith("driver_")}
+    coming = {name for name in asked["upgrade_driver.yml"] if name.startswith("driver_")}
+    assert asked["validate.yml"] - {"validate_pod"} == coming
+
+
+def test_surveys_switch_what_a_console_switches() -> None:
+    asked = {template["playbook"]: {question["variable"] for question in template["survey"]} for template in TEMPLATES}
+    modules = {f"gpu_plugins_{mode}_enabled" for mode in MODES}
+    cluster = {"gpu_plugins_taint", "gpu_plugins_cf_crl_enabled", "monitoring_method", "driver_version"}
+    assert modules | cluster | {"gpu_plugins_mig_config"} <= asked["site.yml"]
+    assert {"gpu_mode", "gpu_plugins_mig_config", "gpu_plugins_drain"} <= asked["switch_mode.yml"]
+    assert "validate_pod" in asked["validate.yml"]
 
 
 PLAYBOOKS = [template["playbook"] for template in TEMPLATES]

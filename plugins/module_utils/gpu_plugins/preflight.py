@@ -14,6 +14,7 @@ from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 from .cuda import cuda_findings
 from .mig_toolkit import mig_toolkit
+from .taint import read_taint
 
 _CONFIG_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _NEED_INTERPOSER = (("vgpu", "cgpu"), ("auto", "interposer"))
@@ -234,8 +235,16 @@ def _node(seen: Seen, extender_required: bool) -> Iterator[Refusal]:
             f"RuntimeClass '{runtime_class}' names the handler '{handler}'; remove it, or set "
             "gpu_plugins_runtime_class to another name.",
         )
+    given = seen.options["gpu_plugins_taint"]
+    taint = read_taint(given)
+    if taint is None:
+        yield Refusal(
+            "taint_malformed",
+            f"gpu_plugins_taint is {given!a}, which is no taint; set it to a text such as"
+            " nvidia.com/gpu=present:NoSchedule, to a mapping with key, value and effect, or to {} for none.",
+        )
     if not seen.taint["tolerated"]:
-        key = seen.options["gpu_plugins_taint"].get("key", "")
+        key = (taint or {}).get("key", "")
         yield Refusal(
             "taint_not_tolerated",
             f"gpu_plugins_taint has key {key}, which gpu_plugins_tolerations does not tolerate, and would keep our "

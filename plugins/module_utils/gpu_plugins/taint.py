@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from ..cluster.annotations import TAINT, node_told
 from ..shared.registers import entries, mapping, metadata_of
 
+_TEXT = re.compile("([^=:]+)(?:=([^=:]*))?:(NoSchedule|PreferNoSchedule|NoExecute)")
 _NOTE = "/metadata/annotations/" + TAINT.replace("/", "~1")
 
 
@@ -29,23 +31,38 @@ class TaintPlan:
     """Whether the plugin goes on running on a node with the wanted taint."""
 
 
-def taint_plan(
-    node: Mapping[str, Any], wanted: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]] = ()
-) -> TaintPlan:
+def read_taint(given: object) -> Optional[Mapping[str, Any]]:
+    """Return the taint that a variable names, empty for none, and None where it names no taint.
+
+    A survey or ``-e name=value`` gives text, which is written as kubectl does, or as JSON.
+    """
+    if not isinstance(given, str):
+        return mapping(given)
+    match = _TEXT.fullmatch(given.strip())
+    if match:
+        return {"key": match[1], "value": match[2] or "", "effect": match[3]}
+    try:
+        found = json.loads(given or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def taint_plan(node: Mapping[str, Any], wanted: object, tolerations: Iterable[Mapping[str, Any]] = ()) -> TaintPlan:
     """Return how a node comes to have the ``wanted`` taint of ours alone; empty for none.
 
     A taint that others put there is theirs, and stays.
     """
-    ours = node_told(node).taint
+    taint, ours = read_taint(wanted) or {}, node_told(node).taint
     taints = entries(mapping(node.get("spec")).get("taints"))
-    theirs = [taint for taint in taints if _whole(taint) != _whole(ours)]
-    put = bool(wanted) and _identity(wanted) not in map(_identity, theirs)
-    after = [*theirs, *([dict(wanted)] if put else [])]
-    changes = any(taint not in after for taint in taints) or any(taint not in taints for taint in after)
+    theirs = [each for each in taints if _whole(each) != _whole(ours)]
+    put = bool(taint) and _identity(taint) not in map(_identity, theirs)
+    after = [*theirs, *([dict(taint)] if put else [])]
+    changes = any(each not in after for each in taints) or any(each not in taints for each in after)
     return TaintPlan(
-        due=bool(wanted or ours) and (changes or (bool(ours) and not put)),
-        patch=_patch(node, taints, after, dict(wanted) if put else None),
-        tolerated=not wanted or _tolerated(wanted, tolerations),
+        due=bool(taint or ours) and (changes or (bool(ours) and not put)),
+        patch=_patch(node, taints, after, dict(taint) if put else None),
+        tolerated=not taint or _tolerated(taint, tolerations),
     )
 
 

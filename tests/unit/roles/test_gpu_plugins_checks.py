@@ -237,6 +237,11 @@ def test_a_taint_that_would_keep_the_plugin_off_is_refused(evaluate: Evaluate) -
     assert "gpu_plugins_taint has key team, which gpu_plugins_tolerations does not tolerate" in found
 
 
+def test_a_text_that_is_no_taint_is_refused(evaluate: Evaluate) -> None:
+    (found,) = problems(evaluate, gpu_plugins_taint="team=a")
+    assert "gpu_plugins_taint is 'team=a', which is no taint; set it to a text such as" in found
+
+
 def test_a_taint_of_the_key_that_is_tolerated_by_default_is_put(evaluate: Evaluate) -> None:
     taint = {"key": "node-role.kubernetes.io/gpu", "value": "true", "effect": "NoExecute"}
     assert problems(evaluate, gpu_plugins_taint=taint) == []

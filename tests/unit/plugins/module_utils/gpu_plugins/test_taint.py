@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.taint import taint_plan
+from ansible_collections.accel.kubernetes.plugins.module_utils.gpu_plugins.taint import read_taint, taint_plan
 
 from sim.cluster.kinds import ApiError, Object
 from sim.cluster.patch import apply
@@ -95,3 +95,25 @@ TEAM: Object = {"key": "team", "value": "a", "effect": "NoSchedule"}
 )
 def test_a_taint_is_tolerated_as_kubernetes_has_it(taint: Object, tolerations: list[Object], tolerated: bool) -> None:
     assert taint_plan(node([], {}), taint, tolerations).tolerated == tolerated
+
+
+@pytest.mark.parametrize(
+    ("text", "taint"),
+    [
+        ("team=a:NoSchedule", TEAM),
+        (" team=a:NoSchedule ", TEAM),
+        (json.dumps(TEAM), TEAM),
+        ("example.com/team:NoExecute", {"key": "example.com/team", "value": "", "effect": "NoExecute"}),
+        ("{}", {}),
+        ("", {}),
+    ],
+)
+def test_a_survey_gives_a_taint_as_text(text: str, taint: Object) -> None:
+    assert read_taint(text) == taint
+    assert taint_plan(node([], {}), text) == taint_plan(node([], {}), taint)
+
+
+@pytest.mark.parametrize("text", ["team", "team=a", "team=a:Sometimes", ":NoSchedule", "=a:NoSchedule", "[]", "{", "1"])
+def test_text_that_is_no_taint_is_none(text: str) -> None:
+    assert read_taint(text) is None
+    assert not taint_plan(node([], {}), text).due
