@@ -227,6 +227,12 @@ code:
   returned: failure
   type: str
   sample: refused
+default_runtime:
+  description:
+    - The runtime that runs containers which name none, as the running container runtime says; empty where it does not.
+  returned: in check mode
+  type: str
+  sample: runc
 toolkit_version:
   description: Version of NVIDIA's container toolkit, as its programs tell it; empty where they do not.
   returned: success
@@ -252,7 +258,7 @@ from dataclasses import replace
 from typing import Sequence
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
-from ansible_collections.accel.kubernetes.plugins.module_utils.documents import toml_text
+from ansible_collections.accel.kubernetes.plugins.module_utils.documents import nested, toml_text
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.machine import CommandError
 from ansible_collections.accel.kubernetes.plugins.module_utils.host.outcome import (
     BACKUP_DIR,
@@ -266,8 +272,9 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.host.record impor
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.adapter import Adapter
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.config import value_at
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.containerd import Containerd, MicroK8s
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.cri_status import StatusError
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.crio import Crio
-from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError
+from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.dialect import ConfigError, dialect_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.docker import Docker
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.rancher import K3s, Rke2
 from ansible_collections.accel.kubernetes.plugins.module_utils.runtime.toolkit import Ours, Toolkit
@@ -292,6 +299,8 @@ def propose(runtime: Adapter, toolkit_path: str) -> Proposal:
     for path in (runtime.path, toolkit_path):
         record.name(path)
     result = {"config_path": runtime.path, **told_by_toolkit(runtime, toolkit_path)}
+    if runtime.module.check_mode:
+        result["default_runtime"] = default_runtime(runtime)
     minimum = replace(TOOLKIT, version=version_in(runtime.params["minimum_toolkit"]))
     if runtime.present and minimum.refuses(result["toolkit_version"]):
         raise Refused(f"{minimum.complaint(result['toolkit_version'])} {minimum.remedy}")
@@ -335,6 +344,18 @@ def told_by_toolkit(runtime: Adapter, toolkit_path: str) -> dict[str, str]:
         text = "" if current is None else text_of(current, toolkit_path)
         mode = value_at(text, ("nvidia-container-runtime", "mode"), toolkit_path)
     return {"toolkit_version": version, "toolkit_mode": mode if isinstance(mode, str) else ""}
+
+
+def default_runtime(runtime: Adapter) -> str:
+    """Return the runtime that runs containers which name none, as it says itself; empty where it does not say."""
+    if not (runtime.present and runtime.unit.name and runtime.can_be_asked()):
+        return ""
+    try:
+        said = runtime.said()
+        found = nested.get(said, dialect_of(runtime.KIND, said, runtime.path).default) if said else None
+    except (CommandError, StatusError, ConfigError, ValueError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def planned(

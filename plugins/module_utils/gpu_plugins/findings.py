@@ -11,6 +11,7 @@ from ..shared.finding import Finding
 from ..shared.minimums import Versions, too_old, versions_of
 from ..shared.options import OptionReader
 from ..shared.registers import mapping, mappings
+from . import placing
 from .cuda import cuda_findings
 from .delivery import ENFORCEMENT_LABEL, INTERPOSED
 from .mig_toolkit import mig_toolkit
@@ -62,6 +63,8 @@ class Seen:
     """What a ``ClusterSeen`` is made of; empty where another host tells of the cluster."""
     toolkit: Mapping[str, Any] = field(default_factory=dict)
     """The result of ``nvidia_runtime`` in check mode."""
+    placing: Mapping[str, Any] = field(default_factory=dict)
+    """What a ``PlacingSeen`` is made of, without the ``runtime``."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,8 @@ def findings(seen: Seen) -> Findings:
     capabilities = [word for word in seen.options["gpu_plugins_share_capabilities"] if word not in _LIMITED]
     wrong = [*_gpus(seen), *_versions(seen), *_node(seen), *_serving(seen), *_shares(seen, capabilities)]
     wrong += cuda_findings(seen.cuda, seen.name)
+    placed = _placed(seen)
+    wrong += [finding for finding in placed if finding.verdict == "unstable"]
     passed = _node_words(seen)
     found: List[Quota] = []
     if seen.cluster:
@@ -87,7 +92,17 @@ def findings(seen: Seen) -> Findings:
         wrong += _cluster(cluster, found, seen.options)
         passed.update(_cluster_words(cluster))
     told = {finding.what for finding in wrong}
-    return Findings(wrong, [Finding("ok", what, words) for what, words in passed.items() if what not in told], found)
+    well = [Finding("ok", what, words) for what, words in passed.items() if what not in told]
+    return Findings(wrong, [*well, *(finding for finding in placed if finding not in wrong)], found)
+
+
+def _placed(seen: Seen) -> List[Finding]:
+    """Return what kubelet and the runtime do with what the plugin tells them; nothing where nobody looked."""
+    if not seen.placing:
+        return []
+    looked = placing.PlacingSeen(**seen.placing, runtime=seen.toolkit)
+    found = [placing.topology(looked, mappings(seen.nvml.get("gpus")))]
+    return [*found, placing.runtime_class(looked)] if seen.node["target"] == "pgpu" else found
 
 
 def _gpus(seen: Seen) -> Iterator[Finding]:

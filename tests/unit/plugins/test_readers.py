@@ -60,6 +60,8 @@ TABLE = {
     "modules/gpu_migration_info.py::cluster.listed": "unit/plugins/module_utils/migration/test_odd_migration.py"
     "::test_an_odd_object_leaves_the_plan_of_the_others_and_is_told",
     "modules/gpu_usage_report.py::_from_plugins": f"{_HERE}::test_an_odd_object_of_a_list_costs_itself_alone",
+    "modules/kubelet_info.py::main": "unit/plugins/module_utils/cluster/test_kubelet.py"
+    "::test_an_odd_configuration_is_read_or_named",
     "modules/node_condition.py::found": f"{_READERS}::test_a_condition_is_found_beside_an_odd_one",
 }
 """The test that tries odd values of what each place reads."""

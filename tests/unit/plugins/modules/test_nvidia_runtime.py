@@ -145,6 +145,7 @@ def test_present_is_foretold_done_once_and_then_left_alone(node: Node) -> None:
 
     foretold = node.run(check=True, default_runtime=True)
     assert foretold["changed"]
+    assert foretold["default_runtime"] == "runc"
     assert node.config.read_bytes() == before
     assert not (node.root / "backups").exists()
     looked = ("show --property=LoadState --value", "cat", "show --property=MainPID")
