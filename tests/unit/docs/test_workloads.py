@@ -17,7 +17,13 @@ from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, mode_of
 from kube_accel.sharing.request import RequestRefused, pod_request
 
 ROOT = Path(__file__).parents[3]
-EXAMPLES = sorted(path for name in ("kserve", "kubeflow") for path in (ROOT / "examples" / name).glob("*.yml"))
+SPAWNER = ROOT / "examples/kubeflow/spawner_ui_config.yml"
+EXAMPLES = sorted(
+    path
+    for name in ("kserve", "kubeflow", "kubernetes")
+    for path in (ROOT / "examples" / name).glob("*.yml")
+    if path != SPAWNER
+)
 GUIDES = sorted((ROOT / "docs").glob("*.md"))
 SHARED = {name for each in PROFILES.values() for name in (each.core_resource, each.memory_resource) if name}
 WHOLE = re.compile(rf"{re.escape(WHOLE_GPU_RESOURCE)}(\.shared)?|nvidia\.com/mig-[1-7]g\.[1-9]\d*gb(\.me)?")
@@ -77,6 +83,33 @@ def test_example_asks_for_offered_resources_and_names_needs(path: Path) -> None:
     if needed[1] == Mode.PGPU.value:
         # Nodes without CDI give GPUs to containers of NVIDIA's runtime alone.
         assert "nvidia" in runtime_classes(documents) or "container_runtime_default: true" in text
+
+
+def test_spawner_offers_resources_that_can_be_asked_for_alone() -> None:
+    config = yaml.safe_load(yaml.safe_load(SPAWNER.read_text())["data"]["spawner_ui_config.yaml"])
+    vendors = config["spawnerFormDefaults"]["gpus"]["value"]["vendors"]
+    asked = [modes_asked({"resources": {"limits": {vendor["limitsKey"]: 1}}}) for vendor in vendors]
+    assert {mode for modes in asked for mode in modes} == {Mode.PGPU, Mode.CGPU}
+    (group,) = config["spawnerFormDefaults"]["tolerationGroup"]["options"]
+    assert group["groupKey"] == config["spawnerFormDefaults"]["tolerationGroup"]["value"]
+    assert "container_runtime_default: true" in SPAWNER.read_text()
+
+
+def selected_labels(document: Any) -> Iterator[str]:
+    """Labels of nodes that an object of any kind selects by affinity."""
+    if isinstance(document, dict):
+        for term in document.get("nodeSelectorTerms", []):
+            yield from (expression["key"] for expression in term["matchExpressions"])
+    parts = document.values() if isinstance(document, dict) else document if isinstance(document, list) else []
+    for part in parts:
+        yield from selected_labels(part)
+
+
+def test_examples_select_nodes_by_labels_that_the_plugin_writes() -> None:
+    selected = {label for path in EXAMPLES for label in selected_labels([*yaml.safe_load_all(path.read_text())])}
+    written = (ROOT / "roles/gpu_plugins/files/kube_accel/src/kube_accel/sharing/node_labels.py").read_text()
+    assert {"cuda-major-version", "cuda-minor-version"} < selected
+    assert all(label.removeprefix("nvidia.com/gpu.") in written for label in selected)
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
