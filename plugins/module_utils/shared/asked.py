@@ -9,7 +9,7 @@ more than none. Overhead, ephemeral containers and a pod's own resources count f
 
 from __future__ import annotations
 
-from typing import AbstractSet, Any, Callable, Dict, Iterator, Mapping
+from typing import AbstractSet, Any, Callable, Dict, Iterator, Mapping, Set
 
 from .quantity import parse_quantity
 
@@ -29,6 +29,11 @@ def asked(container: Mapping[str, Any], ours: Callable[[str], object]) -> Dict[s
     for amounts in _amounts(container):
         found.update((name, amount) for name, amount in amounts.items() if ours(name))
     return {name: amount for name, amount in found.items() if not _none(amount)}
+
+
+def names_asked(spec: Mapping[str, Any]) -> Set[str]:
+    """Return the resources that a pod names, 0 of them too. Raises ValueError where that cannot be read."""
+    return {name for container in _containers(spec) for amounts in _amounts(container) for name in amounts}
 
 
 def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

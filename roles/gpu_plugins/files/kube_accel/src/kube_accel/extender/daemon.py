@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from kube_accel.extender import unheeded
 from kube_accel.extender.binder import Binder, Outcome
 from kube_accel.extender.cache import Cluster, Reservation
 from kube_accel.extender.decide import Decider, Verdicts
@@ -27,11 +28,12 @@ from kube_accel.extender.quota import Quotas, QuotaSink
 from kube_accel.extender.service import VERBS, Layout, Scheduling, Service
 from kube_accel.extender.sinks import NodeSink, PodSink
 from kube_accel.extender.traffic import Traffic
-from kube_accel.kube.api import ApiError
+from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
 from kube_accel.model import PlacementPolicy
 from kube_accel.placement.quota import total
+from kube_accel.shared.printable import line
 from kube_accel.shared.quota import EVERY_OTHER_NAMESPACE
 from kube_accel.web.pages import METRICS_TYPE, Pages
 from kube_accel.web.server import Limits, Server
@@ -49,6 +51,9 @@ ROOM_FOUND: Final = "kube-accel.io/room-found"
 _TICK = 1.0
 _UNREACHED_SECONDS = 15.0
 """Seconds without the API server after which readyz reports that."""
+_CONFLICT = 409
+_LONGEST = 1024
+"""Characters of an event's message that the API server takes."""
 _LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 _SWITCH_SECONDS = 0.0001
 """A request waits at most so long, each time it waits for anything, for a thread that reads a list."""
@@ -122,7 +127,7 @@ class Extender:
         quota = Watched(f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={name}"})
         return {
             "nodes": Watch(self._api, nodes, NodeSink(self._cluster), traffic.let_pass),
-            "pods": Watch(self._api, pods, PodSink(self._cluster), traffic.let_pass),
+            "pods": Watch(self._api, pods, PodSink(self._cluster, self._say_of_pod), traffic.let_pass),
             "quota": Watch(self._api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
         }
 
@@ -246,22 +251,33 @@ class Extender:
 
     def _complain(self, config_map: Mapping[str, Any], problem: str) -> None:
         """Send an event about the ConfigMap, where its author looks."""
-        metadata = config_map.get("metadata") or {}
+        name = (config_map.get("metadata") or {}).get("name")
+        said = f"The quota before stays in force: {problem}"
+        self._warn(config_map, "ConfigMap", f"{name}.{time.time_ns():x}", "QuotaUnreadable", said)
+
+    def _say_of_pod(self, pod: Mapping[str, Any], said: str) -> None:
+        """Send an event about a pod. It has one name, so that of several extenders one sends it."""
+        metadata = pod.get("metadata") or {}
+        name, uid = str(metadata.get("name")), metadata.get("uid")
+        self._warn(pod, "Pod", f"{name[:200]}.unheeded.{uid}", unheeded.REASON, said)
+
+    def _warn(self, item: Mapping[str, Any], kind: str, named: str, reason: str, said: str) -> None:
+        metadata = item.get("metadata") or {}
         namespace, name = metadata.get("namespace"), metadata.get("name")
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         event = {
-            "metadata": {"name": f"{name}.{time.time_ns():x}", "namespace": namespace},
+            "metadata": {"name": named, "namespace": namespace},
             "involvedObject": {
                 "apiVersion": "v1",
-                "kind": "ConfigMap",
+                "kind": kind,
                 "namespace": namespace,
                 "name": name,
                 "uid": metadata.get("uid"),
                 "resourceVersion": metadata.get("resourceVersion"),
             },
             "type": "Warning",
-            "reason": "QuotaUnreadable",
-            "message": f"The quota before stays in force: {problem}"[:1024],
+            "reason": reason,
+            "message": line(said, _LONGEST),
             "source": {"component": "kube-accel-extender"},
             "firstTimestamp": now,
             "lastTimestamp": now,
@@ -270,7 +286,12 @@ class Extender:
         self._errands.put(lambda: self._post(f"/api/v1/namespaces/{namespace}/events", event))
 
     def _post(self, path: str, body: object) -> None:
-        self._api.post(path, body)
+        try:
+            self._api.post(path, body)
+        except ApiRefusedError as error:
+            # Another extender said so.
+            if error.status != _CONFLICT:
+                raise
 
     def _readyz(self) -> str:
         for name, watch in self._watches.items():

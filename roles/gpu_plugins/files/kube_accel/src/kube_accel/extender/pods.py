@@ -18,7 +18,7 @@ from kube_accel.shared.asked import names_any
 from kube_accel.shared.quantity import thousandths
 from kube_accel.sharing.assignment import ANNOTATION, decode
 from kube_accel.sharing.profile import PROFILES, WHOLE_GPU_RESOURCE, Profile
-from kube_accel.sharing.request import RequestRefused, pod_request
+from kube_accel.sharing.request import WISHES, RequestRefused, pod_request
 
 Uses = tuple[tuple[str, int, int, int], ...]
 """UUID, cores, bytes and containers of each GPU of a pod."""
@@ -109,8 +109,9 @@ class PodReader:
             for resource in (profile.core_resource, profile.memory_resource)
             if resource is not None
         ) | ({WHOLE_GPU_RESOURCE} if whole_gpus else frozenset())
-        self.interesting = re.compile(b'"(?:' + b"|".join(re.escape(name.encode()) for name in self.resources) + b')"')
-        """Matches the JSON of every pod that asks for GPUs."""
+        told = sorted(self.resources | WISHES)
+        self.interesting = re.compile(b'"(?:' + b"|".join(re.escape(name.encode()) for name in told) + b')"')
+        """Matches the JSON of every pod that asks for GPUs, or by an annotation says which GPU it wants."""
         self._requests: dict[PodRequest, PodRequest] = {}
         self._amounts: dict[Amounts, Amounts] = {}
 

@@ -27,6 +27,8 @@ USE_UUID: Final = "kube-accel.io/use-gpu-uuid"
 AVOID_UUID: Final = "kube-accel.io/avoid-gpu-uuid"
 MIN_COMPUTE_CAPABILITY: Final = "kube-accel.io/min-compute-capability"
 MIN_CUDA: Final = "kube-accel.io/min-cuda"
+WISHES: Final = frozenset({PLACEMENT, USE_MODEL, AVOID_MODEL, USE_UUID, AVOID_UUID, MIN_COMPUTE_CAPABILITY, MIN_CUDA})
+"""All annotations by which a pod says which GPU it wants."""
 
 _MAX_ENTRIES = 32
 """Most entries of a list in an annotation: each is compared with every GPU of the cluster."""
