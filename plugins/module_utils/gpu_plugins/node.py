@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from ..cluster.annotations import node_told
 from ..shared import label_names
-from ..shared.modes import CGPU_LABEL, MODE_LABEL
+from ..shared.modes import CGPU_LABEL, HELD_LABEL, MODE_LABEL
 from ..shared.options import OptionReader
 from ..shared.registers import annotations_of, labels_of, mapping, mappings, resources
 from .offer import CONFIG_LABEL
@@ -113,7 +113,7 @@ def node_state(seen: Seen) -> NodeState:
         mig_cordoned=mig_cordoned,
         keeps_cordon=unschedulable and not cordoned,
         left_for=left_for if left_for != serves and target == mode else "",
-        wanted_labels=_wanted_labels(mode, config, mode_label),
+        wanted_labels=_wanted_labels(mode, config, labels),
         kept_labels=told.labels,
         taint=told.taint,
         problems=told.problems,
@@ -126,10 +126,12 @@ def _conditions(node: Mapping[str, Any]) -> Dict[str, str]:
     return {str(each.get("type", "")): str(each.get("status", "")) for each in conditions}
 
 
-def _wanted_labels(mode: str, config: str, mode_label: str) -> Dict[str, Optional[str]]:
+def _wanted_labels(mode: str, config: str, labels: Mapping[str, str]) -> Dict[str, Optional[str]]:
     wanted: Dict[str, Optional[str]] = {MODE_LABEL: mode}
     if mode == _CGPU:
         wanted[CGPU_LABEL] = "true"
-    elif mode_label == _CGPU:
+    elif labels.get(MODE_LABEL) == _CGPU:
         wanted[CGPU_LABEL] = None
+    if HELD_LABEL in labels:
+        wanted[HELD_LABEL] = None
     return {**wanted, CONFIG_LABEL: config} if config else wanted

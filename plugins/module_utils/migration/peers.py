@@ -3,7 +3,8 @@
 """Which other device plugins a cluster has, which nodes they are on, and how one is kept off a node and let back. Pure.
 
 What they are known by is what their charts and manifests have: NVIDIA's k8s-device-plugin 0.20 and gpu-operator 25,
-tkestack gpu-manager 1.1, HAMi 2.10, AliyunContainerService gpushare-device-plugin.
+tkestack gpu-manager 1.1, HAMi 2.10, AliyunContainerService gpushare-device-plugin, and the plugins of whole GPUs,
+gpu-manager and MPS as Alauda's hardware accelerator suite installs them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import runs
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import CGPU_LABEL, MODE_LABEL
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import (
+    CGPU_LABEL,
+    HELD_LABEL,
+    MODE_LABEL,
+    MODES,
+)
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.reading import read_object
 
 from ..shared import label_names
@@ -58,6 +64,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("gpu-operator", "NVIDIA's GPU operator", "pgpu"),
         Kind("gpu-manager", "tkestack gpu-manager", "vgpu"),
         Kind("hami", "HAMi", "vgpu", ("hami.io/node-handshake", "hami.io/node-nvidia-register")),
+        Kind("mps", "Alauda's MPS device plugin", "mps"),
         Kind("gpushare", "Alibaba's cGPU and gpushare", "cgpu"),
     )
 }
@@ -72,9 +79,11 @@ _IMAGES = {
 _NAMES = (
     (re.compile(r"(?:.*-)?hami-device-plugin\Z"), "hami"),
     (re.compile(r"(?:.*-)?nvidia-device-plugin(?:-daemonset|-ds)?\Z"), "nvidia"),
-    (re.compile(r"gpu-manager-daemonset\Z"), "gpu-manager"),
+    (re.compile(r"(?:.*-)?gpu-manager(?:-daemonset|-ds)?\Z"), "gpu-manager"),
     (re.compile(r"(?:gpushare|cgpu)-device-plugin(?:-ds)?\Z"), "gpushare"),
 )
+_MPS_PLUGIN = re.compile(r"(?:.*-)?mps-device-plugin(?:-daemonset|-ds)?\Z")
+"""Names of the MPS plugin and its image, which may be a build of NVIDIA's."""
 _MPS = "mps-control-daemon"
 _DRA = ("gpu-kubelet-plugin", "nvidia-dra-plugin")
 """Programs of NVIDIA's DRA driver that hand out GPUs, by release."""
@@ -146,8 +155,10 @@ def _image(container: Object) -> str:
 
 
 def _kind(daemonset: Object) -> str:
-    images = (_IMAGES.get(_image(container)) for container in _containers(daemonset))
     name = daemonset["metadata"]["name"]
+    if any(map(_MPS_PLUGIN.match, (name, *map(_image, _containers(daemonset))))):
+        return "mps"
+    images = (_IMAGES.get(_image(container)) for container in _containers(daemonset))
     kind = next(filter(None, images), "") or next((kind for pattern, kind in _NAMES if pattern.match(name)), "")
     owners = daemonset["metadata"].get("ownerReferences") or ()
     operated = any(owner.get("kind") == "ClusterPolicy" for owner in owners)
@@ -259,16 +270,47 @@ def by_label(peer: Peer) -> str:
     """Return the label of nodes that keeps it off one; empty where its DaemonSet has to be made to avoid nodes."""
     if peer.kind.name == "gpu-operator":
         return DEPLOY
-    # Ours has another value there, so it goes whatever else is done.
-    return MODE_LABEL if MODE_LABEL in (_spec(peer.daemonsets[0]).get("nodeSelector") or {}) else ""
+    # Ours has another value there, so it goes whatever else is done, unless theirs is one of ours.
+    return MODE_LABEL if _by_mode_label(peer) and not shares_label(peer) else ""
+
+
+def _by_mode_label(peer: Peer) -> bool:
+    return MODE_LABEL in (_spec(peer.daemonsets[0]).get("nodeSelector") or {})
+
+
+def shares_label(peer: Peer) -> bool:
+    """Return whether it chooses nodes by a value of a label by which ours choose them too."""
+    return any(value in MODES for item in peer.daemonsets for value in _mode_values(item))
+
+
+def _mode_values(daemonset: Object) -> List[str]:
+    spec = _spec(daemonset)
+    required = [each for term in _terms(spec) or () for each in term.get("matchExpressions") or ()]
+    listed = [value for each in required if each.get("key") == MODE_LABEL for value in each.get("values") or ()]
+    return [str(value) for value in ((spec.get("nodeSelector") or {}).get(MODE_LABEL), *listed) if value]
+
+
+def held(peer: Peer, node: Object) -> Dict[str, Any]:
+    """Return the merge patch of a node that keeps ours off while the plugin serves it; empty where nothing is to do."""
+    wanted = shares_label(peer) and not recorded(node) and any(selects(item, node) for item in peer.daemonsets)
+    if not wanted or labels_of(node).get(HELD_LABEL) == peer.kind.name:
+        return {}
+    return {"metadata": {"labels": {HELD_LABEL: peer.kind.name}}}
+
+
+def released(peer: Peer, node: Object) -> Dict[str, Any]:
+    """Return the merge patch that takes ``held`` back; empty where nothing is to do."""
+    return {"metadata": {"labels": {HELD_LABEL: None}}} if labels_of(node).get(HELD_LABEL) == peer.kind.name else {}
 
 
 def labels_off(peer: Peer, node: Object, mode: str) -> Dict[str, Optional[str]]:
     """Labels of a node without this plugin, that is to serve a mode; None is one to remove."""
     labels: Dict[str, Optional[str]] = {MARK: peer.kind.name}
-    label = by_label(peer)
+    label = by_label(peer) or (MODE_LABEL if shares_label(peer) else "")
     if label:
         labels[label] = "false" if label == DEPLOY else None
+    if shares_label(peer) or HELD_LABEL in labels_of(node):
+        labels[HELD_LABEL] = None
     if mode != "cgpu" and labels_of(node).get(CGPU_LABEL) == "true":
         labels[CGPU_LABEL] = None
     return labels
@@ -301,7 +343,7 @@ def node_off(peer: Peer, node: Object, mode: str) -> Dict[str, Any]:
     """Return the merge patch of a node that takes the plugin off it, and keeps what is needed to put it back."""
     before, kept = labels_of(node), recorded(node)
     changed = labels_off(peer, node, mode)
-    originals = {key: before.get(key) for key in changed if key != MARK}
+    originals = {key: before.get(key) for key in changed if key not in (MARK, HELD_LABEL)}
     # Of a run that was cut off the first one's memory counts.
     originals.update(kept.get("labels") or {})
     record = {"from": peer.kind.name, "daemonsets": list(peer.names), "labels": originals}

@@ -11,7 +11,14 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.migration import 
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration import hami as hamis
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object, Peer
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import CGPU_LABEL, MIB, MODE_LABEL, RESOURCE
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.modes import (
+    CGPU_LABEL,
+    HELD_LABEL,
+    MIB,
+    MODE_LABEL,
+    RESOURCE,
+)
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.quantity import whole_units
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.waiting_pods import ENDED
 
 from ..shared import label_names
@@ -28,7 +35,7 @@ _OURS: Mapping[str, str] = {
 """Our DaemonSets by mode."""
 _SELECTORS = ("gpu", "gpushare", "nvidia.com/gpu.present", "gaia.tencent.com/gpu-model")
 """Labels of nodes by which others choose theirs, and pods of users perhaps too."""
-_EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission")
+_EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission", "nvidia-mps-scheduler-plugin")
 """What the names of Deployments begin with that are others' scheduler extenders."""
 _HAMI_WEBHOOK = "vgpu.hami.io"
 _FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
@@ -39,8 +46,8 @@ _NOTE_HAMI = (
 )
 _AS_ITS_CHART = "its resources are taken to be those of its chart"
 _NOTE_EXTENDER = (
-    "{} is a scheduler extender of another plugin: once no node has that plugin, take its entry out of "
-    "kube-scheduler's configuration, then remove it"
+    "{} is a scheduler extender of another plugin: kube-scheduler asks ours in its place from the first node on, and "
+    "pods that ask for shares are placed on migrated nodes alone; once no node has that plugin, remove it"
 )
 _NOTE_RECORD = (
     "annotation {annotation} of node {node} is none that this release writes, and the labels that the node had before "
@@ -136,6 +143,7 @@ def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callab
     return {
         "nodes": {each.node: _node(seen, each, terms) for each in wanted},
         "peers": [_peer(peer, cluster) for peer in found],
+        "ours": any(map(peers.is_ours, cluster.daemonsets)),
         "notes": [*cluster.problems, *_notes(cluster, found), *left_out],
     }
 
@@ -159,8 +167,19 @@ def _peer(peer: Peer, cluster: Cluster) -> Dict[str, Any]:
         "migrated": [node["metadata"]["name"] for node in marked],
         "avoid": [each for each in avoid if each["patch"]],
         "restore": restore,
+        "shares_label": peers.shares_label(peer),
+        "hold": _patched(peer, peers.held, cluster.nodes),
+        "release": [] if any(map(peers.is_ours, cluster.daemonsets)) else _patched(peer, peers.released, cluster.nodes),
         "removal": peers.removal(peer),
     }
+
+
+def _patched(
+    peer: Peer, change: Callable[[Peer, Object], Dict[str, Any]], nodes: Sequence[Object]
+) -> List[Dict[str, Any]]:
+    """Return the nodes that change, each with its patch."""
+    patches = ((node["metadata"]["name"], change(peer, node)) for node in nodes)
+    return [{"name": name, "patch": patch} for name, patch in patches if patch]
 
 
 def _node(seen: _Seen, each: Wanted, terms: Terms) -> Dict[str, Any]:
@@ -207,6 +226,7 @@ def _served(seen: _Seen, each: Wanted, terms: Terms, peer: Peer, node: Object, e
     told = carry.carried(peer, node, each.mode, seen.reader, next(iter(own), None), each.gpus)
     told = _with_hami(told, hami.excluded.get(each.node, ())) if peer.kind.name == "hami" else told
     card = _card(node, each, told, carry.memory_unit(peer, own, seen.cluster.files), hami.resources)
+    card = replace(card, part_bytes=_part(peer, node, each, card))
     asking = _pods(peer, pods, each.mode, card) if entry["serves"] else []
     returning = peers.recorded(node) and not entry["serves"]
     made = {
@@ -389,6 +409,16 @@ def _card(node: Object, each: Wanted, told: carry.Carried, unit_bytes: int, hami
     return resources.Card(memory_bytes, *shared, unit_bytes, hami, slices, _mig(labels, each, told.strategy))
 
 
+def _part(peer: Peer, node: Object, each: Wanted, card: resources.Card) -> int:
+    """Return the memory of a GPU by the units of it that the plugin offers; 0 where either is not known."""
+    name = resources.DIVIDED.get(peer.kind.name)
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    count = whole_units(allocatable.get("aliyun.com/gpu-count", 0)) or len(each.gpus) or 1
+    units = whole_units(allocatable.get(name, 0)) // count if name else 0
+    part: int = resources.part_of(peer.kind.name, card, units)
+    return part
+
+
 def _mig(labels: Mapping[str, str], each: Wanted, strategy: str) -> str:
     """Return the profile of the MIG devices that are offered as GPUs; ``unknown`` where there may be some."""
     label = labels.get("nvidia.com/gpu.product", "").partition("-MIG-")[2]
@@ -420,6 +450,8 @@ def _labels(peer: Peer, node: Object, mode: str) -> List[Dict[str, str]]:
 def _why(label: str) -> str:
     if label == peers.MARK:
         return "keeps the other plugin off"
+    if label == HELD_LABEL:
+        return "kept ours off"
     return "says what our plugin serves" if label in (MODE_LABEL, CGPU_LABEL) else "takes the other plugin off"
 
 

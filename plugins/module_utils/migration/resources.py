@@ -23,6 +23,7 @@ _OFFERS: Mapping[str, str] = {
     "nvidia": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
     "gpu-operator": r"nvidia\.com/(?:gpu(?:\.shared)?|mig-.+)\Z",
     "gpu-manager": r"tencent\.com/vcuda-(?:core|memory)\Z",
+    "mps": r"nvidia\.com/mps-(?:core|memory)\Z",
     "gpushare": r"aliyun\.com/gpu-(?:mem|count|core\.percentage)\Z",
 }
 """Names of what each kind offers and pods ask of it, but for HAMi's, which are configured."""
@@ -49,6 +50,10 @@ _SAME: Mapping[Tuple[str, str], str] = {
     ("gpu-manager", "vgpu"): r"tencent\.com/",
 }
 """Where name and unit stay as they are."""
+DIVIDED: Mapping[str, str] = {"mps": "nvidia.com/mps-memory", "gpushare": "aliyun.com/gpu-mem"}
+"""By kind, the resource of whose units a GPU has a number, and each is that part of the GPU's memory."""
+_MPS_UNITS = (GIB, 256 * MIB, MIB)
+"""What a unit of memory may be to the MPS plugin, whose documents do not say."""
 
 
 class Unmatched(Exception):
@@ -104,6 +109,8 @@ class Card:
     """By resource of MIG devices, containers on one, and how they share it."""
     mig: str = ""
     """The profile of the MIG devices that ``nvidia.com/gpu`` stands for; ``unknown`` where it may stand for some."""
+    part_bytes: int = 0
+    """The memory of a GPU by the number of units that the plugin offers of it; 0 where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +170,37 @@ def translated(kind: str, mode: str, limits: Mapping[str, object], card: Card) -
     if same and all(re.match(same, name) for name in asked):
         return Answer(asked)
     if kind == "gpushare" and mode == "cgpu" and card.unit_bytes == GIB and list(asked) == ["aliyun.com/gpu-mem"]:
-        return Answer(asked)
+        return Answer(asked, _difference(asked["aliyun.com/gpu-mem"], card))
+    if kind == "mps" and mode == "mps" and _mps_unit(card) in (0, GIB) and _is_ours_too(asked):
+        return Answer(asked, _difference(asked.get("nvidia.com/mps-memory", 0), card))
     ask = _ask(kind, asked, card)
     return _whole(ask, mode, card) if ask.whole else _share(ask, mode, card)
+
+
+def _difference(units: int, card: Card) -> str:
+    """Return, for a person, what so many units of a GPU's memory were there, where they are not whole GiB."""
+    there, here = units * card.part_bytes // MIB, units * GIB // MIB
+    if not there or there == here:
+        return ""
+    how = "less" if here < there else "more"
+    return f"{there:,} MiB there and {here:,} MiB here: {abs(there - here):,} MiB {how}"
+
+
+def _is_ours_too(asked: Mapping[str, int]) -> bool:
+    """Return whether mode mps takes what was asked of the MPS plugin: a share names both, all of a GPU its cores."""
+    return len(asked) == len(BY_MODE["mps"][:2]) or asked.get("nvidia.com/mps-core") == WHOLE
+
+
+def part_of(kind: str, card: Card, units: int) -> int:
+    """Return the bytes of one of so many units of a GPU; 0 where none of what a unit may stand for fits in so often."""
+    part = card.memory_bytes // units if units else 0
+    known = _MPS_UNITS if kind == "mps" else (card.unit_bytes,)
+    return part if any(unit <= part < 2 * unit for unit in known) else 0
+
+
+def _mps_unit(card: Card) -> int:
+    """Return what a unit of memory is to the MPS plugin, by how many it offers of a GPU; 0 where that is not known."""
+    return next((unit for unit in _MPS_UNITS if unit <= card.part_bytes), 0)
 
 
 def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> Answer:
@@ -181,8 +216,9 @@ def returned(kind: str, mode: str, limits: Mapping[str, object], card: Card) -> 
         answer = _whole(ask, "cgpu", card) if ask.whole else _share(ask, "cgpu", card)
         scale = GIB // card.unit_bytes
         return Answer({name: amount * scale for name, amount in answer.limits.items()}, answer.note)
-    if kind == "gpu-manager":
-        return _whole(ask, "vgpu", card) if ask.whole else _share(ask, "vgpu", card)
+    if kind in ("gpu-manager", "mps"):
+        theirs = "vgpu" if kind == "gpu-manager" else kind
+        return _whole(ask, theirs, card) if ask.whole else _share(ask, theirs, card)
     if not ask.whole:
         raise Unmatched("it gives GPUs, or equal parts of them: ask for nvidia.com/gpu")
     return Answer({"nvidia.com/gpu": ask.gpus})
@@ -225,11 +261,19 @@ def _ask(kind: str, asked: Mapping[str, int], card: Card) -> Ask:
         if cores and cores % WHOLE == 0:
             return Ask(cores // WHOLE)
         return Ask(1, cores, memory * 256 * MIB)
+    if kind == "mps":
+        cores, memory = asked.get("nvidia.com/mps-core", 0), asked.get("nvidia.com/mps-memory", 0)
+        whole = cores and cores % WHOLE == 0 and not memory
+        return Ask(cores // WHOLE) if whole else Ask(1, cores, memory * (card.part_bytes or GIB))
     if kind == "gpushare":
         if "aliyun.com/gpu-mem" not in asked:
             raise Unmatched("ask for nvidia.com/gpu on nodes of mode pgpu: nothing here counts GPUs beside shares")
         count, cores = asked.get("aliyun.com/gpu-count", 1), asked.get("aliyun.com/gpu-core.percentage", 0)
-        return Ask(count) if cores >= WHOLE else Ask(count, cores, asked["aliyun.com/gpu-mem"] * card.unit_bytes)
+        return (
+            Ask(count)
+            if cores >= WHOLE
+            else Ask(count, cores, asked["aliyun.com/gpu-mem"] * (card.part_bytes or card.unit_bytes))
+        )
     if kind == "hami":
         return _hami_ask(asked, card)
     if card.mig == UNKNOWN:
@@ -347,8 +391,13 @@ def _counted(amount: int, what: str) -> str:
 def becomes(kind: str, mode: str, name: str, card: Card) -> str:
     """Return, for a person, what replaces a resource of a node in a mode of ours."""
     same = _SAME.get((kind, mode))
-    if (kind, mode, name) == ("gpushare", "cgpu", "aliyun.com/gpu-mem"):
-        return "the same" if card.unit_bytes == GIB else "the same, in GiB"
+    if (kind, mode) == ("mps", "mps") and name != DIVIDED[kind]:
+        return "the same"
+    if (kind, mode, name) in (("gpushare", "cgpu", DIVIDED["gpushare"]), ("mps", "mps", DIVIDED["mps"])):
+        in_gib = card.unit_bytes == GIB if kind == "gpushare" else _mps_unit(card) in (0, GIB)
+        part = card.part_bytes // MIB
+        unlike = f", of {GIB // MIB:,} MiB each where they were of {part:,} MiB" if part not in (0, GIB // MIB) else ""
+        return f"the same{unlike}" if in_gib else "the same, in GiB"
     if same and re.match(same, name):
         return "the same"
     if mode == "pgpu":

@@ -10,7 +10,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared import pri
 
 from .plan import BEGUN, DUE
 
-_SENT = ("off", "forget", "back", "avoid", "restore")
+_SENT = ("off", "forget", "back", "avoid", "restore", "hold", "release")
 """The names of the patches of a node and of another plugin."""
 
 
@@ -51,11 +51,11 @@ def table(document: Mapping[str, Any]) -> List[str]:
 def _asks(row: Mapping[str, Any]) -> str:
     whose = f"{row['pod']} {row['container']}" + (f" of {row['owner']}" if row["owner"] else "")
     asks, becomes = _amounts(row["asks"]), _amounts(row["becomes"])
+    note = f" ({row['note']})" if row["note"] else ""
     if not row["changes"]:
-        return f"{whose} asks for {asks}, and stays as it is: it has {row['has']}"
+        return f"{whose} asks for {asks}, and stays as it is: it has {row['has']}{note}"
     if not becomes:
         return f"{whose} asks for {asks}: {row['note']}"
-    note = f" ({row['note']})" if row["note"] else ""
     return f"{whose} asks for {asks}, and has to ask for {becomes}{note}: it has {row['has']}"
 
 

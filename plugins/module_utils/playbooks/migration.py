@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping
 
+from ..shared.modes import BY_MODE, HELD_LABEL
 from ..shared.refusal import Refusal
 from ..shared.registers import mapping, mappings, metadata_of, resources
 
@@ -19,6 +20,8 @@ _STATES = {
     "none": "served by none, which site.yml changes",
     "refused": "served by what is not known",
 }
+_EXTENDED = ("gpu-manager", "gpushare", "mps")
+"""Kinds of plugins that have an extender of kube-scheduler."""
 _MOVES = ("due", "begun")
 """States of a node that is to be migrated."""
 
@@ -40,8 +43,12 @@ class Step:
     due: bool
     reason: str
     """Why the node is drained, after its name; empty where it is not due."""
+    extended: bool
+    """Whether kube-scheduler may ask an extender of the other plugin, in whose place it has to ask ours."""
     avoid: List[Mapping[str, Any]]
     """Patches that keep DaemonSets of the other plugin off marked nodes."""
+    back: Mapping[str, Any]
+    """Patch of the node that lets the other plugin return, and keeps ours off; empty where there is none."""
     refusals: List[Refusal]
 
 
@@ -55,9 +62,19 @@ def step(migration: Mapping[str, Any], name: str, terms: Terms) -> Step:
     return Step(
         due=due,
         reason=reason if due else "",
+        extended=due and not terms.back and node["from"] in _EXTENDED and node.get("mode") in BY_MODE,
         avoid=[patch for peer in theirs for patch in peer["avoid"]],
+        back=_back(node, any(peer.get("shares_label") for peer in theirs)),
         refusals=list(_not_returned(node, name, terms) if terms.back and due else _not_taken(node, name, terms)),
     )
+
+
+def _back(node: Mapping[str, Any], held: bool) -> Mapping[str, Any]:
+    patch: Mapping[str, Any] = node["back"]
+    if not patch or not held:
+        return patch
+    metadata = mapping(patch.get("metadata"))
+    return {"metadata": {**metadata, "labels": {**mapping(metadata.get("labels")), HELD_LABEL: node["from"]}}}
 
 
 def _not_taken(node: Mapping[str, Any], name: str, terms: Terms) -> Iterator[Refusal]:
@@ -99,6 +116,10 @@ class Outcome:
 
     lines: List[str]
     """It for people, a line a node, and how to remove what is on no node any more."""
+    ends: bool
+    """Whether nothing of ours is left, so that kube-scheduler may ask the other plugin's extender again."""
+    release: List[Mapping[str, Any]]
+    """Patches of nodes that ours need no longer be kept off."""
     restore: List[Mapping[str, Any]]
     """Patches of the other plugin's DaemonSets that are as they were once no node of theirs is marked."""
 
@@ -116,8 +137,14 @@ def outcome(migration: Mapping[str, Any], back: bool, check: bool) -> Outcome:
                 for peer in removable
             ),
         ],
+        ends=back and not check and not migration.get("ours") and any(_is_returned(peer) for peer in peers),
+        release=[patch for peer in peers if back and not peer["migrated"] for patch in peer.get("release", ())],
         restore=[patch for peer in peers if back and not peer["migrated"] for patch in peer["restore"]],
     )
+
+
+def _is_returned(peer: Mapping[str, Any]) -> bool:
+    return peer["kind"] in _EXTENDED and not peer["migrated"]
 
 
 def _stands(node: Mapping[str, Any], check: bool) -> str:

@@ -16,6 +16,8 @@ RESOURCE = re.compile(r"(?:tencent\.com/vcuda-(?:core|memory)|aliyun\.com/gpu-me
 MODE_LABEL = "nvidia-device-enable"
 CGPU_LABEL = "cgpu"
 """Labels of a node by which it serves a mode."""
+HELD_LABEL = "kube-accel.io/served-by-another"
+"""Label of a node that keeps ours off while the plugin of its value serves it by a label that ours go by as well."""
 CORES = 100
 """Units of a core resource that a GPU has: one is 1 %."""
 

@@ -45,6 +45,14 @@ def test_a_node_serves_by_its_labels(labels: Object, mode: str, serves: str, tar
     assert (found.serves, found.target, found.switching) == (serves, target, switching)
 
 
+def test_node_that_becomes_ours_is_no_longer_kept_for_another_plugin() -> None:
+    assert state({MODE: "vgpu", "kube-accel.io/served-by-another": "gpu-manager"}, "vgpu").wanted_labels == {
+        MODE: "vgpu",
+        "kube-accel.io/served-by-another": None,
+    }
+    assert state({MODE: "vgpu"}, "vgpu").wanted_labels == {MODE: "vgpu"}
+
+
 @given(st.sampled_from(MODES), st.sampled_from(["", *MODES]), st.sampled_from(["", "true", "false"]))
 def test_a_node_with_its_labels_serves_its_target(mode: str, label: str, cgpu: str) -> None:
     labels = {name: value for name, value in ((MODE, label), (CGPU, cgpu)) if value}

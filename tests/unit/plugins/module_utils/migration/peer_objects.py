@@ -103,6 +103,18 @@ def gpu_manager() -> Object:
     )
 
 
+def of_alauda(mode: str) -> Object:
+    """A plugin of Alauda's suite, which chooses nodes by the label and value by which ours do."""
+    names = {
+        "pgpu": ("nvidia-device-plugin-ds", "nvidia-device-plugin-ctr", "k8s-device-plugin:v0.14.5"),
+        "vgpu": ("gpu-manager-daemonset", "gpu-manager", "gpu-manager:v1.1.5"),
+        "mps": ("nvidia-mps-device-plugin-daemonset", "nvidia-mps-device-plugin-ctr", "k8s-device-plugin:v0.14.5"),
+    }
+    name, container, image = names[mode]
+    containers = [{"name": container, "image": f"registry.example/3rdparty/{image}"}]
+    return daemonset(name, "kube-system", containers, nodeSelector={"nvidia-device-enable": mode})
+
+
 HAMI_TOLD: Object = {
     "resourceCountName": "nvidia.com/gpu",
     "resourceMemoryName": "nvidia.com/gpumem",
@@ -178,6 +190,7 @@ SELECTED: dict[str, dict[str, str]] = {
     "gpu-manager": {"nvidia-device-enable": "enable"},
     "hami": {"gpu": "on"},
     "gpushare": {"gpushare": "true"},
+    "mps": {"nvidia-device-enable": "mps"},
 }
 """Labels of a node that each of them chooses."""
 DAEMONSETS = {
@@ -186,6 +199,7 @@ DAEMONSETS = {
     "gpu-manager": gpu_manager,
     "hami": hami,
     "gpushare": gpushare,
+    "mps": lambda: of_alauda("mps"),
 }
 
 

@@ -24,7 +24,14 @@ from unit.plugins.module_utils.migration.peer_objects import DAEMONSETS, SELECTE
 
 GIB, MIB = 1 << 30, 1 << 20
 KINDS = sorted(DAEMONSETS)
-NATURAL = {"nvidia": "pgpu", "gpu-operator": "pgpu", "gpu-manager": "vgpu", "hami": "vgpu", "gpushare": "cgpu"}
+NATURAL = {
+    "nvidia": "pgpu",
+    "gpu-operator": "pgpu",
+    "gpu-manager": "vgpu",
+    "hami": "vgpu",
+    "gpushare": "cgpu",
+    "mps": "mps",
+}
 SLICED = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 MPS = {"version": "v1", "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}

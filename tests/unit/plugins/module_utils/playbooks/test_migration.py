@@ -154,3 +154,38 @@ def test_plugin_on_no_node_is_reported_with_its_removal() -> None:
 def test_daemonsets_are_restored_once_no_node_is_marked(marked: list[str], back: bool, restored: bool) -> None:
     found = outcome(migration(node(), peer(migrated=marked, restore=[PATCH])), back=back, check=False)
     assert found.restore == ([PATCH] if restored else [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "terms", "extended"),
+    [
+        (node(**{"from": "gpu-manager", "mode": "vgpu"}), HERE, True),
+        (node(**{"from": "mps", "mode": "cgpu"}), HERE, True),
+        (node(**{"from": "gpu-manager", "mode": "pgpu"}), HERE, False),
+        (node(**{"from": "hami", "mode": "vgpu"}), HERE, False),
+        (node(**{"from": "mps", "mode": "mps", "state": "done"}), HERE, False),
+        (node(**{"from": "mps", "mode": "mps", "back": {"metadata": {}}}), BACK, False),
+    ],
+)
+def test_other_extender_is_replaced_where_a_node_is_to_share_by_ours(
+    entry: dict[str, Any], terms: Terms, extended: bool
+) -> None:
+    assert step(migration(entry), "gpu-a", terms).extended is extended
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "migrated", "back", "check", "ends"),
+    [
+        ("gpu-manager", False, [], True, False, True),
+        ("gpu-manager", True, [], True, False, False),
+        ("gpushare", False, ["gpu-b"], True, False, False),
+        ("mps", False, [], False, False, False),
+        ("mps", False, [], True, True, False),
+        ("hami", False, [], True, False, False),
+    ],
+)
+def test_kube_scheduler_is_given_back_once_nothing_of_ours_is_left(
+    kind: str, ours: bool, migrated: list[str], back: bool, check: bool, ends: bool
+) -> None:
+    document = {**migration(node(), peer(kind, migrated=migrated)), "ours": ours}
+    assert outcome(document, back=back, check=check).ends is ends
