@@ -140,7 +140,8 @@ class _Conversion:
         points = profile.get("plugins") or {}
         for point, plugins in list(points.items()):
             for key in ("enabled", "disabled"):
-                for number, plugin in reversed(list(enumerate((plugins or {}).get(key) or ()))):
+                listed = list(enumerate((plugins or {}).get(key) or ()))
+                for number, plugin in reversed(listed):
                     name = str(plugin.get("name"))
                     place = f"{where}.plugins.{point}.{key}[{number}]"
                     if key == "enabled" and name in _REMOVED:
@@ -151,12 +152,12 @@ class _Conversion:
                     elif name in (_SPREAD, *_IDLE, *_REMOVED):
                         del plugins[key][number]
                         self.notes.append(f"{place}, {name}, is left out: v1 is without it")
-                if key in (plugins or {}) and plugins[key] == []:
+                if listed and not plugins[key]:
                     del plugins[key]
-            if plugins == {}:
-                del points[point]
-        if profile.get("plugins") == {}:
-            del profile["plugins"]
+                    if not plugins:
+                        del points[point]
+                    if not points:
+                        del profile["plugins"]
 
     def _takes_over(self, profile: Mapping[str, Any], point: str, place: str) -> bool:
         """Return whether the successor has to be enabled in the place of SelectorSpread; it may be by default.
@@ -179,6 +180,7 @@ class _Conversion:
 
     def _convert_arguments(self, profile: Dict[str, Any], where: str) -> None:
         configured = profile.get("pluginConfig") or []
+        before = len(configured)
         for number, plugin in reversed(list(enumerate(configured))):
             name, arguments = str(plugin.get("name")), plugin.get("args")
             place = f"{where}[{number}]"
@@ -189,7 +191,7 @@ class _Conversion:
                 self.notes.append(f"{place}, of {name}, is left out: v1 is without it")
             elif isinstance(arguments, dict) and arguments.get("apiVersion") in _OLDER:
                 arguments["apiVersion"] = API_VERSION
-        if profile.get("pluginConfig") == []:
+        if before and not configured:
             del profile["pluginConfig"]
 
 

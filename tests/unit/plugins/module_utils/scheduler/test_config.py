@@ -605,6 +605,22 @@ def test_takeover_replaces_extenders_and_gives_them_back(order: list[Any], versi
     assert data_of(plan(once, Wanted(), owned, text))["extenders"] == order
 
 
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta3"])
+@pytest.mark.parametrize("names", [["tencent.com/vcuda-core"], ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]])
+def test_takeover_in_the_layout_proxied_where_both_have_one_address(version: str, names: list[str]) -> None:
+    ours = {**GPU_MANAGER, "managedResources": [{"name": name} for name in names], "nodeCacheCapable": True}
+    theirs = [REPLACED[0], KEPT[0]]
+    text = BARE.replace("/v1", f"/{version}") + yaml.safe_dump({"extenders": theirs})
+    wanted = Wanted([ours], takeover=True)
+    out = scheduler_config.replaced(text, wanted, Owned(), FILE)
+    owned = Owned(frozenset([scheduler_config.key_of(ours)]), replaced=out)
+
+    once = plan(text, wanted)
+
+    assert [each for each in data_of(once)["extenders"] if each["urlPrefix"] == ours["urlPrefix"]] == [ours]
+    assert data_of(plan(once, Wanted(), owned, text))["extenders"] == theirs
+
+
 @pytest.mark.parametrize("theirs", REPLACED)
 def test_extender_that_ours_would_replace_is_refused_unasked(theirs: dict[str, Any]) -> None:
     text = BARE + yaml.safe_dump({"extenders": [theirs]})

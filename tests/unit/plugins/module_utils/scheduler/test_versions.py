@@ -62,9 +62,14 @@ CONVERTED: list[tuple[str, str, dict[str, Any]]] = [
     (
         "v1beta3",
         scoring(enabled=["SelectorSpread", "Mine"]),
-        {"profiles": [{"plugins": {"score": {"enabled": [{"name": "Mine"}]}}}]},
+        {"profiles": [{"plugins": {"score": {"enabled": [{"name": "Mine"}], "disabled": []}}}]},
     ),
-    ("v1beta3", scoring(disabled=["SelectorSpread"]), {"profiles": [{}]}),
+    ("v1beta3", scoring(disabled=["SelectorSpread"]).replace("'enabled': [], ", ""), {"profiles": [{}]}),
+    (
+        "v1beta3",
+        scoring(disabled=["NodeLabel"], configured="  pluginConfig: []\n"),
+        {"profiles": [{"plugins": {"score": {"enabled": []}}, "pluginConfig": []}]},
+    ),
     (
         "v1beta2",
         scoring(enabled=["SelectorSpread"], disabled=["*"]),
