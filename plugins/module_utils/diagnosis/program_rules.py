@@ -229,7 +229,8 @@ def compatibility(evidence: Evidence) -> Iterator[Finding]:
             continue
         settings = {name: value[:256] for name, value in container.environment.items()}
         # Its allocator matters where memory did not suffice, which another rule looks at.
-        needs = replace(cuda_needs.needs_of_image(asks, settings, {}), paddle_allocator=None)
+        told = cuda_needs.Told(container.image)
+        needs = replace(cuda_needs.needs_of_image(asks, settings, {}, told), paddle_allocator=None)
         for finding in cuda_compat.decide(cuda_needs.machine_of_labels(node.labels), needs).findings:
             if finding.verdict in (cuda_compat.UNSTABLE, cuda_compat.BLOCKED):
                 what = "what the container is made for and the node's driver or GPUs do not go together"

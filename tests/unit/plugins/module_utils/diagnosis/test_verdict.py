@@ -227,6 +227,10 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         made(log="RuntimeError: CUDA driver version is insufficient for CUDA runtime version"),
         *("cuda_mismatch", "likely", "driver 535.10.1, CUDA 12.2", "Upgrade the driver"),
     ),
+    "a driver that is too old, by the image's tag": (
+        made(state={"state": {"terminated": FAILED}}, image="example.org/train:2.9.0-cuda13.0-runtime"),
+        *("cuda_mismatch", "likely", "built with 13.0 (tag 2.9.0-cuda13.0-runtime)", "branch 580"),
+    ),
     "a driver that is too old, by the pod's variables": (
         made(state={"state": {"terminated": FAILED}}, env={"CUDA_VERSION": "13.0.1"}),
         *("cuda_mismatch", "likely", "built with 13.0", "branch 580"),
