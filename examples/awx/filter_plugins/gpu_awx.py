@@ -24,7 +24,6 @@ class Plan:
 
     refusals: list[str]
     """What cannot work, a sentence each; where there is one, the rest means nothing."""
-    organization: int
     inventory: int
     credentials: list[int]
     """Those of every job besides the kubeconfig."""
@@ -66,7 +65,6 @@ def plan(given: Mapping[str, Any], found: Mapping[str, Sequence[Object]]) -> Pla
         refusals += _refuse_canary(canary, first, nodes)
     return Plan(
         refusals=refusals,
-        organization=_number(organization),
         inventory=_number(inventory),
         credentials=[number for number in (machine, *more) if number],
         project_credential=project,
