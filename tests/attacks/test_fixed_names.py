@@ -17,7 +17,7 @@ SHARED = re.compile(
     r"|\$\{?TMPDIR|gettempdir\(|tempfile\.mktemp\(|mktemp (?:-\w*u|--dry-run)"
 )
 KNOWN = {
-    "roles/gpu_plugins/vars/main/names.yml": "removes what older versions left, and reads none of it",
+    "roles/kube_accel_image/vars/main.yml": "removes what older versions left, and reads none of it",
     "tests/attacks/": "plays the local user",
     "tests/playbooks/test_packages.py": "runs in a mount namespace with a /var/tmp of its own",
     "tests/sim/mps/nvidia_cuda_mps_control.py": "has the default of NVIDIA's program, which no test uses",

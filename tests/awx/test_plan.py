@@ -72,7 +72,7 @@ def refused(given: dict[str, Any] | None = None, **found: Any) -> str:
     return str(sentence)
 
 
-def test_the_canary_is_the_first_node_by_name_unless_one_is_named() -> None:
+def test_canary_is_the_first_node_by_name_unless_one_is_named() -> None:
     found = decide()
     assert (found.refusals, found.canary, found.first, found.rest) == ([], "gpu-a", ["gpu-a"], ["gpu-b", "gpu-c"])
     assert decide({"canary": "gpu-c"}).rest == ["gpu-a", "gpu-b"]
@@ -164,7 +164,7 @@ def test_a_later_run_keeps_the_kubeconfig() -> None:
     assert decide({"kubeconfig_file": "", "kubeconfig": ""}, kubeconfigs=kept).refusals == []
 
 
-def test_credentials_are_the_organizations_own_else_those_of_none() -> None:
+def test_credentials_are_the_organizations_own_or_of_none() -> None:
     others = [credential(10, "git", "scm", OTHERS), credential(11, "git", "scm", None), credential(12, "git", None)]
     found = decide(
         {"more_credentials": ["vault"], "project_credential": "git"},

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.migration import carry, peers, resources
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration import carry, notes, peers, resources
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration import hami as hamis
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object, Peer
 from ansible_collections.accel.kubernetes.plugins.module_utils.migration.settings import configmaps
@@ -35,29 +35,9 @@ _OURS: Mapping[str, str] = {
 """Our DaemonSets by mode."""
 _SELECTORS = ("gpu", "gpushare", "nvidia.com/gpu.present", "gaia.tencent.com/gpu-model")
 """Labels of nodes by which others choose theirs, and pods of users perhaps too."""
-_EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission", "nvidia-mps-scheduler-plugin")
-"""What the names of Deployments begin with that are others' scheduler extenders."""
-_HAMI_WEBHOOK = "vgpu.hami.io"
 _FRACTIONS = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices")
 """Annotations of pods that share GPUs by run:ai's scheduler or KAI's, and ask for no resource."""
-_NOTE_HAMI = (
-    "HAMi's webhook {} gives pods that ask for nvidia.com/gpu to HAMi's own scheduler, which does not place them on "
-    "migrated nodes; label them, or their namespaces, hami.io/webhook=ignore"
-)
 _AS_ITS_CHART = "its resources are taken to be those of its chart"
-_NOTE_EXTENDER = (
-    "{} is a scheduler extender of another plugin: kube-scheduler asks ours in its place from the first node on, and "
-    "pods that ask for shares are placed on migrated nodes alone; once no node has that plugin, remove it"
-)
-_NOTE_RECORD = (
-    "annotation {annotation} of node {node} is none that this release writes, and the labels that the node had before "
-    "it was migrated are not known; run kubectl annotate node {node} {annotation}- and label the node yourself"
-)
-_NOTE_OPERATOR = (
-    "NVIDIA's operator goes on running its driver, toolkit, feature discovery and DCGM; its validator asks for "
-    "nvidia.com/gpu, and waits on nodes of other modes than pgpu until they are labelled "
-    "nvidia.com/gpu.deploy.operator-validator=false"
-)
 
 
 @dataclass(frozen=True)
@@ -140,11 +120,16 @@ def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callab
         pods.setdefault(pod["spec"].get("nodeName") or "", []).append(pod)
     nodes = {item["metadata"]["name"]: item for item in cluster.nodes}
     seen = _Seen(cluster, found, reader, hami, nodes, pods)
+    left = notes.notes(cluster.nodes, cluster.deployments, cluster.webhooks, found)
     return {
         "nodes": {each.node: _node(seen, each, terms) for each in wanted},
         "peers": [_peer(peer, cluster) for peer in found],
         "ours": any(map(peers.is_ours, cluster.daemonsets)),
-        "notes": [*cluster.problems, *_notes(cluster, found), *left_out],
+        "notes": [
+            *cluster.problems,
+            *notes.notes(cluster.nodes, cluster.deployments, cluster.webhooks, found),
+            *left_out,
+        ],
     }
 
 
@@ -512,21 +497,3 @@ def _rows(
                 row.update({"becomes": {}, "note": str(error), "has": ""})
             rows.append({**row, "changes": row["becomes"] != asked})
     return rows
-
-
-def _notes(cluster: Cluster, found: Sequence[Peer]) -> List[str]:
-    notes = []
-    for webhook in cluster.webhooks:
-        if any(each.get("name") == _HAMI_WEBHOOK for each in webhook.get("webhooks") or ()):
-            notes.append(_NOTE_HAMI.format(webhook["metadata"]["name"]))
-    for deployment in cluster.deployments:
-        if deployment["metadata"]["name"].startswith(_EXTENDERS):
-            notes.append(_NOTE_EXTENDER.format(peers.full_name(deployment)))
-    notes += [
-        _NOTE_RECORD.format(node=node["metadata"]["name"], annotation=peers.RECORD)
-        for node in cluster.nodes
-        if peers.RECORD in peers.annotations_of(node) and not peers.recorded(node)
-    ]
-    if any(peer.kind.name == "gpu-operator" for peer in found):
-        notes.append(_NOTE_OPERATOR)
-    return notes

@@ -49,11 +49,11 @@ def test_every_wish_of_a_pod_nobody_manages_is_told(wish: str, resource: str) ->
         ({"metadata": {"annotations": []}, "spec": None}, False),
     ],
 )
-def test_nothing_is_said_where_somebody_heeds_or_nothing_is_asked(item: dict[str, Any], managed: bool) -> None:
+def test_nothing_is_said_where_somebody_heeds(item: dict[str, Any], managed: bool) -> None:
     assert unheeded(item, managed) == ""
 
 
-def test_an_annotation_that_is_misspelled_is_told_with_those_there_are() -> None:
+def test_misspelled_annotation_is_told_with_known_ones() -> None:
     said = unheeded(pod({"kube-accel.io/min-compute-capabilty": "8.0", MIN: "8.0"}, WHOLE), managed=True)
     assert said.startswith("no annotation of this name is known: kube-accel.io/min-compute-capabilty; there are ")
     assert all(wish in said for wish in WISHES)

@@ -45,7 +45,7 @@ def test_a_node_serves_by_its_labels(labels: Object, mode: str, serves: str, tar
     assert (found.serves, found.target, found.switching) == (serves, target, switching)
 
 
-def test_node_that_becomes_ours_is_no_longer_kept_for_another_plugin() -> None:
+def test_node_that_becomes_ours_is_kept_for_no_other() -> None:
     assert state({MODE: "vgpu", "kube-accel.io/served-by-another": "gpu-manager"}, "vgpu").wanted_labels == {
         MODE: "vgpu",
         "kube-accel.io/served-by-another": None,

@@ -167,7 +167,7 @@ def test_daemonsets_are_restored_once_no_node_is_marked(marked: list[str], back:
         (node(**{"from": "mps", "mode": "mps", "back": {"metadata": {}}}), BACK, False),
     ],
 )
-def test_other_extender_is_replaced_where_a_node_is_to_share_by_ours(
+def test_other_extender_is_replaced_where_a_node_shares_by_ours(
     entry: dict[str, Any], terms: Terms, extended: bool
 ) -> None:
     assert step(migration(entry), "gpu-a", terms).extended is extended
@@ -184,7 +184,7 @@ def test_other_extender_is_replaced_where_a_node_is_to_share_by_ours(
         ("hami", False, [], True, False, False),
     ],
 )
-def test_kube_scheduler_is_given_back_once_nothing_of_ours_is_left(
+def test_kube_scheduler_is_given_back_once_none_of_ours_is_left(
     kind: str, ours: bool, migrated: list[str], back: bool, check: bool, ends: bool
 ) -> None:
     document = {**migration(node(), peer(kind, migrated=migrated)), "ours": ours}

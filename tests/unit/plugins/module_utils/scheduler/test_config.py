@@ -607,7 +607,7 @@ def test_takeover_replaces_extenders_and_gives_them_back(order: list[Any], versi
 
 @pytest.mark.parametrize("version", ["v1", "v1beta2", "v1beta3"])
 @pytest.mark.parametrize("names", [["tencent.com/vcuda-core"], ["tencent.com/vcuda-core", "tencent.com/vcuda-memory"]])
-def test_takeover_in_the_layout_proxied_where_both_have_one_address(version: str, names: list[str]) -> None:
+def test_takeover_in_layout_proxied_where_both_have_one_address(version: str, names: list[str]) -> None:
     ours = {**GPU_MANAGER, "managedResources": [{"name": name} for name in names], "nodeCacheCapable": True}
     theirs = [REPLACED[0], KEPT[0]]
     text = BARE.replace("/v1", f"/{version}") + yaml.safe_dump({"extenders": theirs})

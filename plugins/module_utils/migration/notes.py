@@ -1,0 +1,52 @@
+# GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What to know of parts of other plugins that a migration leaves where they are. Pure."""
+
+from __future__ import annotations
+
+from typing import List, Sequence
+
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration import peers
+from ansible_collections.accel.kubernetes.plugins.module_utils.migration.peers import Object, Peer
+
+_EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission", "nvidia-mps-scheduler-plugin")
+"""What the names of Deployments begin with that are others' scheduler extenders."""
+_HAMI_WEBHOOK = "vgpu.hami.io"
+_NOTE_HAMI = (
+    "HAMi's webhook {} gives pods that ask for nvidia.com/gpu to HAMi's own scheduler, which does not place them on "
+    "migrated nodes; label them, or their namespaces, hami.io/webhook=ignore"
+)
+_NOTE_EXTENDER = (
+    "{} is a scheduler extender of another plugin: kube-scheduler asks ours in its place from the first node on, and "
+    "pods that ask for shares are placed on migrated nodes alone; once no node has that plugin, remove it"
+)
+_NOTE_RECORD = (
+    "annotation {annotation} of node {node} is none that this release writes, and the labels that the node had before "
+    "it was migrated are not known; run kubectl annotate node {node} {annotation}- and label the node yourself"
+)
+_NOTE_OPERATOR = (
+    "NVIDIA's operator goes on running its driver, toolkit, feature discovery and DCGM; its validator asks for "
+    "nvidia.com/gpu, and waits on nodes of other modes than pgpu until they are labelled "
+    "nvidia.com/gpu.deploy.operator-validator=false"
+)
+
+
+def notes(
+    nodes: Sequence[Object], deployments: Sequence[Object], webhooks: Sequence[Object], found: Sequence[Peer]
+) -> List[str]:
+    """Return what to know of what stays of others, a text each."""
+    said = []
+    for webhook in webhooks:
+        if any(each.get("name") == _HAMI_WEBHOOK for each in webhook.get("webhooks") or ()):
+            said.append(_NOTE_HAMI.format(webhook["metadata"]["name"]))
+    for deployment in deployments:
+        if deployment["metadata"]["name"].startswith(_EXTENDERS):
+            said.append(_NOTE_EXTENDER.format(peers.full_name(deployment)))
+    said += [
+        _NOTE_RECORD.format(node=node["metadata"]["name"], annotation=peers.RECORD)
+        for node in nodes
+        if peers.RECORD in peers.annotations_of(node) and not peers.recorded(node)
+    ]
+    if any(peer.kind.name == "gpu-operator" for peer in found):
+        said.append(_NOTE_OPERATOR)
+    return said
