@@ -125,11 +125,7 @@ def plan(cluster: Cluster, wanted: Sequence[Wanted], terms: Terms, parse: Callab
         "nodes": {each.node: _node(seen, each, terms) for each in wanted},
         "peers": [_peer(peer, cluster) for peer in found],
         "ours": any(map(peers.is_ours, cluster.daemonsets)),
-        "notes": [
-            *cluster.problems,
-            *notes.notes(cluster.nodes, cluster.deployments, cluster.webhooks, found),
-            *left_out,
-        ],
+        "notes": [*cluster.problems, *left, *left_out],
     }
 
 

@@ -56,7 +56,7 @@ def test_each_is_known_as_its_documents_install_it(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", sorted(KINDS))
 @pytest.mark.parametrize("to", ["pgpu", "vgpu", "mps", "cgpu"])
-def test_nodes_change_hands_and_back_though_one_label_serves_both(mode: str, to: str) -> None:
+def test_nodes_change_hands_and_back_though_both_go_by_one_label(mode: str, to: str) -> None:
     """Never do both select a node, and in the end all objects are as they were."""
     theirs, ours = objects.of_alauda(mode), objects.ours(to)
     nodes = {name: labelled(mode, name) for name in ("gpu-1", "gpu-2")}
