@@ -86,6 +86,13 @@ options:
     description: What prices are in, for people to read.
     type: str
     default: ""
+  unit_label:
+    description:
+      - A label of namespaces, as C(example.com/cost-center), by whose values hours and costs are summed up.
+      - Namespaces are read from the API server as they are now. Those without the label, and those that are gone, are
+        summed up as a unit without a name.
+    type: str
+    default: ""
   right_size_below:
     description: Pods whose peak stayed below this percentage of the memory they asked for are listed.
     type: int
@@ -98,7 +105,9 @@ options:
     description: Where to write the report as one HTML document with charts. The directory must be there.
     type: path
   csv_file:
-    description: Where to write it as CSV, one row a day (or hour), namespace, mode and model.
+    description:
+      - Where to write it as CSV, one row a day (or hour), namespace, mode and model. With O(unit_label) the last column
+        is C(unit).
     type: path
   json_file:
     description: Where to write RV(report) as JSON.
@@ -107,7 +116,7 @@ extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
 requirements:
-  - kubernetes, without O(prometheus_url)
+  - kubernetes, without O(prometheus_url) or with O(unit_label)
 attributes:
   check_mode:
     support: full
@@ -198,6 +207,23 @@ report:
     totals:
       description: Sums over all rows.
       type: dict
+    unit_label:
+      description: The label by which namespaces are summed up; empty for no such sums.
+      type: str
+      sample: example.com/cost-center
+    units:
+      description: Sums by the values of that label, last those of namespaces without it, whose C(unit) is empty.
+      type: list
+      elements: dict
+      sample:
+        - unit: research
+          allocated_gpu_hours: 744.0
+          used_gpu_hours: 512.25
+          used_complete: true
+          idle_gpu_hours: 231.75
+          memory_gib_hours: 47616.0
+          charged_gpu_hours: 744.0
+          cost: 1860.0
     parts:
       description: The same day by day, or hour by hour, by namespace.
       type: list
@@ -259,6 +285,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
     printable,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import read_object
+from ansible_collections.accel.kubernetes.plugins.module_utils.shared.registers import labels_of, metadata_of
 from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     accounting as gpu_usage,
 )
@@ -312,6 +339,7 @@ _ARGUMENTS: Dict[str, Any] = {
     "policy": {"type": "str", "choices": list(charging.POLICIES), "default": charging.ALLOCATED},
     "prices": {"type": "dict", "default": {}},
     "currency": {"type": "str", "default": ""},
+    "unit_label": {"type": "str", "default": ""},
     "right_size_below": {"type": "int", "default": 30},
     "right_size_after": {"type": "str", "default": "1h"},
     "html_file": {"type": "path"},
@@ -343,6 +371,7 @@ def main() -> None:
             module.requires("kubernetes")
             with explained():
                 found, kept = _from_plugins(module)
+        units = _units(module) if module.params["unit_label"] else {}
     except (ReportError, ApiServerError) as error:
         module.fail_json(msg=printable.line(error))
     ratio = module.params["right_size_below"] / 100
@@ -359,6 +388,8 @@ def main() -> None:
         ratio,
         (*found.problems, *found.usage.problems),
         tuple(_notes(found, prices)),
+        module.params["unit_label"],
+        units,
     )
     _tell(module, report, kept)
 
@@ -419,6 +450,18 @@ def _from_prometheus(module: AnsibleK8SModule, window: counters.Window) -> _Foun
             f"Prometheus has no {gpu_usage_pages.CAPACITY}{which} of this period; does it scrape the plugins?"
         )
     return _Found("Prometheus", usage, known, holdings, warnings)
+
+
+def _units(module: AnsibleK8SModule) -> Dict[str, str]:
+    """Return the values of the label by which namespaces are summed up, by namespace. Raise ApiServerError."""
+    module.requires("kubernetes")
+    label, found = module.params["unit_label"], {}
+    with explained():
+        for namespace in objects(get_api_client(module=module), "Namespace"):
+            value = labels_of(namespace).get(label)
+            if value:
+                found[str(metadata_of(namespace).get("name", ""))] = str(value)
+    return found
 
 
 def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:

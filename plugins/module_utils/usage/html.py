@@ -26,6 +26,7 @@ from .text import (
     sized,
     total_cells,
     totals,
+    unit_cells,
     unknown_cells,
 )
 
@@ -96,6 +97,7 @@ def page(report: Report) -> str:
         _by_namespace(shown, colours),
         "<h2>Namespaces, modes and models</h2>",
         _amounts(report, shown),
+        *_units(report),
         *_sizing(report),
         *_nodes(report),
         *(f'<p class="quiet">{_text(note)}</p>' for note in report.notes),
@@ -245,6 +247,13 @@ def _amounts(report: Report, shown: Sequence[Figures]) -> str:
     rows.append(("sum", total_cells(report, shown)))
     rows += [("rest", line) for line in unknown_cells(report)]
     return _table(head(report), rows, range(3, len(head(report))))
+
+
+def _units(report: Report) -> Iterator[str]:
+    if report.unit_label:
+        names, *lines = unit_cells(report)
+        yield f"<h2>By {_text(report.unit_label)}</h2>"
+        yield _table(names, [("", line) for line in lines], range(1, len(names)))
 
 
 def _sizing(report: Report) -> Iterator[str]:

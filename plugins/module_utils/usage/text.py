@@ -48,7 +48,8 @@ CSV_COLUMNS = (
 )
 """One row a part of the period, namespace, mode and model; ``kind`` is ``allocated``, ``free`` or ``unknown``.
 
-What is unknown has a row a model and cause, of the whole period.
+What is unknown has a row a model and cause, of the whole period. With a label for organizational units there is a
+last column, ``unit``.
 """
 
 
@@ -72,6 +73,10 @@ class Report:
     problems: Tuple[str, ...] = ()
     """What is not known, one sentence each."""
     notes: Tuple[str, ...] = ()
+    unit_label: str = ""
+    """The label of namespaces by which they are summed up; empty for no such sums."""
+    units: Mapping[str, str] = field(default_factory=dict)
+    """Values of that label, by namespace."""
 
     @property
     def complete(self) -> bool:
@@ -199,6 +204,11 @@ def document(report: Report) -> Dict[str, Any]:
             for model, hours in _unknown(report, _EXACT)
         ],
         "totals": _totals_document(totals(shown), bool(report.prices)),
+        "unit_label": report.unit_label,
+        "units": [
+            {"unit": unit, **_unit_document(totals(lines), bool(report.prices))}
+            for unit, lines in by_unit(report, shown).items()
+        ],
         "parts": [_part_document(report, part) for part in report.parts],
         "nodes": [
             {"name": node.name, "since": moment(node.since), "until": moment(node.until), "remark": node.remark}
@@ -249,6 +259,11 @@ def _totals_document(sums: Totals, priced: bool) -> Dict[str, Any]:
     }
 
 
+def _unit_document(sums: Totals, priced: bool) -> Dict[str, Any]:
+    found = _totals_document(sums, priced)
+    return {name: value for name, value in found.items() if name not in ("capacity_gpu_hours", "free_gpu_hours")}
+
+
 def _oversized_document(pod: Oversized) -> Dict[str, Any]:
     return {
         "namespace": pod.namespace,
@@ -285,9 +300,19 @@ def by_namespace(shown: Iterable[Figures]) -> Dict[str, Fraction]:
     return dict(sorted(found.items()))
 
 
+def by_unit(report: Report, shown: Iterable[Figures]) -> Dict[str, List[Figures]]:
+    """Return the rows of each organizational unit, by name; last, as ``""``, those of namespaces without one."""
+    found: Dict[str, List[Figures]] = {}
+    for line in shown if report.unit_label else ():
+        if not line.free:
+            found.setdefault(report.units.get(line.account.namespace, ""), []).append(line)
+    return dict(sorted(found.items(), key=lambda entry: (not entry[0], entry[0])))
+
+
 def comma_separated(report: Report) -> str:
     """``CSV_COLUMNS``; hours and costs with six decimals, what is not known is empty."""
-    made: List[Sequence[object]] = [CSV_COLUMNS]
+    with_units = bool(report.unit_label)
+    made: List[Sequence[object]] = [(*CSV_COLUMNS, *["unit"] * with_units)]
     edges = report.usage.window.edges
     for part in report.parts:
         period = moment(edges[part]), moment(edges[part + 1])
@@ -297,11 +322,14 @@ def comma_separated(report: Report) -> str:
             hours = (line.allocated, line.used, complete, line.idle, line.memory, line.charged)
             cells = [cell if isinstance(cell, str) else decimal(cell, _EXACT, "") for cell in hours]
             cost = decimal(line.cost, _EXACT, "")
-            made.append((*period, kind, *line.account, *cells, cost, "", report.currency))
+            unit = [report.units.get(line.account.namespace, "")] * with_units
+            made.append((*period, kind, *line.account, *cells, cost, "", report.currency, *unit))
     whole = moment(edges[0]), moment(edges[-1])
     for model, whole_model in _unknown(report, _EXACT):
         for cause, unknown in _causes(report, model, _EXACT) or [("", whole_model)]:
-            made.append((*whole, "unknown", "", "", model, decimal(unknown, _EXACT), *[""] * 6, cause, ""))
+            made.append(
+                (*whole, "unknown", "", "", model, decimal(unknown, _EXACT), *[""] * 6, cause, "", *[""] * with_units)
+            )
     return printable.comma_separated(made)
 
 
@@ -314,6 +342,8 @@ def table(report: Report) -> str:
         "",
         *_columns(_amounts(report)),
     ]
+    if report.unit_label:
+        lines += ["", printable.line(f"BY {report.unit_label}"), *_columns(unit_cells(report), numbers=range(1, 7))]
     if report.oversized:
         percent = f"{100 * report.ratio:g}"
         lines += ["", f"RIGHT-SIZING: pods that never used {percent} % of the memory they asked for"]
@@ -367,6 +397,18 @@ def total_cells(report: Report, shown: Sequence[Figures]) -> List[str]:
     more = "" if sums.used_complete else "≥ "
     texts = [decimal(sums.capacity), more + decimal(sums.used), decimal(sums.idle), decimal(sums.memory)]
     return ["TOTAL", "", "", *texts, *_paid(report, _sum(line.charged for line in shown), _all_costs(shown))]
+
+
+def unit_cells(report: Report) -> List[List[str]]:
+    """Return a row for people for each organizational unit, below the heads of the columns."""
+    names = head(report)
+    made = [["UNIT", *names[3:]]]
+    for unit, lines in by_unit(report, shown_figures(report)).items():
+        sums = totals(lines)
+        more = "" if sums.used_complete else "≥ "
+        texts = [decimal(sums.allocated), more + decimal(sums.used), decimal(sums.idle), decimal(sums.memory)]
+        made.append([unit or "(none)", *texts, *_paid(report, sums.charged, sums.cost)])
+    return made
 
 
 def shown_figures(report: Report) -> List[Figures]:

@@ -412,6 +412,18 @@ def plugins(tmp_path: Path, run_module: Callable[..., dict[str, Any]]) -> Iterat
         page.shutdown()
 
 
+def test_hours_are_summed_up_by_a_label_of_namespaces(plugins: Plugins) -> None:
+    plugins.node.at(START, share("GPU-a-0", "team", "p", 0.5, 8 * GIB), share("GPU-a-0", "gone", "q", 0.25, GIB))
+    for name, labels in (("team", {"example.com/unit": "research"}), ("bare", {})):
+        head = {"name": name, "labels": labels}
+        plugins.store.create("namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": head})
+    done = plugins.report(HOUR, unit_label="example.com/unit")
+    sums = {unit["unit"]: unit["allocated_gpu_hours"] for unit in done["report"]["units"]}
+    assert sums == {"research": 0.5, "": 0.25}
+    assert "BY example.com/unit" in done["table"]
+    assert plugins.report(HOUR)["report"]["units"] == []
+
+
 def test_without_prometheus_ledgers_count_since_a_report(plugins: Plugins, tmp_path: Path) -> None:
     node, report = plugins.node, plugins.report
     node.at(START, share("GPU-a-0", "team", "p", 0.5, 8 * GIB))

@@ -105,6 +105,33 @@ def test_data_and_csv_say_the_same(report: Report) -> None:
     assert [row["used_gpu_hours"] for row in told["rows"]] == [12.0, None, 0.0]
 
 
+def test_units_sum_up_what_their_namespaces_had(report: Report) -> None:
+    shown = document(report)["rows"]
+    assert document(report)["units"] == []
+    by_label = replace(report, unit_label="example.com/unit", units={"team-b": "research", "other": "idle"})
+    found = document(by_label)
+    assert [unit["unit"] for unit in found["units"]] == ["research", ""]
+    for unit, namespace in zip(found["units"], ("team-b", "team-a"), strict=True):
+        rows = [row for row in shown if row["namespace"] == namespace]
+        for amount in ("allocated_gpu_hours", "charged_gpu_hours", "memory_gib_hours"):
+            assert unit[amount] == pytest.approx(sum(row[amount] for row in rows))
+    assert found["rows"] == shown
+    lines = table(by_label).splitlines()
+    start = lines.index("BY example.com/unit")
+    assert lines[start + 1].split()[:2] == ["UNIT", "GPU-HOURS"]
+    assert [line.split()[0] for line in lines[start + 2 : start + 4]] == ["research", "(none)"]
+    units = {(row["namespace"], row["unit"]) for row in csv.DictReader(io.StringIO(comma_separated(by_label)))}
+    assert units == {("team-b", "research"), ("team-a", ""), ("", "")}
+    assert "<h2>By example.com/unit</h2>" in page(by_label)
+
+
+def test_names_of_units_are_harmless(report: Report) -> None:
+    odd = replace(report, unit_label=EVIL, units={"team-a": EVIL, "team-b": "=1+1"})
+    assert "\x1b" not in table(odd) + comma_separated(odd) + page(odd)
+    assert "<img" not in page(odd)
+    assert ",=1+1" not in comma_separated(odd)
+
+
 def test_csv_has_a_row_for_each_cause_of_unknown_hours(report: Report) -> None:
     causes = {(T4.name, "silent"): Fraction(HOUR), (T4.name, "ledger_replaced"): Fraction(HOUR, 2)}
     found = replace(report.usage, unknown={T4.name: Fraction(3 * HOUR, 2)}, causes=causes)
