@@ -414,9 +414,8 @@ def plugins(tmp_path: Path, run_module: Callable[..., dict[str, Any]]) -> Iterat
 
 def test_hours_are_summed_up_by_a_label_of_namespaces(plugins: Plugins) -> None:
     plugins.node.at(START, share("GPU-a-0", "team", "p", 0.5, 8 * GIB), share("GPU-a-0", "gone", "q", 0.25, GIB))
-    for name, labels in (("team", {"example.com/unit": "research"}), ("bare", {})):
-        head = {"name": name, "labels": labels}
-        plugins.store.create("namespaces", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": head})
+    label = {"labels": {"example.com/unit": "research"}}
+    plugins.store.edit("namespaces", "", "team", lambda body: body["metadata"].update(label))
     done = plugins.report(HOUR, unit_label="example.com/unit")
     sums = {unit["unit"]: unit["allocated_gpu_hours"] for unit in done["report"]["units"]}
     assert sums == {"research": 0.5, "": 0.25}
