@@ -80,7 +80,10 @@ def asked(context: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 
 def test_python_gets_what_our_roles_ask_for_and_it_goes_together(asked: dict[str, list[str]]) -> None:
     packages = [line.split("#")[0].strip() for line in asked["python"]]
-    ours = {line for line in (REPOSITORY / "requirements.txt").read_text().splitlines() if not line.startswith("#")}
+    asks = (REPOSITORY / "requirements.txt").read_text().splitlines()
+    # ansible-builder leaves PyYAML to ansible-core, which brings it.
+    ours = {line for line in asks if not line.startswith(("#", "PyYAML"))}
+    assert len(ours) > 1
     assert ours <= set(packages)
     core = DEFINITION["dependencies"]["ansible_core"]["package_pip"]
     done = subprocess.run(
@@ -91,6 +94,7 @@ def test_python_gets_what_our_roles_ask_for_and_it_goes_together(asked: dict[str
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "\npyyaml==" in done.stdout
 
 
 def test_system_packages_are_only_those_named_there(asked: dict[str, list[str]]) -> None:
