@@ -56,7 +56,7 @@ def test_the_plan_follows_variables_facts_and_what_was_seen(evaluate: Evaluate, 
     known = {"__driver_observation": {"stdout": json.dumps(seen)}, "ansible_check_mode": False, **given}
     found = evaluate("driver", "__driver_plan", facts | {"pkg_mgr": "apt"}, driver_branch="590", **known)
     assert [refusal["code"] for refusal in found["refusals"]["preflight"]] == ["dkms"]
-    assert found["state"] == {"installed": "580.95.05", "loaded": "", "installs": True}
+    assert found["state"] == {"installed": "580.95.05", "loaded": "", "installs": True, "older": []}
     assert found["packages"]["unheld"] == []
     assert found["repository"]["pinning"] == "nvidia-driver-pinning-590"
     assert found["packages"]["state"] == "latest"
