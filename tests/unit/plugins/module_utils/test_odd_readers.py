@@ -143,7 +143,7 @@ def needs(item: Any, labels: Any = None) -> dict[str, str] | str:
     """Verdict, rule, reason and remedy of each container; or why there are none."""
     params: dict[str, Any] = dict.fromkeys(("cuda_version", "compat_version", "dtype", "model", "mode"), "")
     params |= {"virtualization_version": "", "ptx": None, "cores": 0, "environment": {}, "labels": {}, "facts": None}
-    params |= {"node": "", "image": "", "architecture": "amd64"}
+    params |= {"node": "", "image": "", "architecture": "amd64", "files": [], "layers_mib": 0}
     params["pod"] = {"name": "p", "namespace": "team", "read_image": False}
 
     def fail(msg: str) -> None:
