@@ -309,7 +309,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.usage import (
     text as gpu_usage_text,
 )
 from ansible_collections.kubernetes.core.plugins.module_utils.args_common import AUTH_ARG_SPEC
-from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import get_api_client
+from ansible_collections.kubernetes.core.plugins.module_utils.k8s.client import K8SClient, get_api_client
 from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import AnsibleK8SModule
 
 _UNITS = {"h": 3600, "d": 86400, "w": 7 * 86400}
@@ -371,7 +371,8 @@ def main() -> None:
             module.requires("kubernetes")
             with explained():
                 found, kept = _from_plugins(module)
-        units = _units(module) if module.params["unit_label"] else {}
+        unread: List[str] = []
+        units = _asked_units(module, unread) if module.params["unit_label"] else {}
     except (ReportError, ApiServerError) as error:
         module.fail_json(msg=printable.line(error))
     ratio = module.params["right_size_below"] / 100
@@ -386,7 +387,7 @@ def main() -> None:
         tuple(oversized),
         unknown_pods,
         ratio,
-        (*found.problems, *found.usage.problems),
+        (*found.problems, *found.usage.problems, *unread),
         tuple(_notes(found, prices)),
         module.params["unit_label"],
         units,
@@ -452,16 +453,20 @@ def _from_prometheus(module: AnsibleK8SModule, window: counters.Window) -> _Foun
     return _Found("Prometheus", usage, known, holdings, warnings)
 
 
-def _units(module: AnsibleK8SModule) -> Dict[str, str]:
-    """Return the values of the label by which namespaces are summed up, by namespace. Raise ApiServerError."""
+def _asked_units(module: AnsibleK8SModule, problems: List[str]) -> Dict[str, str]:
+    """Return the value of the label by which namespaces are summed up, by namespace. Raise ApiServerError."""
     module.requires("kubernetes")
-    label, found = module.params["unit_label"], {}
     with explained():
-        for namespace in objects(get_api_client(module=module), "Namespace"):
-            value = labels_of(namespace).get(label)
-            if value:
-                found[str(metadata_of(namespace).get("name", ""))] = str(value)
-    return found
+        return _units(get_api_client(module=module), module.params["unit_label"], problems)
+
+
+def _units(client: K8SClient, label: str, problems: List[str]) -> Dict[str, str]:
+    """Return the value of a label by namespace; a namespace that cannot be read is among the problems."""
+    found = {
+        str(metadata_of(namespace).get("name", "")): str(labels_of(namespace).get(label) or "")
+        for namespace in objects(client, "Namespace", problems=problems)
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _from_plugins(module: AnsibleK8SModule) -> Tuple[_Found, str]:

@@ -23,6 +23,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis import 
     verdict as gpu_diagnosis,
 )
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.api_json import ApiJsonError
+from ansible_collections.accel.kubernetes.plugins.modules import gpu_usage_report
 
 from odd_values import Path as FieldPath
 from odd_values import cases, with_value
@@ -60,6 +61,7 @@ TABLE = {
     "modules/gpu_migration_info.py::cluster.listed": "unit/plugins/module_utils/migration/test_odd_migration.py"
     "::test_an_odd_object_leaves_the_plan_of_the_others_and_is_told",
     "modules/gpu_usage_report.py::_from_plugins": f"{_HERE}::test_an_odd_object_of_a_list_costs_itself_alone",
+    "modules/gpu_usage_report.py::_units": f"{_HERE}::test_an_odd_namespace_is_summed_up_or_named",
     "modules/kubelet_info.py::main": "unit/plugins/module_utils/cluster/test_kubelet.py"
     "::test_an_odd_configuration_is_read_or_named",
     "modules/node_condition.py::found": f"{_READERS}::test_a_condition_is_found_beside_an_odd_one",
@@ -98,6 +100,18 @@ def test_an_odd_object_of_a_list_costs_itself_alone(path: FieldPath, values: Map
         assert [items[0], items[2]] == [each for each in found if each in (items[0], items[2])], name
         assert len(found) + len(problems) == 3, name
         assert all("see kubectl get pod" in problem for problem in problems), name
+
+
+@pytest.mark.parametrize(("path", "values"), cases([*FIELDS, ("metadata", "labels", "a")]))
+def test_an_odd_namespace_is_summed_up_or_named(path: FieldPath, values: Mapping[str, Any]) -> None:
+    whole = [{"metadata": {"name": name, "labels": {"a": "c"}}} for name in ("first", "last")]
+    for name, value in values.items():
+        problems: list[str] = []
+        namespaces = [whole[0], with_value(ODD, path, value), whole[1]]
+        units = gpu_usage_report._units(Client({"Namespace": namespaces}), "a", problems)
+        assert units["first"] == units["last"] == "c", name
+        assert all(isinstance(text, str) for text in (*units, *units.values())), name
+        assert all("see kubectl get namespace" in problem for problem in problems), name
 
 
 class Refusing(Client):
