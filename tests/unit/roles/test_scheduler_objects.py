@@ -12,20 +12,22 @@ from .test_security import SECONDARY
 
 
 @pytest.mark.parametrize(
-    ("layout", "port", "listens", "scraped"),
+    ("layout", "given", "listens", "scraped"),
     [
-        ("local", 0, [], []),
-        ("local", 9447, ["--metrics-listen=0.0.0.0:9447"], [{"name": "metrics", "containerPort": 9447}]),
-        ("proxied", 0, [], [{"name": "metrics", "containerPort": 9446}]),
+        ("local", {}, ["--metrics-listen=$(POD_IP):9447"], [{"name": "metrics", "containerPort": 9447}]),
+        ("local", {"scheduler_metrics_port": 0}, [], []),
+        ("secondary", {}, ["--metrics-listen=$(POD_IP):9447"], [{"name": "metrics", "containerPort": 9447}]),
+        ("proxied", {}, [], [{"name": "metrics", "containerPort": 9446}]),
     ],
 )
 def test_the_extender_is_scraped_where_prometheus_reaches_it(
-    layout: str, port: int, listens: list[str], scraped: list[dict[str, Any]]
+    layout: str, given: dict[str, int], listens: list[str], scraped: list[dict[str, Any]]
 ) -> None:
-    words = {"scheduler_layout": layout, "scheduler_metrics_port": port, "scheduler_image": "i"}
+    words = {"scheduler_layout": layout, "scheduler_image": "i"} | given
     (container,) = rendered("scheduler", "container.yml.j2", **words)
     assert [word for word in container["command"] if "metrics" in word] == listens
     assert container.get("ports", []) == scraped
+    assert ("POD_IP" in {each["name"] for each in container.get("env", [])}) == bool(listens)
 
 
 @pytest.mark.parametrize("layout", ["proxied", "secondary"])

@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -184,29 +185,48 @@ def test_requests_may_follow_each_other_on_a_connection(rig: Rig) -> None:
     assert answer.count(b"200 OK") >= 1
 
 
-def test_metrics_alone_are_at_an_address_of_their_own(tmp_path: Path, rig: Rig) -> None:
-    changed = options(tmp_path, metrics_listen=("127.0.0.1", 0))
+@contextmanager
+def beside(root: Path, address: tuple[str, int]) -> Iterator[Extender]:
+    """An extender that runs, with an address for metrics and no API server."""
     stop = threading.Event()
-    extender = Extender(changed, KubeClient("https://127.0.0.1:9", Credentials(tmp_path / "ca.crt")), stop)
+    client = KubeClient("https://127.0.0.1:9", Credentials(root / "ca.crt"))
+    extender = Extender(options(root, metrics_listen=address), client, stop)
     thread = threading.Thread(target=extender.run, daemon=True)
     thread.start()
-
-    def get(path: str, method: str = "GET") -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", extender.metrics_port or 0, timeout=10)
-        connection.request(method, path)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
-
-    status, text = get("/metrics")
-    assert status == 200
-    assert "accel_extender_nodes 0" in text
-    assert get("/scheduler/predicates", "POST")[0] == 404
-    assert get("/healthz")[0] == 404
-    taken = options(tmp_path, metrics_listen=("127.0.0.1", extender.metrics_port))
-    with pytest.raises(ExtenderError, match=r"--metrics-listen 127\.0\.0\.1:.* choose another port"):
-        Extender(taken, KubeClient("https://127.0.0.1:9", Credentials(tmp_path / "ca.crt")), threading.Event())
+    yield extender
     stop.set()
     thread.join(5)
+
+
+def of_metrics(extender: Extender, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", extender.metrics_port or 0, timeout=10)
+    connection.request(method, path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
+
+
+def test_metrics_alone_are_at_an_address_of_their_own(tmp_path: Path, rig: Rig) -> None:
+    with beside(tmp_path, ("127.0.0.1", 0)) as extender:
+        status, text = of_metrics(extender, "/metrics")
+        assert status == 200
+        assert "accel_extender_nodes 0" in text
+        assert of_metrics(extender, "/scheduler/predicates", "POST")[0] == 404
+        assert of_metrics(extender, "/healthz")[0] == 404
+    assert rig.extender.metrics_port is None
+
+
+def test_pods_are_placed_while_others_have_the_port_of_metrics(
+    tmp_path: Path, rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kube_accel.extender.daemon._ADDRESS_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as other, beside(tmp_path, other.getsockname()) as extender:
+        assert extender.metrics_port is None
+        reasons = [getattr(record, "reason", "") for record in caplog.records]
+        (reason,) = {each for each in reasons if each.startswith("--metrics-listen 127.0.0.1:")}
+        assert reason.endswith("free the port or choose another one")
+        other.close()
+        wait(lambda: extender.metrics_port, "that metrics are served")
+        assert of_metrics(extender, "/metrics")[0] == 200
     assert rig.extender.metrics_port is None
 
 

@@ -50,6 +50,8 @@ ROOM_FOUND: Final = "kube-accel.io/room-found"
 
 _TICK = 1.0
 _UNREACHED_SECONDS = 15.0
+_ADDRESS_SECONDS = 30.0
+"""Between attempts at the address of metrics, which others may have."""
 """Seconds without the API server after which readyz reports that."""
 _CONFLICT = 409
 _LONGEST = 1024
@@ -132,16 +134,24 @@ class Extender:
         }
 
     def _listen_for_metrics(self) -> Server | None:
+        """Return the server of metrics alone; None where there is to be none, or its address cannot be used."""
         if self._options.metrics_listen is None:
             return None
         try:
             return Server(self._options.metrics_listen, Pages({}, {"/metrics": self._metrics_page}), Limits())
         except OSError as error:
             host, port = self._options.metrics_listen
-            self._server.stop()
-            raise ExtenderError(
-                f"--metrics-listen {host}:{port} cannot be used: {error}; choose another port"
-            ) from error
+            reason = f"--metrics-listen {host}:{port} cannot be used: {error}; free the port or choose another one"
+            _log.warning("metrics are not served, pods are placed all the same", extra={"reason": reason})
+            return None
+
+    def _serve_metrics(self) -> None:
+        """Serve metrics as soon as their address can be used."""
+        while self._metrics_server is None:
+            if self._stop.wait(_ADDRESS_SECONDS):
+                return
+            self._metrics_server = self._listen_for_metrics()
+        self._metrics_server.run()
 
     @property
     def port(self) -> int:
@@ -165,8 +175,8 @@ class Extender:
         for name, watch in self._watches.items():
             self._start(f"watch {name}", lambda watch=watch: watch.run(self._stop))  # type: ignore[misc]
         self._start("server", self._server.run)
-        if self._metrics_server is not None:
-            self._start("metrics server", self._metrics_server.run)
+        if self._options.metrics_listen is not None:
+            self._start("metrics server", self._serve_metrics)
         self._start("errands", self._run_errands)
         self._start("reservations", self._expire)
         if self._options.layout is Layout.LOCAL:
