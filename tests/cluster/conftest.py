@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import collection  # noqa: F401 -- its code is importable from here on
 from cluster import images, matrix
 from cluster import rig as real
 from cluster.node import GPUS, STATE, TOPOLOGY, GpuNode

@@ -45,6 +45,7 @@ from kube_accel.sharing.inventory_annotation import ANNOTATION as INVENTORY
 from unit.kube_accel.extender.world import share
 from unit.kube_accel.fraction_node import NODE, FractionNode
 from unit.kube_accel.test_mig_label_end_to_end import EXPORTER, LabelledHost
+from unit.plugins.scheduler_asked import answered
 from unit.roles.conftest import rendered
 from unit.roles.test_security import SECONDARY
 
@@ -152,7 +153,9 @@ def body_of(name: str, limits: Mapping[str, str] | None = None, **spec: Any) -> 
 
 def policies(**variables: Any) -> list[dict[str, Any]]:
     """What both roles ship where GPUs are shared."""
-    options = {"scheduler_layout": "local", "scheduler_image": "i", **SECONDARY, **variables}
+    served = answered("admission", api_found=True)
+    asked = {"scheduler_layout": "local", "scheduler_image": "i", "__scheduler_cluster": served}
+    options = {**asked, **SECONDARY, **variables}
     plugin = {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
     return [
         *rendered("gpu_plugins", "rbac.yml.j2", **plugin),
