@@ -54,8 +54,8 @@ def fill(root: Path, build: Path, architecture: str, epoch: int) -> str:
         resolved = wheels.resolve(asked, python, MACHINES[architecture])
         (root / f"requirements/{python}.txt").write_text(resolved)
         wheels.fetch(resolved, python, MACHINES[architecture], root / "wheels")
-    shutil.copytree(build / "image", root / "image")
-    shutil.copyfile(build / "kube-accel.tar", root / "image/kube-accel.tar")
+    image = root / "image" / architecture
+    shutil.copytree(build / "image" / architecture, image)
     shutil.copyfile(HERE / "install.sh", root / "install.sh")
     (root / "install.sh").chmod(0o755)
     readme = Template((HERE / "README.md").read_text())
@@ -63,7 +63,7 @@ def fill(root: Path, build: Path, architecture: str, epoch: int) -> str:
     _say("listing what is in it")
     parts = [sbom.collection(path) for path in sorted((root / "collections").iterdir())]
     parts += [sbom.wheel(path) for path in sorted(root.rglob("*.whl"))]
-    parts += [sbom.image(root / "image/kube-accel.tar")]
+    parts += [sbom.image(image / "kube-accel.tar")]
     sums = _sums(root)
     digest = hashlib.sha256(sums.encode()).hexdigest()
     (root / "sbom.cdx.json").write_text(sbom.render("accel-kubernetes", version, parts, epoch, digest))

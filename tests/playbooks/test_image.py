@@ -23,8 +23,10 @@ import trustme
 import yaml
 
 from servers import server
+from sim.cluster import NodeSpec, Spec
+from sim.cluster.client import Api
 
-from .conftest import REPOSITORY, Run, play
+from .conftest import REPOSITORY, Run, Start, play
 
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
 MACHINES = {"amd64": 62, "arm64": 183}
@@ -294,3 +296,40 @@ def test_push_makes_one_name_for_all_architectures(
     containerd.call(*pull)
     platforms = next(line for line in containerd.call("images", "ls").splitlines() if line.startswith(name))
     assert "linux/amd64,linux/arm64" in platforms
+
+
+@pytest.mark.full
+def test_the_first_inventory_serves_gpus_with_the_image(
+    start: Start, containerd: Containerd, parts: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
+    made = parts("one")
+    clone = tmp_path / "clone/.build"
+    left = clone / "image" / ARCHITECTURE
+    (left / "wheels").mkdir(parents=True)
+    (left / "native").mkdir()
+    (left / "native/libcuda.so.1").write_text("the interposer")
+    shutil.move(made["kube_accel_image_assemble"][ARCHITECTURE]["base"], left / "kube-accel.tar")
+    shutil.copy(tmp_path / "kube_accel-1.0-py3-none-any.whl", left / "wheels")
+
+    first = (REPOSITORY / "examples/inventory.yml").read_text()
+    books = start(Spec("control-1", (NodeSpec("gpu-1", "t4"), NodeSpec("gpu-2", "8xh100"))))
+    (tmp_path / "first.yml").write_text(first.replace("/home/admin/accel.kubernetes/.build", str(clone)))
+    # Where the simulated hosts and their programs are, and nothing else.
+    rig = yaml.safe_load((books.cluster.root / "inventory.yml").read_text())
+    for name in ("gpu_plugins_image", "gpu_mode"):
+        del rig["all"]["vars"][name]
+    rig["all"]["vars"] |= {"kube_accel_image_dir": made["kube_accel_image_dir"], **containerd.variables}
+    (tmp_path / "rig.yml").write_text(yaml.safe_dump(rig))
+
+    done = books.run("accel.kubernetes.site", "-i", str(tmp_path / "rig.yml"), inventory=tmp_path / "first.yml")
+    assert done.code == 0, done.output
+    ((image, pinned),) = containerd.images().items()
+    assert pinned
+    api = Api(books.cluster.kubeconfig)
+    plugins = api.get("/apis/apps/v1/namespaces/kube-system/daemonsets")["items"]
+    assert image in {item["spec"]["template"]["spec"]["containers"][0]["image"] for item in plugins}
+    offers = {
+        item["metadata"]["name"]: item["status"]["allocatable"].get("nvidia.com/gpu")
+        for item in api.get("/api/v1/nodes")["items"]
+    }
+    assert (offers["gpu-1"], offers["gpu-2"]) == ("1", "8")

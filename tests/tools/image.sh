@@ -5,7 +5,7 @@
 #   ARCH=amd64      or arm64; another than this machine's needs BASE
 #   IMAGE_PYTHON=3.11  Python of BASE
 #   IMAGE=kube-accel:<version>
-#   OUT=.build         where the archive goes, and what it was assembled from: image/wheels, image/native
+#   OUT=.build         where the archive goes, and what roles assemble one from: image/<ARCH>/{kube-accel.tar,wheels,native}
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 source=roles/gpu_plugins/files/kube_accel
@@ -33,10 +33,11 @@ fi
 
 mkdir -p "${OUT:-.build}"
 out=$(cd "${OUT:-.build}" && pwd)
-parts=$out/image
-rm -rf "$parts" && mkdir "$parts"
+left=$out/image/$arch
+parts=$out/image/.$arch # not to be taken for a whole one
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work" "$parts"' EXIT
+rm -rf "$parts" "$left" && mkdir -p "$parts"
 say "building the wheel"
 cp -rL "$source" "$work/source" # a build leaves files behind; links lead out of it
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-315532800} # the first day that a zip archive can tell
@@ -53,7 +54,7 @@ say "compiling the interposer"
 "$source/native/build.sh" "$parts/native" "$machine" || stop "the interposer for $machine needs gcc: install gcc-${machine/_/-}-linux-gnu"
 
 say "assembling"
-python - "$out/kube-accel.tar" "${IMAGE:-kube-accel:$version}" "$arch" "$base" "$parts/native" "$parts"/wheels/*.whl >"$work/options" <<'P'
+python - "$parts/kube-accel.tar" "${IMAGE:-kube-accel:$version}" "$arch" "$base" "$parts/native" "$parts"/wheels/*.whl >"$work/options" <<'P'
 import json, os, sys
 path, reference, architecture, base, native, *wheels = sys.argv[1:]
 exclude = ["usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "var/cache/*", "var/lib/apt/lists/*", "var/log/*"]
@@ -65,4 +66,7 @@ P
 ANSIBLE_PYTHON_INTERPRETER=$(command -v python) ANSIBLE_LOCALHOST_WARNING=false ANSIBLE_INVENTORY_UNPARSED_WARNING=false \
   ansible localhost -m accel.kubernetes.oci_archive -a "$(<"$work/options")" >"$work/result" || stop "$(<"$work/result")"
 say "$(sed -n 's/^    "\(reference\|digest\)": "\(.*\)",\?$/\2/p' "$work/result" | tac | paste -sd @)"
+mv "$parts" "$left"
+ln -f "$left/kube-accel.tar" "$out/kube-accel.tar" 2>/dev/null || cp "$left/kube-accel.tar" "$out/kube-accel.tar"
 say "$(du -h "$out/kube-accel.tar" | cut -f1) in $out/kube-accel.tar; on a node: ctr -n k8s.io images import kube-accel.tar"
+say "in the inventory, to have it brought to the nodes: kube_accel_image_assemble: $out"

@@ -165,8 +165,8 @@ def _image(seen: Seen, allow_unenforced: bool) -> Iterator[Refusal]:
     if not image and not assemble:
         yield Refusal(
             "no_image",
-            "gpu_plugins_image is not set; name an image that holds the command kube-accel, or have it assembled "
-            "(kube_accel_image_assemble).",
+            "gpu_plugins_image is not set; run 'make image' in a clone of the collection and set "
+            "kube_accel_image_assemble to the clone's .build, or name an image that holds the command kube-accel.",
         )
     if assemble and image not in ("", seen.image_made):
         yield Refusal(

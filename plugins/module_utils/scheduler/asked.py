@@ -85,7 +85,7 @@ def read_options(values: Mapping[str, Any]) -> Tuple[Options, List[Refusal]]:
         config_path=read.text("scheduler_config_path"),
         host_root=without_slash(read.text("scheduler_host_root")),
         unsupported=read.mappings("scheduler_unsupported"),
-        image_imported=bool(read.mapping("kube_accel_image_assemble"))
+        image_imported=bool(values.get("kube_accel_image_assemble"))
         and read.text("kube_accel_image_delivery") == "import",
         tolerations=_TOLERATIONS
         if values.get("gpu_plugins_tolerations") == ""

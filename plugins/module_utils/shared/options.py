@@ -88,6 +88,13 @@ class OptionReader:
             self._refuse(name, value, "a mapping")
         return mapping(value)
 
+    def text_or_mapping(self, name: str) -> str:
+        """Return the text of a variable that is a text or a mapping, and nothing of a mapping."""
+        value = self._values.get(name)
+        if value is not None and not isinstance(value, (str, Mapping)):
+            self._refuse(name, value, "a text or a mapping")
+        return value if isinstance(value, str) else ""
+
     def mappings(self, name: str) -> List[Mapping[str, Any]]:
         """Return a list of mappings."""
         value = self._values.get(name)

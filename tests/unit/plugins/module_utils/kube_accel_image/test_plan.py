@@ -12,9 +12,12 @@ import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.kube_accel_image.plan import (
     Plan,
     Seen,
+    assembly,
     plan,
     without_interposer,
 )
+from hypothesis import given
+from hypothesis.strategies import dictionaries, integers, lists, none, one_of, sampled_from, sets, text
 
 from unit.roles.conftest import ROLES
 
@@ -91,6 +94,9 @@ def test_what_an_image_lacks_is_known(parts: Any, wheels: list[str], incomplete:
         ({"kube_accel_image_reference": "localhost/kube-accel@sha256:00"}, "image_reference"),
         ({"kube_accel_image_assemble": {"riscv64": {"base": "/b"}}}, "image_architecture"),
         ({"kube_accel_image_assemble": ["amd64"]}, "option_type"),
+        ({"kube_accel_image_assemble": "/srv/clone/.build"}, ""),
+        ({"kube_accel_image_assemble": "clone/.build"}, "image_not_made"),
+        ({"kube_accel_image_assemble": ""}, ""),
         ({"kube_accel_image_delivery": "push"}, "image_registry"),
         ({"kube_accel_image_delivery": "push", "kube_accel_image_reference": "registry.example/gpu/kube-accel:1"}, ""),
         ({"kube_accel_image_delivery": "carry"}, "option_type"),
@@ -100,6 +106,38 @@ def test_an_image_that_cannot_be_is_refused_with_a_code(changed: dict[str, Any],
     found = plan(Seen({**OPTIONS, **changed}, {"amd64": WHEEL, "riscv64": WHEEL}))
     assert [refusal.code for refusal in found.refusals] == ([code] if code else [])
     assert found.words == " ".join(refusal.message for refusal in found.refusals)
+
+
+@pytest.mark.parametrize("directory", ["/srv/clone/.build", "~/clone/.build/"])
+@given(made=sets(sampled_from(["amd64", "arm64"])), machine=sampled_from(["", "x86_64", "aarch64", "riscv64"]))
+def test_a_directory_has_the_images_that_were_made_there(directory: str, made: set[str], machine: str) -> None:
+    asked = {**OPTIONS, "kube_accel_image_assemble": directory}
+    found = plan(Seen(asked, {name: WHEEL if name in made else [] for name in ("amd64", "arm64")}, machine))
+    assert set(found.parts) == made
+    assert [refusal.code for refusal in found.refusals] == ([] if made else ["image_not_made"])
+    assert made or "run it in a clone of the collection" in found.words
+    assert bool(found.unserved) == bool(made and machine and found.architecture not in made)
+    if found.unserved:
+        assert f"make image ARCH={found.architecture}" in found.unserved
+    for name, parts in found.parts.items():
+        root = f"{directory.rstrip('/')}/image/{name}"
+        assert parts == {
+            "base": f"{root}/kube-accel.tar",
+            "wheels": [f"{root}/wheels/*.whl"],
+            "native": f"{root}/native",
+        }
+    assert without_interposer(directory) == []
+
+
+@given(one_of(none(), integers(), lists(text()), dictionaries(text(), integers())))
+def test_no_value_is_too_odd_to_be_read(value: object) -> None:
+    assert all(parts == {} for parts in assembly(value).values())
+    assert isinstance(plan(Seen({**OPTIONS, "kube_accel_image_assemble": value})).words, str)
+
+
+def test_a_host_of_another_architecture_is_told_what_to_add() -> None:
+    found = plan(Seen(OPTIONS, {"amd64": WHEEL}, "aarch64"))
+    assert found.unserved == ("The host is arm64, and kube_accel_image_assemble has an image for amd64; add it there.")
 
 
 def test_the_assembled_image_bears_the_version_of_the_daemons() -> None:
