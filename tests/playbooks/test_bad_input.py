@@ -75,6 +75,7 @@ def test_an_image_that_cannot_be_assembled(cluster: Cluster, inventory: Path, co
         cluster,
         inventory,
         collections,
+        gpu_plugins_image="",
         kube_accel_image_assemble={"riscv64": {"base": "/srv/base.tar", "wheels": ["/srv/none/*.whl"]}},
         kube_accel_image_delivery="push",
     )
