@@ -4,59 +4,69 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+from tools.panels import (
+    AT_GPU,
+    AT_POD,
+    BARS,
+    HORIZONTAL,
+    RATIO,
+    STACKED,
+    WIDTH,
+    Json,
+    Needs,
+    Panel,
+    Target,
+    choice,
+    columns,
+    dashboard,
+    table,
+    textbox,
+    units,
+    variable,
+)
 
 DIRECTORY = Path(__file__).parents[2] / "roles/monitoring/files/dashboards"
-WIDTH = 24
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-PRESETS = {"30m": "30 minutes", "1h": "hour", "6h": "6 hours", "12h": "12 hours", "24h": "24 hours"}
-PRESETS |= {"2d": "2 days", "7d": "7 days"}
 OWNER = "node, uuid, namespace, pod, container, mode"
-
-Json = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Target:
-    """One query of a panel."""
-
-    expr: str
-    legend: str = ""
-    instant: bool = False
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One panel, laid out from left to right in the order given."""
-
-    title: str
-    kind: str
-    targets: Sequence[Target]
-    says: str
-    unit: str = "short"
-    width: int = 12
-    height: int = 8
-    defaults: Json = field(default_factory=dict)
-    options: Json = field(default_factory=dict)
-    transformations: Sequence[Json] = ()
+PIPES = ("tensor", "fp64", "fp32", "fp16")
+KNOWN = 'max by (node, uuid, index) (accel_gpu_info{node=~"$node", index=~"$gpu"})'
+"""The GPUs that are shown."""
+AT_PART = "{{node}} GPU {{index}} {{profile}} #{{slot}}"
+AT_INSTANCE = "{{node}} GPU {{index}} {{GPU_I_PROFILE}} instance {{GPU_I_ID}}"
 
 
 def gpu(metric: str, also: str = "") -> str:
     """A family of GPUs by node and index; one series while a plugin hands over to its successor."""
     labels = f"node, uuid, {also}" if also else "node, uuid"
-    known = 'max by (node, uuid, index) (accel_gpu_info{node=~"$node", index=~"$gpu"})'
-    return f'max by ({labels}) ({metric}{{node=~"$node"}}) * on (node, uuid) group_left (index) {known}'
+    return f'max by ({labels}) ({metric}{{node=~"$node"}}) * on (node, uuid) group_left (index) {KNOWN}'
 
 
 def rate(metric: str, also: str = "") -> str:
     """How fast a counter of GPUs grows."""
     labels = f"node, uuid, {also}" if also else "node, uuid"
-    known = 'max by (node, uuid, index) (accel_gpu_info{node=~"$node", index=~"$gpu"})'
     counter = f'sum by ({labels}) (rate({metric}{{node=~"$node"}}[$__rate_interval]))'
-    return f"{counter} * on (node, uuid) group_left (index) {known}"
+    return f"{counter} * on (node, uuid) group_left (index) {KNOWN}"
+
+
+def part(metric: str, also: str = "") -> str:
+    """A family of MIG devices, by their GPU, profile and number there."""
+    labels = f"node, uuid, device, {also}" if also else "node, uuid, device"
+    family = f'max by ({labels}) ({metric}{{node=~"$node"}})'
+    return f"{family} * on (node, uuid, device) group_left (index, slot, profile) {parts()}"
+
+
+def parts(by: str = "node, uuid, device, index, slot, profile") -> str:
+    """The MIG devices that are shown."""
+    return f'max by ({by}) (accel_mig_info{{node=~"$node", index=~"$gpu", profile=~"$profile"}})'
+
+
+def exported(field: str, mig: bool = False) -> str:
+    """A field of dcgm-exporter, ours or another one, of GPUs or of the instances of MIG that are shown."""
+    labels = "uuid, GPU_I_ID, GPU_I_PROFILE" if mig else "uuid"
+    selector = 'GPU_I_PROFILE!="", GPU_I_PROFILE=~"$profile"' if mig else 'GPU_I_ID=""'
+    known = f'label_replace({field}{{{selector}}}, "uuid", "$1", "UUID", "(.+)")'
+    return f"max by ({labels}) ({known}) * on (uuid) group_left (node, index) {KNOWN}"
 
 
 def nodes(metric: str, selector: str = 'node=~"$node"') -> str:
@@ -67,6 +77,17 @@ def nodes(metric: str, selector: str = 'node=~"$node"') -> str:
 def held(metric: str, selector: str, by: str = "namespace, pod") -> str:
     """The sum of a family of containers."""
     return f"sum by ({by}) (max by ({OWNER}) ({metric}{{{selector}}}))"
+
+
+def alone(selector: str) -> str:
+    """Containers with a GPU for themselves, 1 each."""
+    return f"(max by ({OWNER}) (accel_container_gpu_allocated_gpus{{{selector}}}) > 0.99)"
+
+
+def wasted(selector: str) -> str:
+    """Parts of such GPUs in which nothing ran in the time that is shown. Unknown is not wasted."""
+    ran = f"max by ({OWNER}) (avg_over_time(accel_container_gpu_utilization_ratio{{{selector}}}[$__range]))"
+    return f"sum by (namespace, pod) ({alone(selector)} * (1 - {ran}))"
 
 
 def known_request(selector: str, by: str = "namespace, pod") -> str:
@@ -89,74 +110,6 @@ def grew_where_known(metric: str, by: str, selector: str = "") -> str:
     use = f"last_over_time(accel_container_gpu_utilization_ratio{{{selector}}}[$__range])"
     counter = f"increase({metric}{{{selector}}}[$__range])"
     return f"sum by ({by}) ({counter} and on (node, namespace, mode) group by (node, namespace, mode) ({use})) / 3600"
-
-
-def table(*targets: Target) -> tuple[Target, ...]:
-    return tuple(Target(target.expr, target.legend, True) for target in targets)
-
-
-def columns(names: Sequence[str], **labels: str) -> Sequence[Json]:
-    """A table of instant queries, one column each beside the labels, which may be renamed."""
-    # Grafana tells the figures of several queries apart, and that of one not.
-    values = {f"Value #{chr(65 + index)}" if names[1:] else "Value": name for index, name in enumerate(names)}
-    hidden = {"Time": True, **{name: True for name, shown in labels.items() if not shown}}
-    shown = {name: title for name, title in labels.items() if title}
-    return (
-        {"id": "merge", "options": {}},
-        {"id": "organize", "options": {"excludeByName": hidden, "renameByName": {**shown, **values}}},
-    )
-
-
-def units(**by_name: str) -> Json:
-    """Units of columns; an underscore stands for a space."""
-    matchers = [({"id": "byName", "options": name.replace("_", " ")}, unit) for name, unit in by_name.items()]
-    return {"overrides": [{"matcher": m, "properties": [{"id": "unit", "value": unit}]} for m, unit in matchers]}
-
-
-RATIO: Json = {"min": 0, "max": 1}
-STACKED: Json = {"custom": {"fillOpacity": 30, "stacking": {"mode": "normal", "group": "A"}}}
-BARS: Json = {"custom": {"drawStyle": "bars", "fillOpacity": 80, "stacking": {"mode": "normal", "group": "A"}}}
-AT_GPU = "{{node}} GPU {{index}}"
-AT_POD = "{{namespace}}/{{pod}}"
-
-
-def variable(name: str, label: str, query: str, regex: str = "") -> Json:
-    """Filled by a query; all at first."""
-    return {
-        "name": name,
-        "label": label,
-        "type": "query",
-        "datasource": SOURCE,
-        "definition": query,
-        "query": {"query": query, "refId": f"variable-{name}"},
-        "regex": regex,
-        "refresh": 2,
-        "sort": 3,
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".*",
-        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
-    }
-
-
-def choice(name: str, label: str, choices: dict[str, str]) -> Json:
-    """Fixed words, by what is shown."""
-    return {
-        "name": name,
-        "label": label,
-        "type": "custom",
-        "query": ",".join(f"{shown} : {value}" for shown, value in choices.items()),
-        "options": [{"selected": False, "text": shown, "value": value} for shown, value in choices.items()],
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".*",
-        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
-    }
-
-
-def textbox(name: str, label: str, value: str) -> Json:
-    options = [{"selected": True, "text": value, "value": value}]
-    return {"name": name, "label": label, "type": "textbox", "query": value, "current": options[0], "options": options}
 
 
 def alive(label: str, selector: str) -> tuple[str, str]:
@@ -192,7 +145,7 @@ def node_monitoring() -> Json:
         Panel("Power", "stat", [Target(nodes("accel_gpu_power_watts"))], "Drawn by all GPUs shown.", "watt", 3, 4),
         Panel("Last XID", "stat", [
             Target('time() - max(accel_gpu_xid_last_timestamp_seconds{node=~"$node"})'),
-        ], "How long ago the driver reported an error. Nothing: never.", "s", 4, 4),
+        ], "How long ago the driver reported an error.", "s", 4, 4, needs=Needs.ERRORS),
         Panel("Utilization of each GPU", "timeseries", [Target(gpu("accel_gpu_utilization_ratio"), AT_GPU)],
               "Part of the time in which kernels ran.", "percentunit", defaults=RATIO),
         Panel("Memory used of each GPU", "timeseries", [Target(gpu("accel_gpu_memory_used_bytes"), AT_GPU)],
@@ -205,7 +158,7 @@ def node_monitoring() -> Json:
         Panel("Free memory of each GPU", "bargauge", [
             Target(gpu("accel_gpu_memory_unallocated_bytes"), AT_GPU, True),
         ], "What no container has.", "bytes", defaults={"min": 0},
-              options={"orientation": "horizontal", "displayMode": "basic"}),
+              options=HORIZONTAL),
         Panel("Who has which GPU", "table", table(
             Target(f'max by ({OWNER}) (accel_container_gpu_allocated_gpus{{node=~"$node"}})'
                    " * on (node, uuid) group_left (index) "
@@ -222,6 +175,22 @@ def node_monitoring() -> Json:
         ], "Drawn, and the limit in force.", "watt", 8, defaults={"min": 0}),
         Panel("Clocks", "timeseries", [Target(gpu("accel_gpu_clock_hertz", "domain"), f"{AT_GPU} {{{{domain}}}}")],
               "By domain.", "hertz", 8),
+        Panel("Pipes", "timeseries", [
+            Target(gpu("accel_gpu_pipe_active_ratio", "pipe"), f"{AT_GPU} {{{{pipe}}}}"),
+            *(Target(exported(f"DCGM_FI_PROF_PIPE_{pipe.upper()}_ACTIVE"), f"{AT_GPU} {pipe}") for pipe in PIPES),
+        ], "Part of the time that each pipe worked: tensor cores, FP64, FP32, FP16. Busy and no pipe at work: the GPU "
+           "waits for memory or for the host.", "percentunit", defaults=RATIO, needs=Needs.COUNTERS),
+        Panel("Multiprocessors", "timeseries", [
+            Target(gpu("accel_gpu_sm_active_ratio"), f"{AT_GPU} had work"),
+            Target(gpu("accel_gpu_sm_occupancy_ratio"), f"{AT_GPU} warps"),
+            Target(exported("DCGM_FI_PROF_SM_ACTIVE"), f"{AT_GPU} had work"),
+            Target(exported("DCGM_FI_PROF_SM_OCCUPANCY"), f"{AT_GPU} warps"),
+        ], "Part of their time with work, and warps of the most there can be. Utilization of 100 % with few of them at "
+           "work is a GPU that a share would do for.", "percentunit", 6, defaults=RATIO, needs=Needs.COUNTERS),
+        Panel("Bandwidth of memory", "timeseries", [
+            Target(gpu("accel_gpu_dram_bandwidth_ratio"), AT_GPU),
+            Target(exported("DCGM_FI_PROF_DRAM_ACTIVE"), AT_GPU),
+        ], "That was used, of the most there can be.", "percentunit", 6, defaults=RATIO, needs=Needs.COUNTERS),
         Panel("Health", "state-timeline", [Target(gpu("accel_gpu_healthy"), AT_GPU)],
               "Whether the GPU may be handed out.",
               defaults={"mappings": [{"type": "value", "options": {
@@ -234,7 +203,7 @@ def node_monitoring() -> Json:
             Target('time() - max by (node, uuid, xid) (accel_gpu_xid_last_timestamp_seconds{node=~"$node"})'),
         ), "Errors that the driver reported.",
               defaults=units(Ago="s"),
-              transformations=columns(["Count", "Ago"], node="Node", uuid="GPU", xid="XID")),
+              transformations=columns(["Count", "Ago"], node="Node", uuid="GPU", xid="XID"), needs=Needs.ERRORS),
         Panel("Memory errors", "timeseries", [
             Target(gpu("accel_gpu_ecc_errors_total", "type"), f"{AT_GPU} {{{{type}}}}"),
         ], "ECC errors since the driver was loaded."),
@@ -259,31 +228,31 @@ def pod_monitoring() -> Json:
             Target(held("accel_container_gpu_utilization_ratio", POD_SELECTOR), AT_POD),
             Target(held("accel_container_gpu_core_request_ratio", POD_SELECTOR), f"{AT_POD} asked for"),
         ], "Part of the time in which the GPU ran the pod's kernels, and the part of its cores that it asked for. "
-           "Several GPUs add up.", "percentunit", defaults={"min": 0}),
+           "Several GPUs add up.", "percentunit", defaults={"min": 0}, needs=Needs.PODS),
         Panel("Memory", "timeseries", [
             Target(used, AT_POD),
             Target(held("accel_container_gpu_memory_peak_bytes", POD_SELECTOR), f"{AT_POD} peak"),
             Target(request, f"{AT_POD} has"),
-        ], "Used, the most it ever used, and what it has.", "bytes", defaults={"min": 0}),
+        ], "Used, the most it ever used, and what it has.", "bytes", defaults={"min": 0}, needs=Needs.PODS),
         Panel("Used of what it has", "gauge", [Target(f"{used} / ({known_request(POD_SELECTOR)} > 0)", AT_POD, True)],
               "Memory. Under 30 % for hours is waste, above 95 % an allocation may be refused.", "percentunit", 8,
-              defaults=RATIO),
+              defaults=RATIO, needs=Needs.PODS),
         Panel("Idle for", "bargauge", [
             Target(f"time() - max by (namespace, pod) "
                    f"(accel_container_gpu_last_active_timestamp_seconds{{{POD_SELECTOR}}})", AT_POD, True),
         ], "Since a kernel of the pod was seen to run.", "s", 8,
-              options={"orientation": "horizontal", "displayMode": "basic"}),
+              options=HORIZONTAL, needs=Needs.PODS),
         Panel("Refused allocations", "timeseries", [
             Target(f"sum by (namespace, pod, reason) (increase("
                    f"accel_container_gpu_alloc_failures_total{{{POD_SELECTOR}}}[$__rate_interval]))",
                    f"{AT_POD} {{{{reason}}}}"),
         ], "quota: its own limit; device: the GPU is full; policy: its limits cannot be read.", width=8,
-              defaults={"min": 0}),
+              defaults={"min": 0}, needs=Needs.LIMITS),
         Panel("Processes", "timeseries", [Target(held("accel_container_gpu_processes", POD_SELECTOR), AT_POD)],
-              "That have memory of a GPU.", defaults={"min": 0}),
+              "That have memory of a GPU.", defaults={"min": 0}, needs=Needs.PODS),
         Panel("Unused memory", "bargauge", [Target(f"topk(10, {known_request(POD_SELECTOR)} - {used})", AT_POD, True)],
               "The ten pods that use least of what they have, in bytes.", "bytes",
-              options={"orientation": "horizontal", "displayMode": "basic"}),
+              options=HORIZONTAL, needs=Needs.PODS),
         Panel("Where", "table", table(
             Target(f"max by ({OWNER}) (accel_container_gpu_allocated_gpus{{{POD_SELECTOR}}}) * on (node, uuid) "
                    "group_left (index, model) max by (node, uuid, index, model) (accel_gpu_info)"),
@@ -306,6 +275,7 @@ def capacity() -> Json:
         for what in ("peak", "request")
     )
     request = held("accel_container_gpu_memory_request_bytes", of)
+    quota = of + r', resource=~"requests[.](nvidia|tencent|aliyun)[.]com/.+"'
     panels = [
         Panel("GPU-hours there were", "stat", [Target(there, instant=True)], "In the time that is shown.", "h", 6, 4),
         Panel("Charged", "stat", [Target(f"{grew(charged, '')} / ({there})", instant=True)],
@@ -344,13 +314,29 @@ def capacity() -> Json:
             Target(f"max by (namespace, resource) (accel_namespace_gpu_quota_used{{{of}}}) / "
                    f"(max by (namespace, resource) (accel_namespace_gpu_quota{{{of}}}) > 0)",
                    "{{namespace}} {{resource}}", True),
-        ], "Part in use, where the extender knows a quota.", "percentunit", defaults=RATIO,
-              options={"orientation": "horizontal", "displayMode": "basic"}),
+            Target(f"max by (namespace, resource) (kube_resourcequota{{{quota}, type=\"used\"}}) / "
+                   f"(max by (namespace, resource) (kube_resourcequota{{{quota}, type=\"hard\"}}) > 0)",
+                   "{{namespace}} {{resource}}", True),
+        ], "Part in use of scheduler_quota (cores, memory, cards) and of ResourceQuotas (requests.nvidia.com/gpu and "
+           "others).", "percentunit", defaults=RATIO, options=HORIZONTAL, needs=Needs.QUOTAS),
+        Panel("Quotas over time", "timeseries", [
+            Target(f"max by (namespace, resource) (accel_namespace_gpu_quota_used{{{of}}} / "
+                   f"(accel_namespace_gpu_quota{{{of}}} > 0))", "{{namespace}} {{resource}}"),
+            Target(f"max by (namespace, resource) (kube_resourcequota{{{quota}, type=\"used\"}} / ignoring (type) "
+                   f"(kube_resourcequota{{{quota}, type=\"hard\"}} > 0))", "{{namespace}} {{resource}}"),
+        ], "Part in use of each quota. One that stays at 100 % holds pods back.", "percentunit", defaults=RATIO,
+              needs=Needs.QUOTAS),
         Panel("Pods that wait", "timeseries", [
             Target("sum by (namespace, mode) (max by (namespace, mode) (accel_pending_gpu_pods))",
                    "{{namespace}} {{mode}}"),
+            Target("sum(max by (namespace, mode) (accel_pending_gpu_pods)) or 0 * max(accel_extender_nodes)", "all"),
         ], "Pods that ask for shares and have no node yet, as the extender knows them.",
-              defaults={"min": 0}),
+              defaults={"min": 0}, needs=Needs.EXTENDER),
+        Panel("Whole GPUs that nobody uses", "bargauge", [
+            Target(f"topk(10, {wasted(of)} > 0)", AT_POD, True),
+        ], "The ten pods that wasted most of the GPUs that they have for themselves: GPUs, times the part of the time "
+           "that is shown in which nothing of theirs ran.", defaults={"min": 0}, options=HORIZONTAL,
+              needs=Needs.ALONE),
         Panel("Fragmentation", "timeseries", [
             Target("1 - max by (node) (accel_gpu_memory_unallocated_bytes) / "
                    "(sum by (node) (max by (node, uuid) (accel_gpu_memory_unallocated_bytes)) > 0)", "{{node}}"),
@@ -360,7 +346,7 @@ def capacity() -> Json:
             Target(request),
         ), "Pods that never used 30 % of their memory.", "bytes",
               defaults=units(Used_at_most="percentunit"),
-              transformations=columns(["Used at most", "Has"], namespace="Namespace", pod="Pod")),
+              transformations=columns(["Used at most", "Has"], namespace="Namespace", pod="Pod"), needs=Needs.PODS),
     ]  # fmt: skip
     variables = [
         variable("namespace", "Namespace", "label_values(accel_namespace_gpu_seconds_total, namespace)"),
@@ -369,28 +355,111 @@ def capacity() -> Json:
     return dashboard("capacity", "Capacity and Chargeback", "Who pays, and what is left.", variables, panels, "7d")
 
 
-def cgpu_app() -> Json:
-    of = 'mode="cgpu", namespace=~"$namespace", pod=~"$pod"'
+def app() -> Json:
+    of = POD_SELECTOR
     used, request = (held(f"accel_container_gpu_memory_{what}_bytes", of) for what in ("used", "request"))
+    apps = f"sum by (namespace, pod) ({alone(of)})"
+    ran = f"max by ({OWNER}) (avg_over_time(accel_container_gpu_utilization_ratio{{{of}}}[$__range]))"
+    most = f"max by ({OWNER}) (max_over_time(accel_container_gpu_memory_peak_bytes{{{of}}}[$__range]))"
+    asked = f"max by ({OWNER}) (accel_container_gpu_memory_request_bytes{{{of}}})"
+    idle = f"time() - max by (namespace, pod) (accel_container_gpu_last_active_timestamp_seconds{{{of}}})"
     panels = [
-        Panel("Memory", "timeseries", [Target(used, AT_POD)], "That each app uses.", "bytes", defaults={"min": 0}),
+        Panel("GPUs that apps have for themselves", "stat", [Target(f"sum({alone(of)})", instant=True)],
+              "Whole GPUs, and shares that are all of one.", width=6, height=5, needs=Needs.ALONE),
+        Panel("Wasted", "stat", [
+            Target(f"sum({wasted(of)}) / sum({alone(of)} and {ran})", instant=True),
+        ], "Part of these GPUs' time in which nothing ran, in the time that is shown.", "percentunit", 6, 5, RATIO,
+              needs=Needs.ALONE),
+        Panel("Wasted by app", "bargauge", [Target(f"topk(10, {wasted(of)})", AT_POD, True)],
+              "GPUs, times the part of the time that is shown in which nothing of the app ran.", height=5,
+              defaults={"min": 0}, options=HORIZONTAL, needs=Needs.ALONE),
+        Panel("Apps with a GPU for themselves", "table", table(
+            Target(apps),
+            Target(f"avg by (namespace, pod) ({ran} and {alone(of)})"),
+            Target(f"sum by (namespace, pod) ({most} and {alone(of)}) / "
+                   f"sum by (namespace, pod) ({asked} and {most} and {alone(of)})"),
+            Target(f"({idle}) and {apps}"),
+        ), "Little busy and little memory: a share would do (docs/modes.md).", "short", WIDTH,
+              defaults=units(Busy="percentunit", Memory_at_most="percentunit", Idle_for="s"),
+              transformations=columns(["GPUs", "Busy", "Memory at most", "Idle for"], namespace="Namespace",
+                                      pod="App"), needs=Needs.ALONE),
+        Panel("Memory", "timeseries", [Target(used, AT_POD)], "That each app uses.", "bytes", defaults={"min": 0},
+              needs=Needs.PODS),
         Panel("Memory, of what it has", "timeseries", [Target(f"{used} / ({known_request(of)} > 0)", AT_POD)],
-              "Part of its own.", "percentunit", defaults=RATIO),
+              "Part of its own: its share, or a whole GPU.", "percentunit", defaults=RATIO, needs=Needs.PODS),
         Panel("Utilization", "timeseries", [Target(held("accel_container_gpu_utilization_ratio", of), AT_POD)],
-              "Part of the time in which the GPU ran its kernels.", "percentunit", defaults={"min": 0}),
+              "Part of the time in which the GPU ran its kernels.", "percentunit", defaults={"min": 0},
+              needs=Needs.PODS),
         Panel("Refused allocations", "timeseries", [
             Target(f"sum by (namespace, pod, reason) (increase(accel_container_gpu_alloc_failures_total{{{of}}}"
                    "[$__rate_interval]))", f"{AT_POD} {{{{reason}}}}"),
-        ], "An app that wants more than it has.", defaults={"min": 0}),
+        ], "An app that wants more than it has.", defaults={"min": 0}, needs=Needs.LIMITS),
         Panel("Apps", "table", table(Target(request), Target(used), Target(f"{used} / ({known_request(of)} > 0)")),
               "What each has and uses now.", "bytes", WIDTH, defaults=units(Part="percentunit"),
-              transformations=columns(["Has", "Uses", "Part"], namespace="Namespace", pod="App")),
+              transformations=columns(["Has", "Uses", "Part"], namespace="Namespace", pod="App"), needs=Needs.PODS),
+    ]  # fmt: skip
+    says = "What apps do with their share, or with a GPU of their own."
+    return dashboard("cgpu-app", "GPU APP", says, [TYPE, NAMESPACE, POD], panels)
+
+
+def mig_devices() -> Json:
+    has = "max by (node, uuid, device) (accel_container_mig_info)"
+    whose = f'max by ({OWNER}, device) (accel_container_mig_info{{node=~"$node"}})'
+    names = {"node": "Node", "index": "GPU", "profile": "Profile", "slot": "Number", "uuid": "", "device": "Device"}
+    pods = {"namespace": "Namespace", "pod": "Pod", "container": "Container", "mode": ""}
+    mig, counters = Needs.MIG, Needs.MIG_COUNTERS
+    panels = [
+        Panel("MIG devices", "stat", [Target(f"count({parts()})", instant=True)], "That there are.", width=6, height=5,
+              needs=mig),
+        Panel("Held", "stat", [
+            Target(f"(count({parts()} and on (node, uuid, device) {has}) or vector(0)) / count({parts()})",
+                   instant=True),
+        ], "Part of them that containers have.", "percentunit", 6, 5, RATIO, needs=mig),
+        Panel("By profile", "bargauge", [
+            Target(f"count by (profile) ({parts()})", "{{profile}}", True),
+            Target(f"count by (profile) ({parts()} unless on (node, uuid, device) {has})", "{{profile}} free", True),
+        ], "How many there are, and how many are free.", height=5, defaults={"min": 0}, options=HORIZONTAL, needs=mig),
+        Panel("Who has which MIG device", "table", table(
+            Target(f"{whose} * on (node, uuid, device) group_left (index, slot, profile) {parts()}"),
+        ), "Containers now.", "short", WIDTH, transformations=columns([], **names, **pods), needs=mig),
+        Panel("Free MIG devices", "table", table(Target(f"{parts()} unless on (node, uuid, device) {has}")),
+              "That no container has.", transformations=columns([], **names), needs=mig),
+        Panel("Memory used", "timeseries", [
+            Target(part("accel_mig_memory_used_bytes"), AT_PART),
+        ], "Of each MIG device.", "bytes", defaults={"min": 0}, needs=mig),
+        Panel("Memory used, percent", "timeseries", [
+            Target(f"({part('accel_mig_memory_used_bytes')}) / on (node, uuid, device) group_left () "
+                   "max by (node, uuid, device) (accel_mig_memory_capacity_bytes)", AT_PART),
+        ], "Of each MIG device. One that stays low could have a smaller profile.", "percentunit", defaults=RATIO,
+              needs=mig),
+        Panel("Kernels ran", "timeseries", [
+            Target(part("accel_mig_engine_active_ratio"), AT_PART),
+            Target(exported("DCGM_FI_PROF_GR_ENGINE_ACTIVE", True), AT_INSTANCE),
+        ], "Part of the time in which a kernel ran.", "percentunit", defaults=RATIO, needs=counters),
+        Panel("Pipes", "timeseries", [
+            Target(part("accel_mig_pipe_active_ratio", "pipe"), f"{AT_PART} {{{{pipe}}}}"),
+            *(Target(exported(f"DCGM_FI_PROF_PIPE_{pipe.upper()}_ACTIVE", True), f"{AT_INSTANCE} {pipe}")
+              for pipe in PIPES),
+        ], "Part of the time that each pipe worked: tensor cores, FP64, FP32, FP16.", "percentunit", WIDTH,
+              defaults=RATIO, needs=counters),
+        Panel("Multiprocessors", "timeseries", [
+            Target(part("accel_mig_sm_active_ratio"), f"{AT_PART} had work"),
+            Target(part("accel_mig_sm_occupancy_ratio"), f"{AT_PART} warps"),
+            Target(exported("DCGM_FI_PROF_SM_ACTIVE", True), f"{AT_INSTANCE} had work"),
+            Target(exported("DCGM_FI_PROF_SM_OCCUPANCY", True), f"{AT_INSTANCE} warps"),
+        ], "Part of their time with work, and warps of the most there can be.", "percentunit", defaults=RATIO,
+              needs=counters),
+        Panel("Bandwidth of memory", "timeseries", [
+            Target(part("accel_mig_dram_bandwidth_ratio"), AT_PART),
+            Target(exported("DCGM_FI_PROF_DRAM_ACTIVE", True), AT_INSTANCE),
+        ], "That was used, of the most there can be.", "percentunit", defaults=RATIO, needs=counters),
     ]  # fmt: skip
     variables = [
-        variable("namespace", "Namespace", *alive("namespace", 'mode="cgpu"')),
-        variable("pod", "App", *alive("pod", 'mode="cgpu", namespace=~"$namespace"')),
+        variable("node", "Node", "label_values(accel_mig_info, node)"),
+        variable("gpu", "GPU", 'label_values(accel_mig_info{node=~"$node"}, index)'),
+        variable("profile", "Profile", 'label_values(accel_mig_info{node=~"$node", index=~"$gpu"}, profile)'),
     ]
-    return dashboard("cgpu-app", "GPU APP", "Memory of cGPU apps, in bytes and percent.", variables, panels)
+    return dashboard("mig", "MIG Devices", "Parts of GPUs that MIG keeps apart.", variables, panels)
 
 
 def cgpu_node() -> Json:
@@ -402,106 +471,44 @@ def cgpu_node() -> Json:
 
     used, capacity_, allocated = (of(what) for what in ("used", "capacity", "allocated"))
     panels = [
-        Panel("Memory there is", "stat", [Target(f"sum({capacity_})")], "Of the nodes shown.", "bytes", 6, 4),
+        Panel("Memory there is", "stat", [Target(f"sum({capacity_})")], "Of the nodes shown.", "bytes", 6, 4,
+              needs=Needs.CGPU),
         Panel("Allocated", "stat", [Target(f"sum({allocated}) / sum({capacity_})")], "Part that apps have.",
-              "percentunit", 6, 4, RATIO),
+              "percentunit", 6, 4, RATIO, needs=Needs.CGPU),
         Panel("Used", "stat", [Target(f"sum({used}) / sum({capacity_})")], "Part that is in use.", "percentunit", 6, 4,
-              RATIO),
+              RATIO, needs=Needs.CGPU),
         Panel("Used of allocated", "stat", [Target(f"sum({used}) / sum({allocated})")],
-              "Part in use of what apps have.", "percentunit", 6, 4, {"min": 0}),
-        Panel("Memory used", "timeseries", [Target(used, AT_GPU)], "Of each GPU.", "bytes", defaults={"min": 0}),
+              "Part in use of what apps have.", "percentunit", 6, 4, {"min": 0}, needs=Needs.CGPU),
+        Panel("Memory used", "timeseries", [Target(used, AT_GPU)], "Of each GPU.", "bytes", defaults={"min": 0},
+              needs=Needs.CGPU),
         Panel("Memory used, percent", "timeseries", [
             Target(f"({used}) / on (node, uuid, index) ({capacity_})", AT_GPU),
-        ], "Of each GPU.", "percentunit", defaults=RATIO),
+        ], "Of each GPU.", "percentunit", defaults=RATIO, needs=Needs.CGPU),
         Panel("Memory allocated", "timeseries", [Target(allocated, AT_GPU)], "Of each GPU.", "bytes",
-              defaults={"min": 0}),
+              defaults={"min": 0}, needs=Needs.CGPU),
         Panel("GPUs", "table", table(Target(capacity_), Target(allocated), Target(used)), "Now.", "bytes",
-              transformations=columns(["There is", "Allocated", "Used"], node="Node", index="GPU", uuid="")),
+              transformations=columns(["There is", "Allocated", "Used"], node="Node", index="GPU", uuid=""),
+              needs=Needs.CGPU),
     ]  # fmt: skip
     variables = [variable("node", "Node", 'label_values(accel_gpu_info{mode="cgpu"}, node)')]
     return dashboard("cgpu-node", "GPU Node", "Memory of nodes that serve cGPU.", variables, panels)
 
 
-def dashboard(
-    name: str, title: str, says: str, variables: Iterable[Json], panels: Iterable[Panel], since: str = "6h"
-) -> Json:
-    source = {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "current": {}}
-    presets = [{"display": f"Last {text}", "from": f"now-{span}", "to": "now"} for span, text in PRESETS.items()]
+def dashboards() -> dict[str, Json]:
+    """Every dashboard, by the name of its file."""
     return {
-        "uid": f"kube-accel-{name}",
-        "title": title,
-        "description": says,
-        "tags": ["gpu", "kube-accel"],
-        "schemaVersion": 39,
-        "editable": True,
-        "graphTooltip": 1,
-        "refresh": "30s",
-        "time": {"from": f"now-{since}", "to": "now"},
-        "timepicker": {"quick_ranges": presets},
-        "timezone": "browser",
-        "links": [{"type": "dashboards", "title": "GPU", "tags": ["kube-accel"], "asDropdown": True,
-                   "includeVars": False, "keepTime": True, "icon": "external link"}],
-        "annotations": {"list": [{
-            "name": "XIDs", "datasource": SOURCE, "enable": True, "iconColor": "red",
-            # Each is a point at its own time; longer than the step of any range, and little of what was before.
-            "expr": "(max by (node, uuid, xid) (accel_gpu_xid_last_timestamp_seconds) > time() - 3600) * 1000",
-            "useValueForTime": True,
-            "titleFormat": "XID {{xid}} on {{node}}"}]},
-        "templating": {"list": [source, *variables]},
-        "panels": placed(panels),
-    }  # fmt: skip
-
-
-def placed(panels: Iterable[Panel]) -> list[Json]:
-    """Left to right, in rows as high as their highest."""
-    made: list[Json] = []
-    x = y = height = 0
-    for panel in panels:
-        if x + panel.width > WIDTH:
-            x, y, height = 0, y + height, 0
-        made.append(drawn(panel, len(made) + 1, {"x": x, "y": y, "w": panel.width, "h": panel.height}))
-        x, height = x + panel.width, max(height, panel.height)
-    return made
-
-
-def drawn(panel: Panel, number: int, place: Json) -> Json:
-    settings = dict(panel.defaults)
-    overrides = settings.pop("overrides", [])
-    return {
-        "id": number,
-        "title": panel.title,
-        "description": panel.says,
-        "type": panel.kind,
-        "datasource": SOURCE,
-        "gridPos": place,
-        "targets": [
-            {
-                "refId": chr(65 + index),
-                "datasource": SOURCE,
-                "expr": target.expr,
-                "legendFormat": target.legend or "__auto",
-                "instant": target.instant,
-                "range": not target.instant,
-                "format": "table" if panel.kind == "table" else "time_series",
-            }
-            for index, target in enumerate(panel.targets)
-        ],
-        "fieldConfig": {"defaults": {"unit": panel.unit, **settings}, "overrides": overrides},
-        "options": dict(panel.options),
-        "transformations": list(panel.transformations),
+        "node-monitoring": node_monitoring(),
+        "pod-monitoring": pod_monitoring(),
+        "capacity-chargeback": capacity(),
+        "mig-devices": mig_devices(),
+        "cgpu-app": app(),
+        "cgpu-node": cgpu_node(),
     }
 
 
 def made() -> dict[str, str]:
     """The text of every dashboard, by file name."""
-    every = {
-        "node-monitoring": node_monitoring(),
-        "pod-monitoring": pod_monitoring(),
-        "capacity-chargeback": capacity(),
-        "cgpu-app": cgpu_app(),
-        "cgpu-node": cgpu_node(),
-    }
-    return {f"{name}.json": json.dumps(each, indent=1) + "\n" for name, each in every.items()}
+    return {f"{name}.json": json.dumps(each, indent=1) + "\n" for name, each in dashboards().items()}
 
 
 def main() -> None:

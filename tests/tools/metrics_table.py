@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from kube_accel.metrics.families import ALL
+from tools.dashboards import dashboards
+from tools.panels import Needs
 from unit.roles.monitoring.served import asked, extender_page, recorded, rules, served
 
 DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
@@ -17,7 +19,7 @@ _METRICS = ("metric", "type", "labels", "what it says")
 
 def families() -> str:
     """One row a family of the plugin."""
-    return _table(_METRICS, ((each.name, each.kind.value, _code(each.labels), each.help) for each in ALL))
+    return _table(_METRICS, ((f"`{each.name}`", each.kind.value, _code(each.labels), each.help) for each in ALL))
 
 
 def extender() -> str:
@@ -26,19 +28,34 @@ def extender() -> str:
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
     helps = re.findall(r"^# HELP (\S+) (.*)$", page, re.MULTILINE)
     labels = {name: served()[f"{name}_sum" if kind == "histogram" else name] for name, kind in kinds.items()}
-    return _table(_METRICS, ((name, kinds[name], _code(sorted(labels[name])), text) for name, text in helps))
+    return _table(_METRICS, ((f"`{name}`", kinds[name], _code(sorted(labels[name])), text) for name, text in helps))
 
 
 def recording() -> str:
     """One row a recording rule."""
-    rows = ((name, _code(sorted(recorded()[name])), _code(asked(expression))) for name, expression in rules().items())
+    rows = (
+        (f"`{name}`", _code(sorted(recorded()[name])), _code(asked(expression))) for name, expression in rules().items()
+    )
     return _table(("series", "labels", "made of"), rows)
+
+
+def panels() -> str:
+    """One row for the panels of a dashboard that need the same beside the plugins' metrics."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for dashboard in dashboards().values():
+        for panel in dashboard["panels"]:
+            needs = panel["fieldConfig"]["defaults"]["noValue"]
+            if needs != Needs.PLUGINS.value:
+                found.setdefault((dashboard["title"], needs.removeprefix("Needs ")), []).append(panel["title"])
+    rows = ((title, "; ".join(names), f"{needs[:1].upper()}{needs[1:]}") for (title, needs), names in found.items())
+    return _table(("dashboard", "panels", "what they need"), rows)
 
 
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "families": families,
     "the extender's families": extender,
     "recording rules": recording,
+    "panels": panels,
 }
 
 
@@ -53,8 +70,8 @@ def _code(words: Iterable[str]) -> str:
 
 def _table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
     head = [*head]
-    shown = [f"| `{name}` | {' | '.join(rest)} |" for name, *rest in rows]
-    return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *shown])
+    shown = [f"| {' | '.join(cells)} |" for cells in (head, *rows)]
+    return "\n".join([shown[0], "|---" * len(head) + "|", *shown[1:]])
 
 
 def main() -> None:

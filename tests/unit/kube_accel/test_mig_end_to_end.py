@@ -6,16 +6,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from kube_accel.metrics import families
 from sim.kubelet import Container, ContainerAllocation, PodSpec
 from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology
+from unit.kube_accel.metrics.page import Page
 from unit.kube_accel.test_plugin_end_to_end import DEADLINE, RESOURCE, Host, events, held, inventory
 from waiting import wait
 
@@ -95,6 +98,30 @@ def test_each_profile_is_a_resource_and_follows_the_geometry(host: MigHost) -> N
     host.edit(lambda topology: topology.set_health(1, "lost"))
     host.wait_offered(gpu=2)
     assert {device.healthy for device in host.kubelet.devices("nvidia.com/mig-2g.10gb").values()} == {False}
+
+
+def test_metrics_tell_of_each_mig_device_and_its_holder(host: MigHost) -> None:
+    plugin = host.plugin(
+        *("--mig-strategy", "mixed", "--metrics-interval", "1", "--proc-root", str(host.root / "proc"))
+    )
+    host.wait_offered(gpu=2, **{"mig-1g_5gb": 8, "mig-2g_10gb": 1, "mig-3g_20gb": 1})
+    granted = host.get("train", "mig-3g.20gb")
+
+    def page() -> Page:
+        return Page(plugin.probe("/metrics")[1].encode())
+
+    wait(lambda: page().of(families.CONTAINER_MIG) and page().of(families.MIG_USED), "the holder")
+    found = page()
+    profiles = Counter(labels["profile"] for labels in found.of(families.MIG_INFO))
+    assert profiles == {"1g.5gb": 8, "2g.10gb": 1, "3g.20gb": 1}
+    (of_pod,) = found.of(families.CONTAINER_MIG)
+    assert of_pod["device"] == granted.envs["NVIDIA_VISIBLE_DEVICES"]
+    device = {name: of_pod[name] for name in ("node", "uuid", "device")}
+    assert found.values(families.MIG_INFO, **device, profile="3g.20gb") == [1]
+    (mig,) = (mig for mig in host.topology.migs if mig.profile == "3g.20gb")
+    assert found.value(families.MIG_CAPACITY, **device) == mig.mem
+    for family in (families.MIG_CAPACITY, families.MIG_USED):
+        assert {labels["device"] for labels in found.of(family)} == {mig.uuid for mig in host.topology.migs}
 
 
 def test_equal_devices_are_gpus(host: MigHost) -> None:

@@ -10,7 +10,7 @@ from kube_accel.metrics import families
 from kube_accel.metrics.devices import Devices, device_families
 from kube_accel.metrics.exposition import Series
 from kube_accel.metrics.sample import Busy, GpuSample, Profile, Rare
-from kube_accel.model import DriverState, Snapshot, UnreadableGpu
+from kube_accel.model import DriverState, MigDevice, Snapshot, UnreadableGpu
 from kube_accel.nvml.expected_gpus import Seen
 from unit.kube_accel.plugin.fakes import LOST, STARTING, UNAVAILABLE, UNKNOWN, inventory, ready, uuid
 
@@ -57,6 +57,22 @@ def test_mig_devices_have_counters_apart_from_their_gpus() -> None:
     assert found["accel_mig_sm_active_ratio"] == {("n", uuid(0), "MIG-1"): 0.5}
     assert found["accel_mig_pipe_active_ratio"] == {("n", uuid(0), "MIG-1", "fp32"): 0.25}
     assert "accel_gpu_sm_active_ratio" not in found
+
+
+def test_mig_devices_are_told_of_with_their_memory() -> None:
+    found = ready(1)
+    assert found.inventory is not None
+    parts = (MigDevice("MIG-1", 0, "1g.10gb", 9 * GIB), MigDevice("MIG-2", 3, "3g.40gb", 39 * GIB))
+    (gpu,) = found.inventory.gpus
+    cut = replace(found, inventory=replace(found.inventory, gpus=(replace(gpu, mig_devices=parts),)))
+    sample = GpuSample(gpu.uuid, 80 * GIB, GIB, None, None, None, mig_memory={"MIG-1": GIB, "MIG-2": 0})
+    told = {family.name: series for family, series in device_families(Devices("n", "pgpu", cut, {gpu.uuid: sample}))}
+    assert told["accel_mig_info"] == {
+        ("n", gpu.uuid, "MIG-1", "0", "0", "1g.10gb"): 1,
+        ("n", gpu.uuid, "MIG-2", "0", "3", "3g.40gb"): 1,
+    }
+    assert told["accel_mig_memory_capacity_bytes"] == {("n", gpu.uuid, part.uuid): part.memory_bytes for part in parts}
+    assert told["accel_mig_memory_used_bytes"] == {("n", gpu.uuid, "MIG-1"): GIB, ("n", gpu.uuid, "MIG-2"): 0}
 
 
 def test_all_gpus_gone_is_none_visible() -> None:

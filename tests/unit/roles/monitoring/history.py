@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from kube_accel.metrics.exposition import Family, Kind
 from kube_accel.metrics.families import ALL
+from unit.roles.monitoring.served import PAGES
 
 DAYS = 7
 STEP = 3600
@@ -24,10 +25,25 @@ class Gpu:
     mode: str
     model: str
     gib: int
+    is_called: str = ""
 
     @property
     def uuid(self) -> str:
-        return f"GPU-{self.node}-{self.index}"
+        return self.is_called or f"GPU-{self.node}-{self.index}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A MIG device."""
+
+    gpu: Gpu
+    slot: int
+    profile: str
+    gib: float
+
+    @property
+    def uuid(self) -> str:
+        return f"MIG-{self.gpu.node}-{self.slot}"
 
 
 @dataclass(frozen=True)
@@ -46,16 +62,21 @@ class Held:
     container: str = "main"
     known: bool = True
     """Whether what it uses is known."""
+    device: Part | None = None
 
 
-H100, T4 = "NVIDIA H100 80GB HBM3", "Tesla T4"
+H100, T4, A100 = "NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA A100-SXM4-40GB"
 GPUS = (
     Gpu("gpu-a", 0, "pgpu", H100, 80),
     Gpu("gpu-a", 1, "pgpu", H100, 80),
     Gpu("gpu-b", 0, "vgpu", H100, 80),
     Gpu("gpu-c", 0, "mps", T4, 15),
     Gpu("gpu-d", 0, "cgpu", T4, 15),
+    # Those of the pages of real exporters.
+    Gpu("gpu-e", 0, "pgpu", A100, 40, "GPU-34319582-d595-d1c7-d1d2-179bcfa61660"),
+    Gpu("gpu-f", 0, "pgpu", T4, 15, "GPU-84412445-5790-0b3f-f714-da8aa3b2c0b0"),
 )
+PARTS = tuple(Part(GPUS[5], slot, profile, gib) for slot, (profile, gib) in enumerate((("1g.5gb", 5), ("3g.20gb", 20))))
 HELD = (
     Held(GPUS[0], "research", "train-0", 1, 80, 0.9, 0.8),
     Held(GPUS[1], "team-a", "notebook", 1, 80, 0.01, 0.1, 24),
@@ -66,6 +87,7 @@ HELD = (
     Held(GPUS[4], "default", "cgpu-1", 2 / 15, 2, 0, 0, container="static", known=False),
     Held(GPUS[4], "default", "cgpu-2", 8 / 15, 8, 0.1, 0.2, 12),
     Held(GPUS[2], "sliced", "mystery", 0.1, 0, 0, 0, known=False),
+    Held(GPUS[5], "research", "cut", 3 / 7, 20, 0, 0.4, device=PARTS[1]),
 )
 OTHERS: Mapping[str, tuple[str, ...]] = {
     "sensor": ("core", "memory"),
@@ -76,15 +98,15 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "xid": ("31",),
     "resource": ("nvidia.com/gpu",),
     "direction": ("tx", "rx"),
-    "pipe": ("tensor", "fp16"),
+    "pipe": ("tensor", "fp64", "fp32", "fp16"),
 }
 REASONS = {"throttle": ("power", "thermal"), "unattributed": ("driver", "host"), "alloc": ("quota", "device", "policy")}
 
 
 _IDENTITY = {"node", "uuid", "namespace", "pod", "container", "mode", "model", "index", "pci_bus_id"}
 
-Subject = Held | Gpu | tuple[Held, ...] | str
-"""Whom a series is about: a container, a GPU, what a namespace has on a node, a node."""
+Subject = Held | Gpu | Part | tuple[Held, ...] | str
+"""Whom a series is about: a container, a GPU, a MIG device, what a namespace has on a node, a node."""
 
 
 def samples(end: int) -> str:
@@ -97,7 +119,17 @@ def samples(end: int) -> str:
             shown = ",".join(f'{name}="{text}"' for name, text in labels.items())
             for at in range(first * HOUR, last * HOUR + 1, STEP):
                 lines.append(f"{family.name}{{{shown}}} {_value(family, subject, labels, at, begin):.9g} {begin + at}")
+    for series, value in foreign():
+        lines += [f"{series} {value} {at}" for at in range(begin, end + 1, STEP)]
     return "\n".join([*lines, "# EOF\n"])
+
+
+def foreign() -> list[tuple[str, str]]:
+    """The series of other exporters, and the value of each."""
+    lines = [line for page in sorted(PAGES.iterdir()) for line in page.read_text().splitlines()]
+    return [
+        (series, value) for series, _, value in (line.rpartition(" ") for line in lines if line[:1] not in ("#", ""))
+    ]
 
 
 _NAMESPACE = ("namespace", "model", "resource")
@@ -105,6 +137,7 @@ EXTENDER = (
     Family("accel_namespace_gpu_quota", Kind.GAUGE, "", _NAMESPACE),
     Family("accel_namespace_gpu_quota_used", Kind.GAUGE, "", _NAMESPACE),
     Family("accel_pending_gpu_pods", Kind.GAUGE, "", ("namespace", "mode")),
+    Family("accel_extender_nodes", Kind.GAUGE, "", ()),
 )
 """What is asked for of what the extender serves."""
 
@@ -122,8 +155,15 @@ def _subjects(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:
 def _known(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:
     """Whom a family is about, by its labels."""
     if "container" in family.labels:
-        of_use = family.name.endswith(("memory_used_bytes", "memory_peak_bytes", "utilization_ratio"))
-        yield from ((held, _of(held.gpu) | _of_pod(held)) for held in HELD if held.known or not of_use)
+        of_use = family.name.endswith(("memory_used_bytes", "memory_peak_bytes"))
+        of_time = family.name.endswith(("utilization_ratio", "busy_seconds_total", "active_timestamp_seconds"))
+        of_part = "device" in family.labels
+        for held in HELD:
+            told = held.known or not (of_use or of_time)
+            if told and not (of_time and held.device) and (held.device or not of_part):
+                yield held, _of(held.gpu) | _of_pod(held)
+    elif "device" in family.labels:
+        yield from ((part, _of(part.gpu) | _of_part(part)) for part in PARTS)
     elif "uuid" in family.labels:
         yield from ((gpu, _of(gpu)) for gpu in GPUS)
     elif "model" in family.labels and "namespace" in family.labels and "node" in family.labels:
@@ -135,7 +175,8 @@ def _known(family: Family) -> Iterator[tuple[Subject, dict[str, str]]]:
     elif "node" in family.labels:
         yield from ((node, {"node": node, "mode": _on(node)[0].mode}) for node in NODES)
     else:
-        yield from (("extender", {"namespace": name, "mode": "vgpu", "model": H100}) for name in ("team-a", "team-b"))
+        names = ("team-a", "team-b") if "namespace" in family.labels else ("",)
+        yield from (("extender", {"namespace": name, "mode": "vgpu", "model": H100}) for name in names)
 
 
 NODES = tuple(dict.fromkeys(gpu.node for gpu in GPUS))
@@ -154,8 +195,13 @@ def _of(gpu: Gpu) -> dict[str, str]:
     return {"node": gpu.node, "uuid": gpu.uuid, "mode": gpu.mode, "model": gpu.model} | place
 
 
+def _of_part(part: Part) -> dict[str, str]:
+    return {"device": part.uuid, "slot": str(part.slot), "profile": part.profile}
+
+
 def _of_pod(held: Held) -> dict[str, str]:
-    return {"namespace": held.namespace, "pod": held.pod, "container": held.container}
+    pod = {"namespace": held.namespace, "pod": held.pod, "container": held.container}
+    return pod | (_of_part(held.device) if held.device else {})
 
 
 def _wave(at: int) -> float:
@@ -169,6 +215,10 @@ def _value(family: Family, subject: Subject, labels: Mapping[str, str], at: int,
         return _of_container(name, subject, at, begin)
     if isinstance(subject, Gpu):
         return _of_gpu(name, subject, at, begin)
+    if isinstance(subject, Part):
+        return {"mig_info": 1, "mig_memory_capacity_bytes": subject.gib * GIB, "mig_memory_used_bytes": GIB}.get(
+            name, 0.5
+        )
     if isinstance(subject, tuple):
         had = sum(held.part * _had(held, at) for held in subject)
         busy = sum(held.part * held.load * _had(held, at) for held in subject)

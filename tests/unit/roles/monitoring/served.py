@@ -19,6 +19,8 @@ from kube_accel.model import PlacementPolicy
 
 REPOSITORY = Path(__file__).parents[4]
 RULES = REPOSITORY / "roles/monitoring/files/rules"
+PAGES = Path(__file__).with_name("pages")
+"""What other exporters serve, as it was published."""
 TARGET = {"job", "instance"}
 """Labels that Prometheus gives."""
 _QUOTA = frozenset({"namespace", "model", "resource"})
@@ -34,6 +36,19 @@ _WORDS = re.compile(
 )
 _AGGREGATORS = {"sum", "min", "max", "avg", "count", "group", "topk", "bottomk", "quantile"}
 _OPERATORS = _AGGREGATORS | {"and", "or", "unless", "offset", "bool"}
+
+
+@cache
+def foreign() -> Mapping[str, frozenset[str]]:
+    """Labels by name of the series of other exporters: those of their pages, and the fields our dcgm-exporter reads."""
+    found: dict[str, frozenset[str]] = {}
+    for page in PAGES.iterdir():
+        for name, labels in re.findall(r"^(\w+)\{(.*)\}", page.read_text(), re.MULTILINE):
+            found[name] = found.get(name, frozenset()) | frozenset(re.findall(r"(\w+)=", labels))
+    defaults = yaml.safe_load((REPOSITORY / "roles/dcgm_exporter/defaults/main.yml").read_text())
+    fields = {name for name in found if name.startswith("DCGM_")}
+    assert fields <= set(defaults["dcgm_exporter_fields"])
+    return found
 
 
 @cache
@@ -98,7 +113,7 @@ def asked(expression: str) -> dict[str, set[str]]:
 
 def unknown(expression: str) -> list[str]:
     """Metrics and labels that nobody serves."""
-    known = {**served(), **recorded(), "up": frozenset[str]()}
+    known = {**served(), **foreign(), **recorded(), "up": frozenset[str]()}
     problems = []
     for name, labels in asked(expression).items():
         if name not in known:

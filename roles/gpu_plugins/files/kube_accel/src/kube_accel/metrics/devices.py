@@ -54,6 +54,10 @@ def device_families(told: Devices) -> Iterator[tuple[Family, Series]]:
     yield families.GPU_UTILIZATION, series((uuid, s.busy.ratio if s.busy else None) for uuid, s in each)
     yield families.GPU_BUSY, series((uuid, s) for uuid, s in told.busy_seconds.items() if uuid in told.here)
     yield families.GPU_BANDWIDTH, series((uuid, s.memory_busy.ratio if s.memory_busy else None) for uuid, s in each)
+    yield (
+        families.MIG_USED,
+        {(told.node, u, device): used for u, s in each for device, used in (s.mig_memory or {}).items()},
+    )
     yield families.GPU_USED, series((uuid, s.used_bytes) for uuid, s in each)
     yield families.GPU_RESERVED, series((uuid, s.reserved_bytes) for uuid, s in each)
     yield families.GPU_TEMPERATURE, labelled((uuid, s.temperatures) for uuid, s in each)
@@ -122,6 +126,12 @@ def _known(told: Devices) -> Iterator[tuple[Family, Series]]:
             },
         )
         yield families.GPU_CAPACITY, {(node, gpu.uuid): gpu.memory_bytes for gpu in inventory.gpus}
+        parts = [(gpu, part) for gpu in inventory.gpus for part in gpu.mig_devices]
+        yield (
+            families.MIG_INFO,
+            {(node, gpu.uuid, p.uuid, str(gpu.index), str(p.slot), p.profile): 1 for gpu, p in parts},
+        )
+        yield families.MIG_CAPACITY, {(node, gpu.uuid, p.uuid): p.memory_bytes for gpu, p in parts}
     states = {Health.HEALTHY: 1, Health.UNHEALTHY: 0}
     healths = snapshot.health.items()
     yield families.GPU_HEALTHY, {(node, u): states[h.health] for u, h in healths if h.health in states}

@@ -72,6 +72,13 @@ GPU_NVLINK: Final = _gauge(
     (*_GPU, "direction"),
 )
 _MIG = (*_GPU, "device")
+MIG_INFO: Final = _gauge(
+    "mig_info",
+    "A MIG device, always 1; index is its GPU's, slot its number there.",
+    (*_MIG, "index", "slot", "profile"),
+)
+MIG_CAPACITY: Final = _gauge("mig_memory_capacity_bytes", "Memory of a MIG device.", _MIG)
+MIG_USED: Final = _gauge("mig_memory_used_bytes", "Memory of a MIG device that is in use.", _MIG)
 MIG_ENGINE: Final = _gauge("mig_engine_active_ratio", "Part of the time in which a kernel ran on a MIG device.", _MIG)
 MIG_SM_ACTIVE: Final = _gauge(
     "mig_sm_active_ratio", "Part of the time of a MIG device's multiprocessors in which they had work.", _MIG
