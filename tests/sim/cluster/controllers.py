@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DaemonSets, Deployments, garbage collection and the taint of a cordon, in one loop that wakes on changes."""
+"""DaemonSets, Deployments, Jobs, garbage collection and the taint of a cordon, in one loop that wakes on changes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,26 @@ import hashlib
 import json
 import math
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 from sim.cluster.kinds import ApiError, Object, dig, is_ready, matches_node, tolerates
 from sim.cluster.store import Store, now, set_condition
 
 HASH = "controller-revision-hash"
-_WATCHED = ("daemonsets", "deployments", "pods", "nodes", "serviceaccounts", "runtimeclasses", "priorityclasses")
+_WATCHED = (
+    "daemonsets",
+    "deployments",
+    "jobs",
+    "pods",
+    "nodes",
+    "serviceaccounts",
+    "runtimeclasses",
+    "priorityclasses",
+)
 _RETRY = 30.0
+_JOB_SECONDS = 1.0
+"""How exact deadlines of Jobs are."""
 _UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 # What the DaemonSet controller adds to every pod it makes.
 _TOLERATIONS = [
@@ -51,9 +63,12 @@ class Controllers:
                 self._daemonset(item)
             for item in self._store.all("deployments"):
                 self._deployment(item)
+            jobs = self._store.all("jobs")
+            for item in jobs:
+                self._job(item)
             self._collect()
             self._taint()
-            self._store.wait(_WATCHED, version, _RETRY)
+            self._store.wait(_WATCHED, version, _JOB_SECONDS if jobs else _RETRY)
 
     def _daemonset(self, owner: Object) -> None:
         template = owner["spec"]["template"]
@@ -132,6 +147,50 @@ class Controllers:
         }
         self._status("deployments", owner, numbers, available=ready >= wanted)
 
+    def _job(self, owner: Object) -> None:
+        """Pods side by side, and none anew where more fail than the limit says. Both end when their time is up."""
+        spec, status, metadata = owner["spec"], owner["status"], owner["metadata"]
+        uid = metadata["uid"]
+        pods = [
+            pod
+            for pod in self._store.all("pods", metadata["namespace"])
+            if any(item["uid"] == uid for item in pod["metadata"].get("ownerReferences", ()))
+        ]
+        phases = [pod["status"]["phase"] for pod in pods]
+        ended = [item for item in status.get("conditions", ()) if item["type"] in ("Complete", "Failed")]
+        if ended:
+            if (
+                "ttlSecondsAfterFinished" in spec
+                and _age(ended[0]["lastTransitionTime"]) > spec["ttlSecondsAfterFinished"]
+            ):
+                self._store.delete("jobs", metadata["namespace"], metadata["name"])
+            return
+        wanted, done = spec.get("completions", 1), phases.count("Succeeded")
+        late = _age(status.get("startTime") or now()) > spec.get("activeDeadlineSeconds", math.inf)
+        failed = phases.count("Failed") > spec.get("backoffLimit", 6)
+        active = [pod for pod in pods if pod["status"]["phase"] in ("Pending", "Running")]
+        if late or failed:
+            self._delete(*active)
+        else:
+            for _ in range(min(spec.get("parallelism", 1), wanted - done) - len(active)):
+                self._create(owner, "", "")
+
+        def edit(body: Object) -> None:
+            numbers = {"active": len(active), "succeeded": done, "failed": phases.count("Failed")}
+            body["status"] = {"startTime": now()} | body["status"] | numbers
+            if late or failed:
+                reason = "DeadlineExceeded" if late else "BackoffLimitExceeded"
+                why = (
+                    "Job was active longer than specified deadline"
+                    if late
+                    else "Job has reached the specified backoff limit"
+                )
+                set_condition(body, "Failed", "True", reason, why)
+            elif done >= wanted:
+                set_condition(body, "Complete", "True")
+
+        self._store.edit("jobs", metadata["namespace"], metadata["name"], edit)
+
     def _owned(self, owner: Object) -> list[Object]:
         """Its pods; those that its selector does not select any more are let go."""
         uid, namespace = owner["metadata"]["uid"], owner["metadata"]["namespace"]
@@ -161,7 +220,8 @@ class Controllers:
         reference |= {"name": name, "uid": owner["metadata"]["uid"], "controller": True, "blockOwnerDeletion": True}
         metadata: Object = {
             "generateName": f"{name}-",
-            "labels": dig(template, "metadata.labels") | {HASH: revision},
+            "labels": (dig(template, "metadata.labels") or {})
+            | ({HASH: revision} if revision else {"batch.kubernetes.io/job-name": name}),
             "annotations": dig(template, "metadata.annotations") or {},
             "ownerReferences": [reference],
         }
@@ -169,7 +229,7 @@ class Controllers:
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
             self._store.create("pods", namespace, pod)
         except ApiError as error:
-            source = "daemonset-controller" if node else "deployment-controller"
+            source = f"{owner['kind'].lower()}-controller"
             self._store.record(namespace, owner, "FailedCreate", f"Error creating: {error.message}", source)
 
     def _delete(self, *pods: Object) -> None:
@@ -192,7 +252,9 @@ class Controllers:
     def _collect(self) -> None:
         """Delete pods whose owners are gone."""
         alive = {
-            item["metadata"]["uid"] for plural in ("daemonsets", "deployments") for item in self._store.all(plural)
+            item["metadata"]["uid"]
+            for plural in ("daemonsets", "deployments", "jobs")
+            for item in self._store.all(plural)
         }
         for pod in self._store.all("pods"):
             owners = pod["metadata"].get("ownerReferences", ())
@@ -232,6 +294,10 @@ def _revision(template: Object) -> str:
 
 def _hash(pod: Object) -> str:
     return str(pod["metadata"]["labels"].get(HASH, ""))
+
+
+def _age(text: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(text)).total_seconds()
 
 
 def _share(value: Any, total: int) -> int:

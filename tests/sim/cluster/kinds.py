@@ -54,6 +54,7 @@ KINDS: Mapping[str, Kind] = {
         Kind("", "events", "Event", True, ("ev",)),
         Kind("apps", "daemonsets", "DaemonSet", True, ("ds",), ("status",), ("spec.selector",)),
         Kind("apps", "deployments", "Deployment", True, ("deploy",), ("status",), ("spec.selector",)),
+        Kind("batch", "jobs", "Job", True, (), ("status",), ("spec.template", "spec.completions")),
         Kind(RBAC, "roles", "Role"),
         Kind(RBAC, "rolebindings", "RoleBinding", fixed=("roleRef",)),
         Kind(RBAC, "clusterroles", "ClusterRole", False),
@@ -144,7 +145,7 @@ def pod_spec(kind: Kind, body: Object) -> tuple[Object, str] | None:
     """The pod spec within an object, with its path, or None for kinds without one."""
     if kind.name == "Pod":
         return body.get("spec") or {}, "spec"
-    if kind.group == "apps":
+    if kind.group in ("apps", "batch"):
         return dig(body, "spec.template.spec") or {}, "spec.template.spec"
     return None
 
@@ -205,6 +206,9 @@ def validate(kind: Kind, body: Object, old: Object | None = None) -> None:
                     raise invalid(kind, name, where, "FieldValueRequired", "Required value")
             for variable in container.get("env", ()):
                 _strings({"value": variable.get("value", "")}, "Go struct field EnvVar")
+    if kind.name == "Job" and dig(body, "spec.template.spec.restartPolicy") not in ("Never", "OnFailure"):
+        why = 'Unsupported value: "Always": supported values: "OnFailure", "Never"'
+        raise invalid(kind, name, "spec.template.spec.restartPolicy", "FieldValueNotSupported", why)
     if kind.group == "apps":
         selector = dig(body, "spec.selector.matchLabels") or {}
         labels = dig(body, "spec.template.metadata.labels") or {}

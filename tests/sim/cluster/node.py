@@ -480,9 +480,9 @@ class _Pod:
     def _ended(self, item: _Container, code: int, restart: bool, final: bool) -> None:
         assert item.running
         reason = "Completed" if code == 0 else "Error"
-        item.state = {
-            "terminated": {"exitCode": code, "reason": reason, "finishedAt": now(), "containerID": item.running.id}
-        }
+        began = item.state.get("running", {}).get("startedAt", now())
+        times = {"startedAt": began, "finishedAt": now()}
+        item.state = {"terminated": {"exitCode": code, "reason": reason, "containerID": item.running.id} | times}
         item.running.close()
         item.running, item.ready, item.started = None, False, False
         item.probes.clear()

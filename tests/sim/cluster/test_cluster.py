@@ -446,6 +446,55 @@ def workload(kind: str, name: str, **spec: Any) -> Object:
     return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": body}
 
 
+def job(name: str, *command: str, **spec: Any) -> Object:
+    container = {"command": list(command)}
+    template = {
+        "metadata": {"labels": {"app": name}},
+        "spec": pod(name, container=container, restartPolicy="Never")["spec"],
+    }
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": template} | spec}
+
+
+class TestJobs:
+    JOBS = "/apis/batch/v1/namespaces/default/jobs"
+    PODS = "/api/v1/namespaces/default/pods?labelSelector=app%3D"
+
+    def condition(self, api: Api, name: str) -> str:
+        status = api.get(f"{self.JOBS}/{name}")["status"]
+        return next((item["type"] + item.get("reason", "") for item in status.get("conditions", ())), "")
+
+    def pods(self, api: Api, name: str) -> list[Object]:
+        items: list[Object] = api.get(self.PODS + name)["items"]
+        return items
+
+    def test_pods_side_by_side_complete_it_and_go_with_it(self, api: Api) -> None:
+        api.create(self.JOBS, job("both", "sleep", "0.2", parallelism=2, completions=2))
+        until(lambda: self.condition(api, "both") == "Complete", "it is complete")
+        times = [item["status"]["containerStatuses"][0]["state"]["terminated"] for item in self.pods(api, "both")]
+        assert len(times) == 2
+        assert all(each["startedAt"] <= each["finishedAt"] for each in times)
+        api.call("DELETE", f"{self.JOBS}/both")
+        until(lambda: self.pods(api, "both") == [], "its pods are gone")
+
+    def test_a_pod_that_fails_fails_it(self, api: Api) -> None:
+        api.create(self.JOBS, job("ill", "false", backoffLimit=0))
+        until(lambda: self.condition(api, "ill") == "FailedBackoffLimitExceeded", "it has failed")
+        assert len(self.pods(api, "ill")) == 1
+        api.call("DELETE", f"{self.JOBS}/ill")
+
+    def test_its_time_is_over_and_it_goes(self, api: Api) -> None:
+        api.create(self.JOBS, job("late", "sleep", "1000", activeDeadlineSeconds=2, ttlSecondsAfterFinished=1))
+        until(lambda: self.condition(api, "late") == "FailedDeadlineExceeded", "its time is over")
+        until(lambda: api.call("GET", f"{self.JOBS}/late")[0] == 404, "it is gone")
+        until(lambda: self.pods(api, "late") == [], "its pods are gone")
+
+    def test_pods_that_are_restarted_for_ever_are_refused(self, api: Api) -> None:
+        wrong = job("wrong", "true")
+        wrong["spec"]["template"]["spec"]["restartPolicy"] = "Always"
+        code, answer = api.call("POST", self.JOBS, wrong)
+        assert (code, "supported values" in answer["message"]) == (422, True)
+
+
 STRATEGY = {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "X"}}}
 
 
