@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from kube_accel.cli.quiesce import run
     elif arguments.command == "inspect":
         from kube_accel.cli.inspect import run
+    elif arguments.command == "benchmark":
+        from kube_accel.cli.benchmark import run
     else:
         from kube_accel.cli.validate import run
     return run(arguments)
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_extender(commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs"))
     _add_quiesce(commands.add_parser("quiesce", parents=[state], help="make the daemon let go of NVML for a while"))
     _add_validate(commands.add_parser("validate", parents=[node, state], help="check this node, one line a check"))
+    _add_benchmark(commands.add_parser("benchmark", help="do fixed work on a GPU, and say how long it took"))
     add_inspect_arguments(commands.add_parser("inspect", help="who has what of the cluster's GPUs; needs kubectl"))
     return parser
 
@@ -171,6 +174,18 @@ def _add_extender(extender: argparse.ArgumentParser) -> None:
 def _add_quiesce(quiesce: argparse.ArgumentParser) -> None:
     quiesce.add_argument("--seconds", type=float, default=1800, help="for how long at most (default: 1800)")
     quiesce.add_argument("--resume", action="store_true", help="end it now")
+
+
+def _add_benchmark(benchmark: argparse.ArgumentParser) -> None:
+    benchmark.add_argument(
+        "--launches", type=_launches, default=20_000, help="how often the kernel is launched (default: 20000)"
+    )
+
+
+def _launches(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 100_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of launches above 0 and at most 100000000")
+    return int(text)
 
 
 def _add_validate(validate: argparse.ArgumentParser) -> None:
