@@ -260,7 +260,6 @@ csv:
 """
 
 import copy
-import os
 import re
 import time
 from datetime import datetime, timezone
@@ -277,7 +276,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_serve
     objects,
     text_at,
 )
-from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import replace_file
+from ansible_collections.accel.kubernetes.plugins.module_utils.host.replaced_file import misplaced, written
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared import (
     gpu_view,
     plugin_metrics,
@@ -314,7 +313,6 @@ from ansible_collections.kubernetes.core.plugins.module_utils.k8s.core import An
 
 _UNITS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 _LONGEST = 400 * 86400
-_MODE = 0o644
 _FILES = ("html_file", "csv_file", "json_file", "keep")
 
 
@@ -360,7 +358,8 @@ def main() -> None:
         check_pyyaml=False,
     )
     for option in _FILES:
-        _check_place(module, option, module.params[option])
+        if problem := misplaced(option, module.params[option]):
+            module.fail_json(msg=problem)
     try:
         prices = _prices(module.params["prices"])
         after = _seconds("right_size_after", module.params["right_size_after"])
@@ -408,7 +407,10 @@ def _tell(module: AnsibleK8SModule, report: gpu_usage_text.Report, kept: Optiona
     diffs = []
     for option, make in files.items():
         if module.params[option]:
-            diffs += _written(module, option, module.params[option], make())
+            try:
+                diffs += written(module.params[option], make(), module.check_mode)
+            except OSError as error:
+                module.fail_json(msg=f"{option}: {module.params[option]}: {error}")
     module.exit_json(
         changed=bool(diffs),
         diff=diffs,
@@ -622,29 +624,6 @@ def _text(path: str, what: str) -> str:
             return file.read()
     except (OSError, ValueError) as error:
         raise ReportError(f"{what}: {path}: {error}") from error
-
-
-def _check_place(module: AnsibleK8SModule, option: str, path: Optional[str]) -> None:
-    directory = os.path.dirname(path or "") or "."
-    if path and (not os.path.isdir(directory) or os.path.isdir(path)):
-        module.fail_json(msg=f"{option}: {path}: {directory} has to be a directory, and {path} none")
-
-
-def _written(module: AnsibleK8SModule, option: str, path: str, text: str) -> List[Dict[str, str]]:
-    """Writes where it differs; the difference."""
-    try:
-        before, mode = "", None
-        if os.path.isfile(path):
-            mode = os.stat(path).st_mode & 0o7777
-            with open(path, encoding="utf-8", errors="replace") as file:
-                before = file.read()
-        if before == text and mode == _MODE:
-            return []
-        if not module.check_mode:
-            replace_file(path, text.encode(), _MODE)
-    except OSError as error:
-        module.fail_json(msg=f"{option}: {path}: {error}")
-    return [{"before_header": path, "after_header": path, "before": before, "after": text}]
 
 
 if __name__ == "__main__":

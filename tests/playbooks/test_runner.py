@@ -47,6 +47,7 @@ JOBS = {
     "inspect": Job("gpu_inspection", {"problems": []}),
     "diagnose": Job("gpu_diagnosis", {"problems": []}),
     "report": Job("gpu_usage_report", {"problems": []}),
+    "benchmark": Job("gpu_benchmark", {"problems": []}, {"benchmark_node": "gpu-a", "benchmark_launches": 100}),
     "upgrade_driver": Job("upgraded_drivers", {"gpu-a": {"from": OLD, "to": NEW}}, {"driver_runfile": NEW}),
     "rollout": Job("rollout", {"result": "kept", "reason": ""}, {"gpu_plugins_log_level": "debug", "rollout_soak": 0}),
     "switch_mode": Job("switched_modes", {}),

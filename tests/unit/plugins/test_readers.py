@@ -41,6 +41,7 @@ CLIENTS = Clients(
 )
 _HERE = "unit/plugins/test_readers.py"
 _READERS = "unit/plugins/module_utils/test_odd_readers.py"
+_BENCHMARK = "unit/plugins/modules/test_gpu_benchmark.py"
 _DIAGNOSIS = "unit/plugins/module_utils/diagnosis/test_odd_diagnosis.py"
 
 _INSPECTED = "unit/kube_accel/test_odd_objects.py"
@@ -57,6 +58,11 @@ TABLE = {
     "modules/cf_crl.py::others": f"{_READERS}::test_an_odd_definition_keeps_none_from_being_written",
     "modules/cf_crl_info.py::main": f"{_READERS}::test_an_odd_definition_is_listed_or_named_beside_the_others",
     "modules/cuda_compat.py::Asked._get": f"{_READERS}::test_an_odd_container_is_named_and_the_others_are_judged",
+    "modules/gpu_benchmark.py::Run.log": f"{_BENCHMARK}::test_an_odd_log_is_a_figure_or_none",
+    "modules/gpu_benchmark.py::Run.state": f"{_BENCHMARK}::test_an_odd_pod_of_it_is_judged_or_named",
+    "modules/gpu_benchmark.py::_exists": f"{_BENCHMARK}::test_an_odd_object_beside_it_hides_nothing",
+    "modules/gpu_benchmark.py::_scheduler": f"{_BENCHMARK}::test_an_odd_object_beside_it_hides_nothing",
+    "modules/gpu_benchmark.py::look": f"{_BENCHMARK}::test_an_odd_node_is_seen_or_named",
     "modules/gpu_inspect_info.py::main": f"{_INSPECTED}::test_an_odd_pod_that_waits_is_shown_or_named",
     "modules/gpu_migration_info.py::cluster.listed": "unit/plugins/module_utils/migration/test_odd_migration.py"
     "::test_an_odd_object_leaves_the_plan_of_the_others_and_is_told",

@@ -12,7 +12,7 @@ FLOORS = (
     {"oci", "runtime", "scheduler"},
     {"diagnosis", "host", "gpu_plugins"},
     {"dcgm_exporter", "kube_accel_image"},
-    {"cluster", "cuda", "documents", "driver", "gpus", "migration", "monitoring", "playbooks", "usage"},
+    {"benchmark", "cluster", "cuda", "documents", "driver", "gpus", "migration", "monitoring", "playbooks", "usage"},
     {"shared"},
 )
 FOUND = {*arrows(SOURCE, "ansible_collections.accel.kubernetes.plugins.module_utils", lambda parts: parts[0])}

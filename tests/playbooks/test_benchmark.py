@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""benchmark.yml on a simulated node: what sharing costs there, what is refused, and that no pod is left."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.cluster import NodeSpec, Spec
+from sim.cluster.client import MERGE, Api, pod, until
+
+from .conftest import Playbooks, Run, Start, state
+
+pytestmark = pytest.mark.full
+PODS = "/api/v1/namespaces/default/pods"
+NODE = "/api/v1/nodes/gpu-a"
+OWN = "/api/v1/namespaces/kube-system/pods?labelSelector=app.kubernetes.io/name%3Dkube-accel-benchmark"
+JOBS = "/apis/batch/v1/namespaces/kube-system/jobs"
+SLICED = {"version": "v1", "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+VARIABLES = {"scheduler_layout": "none", "gpu_plugins_configs": {"sliced": SLICED, "whole": {"version": "v1"}}}
+
+
+@pytest.fixture(scope="module")
+def books(start: Start) -> Playbooks:
+    """A node that serves whole GPUs. One GPU needs no extender."""
+    books = start(Spec("control", (NodeSpec("gpu-a", "t4"),)))
+    done = books.run("accel.kubernetes.site", gpu_plugins_config="whole", **VARIABLES)
+    assert done.code == 0, done.output
+    return books
+
+
+def benchmark(books: Playbooks, *options: str, **variables: Any) -> Run:
+    wanted = {"benchmark_node": "gpu-a", "benchmark_launches": 500} | variables
+    return books.run("accel.kubernetes.benchmark", *options, **{key: value for key, value in wanted.items() if value})
+
+
+def left(api: Api) -> list[str]:
+    return [item["metadata"]["name"] for path in (OWN, JOBS) for item in api.get(path)["items"]]
+
+
+def layouts(path: Path) -> dict[str, dict[str, Any]]:
+    return {row["layout"]: row for row in json.loads(path.read_text())["rows"]}
+
+
+def test_a_dry_run_says_what_would_run_and_starts_nothing(books: Playbooks, api: Api, tmp_path: Path) -> None:
+    before = state(books.cluster)
+    done = benchmark(books, "--check", benchmark_json=str(tmp_path / "a.json"))
+    assert done.code == 0, done.output
+    assert "Would run whole: 1 pod(s) with 1 nvidia.com/gpu" in done.output
+    assert (done.changed, [*tmp_path.iterdir()], left(api)) == (0, [], [])
+    assert state(books.cluster) == before
+
+
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"benchmark_node": ""}, "node is empty; name the node"),
+        ({"benchmark_node": "gpu-x"}, "there is no node gpu-x"),
+        ({"benchmark_image": "a b", "benchmark_launches": None}, "image is 'a b', which has a space in it"),
+        ({"benchmark_csv": "/nowhere/a.csv"}, "csv_file: /nowhere/a.csv: /nowhere has to be a directory"),
+    ],
+)
+def test_what_is_refused_starts_nothing(books: Playbooks, api: Api, variables: dict[str, Any], told: str) -> None:
+    refused = benchmark(books, **variables)
+    assert refused.code != 0
+    assert told in refused.messages, refused.output
+    assert "Nothing was started" in refused.messages
+    assert left(api) == []
+
+
+def test_time_slices_are_compared_with_the_whole_gpu(books: Playbooks, api: Api, tmp_path: Path) -> None:
+    whole, both = tmp_path / "whole.json", tmp_path / "both.json"
+    done = benchmark(books, benchmark_json=str(whole))
+    assert done.code == 0, done.output
+    assert layouts(whole)["whole"]["seconds"] > 2
+    assert left(api) == []
+
+    labels = {"metadata": {"labels": {"nvidia.com/device-plugin.config": "sliced"}}}
+    api.call("PATCH", NODE, labels, MERGE)
+    until(lambda: api.get(NODE)["status"]["allocatable"]["nvidia.com/gpu"] == "4", "the GPU is offered four times")
+    done = benchmark(
+        books, benchmark_earlier=str(whole), benchmark_json=str(both), benchmark_csv=f"{tmp_path}/both.csv"
+    )
+    assert done.code == 0, done.output
+    found = layouts(both)
+    assert list(found) == ["whole", "time-slices x1", "time-slices x2", "time-slices x4"]
+    assert found["whole"] | {"note": ""} == layouts(whole)["whole"] | {"note": ""}
+    assert found["time-slices x4"]["seconds"] > 2 * found["time-slices x1"]["seconds"]
+    assert found["time-slices x4"]["against"] == "whole"
+    with (tmp_path / "both.csv").open() as file:
+        assert [row["layout"] for row in csv.DictReader(file)] == list(found)
+    assert "NOTE: x8: nvidia.com/gpu has 4 replicas of a GPU" in done.output
+    assert left(api) == []
+
+
+def test_a_pod_that_holds_the_gpu_is_named(books: Playbooks, api: Api) -> None:
+    container = {"command": ["sleep", "1000"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    api.create(PODS, pod("train", container=container))
+    until(lambda: api.get(f"{PODS}/train")["status"]["phase"] == "Running", "the pod runs")
+    refused = benchmark(books)
+    api.call("DELETE", f"{PODS}/train")
+    until(lambda: api.get(PODS)["items"] == [], "the pod is gone")
+    assert refused.code != 0
+    assert "default/train hold GPUs of it" in refused.messages
+    assert left(api) == []
+
+
+def test_a_workload_of_ones_own_that_fails_leaves_no_pod(books: Playbooks, api: Api) -> None:
+    own = {"benchmark_image": "example.org/own:1", "benchmark_launches": None, "benchmark_sharers": "2"}
+    failed = benchmark(books, benchmark_command="sh -c 'echo no luck; exit 3'", **own)
+    assert failed.code != 0
+    assert "a pod failed with exit code 3: no luck" in failed.messages, failed.output
+    assert left(api) == []
+    done = benchmark(books, benchmark_command=["sh", "-c", "echo took 4.5 s"], benchmark_figure="took (.*) s", **own)
+    assert done.code == 0, done.output
+    assert "4.500" in done.output
+
+
+def test_an_interrupted_run_leaves_no_pod(books: Playbooks, api: Api) -> None:
+    wanted = {"benchmark_node": "gpu-a", "benchmark_launches": 100_000}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        process = books.start("accel.kubernetes.benchmark", **wanted)
+        until(lambda: len(left(api)) == 2, "a pod of it is there")
+        os.kill(process.pid, number)
+        process.communicate()
+        until(lambda: left(api) == [], "its pods go")
