@@ -6,10 +6,13 @@ Nodes and pods are objects alone. The daemons have tokens of the roles' service 
 
 from __future__ import annotations
 
+import json
 import re
+import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ from ansible.plugins.loader import init_plugin_loader
 from cluster.control_plane import (
     BINARIES,
     RESOURCES,
+    TOKEN,
     ControlPlane,
     Program,
     answers,
@@ -171,6 +175,17 @@ def refused(ask: Callable[[], object]) -> str:
         ask()
     assert caught.value.status in (403, 422)
     return str(caught.value)
+
+
+def warnings(cluster: Cluster, path: str, item: Mapping[str, Any]) -> list[str]:
+    """What the API server warns of who would make that."""
+    plane, admin = cluster.plane, cluster.admin
+    context = ssl.create_default_context(cafile=plane.ca)
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    body = json.dumps(item).encode()
+    request = urllib.request.Request(f"{admin.url}{path}?dryRun=All", body, headers)
+    with urllib.request.urlopen(request, context=context, timeout=30) as answer:
+        return [text for text in answer.headers.get_all("Warning") or () if "runtime class" in text]
 
 
 def asks_with_node(cluster: Cluster) -> bool:
@@ -602,6 +617,51 @@ def test_expressions_fit_the_types_of_this_version(cluster: Cluster) -> None:
 
 def test_every_policy_was_seen_to_refuse(cluster: Cluster) -> None:
     """The tests above name them all."""
-    shipped = {item["metadata"]["name"] for item in policies() if item["kind"] == "ValidatingAdmissionPolicy"}
+    bindings = [item for item in policies() if item["kind"] == "ValidatingAdmissionPolicyBinding"]
+    shipped = {item["metadata"]["name"] for item in bindings if item["spec"]["validationActions"] == ["Deny"]}
     text = Path(__file__).read_text()
     assert shipped == {*re.findall(r"'(kube-accel-[a-z-]+)'\" in", text), "kube-accel-shares"}
+
+
+def made_by(kind: str, pod: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Where what makes such pods is made, and that."""
+    template = {"metadata": {"labels": {"app": "a"}}, "spec": dict(pod["spec"])}
+    selector = {"matchLabels": {"app": "a"}}
+    if kind in ("Job", "CronJob"):
+        spec: dict[str, Any] = {"template": template | {"spec": {**template["spec"], "restartPolicy": "Never"}}}
+        spec = spec if kind == "Job" else {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+        api = "batch/v1"
+    else:
+        api, spec = "apps/v1", {"template": template, "selector": selector}
+        spec |= {"serviceName": "a"} if kind == "StatefulSet" else {}
+    item = {"apiVersion": api, "kind": kind, "metadata": {"name": "a"}, "spec": spec}
+    return f"/apis/{api}/namespaces/{TEAM}/{kind.lower()}s", item
+
+
+WHOLE = {"nvidia.com/gpu": "1"}
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "a", "uid": "00000000-0000-0000-0000-000000000001"}
+
+
+def test_who_forgets_the_runtime_class_is_warned_and_not_refused(cluster: Cluster) -> None:
+    path = f"/api/v1/namespaces/{TEAM}/pods"
+    runtime = {"metadata": {"name": "nvidia"}, "handler": "nvidia"}
+    cluster.admin.post("/apis/node.k8s.io/v1/runtimeclasses", runtime)
+    wait_for(lambda: warnings(cluster, path, body_of("a", WHOLE)), "the warning")
+    (said,) = warnings(cluster, path, body_of("a", WHOLE))
+    assert "set spec.runtimeClassName to nvidia" in said
+    assert warnings(cluster, path, body_of("a", {"nvidia.com/mig-1g.10gb": "1"}))
+    for quiet in (
+        body_of("a", WHOLE, runtimeClassName="nvidia"),
+        body_of("a", {"nvidia.com/mps-core": "10", "nvidia.com/mps-memory": "1"}),
+        body_of("a", share(10, 1)),
+        body_of("a", {"cpu": "1"}),
+        body_of("a"),
+        body_of("a", WHOLE, metadata={"ownerReferences": [OWNER]}),
+    ):
+        assert warnings(cluster, path, quiet) == []
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
+def test_warning_comes_where_pods_are_made_of_a_template(cluster: Cluster, kind: str) -> None:
+    assert warnings(cluster, *made_by(kind, body_of("a", WHOLE)))
+    assert warnings(cluster, *made_by(kind, body_of("a"))) == []

@@ -37,6 +37,10 @@ class AdmissionSeen:
     """Variables of the host that runs the scheduler role."""
     removed: bool = False
     """Whether the plugins are uninstalled."""
+    by_cdi: bool = False
+    """Whether whole GPUs come by CDI."""
+    runtime_default: bool = False
+    """Whether NVIDIA's runtime is made the default of the nodes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,10 @@ class Admission:
     wanted: bool
     evicts: bool
     """Whether plugins may evict pods. The API server reads pods for the policy about that."""
+    warns: bool
+    """Whether who makes a pod with whole GPUs and without a runtime class is warned: it finds no driver."""
     names: Sequence[str]
+    """Those that deny."""
     unwanted: Sequence[Mapping[str, Any]]
     """Objects that are to go."""
     expected: Sequence[str]
@@ -91,16 +98,18 @@ def admission(seen: AdmissionSeen) -> Admission:
     options = OptionReader(seen.options)
     enabled = options.boolean("gpu_plugins_admission_enabled")
     evicts = options.boolean("gpu_plugins_mig_label") and options.boolean("gpu_plugins_drain")
+    warns = options.boolean("gpu_plugins_pgpu_enabled") and not seen.by_cdi and not seen.runtime_default
     options.require_values()
     wanted = enabled and served and not seen.removed
     names = [f"{_PLUGIN}-nodes", f"{_PLUGIN}-pods", f"{_PLUGIN}-events"]
     names += [f"{_PLUGIN}-evictions"] if evicts else []
-    kept = names if wanted else []
+    kept = [*names, *([f"{_PLUGIN}-runtime-class"] if warns else [])] if wanted else []
     expected = [*(names if enabled else []), *_extender_policies(seen)]
     return Admission(
         served,
         wanted,
         evicts,
+        warns,
         names,
         [item for item in resources(seen.policies) if _is_plugins(item) and metadata_of(item)["name"] not in kept],
         expected,

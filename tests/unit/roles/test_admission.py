@@ -24,6 +24,7 @@ from .test_security import LAYOUTS, SECONDARY
 KINDS = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 OLD = {"results": [{"api_found": False, "resources": []}] * 2}
 NEW = {"results": [{"api_found": True, "resources": []}] * 2}
+WARNING = "kube-accel-plugin-runtime-class"
 MIG = {"gpu_plugins_mig_label": True, "gpu_plugins_drain": True}
 
 
@@ -56,11 +57,37 @@ def test_every_policy_fails_closed_and_has_a_binding_that_denies() -> None:
         assert named(objects)
         assert named(objects) == named(objects, KINDS[1])
         for item in objects:
+            warns = item["metadata"]["name"] == WARNING
             if item["kind"] == KINDS[0]:
-                assert item["spec"]["failurePolicy"] == "Fail"
+                assert item["spec"]["failurePolicy"] == ("Ignore" if warns else "Fail")
             if item["kind"] == KINDS[1]:
                 assert item["spec"]["policyName"] == item["metadata"]["name"]
-                assert item["spec"]["validationActions"] == ["Deny"]
+                assert item["spec"]["validationActions"] == (["Warn"] if warns else ["Deny"])
+
+
+@pytest.mark.parametrize(
+    ("given", "warned"),
+    [
+        ({}, True),
+        ({"gpu_plugins_pgpu_enabled": False}, False),
+        ({"container_runtime_default": True}, False),
+        ({"gpu_plugins_device_list_strategy": ["cdi-annotations"]}, False),
+        ({"gpu_plugins_device_list_strategy": ["envvar"]}, True),
+        ({"gpu_plugins_admission_enabled": False}, False),
+    ],
+)
+def test_who_forgets_the_runtime_class_is_warned_where_it_is_needed(given: dict[str, Any], warned: bool) -> None:
+    assert (WARNING in named(plugin(**given))) is warned
+    assert (WARNING in named(plugin(**given), KINDS[1])) is warned
+
+
+def test_warning_that_is_no_longer_needed_is_removed(evaluate: Evaluate) -> None:
+    there = [{"kind": kind, "metadata": {"name": WARNING}} for kind in KINDS]
+    found = {"results": [{"api_found": True, "resources": there}]}
+    for cdi in (False, True):
+        given = {"gpu_plugins_device_list_strategy": ["cdi-cri"]} if cdi else {}
+        plan = evaluate("gpu_plugins", "__gpu_plugins_admission_plan", {}, __gpu_plugins_admission=found, **given)
+        assert len(plan["unwanted"]) == (2 if cdi else 0)
 
 
 def test_policies_come_before_what_they_bound() -> None:
@@ -172,8 +199,9 @@ def test_validate_expects_the_policies_that_both_roles_make(evaluate: Evaluate) 
         given = {"groups": {}, "hostvars": {}, "__gpu_plugins_workloads": answers} | variables
         return set(evaluate("gpu_plugins", "__gpu_plugins_admission_plan", {}, **given)["expected"])
 
-    assert expected(bare) == named(plugin())
-    assert expected(bare, {"metadata": {"labels": labels}}) == named(plugin()) | named(scheduler())
+    plugins = named(plugin()) - {WARNING}
+    assert expected(bare) == plugins
+    assert expected(bare, {"metadata": {"labels": labels}}) == plugins | named(scheduler())
     # The scheduler's variable is the control plane's.
     hosts = {"c": {"scheduler_admission_pods_enabled": False}}
     off = {"groups": {"kube_control_plane": ["c"]}, "hostvars": hosts, "gpu_plugins_admission_enabled": False}
