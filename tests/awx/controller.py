@@ -142,12 +142,14 @@ class Controller:
             if not organization or self._field(row, "organization__name") == organization
         }
 
-    def get(self, path: str, query: dict[str, str]) -> Object:
+    def get(self, path: str, query: dict[str, str]) -> Any:
         kind, *rest = unquote(path).removeprefix("/api/v2/").strip("/").split("/")
         if kind == "me":
             return self._page(path, [self.user], query)
         if rest[1:] == ["survey_spec"]:
             return self.surveys.get(path, {})
+        if rest[1:] == ["playbooks"]:
+            return self.objects[kind][int(rest[0])].get("playbooks", [])
         if rest[1:] == ["all_hosts"]:
             return self._page(path, self._hosts(int(rest[0])), query)
         if len(rest) == 2:

@@ -282,3 +282,12 @@ def test_a_later_run_syncs_a_project_whose_first_sync_failed(controller: Control
     assert controller.named("projects")["accel.kubernetes"]["credential"] == credentials["git"]["id"]
     environment = controller.named("execution_environments")["accel.kubernetes"]
     assert environment["credential"] == credentials["registry"]["id"]
+
+
+@pytest.mark.full
+def test_a_repository_without_a_new_playbook_is_told(controller: Controller, kubeconfig: str) -> None:
+    controller.repository[""] = [name for name in PLAYBOOKS if name != "report.yml"]
+    with serving(controller) as address:
+        said = configure(address, 2, **(NAMED | {"gpu_awx_kubeconfig_file": kubeconfig}))
+    assert f"{NAMED['gpu_awx_project_url']} has no report.yml: copy examples/awx/project to its top again" in said
+    assert "job_templates" not in controller.objects
