@@ -29,6 +29,10 @@ options:
       - Without it, those of 1, 2, 4 and 8 that the node has room for. Whole GPUs and MIG devices have one row each.
     type: list
     elements: int
+  leave_out:
+    description: Leave out rows of O(sharers) that the node has no room for, as where one list is for several layouts.
+    type: bool
+    default: false
   repeats:
     description: How often each row is run. Its seconds are the median of the runs.
     type: int
@@ -250,6 +254,7 @@ _ANSIBLE = 3
 _ARGUMENTS: Dict[str, Any] = {
     "node": {"type": "str", "required": True},
     "sharers": {"type": "list", "elements": "int"},
+    "leave_out": {"type": "bool", "default": False},
     "repeats": {"type": "int", "default": 1},
     "image": {"type": "str", "default": ""},
     "command": {"type": "raw"},
@@ -313,6 +318,7 @@ def _wish(params: Mapping[str, Any]) -> Wish:
     return Wish(
         node=params["node"].strip(),
         sharers=None if sharers is None else tuple(sharers),
+        leave_out=params["leave_out"],
         repeats=params["repeats"],
         image=params["image"].strip(),
         command=_words(params["command"]),

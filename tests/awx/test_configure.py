@@ -79,8 +79,9 @@ def test_a_question_agrees_with_its_variable(playbook: str, question: dict[str, 
             assert question.get("choices") == option.get("choices")
         assert_says_what_else(playbook, question, option["default"])
         return
-    playbooks = REPOSITORY / "playbooks"
-    text = "".join(path.read_text() for path in (playbooks / playbook, playbooks / "vars" / playbook) if path.exists())
+    playbooks, stem = REPOSITORY / "playbooks", Path(playbook).stem
+    own = [playbooks / playbook, *(playbooks / "vars").glob(playbook), *(playbooks / "tasks").glob(f"{stem}_*.yml")]
+    text = "".join(path.read_text() for path in own)
     uses = re.findall(rf"\b{name} \| default\((.*?)(?:, true)?\)( \| bool)?", text)
     assert uses, f"{playbook} does not ask for {name}"
     for default, is_truth in uses:

@@ -44,6 +44,15 @@ def left(api: Api) -> list[str]:
     return [item["metadata"]["name"] for path in (OWN, JOBS) for item in api.get(path)["items"]]
 
 
+def marks(api: Api) -> tuple[dict[str, str], bool, dict[str, str]]:
+    """Labels that say what the node serves, whether it is cordoned, and what it offers."""
+    node = api.get(NODE)
+    names = ("nvidia-device-enable", "cgpu", "nvidia.com/device-plugin.config")
+    labels = {name: node["metadata"]["labels"][name] for name in names if name in node["metadata"]["labels"]}
+    offered = {name: amount for name, amount in node["status"]["allocatable"].items() if "/" in name and amount != "0"}
+    return labels, node["spec"].get("unschedulable", False), offered
+
+
 def layouts(path: Path) -> dict[str, dict[str, Any]]:
     return {row["layout"]: row for row in json.loads(path.read_text())["rows"]}
 
@@ -122,9 +131,56 @@ def test_a_workload_of_ones_own_that_fails_leaves_no_pod(books: Playbooks, api: 
     assert "4.500" in done.output
 
 
+def test_modes_are_measured_in_turn_and_the_node_is_brought_back(books: Playbooks, api: Api, tmp_path: Path) -> None:
+    before, report = marks(api), tmp_path / "all.json"
+    done = benchmark(
+        books,
+        benchmark_layouts="pgpu,pgpu/sliced,vgpu,cgpu",
+        benchmark_json=str(report),
+        benchmark_sharers="1,2",
+        **VARIABLES,
+    )
+    assert done.code == 0, done.output
+    shares = [f"{layout} x{number}" for layout in ("vGPU", "cGPU") for number in (1, 2)]
+    found = layouts(report)
+    assert list(found) == ["whole", "time-slices x1", "time-slices x2", *shares]
+    assert found["vGPU x2"]["environment"]["mode"] == "vgpu"
+    assert all(row["loss_percent"] is not None and row["against"] == "whole" for row in found.values())
+    assert found["vGPU x2"]["seconds"] > 1.5 * found["whole"]["seconds"]
+    assert (marks(api), left(api)) == (before, [])
+
+
+def test_a_failure_in_another_mode_brings_the_node_back(books: Playbooks, api: Api) -> None:
+    before = marks(api)
+    own = {"benchmark_image": "example.org/own:1", "benchmark_launches": None, "benchmark_command": "false"}
+    failed = benchmark(books, benchmark_layouts=["cgpu"], **own, **VARIABLES)
+    assert failed.code != 0
+    assert "cGPU x1: a pod failed with exit code 1" in failed.messages, failed.output
+    assert (marks(api), left(api)) == (before, [])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ("pgpu,whole", "benchmark_layouts has 'whole' with mode 'whole'"),
+        ("pgpu/none", "benchmark_layouts has pgpu/none, and gpu_plugins_configs has sliced, whole"),
+        (
+            [{"mode": "pgpu", "mig_config": "all-1g.5gb"}],
+            "has GPUs of 'gpu-a' cut by MIG, and the inventory does not say",
+        ),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused_before_any(books: Playbooks, api: Api, wanted: Any, told: str) -> None:
+    before = marks(api)
+    refused = benchmark(books, benchmark_layouts=wanted, **VARIABLES)
+    assert refused.code != 0
+    assert told in refused.messages, refused.output
+    assert (marks(api), left(api), refused.changed) == (before, [], 0)
+
+
 def test_an_interrupted_run_leaves_no_pod(books: Playbooks, api: Api) -> None:
     wanted = {"benchmark_node": "gpu-a", "benchmark_launches": 100_000}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         process = books.start("accel.kubernetes.benchmark", **wanted)
         until(lambda: len(left(api)) == 2, "a pod of it is there")
         os.kill(process.pid, number)

@@ -104,7 +104,7 @@ def plan(wish: Wish, seen: Seen) -> Plan:
     if refused:
         return Plan(refusals=tuple(refused))
     rows, left_out = _rows(wish, seen.node, found)
-    if wish.sharers is not None and left_out:
+    if wish.sharers is not None and left_out and not wish.leave_out:
         return Plan(refusals=tuple(f"node {wish.node}: {text}" for text in left_out))
     if not rows:
         said = "; ".join(left_out) or f"it offers nothing in mode {found.mode}"

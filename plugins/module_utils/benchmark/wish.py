@@ -26,6 +26,8 @@ class Wish:
     node: str
     sharers: Optional[Tuple[int, ...]] = None
     """None for those that the node has room for."""
+    leave_out: bool = False
+    """Whether sharers that the node has no room for are left out, and not refused."""
     repeats: int = 1
     image: str = ""
     """Empty for the image of the node's plugin, with the work that it brings."""

@@ -163,6 +163,12 @@ def test_what_asks_for_more_than_there_is_is_refused() -> None:
     )
 
 
+def test_what_there_is_no_room_for_is_left_out_if_told() -> None:
+    found = planned(a_node(allocatable={"nvidia.com/gpu": "4"}), sharers=(2, 8), leave_out=True)
+    assert list(rows(found)) == ["time-slices x2"]
+    assert found.left_out[0].startswith("x8: ")
+
+
 def test_gpus_that_somebody_holds_are_refused_and_pods_are_named() -> None:
     holding = [pod(f"p{number}", {"nvidia.com/gpu": "1"}, "a") for number in range(5)]
     assert "team/p0, team/p1, team/p2 and 2 more hold GPUs of it" in refused(a_node(), *holding)

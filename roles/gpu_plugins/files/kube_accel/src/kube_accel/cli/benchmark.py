@@ -12,7 +12,7 @@ import time
 from kube_accel.cli.validate_pod import Cuda, CudaError
 
 _BLOCKS, _THREADS, _ROUNDS = 4096, 256, 2048
-"""A launch keeps every multiprocessor busy and does the same work on each GPU, be it 34 billion operations."""
+"""A launch keeps every multiprocessor busy and is the same work on each GPU: 34 billion floating-point operations."""
 _QUEUED = 16
 """Launches between two waits: enough that the GPU never is idle, and few enough that shares stay exact."""
 _FMA = "    fma.rn.f32 %f1, %f1, 0f3F7FFFFF, 0f3F800000;\n"
