@@ -50,9 +50,9 @@ ROOM_FOUND: Final = "kube-accel.io/room-found"
 
 _TICK = 1.0
 _UNREACHED_SECONDS = 15.0
-_ADDRESS_SECONDS = 30.0
-"""Between attempts at the address of metrics, which others may have."""
 """Seconds without the API server after which readyz reports that."""
+_ADDRESS_SECONDS = 30.0
+"""Seconds between attempts at the address of metrics, which others may have."""
 _CONFLICT = 409
 _LONGEST = 1024
 """Characters of an event's message that the API server takes."""
