@@ -2,10 +2,12 @@
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from ansible.plugins.loader import init_plugin_loader
 
 import collection  # noqa: F401 -- its code is importable from here on
 from cluster import images, matrix
@@ -13,6 +15,14 @@ from cluster import rig as real
 from cluster.node import GPUS, STATE, TOPOLOGY, GpuNode
 from cluster.rig import Rig
 from sim.driver import installed
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _plugins() -> None:
+    with warnings.catch_warnings():
+        # It finds collections by what `collection` has installed.
+        warnings.simplefilter("ignore")
+        init_plugin_loader([])
 
 
 @pytest.fixture(scope="session")

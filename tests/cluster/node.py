@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import jinja2
+import yaml
 
 from cluster.control_plane import API_SERVICE, Program, answers
 from cluster.images import BUSYBOX
@@ -27,8 +27,8 @@ from sim.cluster.client import until
 from sim.nvml import sysfs
 from sim.nvml.profiles import PROFILES
 from sim.nvml.topology import Topology, edit
+from unit.roles.conftest import rendered
 
-TEMPLATES = Path(__file__).resolve().parents[2] / "roles/gpu_plugins/templates"
 ROOT = Path("/")
 TOPOLOGY = ROOT / "gpusim.conf"
 SYSFS = ("/sys/bus/pci", "/sys/module")
@@ -103,13 +103,8 @@ class GpuNode:
         account = self.rig.plane.root / name
         if account.exists():
             return account
-        template = jinja2.Template((TEMPLATES / "rbac.yml.j2").read_text())
-        names = {
-            "gpu_plugins_namespace": "kube-system",
-            "__gpu_plugins_names": {"overrides": "kube-accel-quota-overrides"},
-        }
         objects = self.rig.plane.root / f"{name}.yml"
-        objects.write_text(template.render(**names, __gpu_plugins_accounts=[name]))
+        objects.write_text(yaml.safe_dump_all(rendered("gpu_plugins", "rbac.yml.j2")))
         self.rig.kubectl("apply", f"--filename={objects}")
         account.mkdir()
         token = self.rig.kubectl("create", "token", name, "--namespace=kube-system", "--duration=2h")

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.plugins.loader import init_plugin_loader
 
 from cluster.control_plane import (
     BINARIES,
@@ -200,7 +199,6 @@ def asks_with_node(cluster: Cluster) -> bool:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    init_plugin_loader([])
     with control_plane() as plane:
         found = Cluster(plane)
         for namespace in (SYSTEM, TEAM, "trusted", "default"):

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ansible.plugins.loader import init_plugin_loader
 
 from cluster.control_plane import ControlPlane, control_plane, lacking, wait_for
 from cluster.test_admission import Cluster, there
@@ -31,7 +30,6 @@ NODE = {
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:
-    init_plugin_loader([])
     with control_plane() as started:
         wait_for(lambda: there(started.admin, "kube-system"), "namespace kube-system")
         yield started
