@@ -64,8 +64,8 @@ class Offer:
     """Whether all of it is there, and by the driver that the host has now."""
     usable: int
     """GPUs that the mode can serve now."""
-    told_driver: str
-    """The driver that the plugin reports; empty where it reports none."""
+    outdated: str
+    """That the plugin reports another driver than the host's, with the remedy; empty when it does not."""
     config: str
     """The configuration of the node; empty for none."""
     by_mps: bool
@@ -102,19 +102,16 @@ def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, setting
         for resource, amount in expected.items()
         if offered.get(resource, 0) < amount
     ]
-    told_driver = node_told(node).driver
+    outdated = _outdated(node_told(node).driver, str(nvml.get("driver_version") or ""))
     by_mps = settings.mode == "mps" or any(each.by_mps for each in replications)
     return Offer(
         expected=expected,
         offered=offered,
         found=offered if serves in ("", settings.mode) else _elsewise(allocatable),
         missing=missing,
-        complete=not missing
-        and bool(expected)
-        and all(expected.values())
-        and told_driver in ("", str(nvml.get("driver_version") or "")),
+        complete=not missing and bool(expected) and all(expected.values()) and not outdated,
         usable=sum(_usable(host, card, settings.mode) for card in host.cards),
-        told_driver=told_driver,
+        outdated=outdated,
         config=name,
         by_mps=by_mps,
         mps_gpus=[
@@ -124,6 +121,14 @@ def offer(node: Mapping[str, Any], nvml: Mapping[str, Any], serves: str, setting
         ],
         problem=problem,
     )
+
+
+def _outdated(told: str, driver: str) -> str:
+    """``told`` is the driver that the plugin reports; empty where it reports none."""
+    if told in ("", driver):
+        return ""
+    remedy = "Delete the plugin's pod: a new one reads the driver."
+    return f"Its plugin reports driver {told}, and the host has {driver or 'none'}. {remedy}"
 
 
 def _expected(
