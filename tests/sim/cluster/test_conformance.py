@@ -514,7 +514,7 @@ def test_patch_types_nobody_needs_are_refused(ours: Api, media: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/apis/batch/v1/jobs"),
+        ("GET", "/apis/batch/v1/cronjobs"),
         ("GET", f"{NS}/endpoints"),
         ("DELETE", f"{NS}/configmaps"),
         ("DELETE", NS),
