@@ -86,9 +86,9 @@ def test_lost_gpu_is_unhealthy_alone_and_healthy_when_it_is_back(host: Host, wat
     before = node.until(all_healthy)
     with host.change() as topology:
         topology.set_health(3, "lost")
-    lost = node.until(lambda snapshot: snapshot.health[uuid(before, 3)] != HEALTHY)
+    lost = node.until(lambda snapshot: snapshot.health[uuid(before, 3)].health is Health.UNHEALTHY)
     assert lost.health[uuid(before, 3)] == GpuHealth(Health.UNHEALTHY, "NVML: GPU is lost (15)")
-    assert [gpu for gpu, health in lost.health.items() if health != HEALTHY] == [uuid(before, 3)]
+    assert [gpu for gpu, found in lost.health.items() if found.health is Health.UNHEALTHY] == [uuid(before, 3)]
     assert lost.inventory == before.inventory
     with host.change() as topology:
         topology.set_health(3, "ok")
