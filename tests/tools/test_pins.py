@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -47,8 +50,12 @@ def test_what_builds_the_wheel_has_checksums() -> None:
 
 MODULES = {"PyYAML": "yaml"}
 """Names to import by, where they are others than the package's."""
-ON_HOSTS = ("tomlkit", "ruamel")
+ON_HOSTS = {"tomli", "tomlkit", "ruamel", "_ruamel_yaml"}
 """What modules import on hosts, whose packages the roles install there."""
+ANSIBLES_OWN = {"ansible", "ansible_collections", "jinja2", "packaging"}
+"""What ansible-core is, or brings to every controller."""
+BROUGHT = {"urllib3": "kubernetes"}
+"""What is imported beside a package that depends on it."""
 
 
 def requirements(name: str) -> list[Requirement]:
@@ -57,11 +64,37 @@ def requirements(name: str) -> list[Requirement]:
     return [Requirement(line) for line in lines if line and not line.startswith(("#", "-r"))]
 
 
-def test_a_controller_is_asked_for_ranges_of_what_plugins_import() -> None:
-    sources = "\n".join(path.read_text() for path in (REPOSITORY / "plugins").rglob("*.py"))
+def imported(path: Path) -> set[str]:
+    """Packages that a file imports, wherever in it, but for its own collection's and those of Python itself."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"__future__"}
+
+
+def of_plugins() -> set[str]:
+    """What all that Ansible loads from the collection imports of others."""
+    return set().union(*map(imported, (REPOSITORY / "plugins").rglob("*.py")))
+
+
+def test_a_controller_is_asked_for_what_plugins_import_and_no_more() -> None:
+    asked = {MODULES.get(each.name, each.name) for each in requirements("requirements.txt")}
+    assert of_plugins() - ANSIBLES_OWN - ON_HOSTS - {*BROUGHT} == asked
+    for name, package in BROUGHT.items():
+        assert name in {Requirement(each).name for each in importlib.metadata.requires(package) or ()}
+
+
+def test_a_controller_is_asked_for_ranges() -> None:
     for each in requirements("requirements.txt"):
         assert [bound.operator for bound in each.specifier] == [">="], each
-        assert re.search(rf"^ *(import|from) {MODULES.get(each.name, each.name)}\b", sources, re.MULTILINE), each
+
+
+def test_execution_environments_are_asked_for_the_same() -> None:
+    document = yaml.safe_load((REPOSITORY / "meta/execution-environment.yml").read_text())
+    assert document["dependencies"]["python"] == "requirements.txt"
+    (collection,) = yaml.safe_load((REPOSITORY / "requirements.yml").read_text())["collections"]
+    asked = yaml.safe_load((REPOSITORY / "galaxy.yml").read_text())["dependencies"]
+    assert asked == {collection["name"]: collection["version"]}
 
 
 def test_a_range_has_what_the_tests_run_with() -> None:
@@ -74,7 +107,7 @@ def test_a_range_has_what_the_tests_run_with() -> None:
 
 def test_a_controller_filters_without_what_hosts_need() -> None:
     filters = sorted(path.stem for path in (REPOSITORY / "plugins/filter").glob("*.py"))
-    blocked = f"import sys\nsys.modules.update(dict.fromkeys({(*ON_HOSTS, 'pynvml')!r}))\n"
+    blocked = f"import sys\nsys.modules.update(dict.fromkeys({sorted(ON_HOSTS | {'pynvml'})!r}))\n"
     package = "ansible_collections.accel.kubernetes.plugins.filter"
     script = blocked + "import collection\n" + "\n".join(f"import {package}.{name}" for name in filters)
     done = subprocess.run(
