@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: validation_report
-short_description: What the playbook validate found on hosts
+short_description: What the playbook validate found on the controller, in the cluster and on hosts
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
@@ -32,9 +32,10 @@ RETURN = r"""
 _value:
   description:
     - Each finding is one of the C(rows), with C(host), C(verdict), C(what), C(words), and all of them as C(text).
-    - The C(lines) are for people. The texts of rows that say what cannot work are C(blocked) by host, too.
+    - The C(lines) are for people, as is the C(table) of what cannot work, each with what mends it.
+    - By host C(blocked) says in a sentence what cannot work. The first host answers for controller and cluster.
   type: dict
-  sample: {rows: [], lines: [nothing is wrong], blocked: {}}
+  sample: {rows: [], lines: [nothing is wrong], table: [], blocked: {}}
 """
 
 from typing import Any, Callable, Dict, Mapping, Sequence

@@ -175,25 +175,52 @@ def test_rollout_is_unfinished_while_its_extender_has_notes(roles: Path) -> None
     assert '"result": "unfinished"' in done.output
 
 
-def test_validate_has_a_row_for_each_host_that_cannot_be_reached(roles: Path) -> None:
-    done = run(roles, "validate", {"control": "true", "gpu-b": "true"})
+@pytest.fixture
+def kubeconfig(tmp_path: Path) -> Iterator[Path]:
+    """The kubeconfig of an API server that knows the GPU nodes."""
+    server = ApiServer(Store(), Authority(), lambda pod, container: tmp_path / "none")
+    server.start()
+    try:
+        path = tmp_path / "admin.conf"
+        path.write_text(server.kubeconfig("kubernetes-admin", server.admin_token))
+        api = Api(path)
+        for name in ("default", "kube-system"):
+            api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for name in ("gpu-a", "gpu-b"):
+            head = {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}
+            api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": head})
+            status = {"status": {"allocatable": {"nvidia.com/gpu": "1"}}}
+            api.call("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
+        yield path
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def cluster(kubeconfig: Path) -> dict[str, str]:
+    """What validate asks of controller and cluster, and has."""
+    return {"gpu_plugins_kubeconfig": str(kubeconfig), "gpu_plugins_image": "registry.example.com/kube-accel:1"}
+
+
+def test_validate_has_a_row_for_each_host_that_cannot_be_reached(roles: Path, cluster: dict[str, str]) -> None:
+    done = run(roles, "validate", {"control": "true", "gpu-b": "true"}, **cluster)
     assert done.code != 0, done.output
     for host in ("control", "gpu-b"):
-        assert f"{host}: blocked: host: It could not be looked at." in done.messages, done.output
+        assert f"{host}: blocked: host: It cannot be reached: " in done.output
     assert "gpu-a: ok: container runtime: It is configured." in done.output
     assert "gpu-a: blocked" not in done.output
 
 
-def test_validate_has_a_row_for_a_host_that_is_lost_on_the_way(roles: Path) -> None:
-    done = run(roles, "validate", {"gpu-b": "ansible_facts.distribution is defined"}, "--limit", "gpu_nodes")
+def test_validate_has_a_row_for_a_host_that_is_lost_on_the_way(roles: Path, cluster: dict[str, str]) -> None:
+    done = run(roles, "validate", {"gpu-b": "ansible_facts.distribution is defined"}, "--limit", "gpu_nodes", **cluster)
     assert done.code != 0, done.output
     assert "gpu-b: blocked: host: It could not be looked at." in done.output
     assert "gpu-a: ok: container runtime: It is configured." in done.output
 
 
 @CANARY
-def test_validate_of_some_hosts_says_nothing_of_others(roles: Path, limit: str) -> None:
-    done = run(roles, "validate", {}, "--limit", limit)
+def test_validate_of_some_hosts_says_nothing_of_others(roles: Path, cluster: dict[str, str], limit: str) -> None:
+    done = run(roles, "validate", {}, "--limit", limit, **cluster)
     assert done.code == 0, done.output
     assert '"validation": [' in done.output
     assert "nothing is wrong" in done.output
@@ -202,10 +229,10 @@ def test_validate_of_some_hosts_says_nothing_of_others(roles: Path, limit: str) 
 
 
 @CANARY
-def test_validate_of_some_hosts_fails_if_one_is_blocked(roles: Path, limit: str) -> None:
-    done = run(roles, "validate", {"gpu-a": "true"}, "--limit", limit)
+def test_validate_of_some_hosts_fails_if_one_is_blocked(roles: Path, cluster: dict[str, str], limit: str) -> None:
+    done = run(roles, "validate", {"gpu-a": "true"}, "--limit", limit, **cluster)
     assert done.code != 0, done.output
-    assert "gpu-a: blocked: host: It could not be looked at." in done.messages
+    assert "gpu-a: blocked: host: It cannot be reached: " in done.output
     assert '"validation": [' in done.output
 
 
@@ -233,27 +260,6 @@ def test_a_run_that_is_left_no_host_is_refused(roles: Path, book: str) -> None:
     done = play(roles, str(REPOSITORY / "playbooks" / f"{book}.yml"), "-i", "gpu-a,", ansible_connection="local")
     assert done.code != 0, done.output
     assert "The inventory has no host in" in done.messages
-
-
-@pytest.fixture
-def kubeconfig(tmp_path: Path) -> Iterator[Path]:
-    """The kubeconfig of an API server that knows the GPU nodes."""
-    server = ApiServer(Store(), Authority(), lambda pod, container: tmp_path / "none")
-    server.start()
-    try:
-        path = tmp_path / "admin.conf"
-        path.write_text(server.kubeconfig("kubernetes-admin", server.admin_token))
-        api = Api(path)
-        for name in ("default", "kube-system"):
-            api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        for name in ("gpu-a", "gpu-b"):
-            head = {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}
-            api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": head})
-            status = {"status": {"allocatable": {"nvidia.com/gpu": "1"}}}
-            api.call("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
-        yield path
-    finally:
-        server.stop()
 
 
 def test_limited_run_returns_a_node_of_a_failed_migration(roles: Path, kubeconfig: Path) -> None:

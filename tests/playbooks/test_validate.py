@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""validate.yml: what it reports of bare hosts and of nodes that serve, and that it changes nothing."""
+"""validate.yml: what it reports before the first site.yml and of nodes that serve, and that it changes nothing."""
 
 from __future__ import annotations
 
+import re
+import sys
+import venv
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from sim.cluster import NodeSpec, Spec
 from sim.cluster.client import MERGE, Api, pod, until
 from sim.nvml.topology import edit
 
-from .conftest import INVENTORY, Playbooks, Run, Start, state
+from .conftest import INVENTORY, Playbooks, Run, Start, play, state
 
 BOOK = "accel.kubernetes.validate"
 # One GPU needs no extender.
@@ -54,7 +59,59 @@ def test_everything_missing_on_a_bare_host_is_named_at_once(bare: Playbooks, opt
         "gpu-a: blocked: mode: The node serves no mode and is to serve pgpu. Run site.yml",
     ):
         assert part in done.output, done.output
-    assert "run the role again with --tags container_runtime_configure" in done.messages
+    table = done.output[done.output.index('"WHERE ') :]
+    for what, remedy in (
+        ("container runtime", "run the role again"),
+        ("driver", "Run site.yml"),
+        ("mode", "Run site.yml"),
+    ):
+        assert re.search(rf'"gpu-a +{what} .*\n +" +> {remedy}', table), done.output
+    assert "Blocked: container runtime, driver, mode. See the table" in done.messages
+
+
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=["run", "check"])
+def test_what_the_first_site_lacks_is_one_table(collections: Path, tmp_path: Path, options: tuple[str, ...]) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    bare = str(tmp_path / "bare/bin/python3")
+    inventory = {
+        "all": {
+            "hosts": {"localhost": {"ansible_connection": "local", "ansible_python_interpreter": bare}},
+            "children": {
+                "kube_control_plane": {"hosts": {"control": {"ansible_host": "127.0.0.1", "ansible_port": 1}}},
+                "gpu_nodes": {
+                    "hosts": {"gpu-a": {"ansible_connection": "local", "ansible_python_interpreter": "/no/python3"}}
+                },
+            },
+        }
+    }
+    (tmp_path / "inventory.yml").write_text(yaml.safe_dump(inventory))
+    done = play(collections, BOOK, "-i", str(tmp_path / "inventory.yml"), *options)
+    assert done.code != 0, done.output
+    for row in (
+        r"controller  Python packages  .*kubernetes is not installed.*bare.*> \S+ -m pip install .*'kubernetes>=",
+        r"controller  image +Nothing names an image.*> make image",
+        r"control +host +It cannot be reached: .*> ssh 127.0.0.1",
+        r"gpu-a +host +Python does not run on it: .*/no/python3.*> ansible gpu-a .*raw",
+    ):
+        assert re.search(row, done.output, re.DOTALL), done.output
+    assert "kube_control_plane" not in done.messages
+    assert {host: counted["failed"] for host, counted in done.recap.items()} == dict.fromkeys(
+        ("localhost", "control", "gpu-a"), 1
+    )
+
+
+def test_api_server_that_is_silent_is_the_clusters_fault(collections: Path, tmp_path: Path) -> None:
+    local = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
+    settings = {"gpu_plugins_kubeconfig": str(tmp_path / "absent.conf"), "driver_method": "none"}
+    inventory = {"all": {"vars": local | settings, "children": {"gpu_nodes": {"hosts": {"gpu-a": {}}}}}}
+    (tmp_path / "inventory.yml").write_text(yaml.safe_dump(inventory))
+    done = play(collections, BOOK, "-i", str(tmp_path / "inventory.yml"), gpu_plugins_image="example.com/kube-accel:1")
+    assert done.code != 0
+    assert re.search(
+        r"cluster +API server +It did not answer: .*> kubectl --kubeconfig \S+absent.conf", done.output, re.DOTALL
+    )
+    assert "API server (cluster)" in done.messages
+    assert "device plugin" not in done.output[done.output.index('"WHERE ') :]
 
 
 @pytest.mark.full

@@ -81,8 +81,8 @@ def refuse_selection(options: Options, host: Host, selection: Selection) -> Iter
         looked_for = ", ".join(sign.path for sign in options.detect)
         yield Refusal(
             "no_runtime",
-            f"No container runtime found on {host.name}: none of {looked_for} exists; install one, or set "
-            "container_runtime_name and the paths of this role.",
+            f"No container runtime found on {host.name}: none of {looked_for} exists; install one with "
+            "'apt-get install containerd' or its like, or set container_runtime_name and the paths of this role.",
         )
     elif distribution and distribution.name != runtime:
         yield Refusal(

@@ -42,7 +42,8 @@ def test_sound_hosts_have_rows_and_nothing_is_wrong() -> None:
 def test_failed_check_blocks_and_hides_that_it_passed(check: str, what: str) -> None:
     failed = {f"validate_failed_{check}": "It is\nbroken. ", "gpu_plugins_passed": [row("ok", what, "It is well.")]}
     found = report(Inventory({"gpu-a": NODE | failed}, GROUPS), ["gpu-a"])
-    assert f"gpu-a: blocked: {what}: It is broken." in found.blocked["gpu-a"]
+    assert f"gpu-a: blocked: {what}: It is broken." in found.lines
+    assert found.blocked == {"gpu-a": f"Blocked: {what}. See the table for what mends it."}
     assert not [text for text in found.lines if "well" in text or "nothing is wrong" in text]
     assert (CONFIGURED in found.lines) == (check != "runtime")
 
@@ -50,7 +51,7 @@ def test_failed_check_blocks_and_hides_that_it_passed(check: str, what: str) -> 
 def test_only_hosts_on_which_something_cannot_work_are_blocked() -> None:
     known = {"control": SCHEDULER, "gpu-a": NODE | {"validate_failed_driver": "It is broken."}}
     found = report(Inventory(known, GROUPS), ["control", "gpu-a"])
-    assert found.blocked == {"gpu-a": ["gpu-a: blocked: driver: It is broken."]}
+    assert found.blocked == {"gpu-a": "Blocked: driver. See the table for what mends it."}
 
 
 def test_scheduler_that_fails_its_check_is_blocked() -> None:
@@ -120,3 +121,59 @@ def test_offers_and_quotas_come_first() -> None:
     ]
     bare = NODE | {"ansible_facts": {"accel_nvml": {"gpus": []}}, "gpu_plugins_offers": {}}
     assert told(["gpu-a"], gpu_a=bare)[0] == "gpu-a: driver none, CUDA none, 0 GPUs; offers nothing"
+
+
+AROUND = {"validate_controller": {"python": "python3", "packages": [], "collections": [], "wheels": ["a.whl"]}}
+ANSWERS = {"validate_cluster": {"message": "", "nodes": ["gpu-a"]}}
+IMAGE = {"gpu_plugins_image": "example.com/kube-accel:1"}
+
+
+def around(gpu_a: dict[str, Any] = NODE, **answers: Any) -> Any:
+    """What is reported of a controller and a cluster that answered so."""
+    variables = {"localhost": AROUND | ANSWERS | answers, "control": SCHEDULER, "gpu-a": gpu_a | IMAGE}
+    return report(Inventory(variables, GROUPS), ["localhost", "control", "gpu-a"])
+
+
+def test_sound_controller_and_cluster_have_rows_and_no_table() -> None:
+    found = around()
+    assert found.lines[:2] == [
+        "controller: ok: packages: What is imported there is installed.",
+        "cluster: ok: API server: It answers; 1 nodes.",
+    ]
+    assert (found.table, found.blocked) == ([], {})
+
+
+def test_table_has_what_is_wrong_once_and_below_it_what_mends_it() -> None:
+    packages = [{"name": "kubernetes", "wanted": ">=24.2", "version": ""}]
+    found = around(
+        NODE | {"validate_failed_driver": "It is broken; set driver_method=runfile.", "validate_failed_plugin": "Odd."},
+        validate_controller=AROUND["validate_controller"] | {"packages": packages},
+    )
+    assert found.table == [
+        "WHERE       WHAT             WHAT IS WRONG",
+        "                             > what mends it",
+        "controller  Python packages  kubernetes is not installed, for python3.",
+        "                             > python3 -m pip install 'kubernetes>=24.2'",
+        "gpu-a       driver           It is broken.",
+        "                             > set driver_method=runfile.",
+        "gpu-a       device plugin    Odd.",
+    ]
+    assert found.blocked["localhost"] == "Blocked: Python packages (controller). See the table for what mends it."
+
+
+def test_hosts_with_the_same_fault_share_a_row() -> None:
+    hosts = [f"gpu-{number}" for number in range(5)]
+    variables = dict.fromkeys(hosts, NODE | {"validate_failed_driver": "It is broken."})
+    found = report(Inventory(variables, {"gpu_nodes": hosts}), hosts)
+    assert found.table[2:] == ["gpu-0, gpu-1, gpu-2 and 2 more  driver  It is broken."]
+    assert [*found.blocked] == hosts
+
+
+def test_silent_api_server_is_no_fault_of_hosts() -> None:
+    found = around({}, validate_cluster={"message": "refused", "nodes": []})
+    assert [row["host"] for row in found.rows if row["verdict"] == "blocked"] == ["cluster"]
+
+
+def test_host_that_no_node_is_named_after_is_blocked() -> None:
+    found = around(validate_cluster={"message": "", "nodes": ["other"]})
+    assert "gpu-a: blocked: node: The cluster has no node 'gpu-a'." in " ".join(found.lines)
