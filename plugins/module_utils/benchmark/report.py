@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..shared import printable
+from ..shared.columns import columns
 from ..shared.reading import read_object
 from .rows import WHOLE, Environment, Row
 
@@ -134,7 +135,7 @@ def table(found: Report) -> str:
         around = rows[0]["environment"]
         command = f" {around.get('command')}" if around.get("command") else ""
         lines += [f"{around.get('gpu')}, driver {around.get('driver')}: {around.get('image')}{command}", ""]
-        lines += [*_columns([_HEAD, *map(_cells, rows)]), ""]
+        lines += [*columns([_HEAD, *map(_cells, rows)], right=_FIGURES), ""]
         against = {row["against"] for row in rows if row["against"]}
         lines += [f"Loss is against {', '.join(sorted(against))} of the same GPU, driver and workload."] * bool(against)
         for row in rows:
@@ -157,6 +158,8 @@ def planned(rows: Iterable[Row], environment: Environment, workload: Workload, l
 
 
 _HEAD = ("LAYOUT", "PODS", "SHARE(%)", "SECONDS", "SLOWEST", "IDEAL", "LOSS(%)", "TOGETHER(%)", "MODE", "DATE")
+_FIGURES = range(1, 8)
+"""Columns of the head that have figures."""
 
 
 def _cells(row: Mapping[str, Any]) -> List[str]:
@@ -174,20 +177,6 @@ def _cells(row: Mapping[str, Any]) -> List[str]:
 
 def _shown(value: Optional[float], decimals: int) -> str:
     return "-" if value is None else f"{value:.{decimals}f}"
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> List[str]:
-    shown = [printable.lines(row) for row in rows]
-    widths = [max(len(row[number]) for row in shown) for number in range(len(_HEAD))]
-    # Words to the left, figures to the right.
-    left = (0, len(_HEAD) - 2, len(_HEAD) - 1)
-    return [
-        "  ".join(
-            cell.ljust(widths[number]) if number in left else cell.rjust(widths[number])
-            for number, cell in enumerate(row)
-        ).rstrip()
-        for row in shown
-    ]
 
 
 def _row(outcome: Outcome, environment: Mapping[str, Any]) -> Dict[str, Any]:

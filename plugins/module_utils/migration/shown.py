@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
-from ansible_collections.accel.kubernetes.plugins.module_utils.shared import printable
-
+from ..shared import printable
+from ..shared.columns import columns
 from .plan import BEGUN, DUE
 
 _SENT = ("off", "forget", "back", "avoid", "restore", "hold", "release")
@@ -43,9 +43,7 @@ def table(document: Mapping[str, Any]) -> List[str]:
         details += [f"{name}: {_asks(row)}" for row in node["pods"]]
         details += [f"{name}: given back, {_asks(row)}" for row in node["returns"]]
         details += [f"{name}: PROBLEM: {problem}" for problem in node["problems"]]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(word.ljust(widths[column]) for column, word in enumerate(row)).rstrip() for row in rows]
-    return lines + details + [f"NOTE: {note}" for note in document["notes"]]
+    return columns(rows) + details + [f"NOTE: {note}" for note in document["notes"]]
 
 
 def _asks(row: Mapping[str, Any]) -> str:

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import Iterable, List, Sequence
+from typing import List, Sequence
 
 from . import printable
+from .columns import columns
 from .gpu_view import ClusterView, NodeView, document, totals
 from .inventory_annotation import WHOLE, GpuView
 from .waiting_pods import Waiting
@@ -45,7 +46,7 @@ def summary(found: ClusterView, wide: bool = False) -> str:
         row = [node.name, node.address or "-", *cells, *["-"] * (count - len(cells)), memory]
         rows.append([*row, *_wide(node)] if wide else row)
     notes = [f"{node.name}: {note}" for node in found.nodes for note in _notes(node)]
-    table = "\n".join([_table(rows), *printable.lines(notes)])
+    table = "\n".join([*columns(rows), *printable.lines(notes)])
     return _page([table, _cluster(found)], found)
 
 
@@ -102,7 +103,7 @@ def _node(node: NodeView) -> str:
     for namespace, pod in sorted({(t.namespace, t.pod) for gpu in node.gpus for t in gpu.tenants}):
         rows.append([pod, namespace, *(_share(gpu, namespace, pod) for gpu in node.gpus), _used(node, namespace, pod)])
     sums = totals([node])
-    lines.append(_table(rows))
+    lines += columns(rows)
     allocated, total = sums["allocated_bytes"], sums["memory_bytes"]
     lines += [f"Allocated : {gib(allocated)} ({_percent(allocated, total)})", f"Total :     {gib(total)}"]
     lines += printable.lines(
@@ -151,7 +152,7 @@ def _page(parts: Sequence[str], found: ClusterView) -> str:
     text = f"\n{rule}\n".join(parts)
     if found.waiting:
         head = ["NAMESPACE", "NAME", "NODE", "WANTS", "REASON"]
-        text += f"\n\nPENDING\n{_table([head, *map(_waiting, found.waiting)])}"
+        text = "\n".join([text, "", "PENDING", *columns([head, *map(_waiting, found.waiting)])])
     for problem in found.problems:
         text += f"\nNOT KNOWN: {printable.line(problem)}"
     return text + "\n"
@@ -168,11 +169,3 @@ def _pair(part: int, whole: int) -> str:
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.0f}%" if whole else "0%"
-
-
-def _table(rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as they need to be, the last as it is."""
-    rows = [printable.lines(row) for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ("  ".join(cell.ljust(widths[column]) for column, cell in enumerate(row)).rstrip() for row in rows)
-    return "\n".join(lines)

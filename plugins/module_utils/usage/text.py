@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..shared import printable
+from ..shared.columns import columns
 from .accounting import Usage
 from .charging import ALLOCATED, MEMORY, SPREAD, USED, Row, apportioned, rows
 from .counters import GAP_SECONDS, Account, moment
@@ -340,15 +341,15 @@ def table(report: Report) -> str:
         printable.line(f"GPU-hours from {moment(start)} to {moment(end)}, by {report.source}"),
         f"Charged is {POLICY_WORDS[report.policy]}",
         "",
-        *_columns(_amounts(report)),
+        *columns(_amounts(report), right=range(3, len(head(report)))),
     ]
     if report.unit_label:
-        lines += ["", printable.line(f"BY {report.unit_label}"), *_columns(unit_cells(report), numbers=range(1, 7))]
+        lines += ["", printable.line(f"BY {report.unit_label}"), *columns(unit_cells(report), right=range(1, 7))]
     if report.oversized:
         percent = f"{100 * report.ratio:g}"
         lines += ["", f"RIGHT-SIZING: pods that never used {percent} % of the memory they asked for"]
-        head = ["NAMESPACE", "POD", "MODE", "ASKED(GiB)", "PEAK(GiB)", "SEEN(h)", "WHAT WOULD DO"]
-        lines += _columns([head, *([*sized(pod), pod.advice] for pod in report.oversized)], numbers=(3, 4, 5))
+        names = ["NAMESPACE", "POD", "MODE", "ASKED(GiB)", "PEAK(GiB)", "SEEN(h)", "WHAT WOULD DO"]
+        lines += columns([names, *([*sized(pod), pod.advice] for pod in report.oversized)], right=(3, 4, 5))
     if report.unknown_pods:
         lines += ["", f"It is not known what {report.unknown_pods} further pod(s) used."]
     lines += [f"NOTE: {printable.line(note)}" for note in report.notes]
@@ -460,20 +461,6 @@ def _causes(report: Report, model: str, places: int) -> List[Tuple[str, Fraction
     found = sorted((cause, seconds) for (of, cause), seconds in report.usage.causes.items() if of == model and seconds)
     hours = apportioned([seconds / _HOUR for unused, seconds in found], places)
     return [(found[index][0], amount) for index, amount in enumerate(hours)]
-
-
-def _columns(lines: Sequence[Sequence[str]], numbers: Optional[Sequence[int]] = None) -> List[str]:
-    """Columns as wide as they need to be; numbers stand at the right."""
-    lines = [printable.lines(line) for line in lines]
-    right = range(3, len(lines[0])) if numbers is None else numbers
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return [
-        "  ".join(
-            text.rjust(widths[column]) if column in right else text.ljust(widths[column])
-            for column, text in enumerate(line)
-        ).rstrip()
-        for line in lines
-    ]
 
 
 def _sum(amounts: Iterable[Fraction]) -> Fraction:
