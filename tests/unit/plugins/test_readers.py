@@ -48,6 +48,11 @@ _INSPECTED = "unit/kube_accel/test_odd_objects.py"
 _COLLECT = "module_utils/diagnosis/collect.py::Collector"
 
 TABLE = {
+    "module_utils/benchmark/run.py::Run.log": f"{_BENCHMARK}::test_an_odd_log_is_a_figure_or_none",
+    "module_utils/benchmark/run.py::Run.state": f"{_BENCHMARK}::test_an_odd_pod_of_it_is_judged_or_named",
+    "module_utils/benchmark/surroundings.py::exists": f"{_BENCHMARK}::test_an_odd_object_beside_it_hides_nothing",
+    "module_utils/benchmark/surroundings.py::look": f"{_BENCHMARK}::test_an_odd_node_is_seen_or_named",
+    "module_utils/benchmark/surroundings.py::scheduler": f"{_BENCHMARK}::test_an_odd_object_beside_it_hides_nothing",
     "module_utils/cluster/api_server.py::_answer": f"{_HERE}::test_an_answer_that_the_client_cannot_take_is_named",
     f"{_COLLECT}._all": f"{_DIAGNOSIS}::test_an_odd_object_beside_it_keeps_nothing_from_the_bundle",
     f"{_COLLECT}._one": f"{_DIAGNOSIS}::test_a_pod_that_is_odd_itself_is_diagnosed_by_the_rest",
@@ -58,11 +63,6 @@ TABLE = {
     "modules/cf_crl.py::others": f"{_READERS}::test_an_odd_definition_keeps_none_from_being_written",
     "modules/cf_crl_info.py::main": f"{_READERS}::test_an_odd_definition_is_listed_or_named_beside_the_others",
     "modules/cuda_compat.py::Asked._get": f"{_READERS}::test_an_odd_container_is_named_and_the_others_are_judged",
-    "modules/gpu_benchmark.py::Run.log": f"{_BENCHMARK}::test_an_odd_log_is_a_figure_or_none",
-    "modules/gpu_benchmark.py::Run.state": f"{_BENCHMARK}::test_an_odd_pod_of_it_is_judged_or_named",
-    "modules/gpu_benchmark.py::_exists": f"{_BENCHMARK}::test_an_odd_object_beside_it_hides_nothing",
-    "modules/gpu_benchmark.py::_scheduler": f"{_BENCHMARK}::test_an_odd_object_beside_it_hides_nothing",
-    "modules/gpu_benchmark.py::look": f"{_BENCHMARK}::test_an_odd_node_is_seen_or_named",
     "modules/gpu_inspect_info.py::main": f"{_INSPECTED}::test_an_odd_pod_that_waits_is_shown_or_named",
     "modules/gpu_migration_info.py::cluster.listed": "unit/plugins/module_utils/migration/test_odd_migration.py"
     "::test_an_odd_object_leaves_the_plan_of_the_others_and_is_told",
@@ -85,10 +85,11 @@ def test_every_client_is_called_one() -> None:
 
 
 def test_whoever_logs_in_has_a_reader_of_the_table() -> None:
-    """A module reads by functions of its own, or by the collector."""
+    """A module reads by functions of its own, by the collector, or by those of its room."""
     who = {path for path in (ROOT / "modules").glob("*.py") if "get_api_client(" in path.read_text()}
-    by_collector = {path for path in who if "Collector(" in path.read_text()}
-    assert {path.name for path in who - by_collector} == {
+    others = ("Collector(", "benchmark.surroundings import")
+    by_others = {path for path in who if any(words in path.read_text() for words in others)}
+    assert {path.name for path in who - by_others} == {
         Path(place.split("::")[0]).name for place in TABLE if place.startswith("modules/")
     }
 

@@ -9,10 +9,10 @@ from rooms import arrows, upwards
 
 SOURCE = Path(__file__).parents[4] / "plugins/module_utils"
 FLOORS = (
-    {"oci", "runtime", "scheduler"},
+    {"benchmark", "oci", "runtime", "scheduler"},
     {"diagnosis", "host", "gpu_plugins"},
     {"dcgm_exporter", "kube_accel_image"},
-    {"benchmark", "cluster", "cuda", "documents", "driver", "gpus", "migration", "monitoring", "playbooks", "usage"},
+    {"cluster", "cuda", "documents", "driver", "gpus", "migration", "monitoring", "playbooks", "usage"},
     {"shared"},
 )
 FOUND = {*arrows(SOURCE, "ansible_collections.accel.kubernetes.plugins.module_utils", lambda parts: parts[0])}

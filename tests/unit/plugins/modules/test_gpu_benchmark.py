@@ -14,10 +14,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import jobs, rows
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import jobs, rows, surroundings
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark import run as run_room
+from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.run import Run
 from ansible_collections.accel.kubernetes.plugins.module_utils.benchmark.wish import Wish
 from ansible_collections.accel.kubernetes.plugins.module_utils.cluster.api_server import ApiServerError
-from ansible_collections.accel.kubernetes.plugins.modules import gpu_benchmark
 
 from odd_values import Path as FieldPath
 from odd_values import cases, with_value
@@ -187,7 +188,7 @@ def test_a_job_is_kept_alive_while_somebody_waits(store: Store, kubeconfig: str)
         def patch(self, kind: str, body: Object, **where: Any) -> None:
             asked.append((kind, body["spec"]["activeDeadlineSeconds"]))
 
-    run = gpu_benchmark.Run(Cluster({}), Wish("a"), jobs.Place(NAMESPACE, "i"), {})
+    run = Run(Cluster({}), Wish("a"), jobs.Place(NAMESPACE, "i"), {})
     run._keep_alive(40)
     assert asked == [("Job", 160)]
 
@@ -234,7 +235,7 @@ def test_an_odd_node_is_seen_or_named(path: FieldPath, values: Mapping[str, Any]
     for name, value in values.items():
         client = Cluster({"Node": [with_value({**SLICED, "spec": {}}, path, value)], "Pod": [None, plugin("a")]})
         try:
-            seen = gpu_benchmark.look(client, "a")
+            seen = surroundings.look(client, "a")
         except ApiServerError as error:
             why = str(error)
         else:
@@ -247,7 +248,7 @@ def test_an_odd_node_is_seen_or_named(path: FieldPath, values: Mapping[str, Any]
 def test_an_odd_pod_of_it_is_judged_or_named(path: FieldPath, values: Mapping[str, Any]) -> None:
     for name, value in values.items():
         client = Cluster({"Job": [], "Pod": [with_value({**ran(), "spec": {}}, path, value)]})
-        run = gpu_benchmark.Run(client, Wish("a"), jobs.Place(NAMESPACE, "i"), {})
+        run = Run(client, Wish("a"), jobs.Place(NAMESPACE, "i"), {})
         try:
             _, pods = run.state()
         except ApiServerError as error:
@@ -262,14 +263,14 @@ def test_an_odd_object_beside_it_hides_nothing(path: FieldPath, values: Mapping[
     named = {"metadata": {"name": "nvidia"}, "spec": {}}
     for value in values.values():
         client = Cluster({"RuntimeClass": [with_value(named, path, value), named], "Deployment": [None]})
-        gpu_benchmark._exists(client, "RuntimeClass", "node.k8s.io/v1", "nvidia", "")
-        assert gpu_benchmark._scheduler(client) == ""
+        surroundings.exists(client, "RuntimeClass", "node.k8s.io/v1", "nvidia", "")
+        assert surroundings.scheduler(client) == ""
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_an_odd_log_is_a_figure_or_none(text: str) -> None:
-    run = gpu_benchmark.Run(Cluster({}), Wish("a"), jobs.Place(NAMESPACE, "i"), {})
-    with patch.object(gpu_benchmark, "text_at", lambda client, path, most: text):
+    run = Run(Cluster({}), Wish("a"), jobs.Place(NAMESPACE, "i"), {})
+    with patch.object(run_room, "text_at", lambda client, path, most: text):
         found = jobs.measured(Wish("a"), [ran()], [run.log(ran())])
     assert found.problem
     json.dumps(found.problem)
@@ -277,4 +278,4 @@ def test_an_odd_log_is_a_figure_or_none(text: str) -> None:
 
 def test_the_pods_of_a_share_are_placed_by_our_second_scheduler() -> None:
     client = Cluster({"Deployment": [{"metadata": {"name": "accel-scheduler"}}]})
-    assert gpu_benchmark._scheduler(client) == "accel-scheduler"
+    assert surroundings.scheduler(client) == "accel-scheduler"
