@@ -26,8 +26,8 @@ _ALIVE_EVERY = jobs.ALIVE_SECONDS / 3
 _PATIENCE = 60
 """Seconds without an answer of the API server that a measurement survives."""
 _GONE_SECONDS = 120
-_ANSIBLE = 3
-"""Processes above a module that are Ansible's: a shell, the worker, and the command."""
+_ANSIBLE = 2
+"""Processes above a module that are Ansible's, beside shells: the worker and the command."""
 
 
 class Interrupted(Exception):
