@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 from ..cluster.network_policy import network_policies
 from ..shared.options import OptionReader
-from ..shared.refusal import Refusal
+from ..shared.refusal import Refusal, messages
 from ..shared.registers import mappings
 
 EXPORTER = "kube-accel-dcgm-exporter"
@@ -64,7 +64,7 @@ def plan(seen: Seen) -> Plan:
         [policy["policy"]] if policy["policy"] else [],
         [policy["unwanted"]] if policy["unwanted"] else [],
         refusals,
-        " ".join(refusal.message for refusal in refusals),
+        messages(refusals),
     )
 
 

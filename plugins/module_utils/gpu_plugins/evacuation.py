@@ -9,7 +9,7 @@ from typing import Any, Iterator, List, Mapping, Sequence
 
 from ..shared.holders import Pod, holders
 from ..shared.options import OptionReader
-from ..shared.refusal import Refusal
+from ..shared.refusal import Refusal, messages
 from ..shared.registers import resources
 
 
@@ -64,7 +64,7 @@ def evacuation(seen: Seen) -> Evacuation:
         purpose,
         list(map(str, found)),
         refusals,
-        " ".join(each.message for each in refusals),
+        messages(refusals),
         f"serving mode {seen.node['serves']}" if known else "with the plugin it has,",
     )
 

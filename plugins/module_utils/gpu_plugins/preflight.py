@@ -11,7 +11,7 @@ from typing import Any, Iterable, Iterator, List, Mapping, Sequence
 from ..kube_accel_image.plan import without_interposer
 from ..shared.minimums import too_old, versions_of
 from ..shared.options import OptionReader
-from ..shared.refusal import Refusal
+from ..shared.refusal import Refusal, messages
 from .cuda import cuda_findings
 from .mig_toolkit import mig_toolkit
 from .taint import read_taint
@@ -94,8 +94,8 @@ def preflight(seen: Seen) -> Preflight:
     )
     refusals = [refusal for group in groups for refusal in group]
     refusals += [Refusal(each["code"], each["message"]) for each in seen.evacuation["refusals"]]
-    words = " ".join(refusal.message for refusal in refusals)
-    return Preflight(refusals, words, list(_warnings(seen, admission_enabled, agreed["extender_required"])))
+    warnings = list(_warnings(seen, admission_enabled, agreed["extender_required"]))
+    return Preflight(refusals, messages(refusals), warnings)
 
 
 def _values(seen: Seen) -> Iterator[Refusal]:

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 from ..shared.options import OptionReader
 from ..shared.printable import line
-from ..shared.refusal import Refusal
+from ..shared.refusal import Refusal, messages
 from ..shared.registers import mapping, mappings
 
 _LEFT = {"base": "kube-accel.tar", "wheels": ["wheels/*.whl"], "native": "native"}
@@ -89,7 +89,7 @@ def plan(seen: Seen) -> Plan:
         parts,
         seen.wheels,
         refusals,
-        " ".join(refusal.message for refusal in refusals),
+        messages(refusals),
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from .refusal import Refusal
+from .refusal import Refusal, messages
 from .registers import mapping, mappings
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1", "1.0"})
@@ -106,7 +106,7 @@ class OptionReader:
     def require_values(self) -> None:
         """Raise ValueError if a value was refused. It says which ones, and what to set them to."""
         if self.refusals:
-            raise ValueError(" ".join(refusal.message for refusal in self.refusals))
+            raise ValueError(messages(self.refusals))
 
     def _refuse(self, name: str, value: object, wanted: str) -> None:
         self.refusals.append(Refusal("option_type", f"{name} is {_shown(value)}; set it to {wanted}."))

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Iterable
 
 
 @dataclass(frozen=True)
@@ -15,3 +16,8 @@ class Refusal:
     """A word that stays the same when the message is reworded."""
     message: str
     """What is wrong, and what to do about it."""
+
+
+def messages(refusals: Iterable[Refusal]) -> str:
+    """Return the messages of all as one text; an empty one if nothing is refused."""
+    return " ".join(refusal.message for refusal in refusals)
