@@ -77,7 +77,7 @@ def plan(seen: Seen) -> Plan:
     mine: Mapping[str, Any] = next(
         (item for item in results if mapping(item.get("item")).get("key") == architecture), {}
     )
-    unfit = list(_refusals(options, parts, seen.wheels))
+    unfit = list(_refusals(options, reference, parts, seen.wheels))
     refusals = [*options.refusals, *unfit]
     return Plan(
         repository,
@@ -126,10 +126,12 @@ def _unserved(architecture: str, assemble: object, parts: Mapping[str, object]) 
 
 
 def _refusals(
-    options: OptionReader, parts: Mapping[str, Mapping[str, Any]], wheels: Mapping[str, Sequence[str]]
+    options: OptionReader,
+    reference: str,
+    parts: Mapping[str, Mapping[str, Any]],
+    wheels: Mapping[str, Sequence[str]],
 ) -> Iterator[Refusal]:
     directory = options.text_or_mapping("kube_accel_image_assemble")
-    reference = options.text("kube_accel_image_reference")
     if directory and not (parts and directory.startswith(("/", "~"))):
         yield Refusal(
             "image_not_made",
