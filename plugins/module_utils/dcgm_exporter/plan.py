@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence
 
 from ..cluster.network_policy import network_policies
+from ..shared.label_names import EXPORTER_NAME
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal, messages
 from ..shared.registers import mappings
 
-EXPORTER = "kube-accel-dcgm-exporter"
-"""Name of our DaemonSet, of its policy and ``app`` of its pods."""
 _FROM = "gpu_plugins_network_policy_from"
 
 
@@ -33,6 +32,8 @@ class Seen:
 class Plan:
     """What becomes of dcgm-exporter."""
 
+    name: str
+    """The name of its objects, and ``app`` of its pods."""
     wanted: bool
     fields: Sequence[str]
     """What it reads, by DCGM's names."""
@@ -58,6 +59,7 @@ def plan(seen: Seen) -> Plan:
     refusals: List[Refusal] = [*options.refusals]
     refusals += [Refusal("network_policy_peers", problem) for problem in policy["problems"]]
     return Plan(
+        EXPORTER_NAME,
         wanted,
         fields,
         port,
@@ -74,10 +76,10 @@ def exporter_server(options: Mapping[str, Any], port: int, wanted: bool) -> Dict
     ``options`` has ``gpu_plugins_namespace``, and ``gpu_plugins_network_policy_from``, who may come to its port.
     """
     return {
-        "name": EXPORTER,
+        "name": EXPORTER_NAME,
         "namespace": options["gpu_plugins_namespace"],
-        "selector": {"matchLabels": {"app": EXPORTER}},
-        "pods": [{"app": EXPORTER}],
+        "selector": {"matchLabels": {"app": EXPORTER_NAME}},
+        "pods": [{"app": EXPORTER_NAME}],
         "ports": [port],
         "peers": options[_FROM],
         "variable": _FROM,

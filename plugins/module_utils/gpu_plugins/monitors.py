@@ -7,7 +7,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Mapping, Optional, Sequence
 
-from ..dcgm_exporter.plan import EXPORTER
 from ..shared import label_names
 from ..shared.options import OptionReader
 from ..shared.registers import metadata_of, resources
@@ -17,7 +16,7 @@ MONITORS = {
     "nvidia.com/gpu.deploy.dcgm": "nvidia-dcgm",
     "nvidia.com/gpu.deploy.dcgm-exporter": "nvidia-dcgm-exporter",
     "nvidia.com/gpu.deploy.nvsm": "nvidia-nvsm",
-    OURS: EXPORTER,
+    OURS: label_names.EXPORTER_NAME,
 }
 """Labels of nodes by which monitors are there, and ``app`` of their pods. As in ``plugin/mig/affected.py``."""
 PAUSED = "paused-by-gpu-plugins"
@@ -74,4 +73,4 @@ def monitors(seen: Seen) -> Monitors:
 
 def exporter_found(daemonsets: object) -> bool:
     """Return whether our dcgm-exporter is among the DaemonSets of a cluster."""
-    return any(metadata_of(item).get("name") == EXPORTER for item in resources(daemonsets))
+    return any(metadata_of(item).get("name") == label_names.EXPORTER_NAME for item in resources(daemonsets))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ..shared.inventory import GPU_NODES, Inventory
+from ..shared.label_names import EXPORTER_NAME
 from ..shared.options import OptionReader
 from ..shared.refusal import Refusal
 from ..shared.registers import annotations_of, mapping, mappings, metadata_of, resources, results
@@ -297,12 +298,12 @@ class _Refusals:
 def _jobs(options: Options) -> List[Dict[str, str]]:
     where = options.plugins_namespace
     ours = {"label": _MANAGED_BY, "is": "accel.kubernetes"}
-    dcgm = {"label": "app", "is": "kube-accel-dcgm-exporter"}
+    dcgm = {"label": "app", "is": EXPORTER_NAME}
     plugins = [{"job": "kube-accel", "container": "kube-accel", "namespace": where, **ours}]
     return [
         *(plugins if options.plugins_metrics else []),
         {"job": "kube-accel-extender", "container": "extender", "namespace": "kube-system", **ours},
-        {"job": "kube-accel-dcgm-exporter", "container": "exporter", "namespace": where, **dcgm},
+        {"job": EXPORTER_NAME, "container": "exporter", "namespace": where, **dcgm},
     ]
 
 

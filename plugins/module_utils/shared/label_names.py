@@ -1,6 +1,6 @@
 # Apache License 2.0 (see https://www.apache.org/licenses/LICENSE-2.0)
 # SPDX-License-Identifier: Apache-2.0
-"""Labels and annotations that roles and daemons both know, by their names in Kubernetes."""
+"""Names in Kubernetes that roles and daemons both know: labels, annotations, and our dcgm-exporter."""
 
 from __future__ import annotations
 
@@ -26,5 +26,7 @@ MIG_TEXT = "kube-accel.io/mig-configs"
 """Annotation of a node: the checksum of the configurations that the state is about."""
 EXPORTER = "kube-accel.io/dcgm-exporter"
 """Label of a node: why our dcgm-exporter is not there."""
+EXPORTER_NAME = "kube-accel-dcgm-exporter"
+"""The DaemonSet of our dcgm-exporter, its network policy, and the label ``app`` of its pods."""
 MIGRATION = "kube-accel.io/migration"
 """Annotation of a node that was taken over from another plugin: what it had there."""

@@ -27,7 +27,7 @@ _OPERANDS: Final = {f"{_DEPLOY}{name}": f"nvidia-{name}" for name in ("dcgm", "d
 """Who holds GPUs open and is sent away by a label of the node, where NVIDIA's operator runs: the label of its pods."""
 _EXPORTER: Final = label_names.EXPORTER
 """The same for the exporter that the role gpu_plugins rolls out, which runs where there is no such label."""
-_APPS: Final = {**_OPERANDS, _EXPORTER: "kube-accel-dcgm-exporter"}
+_APPS: Final = {**_OPERANDS, _EXPORTER: label_names.EXPORTER_NAME}
 _PAUSED: Final = "paused-for-mig-change"
 _SHOWN = 5
 
