@@ -29,6 +29,10 @@ options:
     description: Whether pods may be evicted that ask for what nodes offer no longer.
     type: bool
     default: false
+  control_planes:
+    description: Whether the run reaches hosts whose kube-scheduler can ask our extender.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
@@ -41,7 +45,8 @@ RETURN = r"""
 _value:
   description:
     - What the plan has of the node, whether something is C(due), the C(reason) why the node is drained, the patches
-      of DaemonSets that C(avoid) marked nodes, and C(refusals), each with a C(code) and a C(message).
+      of DaemonSets that C(avoid) marked nodes, whether our extender is to replace another (C(extended)) and the run
+        brings it (C(extender_coming)), and C(refusals), each with a C(code) and a C(message).
   type: dict
   sample: {state: due, due: true, reason: is taken over from HAMi, avoid: [], refusals: []}
 """
@@ -51,9 +56,11 @@ from typing import Any, Callable, Dict, Mapping
 from ansible_collections.accel.kubernetes.plugins.module_utils.playbooks.migration import Terms, step
 
 
-def migration_step(migration: Mapping[str, Any], node: str, back: bool = False, strand: bool = False) -> Dict[str, Any]:
+def migration_step(
+    migration: Mapping[str, Any], node: str, back: bool = False, strand: bool = False, control_planes: bool = False
+) -> Dict[str, Any]:
     """Return what is done to the node, beside what the plan has of it."""
-    planned = step(migration, node, Terms(back, strand))
+    planned = step(migration, node, Terms(back, strand, control_planes))
     refusals = [dict(vars(each)) for each in planned.refusals]
     return {**migration["nodes"][node], **vars(planned), "refusals": refusals}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping
+from typing import Any, Dict, Iterable, Iterator, List, Mapping
 
 from ..shared.modes import BY_MODE, HELD_LABEL
 from ..shared.refusal import Refusal
@@ -34,6 +34,8 @@ class Terms:
     """Whether nodes are given back to the other plugin."""
     strand: bool
     """Whether pods may be evicted that ask for what nodes offer no longer."""
+    control_planes: bool = False
+    """Whether the run reaches hosts whose kube-scheduler can ask our extender."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Step:
     """Why the node is drained, after its name; empty where it is not due."""
     extended: bool
     """Whether kube-scheduler may ask an extender of the other plugin, in whose place it has to ask ours."""
+    extender_coming: bool
+    """Whether the run brings our extender before the node is served."""
     avoid: List[Mapping[str, Any]]
     """Patches that keep DaemonSets of the other plugin off marked nodes."""
     back: Mapping[str, Any]
@@ -59,10 +63,12 @@ def step(migration: Mapping[str, Any], name: str, terms: Terms) -> Step:
     whose = node["title"] or node["from"]
     reason = f"is given back to {whose}" if terms.back else f"is taken over from {whose}"
     theirs = [peer for peer in migration["peers"] if peer["kind"] == node["from"]]
+    extended = due and not terms.back and node["from"] in _EXTENDED and node.get("mode") in BY_MODE
     return Step(
         due=due,
         reason=reason if due else "",
-        extended=due and not terms.back and node["from"] in _EXTENDED and node.get("mode") in BY_MODE,
+        extended=extended,
+        extender_coming=extended and terms.control_planes,
         avoid=[patch for peer in theirs for patch in peer["avoid"]],
         back=_back(node, any(peer.get("shares_label") for peer in theirs)),
         refusals=list(_not_returned(node, name, terms) if terms.back and due else _not_taken(node, name, terms)),
@@ -96,6 +102,36 @@ def _not_returned(node: Mapping[str, Any], name: str, terms: Terms) -> Iterator[
             f"Node '{name}': these pods ask for what {node['title']} does not offer, and would wait for ever once "
             f"evicted: {', '.join(pods)}; change their manifests as the plan says, or set migrate_strand=true.",
         )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is done to a cluster, for all of its nodes that the run reaches."""
+
+    extended: bool
+    """Whether kube-scheduler has to ask our extender in place of the other plugin's."""
+    hold: List[Mapping[str, Any]]
+    """Patches of nodes that keep ours off until it is their turn."""
+    ends: bool
+    """Whether kube-scheduler is to ask the other plugin's extender again."""
+
+
+def turn(hosts: Iterable[Mapping[str, Any]], back: bool) -> Turn:
+    """Return what is done to the cluster of these hosts, by their variables.
+
+    A host that the run has not reached, as by ``--limit``, has no facts ``migrate_plan``, ``migrate_seen`` and
+    ``migrate_ends``, and does not count.
+    """
+    reached = list(hosts)
+    plans = [mapping(host.get("migrate_plan")) for host in reached]
+    seen = [mapping(mapping(host.get("migrate_seen")).get("migration")) for host in reached]
+    begins = not back and any(plan.get("due") for plan in plans)
+    peers = mappings(next(filter(None, seen), {}).get("peers"))
+    return Turn(
+        extended=any(plan.get("extended") for plan in plans),
+        hold=[patch for peer in peers for patch in mappings(peer.get("hold"))] if begins else [],
+        ends=any(host.get("migrate_ends") for host in reached),
+    )
 
 
 def has_left(pods: object, uids: List[str]) -> bool:

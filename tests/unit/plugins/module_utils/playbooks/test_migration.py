@@ -12,6 +12,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.playbooks.migrati
     offers,
     outcome,
     step,
+    turn,
 )
 
 HERE, BACK = Terms(back=False, strand=False), Terms(back=True, strand=False)
@@ -98,6 +99,58 @@ def test_what_cannot_work_is_refused(entry: dict[str, Any], terms: Terms, code: 
 )
 def test_what_does_not_matter_is_not_refused(entry: dict[str, Any], terms: Terms) -> None:
     assert step(migration(entry), "gpu-a", terms).refusals == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "back", "control_planes", "extended", "coming"),
+    [
+        (node(mode="vgpu", **{"from": "gpu-manager"}), False, True, True, True),
+        (node(mode="vgpu", **{"from": "gpu-manager"}), False, False, True, False),
+        (node(mode="vgpu", **{"from": "hami"}), False, True, False, False),
+        (node(mode="vgpu", back={"metadata": {}}, **{"from": "gpu-manager"}), True, True, False, False),
+    ],
+)
+def test_our_extender_comes_where_the_run_reaches_it(
+    entry: dict[str, Any], back: bool, control_planes: bool, extended: bool, coming: bool
+) -> None:
+    found = step(migration(entry), "gpu-a", Terms(back, strand=False, control_planes=control_planes))
+    assert (found.extended, found.extender_coming) == (extended, coming)
+
+
+def host(**plan: Any) -> dict[str, Any]:
+    return {"migrate_plan": {"due": False, "extended": False, **plan}}
+
+
+HELD = {"migrate_seen": {"migration": {"peers": [{"hold": [PATCH]}, {"hold": [OTHER]}]}}}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "back", "hold"),
+    [
+        ([host(due=True) | HELD, host() | HELD], False, [PATCH, OTHER]),
+        ([host() | HELD, host(due=True) | HELD], False, [PATCH, OTHER]),
+        ([host() | HELD], False, []),
+        ([host(due=True) | HELD], True, []),
+        ([{}], False, []),
+        ([], False, []),
+    ],
+)
+def test_ours_is_kept_off_while_a_node_is_due(hosts: list[dict[str, Any]], back: bool, hold: list[Any]) -> None:
+    assert turn(hosts, back).hold == hold
+
+
+@pytest.mark.parametrize(
+    ("hosts", "extended", "ends"),
+    [
+        ([{}, host(extended=True)], True, False),
+        ([{}, host()], False, False),
+        ([host() | {"migrate_ends": True}, {}], False, True),
+        ([host() | {"migrate_ends": False}], False, False),
+    ],
+)
+def test_one_node_decides_about_kube_scheduler(hosts: list[dict[str, Any]], extended: bool, ends: bool) -> None:
+    found = turn(hosts, back=False)
+    assert (found.extended, found.ends) == (extended, ends)
 
 
 @pytest.mark.parametrize(
