@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,15 +44,17 @@ JOBS = {
         {"check": False, "nodes": {"gpu-a": {"mode": "pgpu", "driver": OLD, "gpus": 1, "reboot_required": False}}},
         {"driver_runfile": OLD},
     ),
-    "validate": Job("validation", []),
+    "validate": Job("gpu_validation", []),
     "inspect": Job("gpu_inspection", {"problems": []}),
     "diagnose": Job("gpu_diagnosis", {"problems": []}),
     "report": Job("gpu_usage_report", {"problems": []}),
     "benchmark": Job("gpu_benchmark", {"problems": []}, {"benchmark_node": "gpu-a", "benchmark_launches": 100}),
     "upgrade_driver": Job("upgraded_drivers", {"gpu-a": {"from": OLD, "to": NEW}}, {"driver_runfile": NEW}),
-    "rollout": Job("rollout", {"result": "kept", "reason": ""}, {"gpu_plugins_log_level": "debug", "rollout_soak": 0}),
+    "rollout": Job(
+        "gpu_rollout", {"result": "kept", "reason": ""}, {"gpu_plugins_log_level": "debug", "rollout_soak": 0}
+    ),
     "switch_mode": Job("switched_modes", {}),
-    "migrate": Job("migration", {"peers": [], "notes": []}),
+    "migrate": Job("gpu_migration", {"peers": [], "notes": []}),
     "uninstall": Job("gpu_uninstall", {"check": False, "nodes": ["gpu-a"], "driver": False}),
 }
 
@@ -120,6 +123,26 @@ def test_the_project_has_every_playbook_and_each_is_run_here() -> None:
     assert {path.stem for path in PROJECT.glob("*.yml")} == playbooks
 
 
+def names_of(node: Any) -> Iterator[str]:
+    """The variables that tasks and plays set, at any depth."""
+    for key, value in node.items() if isinstance(node, dict) else ():
+        if key in ("vars", "set_fact", "ansible.builtin.set_fact") and isinstance(value, dict):
+            yield from value
+        elif key == "register":
+            yield value
+    for entry in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from names_of(entry)
+
+
+def test_no_result_is_a_variable_of_a_playbook_or_a_role() -> None:
+    # AWX hands results to later jobs of a workflow as extra variables, which win over all others.
+    files = [*(REPOSITORY / "playbooks").rglob("*.yml"), *(REPOSITORY / "roles").glob("*/tasks/*.yml")]
+    found = [(path.name, name) for path in files for name in names_of(yaml.safe_load(path.read_text()))]
+    results = {job.result for job in JOBS.values()}
+    assert len(found) > 100
+    assert [(path, name) for path, name in found if name in results] == []
+
+
 def test_the_project_has_awx_fetch_no_collections() -> None:
     # AWX puts what it fetches for these before what the execution environment holds.
     assert [name for name in ("collections", "roles") if (PROJECT / name).exists()] == []
@@ -138,7 +161,7 @@ def test_a_job_that_fails_says_so_and_keeps_what_it_found(
         if event["event"] == "runner_on_failed"
     }
     assert ("Fail where something is blocked", "gpu-a") in failed
-    assert "blocked" in {row["verdict"] for row in ended.results["validation"]}
+    assert "blocked" in {row["verdict"] for row in ended.results["gpu_validation"]}
 
 
 @pytest.mark.parametrize("book", JOBS)

@@ -222,7 +222,7 @@ def test_validate_has_a_row_for_a_host_that_is_lost_on_the_way(roles: Path, clus
 def test_validate_of_some_hosts_says_nothing_of_others(roles: Path, cluster: dict[str, str], limit: str) -> None:
     done = run(roles, "validate", {}, "--limit", limit, **cluster)
     assert done.code == 0, done.output
-    assert '"validation": [' in done.output
+    assert '"gpu_validation": [' in done.output
     assert "nothing is wrong" in done.output
     assert "gpu-a: ok: container runtime: It is configured." in done.output
     assert not re.search('"(control|gpu-b): ', done.output)
@@ -233,7 +233,7 @@ def test_validate_of_some_hosts_fails_if_one_is_blocked(roles: Path, cluster: di
     done = run(roles, "validate", {"gpu-a": "true"}, "--limit", limit, **cluster)
     assert done.code != 0, done.output
     assert "gpu-a: blocked: host: It cannot be reached: " in done.output
-    assert '"validation": [' in done.output
+    assert '"gpu_validation": [' in done.output
 
 
 @CANARY
@@ -273,7 +273,7 @@ def test_limited_run_returns_a_node_of_a_failed_migration(roles: Path, kubeconfi
     assert back.code == 0, back.output
     assert api.get(DAEMONSET)["spec"] == daemonset()["spec"]
     assert "gpu-a: served by another plugin" in back.output
-    assert '"migration": {' in back.output
+    assert '"gpu_migration": {' in back.output
 
 
 def test_nodes_that_serve_on_keep_what_is_the_clusters(roles: Path, kubeconfig: Path) -> None:
