@@ -77,7 +77,7 @@ def of_plugins() -> set[str]:
     return set().union(*map(imported, (REPOSITORY / "plugins").rglob("*.py")))
 
 
-def test_a_controller_is_asked_for_what_plugins_import_and_no_more() -> None:
+def test_a_controller_is_asked_for_what_plugins_import() -> None:
     asked = {MODULES.get(each.name, each.name) for each in requirements("requirements.txt")}
     assert of_plugins() - ANSIBLES_OWN - ON_HOSTS - {*BROUGHT} == asked
     for name, package in BROUGHT.items():
