@@ -49,13 +49,15 @@ test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*
 test-full: FULL = yes
 test-full: test importer ## What CI runs, with every Python at hand; galaxy-importer, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes (one builds AWX's image: root, mmdebstrap, dockerd).
 
-lint: setup ## ansible-lint (production), yamllint, ruff, clang-format, mypy.
+lint: setup ## ansible-lint (production), yamllint, ruff, clang-format, mypy, PyMarkdown, and the length of sentences.
 	ruff check .
 	ruff format --check .
 	git ls-files '*.c' '*.h' | xargs clang-format --dry-run --Werror
 	antsibull-changelog lint
 	mypy
 	yamllint --strict .
+	git ls-files '*.md' | xargs pymarkdown scan
+	python tests/tools/prose.py
 	ansible-lint --strict
 
 sanity: setup ## ansible-test sanity on a copy of the collection.
