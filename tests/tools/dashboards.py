@@ -379,7 +379,7 @@ def app() -> Json:
             Target(f"sum by (namespace, pod) ({most} and {alone(of)}) / "
                    f"sum by (namespace, pod) ({asked} and {most} and {alone(of)})"),
             Target(f"({idle}) and {apps}"),
-        ), "Little busy and little memory: a share would do (docs/modes.md).", "short", WIDTH,
+        ), "Little busy and little memory: a share would do (docs/reference/modes.md).", "short", WIDTH,
               defaults=units(Busy="percentunit", Memory_at_most="percentunit", Idle_for="s"),
               transformations=columns(["GPUs", "Busy", "Memory at most", "Idle for"], namespace="Namespace",
                                       pod="App"), needs=Needs.ALONE),

@@ -54,7 +54,7 @@ def topology(seen: PlacingSeen, gpus: Sequence[Mapping[str, Any]]) -> Finding:
             "ok",
             "topology",
             f"Kubelet's topologyManagerPolicy is none: it heeds no NUMA node that the plugin names.{where} "
-            "docs/modes.md says how to set it.",
+            "docs/how-to/align-numa.md says how to set it.",
         )
     scope, processors = settings["topology_manager_scope"], settings["cpu_manager_policy"]
     words = f"Kubelet's topologyManagerPolicy is {policy}, by {scope}; its cpuManagerPolicy is {processors}.{where}"

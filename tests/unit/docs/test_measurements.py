@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/modes.md says that sharing costs is what was measured."""
+"""What docs/explanation/sharing.md says that sharing costs is what was measured."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAGES = {name: (DOCS / f"measurements/{name}.md").read_text() for name in ("plug
 
 def cost(of: str) -> str:
     """The figures of a row, as they are shown."""
-    (row,) = re.findall(rf"^\| {of}.*? \| (.*?) \|", (DOCS / "modes.md").read_text(), re.MULTILINE)
+    (row,) = re.findall(rf"^\| {of}.*? \| (.*?) \|", (DOCS / "explanation/sharing.md").read_text(), re.MULTILINE)
     return str(row)
 
 

@@ -118,7 +118,7 @@ def test_a_page_asks_for_what_nodes_offer(path: Path) -> None:
 
 
 def test_the_guide_to_modes_shows_a_pod_for_each() -> None:
-    pods = [each for each in blocks(ROOT / "docs/modes.md") if each.get("kind") == "Pod"]
+    pods = [each for each in blocks(ROOT / "docs/reference/modes.md") if each.get("kind") == "Pod"]
     assert set(modes_asked(pods)) == set(Mode)
     assert all("nvidia" in runtime_classes(pod) for pod in pods if Mode.PGPU in modes_asked(pod))
     names = {name for pod in pods for limits in limits_of(pod) for name in limits}
@@ -126,7 +126,7 @@ def test_the_guide_to_modes_shows_a_pod_for_each() -> None:
 
 
 def test_modes_guide_has_every_gpu_choosing_annotation() -> None:
-    page = (ROOT / "docs/modes.md").read_text()
+    page = (ROOT / "docs/reference/modes.md").read_text()
     told = dict(re.findall(r"^\| `(kube-accel\.io/[\w-]+)` \| `([^`]+)` \| .+ \|$", page, re.MULTILINE))
     known = {value for value in vars(request).values() if isinstance(value, str) and value.startswith("kube-accel.io/")}
     assert set(told) == known
