@@ -41,6 +41,9 @@ BY_HAND = {
     r"sha256sum \S+": "reads",
     r"podman push \S+": "sends it there",
     r"export CONTROLLER_HOST=\S+ CONTROLLER_OAUTH_TOKEN=\S+": "names an AWX",
+    r"kubectl config view --raw --minify --flatten > \S+": "writes what kubectl has",
+    r"cp -r examples/awx/project/\. \S+": "copies; tests/awx runs what it copies",
+    r"git -C \S+ (add \.|commit -m '[^']+'|push)": "publishes it",
     r"tar -xf accel-kubernetes-[\d.]+-amd64\.tar -C /srv": "unpacks",
 }
 """What nobody of ours answers."""
