@@ -35,6 +35,7 @@ RUN_BY = {
 BY_HAND = {
     r"nvidia-smi( -L| -q -i UUID( -d [A-Z_,]+)?)?": "reads, on a host with a GPU",
     r"nvidia-smi --gpu-reset -i UUID": "needs a GPU",
+    r"nvidia-smi -i UUID --power-limit=W": "needs a GPU",
     r"lspci -d 10de:": "reads, on a host with a GPU",
     r"dmesg( \| grep -iE? (\S+|'[^']+'))?": "reads, on a host with a GPU",
     r"cat /proc/PID/cgroup": "reads, on a host with a GPU",
@@ -48,7 +49,10 @@ BY_HAND = {
 }
 """What nobody of ours answers."""
 
-KUBECTL_FLAGS = re.compile(r"-A|-L|-o|-n|-l|--field-selector|--tail=\d+|--previous|--show-labels|--overwrite")
+KUBECTL_FLAGS = re.compile(
+    r"-A|-L|-o|-n|-l|--field-selector|--tail=\d+|--previous|--show-labels|--overwrite"
+    r"|--ignore-daemonsets|--delete-emptydir-data"
+)
 
 
 def commands() -> Iterator[tuple[Path, str]]:
@@ -96,8 +100,8 @@ def kubectl(words: list[str]) -> None:
         kube_accel(inside.split())
     flags = [word for word in own.split() if word.startswith("-")]
     assert all(KUBECTL_FLAGS.fullmatch(flag) for flag in flags), flags
-    verbs = {"get", "describe", "logs", "label", "exec", "top", "cordon", "uncordon"}
-    assert verbs & set(words), f"{words}: none of {verbs}"
+    verbs = {"get", "describe", "logs", "label", "exec", "top", "cordon", "uncordon", "drain"}
+    assert verbs & set(words) or "delete pod " in own, f"{words}: none of {verbs}"
     rolled_out = "\n".join(
         each.read_text() for each in ROOT.glob("roles/*/*/*") if each.suffix in (".j2", ".yml") and each.is_file()
     )

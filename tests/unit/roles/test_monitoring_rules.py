@@ -123,14 +123,39 @@ def test_every_alert_says_what_to_do(alert: str) -> None:
         assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels, text
 
 
+SECTIONS = ["Impact", "Check", "Fix", "Confirm", "If that does not help"]
+
+
+def made_of(expression: str) -> set[str]:
+    """The words of an expression, and of the recording rules that it names."""
+    recorded_as = "".join(RECORDS[name]["expr"] for name in re.findall(r"\w+:\w+:\w+", expression))
+    return set(re.findall(r"\w+", expression + recorded_as))
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_runbook_says_where_to_go_from_each_cause(alert: str) -> None:
+    page = (RUNBOOKS / f"{alert}.md").read_text()
+    check = page.partition("\n## Check\n")[2].partition("\n## Fix\n")[0]
+    assert re.search(r"^ *\| .+ \| (Cause \| Go to|Meaning) \|$", check, re.MULTILINE)
+
+
 def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
     assert {path.stem for path in RUNBOOKS.iterdir()} - {"README"} == set(ALERTS)
     index = (RUNBOOKS / "README.md").read_text()
     for alert, rule in ALERTS.items():
         page = (RUNBOOKS / f"{alert}.md").read_text()
         assert page.startswith(f"# {alert}\n")
-        assert re.findall(r"^## (.*)$", page, re.MULTILINE) == ["What it means", "How to check", "What to do"], alert
-        assert f"| [{alert}]({alert}.md) | {rule['labels']['severity']} |" in index
+        assert re.findall(r"^## (.*)$", page, re.MULTILINE) == SECTIONS, alert
+        ((severity, fires, source),) = re.findall(
+            r"^\| Severity \| Fires when \| Source \|\n\|---\|---\|---\|\n\| (\w+) \| (.*) \| (.*) \|$",
+            page,
+            re.MULTILINE,
+        )
+        assert severity == rule["labels"]["severity"], alert
+        assert f"| [{alert}]({alert}.md) | {severity} | {fires} |" in index
+        named = re.findall(r"`(\w+)`", source)
+        assert named, f"{alert}: no metric is named"
+        assert set(named) <= made_of(rule["expr"]), alert
 
 
 @pytest.mark.parametrize("rule", [*ALERTS.values(), *RECORDS.values()], ids=[*ALERTS, *RECORDS])
@@ -164,7 +189,7 @@ def test_runbook_says_of_each_critical_xid_what_the_table_says() -> None:
     known = [XIDS[number] for number in alerting("GpuXidCritical")]
     meanings = re.findall(r"^\| ([0-9]+) \| (.+) \|$", page, re.MULTILINE)
     assert meanings == [(str(xid.number), xid.meaning) for xid in known]
-    remedies = re.findall(r"^- XID ([0-9, ]+): (.+)$", page, re.MULTILINE)
+    remedies = re.findall(r"^\| XID ([0-9, ]+) \| (.+) \|$", page, re.MULTILINE)
     told = {int(number): remedy for numbers, remedy in remedies for number in numbers.split(", ")}
     assert told == {xid.number: xid.remedy for xid in known}
 
