@@ -3,7 +3,7 @@
 
 To add one:
 
-1. Choose the file of its subject, ``test_<subject>.py``, or begin one and name it in ``docs/security.md``.
+1. Choose the file of its subject, ``test_<subject>.py``, or begin one and name it in ``docs/explanation``.
 2. Mark the module (``pytestmark = pytest.mark.attack``), and let each attack be a test or a parameter of its own, so
    that the count is one of attacks. One that takes more than some seconds has the marker ``full`` besides.
 3. Start what is attacked by the fixtures of ``conftest.py``: a node with its plugin as the DaemonSet has it, a

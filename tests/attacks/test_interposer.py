@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tenant with the shipped interposer where the plugin mounts it: ways around it, its environment, misuse of its API.
 
-Against whom it is no help, docs/enforcement.md says: no test here loads the driver by its private path.
+Against whom it is no help, docs/explanation/isolation.md says: no test here loads the driver by its private path.
 """
 
 from __future__ import annotations

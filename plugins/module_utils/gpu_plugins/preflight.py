@@ -266,7 +266,7 @@ def _warnings(seen: Seen, admission_enabled: bool, extender_required: bool) -> I
     if admission_enabled and not seen.admission["served"] and seen.tells_of_cluster:
         yield (
             "This cluster serves no ValidatingAdmissionPolicies, which came with Kubernetes 1.30: what a plugin's "
-            "account may do on other nodes, were its token stolen, is in docs/security.md."
+            "account may do on other nodes, were its token stolen, is in docs/explanation/security-model.md."
         )
     if seen.cluster["needs_extender"] and not extender_required:
         yield f"WARNING: {seen.cluster['no_extender']} gpu_plugins_extender_required=false says that this is wanted."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every attack that ``docs/security.md`` tells of is made by a test, and every file of attacks is told of there."""
+"""Every attack that the pages on security tell of is made by a test, and every file of attacks is told of there."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
-DOCUMENT = (ROOT / "docs/security.md").read_text()
-NOT_SHOWN = "nothing: it is so"
+PAGES = [ROOT / "docs/explanation" / name for name in ("isolation.md", "security-model.md")]
+NOT_SHOWN = "nothing: it succeeds"
 """In the last cell of an attempt that succeeds."""
 
 
 def attempts() -> Iterator[tuple[str, str]]:
     """What is tried and what shows how that ends: first and last cells of the tables whose last column says so."""
-    for table in re.findall(r"(?:^\|.*\n)+", DOCUMENT, re.MULTILINE):
+    text = "\n".join(page.read_text() for page in PAGES)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         header, _, *rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in table.splitlines()]
-        if header[-1] == "shown by":
+        if header[-1] == "Shown by":
             yield from ((row[0], row[-1]) for row in rows)
 
 
@@ -48,6 +49,11 @@ def attacks(path: Path) -> Iterator[tuple[str, bool]]:
 FOUND = {path: dict(attacks(path)) for path in sorted(TESTS.rglob("test_*.py"))}
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_attempts_that_tests_make(page: Path) -> None:
+    assert page.read_text().count("| Shown by |") > 2
+
+
 @pytest.mark.parametrize(("attempt", "shown"), list(attempts()))
 def test_an_attempt_is_made_by_a_test(attempt: str, shown: str) -> None:
     assert attempt
@@ -67,4 +73,4 @@ def test_an_attempt_is_made_by_a_test(attempt: str, shown: str) -> None:
 @pytest.mark.parametrize("path", [path for path in FOUND if path.parent.name == "attacks"], ids=lambda path: path.stem)
 def test_a_file_of_attacks_is_told_of(path: Path) -> None:
     told = {name for _, shown in attempts() for name in re.findall(r"`(test_\w+(?:\.py)?)`", shown)}
-    assert path.name == "test_attackers.py" or told & {path.name, *FOUND[path]}, "name a test of it in docs/security.md"
+    assert path.name == "test_attackers.py" or told & {path.name, *FOUND[path]}, "name a test of it in docs/explanation"

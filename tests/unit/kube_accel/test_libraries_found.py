@@ -188,7 +188,7 @@ def test_where_the_runtime_has_no_cdi_loaders_and_triton_find_it(host: Host) -> 
     told = json.loads(host.run(host.admitted(), here, python(here), "-S", "-c", PROGRAM, user=65532, read_only=True))
     assert told["triton"]
     assert {"libcuda", "libnvidia-ml"} <= set(told["maps"])
-    # The documented limit; once mounts alone do more, docs/enforcement.md has to say so.
+    # The documented limit; once mounts alone do more, docs/explanation/interposer.md has to say so.
     assert (told["found"]["cuda"], told["dirs"]) == (None, [])
 
 

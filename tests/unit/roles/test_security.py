@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What our pods and accounts may do is what ``docs/security.md`` gives a reason for, no more and no less."""
+"""What our pods and accounts may do is what ``docs/reference/permissions.md`` gives a reason for, exactly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import pytest
 
 from .conftest import rendered, runtime
 
-DOCUMENT = Path(__file__).parents[3] / "docs/security.md"
+ROOT = Path(__file__).parents[3]
+DOCUMENT = ROOT / "docs/reference/permissions.md"
 MODES = ("pgpu", "vgpu", "mps", "cgpu")
 PLUGIN = (
     {},
@@ -49,9 +50,12 @@ def made() -> list[dict[str, Any]]:
     return list(objects())
 
 
-def table(heading: str) -> list[tuple[str, ...]]:
-    """The rows below a heading, without backticks."""
-    section = DOCUMENT.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+def section(heading: str) -> str:
+    return DOCUMENT.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def table(section: str) -> list[tuple[str, ...]]:
+    """The rows of the one table, without backticks."""
     rows = [tuple(cell.strip() for cell in line[1:-1].split("|")) for line in section.splitlines() if line[:1] == "|"]
     assert len(rows) > 2
     assert all(row[-1] for row in rows), "a row without its last cell"
@@ -97,7 +101,7 @@ def pods(made: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def test_every_right_of_a_pod_on_its_host_has_a_reason(made: list[dict[str, Any]]) -> None:
     found = {(who, right) for who, pod in pods(made) for right in rights(pod)}
-    assert found == {(who, right) for who, right, *_ in table("What pods may do on a host")}
+    assert found == {(who, right) for who, right, *_ in table(section("What pods may do on a host"))}
 
 
 def test_default_plugin_is_unprivileged_without_capabilities(made: list[dict[str, Any]]) -> None:
@@ -122,9 +126,11 @@ def test_every_right_of_an_account_has_a_reason(made: list[dict[str, Any]]) -> N
                 for rule in rules.get(role, ()):
                     where = ", ".join(rule.get("resourceNames", ())) or "any"
                     found |= {(who, *right, where) for right in itertools.product(rule["resources"], rule["verbs"])}
+    _, *accounts = section("What accounts may do in the cluster").split("\n### Account `")
     told = {
         (who, resource, verb.strip(), where)
-        for who, resource, verbs, where, _ in table("What accounts may do in the cluster")
+        for who, _, text in (account.partition("`\n") for account in accounts)
+        for resource, verbs, where, _ in table(text)
         for verb in verbs.split(",")
     }
     assert found == told
@@ -139,10 +145,10 @@ def test_no_account_may_use_wildcards_or_read_secrets(made: list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/security.md", "roles/gpu_plugins/README.md", "roles/container_runtime/README.md"]
+    "page", ["docs/explanation/isolation.md", "roles/gpu_plugins/README.md", "roles/container_runtime/README.md"]
 )
 def test_a_page_says_where_images_get_gpus_by_the_environment(page: str) -> None:
-    text = (DOCUMENT.parents[1] / page).read_text()
+    text = (ROOT / page).read_text()
     (told,) = (
         part
         for part in re.split(r"\n\n|\n\| ", text)
