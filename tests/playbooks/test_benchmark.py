@@ -53,6 +53,12 @@ def marks(api: Api) -> tuple[dict[str, str], bool, dict[str, str]]:
     return labels, node["spec"].get("unschedulable", False), offered
 
 
+def configure(api: Api, name: str, offers: str) -> None:
+    """Have the node serve another configuration, as kubectl does it."""
+    api.call("PATCH", NODE, {"metadata": {"labels": {"nvidia.com/device-plugin.config": name}}}, MERGE)
+    until(lambda: api.get(NODE)["status"]["allocatable"]["nvidia.com/gpu"] == offers, f"{offers} are offered", 900)
+
+
 def layouts(path: Path) -> dict[str, dict[str, Any]]:
     return {row["layout"]: row for row in json.loads(path.read_text())["rows"]}
 
@@ -90,9 +96,7 @@ def test_time_slices_are_compared_with_the_whole_gpu(books: Playbooks, api: Api,
     assert layouts(whole)["whole"]["seconds"] > 2
     assert left(api) == []
 
-    labels = {"metadata": {"labels": {"nvidia.com/device-plugin.config": "sliced"}}}
-    api.call("PATCH", NODE, labels, MERGE)
-    until(lambda: api.get(NODE)["status"]["allocatable"]["nvidia.com/gpu"] == "4", "the GPU is offered four times")
+    configure(api, "sliced", offers="4")
     done = benchmark(
         books, benchmark_earlier=str(whole), benchmark_json=str(both), benchmark_csv=f"{tmp_path}/both.csv"
     )
@@ -106,6 +110,7 @@ def test_time_slices_are_compared_with_the_whole_gpu(books: Playbooks, api: Api,
         assert [row["layout"] for row in csv.DictReader(file)] == list(found)
     assert "NOTE: x8: nvidia.com/gpu has 4 replicas of a GPU" in done.output
     assert left(api) == []
+    configure(api, "whole", offers="1")
 
 
 def test_a_pod_that_holds_the_gpu_is_named(books: Playbooks, api: Api) -> None:
