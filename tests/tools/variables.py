@@ -20,12 +20,13 @@ _HEAD = """\
 # Variables
 
 Made by `make docs` from `roles/*/meta/argument_specs.yml`, by which Ansible checks them before a role does anything.
-All entry points of a role take the same variables unless a table of its own follows. What each is for, with examples:
-the README of the role. `gpu_mode`, of hosts or groups, is the one variable without the name of a role: it sets
-`gpu_plugins_mode`.
+All entry points of a role take the same variables unless a table of its own follows. Set `gpu_mode` for hosts or
+groups. It is the one variable without the name of a role, and sets `gpu_plugins_mode`.
 """
 _MARKUP = re.compile(r"\b([CVOM])\(([^)]*)\)")
-_LONGEST = 60
+_LONGEST = 100
+_LONGEST_EXPRESSION = 60
+"""Characters of a default that are shown."""
 
 
 def document(root: Path = ROOT) -> str:
@@ -36,17 +37,21 @@ def document(root: Path = ROOT) -> str:
 def _role(root: Path, role: str) -> list[str]:
     specs = yaml.safe_load((root / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
     main = specs["main"]["options"]
+    defaults = yaml.safe_load((root / "roles" / role / "defaults/main.yml").read_text()) or {}
     lines = [f"## [{role}](../roles/{role}/README.md)", "", "| entry point | what it does |", "|---|---|"]
     lines += [f"| `{entry}` | {_text(spec['short_description'])} |" for entry, spec in specs.items()]
-    lines += ["", *_table(main, role)]
+    lines += ["", *_table(main, role, defaults)]
     for entry, spec in specs.items():
         if spec.get("options", {}) != main:
-            lines += [f"### `{entry}`", "", *_table(spec.get("options", {}), role)]
+            lines += [f"### `{entry}`", "", *_table(spec.get("options", {}), role, defaults)]
     return lines
 
 
-def _table(options: Mapping[str, Any], role: str) -> list[str]:
-    cells = [(f"`{name}`", _type(each), _default(each, role), _meaning(each)) for name, each in options.items()]
+def _table(options: Mapping[str, Any], role: str, defaults: Mapping[str, Any]) -> list[str]:
+    cells = [
+        (f"`{name}`", _type(each), _default(name, each, role, defaults), _meaning(each))
+        for name, each in options.items()
+    ]
     rows = [f"| {' | '.join(row)} |" for row in cells]
     return ["| variable | type | default | what it is |", "|---|---|---|---|", *rows, ""]
 
@@ -56,14 +61,16 @@ def _type(option: Mapping[str, Any]) -> str:
     return f"{kind} of {option['elements']}" if "elements" in option else str(kind)
 
 
-def _default(option: Mapping[str, Any], role: str) -> str:
+def _default(name: str, option: Mapping[str, Any], role: str, defaults: Mapping[str, Any]) -> str:
     if option.get("required", False):
         return "**required**"
-    if "default" not in option:
-        return f"see [defaults](../roles/{role}/defaults/main.yml)"
-    value = option["default"]
+    elsewhere = f"see [defaults](../roles/{role}/defaults/main.yml)"
+    if name not in defaults and "default" not in option:
+        return elsewhere
+    value = option["default"] if "default" in option else defaults[name]
     text = value if isinstance(value, str) and value else json.dumps(value)
-    return f"see [defaults](../roles/{role}/defaults/main.yml)" if len(text) > _LONGEST else f"`{_cell(text)}`"
+    longest = _LONGEST_EXPRESSION if "{{" in text else _LONGEST
+    return elsewhere if len(text) > longest else f"`{_cell(text)}`"
 
 
 def _meaning(option: Mapping[str, Any]) -> str:

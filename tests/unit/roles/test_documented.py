@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defaults, argument specs and READMEs of the roles name the same variables and values."""
+"""Defaults, argument specs and the reference of variables name the same variables and values."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -51,17 +52,31 @@ def test_every_entry_point_is_specified(role: str) -> None:
 
 
 @pytest.mark.parametrize("role", NAMES)
-def test_the_readme_lists_every_variable_with_its_default(role: str) -> None:
-    section = (ROLES / role / "README.md").read_text().partition("## Variables")[2]
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| .+ \|$", section, re.MULTILINE)
+def test_reference_lists_every_variable_with_its_default(role: str) -> None:
+    _, _, section = variables.DOCUMENT.read_text().partition(f"\n## [{role}](")
+    section = re.split(r"\n###? ", section)[0]
+    rows = re.findall(r"^\| `(\w+)` \| [\w ]+ \| (.+?) \| (.+) \|$", section, re.MULTILINE)
     defaults = _load(role, "defaults/main.yml")
-    assert [name for name, _ in rows] == list(defaults)
-    for name, shown in rows:
+    assert [name for name, _, _ in rows] == list(defaults)
+    for name, shown, meaning in rows:
         value = defaults[name]
-        if isinstance(value, (bool, int)):
-            assert shown == f"`{str(value).lower()}`", name
+        assert len(meaning) > 15, name
+        if value is None or isinstance(value, (bool, int)):
+            assert shown == f"`{json.dumps(value)}`", name
         elif isinstance(value, str) and value and "{{" not in value:
             assert shown == f"`{value}`", name
+        elif not value:
+            assert shown == f"`{json.dumps(value)}`", name
+
+
+@pytest.mark.parametrize("role", ["gpu_plugins", "dcgm_exporter", "kube_accel_image"])
+def test_readme_of_a_role_is_short_and_leads_to_its_variables(role: str) -> None:
+    text = (ROLES / role / "README.md").read_text()
+    assert len(text.splitlines()) <= 60
+    assert f"(../../docs/variables.md#{role})" in text
+    assert not re.search(rf"^\| `{role}_", text, re.MULTILINE), "variables are in docs/variables.md alone"
+    for entry in _load(role, "meta/argument_specs.yml")["argument_specs"]:
+        assert f"`{entry}`" in text, entry
 
 
 def test_the_table_of_all_variables_is_that_of_the_specs() -> None:
@@ -76,6 +91,8 @@ def test_entry_point_with_own_variables_has_its_own_table(tmp_path: Path) -> Non
         more = {"main": {"x": option}, "uninstall": {"x": {"required": True, "description": "It."}}}
         specs = {entry: {"short_description": entry, "options": options} for entry, options in more.items()}
         (meta / "argument_specs.yml").write_text(yaml.safe_dump({"argument_specs": specs}))
+        (meta.parent / "defaults").mkdir()
+        (meta.parent / "defaults/main.yml").write_text("y: 1\n")
     _, _, driver = variables.document(tmp_path).partition("## [driver]")
     main, _, uninstall = driver.partition("## [")[0].partition("### `uninstall`")
     assert "| `x` | list of str | see [defaults](../roles/driver/defaults/main.yml) | Takes `c` or `x`." in main

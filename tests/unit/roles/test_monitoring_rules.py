@@ -200,9 +200,9 @@ def numbered(text: str) -> set[int]:
     return {number for first, last in spans for number in range(int(first), int(last or first) + 1)}
 
 
-def test_readme_lists_the_xids_that_leave_a_gpu_in_use() -> None:
-    page = (REPOSITORY / "roles/gpu_plugins/README.md").read_text()
-    told = re.search(r"XIDs that applications cause do not count:([^.]+)\.\s+Nor do those that [^:]+:([^.]+)\.", page)
+def test_page_lists_the_xids_that_leave_a_gpu_in_use() -> None:
+    page = (REPOSITORY / "docs/explanation/gpu-health.md").read_text()
+    told = re.search(r"^\| applications \| (.+) \|\n\| none; NVIDIA ignores them \| (.+) \|$", page, re.MULTILINE)
     assert told is not None
     assert numbered(told[1]) == OF_PROGRAMS
     assert numbered(told[2]) == HARMLESS - OF_PROGRAMS
