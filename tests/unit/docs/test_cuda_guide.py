@@ -12,7 +12,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.cuda.errors impor
 from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptoms import IN_LOGS
 
 DOCS = Path(__file__).parents[3] / "docs"
-CUDA = (DOCS / "cuda.md").read_text()
+CUDA = (DOCS / "reference/cuda.md").read_text()
 
 
 def rows(page: str, title: str) -> list[list[str]]:

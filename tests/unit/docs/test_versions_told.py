@@ -10,33 +10,33 @@ import yaml
 from ansible_collections.accel.kubernetes.plugins.module_utils.shared.minimums import MINIMUMS
 
 ROOT = Path(__file__).parents[3]
-UPGRADE = (ROOT / "docs/upgrade.md").read_text()
+COMPATIBILITY = (ROOT / "docs/reference/compatibility.md").read_text()
 
 
-def test_changelog_has_each_release_and_upgrade_page_links_it() -> None:
+def test_changelog_has_each_release_and_a_how_to_links_it() -> None:
     releases = yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"]
     titles = re.findall(r"^v(\d+\.\d+\.\d+)\n=+$", (ROOT / "CHANGELOG.rst").read_text(), re.MULTILINE)
     assert set(titles) == releases.keys()
     assert yaml.safe_load((ROOT / "galaxy.yml").read_text())["version"] in releases
-    assert "(../CHANGELOG.rst)" in UPGRADE
+    assert "(../../CHANGELOG.rst)" in (ROOT / "docs/how-to/roll-out.md").read_text()
 
 
-def test_readme_and_upgrade_page_name_each_minimum() -> None:
+def test_readme_and_compatibility_page_name_each_minimum() -> None:
     readme = " ".join((ROOT / "README.md").read_text().split())
     for minimum in MINIMUMS:
         assert f"{minimum.name} {minimum.words} or newer" in readme
     (line,) = re.findall(r"^Runs with .*(?:\n.+)*", (ROOT / "README.md").read_text(), re.MULTILINE)
     told = re.findall(r"((?:NVIDIA )?[\w-]+(?: Toolkit)?) (\d[\d.]*) or newer", line.replace("\n", " "))
     assert {version for _name, version in told} == {minimum.words for minimum in MINIMUMS}
-    section = UPGRADE.partition("\n## What it runs with\n")[2].partition("\n## ")[0]
+    section = COMPATIBILITY.partition("\n## Supported versions\n")[2].partition("\n## ")[0]
     for minimum in MINIMUMS:
         assert re.search(rf"{minimum.name}(?: \|)? {re.escape(minimum.words)} or newer", section), minimum
 
 
 def test_readme_names_supported_versions_and_links_the_page() -> None:
     (line,) = re.findall(r"^Runs with .*(?:\n.+)*", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert "(docs/upgrade.md#what-it-runs-with)" in line
-    section = UPGRADE.partition("\n## What it runs with\n")[2].partition("\n## ")[0]
+    assert "(docs/reference/compatibility.md#supported-versions)" in line
+    section = COMPATIBILITY.partition("\n## Supported versions\n")[2].partition("\n## ")[0]
     written = (ROOT / "plugins/module_utils/scheduler/schema.py").read_text()
     assert re.findall(r'^API_VERSION = "(.*)"', written, re.MULTILINE)[0] in section
     for page, versions in {
