@@ -57,7 +57,7 @@ diagnosis:
       elements: dict
       contains:
         rule:
-          description: What kind of thing happened, as C(docs/diagnose.md) lists them.
+          description: What kind of thing happened, as C(docs/reference/diagnosis-rules.md) lists them.
           type: str
           sample: quota_oom
         confidence:

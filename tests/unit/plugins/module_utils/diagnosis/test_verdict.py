@@ -556,7 +556,7 @@ def test_what_happened_comes_first_with_a_fact_and_a_remedy(
 
 def test_every_rule_is_shown_and_documented() -> None:
     assert len(set(ORDER)) == len(ORDER)
-    page = (ROOT / "docs" / "diagnose.md").read_text()
+    page = (ROOT / "docs" / "reference" / "diagnosis-rules.md").read_text()
     assert [rule for rule in ORDER if f"| `{rule}` |" not in page] == []
 
 
