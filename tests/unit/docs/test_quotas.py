@@ -13,13 +13,12 @@ import yaml
 from kube_accel.shared.quota import NamespaceQuota, parse
 
 ROLE = Path(__file__).parents[3] / "roles/scheduler"
-README = (ROLE / "README.md").read_text()
+PAGE = (ROLE.parents[1] / "docs/how-to/set-quotas.md").read_text()
 
 
 def shown() -> dict[str, Any]:
-    """The value in the section about quotas."""
-    section = README.partition("\n## Quotas\n")[2].partition("\n## ")[0]
-    (block,) = re.findall(r"^```yaml\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    """The value on the page about quotas."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     value: dict[str, Any] = yaml.safe_load(block)["scheduler_quota"]
     return value
 
@@ -43,11 +42,11 @@ def test_a_quota_is_shown_that_is_read_and_has_every_key(value: Any) -> None:
 
 
 def test_an_empty_entry_lifts_what_holds_for_the_others() -> None:
-    assert "make its entry `{}`" in README
+    assert "make its entry `{}`" in PAGE
     namespaces = {**shown()["namespaces"], "team-a": {}}
     assert parse(yaml.safe_dump({"version": 1, **shown(), "namespaces": namespaces})).of("team-a") == NamespaceQuota()
 
 
 def test_a_quota_of_no_namespace_limits_nobody() -> None:
-    (lifted,) = re.findall(r"`scheduler_quota: (\{namespaces.*?\})`", README)
+    (lifted,) = re.findall(r"`scheduler_quota: (\{namespaces.*?\})`", PAGE)
     assert parse(yaml.safe_dump({"version": 1, **yaml.safe_load(lifted)})).of("team-a") == NamespaceQuota()
