@@ -49,7 +49,7 @@ def test_errors_are_known_by_number() -> None:
 
 
 def test_messages_of_vllm_are_known_to_diagnose() -> None:
-    table = re.findall(r"^\| `([^`]+)` \| .+ \|$", (DOCS / "vllm.md").read_text(), re.MULTILINE)
+    table = re.findall(r"^\| `([^`]+)` \| .+ \|$", (DOCS / "how-to/run-vllm.md").read_text(), re.MULTILINE)
     assert len(table) == 4
     for message in table:
         said = message.replace("...", "(3/8 GiB) on startup")
