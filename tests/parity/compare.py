@@ -2,7 +2,7 @@
 """``python -m parity.compare``: what our plugin and NVIDIA's offer and hand out for the same GPUs and configuration.
 
 Both run as their users run them, one after the other, on a simulated node with a simulated kubelet. Each difference
-has a kind, which ``docs/parity.md`` justifies.
+has a kind, which ``docs/reference/parity.md`` justifies.
 """
 
 from __future__ import annotations

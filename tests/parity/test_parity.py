@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""We offer and hand out what NVIDIA's plugin does, but for what ``docs/parity.md`` justifies."""
+"""We offer and hand out what NVIDIA's plugin does, but for what ``docs/reference/parity.md`` justifies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ from parity.compare import (
     label_differences,
 )
 
-DOCUMENT = Path(__file__).parents[2] / "docs/parity.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/reference/parity.md"
+TABLE = "Differences that the comparison finds"
 
 
 def justified() -> dict[str, set[str]]:
     """By case, the kinds of differences that the document's table has a reason for."""
-    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| .+ \|$", DOCUMENT.read_text(), re.MULTILINE)
+    section = DOCUMENT.read_text().partition(f"\n## {TABLE}\n")[2].partition("\n#")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| .+ \|$", section, re.MULTILINE)
     names = {case.name for case in CASES}
     found: dict[str, set[str]] = {name: set() for name in names}
     for kind, where in rows:
@@ -37,6 +39,11 @@ def justified() -> dict[str, set[str]]:
         for name in listed:
             found[name].add(kind)
     return found
+
+
+def test_each_row_of_the_page_names_cases() -> None:
+    assert {"mounts", "PreStartContainer"} <= justified()["whole GPUs"]
+    assert "refusal" in justified()["one each"]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/coexistence.md says of our own side is so."""
+"""What docs/explanation/coexistence.md says of our own side is so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kube_accel.extender.cache import Node
 from kube_accel.sharing.profile import mode_of
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/coexistence.md").read_text()
+PAGE = (ROOT / "docs/explanation/coexistence.md").read_text()
 MODES = yaml.safe_load((ROOT / "roles/gpu_plugins/vars/main/modes.yml").read_text())["__gpu_plugins_modes"]
 
 
