@@ -64,7 +64,7 @@ def test_no_file_names_one_in_a_shared_directory() -> None:
     files = tracked()
     assert len(files) > 500
     found = [line for path in files if not path.startswith(tuple(KNOWN)) for line in named(path)]
-    assert found == [], "make it in a directory of root's, or with mktemp or tempfile: docs/explanation/security-model.md"
+    assert found == [], "make it in a directory of root's, or with mktemp: docs/explanation/security-model.md"
 
 
 def test_every_exception_is_still_needed() -> None:
