@@ -34,6 +34,14 @@ def test_playbook_page_names_variables_that_playbooks_read() -> None:
         assert [name for name in re.findall(r"`(\w+_\w+)`", names) if name.rstrip("_") not in text] == [], book
 
 
+def test_index_links_every_page_of_a_kind() -> None:
+    kinds = ("tutorials", "how-to", "reference", "explanation")
+    pages = [page for kind in kinds for page in (ROOT / "docs" / kind).glob("*.md")]
+    index = (ROOT / "docs/README.md").read_text()
+    assert pages
+    assert [str(page) for page in pages if f"({page.relative_to(ROOT / 'docs')}" not in index] == []
+
+
 def test_readme_is_short_and_begins_with_what_to_try() -> None:
     readme = (ROOT / "README.md").read_text()
     lines = readme.splitlines()
