@@ -16,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo pictures docs test test-full checks lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
+.PHONY: help setup demo pictures docs test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,15 +39,25 @@ docs: setup ## Write docs/variables.md, docs/reference/modules.md, and the table
 	@python tests/tools/variables.py
 	@python tests/tools/modules.py
 
-test: setup checks pytest ## What CI runs.
+# `lint`, `sanity` and the site are busy with one thing at a time, and pytest with both cores. Its summary comes last.
+test: setup ## What to run before every push, in 6 minutes on two cores: linters, sanity, the whole site once, unit tests.
+	@$(MAKE) --no-print-directory --jobs=3 step-lint step-sanity step-demo
+	@printf '== pytest: all that calls functions\n'
+	@$(MAKE) --no-print-directory pytest
 
-# Each of them is busy with one thing at a time.
-checks: setup
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target SCENARIO="$(SCENARIO)" FULL="$(FULL)" lint sanity molecule
+test-ci: setup ## What CI runs after `make test`, in 30 minutes on two cores: molecule, and tests that start Ansible and daemons.
+	@$(MAKE) --no-print-directory step-molecule
+	@printf '== pytest: what starts Ansible, daemons and servers\n'
+	@$(MAKE) --no-print-directory pytest MARKS="ci and not full"
 
-test-full: SCENARIO = $(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml)))
-test-full: FULL = yes
-test-full: test importer ## What CI runs, with every Python at hand; galaxy-importer, every other molecule scenario (container_runtime, driver: root, mmdebstrap) and the tests that take minutes (one builds AWX's image: root, mmdebstrap, dockerd).
+test-full: setup test test-ci ## All of that, every Python at hand, galaxy-importer, every molecule scenario (some: root, mmdebstrap) and the tests that take minutes (one builds AWX's image: root, mmdebstrap, dockerd).
+	@tests/tools/sanity.sh $(STAGE) --python default
+	@$(MAKE) --no-print-directory importer
+	@$(MAKE) --no-print-directory molecule SCENARIO="$(filter-out default,$(notdir $(patsubst %/molecule.yml,%,$(wildcard molecule/*/molecule.yml))))"
+	@$(MAKE) --no-print-directory pytest MARKS="full"
+
+step-%: setup
+	@tests/tools/step.sh $* $(MAKE) --no-print-directory $*
 
 lint: setup ## ansible-lint (production), yamllint, ruff, clang-format, mypy, PyMarkdown, and the length of sentences.
 	ruff check .
@@ -61,7 +71,7 @@ lint: setup ## ansible-lint (production), yamllint, ruff, clang-format, mypy, Py
 	ansible-lint --strict
 
 sanity: setup ## ansible-test sanity on a copy of the collection.
-	@tests/tools/sanity.sh $(STAGE) $(if $(FULL),--python default)
+	@tests/tools/sanity.sh $(STAGE)
 
 importer: setup ## What Galaxy says of the collection: galaxy-importer on the archive.
 	@tests/tools/importer.sh
@@ -73,8 +83,8 @@ molecule-%: setup
 	@# Named, since molecule empties this directory: an inherited or empty value would name another.
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* molecule test -s $*
 
-pytest: setup ## Unit tests, simulator conformance, property tests.
-	pytest --ignore tests/cluster --numprocesses=2 --dist=loadfile $(if $(FULL),,-m 'not full')
+pytest: setup ## Unit tests, simulator conformance, property tests: make pytest [MARKS="ci and not full"].
+	@pytest --ignore tests/cluster --numprocesses=2 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
 
 attacks: setup ## Every attack on the shipped commands that a test tries, and how many; root, for tenants with uid 0.
 	pytest --ignore tests/cluster -m attack

@@ -6,10 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+import tiers
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -29,6 +32,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # How long an example takes is the machine's doing, and machines are shared.
 settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared machine")
+
+GUARD = tiers.Guard()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before marks are selected by."""
+    tiers.sort(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """What a test of `make test` may not start."""
+    GUARD.watch(item)
+    try:
+        return (yield)  # type: ignore[return-value]
+    finally:
+        GUARD.watch(None)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -199,6 +199,7 @@ def steps(controller: Controller, organization: str) -> list[tuple[str, str | No
     return found
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def processes_about(root: str) -> list[str]:
     found = []
@@ -19,6 +21,7 @@ def processes_about(root: str) -> list[str]:
     return found
 
 
+@pytest.mark.ci
 def test_ctrl_c_leaves_no_process_and_no_file() -> None:
     demo = subprocess.Popen(
         [sys.executable, "-m", "demo"],

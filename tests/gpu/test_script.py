@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import sim.cuda
 import sim.nvml
 from sim.nvml import profiles
@@ -31,6 +33,7 @@ MEASURED = {
 }
 
 
+@pytest.mark.ci
 def test_runs_on_the_simulated_driver(tmp_path: Path) -> None:
     driver = sim.cuda.build(tmp_path / "driver/lib64").parent
     sim.nvml.build(driver)

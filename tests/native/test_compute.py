@@ -120,6 +120,7 @@ def test_streams_that_overlap_are_charged_once(card: Card, work: str) -> None:
     assert near(answer["share"], 30)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("work", ["10 10 by=ptsz", "10 30 by=ptsz", "10 5 by=graph streams=1", "10 10 streams=16"])
 def test_short_work_measured_by_launch_is_limited(card: Card, work: str) -> None:
     """More launches are on the GPU than there are events to measure them with."""

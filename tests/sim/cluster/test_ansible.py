@@ -121,6 +121,7 @@ def test_kubernetes_core_waits_for_a_daemon_set_and_finds_things(cluster: Cluste
     assert absent["changed"]
 
 
+@pytest.mark.ci
 def test_systemd_service(cluster: Cluster) -> None:
     def service(name: str = "containerd", **options: Any) -> dict[str, Any]:
         return {"ansible.builtin.systemd_service": {"name": name, **options}, "ignore_errors": True}

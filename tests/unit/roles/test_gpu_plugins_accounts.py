@@ -112,6 +112,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
     cluster.stop()
 
 
+@pytest.mark.ci
 def test_dry_run_mounts_nothing_and_second_run_is_idle(host: Host) -> None:
     changed, said = host.run("--check", "--diff")
     assert changed == 1

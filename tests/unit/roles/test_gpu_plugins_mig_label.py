@@ -84,6 +84,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.server.stop()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("left", [State.SUCCESS, State.FAILED])
 def test_state_of_another_mig_configuration_is_not_this_ones(cluster: Cluster, left: State) -> None:
     cluster.say(left, BEFORE)

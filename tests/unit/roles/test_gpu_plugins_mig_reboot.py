@@ -113,6 +113,7 @@ def run(host: Path, reboot: bool, emptied: bool = False) -> subprocess.Completed
     return subprocess.run(command, env=os.environ | known, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.ci
 def test_the_host_is_rebooted_and_its_gpus_are_cut_then(host: Path) -> None:
     done = run(host, reboot=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -124,6 +125,7 @@ def test_the_host_is_rebooted_and_its_gpus_are_cut_then(host: Path) -> None:
     assert (host / "boot").read_text() == "firstagain"
 
 
+@pytest.mark.ci
 def test_nothing_is_rebooted_unasked(host: Path) -> None:
     done = run(host, reboot=False)
     assert done.returncode != 0
@@ -135,6 +137,7 @@ def test_nothing_is_rebooted_unasked(host: Path) -> None:
         assert (node.gpus[0].mig, node.gpus[0].mig_pending) == (0, 1)
 
 
+@pytest.mark.ci
 def test_failed_cut_keeps_a_node_that_was_drained_for_more(host: Path) -> None:
     with edit(host / "gpusim.conf") as node:
         node.add_process(0, 11, mem=0)

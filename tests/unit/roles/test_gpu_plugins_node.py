@@ -107,6 +107,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.stop()
 
 
+@pytest.mark.ci
 def test_mode_and_taint_change_in_one_run(cluster: Cluster) -> None:
     """The cordon is a taint, too, and not ours."""
     cluster.store.edit("nodes", "", NODE, lambda node: node.update(spec={"taints": [THEIRS]}))
@@ -118,6 +119,7 @@ def test_mode_and_taint_change_in_one_run(cluster: Cluster) -> None:
     assert cluster.node["metadata"]["labels"] == {MODE: "vgpu"}
 
 
+@pytest.mark.ci
 def test_a_taint_that_others_put_meanwhile_stays(cluster: Cluster) -> None:
     """As Kubernetes does with a cordon, when it comes to it."""
     theirs = {"state": "patched", "kind": "Node", "name": NODE, "definition": {"spec": {"taints": [THEIRS]}}}

@@ -98,6 +98,7 @@ def everything(dashboard: Json) -> dict[str, str]:
     return {each["name"]: each.get("allValue") or each["query"] for each in variables}
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_every_variable_has_something_to_choose(grafana: Grafana, name: str) -> None:
     chosen = everything(DASHBOARDS[name])

@@ -24,6 +24,7 @@ from bench.api_stub import node_name, shares
 from unit.kube_accel.extender.outside import Outside, Running, Scheduler
 from waiting import wait
 
+pytestmark = pytest.mark.ci
 HALF = shares(50, 80)
 SLOTS = 16
 

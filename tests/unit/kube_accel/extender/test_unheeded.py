@@ -77,6 +77,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
     found.api.stop()
 
 
+@pytest.mark.ci
 def test_the_extender_sends_an_event_about_the_pod(outside: Outside) -> None:
     with outside.extender() as extender:
         outside.create("share", shares(50, 80))

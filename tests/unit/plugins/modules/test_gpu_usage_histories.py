@@ -56,6 +56,7 @@ def test_histories_have_each_event() -> None:
     assert happened == set(EVENTS)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("number", NUMBERS)
 def test_a_real_prometheus_gives_what_python_computes(server: prometheus.Prometheus, number: int) -> None:
     history, selector = history_of(number), f'cluster="{number}"'

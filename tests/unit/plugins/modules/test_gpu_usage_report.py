@@ -122,6 +122,7 @@ def hours(done: dict[str, Any]) -> dict[tuple[str, str], float]:
     return {(row["namespace"], row["mode"]): row["allocated_gpu_hours"] for row in done["report"]["rows"]}
 
 
+@pytest.mark.ci
 def test_four_quarters_of_an_hour_are_exactly_one_gpu_hour(report: Report) -> None:
     done = report(end=f"{DAY}T01:00:00Z")
     assert done["complete"], done["report"]["problems"]
@@ -496,6 +497,7 @@ def test_a_file_that_nobody_kept_is_refused(plugins: Plugins, tmp_path: Path) ->
     )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("end", "code"), [("01", 0), ("03", 2)])
 def test_playbook_shows_and_keeps_report_and_fails_on_gaps(server: str, tmp_path: Path, end: str, code: int) -> None:
     given = {
@@ -516,6 +518,7 @@ def test_playbook_shows_and_keeps_report_and_fails_on_gaps(server: str, tmp_path
     assert (tmp_path / "report.html").exists()
 
 
+@pytest.mark.ci
 def test_playbook_asks_the_plugins_without_prometheus(plugins: Plugins, tmp_path: Path) -> None:
     plugins.node.at(START, share("GPU-a-0", "team", "p", 0.5, 8 * GIB))
     plugins.node.peaks = {plugins.node.held["GPU-a-0"][0].container: GIB}

@@ -42,12 +42,14 @@ def ansible(tmp_path: Path, module: str, *, check: bool = False, **options: Any)
     return result
 
 
+@pytest.mark.ci
 def test_nvml_facts(tmp_path: Path) -> None:
     result = ansible(tmp_path, "nvml_facts", library="libno-such-thing.so.1")
 
     assert result["ansible_facts"]["accel_nvml"]["available"] is False
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("module", "fixture", "options"),
     [

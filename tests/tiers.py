@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tests `make test` runs, and which wait for `make test-ci`.
+
+Where a test lives, or what it starts, decides it. A test is one of `make test-ci`, by the mark ``ci``, when it
+
+- lives in a room of ``CI_ROOMS`` or in a file that ``CI_FILES`` names: nobody has to mark it;
+- starts Ansible or a daemon of ours elsewhere: ``@pytest.mark.ci`` says so, and a test that does so without is stopped.
+
+All others call functions or run small programs, and are of `make test`. What takes minutes has the mark ``full``, and
+is of neither.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+CI_ROOMS = ("attacks", "bench", "playbooks")
+CI_FILES = ("*_end_to_end.py", "*_kills.py")
+SLOWER = ("ci", "full", "soak")
+ANSIBLE = ("ansible", "ansible-builder", "ansible-galaxy", "ansible-playbook", "ansible-runner")
+DAEMONS = frozenset({"extender", "plugin"})
+
+
+def sort(items: Iterable[pytest.Item]) -> None:
+    """Mark what belongs to `make test-ci` by where it lives."""
+    for item in items:
+        if not _marked(item) and is_slower(item.path):
+            item.add_marker("ci")
+
+
+def is_slower(file: Path) -> bool:
+    """Whether the tests of a file are of `make test-ci` by where it lies."""
+    inside = file.is_relative_to(TESTS) and file.relative_to(TESTS).parts[0] in CI_ROOMS
+    return inside or any(file.match(pattern) for pattern in CI_FILES)
+
+
+def _marked(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in SLOWER)
+
+
+def is_slow(command: object) -> bool:
+    """Whether it starts Ansible or a daemon of ours. A line for a shell is not looked into."""
+    if isinstance(command, (str, bytes)) or not isinstance(command, Sequence) or not command:
+        return False
+    words = [os.fsdecode(word) for word in command]
+    name = Path(words[0]).name
+    ours = name == "kube-accel" or words[1:3] in (["-m", "kube_accel.cli.main"], ["-m", "demo"])
+    return name in ANSIBLE or (ours and (words[2:3] == ["demo"] or bool(DAEMONS.intersection(words))))
+
+
+class Guard:
+    """Stops a test of `make test` that starts what takes seconds, so that the tier stays as quick as it is.
+
+    Seconds are the machine's doing; what is started is not.
+    """
+
+    def __init__(self) -> None:
+        self._watched = ""
+        sys.addaudithook(self._hear)
+
+    def watch(self, item: pytest.Item | None) -> None:
+        """Watch this test from now on; None is nobody."""
+        self._watched = item.nodeid if item is not None and not _marked(item) else ""
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event == "subprocess.Popen" and self._watched and is_slow(arguments[1]):
+            words = " ".join(map(str, arguments[1]))  # type: ignore[call-overload]
+            raise AssertionError(
+                f"{self._watched} is a test of `make test` and starts {words:.200}, which takes seconds. "
+                "Call a function instead, or mark it @pytest.mark.ci, for `make test-ci`: see tests/tiers.py"
+            )
