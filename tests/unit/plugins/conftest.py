@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from collection import COLLECTIONS
+from unit.plugins.forked import Forks
 
 START = """
 import runpy
@@ -31,6 +32,12 @@ RunModule = Callable[..., dict[str, Any]]
 StartModule = Callable[..., subprocess.Popen[str]]
 
 
+def wire(args: Mapping[str, Any], check: bool, temporary: Path) -> str:
+    """What a module reads."""
+    known = {"_ansible_check_mode": check, "_ansible_diff": True, "_ansible_remote_tmp": str(temporary)}
+    return json.dumps({"ANSIBLE_MODULE_ARGS": {**args, **known}})
+
+
 @pytest.fixture
 def start_module(tmp_path: Path) -> Iterator[StartModule]:
     """Starts a module as the target's Python does, in a process group of its own, its arguments on standard input."""
@@ -39,7 +46,6 @@ def start_module(tmp_path: Path) -> Iterator[StartModule]:
     def start(
         name: str, args: Mapping[str, Any], *, check: bool = False, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        wire = {**args, "_ansible_check_mode": check, "_ansible_diff": True, "_ansible_remote_tmp": str(tmp_path)}
         process = subprocess.Popen(
             [sys.executable, "-c", START.format(collections=str(COLLECTIONS), name=name)],
             stdin=subprocess.PIPE,
@@ -50,7 +56,7 @@ def start_module(tmp_path: Path) -> Iterator[StartModule]:
             start_new_session=True,
         )
         assert process.stdin is not None
-        process.stdin.write(json.dumps({"ANSIBLE_MODULE_ARGS": wire}))
+        process.stdin.write(wire(args, check, tmp_path))
         process.stdin.close()
         process.stdin = None
         started.append(process)
@@ -63,14 +69,27 @@ def start_module(tmp_path: Path) -> Iterator[StartModule]:
         process.communicate()
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Where modules run that nobody interrupts."""
+    found = Forks(COLLECTIONS)
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def run_module(start_module: StartModule) -> RunModule:
+def run_module(forks: Forks, start_module: StartModule, tmp_path: Path) -> RunModule:
     """Runs a module to its end and returns its result."""
 
     def run(
         name: str, args: Mapping[str, Any], *, check: bool = False, environment: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        out, err = start_module(name, args, check=check, environment=environment).communicate(timeout=60)
+        seen = {**os.environ, **(environment or {})}
+        if forks.can(seen):
+            ended = forks.run(name, wire(args, check, tmp_path), seen)
+            out, err = ended.out, ended.err
+        else:
+            out, err = start_module(name, args, check=check, environment=environment).communicate(timeout=60)
         assert out.strip(), err
         result: dict[str, Any] = json.loads(out)
         return result
