@@ -28,8 +28,8 @@ setup: .build/ready ## Create the Python environment and the tools the tests use
 	@mkdir -p $(LINK) && ln -sfn ../../../.. $(LINK)/kubernetes
 	@touch $@
 
-demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no cluster, no root.
-	@python -m demo
+demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no cluster, no root. STORY=long: all modes, and the site twice.
+	@python -m demo $(STORY)
 
 pictures: setup ## Make docs/images anew, which a test compares; the report's needs a Chromium on PATH.
 	@python -m pictures

@@ -23,16 +23,10 @@ from sim.cluster import namespace
 from sim.inventory import write_inventory
 from sim.nvml.topology import Topology
 
-SPEC = {
-    "control_plane": "control",
-    "nodes": [
-        {"name": "gpu-a", "profile": "8xh100"},
-        {"name": "gpu-b", "profile": "8xh100"},
-        {"name": "gpu-c", "profile": "t4"},
-        {"name": "gpu-d", "profile": "t4"},
-    ],
-}
+PROFILES = {"gpu-a": "8xh100", "gpu-b": "8xh100", "gpu-c": "t4", "gpu-d": "t4"}
 MODES = {"gpu-a": "pgpu", "gpu-b": "vgpu", "gpu-c": "mps", "gpu-d": "cgpu"}
+SHORT = ("gpu-a", "gpu-b")
+"""The nodes of the short story. What it leaves out, the long one tells."""
 QUOTA = {"namespaces": {"team-a": {"limits": [{"cores": 50}]}}}
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -94,26 +88,45 @@ EXPECTED = Expected(
 )
 
 
-def tell(root: Path, story: Story) -> None:
+NEXT = """\
+Next, on a cluster of yours, from this clone (README.md, "Use it on a cluster"):
+    pip install -r requirements.txt
+    make image
+    ansible-galaxy collection build --force && ansible-galaxy collection install --force accel-kubernetes-*.tar.gz
+    cp examples/inventory.yml inventory.yml    # and put your hosts and the path of this clone in it
+    ansible-playbook -i inventory.yml accel.kubernetes.site --check --diff    # what would change; nothing does
+    ansible-playbook -i inventory.yml accel.kubernetes.site
+All four modes on four nodes, and the site a second time, here: make demo STORY=long"""
+
+
+def tell(root: Path, story: Story, *, long: bool) -> None:
     """The story itself. Raises DemoError where it does not come out."""
     output = REPOSITORY / ".build" / "demo"
-    output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
     began = time.time()
+    nodes = tuple(MODES) if long else SHORT
+    spec = {"control_plane": "control", "nodes": [{"name": name, "profile": PROFILES[name]} for name in nodes]}
 
-    story.chapter("A bare cluster: one control plane, two nodes of 8 H100, two of a T4, nothing installed")
-    with simulated_cluster(root, SPEC, story):
+    story.chapter(f"A bare cluster: one control plane and {len(nodes)} nodes with GPUs, nothing installed")
+    with simulated_cluster(root, spec, story):
         cluster = Cluster(root / "admin.conf")
         # As often as it is scraped: what takes hours elsewhere is over in a minute here.
-        inventory = write_inventory(root, MODES, scheduler_quota=QUOTA, gpu_plugins_metrics_interval=SCRAPE_SECONDS)
-        story.say("inventory: " + ", ".join(f"{node} is {mode}" for node, mode in MODES.items()))
+        modes = {node: MODES[node] for node in nodes}
+        inventory = write_inventory(root, modes, scheduler_quota=QUOTA, gpu_plugins_metrics_interval=SCRAPE_SECONDS)
+        story.say("inventory: " + ", ".join(f"{node} is {mode}" for node, mode in modes.items()))
+        story.show(offers(root, cluster, nodes))
 
         story.chapter("ansible-playbook accel.kubernetes.site")
         run_site(inventory, output / "site-1.log", story)
+        story.show(offers(root, cluster, nodes))
 
         with scraped(root, cluster.plugins(), story) as prometheus:
             whole_gpus(cluster, story)
             enforced(cluster, root, story)
             shares(cluster, story)
+            if long:
+                other_modes(cluster, story)
 
             story.chapter("Who has which slice")
             gpus = cluster.gpus()
@@ -124,17 +137,35 @@ def tell(root: Path, story: Story) -> None:
 
             broken_gpu(cluster, root, story)
 
-            story.chapter("ansible-playbook accel.kubernetes.site, again")
-            again = run_site(inventory, output / "site-2.log", story)
-            if any(counters["changed"] for counters in again.values()):
-                raise DemoError(f"the second run changed something; see {output / 'site-2.log'}")
-            story.say("the second run changed nothing")
+            if long:
+                second_run(inventory, output / "site-2.log", story)
 
             story.chapter("ansible-playbook accel.kubernetes.report: who used how much of the GPUs, and who pays")
             report(root, prometheus, began, output, EXPECTED, story)
     story.chapter("Done: nothing is left running, nothing is left on disk but")
     for path in sorted(output.iterdir()):
         story.show(f"   {path}")
+    story.show(f"\n{NEXT}")
+
+
+def offers(root: Path, cluster: Cluster, nodes: Iterable[str]) -> str:
+    """What each node has, and what it offers to pods."""
+    lines = []
+    for node in nodes:
+        gpus = Topology.load(root / node / "gpusim.conf").gpus
+        offered = cluster.offered(node)
+        told = ", ".join(f"{name}: {amount}" for name, amount in sorted(offered.items())) or "no GPU"
+        lines.append(f"{node}  {len(gpus)} x {gpus[0].model}  offers {told}")
+    return "\n".join(lines)
+
+
+def second_run(inventory: Path, log: Path, story: Story) -> None:
+    """The site again. Raises DemoError when it changes anything."""
+    story.chapter("ansible-playbook accel.kubernetes.site, again")
+    again = run_site(inventory, log, story)
+    if any(counters["changed"] for counters in again.values()):
+        raise DemoError(f"the second run changed something; see {log}")
+    story.say("the second run changed nothing")
 
 
 def whole_gpus(cluster: Cluster, story: Story) -> None:
@@ -192,6 +223,9 @@ def shares(cluster: Cluster, story: Story) -> None:
     cluster.submit(LARGE)
     tell_refusal(cluster, LARGE, "gpu-b: ", story)
 
+
+def other_modes(cluster: Cluster, story: Story) -> None:
+    """Shares that programs are told of by MPS, and shares of memory alone."""
     story.chapter("MPS shares on gpu-c, cGPU shares of memory on gpu-d")
     cluster.run([*MPS, *CGPU])
     for wish in MPS:
@@ -243,14 +277,17 @@ def bad_gpus(cluster: Cluster) -> list[GpuRow]:
 
 
 def main() -> int:
-    """Runs the demo; 0 when it came out, 1 when a step failed, 130 after Ctrl-C."""
+    """Runs the demo, the long one if its word is ``long``.
+
+    0 when it came out, 1 when a step failed, 130 after Ctrl-C.
+    """
     story = Story()
     # Also where a shell started us with SIGINT ignored.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     root = Path(tempfile.mkdtemp(prefix="accel-"))
     try:
-        tell(root, story)
+        tell(root, story, long=sys.argv[1:] == ["long"])
     except DemoError as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -149,6 +149,11 @@ class Cluster:
     def allocatable(self, node: str, resource: str) -> int:
         return int(self._api.read_node(node).status.allocatable.get(resource, "0"))
 
+    def offered(self, node: str) -> dict[str, str]:
+        """The extended resources of a node that pods can ask for: amount by name."""
+        amounts = self._api.read_node(node).status.allocatable or {}
+        return {name: amount for name, amount in amounts.items() if "/" in name and amount != "0"}
+
     def holders(self) -> set[str]:
         return {part.pod for gpu in self.gpus() for part in gpu.slices or ()}
 

@@ -2,7 +2,7 @@
 """Runs modules in forks of a process that has imported them: what they do, without the half second of starting Python.
 
 Each run is a process of its own, with its own standard streams, environment, directory, limit of files and session, as
-one that was started. The process that is forked has no threads, so that what others of the test's process hold is nobody's here.
+one that was started. The process that is forked has no threads, so that no lock of another thread is held in a fork.
 
 ``python -m unit.plugins.forked DESCRIPTOR COLLECTIONS`` serves requests on that socket, until its other end is closed.
 """
