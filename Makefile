@@ -81,7 +81,7 @@ molecule: setup ## The whole site on the simulated cluster, or other scenarios: 
 
 molecule-%: setup
 	@# Named, since molecule empties this directory: an inherited or empty value would name another.
-	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* molecule test -s $*
+	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* python -m sim.forks molecule test -s $*
 
 pytest: setup ## Unit tests, simulator conformance, property tests: make pytest [MARKS="ci and not full"].
 	@pytest --ignore tests/cluster --numprocesses=2 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'

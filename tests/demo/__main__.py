@@ -20,6 +20,7 @@ from demo.story import DemoError, Story, until
 from demo.usage import SCRAPE_SECONDS, Expected, report, scraped
 from kube_accel.plugin.allocation.ledger import refusals
 from sim.cluster import namespace
+from sim.forks import forks
 from sim.inventory import write_inventory
 from sim.nvml.topology import Topology
 
@@ -109,7 +110,8 @@ def tell(root: Path, story: Story, *, long: bool) -> None:
     spec = {"control_plane": "control", "nodes": [{"name": name, "profile": PROFILES[name]} for name in nodes]}
 
     story.chapter(f"A bare cluster: one control plane and {len(nodes)} nodes with GPUs, nothing installed")
-    with simulated_cluster(root, spec, story):
+    # What Ansible does on this machine is quicker with them, and the same.
+    with tempfile.TemporaryDirectory(prefix="accel-") as room, forks(Path(room)), simulated_cluster(root, spec, story):
         cluster = Cluster(root / "admin.conf")
         # As often as it is scraped: what takes hours elsewhere is over in a minute here.
         modes = {node: MODES[node] for node in nodes}

@@ -21,12 +21,20 @@ from programs import program
 from sim.cluster import Cluster, Spec
 from sim.cluster.client import Api
 from sim.cluster.kinds import KINDS
+from sim.forks import forks
 from sim.inventory import write_inventory
 
 from .controller import REPOSITORY, build
 
 INVENTORY = "kube-accel.io/inventory"
 """Annotation in which a node's plugin tells of its GPUs and who holds them."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _forks() -> Iterator[None]:
+    """Playbooks ask the cluster a hundred times, each time by a module that would import the client anew."""
+    with tempfile.TemporaryDirectory(prefix="accel-") as room, forks(Path(room)):
+        yield
 
 
 @dataclass(frozen=True)
