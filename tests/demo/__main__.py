@@ -90,11 +90,12 @@ EXPECTED = Expected(
 
 
 NEXT = """\
-Next, on a cluster of yours, from this clone (README.md, "Use it on a cluster"):
+Next, on a cluster of yours, from this clone (README.md, "Quick start"):
     pip install -r requirements.txt
     make image
     ansible-galaxy collection build --force && ansible-galaxy collection install --force accel-kubernetes-*.tar.gz
     cp examples/inventory.yml inventory.yml    # and put your hosts and the path of this clone in it
+    ansible-playbook -i inventory.yml accel.kubernetes.validate    # what is missing, and what to do about it
     ansible-playbook -i inventory.yml accel.kubernetes.site --check --diff    # what would change; nothing does
     ansible-playbook -i inventory.yml accel.kubernetes.site
 All four modes on four nodes, and the site a second time, here: make demo STORY=long"""
