@@ -17,7 +17,7 @@ from demo.cluster import LOOK, Cluster, Wish, simulated_cluster
 from demo.picture import picture
 from demo.playbook import run_site
 from demo.story import DemoError, Story, until
-from demo.usage import SCRAPE_SECONDS, Expected, report, scraped
+from demo.usage import OUTPUT, SCRAPE_SECONDS, Expected, report, scraped
 from kube_accel.plugin.allocation.ledger import refusals
 from sim.cluster import namespace
 from sim.forks import forks
@@ -29,9 +29,6 @@ MODES = {"gpu-a": "pgpu", "gpu-b": "vgpu", "gpu-c": "mps", "gpu-d": "cgpu"}
 SHORT = ("gpu-a", "gpu-b")
 """The nodes of the short story. What it leaves out, the long one tells."""
 QUOTA = {"namespaces": {"team-a": {"limits": [{"cores": 50}]}}}
-REPOSITORY = Path(__file__).resolve().parents[2]
-
-
 TESTS = Path(__file__).parents[1]
 
 
@@ -103,9 +100,8 @@ All four modes on four nodes, and the site a second time, here: make demo STORY=
 
 def tell(root: Path, story: Story, *, long: bool) -> None:
     """The story itself. Raises DemoError where it does not come out."""
-    output = REPOSITORY / ".build" / "demo"
-    shutil.rmtree(output, ignore_errors=True)
-    output.mkdir(parents=True)
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    OUTPUT.mkdir(parents=True)
     began = time.time()
     nodes = tuple(MODES) if long else SHORT
     spec = {"control_plane": "control", "nodes": [{"name": name, "profile": PROFILES[name]} for name in nodes]}
@@ -121,7 +117,7 @@ def tell(root: Path, story: Story, *, long: bool) -> None:
         story.show(offers(root, cluster, nodes))
 
         story.chapter("ansible-playbook accel.kubernetes.site")
-        run_site(inventory, output / "site-1.log", story)
+        run_site(inventory, OUTPUT / "site-1.log", story)
         story.show(offers(root, cluster, nodes))
 
         with scraped(root, cluster.plugins(), story) as prometheus:
@@ -134,19 +130,19 @@ def tell(root: Path, story: Story, *, long: bool) -> None:
             story.chapter("Who has which slice")
             gpus = cluster.gpus()
             story.show(table(gpus))
-            image = output / "allocation.svg"
+            image = OUTPUT / "allocation.svg"
             image.write_text(picture(gpus))
             story.say(f"picture of it: {image}")
 
             broken_gpu(cluster, root, story)
 
             if long:
-                second_run(inventory, output / "site-2.log", story)
+                second_run(inventory, OUTPUT / "site-2.log", story)
 
             story.chapter("ansible-playbook accel.kubernetes.report: who used how much of the GPUs, and who pays")
-            report(root, prometheus, began, output, EXPECTED, story)
+            report(root, prometheus, began, {gpu.model for gpu in gpus}, EXPECTED, story)
     story.chapter("Done: nothing is left running, nothing is left on disk but")
-    for path in sorted(output.iterdir()):
+    for path in sorted(OUTPUT.iterdir()):
         story.show(f"   {path}")
     story.show(f"\n{NEXT}")
 

@@ -18,6 +18,8 @@ import yaml
 import prometheus
 from demo.story import DemoError, Story
 
+OUTPUT = Path(__file__).resolve().parents[2] / ".build" / "demo"
+"""What is left of the demo."""
 PRICES = {"NVIDIA H100 80GB HBM3": 2.5, "Tesla T4": 0.35}
 JOB = "kube-accel"
 SCRAPE_SECONDS = 2
@@ -50,13 +52,18 @@ class Expected:
     brief: frozenset[str] = frozenset()
 
 
-def report(root: Path, url: str | None, began: float, output: Path, expected: Expected, story: Story) -> None:
-    """Runs the report playbook. Raises DemoError when it fails, or takes other pods than these for wasteful."""
+def report(
+    root: Path, url: str | None, began: float, models: Collection[str], expected: Expected, story: Story
+) -> None:
+    """Runs the report playbook, with the prices of these models of GPUs.
+
+    Raises DemoError when it fails, or takes other pods than these for wasteful.
+    """
     wanted = {
-        "report_prices": PRICES,
+        "report_prices": {model: PRICES[model] for model in sorted(models)},
         "report_currency": "EUR",
         "report_right_size_after": "0h",
-        "report_html": str(output / "report.html"),
+        "report_html": str(OUTPUT / "report.html"),
     }
     if url is None:
         wanted |= {"gpu_plugins_kubeconfig": str(root / "admin.conf")}
@@ -66,7 +73,7 @@ def report(root: Path, url: str | None, began: float, output: Path, expected: Ex
     command = ["ansible-playbook", "accel.kubernetes.report", "-e", json.dumps(wanted)]
     environment = os.environ | {"ANSIBLE_FORCE_COLOR": "0", "ANSIBLE_LOCALHOST_WARNING": "0", "TMPDIR": str(root)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    log = output / "report.log"
+    log = OUTPUT / "report.log"
     log.write_text(done.stdout + done.stderr)
     shown = re.search(r'"msg": (\[\n.*?\n    \])', done.stdout, re.DOTALL)
     if done.returncode or shown is None:
