@@ -5,8 +5,9 @@ That import takes two thirds of what a module costs that asks the cluster, and a
 what was sent, in a process of its own, with the streams, environment, directory and umask of the one that asked.
 
 ``with forks(directory):`` has all that Ansible starts meanwhile make use of it, by way of ``sitecustomize``;
-``python -m sim.forks COMMAND [WORD...]`` is that for a command. A process that needs other libraries than ours loads,
-such as one of a simulated host with a driver, starts as ever, and so do all when there is nobody to ask.
+``python -m sim.forks COMMAND [WORD...]`` is that for a command. A process that sees another machine starts as ever:
+other libraries, such as the driver of a simulated host, another root or namespace, or other rights. So do all when
+there is nobody to ask.
 """
 
 from __future__ import annotations
@@ -27,9 +28,13 @@ _AT_START = ("LD_", "PYTHON", "MALLOC_")
 
 
 def _kind() -> list[object]:
-    """What a process that asks and the one that is forked must have in common."""
+    """What a process that asks and the one that is forked must have in common. Raises OSError."""
     heeded = {name: value for name, value in os.environ.items() if name.startswith(_AT_START)}
-    return [sys.executable, sys.version, sorted(heeded.items()), os.getuid(), os.getgid()]
+    places = [os.readlink(f"/proc/self/ns/{name}") for name in sorted(os.listdir("/proc/self/ns"))]  # noqa: PTH115, PTH208
+    root = os.stat("/")  # noqa: PTH116
+    status = Path("/proc/self/status").read_text().splitlines()
+    rights = [line for line in status if line.startswith(("Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:"))]
+    return [sys.executable, sys.version, sorted(heeded.items()), places, root.st_dev, root.st_ino, rights]
 
 
 def be_forked(address: str) -> None:

@@ -34,10 +34,10 @@ def served() -> Iterator[None]:
         yield
 
 
-def start(program: str, directory: Path, **environment: str) -> subprocess.Popen[str]:
+def start(program: str, directory: Path, *before: str, **environment: str) -> subprocess.Popen[str]:
     """A Python that is given its program as Ansible gives it."""
     process = subprocess.Popen(
-        [sys.executable],
+        [*before, sys.executable],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -60,7 +60,9 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 def imported(process: subprocess.Popen[str]) -> bool:
     """Whether the process had the client of Kubernetes before it began."""
-    return json.loads(ended(process)[1])
+    code, out, err = ended(process)
+    assert code == 0, err
+    return bool(json.loads(out))
 
 
 HAS = "import sys; print('true' if 'kubernetes' in sys.modules else 'false')"
@@ -98,6 +100,14 @@ def test_a_fork_ends_with_the_process_that_asked(tmp_path: Path, served: None) -
 
 def test_a_process_with_other_libraries_is_not_forked(tmp_path: Path, served: None) -> None:
     assert not imported(start(HAS, tmp_path, LD_LIBRARY_PATH=str(tmp_path)))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another namespace, and fewer rights, need root")
+@pytest.mark.parametrize("other", [("unshare", "--mount"), ("setpriv", "--bounding-set=-all")])
+def test_a_process_that_sees_another_machine_is_not_forked(
+    tmp_path: Path, served: None, other: tuple[str, ...]
+) -> None:
+    assert not imported(start(HAS, tmp_path, *other))
 
 
 def test_a_process_runs_itself_where_nobody_forks(tmp_path: Path) -> None:
