@@ -49,6 +49,7 @@ default    half-2     vgpu       16.00       2.25      0.0  tencent.com/vcuda-me
     [
         (REPORT, ("half-2", "six-cards"), (), ""),
         (REPORT, ("six-cards",), ("half-2",), ""),
+        (REPORT.replace("  0.298", "≥ 0.298"), ("half-2", "six-cards"), (), ""),
         (REPORT, ("half-2", "six-cards"), ("small-1-spread",), ""),
         (REPORT, ("six-cards",), (), "half-2, six-cards ask for more than they use, and not six-cards"),
         (REPORT.partition("\n\nRIGHT")[0], ("six-cards",), (), ""),
