@@ -16,6 +16,8 @@ import yaml
 
 from bundle import artifact
 
+pytestmark = pytest.mark.ci
+
 REPOSITORY = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 DEFINITION: dict[str, Any] = yaml.safe_load((REPOSITORY / "execution-environment.yml").read_text())
