@@ -25,6 +25,8 @@ CI_FILES = ("*_end_to_end.py", "*_kills.py")
 SLOWER = ("ci", "full", "soak")
 ANSIBLE = ("ansible", "ansible-builder", "ansible-galaxy", "ansible-playbook", "ansible-runner")
 DAEMONS = frozenset({"extender", "plugin"})
+PROGRAMS = ("demo", "unit.kube_accel.plugin.quick_daemon")
+"""Of `python -m`."""
 
 
 def sort(items: Iterable[pytest.Item]) -> None:
@@ -50,8 +52,9 @@ def is_slow(command: object) -> bool:
         return False
     words = [os.fsdecode(word) for word in command]
     name = Path(words[0]).name
-    ours = name == "kube-accel" or words[1:3] in (["-m", "kube_accel.cli.main"], ["-m", "demo"])
-    return name in ANSIBLE or (ours and (words[2:3] == ["demo"] or bool(DAEMONS.intersection(words))))
+    module = words[2] if words[1:2] == ["-m"] and len(words) > 2 else ""
+    daemon = (name == "kube-accel" or module == "kube_accel.cli.main") and bool(DAEMONS.intersection(words))
+    return name in ANSIBLE or module in PROGRAMS or daemon
 
 
 class Guard:

@@ -22,6 +22,7 @@ TESTS = Path(__file__).parents[1]
         ([Path("/opt/bin/kube-accel"), "extender"], True),
         ([sys.executable, "-m", "kube_accel.cli.main", "--verbose", "plugin"], True),
         ([sys.executable, "-m", "demo"], True),
+        ([sys.executable, "-m", "unit.kube_accel.plugin.quick_daemon", "/a"], True),
         ([sys.executable, "-m", "kube_accel.cli.main", "inspect"], False),
         (["kubectl", "get", "pods", "plugin"], False),
         (["containerd", "config", "dump"], False),

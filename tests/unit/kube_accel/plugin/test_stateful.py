@@ -28,6 +28,7 @@ from sim.nvml.topology import edit
 from unit.kube_accel.plugin import quick_daemon
 from waiting import wait
 
+pytestmark = pytest.mark.ci
 RESOURCE = "nvidia.com/gpu"
 GPUS = 4
 DEADLINE = 30.0
