@@ -34,7 +34,7 @@ demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no clus
 pictures: setup ## Make docs/images anew, which a test compares; the report's needs a Chromium on PATH.
 	@python -m pictures
 
-docs: setup ## Write docs/variables.md, docs/reference/modules.md, and the tables in docs/metrics.md, which tests compare.
+docs: setup ## Write docs/variables.md, and modules, alerts, and tables of metrics in docs/reference, which tests compare.
 	@PYTHONPATH=$(PYTHONPATH):$(KUBE_ACCEL)/src python tests/tools/metrics_table.py
 	@python tests/tools/variables.py
 	@python tests/tools/modules.py

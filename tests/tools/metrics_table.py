@@ -1,20 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of metrics into docs/metrics.md: ``python tests/tools/metrics_table.py``."""
+"""Writes the tables of metrics and alerts into docs/reference: ``python tests/tools/metrics_table.py``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import yaml
 
 from kube_accel.metrics.families import ALL
 from tools.dashboards import dashboards
 from tools.panels import Needs
 from unit.roles.monitoring.served import asked, extender_page, recorded, rules, served
 
-DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
-_METRICS = ("metric", "type", "labels", "what it says")
+ROOT = Path(__file__).parents[2]
+METRICS = ROOT / "docs/reference/metrics.md"
+ALERTS = ROOT / "docs/reference/alerts.md"
+_METRICS = ("Metric", "Type", "Labels", "Meaning")
 
 
 def families() -> str:
@@ -36,7 +41,7 @@ def recording() -> str:
     rows = (
         (f"`{name}`", _code(sorted(recorded()[name])), _code(asked(expression))) for name, expression in rules().items()
     )
-    return _table(("series", "labels", "made of"), rows)
+    return _table(("Series", "Labels", "Made of"), rows)
 
 
 def panels() -> str:
@@ -48,14 +53,31 @@ def panels() -> str:
             if needs != Needs.PLUGINS.value:
                 found.setdefault((dashboard["title"], needs.removeprefix("Needs ")), []).append(panel["title"])
     rows = ((title, "; ".join(names), f"{needs[:1].upper()}{needs[1:]}") for (title, needs), names in found.items())
-    return _table(("dashboard", "panels", "what they need"), rows)
+    return _table(("Dashboard", "Panels", "What they need"), rows)
 
 
-TABLES: Final[Mapping[str, Callable[[], str]]] = {
-    "families": families,
-    "the extender's families": extender,
-    "recording rules": recording,
-    "panels": panels,
+def alerts(group: str) -> str:
+    """One row an alert of a group of rules; when it fires is what its runbook says."""
+    rows = []
+    for rule in _groups()[group]:
+        name, severity = rule["alert"], rule["labels"]["severity"]
+        runbook = (ROOT / f"docs/runbooks/{name}.md").read_text()
+        (fires,) = re.findall(rf"^\| {severity} \| (.*?) \| .* \|$", runbook, re.MULTILINE)
+        rows.append((f"[{name}](../runbooks/{name}.md)", severity, fires, _code(asked(rule["expr"]))))
+    return _table(("Alert", "Severity", "Fires when", "Made of"), rows)
+
+
+def _groups() -> dict[str, list[dict[str, Any]]]:
+    text = (ROOT / "roles/monitoring/files/rules/alerts.yml").read_text()
+    return {group["name"]: group["rules"] for group in yaml.safe_load(text)["groups"]}
+
+
+TABLES: Final[Mapping[str, tuple[Path, Callable[[], str]]]] = {
+    "families": (METRICS, families),
+    "the extender's families": (METRICS, extender),
+    "recording rules": (METRICS, recording),
+    "panels": (METRICS, panels),
+    **{f"alerts of {group}": (ALERTS, partial(alerts, group)) for group in _groups()},
 }
 
 
@@ -75,12 +97,10 @@ def _table(head: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main() -> None:
-    text = DOCUMENT.read_text()
-    for name, table in TABLES.items():
+    for name, (document, table) in TABLES.items():
         begin, end = marks(name)
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{table()}\n{end}{rest.split(end)[1]}"
-    DOCUMENT.write_text(text)
+        before, rest = document.read_text().split(begin)
+        document.write_text(f"{before}{begin}\n{table()}\n{end}{rest.split(end)[1]}")
 
 
 if __name__ == "__main__":

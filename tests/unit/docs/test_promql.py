@@ -11,12 +11,13 @@ import yaml
 
 from prometheus import need
 
-METRICS = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+SHOWN = "".join((DOCS / page).read_text() for page in ("reference/metrics.md", "how-to/monitor.md"))
 
 
 def asked(begin: str) -> str:
     """The expression that begins so, in one line."""
-    (found,) = re.findall(rf"`({re.escape(begin)}[^`]*)`", METRICS)
+    (found,) = re.findall(rf"(?:`|promql\n)({re.escape(begin)}[^`]*)`", SHOWN)
     return " ".join(found.split())
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every family the plugin serves: base units, ratios from 0 to 1, ``_total`` for counters.
 
-docs/metrics.md has a table of them.
+docs/reference/metrics.md has a table of them.
 """
 
 from __future__ import annotations
