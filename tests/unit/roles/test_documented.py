@@ -69,7 +69,7 @@ def test_reference_lists_every_variable_with_its_default(role: str) -> None:
             assert shown == f"`{json.dumps(value)}`", name
 
 
-@pytest.mark.parametrize("role", ["scheduler", "gpu_plugins", "dcgm_exporter", "kube_accel_image"])
+@pytest.mark.parametrize("role", NAMES)
 def test_readme_of_a_role_is_short_and_leads_to_its_variables(role: str) -> None:
     text = (ROLES / role / "README.md").read_text()
     assert len(text.splitlines()) <= 60

@@ -145,7 +145,7 @@ def test_no_account_may_use_wildcards_or_read_secrets(made: list[dict[str, Any]]
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/explanation/isolation.md", "docs/reference/gpu-plugins.md", "roles/container_runtime/README.md"]
+    "page", ["docs/explanation/isolation.md", "docs/reference/gpu-plugins.md", "docs/reference/container-runtimes.md"]
 )
 def test_a_page_says_where_images_get_gpus_by_the_environment(page: str) -> None:
     text = (ROOT / page).read_text()
