@@ -51,8 +51,12 @@ BY_HAND = {
 
 KUBECTL_FLAGS = re.compile(
     r"-A|-L|-o|-n|-l|--field-selector|--tail=\d+|--previous|--show-labels|--overwrite"
-    r"|--ignore-daemonsets|--delete-emptydir-data"
+    r"|--ignore-daemonsets|--delete-emptydir-data|-i|-f|--from-literal=.+"
 )
+MADE_AND_REMOVED = re.compile(
+    r"(create|delete) (namespace|configmap) \S+( \S+)*|apply -f \S+\.ya?ml|delete pod \S+( \S+)*"
+)
+"""What a reader may make, and remove again; never what the cluster or the collection has."""
 
 
 def commands() -> Iterator[tuple[Path, str]]:
@@ -101,9 +105,11 @@ def kubectl(words: list[str]) -> None:
     flags = [word for word in own.split() if word.startswith("-")]
     assert all(KUBECTL_FLAGS.fullmatch(flag) for flag in flags), flags
     verbs = {"get", "describe", "logs", "label", "annotate", "exec", "top", "cordon", "uncordon", "drain"}
-    assert verbs & set(words) or "delete pod " in own, f"{words}: none of {verbs}"
+    assert verbs & set(words) or MADE_AND_REMOVED.search(own), f"{words}: none of {verbs}"
     rolled_out = "\n".join(
-        each.read_text() for each in ROOT.glob("roles/*/*/*") if each.suffix in (".j2", ".yml") and each.is_file()
+        each.read_text()
+        for each in (*ROOT.glob("roles/*/*/*"), *ROOT.glob("roles/*/vars/*/*"))
+        if each.suffix in (".j2", ".yml") and each.is_file()
     )
     for key, value in re.findall(r"-l (\S+?)=(\S+)", own):
         assert f"{key}: " in rolled_out, f"nothing of ours has a label {key}"
@@ -172,6 +178,8 @@ def test_every_command_is_run_by_a_test_or_checked(command: str) -> None:
         "kubectl -n kube-system get configmap kube-accel-qouta",
         "kubectl get pods --watch-closely",
         "kubectl delete node gpu-1",
+        "kubectl -n kube-system delete configmap kube-accel-qouta-overrides",
+        "kubectl -n team-a apply -f share",
         "kubectl -n kube-system exec POD -- kube-accel quiesce --restart",
         "pip install -r requirement.txt",
         "kube-accel validat",
