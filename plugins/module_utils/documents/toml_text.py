@@ -31,7 +31,7 @@ try:
 except ImportError:
     try:
         # For Python before 3.11 the same reader has its own package.
-        import tomli as tomllib  # type: ignore[no-redef,import-not-found]
+        import tomli as tomllib  # type: ignore[no-redef]
     except ImportError:
         tomllib = None  # type: ignore[assignment]
 
