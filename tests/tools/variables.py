@@ -17,9 +17,11 @@ ROLES = ("driver", "container_runtime", "scheduler", "gpu_plugins", "dcgm_export
 """In the order of the site playbook."""
 
 _HEAD = """\
-# Variables
+# Variable reference
 
-Made by `make docs` from `roles/*/meta/argument_specs.yml`, by which Ansible checks them before a role does anything.
+Every variable of every role, with its type, default, and meaning. `make docs` writes this page from
+`roles/*/meta/argument_specs.yml`. Ansible checks variables by these files before a role does anything.
+
 All entry points of a role take the same variables unless a table of its own follows. Set `gpu_mode` for hosts or
 groups. It is the one variable without the name of a role, and sets `gpu_plugins_mode`.
 """
@@ -38,7 +40,7 @@ def _role(root: Path, role: str) -> list[str]:
     specs = yaml.safe_load((root / "roles" / role / "meta/argument_specs.yml").read_text())["argument_specs"]
     main = specs["main"]["options"]
     defaults = yaml.safe_load((root / "roles" / role / "defaults/main.yml").read_text()) or {}
-    lines = [f"## [{role}](../roles/{role}/README.md)", "", "| entry point | what it does |", "|---|---|"]
+    lines = [f"## [{role}](../roles/{role}/README.md)", "", "| Entry point | What it does |", "|---|---|"]
     lines += [f"| `{entry}` | {_text(spec['short_description'])} |" for entry, spec in specs.items()]
     lines += ["", *_table(main, role, defaults)]
     for entry, spec in specs.items():
@@ -53,7 +55,7 @@ def _table(options: Mapping[str, Any], role: str, defaults: Mapping[str, Any]) -
         for name, each in options.items()
     ]
     rows = [f"| {' | '.join(row)} |" for row in cells]
-    return ["| variable | type | default | what it is |", "|---|---|---|---|", *rows, ""]
+    return ["| Variable | Type | Default | Meaning |", "|---|---|---|---|", *rows, ""]
 
 
 def _type(option: Mapping[str, Any]) -> str:

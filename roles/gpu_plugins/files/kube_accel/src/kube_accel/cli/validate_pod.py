@@ -147,7 +147,7 @@ def check_shown(by: str, sizes: Collection[int], limit: int) -> Check:
     most = max(sizes, default=0)
     if most > limit:
         detail = f"{by} shows {most >> 20} MiB where the share has {limit >> 20}"
-        return Check(Status.FAIL, "share", detail, "see How shares are enforced in the role's README")
+        return Check(Status.FAIL, "share", detail, "see docs/reference/gpu-plugins.md, Enforcement of shares")
     return Check(Status.OK, "share", f"{by} shows {most >> 20} MiB")
 
 
@@ -156,5 +156,5 @@ def check_limit(devices: Collection[CudaDevice], limit: int) -> Check:
     codes = sorted({device.over for device in devices if device.over != _OUT_OF_MEMORY}, key=str)
     if codes:
         detail = f"over {limit >> 20} MiB cuMemAlloc returned {', '.join(map(str, codes))}, not {_OUT_OF_MEMORY}"
-        return Check(Status.FAIL, "limit", detail, "see How shares are enforced in the role's README")
+        return Check(Status.FAIL, "limit", detail, "see docs/reference/gpu-plugins.md, Enforcement of shares")
     return Check(Status.OK, "limit", f"more than {limit >> 20} MiB is refused")

@@ -55,7 +55,9 @@ def check_enforcement(status: Mapping[str, Any]) -> Check:
     name, problem = status.get("enforcement", ""), status.get("enforcement_problem", "")
     if not problem:
         return Check(Status.OK, "enforcement", name or "not told by this release")
-    return Check(Status.WARN, "enforcement", f"{name}: {problem}", "see How shares are enforced in the role's README")
+    return Check(
+        Status.WARN, "enforcement", f"{name}: {problem}", "see docs/reference/gpu-plugins.md, Enforcement of shares"
+    )
 
 
 def check_capabilities(status: Mapping[str, Any]) -> Check | None:
