@@ -27,7 +27,7 @@ GPU_INFO: Final = _gauge(
     "A GPU of this node, always 1; join it for what the labels say.",
     (*_GPU, "index", "model", "pci_bus_id", "mode", "driver_version", "cuda_version"),
 )
-GPU_HEALTHY: Final = _gauge("gpu_healthy", "Whether the GPU may be handed out; absent while that is not known.")
+GPU_HEALTHY: Final = _gauge("gpu_healthy", "Whether new pods may get the GPU; absent while that is not known.")
 GPU_HEALTHY_AT: Final = _gauge(
     "gpu_last_healthy_timestamp_seconds", "When the GPU was known to be healthy last, in seconds since 1970."
 )
