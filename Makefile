@@ -16,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo pictures docs test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
+.PHONY: help setup demo pictures docs docsite test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -38,6 +38,9 @@ docs: setup ## Write docs/variables.md, and modules, alerts, and tables of metri
 	@PYTHONPATH=$(PYTHONPATH):$(KUBE_ACCEL)/src python tests/tools/metrics_table.py
 	@python tests/tools/variables.py
 	@python tests/tools/modules.py
+
+docsite: setup ## All pages and the modules' documentation as HTML with a search, .build/docsite/html: an environment of its own.
+	@tests/tools/docsite/build.sh
 
 # `lint`, `sanity` and the site are busy with one thing at a time, and pytest with both cores. Its summary comes last.
 test: setup ## What to run before every push, in 6 minutes on two cores: linters, sanity, the whole site once, unit tests.

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `make docsite` lays out: every page, its place in the navigation, and files and folders that pages link to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import links
+from tools.docsite import stage
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def laid_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("docsite")
+    (target / "modules").mkdir()
+    (target / "modules/cf_crl_module.rst").write_text("cf_crl\n======\n")
+    stage.stage(target)
+    return target
+
+
+def test_every_page_is_in_the_navigation_once(laid_out: Path) -> None:
+    named = [name for names in stage.navigation(laid_out).values() for name in names]
+    pages = {str(path.relative_to(laid_out).with_suffix("")) for path in laid_out.rglob("*.md")}
+    lists = {name for name in pages if name.endswith("/index")}
+    assert sorted(named) == sorted(pages - lists - {"README"} | {"CHANGELOG", "modules/cf_crl_module"})
+
+
+def test_links_of_laid_out_pages_resolve(laid_out: Path) -> None:
+    assert list(links.complaints([path for path in laid_out.rglob("*") if path.is_file()])) == []
+
+
+def test_a_link_to_a_folder_leads_to_a_list_of_its_files(laid_out: Path) -> None:
+    listed = (laid_out / "examples/index.md").read_text()
+    assert "- [inventory.yml](inventory.yml)" in listed
+    assert (laid_out / "examples/inventory.yml").read_text() == (ROOT / "examples/inventory.yml").read_text()
+
+
+def test_setup_installs_nothing_of_it() -> None:
+    own = re.findall(r"^([\w-]+)==[\d.]+$", (ROOT / "tests/tools/docsite/requirements.txt").read_text(), re.MULTILINE)
+    assert {"antsibull-docs", "myst-parser", "sphinx"} <= set(own)
+    everyones = (ROOT / "requirements-dev.txt").read_text() + (ROOT / "requirements.txt").read_text()
+    assert [name for name in own if re.search(rf"^{name}\b", everyones, re.MULTILINE)] == []
