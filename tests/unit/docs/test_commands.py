@@ -196,7 +196,8 @@ def test_a_wrong_command_is_seen(command: str) -> None:
 
 def test_commands_are_found_in_every_kind_of_page() -> None:
     found = {str(page.relative_to(ROOT)): command for page, command in commands()}
-    assert {"README.md", "docs/how-to/report.md", "docs/runbooks/GpuLost.md", "docs/how-to/install-driver.md"} <= set(found)
+    expected = {"README.md", "docs/how-to/report.md", "docs/runbooks/GpuLost.md", "docs/how-to/install-driver.md"}
+    assert expected <= set(found)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
