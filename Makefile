@@ -16,7 +16,7 @@ export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
 
-.PHONY: help setup demo pictures docs docsite test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
+.PHONY: help setup demo playground pictures docs docsite test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
 
 help: ## List the targets.
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -30,6 +30,9 @@ setup: .build/ready ## Create the Python environment and the tools the tests use
 
 demo: setup ## The main job, end to end, on a simulated cluster: no GPU, no cluster, no root. STORY=long: all modes, and the site twice.
 	@python -m demo $(STORY)
+
+playground: setup ## The demo's cluster, which stays up with a kubeconfig until Ctrl-C: for kubectl and the tutorials.
+	@python -m demo.playground
 
 pictures: setup ## Make docs/images anew, which a test compares; the report's needs a Chromium on PATH.
 	@python -m pictures

@@ -14,7 +14,7 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import trustme
 
-from sim.cluster import patch
+from sim.cluster import discovery, patch, tables
 from sim.cluster.kinds import (
     CUSTOM,
     KINDS,
@@ -38,12 +38,9 @@ from sim.cluster.kinds import (
 )
 from sim.cluster.store import Change, Store
 
-VERSION = {"major": "1", "minor": "34", "gitVersion": "v1.34.0", "platform": "linux/amd64"}
 _HOP = {"host", "authorization", "connection", "content-length", "transfer-encoding", "accept-encoding"}
-_VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 _BOOKMARK = 60.0
 """Seconds of silence after which a watcher that allows bookmarks gets one."""
-_SUBRESOURCE_KINDS = {"binding": "Binding", "eviction": "Eviction"}
 _METHODS = ("do_GET", "do_POST", "do_PUT", "do_PATCH", "do_DELETE")
 _ADMIN = "kubernetes-admin"
 PREVIOUS = ".previous.log"
@@ -221,40 +218,6 @@ def _route(target: str, kinds: Mapping[str, Kind]) -> _Request:
     return _Request(kind, match["namespace"] or "", match["name"] or "", subresource, rest, query)
 
 
-def _discovery(path: str, kinds: Collection[Kind]) -> Object | None:
-    """The discovery document at a path, or None."""
-    groups = sorted({kind.group for kind in kinds if kind.group})
-
-    def group(name: str) -> Object:
-        version = {"groupVersion": f"{name}/v1", "version": "v1"}
-        return {"name": name, "versions": [version], "preferredVersion": version}
-
-    def resources(name: str) -> Object:
-        entries: list[Object] = []
-        for kind in (kind for kind in kinds if kind.group == name):
-            common = {"namespaced": kind.namespaced, "kind": kind.name}
-            entry = {"name": kind.plural, "singularName": kind.name.lower(), **common, "verbs": _VERBS}
-            entries.append(entry | ({"shortNames": list(kind.short)} if kind.short else {}))
-            for sub in kind.subresources:
-                verbs = {"status": ["get", "patch", "update"], "log": ["get"]}.get(sub, ["create"])
-                names = {"name": f"{kind.plural}/{sub}", "singularName": "", **common}
-                proxied = f"{kind.name}ProxyOptions" if sub == "proxy" else kind.name
-                entries.append(names | {"kind": _SUBRESOURCE_KINDS.get(sub, proxied), "verbs": verbs})
-        version = f"{name}/v1" if name else "v1"
-        return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": entries}
-
-    documents: dict[str, Object] = {
-        "/version": VERSION,
-        "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group(name) for name in groups]},
-        "/api/v1": resources(""),
-    }
-    for name in groups:
-        documents[f"/apis/{name}"] = {"kind": "APIGroup", "apiVersion": "v1", **group(name)}
-        documents[f"/apis/{name}/v1"] = resources(name)
-    return documents.get(path.rstrip("/"))
-
-
 class _Handler(BaseHTTPRequestHandler):
     """One connection; ``api`` is set on a subclass for each server."""
 
@@ -280,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
             if not self.api.user(self.headers.get("Authorization", ""), certificate):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             path = urlsplit(self.path).path
-            document = _discovery(path, self.api.kinds.values()) if self.command == "GET" else None
+            document = discovery.document(path, self.api.kinds.values()) if self.command == "GET" else None
             if document:
                 self._send(200, document)
                 return
@@ -315,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif request.subresource not in ("", "status"):
             raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
         elif request.name:
-            self._send(200, store.get(kind.plural, request.namespace, request.name))
+            self._send(200, self._shown(kind, store.get(kind.plural, request.namespace, request.name)))
         elif request.query.get("watch") in ("true", "1"):
             self._watch(request)
         else:
@@ -329,7 +292,11 @@ class _Handler(BaseHTTPRequestHandler):
             ]
             metadata = {"resourceVersion": str(version)}
             listed = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata, "items": plain}
-            self._send(200, listed)
+            self._send(200, self._shown(kind, listed))
+
+    def _shown(self, kind: Kind, content: Object) -> Object:
+        """What was asked for: the objects, or a table of them, as kubectl wants it."""
+        return tables.table(kind, content) if tables.WANTED in self.headers.get("Accept", "") else content
 
     def _watch(self, request: _Request) -> None:
         keep, store, plural = _selected(request), self.api.store, request.kind.plural

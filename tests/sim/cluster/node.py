@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from sim import cgroups, native
-from sim.cluster.apiserver import PREVIOUS, VERSION, ApiServer
+from sim.cluster.apiserver import PREVIOUS, ApiServer
 from sim.cluster.containers import (
     IMAGE_LIBRARIES,
     PATH,
@@ -37,6 +37,7 @@ from sim.cluster.containers import (
     gpu_environment,
     runtimes,
 )
+from sim.cluster.discovery import VERSION
 from sim.cluster.hostcmd import RUNNING_CONFIG
 from sim.cluster.kinds import ApiError, Object, canonical, quantity
 from sim.cluster.scheduler import Scheduler

@@ -23,6 +23,7 @@ DAEMONS = "roles/gpu_plugins/files/kube_accel"
 
 RUN_BY = {
     r"make demo": "tests/demo/test_interrupt.py",
+    r"make playground": "tests/demo/test_playground.py",
     r"make test": ".ci/run",
     r"make image": "tests/bundle/test_bundle.py",
     r"make bundle|.*/install\.sh /opt/accel-kubernetes": "tests/bundle/test_bundle.py",
