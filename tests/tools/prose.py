@@ -21,8 +21,6 @@ LONGEST_SENTENCE = 30
 """Words."""
 MEAN_SENTENCE = 16
 """Words, over all sentences of a page."""
-LATER = frozenset(Path(__file__).with_suffix(".later").read_text().split())
-"""Pages that are not written so yet, by their paths in the repository."""
 
 _END = re.compile(r"(?<=[.!?:])[\"')*]*\s+(?=[\"'(*]*[A-Z0-9\u0001])")
 _ONE_LINK = re.compile(r"[-\s]*!?\[[^]]*\]\(\S+\)\W*")
@@ -33,7 +31,7 @@ _CODE = "\u0001"
 def pages(root: Path = ROOT) -> list[Path]:
     """Return the pages that a user reads."""
     found = [*root.glob("*.md"), *(root / "docs").rglob("*.md"), *root.glob("roles/*/README.md")]
-    return sorted(path for path in found if str(path.relative_to(root)) not in LATER)
+    return sorted(found)
 
 
 def complaints(text: str) -> Iterator[str]:
