@@ -3,7 +3,8 @@
 
 ``python -m scenario look ROOT`` prints the state of hosts and cluster. ``python -m scenario differences FILE ROOT``
 prints what is not as it was when FILE was written, ``python -m scenario broken CHECK RUN`` what a run changed that its
-dry run did not announce, and the other way around; both end with 1 if they print anything.
+dry run did not announce, and the other way around; both end with 1 if they print anything. ``python -m scenario node
+NAME`` prints a node whose plugin has reported two GPUs in mode vgpu.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from playbooks.scheduler import gpu_node
 from sim.cluster.client import Api
 from sim.cluster.kinds import KINDS, Kind
 
@@ -103,6 +105,9 @@ def main(words: list[str]) -> int:
     match words:
         case ["look", root]:
             print(json.dumps(look(Path(root)), indent=1, sort_keys=True))
+            return 0
+        case ["node", name]:
+            print(json.dumps(gpu_node(name)))
             return 0
         case ["differences", file, root]:
             found = differences(json.loads(Path(file).read_text()), look(Path(root)))

@@ -94,12 +94,17 @@ def until(probe: Callable[[], Any], what: str, seconds: float = 300) -> Any:
     return found
 
 
-def add_node(cluster: Cluster, name: str, gpus: int = 2) -> None:
+def gpu_node(name: str, gpus: int = 2) -> dict[str, Any]:
     """A node that offers GPUs and runs nothing, so that only pods for GPUs may go there."""
-    node = node_object(name, gpus=gpus) | {"apiVersion": "v1", "kind": "Node", "spec": {"taints": [TAINT]}}
     amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
     amounts |= {"tencent.com/vcuda-core": str(100 * gpus), "tencent.com/vcuda-memory": str(320 * gpus)}
-    cluster.store.create("nodes", "", node | {"status": {"capacity": amounts, "allocatable": amounts}})
+    node = node_object(name, gpus=gpus) | {"apiVersion": "v1", "kind": "Node", "spec": {"taints": [TAINT]}}
+    return node | {"status": {"capacity": amounts, "allocatable": amounts}}
+
+
+def add_node(cluster: Cluster, name: str, gpus: int = 2) -> None:
+    """Have the cluster know such a node."""
+    cluster.store.create("nodes", "", gpu_node(name, gpus))
 
 
 def submit(api: Api, name: str, cores: int, gib: int, **spec: Any) -> None:
