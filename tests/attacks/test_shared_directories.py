@@ -17,7 +17,7 @@ import pytest
 import image_archives
 from playbooks.conftest import Run, collections  # noqa: F401 -- a fixture
 from playbooks.test_image import Containerd, containerd, image, parts  # noqa: F401 -- fixtures
-from unit.plugins.conftest import RunModule, run_module, start_module  # noqa: F401 -- fixtures
+from unit.plugins.conftest import RunModule, forks, run_module, start_module  # noqa: F401 -- fixtures
 
 from .conftest import NOBODY, needs_root, stranger
 
