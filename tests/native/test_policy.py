@@ -225,4 +225,5 @@ print(*{tuple(size >> 29 for size in d.mem_info()) for _ in range(20000)}, sep=c
                 generation += 2
                 put(GENERATION_OFFSET, "<I", generation)
     seen = set(process.communicate(timeout=60)[0].splitlines())
-    assert seen - {"(8, 8)"} == {"(6, 8)", "(3, 4)"}
+    # A busy machine may show the reader one of the two alone; what it must never show is a mix.
+    assert set() < seen - {"(8, 8)"} <= {"(6, 8)", "(3, 4)"}

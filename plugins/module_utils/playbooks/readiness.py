@@ -42,14 +42,16 @@ def controller(inventory: Inventory, looked: Mapping[str, Any]) -> Iterator[Find
 
 
 def cluster(looked: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield that the API server did not answer. ``looked`` has the ``message`` of who asked, and the ``kubeconfig``."""
+    """Yield that the API server did not answer. ``looked`` has the ``message`` of who asked, ``kubeconfig``, ``context``."""
     if looked.get("message"):
-        kubeconfig = line(looked.get("kubeconfig") or "~/.kube/config", _LONGEST)
+        which = f"--kubeconfig {line(looked.get('kubeconfig') or '~/.kube/config', _LONGEST)}"
+        if looked.get("context"):
+            which += f" --context {line(looked['context'], _LONGEST)}"
         yield Finding(
             "blocked",
             "API server",
             f"It did not answer: {_words({'msg': looked['message']})}",
-            f"kubectl --kubeconfig {kubeconfig} get nodes must work on the controller: mend the file, or name another "
+            f"kubectl {which} get nodes must work on the controller: mend the file, or name another "
             "in gpu_plugins_kubeconfig",
         )
 

@@ -72,6 +72,8 @@ def test_api_server_that_does_not_answer_names_the_kubeconfig() -> None:
     [finding] = readiness.cluster({"message": "refused.\nTwice", "kubeconfig": "/root.conf"})
     assert finding.found == "It did not answer: refused. Twice."
     assert finding.remedy.startswith("kubectl --kubeconfig /root.conf get nodes must work")
+    [finding] = readiness.cluster({"message": "refused", "context": "prod"})
+    assert finding.remedy.startswith("kubectl --kubeconfig ~/.kube/config --context prod get nodes")
 
 
 @pytest.mark.parametrize(
