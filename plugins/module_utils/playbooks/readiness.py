@@ -42,7 +42,10 @@ def controller(inventory: Inventory, looked: Mapping[str, Any]) -> Iterator[Find
 
 
 def cluster(looked: Mapping[str, Any]) -> Iterator[Finding]:
-    """Yield that the API server did not answer. ``looked`` has the ``message`` of who asked, ``kubeconfig``, ``context``."""
+    """Yield that the API server did not answer.
+
+    ``looked`` has the ``message`` of who asked, and the ``kubeconfig`` and ``context`` that were asked.
+    """
     if looked.get("message"):
         which = f"--kubeconfig {line(looked.get('kubeconfig') or '~/.kube/config', _LONGEST)}"
         if looked.get("context"):
