@@ -82,7 +82,7 @@ sanity: setup ## ansible-test sanity on a copy of the collection.
 importer: setup ## What Galaxy says of the collection: galaxy-importer on the archive.
 	@tests/tools/importer.sh
 
-molecule: setup ## The whole site on the simulated cluster, or other scenarios: make molecule [SCENARIO="scheduler monitoring"]. Each directory of molecule with a molecule.yml is one.
+molecule: setup ## The whole site on the simulated cluster, or other scenarios: make molecule [SCENARIO="scheduler gpu_plugins monitoring"]. Each directory of molecule with a molecule.yml is one.
 	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) $(if $(word 2,$(SCENARIO)),--output-sync=target) $(addprefix molecule-,$(SCENARIO))
 
 molecule-%: setup
