@@ -81,16 +81,16 @@ def test_a_leased_file_is_held_as_soon_as_the_lease_goes(path: Path, caplog: pyt
 
 
 def test_a_leased_file_that_is_no_longer_wanted_is_let_go(path: Path) -> None:
-    held, before = HeldOpen(), opened()
+    held, before = HeldOpen(), opened(path.parent)
     with leased(path):
         held.hold([path])
         held.hold([])
     wait(lambda: not held._awaited, "the lease to end")
-    assert opened() == before
+    assert opened(path.parent) == before
 
 
 def test_a_file_that_was_replaced_is_opened_anew(path: Path) -> None:
-    held, before = HeldOpen(), opened()
+    held, before = HeldOpen(), opened(path.parent)
     held.hold([path])
     (path.parent / "new").write_bytes(b"newer")
     (path.parent / "new").rename(path)
@@ -98,10 +98,10 @@ def test_a_file_that_was_replaced_is_opened_anew(path: Path) -> None:
     held.hold([path])
     held.hold([path])
     assert not leasable(path)
-    assert opened() == before + 1
+    assert opened(path.parent) == before + 1
     del held
     gc.collect()
-    assert opened() == before
+    assert opened(path.parent) == before
 
 
 @pytest.mark.parametrize("kind", ["absent", "directory", "pipe", "removed"])
