@@ -47,13 +47,12 @@ def report(inventory: Inventory, hosts: Sequence[str]) -> Report:
     controller, cluster = (
         mapping(inventory.variables(first).get(f"validate_{key}")) for key in ("controller", "cluster")
     )
+    answers = not controller or _answers(cluster)
     found = list(_around(inventory, controller, cluster))
     for host in known:
         if host in hosts:
-            found += [(host, finding) for finding in _findings(inventory, host, cluster)]
-            found += [
-                (host, finding) for finding in _unseen(inventory, host, answers=not controller or _answers(cluster))
-            ]
+            seen = (*_findings(inventory, host, cluster), *_unseen(inventory, host, answers))
+            found += [(host, finding) for finding in seen]
     rows = [_row(where, finding) for where, finding in found]
     nodes = {host: inventory.variables(host) for host in inventory.members(GPU_NODES)}
     lines = [_offer(host, node) for host, node in nodes.items() if "gpu_plugins_offers" in node]
