@@ -15,6 +15,8 @@ export ANSIBLE_COLLECTIONS_PATH := $(CURDIR)/.build/link
 export ANSIBLE_HOME := $(CURDIR)/.cache/ansible
 export ANSIBLE_NOCOWS := 1
 export ANSIBLE_PIPELINING := 1
+# Where it is set, every start of Python compiles anew what it imports: twice the time that the import takes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo playground pictures docs docsite test test-ci test-full lint sanity importer molecule pytest attacks test-cluster soak churn bench native image bundle clean
 
@@ -89,8 +91,8 @@ molecule-%: setup
 	@# Named, since molecule empties this directory: an inherited or empty value would name another.
 	cd $(LINK)/kubernetes && MOLECULE_EPHEMERAL_DIRECTORY=$(CURDIR)/.cache/molecule/$* python -m sim.forks molecule test -s $*
 
-pytest: setup ## Unit tests, simulator conformance, property tests: make pytest [MARKS="ci and not full"].
-	@pytest --ignore tests/cluster --numprocesses=2 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
+pytest: setup ## The tests that call functions, or others: make pytest [MARKS="ci and not full"].
+	@pytest --ignore tests/cluster --numprocesses=3 --dist=loadfile -m '$(or $(MARKS),not ci and not full)'
 
 attacks: setup ## Every attack on the shipped commands that a test tries, and how many; root, for tenants with uid 0.
 	pytest --ignore tests/cluster -m attack

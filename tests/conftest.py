@@ -36,6 +36,11 @@ settings.load_profile("shared machine")
 GUARD = tiers.Guard()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Read no file whose tests would all be deselected."""
+    return True if tiers.is_left(collection_path, config.getoption("markexpr")) else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Before marks are selected by."""

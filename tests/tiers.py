@@ -20,9 +20,11 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-CI_ROOMS = ("attacks", "bench", "playbooks")
+CI_ROOMS = ("attacks", "bench", "native", "playbooks", "sim")
 CI_FILES = ("*_end_to_end.py", "*_kills.py")
 SLOWER = ("ci", "full", "soak")
+QUICK = "not ci and not full"
+"""The marks that `make test` asks for."""
 ANSIBLE = ("ansible", "ansible-builder", "ansible-galaxy", "ansible-playbook", "ansible-runner")
 DAEMONS = frozenset({"extender", "plugin"})
 PROGRAMS = ("demo", "unit.kube_accel.plugin.quick_daemon")
@@ -34,6 +36,11 @@ def sort(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if not _marked(item) and is_slower(item.path):
             item.add_marker("ci")
+
+
+def is_left(file: Path, marks: str) -> bool:
+    """Whether a run of the tests with these marks need not read this file. Reading takes a tenth of `make test`."""
+    return marks == QUICK and file.is_file() and is_slower(file)
 
 
 def is_slower(file: Path) -> bool:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,10 +56,21 @@ def test_a_slower_test_may_start_ansible() -> None:
         ("playbooks/test_probe.py", True),
         ("attacks/test_probe.py", True),
         ("bench/test_probe.py", True),
+        ("native/test_probe.py", True),
+        ("sim/cluster/test_probe.py", True),
     ],
 )
 def test_where_a_test_lives_decides_its_tier(file: str, slower: bool) -> None:
     assert tiers.is_slower(TESTS / file) is slower
+
+
+def test_make_test_reads_no_file_of_the_slower_tier() -> None:
+    attacks, here = next(iter((TESTS / "attacks").glob("test_*.py"))), Path(__file__)
+    marks = re.findall(r"-m '\$\(or \$\(MARKS\),(.+)\)'", (TESTS.parent / "Makefile").read_text())
+    assert [tiers.is_left(attacks, mark) for mark in marks] == [True]
+    assert not tiers.is_left(here, tiers.QUICK)
+    assert not tiers.is_left(attacks, "ci and not full")
+    assert not tiers.is_left(attacks, "")
 
 
 def test_the_rooms_of_the_slower_tier_are_there() -> None:
