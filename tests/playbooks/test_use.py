@@ -66,3 +66,12 @@ def test_pods_that_use_a_gpu_are_told_from_one_that_does_not(books: Playbooks, a
     assert shown.code == 0, shown.output
     for name, gib in (("more", 3), ("less", 1), ("idle", 0)):
         assert re.search(rf'"{name} +default .* {gib}(\.\d+)? *"', shown.output), shown.output
+
+
+@pytest.mark.full
+def test_pods_that_no_extender_places_are_counted_while_pending(books: Playbooks, api: Api) -> None:
+    for name in ("first", "second"):
+        container = {"command": ["sleep", "1000"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        api.create(PODS, pod(name, container=container))
+    until(lambda: figures(api, "accel_pending_gpu_pods", "mode") == {"pgpu": 2}, "the count")
+    assert figures(api, "accel_collector_success", "collector")["pending"] == 1

@@ -329,9 +329,10 @@ def capacity() -> Json:
         Panel("Pods that wait", "timeseries", [
             Target("sum by (namespace, mode) (max by (namespace, mode) (accel_pending_gpu_pods))",
                    "{{namespace}} {{mode}}"),
-            Target("sum(max by (namespace, mode) (accel_pending_gpu_pods)) or 0 * max(accel_extender_nodes)", "all"),
-        ], "Pods that ask for shares and have no node yet, as the extender knows them.",
-              defaults={"min": 0}, needs=Needs.EXTENDER),
+            Target("sum(max by (namespace, mode) (accel_pending_gpu_pods)) or 0 * max(accel_extender_nodes) "
+                   "or 0 * max(accel_collector_success{collector=\"pending\"} == 1)", "all"),
+        ], "Pods that ask for GPUs, or for shares, and have no node yet. The extender counts them, or each plugin.",
+              defaults={"min": 0}, needs=Needs.PENDING),
         Panel("Whole GPUs that nobody uses", "bargauge", [
             Target(f"topk(10, {wasted(of)} > 0)", AT_POD, True),
         ], "The ten pods that wasted most of the GPUs that they have for themselves: GPUs, times the part of the time "

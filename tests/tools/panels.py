@@ -28,7 +28,7 @@ class Needs(Enum):
     MIG = "Needs GPUs in MIG mode."
     MIG_COUNTERS = "Needs GPUs in MIG mode, and gpu_plugins_metrics_profiling or dcgm_exporter_enabled."
     ERRORS = "Needs nothing: no error was reported."
-    EXTENDER = "Needs the extender's metrics (scheduler_metrics_port)."
+    PENDING = "Needs the extender's metrics (scheduler_metrics_port), or gpu_plugins_metrics_pending."
     QUOTAS = "Needs quotas: scheduler_quota and the extender's metrics, or a ResourceQuota and kube-state-metrics."
 
 

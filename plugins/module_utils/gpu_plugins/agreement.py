@@ -18,8 +18,8 @@ _COMMON = (
     *("state_dir", "driver_root", "cdi_dir", "kernel_logs", "device_list_strategy", "mig_strategy", "mig_label"),
     *("configs", "default_config", "enforcement", "allow_unenforced", "context_overhead_mib", "account_abuse"),
     *("share_capabilities", "disable_healthchecks", "enable_healthchecks", "metrics_port", "metrics_enabled"),
-    *("metrics_interval", "metrics_aliases", "metrics_profiling", "cf_crl_enabled", "cf_crl_definitions"),
-    *("admission_enabled", "network_policy_enabled", "network_policy_from"),
+    *("metrics_interval", "metrics_aliases", "metrics_profiling", "metrics_pending", "cf_crl_enabled"),
+    *("cf_crl_definitions", "admission_enabled", "network_policy_enabled", "network_policy_from"),
 )
 """What objects of the whole cluster are made of: the first host's would be everybody's. What a node has of its own, and
 what is said by ``-e`` or worked out while a play runs, is not here."""

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, List, Mapping, Sequence
 
 from ..shared import label_names
-from ..shared.modes import RESOURCE, WHOLE_MODE
+from ..shared.modes import BY_MODE, RESOURCE, WHOLE_MODE
 from ..shared.options import OptionReader
 from ..shared.registers import labels_of, mapping, mappings, metadata_of, resources
 from .monitors import exporter_found
 
 MIGRATION = label_names.MIGRATION
 """Annotation of a node whose other plugin was taken off, with what is needed to put it back."""
+_WHOLE = "scheduler_manage_whole_gpus"
 _FOREIGN_NAME = re.compile(
     r"(?:nvidia-device-plugin(?:-daemonset)?|nvidia-gpu-device-plugin|hami-device-plugin|gpu-operator.*"
     r"|gpushare-device-plugin.*)"
@@ -48,6 +49,8 @@ class Seen:
     """Number of GPUs on the node."""
     extender_coming: object = False
     """Whether this run brings an extender."""
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the host that runs the role scheduler."""
     migrating: object = False
     """Whether this run takes nodes over from another plugin."""
 
@@ -83,6 +86,8 @@ class Cluster:
     """Whether pods that fit the node and none of its GPUs would fail admission, as no extender chooses a GPU."""
     no_extender: str
     """That in words."""
+    counts_pending: bool
+    """Whether the plugins count the cluster's pending pods, as no extender does."""
 
 
 def cluster(seen: Seen) -> Cluster:
@@ -119,7 +124,16 @@ def cluster(seen: Seen) -> Cluster:
         target != WHOLE_MODE and seen.gpus > 1 and not extenders and not coming,
         f"Mode {target} on node '{seen.name}' shares {seen.gpus} GPUs, and no extender chooses among them: pods "
         "that fit the node and none of its GPUs would fail admission again and again.",
+        not extenders and not (coming and _extends(seen.scheduler)),
     )
+
+
+def _extends(scheduler: Mapping[str, Any]) -> bool:
+    """Return whether the role scheduler brings an extender: one that is coming may be none, where none is needed."""
+    if scheduler.get("scheduler_layout", "auto") != "auto":
+        return bool(scheduler["scheduler_layout"] != "none")
+    manages = OptionReader({_WHOLE: scheduler.get(_WHOLE, False)}).boolean(_WHOLE)
+    return manages or any(mode in BY_MODE for mode in scheduler.get("scheduler_modes", BY_MODE))
 
 
 def _foreign(daemonsets: Sequence[Mapping[str, Any]], own_names: Sequence[str]) -> Iterator[str]:

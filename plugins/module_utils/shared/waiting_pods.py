@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .asked import asked
-from .modes import RESOURCE
+from .modes import RESOURCE, mode_of
 from .plugin_pods import node_name_of
 
 ENDED = ("Succeeded", "Failed")
 """Phases of a pod that holds nothing any more."""
+REFUSED = "refused"
+"""In place of the mode of a pod that no node can serve."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,21 @@ def waiting_pod(
     else:
         reason = _not_scheduled(status)
     return Waiting(metadata["namespace"], metadata["name"], node, wants, reason)
+
+
+def unplaced(item: Mapping[str, Any]) -> Optional[Tuple[str, str]]:
+    """Return the namespace and the mode of a pod that asks for GPUs and has no node yet; None for any other pod.
+
+    The mode of one that asks for resources of several modes is ``REFUSED``. Raises one of ``api_json.ODD`` where the
+    pod cannot be read.
+    """
+    metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
+    if node_name_of(item) or status.get("phase") in ENDED:
+        return None
+    modes = {mode_of(name) for name in _wants(spec)}
+    if not modes:
+        return None
+    return metadata["namespace"], modes.pop() or REFUSED if len(modes) == 1 else REFUSED
 
 
 def _started(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:

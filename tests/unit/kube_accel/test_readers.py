@@ -56,6 +56,8 @@ TABLE = {
     "plugin/share_runtime.py::Listing.list": _KUBELET,
     "plugin/kubelet/holdings.py::HoldingsReader._ask": _KUBELET,
     "plugin/node/labels.py::LabelWriter.run.write": f"{_NODE}::test_an_odd_node_is_labelled_or_told",
+    "plugin/node/pending_pods.py::count": "unit/kube_accel/plugin/node/test_pending_pods.py"
+    "::test_an_odd_pending_pod_costs_itself_alone",
     "plugin/mig/drain.py::Drain.empty": f"{_MIG}::test_an_odd_node_is_cut_or_told_and_is_cut_once_it_is_mended",
     "plugin/mig/drain.py::Drain.listed": _KUBELET,
     "plugin/mig/drain.py::Drain.pods": f"{_MIG}::test_who_still_leaves_a_node_is_known_beside_an_odd_pod",

@@ -145,7 +145,7 @@ def test_metrics_interval_is_as_asked_for_or_off(container: Any) -> None:
         ({"gpu_plugins_metrics_enabled": False}, "--metrics-interval=0"),
     ):
         found, _ = container(**variables)
-        assert [argument for argument in found["command"] if "metrics" in argument] == [word]
+        assert [argument for argument in found["command"] if argument.startswith("--metrics-interval")] == [word]
 
 
 def test_other_exporters_names_are_served_where_asked_for(container: Any) -> None:
@@ -161,3 +161,23 @@ def test_counters_are_read_where_asked_for_by_who_may(container: Any, mode: str)
     assert "SYS_ADMIN" not in plain["securityContext"]["capabilities"].get("add", [])
     assert "--metrics-profiling" in found["command"]
     assert found["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+
+
+@pytest.mark.parametrize(
+    ("variables", "counts"),
+    [
+        ({}, True),
+        ({"gpu_plugins_metrics_pending": "no"}, False),
+        ({"gpu_plugins_metrics_enabled": False}, False),
+        ({"gpu_plugins_extender_coming": True}, False),
+    ],
+)
+def test_plugins_that_count_pending_pods_may_list_them(container: Any, variables: dict[str, Any], counts: bool) -> None:
+    found, _ = container(**variables)
+    assert ("--metrics-pending" in found["command"]) is counts
+    (role,) = (
+        item
+        for item in rendered("gpu_plugins", "rbac.yml.j2", **variables)
+        if item["kind"] == "ClusterRole" and item["metadata"]["name"] == "kube-accel"
+    )
+    assert [rule["verbs"] for rule in role["rules"] if rule["resources"] == ["pods"]] == ([["list"]] if counts else [])

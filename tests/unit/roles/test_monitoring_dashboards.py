@@ -266,7 +266,8 @@ def test_panels_ask_for_what_is_served(name: str, panel: Json) -> None:
 
 
 SOURCES = {
-    r"accel_(pending|extender|namespace_gpu_quota)": "extender's metrics",
+    r"accel_(extender|namespace_gpu_quota)": "extender's metrics",
+    r"accel_pending": "gpu_plugins_metrics_pending",
     r"accel_namespace_gpu_quota": "scheduler_quota",
     r"kube_resourcequota": "kube-state-metrics",
     r"accel_(mig|container_mig)_": "MIG mode",

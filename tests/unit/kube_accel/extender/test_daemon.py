@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import ssl
 import threading
@@ -243,3 +244,21 @@ def test_the_local_layout_does_not_start_without_certificates(tmp_path: Path) ->
         Extender(options(tmp_path, tls_cert=None), client, threading.Event())
     with pytest.raises(ExtenderError, match=r"server\.pem"):
         Extender(options(tmp_path), client, threading.Event())
+
+
+def test_every_pending_gpu_pod_is_counted_by_its_mode(rig: Rig) -> None:
+    for name, limits in (
+        ("share", shares(50, 80)),
+        ("odd", shares(150, 80)),
+        ("whole", {"nvidia.com/gpu": "1"}),
+        ("part", {"nvidia.com/mig-1g.5gb": "1"}),
+    ):
+        rig.stub.create(pod(name, f"uid-{name}", limits))
+
+    def told() -> set[tuple[str, str]]:
+        page = rig.extender._metrics_page().body.decode()
+        return set(re.findall(r'accel_pending_gpu_pods\{namespace="team",mode="(\w+)"\} (\d+)', page))
+
+    wait(lambda: told() == {("vgpu", "1"), ("refused", "1"), ("pgpu", "2")}, "the counts")
+    rig.stub.delete("whole")
+    wait(lambda: ("pgpu", "1") in told(), "one less")

@@ -17,6 +17,7 @@ _COUNTS = (
     "healthy",
     "failure",
     "gpus",
+    "pods",
     "registered",
     "success",
     "processes",

@@ -396,3 +396,28 @@ def test_a_peak_outlives_the_daemon_that_saw_it_and_not_the_pod(gpus: Gpus, tmp_
     assert peak() == 39 << 30
     ledger.record(Holder(*A), "second", [whole])
     assert peak() == used
+
+
+class Pending:
+    """Counts as a test says."""
+
+    asked = False
+    counts: Mapping[tuple[str, str], int] | None = None
+
+
+def test_pending_pods_are_told_once_they_are_known(gpus: Gpus) -> None:
+    pending = Pending()
+    made = Collector(options(), gpus, NOBODY, Books(), dict, pending)
+
+    def told() -> tuple[dict[str, float], float | None]:
+        made.collect()
+        page = Page(made.page()).families
+        found = {labels["namespace"]: value for labels, value in page.get("accel_pending_gpu_pods", ())}
+        success = [value for labels, value in page["accel_collector_success"] if labels["collector"] == "pending"]
+        return found, next(iter(success), None)
+
+    assert told() == ({}, None)
+    pending.asked, pending.counts = True, {("team", "pgpu"): 2}
+    assert told() == ({"team": 2}, 1)
+    pending.counts = None
+    assert told() == ({}, 0)

@@ -441,6 +441,29 @@ def test_a_mode_that_shares_several_gpus_needs_an_extender(target: str, more: Ob
     assert not seen_cluster(daemonset("e", "e", component="extender"), node=node, **more).needs_extender
 
 
+PGPU, SHARES = {"scheduler_modes": ["pgpu"]}, {"scheduler_modes": ["pgpu", "vgpu"]}
+
+
+@pytest.mark.parametrize(
+    ("coming", "scheduler", "counted"),
+    [
+        (False, {}, True),
+        (False, SHARES, True),
+        (True, PGPU, True),
+        (True, SHARES, False),
+        (True, {}, False),
+        (True, {**PGPU, "scheduler_manage_whole_gpus": "yes"}, False),
+        (True, {**PGPU, "scheduler_layout": "local"}, False),
+        (True, {**SHARES, "scheduler_layout": "none"}, True),
+    ],
+)
+def test_plugins_count_pending_pods_where_no_extender_does(coming: bool, scheduler: Object, counted: bool) -> None:
+    found = seen_cluster(extender_coming=coming, scheduler=scheduler)
+    assert found.counts_pending is counted
+    extender = daemonset("e", "e", component="extender")
+    assert not seen_cluster(extender, extender_coming=coming, scheduler=scheduler).counts_pending
+
+
 @pytest.mark.parametrize(
     ("more", "migrated"),
     [({}, False), ({"migrating": True}, True), ({"node": {"annotations": {"kube-accel.io/migration": "{}"}}}, True)],

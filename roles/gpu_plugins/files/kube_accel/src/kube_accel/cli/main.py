@@ -148,6 +148,11 @@ def _add_metrics(plugin: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read counters of multiprocessors, pipes, memory and links, of GPUs that have them for NVML (Hopper on)",
     )
+    plugin.add_argument(
+        "--metrics-pending",
+        action="store_true",
+        help="count the cluster's pods that ask for GPUs and have no node; needs the right to list pods",
+    )
 
 
 def _add_extender(extender: argparse.ArgumentParser) -> None:

@@ -107,6 +107,7 @@ def _options(arguments: argparse.Namespace) -> PluginOptions:
         metrics_interval=arguments.metrics_interval,
         metrics_aliases=arguments.metrics_aliases,
         metrics_profiling=arguments.metrics_profiling,
+        metrics_pending=arguments.metrics_pending,
     )
 
 

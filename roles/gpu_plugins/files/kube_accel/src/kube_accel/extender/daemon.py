@@ -31,10 +31,12 @@ from kube_accel.extender.traffic import Traffic
 from kube_accel.kube.api import ApiError, ApiRefusedError
 from kube_accel.kube.client import KubeClient
 from kube_accel.kube.watch import Watch, Watched
+from kube_accel.metrics.families import PENDING
 from kube_accel.model import PlacementPolicy
 from kube_accel.placement.quota import total
 from kube_accel.shared.printable import line
 from kube_accel.shared.quota import EVERY_OTHER_NAMESPACE
+from kube_accel.shared.waiting_pods import REFUSED
 from kube_accel.web.pages import METRICS_TYPE, Pages
 from kube_accel.web.server import Limits, Server
 from kube_accel.web.site import Response
@@ -100,6 +102,7 @@ class Extender:
         self._metrics = Metrics(VERBS, [outcome.value for outcome in Outcome])
         self._quotas = Quotas(self._cluster, decider.choose)
         traffic = Traffic()
+        self._pods = PodSink(self._cluster, self._say_of_pod)
         self._watches = self._watched(reader, traffic)
         self._lease = LeaderLease(api, self._cluster, self._watches["pods"].following)
         self._binder = Binder(api, self._cluster, decider, self._quotas, self._lease, traffic.aside)
@@ -129,7 +132,7 @@ class Extender:
         quota = Watched(f"/api/v1/namespaces/{namespace}/configmaps", {"fieldSelector": f"metadata.name={name}"})
         return {
             "nodes": Watch(self._api, nodes, NodeSink(self._cluster), traffic.let_pass),
-            "pods": Watch(self._api, pods, PodSink(self._cluster, self._say_of_pod), traffic.let_pass),
+            "pods": Watch(self._api, pods, self._pods, traffic.let_pass),
             "quota": Watch(self._api, quota, QuotaSink(self._quotas, self._wake, self._complain)),
         }
 
@@ -356,13 +359,13 @@ class Extender:
         gauges["accel_namespace_gpu_quota_used"] = ("What a namespace has of its quota.", used)
         # Copied at once: watches go on.
         waiting = [pod for pod in list(self._cluster.pods.values()) if not pod.node]
-        pending: Counter[Labels] = Counter(
-            (("namespace", pod.namespace), ("mode", pod.request.mode.value if pod.request is not None else "refused"))
-            for pod in waiting
+        pending = Counter(
+            (pod.namespace, pod.request.mode.value if pod.request is not None else REFUSED) for pod in waiting
         )
-        gauges["accel_pending_gpu_pods"] = (
-            "Pods that ask for GPUs and have no node yet, by mode; refused: what they ask for cannot be had anywhere.",
-            {labels: float(count) for labels, count in pending.items()},
+        pending.update(list(self._pods.unmanaged.values()))
+        gauges[PENDING.name] = (
+            PENDING.help,
+            {tuple(zip(("namespace", "mode"), key, strict=True)): float(count) for key, count in pending.items()},
         )
         return Response(200, self._metrics.render(gauges).encode(), METRICS_TYPE)
 

@@ -110,8 +110,10 @@ class PodReader:
             if resource is not None
         ) | ({WHOLE_GPU_RESOURCE} if whole_gpus else frozenset())
         told = sorted(self.resources | WISHES)
-        self.interesting = re.compile(b'"(?:' + b"|".join(re.escape(name.encode()) for name in told) + b')"')
-        """Matches the JSON of every pod that asks for GPUs, or by an annotation says which GPU it wants."""
+        words = [*(re.escape(name.encode()) for name in told), rb'nvidia\.com/[^"]+']
+        self.interesting = re.compile(b'"(?:' + b"|".join(words) + b')"')
+        """Matches the JSON of every pod that asks for GPUs, whoever places it, or by an annotation says which GPU it
+        wants."""
         self._requests: dict[PodRequest, PodRequest] = {}
         self._amounts: dict[Amounts, Amounts] = {}
 

@@ -9,6 +9,7 @@ from typing import Any
 from kube_accel.extender.cache import Cluster
 from kube_accel.extender.pods import TAKEN, has_ended
 from kube_accel.extender.unheeded import unheeded
+from kube_accel.shared.waiting_pods import unplaced
 
 Tell = Callable[[Mapping[str, Any], str], None]
 _TOLD = 1000
@@ -23,15 +24,30 @@ class PodSink:
         self._cluster = cluster
         self._tell = tell
         self._told: dict[object, None] = {}
+        self.unmanaged: dict[str, tuple[str, str]] = {}
+        """Namespace and mode, by UID, of the pods without a node that ask for GPUs which kube-scheduler alone gives."""
 
     def keep(self, item: dict[str, Any]) -> str | None:
         """Take a pod."""
         uid = self._cluster.keep_pod(item)
         if self._tell is not None:
             self._look(item, uid is not None, self._tell)
-        labels = (item.get("metadata") or {}).get("labels") or {}
-        if uid is not None and TAKEN in labels:
+        metadata = item.get("metadata") or {}
+        labels = metadata.get("labels") or {}
+        if uid is None:
+            return self._keep_unmanaged(metadata.get("uid"), item)
+        if TAKEN in labels:
             self._cluster.mark = labels[TAKEN]
+        return uid
+
+    def _keep_unmanaged(self, uid: object, item: dict[str, Any]) -> str | None:
+        if not isinstance(uid, str):
+            return None
+        found = unplaced(item)
+        if found is None or self._cluster.asks(item):
+            self.unmanaged.pop(uid, None)
+            return None
+        self.unmanaged[uid] = found
         return uid
 
     def _look(self, item: Mapping[str, Any], managed: bool, tell: Tell) -> None:
@@ -46,16 +62,17 @@ class PodSink:
     def drop(self, item: dict[str, Any]) -> None:
         """Forget a pod."""
         uid = (item.get("metadata") or {}).get("uid")
-        if isinstance(uid, str):
+        if isinstance(uid, str) and self.unmanaged.pop(uid, None) is None:
             self._cluster.drop_pod(uid, has_ended(item))
 
     def keys(self) -> set[str]:
         """Return the UIDs of all pods."""
-        return set(self._cluster.pods)
+        return {*self._cluster.pods, *self.unmanaged}
 
     def lose(self, key: str) -> None:
         """Forget a pod that no list has."""
-        self._cluster.drop_pod(key)
+        if self.unmanaged.pop(key, None) is None:
+            self._cluster.drop_pod(key)
 
 
 class NodeSink:

@@ -73,6 +73,18 @@ class Books(Protocol):
         """Keep these peaks, by allocation, where they are higher than what is kept. A failure is logged."""
 
 
+class Pending(Protocol):
+    """Counts the pods of the cluster that ask for GPUs and have no node."""
+
+    @property
+    def asked(self) -> bool:
+        """Return whether the API server was asked yet."""
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], int] | None:
+        """Return how many there are by namespace and mode; None while that is not known."""
+
+
 class Parts:
     """How the parts of collections went."""
 
@@ -139,8 +151,9 @@ class Collector:
         tenancy: Tenancy,
         books: Books,
         services: Callable[[], Mapping[str, Service]],
+        pending: Pending | None = None,
     ) -> None:
-        """``services`` returns by resource what kubelet is served."""
+        """``services`` returns by resource what kubelet is served; ``pending`` is None where others count."""
         mode, node = options.mode, options.node
         self._options = options
         self._node = node
@@ -158,6 +171,8 @@ class Collector:
         self._asked_services = services
         self._services = Services(node)
         self._parts = Parts(node)
+        self._pending = pending
+        self._pending_pods: Series = {}
         self._busy: defaultdict[str, float] = defaultdict(float)
         self._rare: dict[str, Rare] = {}
         self._rare_at = -_RARE_SECONDS
@@ -221,6 +236,7 @@ class Collector:
             with self._metering:
                 holdings = self._measure()
             attributed = self._attribute(found or {}, holdings)
+        self._pending_pods = self._count_pending()
         with self._metering, self._parts.part("page"):
             for uuid, told in attributed.items():
                 for container, figures in told.containers.items():
@@ -228,6 +244,16 @@ class Collector:
             # What is shown must not be taken back by a successor.
             self._keep()
             self._render(found, attributed)
+
+    def _count_pending(self) -> Series:
+        if self._pending is None or not self._pending.asked:
+            return {}
+        with self._parts.part("pending"):
+            counts = self._pending.counts
+            if counts is None:
+                raise CollectError("api_server")
+            return {(self._node, *key): float(count) for key, count in counts.items()}
+        return {}
 
     def _attribute(self, found: Mapping[str, GpuSample], holdings: Holdings | None) -> Mapping[str, Attributed]:
         if holdings is None:
@@ -299,6 +325,7 @@ class Collector:
             *self._containers.families(capacity, self._tenancy.refusals()),
             *charge_families(self._node, self._meter.charges),
             (families.LEDGER_INFO, ledger),
+            (families.PENDING, self._pending_pods),
             *self._own(),
             *self._parts.families(),
         )

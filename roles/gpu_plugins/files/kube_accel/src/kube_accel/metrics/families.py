@@ -208,6 +208,11 @@ PLUGIN_CALLS: Final = _counter(
 PLUGIN_CALL_SECONDS: Final = _counter(
     "device_plugin_call_seconds", "Time that answering these calls took.", ("node", "resource", "call")
 )
+PENDING: Final = _gauge(
+    "pending_gpu_pods",
+    "Pods that ask for GPUs and have no node yet, by mode; refused: what they ask for cannot be had anywhere.",
+    ("node", "namespace", "mode"),
+)
 COLLECTOR_SUCCESS: Final = _gauge(
     "collector_success", "Whether a part of the last collection succeeded.", ("node", "collector")
 )
@@ -224,7 +229,7 @@ COLLECTOR_FAILURES: Final = _counter(
     "Failures of a part, by reason: for nvml the driver's state, gpu (one GPU did not answer), value (a function "
     "failed for one GPU, whose value is missing) or profiling (one does not tell its counters, which were asked for), "
     "for containers kubelet (it has not told who holds what) or "
-    "namespace (processes of the host are not seen).",
+    "namespace (processes of the host are not seen), for pending api_server (it does not list pods).",
     ("node", "collector", "reason"),
 )
 COLLECTOR_SERIES: Final = _gauge("collector_series", "Series of the page; over 20000 the daemon warns.", ("node",))

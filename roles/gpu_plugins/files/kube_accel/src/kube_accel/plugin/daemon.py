@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kube_accel.metrics.collector import Collector
     from kube_accel.plugin.allocation.ledger import Ledger
     from kube_accel.plugin.mig.manager import MigManager
+    from kube_accel.plugin.node.pending_pods import PendingPods
     from kube_accel.plugin.share_runtime import ShareRuntime
 
 _log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class Daemon:
         self._whole_ledger: Ledger | None = None
         """Ledger of whole GPUs, where metrics are kept; shares have one in any case."""
         self._recorded: Mapping[Holder, tuple[Share, ...]] | None = None
+        self._pending: PendingPods | None = None
         self._metrics = self._collector() if options.metrics_interval else None
         self.handed_over = False
         """The connections are the successor's by now: the process has to end without closing them."""
@@ -157,6 +159,8 @@ class Daemon:
         self._start("probes", self._probes.run)
         if self._metrics is not None:
             self._start("metrics", partial(self._metrics.run, self._stop))
+        if self._pending is not None:
+            self._start("pending", self._pending.run)
         if self._shares is not None:
             for name, part in self._shares.parts(self._stop):
                 self._start(name, part)
@@ -436,7 +440,11 @@ class Daemon:
             options.metrics_aliases,
             options.metrics_profiling,
         )
-        return Collector(collecting, self._gpus, tenancy, LedgerBooks(ledger), self._served.services)
+        if options.metrics_pending:
+            from kube_accel.plugin.node.pending_pods import PendingPods
+
+            self._pending = PendingPods(options.service_account_dir, self._stop)
+        return Collector(collecting, self._gpus, tenancy, LedgerBooks(ledger), self._served.services, self._pending)
 
     def _record_whole(self, inventory: Inventory | None) -> None:
         if self._whole_ledger is None or inventory is None or self._holdings.held is None:

@@ -98,6 +98,8 @@ class PluginOptions:
     """Serve them by the names of other exporters too."""
     metrics_profiling: bool = False
     """Read counters of GPUs' parts, where there are any."""
+    metrics_pending: bool = False
+    """Count the cluster's pods that ask for GPUs and have no node, since no extender does."""
 
 
 def check_directories(options: PluginOptions) -> None:
