@@ -1,32 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which slice of which GPU, as an SVG document."""
+"""Who holds which slice of which GPU, as an SVG document for light and dark screens, and for phones."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from demo.allocation import WHOLE, GpuRow, Slice, amounts
 
-COLUMNS = 8
-WIDTH, HEIGHT, GAP = 118, 112, 10
-"""The size of a card: as high as its slices together, a pixel and a bit for each percent."""
-LABEL, HEAD, CAPTION, MARGIN = 196, 78, 20, 20
-LINE, LETTER = 14, 6.1
-"""Height of a line of text, width of a letter, in a slice."""
-PALETTE = (
-    *("#2f6db5", "#b4531a", "#2e7d4f", "#8b4a9c", "#b3324a", "#1b7a80"),
-    *("#76572f", "#5a5ec4", "#8f6b00", "#56657a", "#a33b7d", "#3f7d20"),
-)
-"""White text is readable on each."""
-FREE, BAD = "#e8eaed", "#c5221f"
-STYLE = (
-    "text{font-family:system-ui,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;font-size:11px;fill:#202124}"
-    ".head{font-size:19px;font-weight:600}.node{font-size:15px;font-weight:600}"
-    ".note{font-size:12px;fill:#5f6368}.card,.free{fill:#5f6368}"
-    ".pod{fill:#fff;font-weight:600}.much{fill:#fff}"
-    f".bad{{fill:{BAD};font-weight:600}}"
-)
+COLUMNS = 4
+WIDTH, GAP, MARGIN = 131, 10, 14
+HEIGHT, LOW = 180, 62
+"""Height of a card that is divided, and of one that is not; slices fill it to scale."""
+HEAD, HEADING, CAPTION = 66, 50, 24
+LINE, LETTER, BOLD = 17, 8.4, 9.2
+"""Height of a line of text, widths of a letter and of a bold one, in a slice."""
 MODES = {
     "pgpu": "whole GPUs",
     "vgpu": "cores and memory",
@@ -34,31 +22,81 @@ MODES = {
     "cgpu": "memory",
 }
 
+LIGHT: dict[str, str] = {
+    "back": "#ffffff",
+    "text": "#1f2328",
+    "note": "#57606a",
+    "free": "#eef1f4",
+    "edge": "#7d8590",
+    "bad": "#b3261e",
+    "ink": "#ffffff",
+}
+DARK: dict[str, str] = {
+    "back": "#0d1117",
+    "text": "#e6edf3",
+    "note": "#9ea7b3",
+    "free": "#1b222b",
+    "edge": "#7d8590",
+    "bad": "#ff8a80",
+    "ink": "#0d1117",
+}
+"""Colors on light and dark screens, by name; ``ink`` is that of text on a pod."""
+LIGHT_PODS = (
+    *("#2f6db5", "#b4531a", "#2b774a", "#8b4a9c", "#b3324a", "#1b757b"),
+    *("#76572f", "#5a5ec4", "#866400", "#56657a", "#a33b7d", "#3b771e"),
+)
+DARK_PODS = (
+    *("#6aa7f0", "#f0935a", "#63bd8a", "#c58be0", "#f27d91", "#55bcc4"),
+    *("#cda56c", "#a0a3f5", "#d9b23c", "#9fb0c8", "#e58cc4", "#8cc46a"),
+)
+
+
+def _rules(palette: Mapping[str, str], pods: Sequence[str]) -> str:
+    """Fills by class: not every viewer knows variables."""
+    return "".join(
+        [
+            f"svg{{background:{palette['back']}}}text{{fill:{palette['text']}}}.back{{fill:{palette['back']}}}",
+            f".note,.card,.free{{fill:{palette['note']}}}.room{{fill:{palette['free']};stroke:{palette['edge']}}}",
+            f".bad{{fill:{palette['bad']}}}.lost{{stroke:{palette['bad']}}}.pod,.much{{fill:{palette['ink']}}}",
+            *(f".p{number}{{fill:{color}}}" for number, color in enumerate(pods)),
+        ]
+    )
+
+
+STYLE = (
+    "svg{color-scheme:light dark}"
+    "text{font-family:system-ui,'Segoe UI',Roboto,Helvetica,Arial,sans-serif;font-size:15px}"
+    ".head{font-size:19px;font-weight:600}.node{font-size:17px;font-weight:600}.pod,.bad{font-weight:600}"
+    ".lost{fill:none;stroke-width:4}"
+    f"{_rules(LIGHT, LIGHT_PODS)}"
+    f"@media screen and (prefers-color-scheme:dark){{{_rules(DARK, DARK_PODS)}}}"
+)
+
 
 def picture(gpus: Sequence[GpuRow]) -> str:
-    """A line of cards a node, each filled by its slices from the top: a colour a pod, a red frame round a bad GPU."""
+    """Cards of each node, filled from the top by slices that name their pods. A cross and a frame mark a bad GPU."""
     pods = dict.fromkeys(part.pod for gpu in gpus for part in gpu.slices or ())
-    colours = {pod: PALETTE[number % len(PALETTE)] for number, pod in enumerate(pods)}
+    kinds = {pod: f"p{number % len(LIGHT_PODS)}" for number, pod in enumerate(pods)}
     shapes: list[str] = []
-    top = HEAD
+    top, column, below = HEAD, 0, HEAD
     for node in dict.fromkeys(gpu.node for gpu in gpus):
         mine = [gpu for gpu in gpus if gpu.node == node]
-        shapes += _heading(mine[0], top)
-        for place, gpu in enumerate(mine):
-            row, column = divmod(place, COLUMNS)
-            x, y = LABEL + column * (WIDTH + GAP), top + row * (CAPTION + HEIGHT + GAP)
-            shapes += _card(gpu, x, y, colours)
-        top += ((len(mine) - 1) // COLUMNS + 1) * (CAPTION + HEIGHT + GAP) + GAP
-    width, height = LABEL + COLUMNS * (WIDTH + GAP) - GAP + MARGIN, top - GAP + MARGIN
-    size = f'width="{width}" height="{height}"'
+        columns = max(2, min(COLUMNS, len(mine)))
+        if column + columns > COLUMNS:
+            top, column = below, 0
+        below = max(below, top + _node(mine, _left_of(column), top, kinds, shapes))
+        column += columns
+    width, height = _left_of(COLUMNS) - GAP + MARGIN, below
     used = sum(1 for gpu in gpus if gpu.slices)
+    told = f"{used} of {len(gpus)} GPUs in use, by {len(pods)} pods"
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {width} {height}">',
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{told}">',
             f"<style>{STYLE}</style>",
-            '<rect width="100%" height="100%" fill="#fff"/>',
-            f'<text x="{MARGIN}" y="36" class="head">Who has which slice of which GPU</text>',
-            f'<text x="{MARGIN}" y="56" class="note">{used} of {len(gpus)} GPUs in use, by {len(pods)} pods</text>',
+            '<rect width="100%" height="100%" class="back"/>',
+            f'<text x="{MARGIN}" y="30" class="head">Who has which slice of which GPU</text>',
+            f'<text x="{MARGIN}" y="52" class="note">{told}</text>',
             *shapes,
             "</svg>",
             "",
@@ -66,59 +104,100 @@ def picture(gpus: Sequence[GpuRow]) -> str:
     )
 
 
-def _heading(gpu: GpuRow, top: int) -> Iterator[str]:
-    middle = top + CAPTION + HEIGHT // 2
-    yield f'<text x="{MARGIN}" y="{middle - 14}" class="node">{escape(gpu.node)}</text>'
-    yield f'<text x="{MARGIN}" y="{middle + 5}" class="note">{escape(gpu.mode)}: {MODES.get(gpu.mode, "")}</text>'
-    yield f'<text x="{MARGIN}" y="{middle + 22}" class="note">{escape(gpu.model)}</text>'
+def _left_of(column: int) -> int:
+    return MARGIN + column * (WIDTH + GAP)
 
 
-def _card(gpu: GpuRow, x: int, y: int, colours: dict[str, str]) -> Iterator[str]:
+def _node(gpus: Sequence[GpuRow], x: int, top: int, kinds: Mapping[str, str], shapes: list[str]) -> int:
+    """Draws the cards of a node; returns how high they are with their heading and what keeps the next apart."""
+    first = gpus[0]
+    mode = f'<tspan class="note" font-weight="400" font-size="15" dx="8">{escape(_mode(first))}</tspan>'
+    shapes.append(f'<text x="{x}" y="{top + 20}" class="node">{escape(first.node)}{mode}</text>')
+    shapes.append(f'<text x="{x}" y="{top + 40}" class="note">{escape(first.model)}</text>')
+    y = top + HEADING
+    for start in range(0, len(gpus), COLUMNS):
+        row = gpus[start : start + COLUMNS]
+        high = HEIGHT if any(map(_divided, row)) else LOW
+        for place, gpu in enumerate(row):
+            shapes += _card(gpu, x + place * (WIDTH + GAP), y, high, kinds)
+        y += CAPTION + high + GAP
+    return y + GAP - top
+
+
+def _mode(gpu: GpuRow) -> str:
+    return f"{gpu.mode}: {MODES[gpu.mode]}" if gpu.mode in MODES else gpu.mode
+
+
+def _divided(gpu: GpuRow) -> bool:
+    return any(_fraction(gpu, part) < 1 for part in gpu.slices or ())
+
+
+def _card(gpu: GpuRow, x: int, y: int, high: int, kinds: Mapping[str, str]) -> Iterator[str]:
     healthy = gpu.health == "healthy"
     clip = escape(f"{gpu.node}-{gpu.index}", quote=True)
     title = f"{gpu.node} GPU {gpu.index}, {gpu.model}: {gpu.health} {gpu.reason}".rstrip()
     yield f"<g><title>{escape(title)}</title>"
-    yield f'<text x="{x}" y="{y + CAPTION - 7}" class="card">GPU {gpu.index}</text>'
-    if not healthy:
-        yield f'<text x="{x + WIDTH}" y="{y + CAPTION - 7}" class="bad" text-anchor="end">{escape(gpu.health)}</text>'
+    mark, kind = ("", "card") if healthy else ("\u00d7 ", "bad")
+    yield f'<text x="{x}" y="{y + CAPTION - 7}" class="{kind}">{mark}GPU {gpu.index}</text>'
     y += CAPTION
-    yield f'<clipPath id="{clip}"><rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="7"/></clipPath>'
-    yield f'<g clip-path="url(#{clip})"><rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" fill="{FREE}"/>'
+    box = f'x="{x}" y="{y}" width="{WIDTH}" height="{high}" rx="7"'
+    yield f'<clipPath id="{clip}"><rect {box}/></clipPath>'
+    yield f'<g clip-path="url(#{clip})"><rect {box} class="room" stroke-width="2" stroke-dasharray="4 4"/>'
     bottom = float(y)
     for part in gpu.slices or ():
-        high = HEIGHT * _fraction(gpu, part)
-        yield from _slice(gpu, part, x, bottom, high, colours[part.pod])
-        bottom += high
-    rest = y + HEIGHT - bottom
-    if rest >= LINE:
-        yield f'<text x="{x + 8}" y="{bottom + rest / 2 + 4:.1f}" class="free">{escape(_left(gpu))}</text>'
+        tall = high * _fraction(gpu, part)
+        yield from _slice(gpu, part, x, bottom, tall, kinds[part.pod])
+        bottom += tall
+    yield from _rest(gpu, x, bottom, y + high - bottom)
     yield "</g>"
     if not healthy:
-        yield (
-            f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="7" fill="none" stroke="{BAD}"'
-            ' stroke-width="3"/>'
-        )
+        yield f'<rect {box} class="lost"/>'
     yield "</g>"
 
 
-def _left(gpu: GpuRow) -> str:
+def _rest(gpu: GpuRow, x: int, y: float, high: float) -> Iterator[str]:
+    """What is below the slices: why there is nothing, or how much is free."""
     if gpu.slices is None:
-        return "unknown"
-    if not all(gpu.free):
-        return ""
-    return f"{_amounts(gpu, *gpu.free)} free" if gpu.slices else "free"
+        lines = ["unknown"]
+    elif gpu.reason or gpu.health != "healthy":
+        lines = [gpu.reason or gpu.health]
+    elif not all(gpu.free):
+        lines = []
+    elif gpu.slices:
+        free = _amounts(gpu, *gpu.free)
+        lines = ["free", free] if high >= 2 * LINE else [f"{free.partition(' · ')[0]} free"]
+    else:
+        lines = ["free"]
+    kind = "free" if gpu.health == "healthy" else "bad"
+    yield from _lines([(line, kind) for line in lines], x, y, high)
 
 
-def _slice(gpu: GpuRow, part: Slice, x: int, y: float, high: float, colour: str) -> Iterator[str]:
+def _slice(gpu: GpuRow, part: Slice, x: int, y: float, high: float, kind: str) -> Iterator[str]:
     text = "whole GPU" if part.cores >= WHOLE else _amounts(gpu, part.cores, part.memory_bytes)
-    # A line of the background between slices keeps those of one colour apart.
+    # A line of the background between slices keeps those of one color apart.
     yield f"<g><title>{escape(f'{part.pod}: {text}')}</title>"
-    yield f'<rect x="{x}" y="{y:.1f}" width="{WIDTH}" height="{max(high - 1, 1):.1f}" fill="{colour}"/>'
-    lines = [(part.pod.removeprefix("default/"), "pod"), (text, "much")][: int(high // LINE)]
-    first = y + high / 2 - LINE * len(lines) / 2 + 11
-    for number, (words, kind) in enumerate(lines):
-        yield f'<text x="{x + 8}" y="{first + number * LINE:.1f}" class="{kind}">{escape(_short(words))}</text>'
+    yield f'<rect x="{x}" y="{y:.1f}" width="{WIDTH}" height="{max(high - 1, 1):.1f}" class="{kind}"/>'
+    yield from _lines(_words(part.pod.removeprefix("default/"), text, int(high // LINE)), x, y, high)
     yield "</g>"
+
+
+def _lines(lines: Sequence[tuple[str, str]], x: int, y: float, high: float) -> Iterator[str]:
+    """Lines of text with their classes, as many as have room, in the middle of it."""
+    shown = lines[: int(high // LINE)]
+    first = y + high / 2 - LINE * len(shown) / 2 + 13
+    for number, (words, kind) in enumerate(shown):
+        yield f'<text x="{x + 8}" y="{first + number * LINE:.1f}" class="{kind}">{escape(_short(words))}</text>'
+
+
+def _words(pod: str, amount: str, room: int) -> list[tuple[str, str]]:
+    """The lines of a slice with so much room, each with its class: a pod's name comes first."""
+    namespace, slash, name = pod.rpartition("/")
+    lines = [(pod, "pod"), (amount, "much")]
+    if slash and room > 2:
+        lines = [(f"{namespace}/", "much"), (name, "pod"), (amount, "much")]
+    elif room == 1 or len(pod) > _room(BOLD):
+        lines[0] = (name, "pod")
+    return lines
 
 
 def _fraction(gpu: GpuRow, part: Slice) -> float:
@@ -130,6 +209,10 @@ def _amounts(gpu: GpuRow, cores: int, memory_bytes: int) -> str:
     return f"{percent} · {memory}" if gpu.divides_cores else memory
 
 
+def _room(letter: float) -> int:
+    return int((WIDTH - 16) / letter)
+
+
 def _short(text: str) -> str:
-    room = int((WIDTH - 16) / LETTER)
+    room = _room(LETTER)
     return text if len(text) <= room else f"{text[: room - 1]}…"

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from demo.allocation import rows, table
-from demo.picture import HEIGHT, picture
+from demo.picture import DARK, DARK_PODS, HEIGHT, LIGHT, LIGHT_PODS, STYLE, picture
 from kube_accel.model import Gpu, GpuHealth, Health, Inventory, Mode
 from kube_accel.sharing.inventory_annotation import ANNOTATION, Holding, NodeInventory, encode
+from tools.contrast import SHAPE, TEXT, too_close
 
 GIB = 1 << 30
 HEALTHY = GpuHealth(Health.HEALTHY)
@@ -74,8 +76,9 @@ def test_picture_counts_used_gpus_and_marks_the_others():
     svg = ET.fromstring(picture(rows(NODES)))
     texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
     assert "3 of 6 GPUs in use, by 4 pods" in texts
-    assert {"whole GPU", "unhealthy", "20 % · 4 GiB free", "12 GiB free", "free", "unknown"} <= set(texts)
-    assert texts.count("free") == 1
+    assert {"whole GPU", "× GPU 1", "GPU is lost", "20 % · 4 GiB", "12 GiB", "free", "unknown"} <= set(texts)
+    # A GPU that is free, and the rest of two others.
+    assert texts.count("free") == 3
 
 
 def test_an_annotation_of_another_version_is_refused_by_node():
@@ -83,3 +86,28 @@ def test_an_annotation_of_another_version_is_refused_by_node():
     other["metadata"]["annotations"][ANNOTATION] = '{"version": 2}'
     with pytest.raises(ValueError, match=r"node a: .*version"):
         rows([other])
+
+
+@pytest.mark.parametrize(("palette", "pods"), [(LIGHT, LIGHT_PODS), (DARK, DARK_PODS)], ids=["light", "dark"])
+def test_picture_has_contrast_by_day_and_at_night(palette, pods):
+    colors = palette | {f"p{number}": color for number, color in enumerate(pods)}
+    kinds = [f"p{number}" for number in range(len(pods))]
+    texts = [("text", "back"), ("note", "back"), ("note", "free"), ("bad", "back"), ("bad", "free")]
+    assert too_close(colors, [*texts, *(("ink", kind) for kind in kinds)], TEXT) == []
+    assert too_close(colors, [*((kind, "back") for kind in kinds), ("edge", "back"), ("edge", "free")], SHAPE) == []
+    assert all(color in STYLE for color in colors.values())
+
+
+def test_picture_can_be_told_without_color():
+    svg = ET.fromstring(picture(rows(NODES)))
+    for group in svg.iter("{http://www.w3.org/2000/svg}g"):
+        title, shape = (group[0].text or "", group[1]) if group[0].tag.endswith("title") else ("", None)
+        if shape is not None and shape.tag.endswith("rect"):
+            pod = title.partition(": ")[0].rpartition("/")[2]
+            assert any(pod in (text.text or "") for text in group.iter("{http://www.w3.org/2000/svg}text")), title
+
+
+def test_picture_fits_a_phone():
+    svg = ET.fromstring(picture(rows(NODES)))
+    smallest = min(map(int, re.findall(r"font-size[:=]\"?(\d+)", STYLE)))
+    assert smallest * 400 / int(svg.get("width")) > 10

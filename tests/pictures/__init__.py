@@ -31,7 +31,7 @@ from demo.picture import picture
 from unit.plugins.usage_data import GIB, H100, T4, Node, Scrapes, share
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-SIZE = (1000, 1290)
+SIZE = (1000, 1335)
 """The size of the photograph, in pixels."""
 _HOUR = 3600
 _START = 1_793_577_600
@@ -44,15 +44,14 @@ def allocation() -> str:
     whole, shares = H100.memory_bytes, [("small-1", 30, 8), ("small-2", 30, 8), ("small-3", 30, 8)]
     held: dict[tuple[str, int], list[Slice]] = {
         ("gpu-a", 0): [Slice("default/one-gpu", 100, whole)],
-        **{("gpu-a", index): [Slice("default/two-gpus", 100, whole)] for index in (1, 2)},
-        **{("gpu-a", index): [Slice("research/four-gpus", 100, whole)] for index in (4, 5, 6, 7)},
+        **{("gpu-a", index): [Slice("research/two-gpus", 100, whole)] for index in (1, 2)},
         ("gpu-b", 0): [Slice(f"team-a/{name}", cores, gib * GIB) for name, cores, gib in shares],
         ("gpu-b", 1): [Slice(f"team-b/half-{number}", 50, 16 * GIB) for number in (1, 2)],
-        **{("gpu-b", index): [Slice("default/six-cards", 100, whole)] for index in range(2, 8)},
+        ("gpu-b", 2): [Slice("default/large", 100, whole)],
         ("gpu-c", 0): [Slice("team-a/mps-1", 30, 4 * GIB), Slice("team-b/mps-2", 50, 8 * GIB)],
         ("gpu-d", 0): [Slice("team-a/cgpu-1", 0, 4 * GIB), Slice("team-b/cgpu-2", 0, 6 * GIB)],
     }
-    nodes = [("gpu-a", "pgpu", H100, 8), ("gpu-b", "vgpu", H100, 8), ("gpu-c", "mps", T4, 1), ("gpu-d", "cgpu", T4, 1)]
+    nodes = [("gpu-a", "pgpu", H100, 4), ("gpu-b", "vgpu", H100, 4), ("gpu-c", "mps", T4, 1), ("gpu-d", "cgpu", T4, 1)]
     rows = []
     for name, mode, model, count in nodes:
         for index in range(count):

@@ -13,6 +13,7 @@ from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ..shared.printable import html as _text
 from .counters import moment
+from .look import FREE, OTHERS, SERIES, STYLE
 from .text import (
     POLICY_WORDS,
     Figures,
@@ -30,52 +31,10 @@ from .text import (
     unknown_cells,
 )
 
-_NAMED = 8
-"""Namespaces with a colour of their own."""
-_PALETTE = ("#3f7fca", "#c8642a", "#3d9461", "#9c5bad", "#c2435b", "#2b8d94", "#8f6b3b", "#6f73d2")
-_OTHERS = "#7a8494"
 _BARS = 40
 """Namespaces in the chart of their use."""
-_LETTER = 6.2
-
-_WIDTH, _LEFT, _TOP, _HIGH, _LABELS = 920, 56, 10, 200, 26
-"""Measures of the chart over time: all of it, the scale at the left, space above, the bars, the times below."""
-_LINE, _NAME, _TEXT = 24, 210, 190
-"""Measures of the chart by namespace: a row, the names, the figures."""
-
-_STYLE = """
-:root{color-scheme:light dark;--text:#1c2430;--quiet:#5c6675;--line:#d8dde4;--back:#fff;--panel:#f5f7f9;--free:#e3e7ec;
---bad:#b3261e;--bad-back:#fdeceb}
-@media (prefers-color-scheme:dark){:root{--text:#e4e8ee;--quiet:#9aa5b4;--line:#39424f;--back:#14181e;--panel:#1d232b;
---free:#2c343f;--bad:#ff8a80;--bad-back:#3a1c1b}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--back);color:var(--text);
-font:15px/1.5 system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif}
-main{max-width:980px;margin:0 auto;padding:28px 24px 48px}
-h1{font-size:26px;margin:0}h2{font-size:18px;margin:34px 0 10px}
-p{margin:4px 0}.quiet{color:var(--quiet)}
-.tiles{display:flex;flex-wrap:wrap;gap:12px;margin:20px 0 0;padding:0;list-style:none}
-.tiles li{flex:1 1 150px;background:var(--panel);border:1px solid var(--line);border-radius:8px;padding:10px 14px}
-.tiles b{display:block;font-size:22px;font-variant-numeric:tabular-nums}
-.bad{background:var(--bad-back);border:1px solid var(--bad);border-radius:8px;padding:10px 16px;margin:18px 0 0}
-.bad h2{margin:0;color:var(--bad)}ul{margin:6px 0;padding-left:20px}
-.legend{display:flex;flex-wrap:wrap;gap:4px 18px;list-style:none;padding:0;font-size:13px}
-.legend i{display:inline-block;width:11px;height:11px;border-radius:2px;margin-right:6px}
-.wide{overflow-x:auto}
-table{border-collapse:collapse;width:100%;font-size:13px;font-variant-numeric:tabular-nums}
-th,td{text-align:left;padding:5px 10px 5px 0;border-bottom:1px solid var(--line);white-space:nowrap}
-th{color:var(--quiet);font-weight:600}.number{text-align:right}.words{white-space:normal}
-tr.sum td{font-weight:600;border-top:2px solid var(--line)}tr.rest td{color:var(--quiet)}
-svg{display:block;width:100%;height:auto}
-svg text{font:11px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:var(--quiet)}
-svg .name{font-size:12px;fill:var(--text)}
-svg line{stroke:var(--line)}
-@media print{:root{color-scheme:light;--text:#000;--quiet:#444;--line:#bbb;--back:#fff;--panel:#fff;
---free:#e3e7ec;--bad:#900;--bad-back:#fff}
-body{font-size:11px}main{max-width:none;padding:0}.wide{overflow:visible}h2{break-after:avoid}
-tr,svg,.bad,.tiles li{break-inside:avoid}
-thead{display:table-header-group}*{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
-"""
+_LABEL, _WIDE, _NARROW = 46, 860, 300
+"""Pixels of a time below the chart, and of the chart on a screen and on a phone."""
 
 
 def page(report: Report) -> str:
@@ -83,7 +42,7 @@ def page(report: Report) -> str:
     shown = shown_figures(report)
     window = report.usage.window
     period = f"{moment(window.start)} to {moment(window.end)}"
-    colours = _colours(shown)
+    classes = _classes(shown)
     body = [
         "<h1>GPU-hours</h1>",
         f"<p>{period}, by {_text(report.source)}</p>",
@@ -91,10 +50,10 @@ def page(report: Report) -> str:
         *_problems(report),
         *_tiles(report, shown),
         "<h2>Over time</h2>",
-        _over_time(report, colours),
-        _legend(colours),
+        _over_time(report, classes),
+        _legend(classes),
         "<h2>Allocated and used, by namespace</h2>",
-        _by_namespace(shown, colours),
+        *_by_namespace(shown, classes),
         "<h2>Namespaces, modes and models</h2>",
         _amounts(report, shown),
         *_units(report),
@@ -108,7 +67,7 @@ def page(report: Report) -> str:
             "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">",
             '<meta name="viewport" content="width=device-width,initial-scale=1">',
             f"<title>GPU-hours, {period}</title>",
-            f"<style>{_STYLE}</style></head><body><main>",
+            f"<style>{STYLE}</style></head><body><main>",
             *body,
             "</main></body></html>\n",
         ]
@@ -144,96 +103,83 @@ def _percent(part: Fraction, whole: Fraction) -> str:
     return f"{float(100 * part / whole):.1f} %" if whole else ""
 
 
-def _colours(shown: Sequence[Figures]) -> Dict[str, str]:
-    """Return the largest namespaces first, each with its colour."""
+def _classes(shown: Sequence[Figures]) -> Dict[str, str]:
+    """Return the largest namespaces first, each with the class of its color and pattern."""
     amounts = by_namespace(shown)
-    largest = sorted(amounts, key=lambda name: (-amounts[name], name))[:_NAMED]
-    colours = {name: _PALETTE[number] for number, name in enumerate(largest)}
-    if len(amounts) > _NAMED:
-        colours[""] = _OTHERS
-    return colours
+    largest = sorted(amounts, key=lambda name: (-amounts[name], name))
+    classes = {name: SERIES[number] for number, name in enumerate(largest[: len(SERIES)])}
+    if len(amounts) > len(SERIES):
+        classes[""] = OTHERS
+    return classes
 
 
-def _legend(colours: Dict[str, str]) -> str:
-    entries = [(name or "others", colour) for name, colour in colours.items()] + [("free", "var(--free)")]
-    items = (f'<li><i style="background:{colour}"></i>{_text(name)}</li>' for name, colour in entries)
+def _legend(classes: Dict[str, str]) -> str:
+    entries = [(name or "others", kind) for name, kind in classes.items()] + [("free", FREE)]
+    items = (f'<li><i class="{kind}"></i>{_text(name)}</li>' for name, kind in entries)
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def _over_time(report: Report, colours: Dict[str, str]) -> str:
+def _over_time(report: Report, classes: Dict[str, str]) -> str:
     """Return a bar for each part of the period: who had how much, and what was free, on top of each other."""
     edges = report.usage.window.edges
     parts = [figures(report, parts=[part]) for part in report.parts]
     most = max((float(sum(line.allocated for line in shown)) for shown in parts), default=0.0)
     step = _step(most)
     lines = max(1, math.ceil(most / step - 1e-9))
-    scale = _HIGH / (lines * step)
-    shapes = []
-    for number in range(lines + 1):
-        y = _TOP + _HIGH - number * step * scale
-        shapes.append(f'<line x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        shapes.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>')
-    slot = (_WIDTH - _LEFT) / len(parts)
-    wide = max(1.0, min(slot * 0.8, 60.0))
-    every = math.ceil(48 / slot)
     hourly = edges[-1] - edges[0] <= 2 * 86400
+    label = f"GPU-hours {'over the day' if hourly else 'by day'}, by namespace"
+    made = [f'<div class="plot" role="img" aria-label="{label}">']
+    for number in range(lines + 1):
+        made.append(f'<div class="grid" style="bottom:{100 * number / lines:.2f}%"><b>{number * step:g}</b></div>')
+    made.append('<div class="bars">')
+    every = math.ceil(len(parts) * _LABEL / _WIDE)
+    seldom = every * math.ceil(len(parts) * _LABEL / _NARROW / every)
     for index, shown in enumerate(parts):
-        x, y = _LEFT + index * slot + (slot - wide) / 2, float(_TOP + _HIGH)
-        for name, colour, hours in _layers(shown, colours):
-            high = float(hours) * scale
-            y -= high
+        made.append('<div class="bar">')
+        for name, kind, hours in _layers(shown, classes):
             title = _text(f"{moment(edges[index])}: {name} {decimal(hours)} GPU-hours")
-            shapes.append(
-                f'<rect x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}" fill="{colour}">'
-                f"<title>{title}</title></rect>"
-            )
+            high = 100 * float(hours) / (lines * step)
+            made.append(f'<i class="{kind}" style="height:{high:.2f}%" title="{title}"></i>')
         if index % every == 0:
-            label = moment(edges[index])[11:16] if hourly else moment(edges[index])[5:10]
-            middle, bottom = x + wide / 2, _TOP + _HIGH + 17
-            shapes.append(f'<text x="{middle:.1f}" y="{bottom}" text-anchor="middle">{label}</text>')
-    high = _TOP + _HIGH + _LABELS
-    return _svg(high, f"GPU-hours {'over the day' if hourly else 'by day'}, by namespace", shapes)
+            words = moment(edges[index])[11:16] if hourly else moment(edges[index])[5:10]
+            made.append(f'<span class="{"sparse" if index % seldom else "time"}">{words}</span>')
+        made.append("</div>")
+    return "\n".join([*made, "</div></div>"])
 
 
-def _layers(shown: Sequence[Figures], colours: Dict[str, str]) -> Iterator[Tuple[str, str, Fraction]]:
-    """Yield name, colour and hours of each layer, from below."""
+def _layers(shown: Sequence[Figures], classes: Dict[str, str]) -> Iterator[Tuple[str, str, Fraction]]:
+    """Yield name, class and hours of each layer, from below."""
     amounts = by_namespace(shown)
-    for name, colour in colours.items():
+    for name, kind in classes.items():
         hours = amounts.pop(name, Fraction(0)) if name else Fraction(0)
         if hours > 0:
-            yield name, colour, hours
+            yield name, kind, hours
     rest = sum(amounts.values(), Fraction(0))
     if rest > 0:
-        yield "others", _OTHERS, rest
+        yield "others", OTHERS, rest
     free = sum((line.allocated for line in shown if line.free), Fraction(0))
     if free > 0:
-        yield "free", "var(--free)", free
+        yield "free", FREE, free
 
 
-def _by_namespace(shown: Sequence[Figures], colours: Dict[str, str]) -> str:
-    """Return a bar a namespace, as long as what it had; the full colour is what it used."""
+def _by_namespace(shown: Sequence[Figures], classes: Dict[str, str]) -> Iterator[str]:
+    """Yield a bar for each namespace, as long as what it had, and filled as far as it used that."""
     amounts = by_namespace(shown)
     ordered = sorted(amounts, key=lambda name: (-amounts[name], name))
-    shapes = []
-    most = float(max(amounts.values(), default=Fraction(0))) or 1.0
-    room = _WIDTH - _NAME - _TEXT
-    for row, name in enumerate(ordered[:_BARS]):
-        y = row * _LINE
+    most = max(amounts.values(), default=Fraction(0)) or Fraction(1)
+    yield '<ul class="uses">'
+    for name in ordered[:_BARS]:
         used = _used(shown, name)
-        colour = colours.get(name, _OTHERS)
-        wide, full = (room * float(hours) / most for hours in (amounts[name], min(used or Fraction(0), amounts[name])))
-        words = "use not known" if used is None else f"{decimal(used)} used"
-        label = _text(_short(name))
-        shapes += [
-            f'<text x="{_NAME - 10}" y="{y + 16}" class="name" text-anchor="end">'
-            f"{label}<title>{_text(name)}</title></text>",
-            f'<rect x="{_NAME}" y="{y + 4}" width="{wide:.1f}" height="16" rx="2" fill="{colour}" fill-opacity=".35"/>',
-            f'<rect x="{_NAME}" y="{y + 4}" width="{full:.1f}" height="16" rx="2" fill="{colour}"/>',
-            f'<text x="{_NAME + wide + 8:.1f}" y="{y + 16}">{decimal(amounts[name])}, {words}</text>',
-        ]
-    svg = _svg(max(1, len(ordered[:_BARS])) * _LINE, "GPU-hours allocated and used, by namespace", shapes)
-    more = f'<p class="quiet">and {len(ordered) - _BARS} more</p>' if len(ordered) > _BARS else ""
-    return svg + '\n<p class="quiet">Full colour is what was used, the rest was idle.</p>' + more
+        kind, words = classes.get(name, OTHERS), "use not known" if used is None else f"{decimal(used)} used"
+        part = min(used or Fraction(0), amounts[name]) / amounts[name] if amounts[name] else Fraction(0)
+        wide, full = (f"{float(100 * share):.2f}%" for share in (amounts[name] / most, part))
+        bar = f'<div class="had {kind}" style="width:{wide}"><i class="{kind}" style="width:{full}"></i></div>'
+        label = f'<b title="{_text(name)}">{_text(name)}</b>'
+        yield f"<li>{label}{bar}<span>{decimal(amounts[name])}, {words}</span></li>"
+    yield "</ul>"
+    yield '<p class="quiet">The filled part of a bar was used. The empty part was idle.</p>'
+    if len(ordered) > _BARS:
+        yield f'<p class="quiet">and {len(ordered) - _BARS} more</p>'
 
 
 def _used(shown: Sequence[Figures], namespace: str) -> Optional[Fraction]:
@@ -280,7 +226,8 @@ def _table(names: Sequence[str], rows: Iterable[Tuple[str, Sequence[str]]], numb
             return ' class="number"'
         return ' class="words"' if column > 2 else ""
 
-    lines = ['<div class="wide"><table><thead><tr>']
+    # A keyboard scrolls what has the focus.
+    lines = ['<div class="wide" tabindex="0"><table><thead><tr>']
     lines += [f"<th{kind(column)}>{_text(name)}</th>" for column, name in enumerate(names)]
     lines.append("</tr></thead><tbody>")
     for role, texts in rows:
@@ -289,19 +236,9 @@ def _table(names: Sequence[str], rows: Iterable[Tuple[str, Sequence[str]]], numb
     return "\n".join([*lines, "</tbody></table></div>"])
 
 
-def _svg(high: int, label: str, shapes: Iterable[str]) -> str:
-    box = f'viewBox="0 0 {_WIDTH} {high}"'
-    return "\n".join([f'<svg {box} role="img" aria-label="{_text(label)}">', *shapes, "</svg>"])
-
-
 def _step(most: float) -> float:
     """Return the step between lines of a scale: 1, 2 or 5 times a power of ten, for four or five lines."""
     if most <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(most / 4))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor * 5 >= most)
-
-
-def _short(name: str) -> str:
-    room = int((_NAME - 10) / _LETTER)
-    return name if len(name) <= room else f"{name[: room - 1]}…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import replace
 from fractions import Fraction
 from html.parser import HTMLParser
@@ -238,17 +239,29 @@ def test_page_is_complete_and_escapes_foreign_text() -> None:
 
 
 def test_bars_are_as_high_as_what_they_show(report: Report) -> None:
-    reader = Reader()
-    reader.feed(page(report))
-    assert "2025-11-22T00:00:00Z: team-b 24.000 GPU-hours" in reader.text
-    assert "2025-11-22T00:00:00Z: free 32.000 GPU-hours" in reader.text
-    heights = [
-        float(part.split('height="')[1].split('"')[0])
-        for part in page(report).split("<rect ")[1:]
-        if "2025-11-22" in part.split("</rect>")[0]
-    ]
+    layers = re.findall(r'height:([\d.]+)%" title="2025-11-22T00:00:00Z: ([^"]+)"', page(report))
+    heights = [float(height) for height, _ in layers]
+    assert [title for _, title in layers][::2] == ["team-b 24.000 GPU-hours", "free 32.000 GPU-hours"]
     # team-b, team-a and free: 24, 16 and 32 of 72.
     assert [height / sum(heights) for height in heights] == pytest.approx([24 / 72, 16 / 72, 32 / 72], abs=0.01)
+
+
+def test_bars_of_namespaces_are_filled_as_far_as_they_were_used(report: Report) -> None:
+    bars = re.findall(r'width:([\d.]+)%"><i class="(\w+)" style="width:([\d.]+)%', page(report))
+    # team-b had 72 hours, whose use is not known, and team-a 48, of which it used 12.
+    assert bars == [("100.00", "s0", "0.00"), ("66.67", "s1", "25.00")]
+
+
+def test_a_long_period_has_few_times_below_its_chart() -> None:
+    node, scrapes = Node("n", {"t": T4}), Scrapes()
+    node.at(START, share("t", "team", "tiny", 0.5, GIB))
+    for hour in range(0, 60 * 24 + 1):
+        scrapes.take(START + hour * HOUR, [node])
+    made = page(Report(usage(scrapes.pages(), window(START, START + 60 * 24 * HOUR)), "Prometheus"))
+    shown = [made.count(f'<span class="{kind}">') for kind in ("time", "sparse")]
+    # A time is 46 pixels wide, the chart 860 on a screen, and 300 on a phone, which shows no sparse ones.
+    assert 4 <= shown[0] <= 300 // 46
+    assert 12 <= sum(shown) <= 860 // 46
 
 
 def test_a_report_of_nothing_can_be_shown() -> None:
