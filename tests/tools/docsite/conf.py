@@ -16,5 +16,5 @@ myst_heading_anchors = 6
 # Languages without a lexer, such as promql, and YAML with placeholders are shown as they are.
 # Pages of modules refer to Ansible's own documentation, which no build here asks for.
 suppress_warnings = ["misc.highlighting_failure", "ref.ref"]
-pygments_style = "friendly"
-pygments_dark_style = "monokai"
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
