@@ -155,7 +155,7 @@ def test_a_gpu_that_fell_off_the_bus(books: Playbooks, api: Api) -> None:
     until(lambda: '"unhealthy"' in api.get(path_of_node)["metadata"]["annotations"][INVENTORY], "it is told")
     done = diagnosed(books, diagnose_node="gpu-a")
     assert done.code == 0, done.output
-    assert "1. node gpu-a GPU 0: it is lost, and not handed out (gpu_lost, certain)" in done.output
+    assert "1. node gpu-a GPU 0: it is lost, and not allocated (gpu_lost, certain)" in done.output
     assert "power-cycle" in done.output
     with edit(path) as topology:
         topology.set_health(0, "ok")

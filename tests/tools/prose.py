@@ -22,6 +22,13 @@ LONGEST_SENTENCE = 30
 MEAN_SENTENCE = 16
 """Words, over all sentences of a page."""
 
+MESSAGE_SENTENCES = 3
+"""Sentences of a message."""
+_OLD = re.compile(
+    r"\b(anew|for ever|whoever|let go of|is to be|are to be|has to be had|would do|where it|mostly)\b", re.IGNORECASE
+)
+"""Words that no message needs, since plain ones say the same."""
+
 _END = re.compile(r"(?<=[.!?:])[\"')*]*\s+(?=[\"'(*]*[A-Z0-9\u0001])")
 _ONE_LINK = re.compile(r"[-\s]*!?\[[^]]*\]\(\S+\)\W*")
 _CODE = "\u0001"
@@ -60,6 +67,19 @@ def sentences(text: str) -> Iterator[tuple[int, str]]:
             inside = ""
         elif token.type == "inline" and not inside and token.map:
             yield from ((token.map[0] + 1, part) for part in _END.split(_plain(token)) if part.strip())
+
+
+def complaints_of_message(text: str) -> Iterator[str]:
+    """Yield what keeps a message from being plain: its length, what joins its sentences, and old words."""
+    parts = [part for part in _END.split(text) if part.strip()]
+    if len(parts) > MESSAGE_SENTENCES:
+        yield f"{len(parts)} sentences; {MESSAGE_SENTENCES} are enough: {text}"
+    yield from (
+        f"a sentence of {len(part.split())} words: {part}" for part in parts if len(part.split()) > LONGEST_SENTENCE
+    )
+    if "; " in text:
+        yield f"a semicolon joins two sentences: {text}"
+    yield from (f"{word!r} has a plain word: {text}" for word in _OLD.findall(text))
 
 
 def _plain(token: Token) -> str:

@@ -12,7 +12,7 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptom
     words,
 )
 
-_PLUGIN_REMEDY = "Look at the log of the node's device plugin (kubectl logs --previous); then delete the pod."
+_PLUGIN_REMEDY = "Look at the log of the node's device plugin (kubectl logs --previous). Then delete the pod."
 
 AT_ADMISSION: Sequence[Symptom] = (
     Symptom(
@@ -26,13 +26,13 @@ AT_ADMISSION: Sequence[Symptom] = (
         "driver_silent",
         words(r"\bnvml: |error creating nvml|Driver/library version mismatch|NVML"),
         "kubelet refused the pod: the node's device plugin got no answer from the driver",
-        "Run nvidia-smi on the node; restart the plugin when it answers again, and delete the pod.",
+        "Run nvidia-smi on the node. Restart the plugin when it answers again, and delete the pod.",
     ),
     Symptom(
         "request",
         words(r"request for .{1,80} too large: maximum request size"),
         "the pod asks for several replicas of a GPU that is shared by time-slicing, and one is all it may have",
-        "Ask for 1: several replicas give no more of the GPU.",
+        "Ask for 1. Several replicas give no more of the GPU.",
         CERTAIN,
     ),
     Symptom(
@@ -49,35 +49,35 @@ AT_ADMISSION: Sequence[Symptom] = (
         "admission",
         words(r"no healthy devices present|cannot allocate unhealthy devices"),
         "kubelet refused the pod: none of the node's devices is healthy, or the plugin has not told of any yet",
-        "Look at the node's GPUs (nvidia-smi, dmesg for XIDs) and its plugin; then delete the pod.",
+        "Look at the node's GPUs (nvidia-smi, dmesg for XIDs) and its plugin. Then delete the pod.",
         CERTAIN,
     ),
     Symptom(
         "admission",
         words(r"Available: \d|devices unavailable|plugin .{0,80}(?:has gone|not registered)"),
         "kubelet refused the pod: too few devices were there, as after a reboot until the plugin has registered",
-        "Delete the pod; a controller makes another. If it returns, look at the node's plugin.",
+        "Delete the pod. Its controller creates another. If the error returns, look at the node's plugin.",
         CERTAIN,
     ),
     Symptom(
         "admission",
         words(r"has become unhealthy"),
         "kubelet refused the pod: the GPU it was to get had turned bad meanwhile",
-        "Delete the pod; a controller makes another. Look at the node's GPUs.",
+        "Delete the pod. Its controller creates another. Look at the node's GPUs.",
         CERTAIN,
     ),
     Symptom(
         "admission",
         words(r"left, only \d+ GPUs together|has not enough left|part of a GPU"),
         "kubelet refused the pod: no single GPU of the node had room for its share",
-        "Have the scheduler extender place shares (scheduler_layout), and delete the pod.",
+        "Let the scheduler extender place shares (scheduler_layout), and delete the pod.",
         CERTAIN,
     ),
     Symptom(
         "admission",
         words(r"^"),
         "kubelet refused the pod when it came to the node",
-        "Do what the message says; look at the log of the device plugin that it names, and delete the pod.",
+        "Do what the message says. Look at the log of the device plugin that it names, and delete the pod.",
         CERTAIN,
     ),
 )
@@ -89,7 +89,7 @@ REFUSED: Sequence[Symptom] = (
         words(r"^OutOf"),
         "kubelet refused the pod: the node has less left of the resource than it asks for. Another scheduler, a pod"
         " with nodeName, or devices that turned unhealthy meanwhile took it",
-        "Delete the pod; a controller makes another. If it returns, see who else places pods: kubectl describe node.",
+        "Delete the pod. Its controller creates another. If it returns, find what else places pods there.",
         CERTAIN,
     ),
     Symptom(
@@ -113,7 +113,7 @@ REFUSED: Sequence[Symptom] = (
             r"|node is shutting down|node shutdown"
         ),
         "the node was shut down",
-        "Delete the pod; a controller makes another.",
+        "Delete the pod. Its controller creates another.",
         CERTAIN,
     ),
     Symptom(
@@ -134,7 +134,7 @@ REFUSED: Sequence[Symptom] = (
         "evicted",
         words(r"^(?:Evicted|TaintManagerEviction|Eviction\w*|DeletionByTaintManager|DeletionByPodGC)"),
         "it was evicted: the node was short of disk, memory or process numbers, had a taint, was drained, or is gone",
-        "Read the resource in the message; set requests and limits for it, or free it on the node.",
+        "Read the resource in the message. Set requests and limits for it, or free it on the node.",
         CERTAIN,
     ),
     Symptom(

@@ -47,7 +47,7 @@ def extender(evidence: Evidence) -> Iterator[Finding]:
     extenders = [daemon for daemon in daemons if daemon.kind == "extender"]
     down = [daemon for daemon in extenders if not daemon.ready]
     said = tuple(Said(f"pod {daemon.name}", text) for daemon in down for text in daemon.told)
-    remedy = "Look at its pods and their log; run site.yml --tags scheduler."
+    remedy = "Look at its pods and their log. Run site.yml --tags scheduler."
     if down and len(down) == len(extenders):
         what = "no pod of the extender is ready: pods that ask for a share are not placed"
         yield Finding("extender_down", "extender", what, said, remedy, CERTAIN if asked else POSSIBLE)
@@ -75,14 +75,15 @@ def _plugin(evidence: Evidence, node: Node, view: NodeView) -> Iterator[Finding]
     mine = [daemon for daemon in evidence.daemons or () if daemon.kind == "plugin" and daemon.node == node.name]
     if evidence.daemons is not None and not mine:
         said = Said(
-            "labels and pods of the node", f"it is to serve mode {view.mode}, and no pod of it runs kube-accel plugin"
+            "labels and pods of the node",
+            f"it should serve mode {view.mode}, and no pod of it runs kube-accel plugin",
         )
-        remedy = "Run site.yml --tags gpu_plugins; look at the DaemonSet's tolerations where the node has a taint."
+        remedy = "Run site.yml --tags gpu_plugins. If the node has a taint, check the DaemonSet's tolerations."
         yield Finding("plugin_down", subject, "no plugin runs on it", (said,), remedy, sure)
         return
     if mine and not any(daemon.ready for daemon in mine):
         states = tuple(Said(f"pod {daemon.name}", text) for daemon in mine for text in daemon.told)
-        remedy = "Look at the pod and its log: it mostly waits for the driver or the container runtime."
+        remedy = "Look at the pod and its log. It usually waits for the driver or the container runtime."
         yield Finding("plugin_down", subject, "its plugin is not ready", states, remedy, sure)
         return
     facts = [
@@ -97,11 +98,11 @@ def _plugin(evidence: Evidence, node: Node, view: NodeView) -> Iterator[Finding]
         offers = ", ".join(f"{name}: {count}" for name, count in sorted(node.offers.items()))
         facts.append(Said("status.allocatable", offers or "nothing of ours"))
     if facts:
-        what, remedy = "its plugin runs, and kubelet does not know it", "Look at the plugin's log; restart kubelet."
+        what, remedy = "its plugin runs, and kubelet does not know it", "Look at the plugin's log. Restart kubelet."
         yield Finding("not_registered", subject, what, tuple(facts), remedy, sure)
     if view.problem and mine:
-        what = "what its plugin tells is incomplete, or cannot be read"
-        remedy = "Look at the plugin's log; plugin and controller are to be of versions next to each other."
+        what = "the inventory of its plugin is incomplete or unreadable"
+        remedy = "Look at the plugin's log. The versions of plugin and controller must be neighbors."
         said = Said("annotation of the node", view.problem)
         yield Finding("plugin_silent", subject, what, (said,), remedy, LIKELY)
 
@@ -117,11 +118,11 @@ def nodes(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("node_not_ready", subject, "it is not ready", (said,), remedy, CERTAIN if own else POSSIBLE)
         if node.cordoned:
             said = Said("spec.unschedulable", "true")
-            remedy = "kubectl uncordon it, unless somebody works on it."
+            remedy = "Unless the node is under maintenance, uncordon it (kubectl uncordon)."
             yield Finding("cordoned", subject, "it takes no new pods", (said,), remedy, POSSIBLE)
         silent = _silent(node)
         if silent is not None:
-            remedy = "Run nvidia-smi on the node; where it hangs, drain and reboot the node."
+            remedy = "Run nvidia-smi on the node. If it hangs, drain and reboot the node."
             sure = CERTAIN if own else POSSIBLE
             yield Finding("driver_silent", subject, "its driver does not answer", (silent,), remedy, sure)
         for event in node.events:
@@ -171,8 +172,8 @@ def _gpu(node: Node, gpu: GpuView, confidence: str) -> Iterator[Finding]:
     if gpu.health == "unhealthy" and not numbers:
         lost = _LOST.search(gpu.reason) is not None
         rule, what = ("gpu_lost", "it is lost") if lost else ("gpu_unhealthy", "it is not healthy")
-        remedy = XIDS[_FALLEN_OFF].remedy if lost else "Do what nvidia-smi -q names as GPU Recovery Action."
-        yield Finding(rule, subject, f"{what}, and not handed out", (now,), remedy, confidence)
+        remedy = XIDS[_FALLEN_OFF].remedy if lost else "Do what nvidia-smi -q shows as GPU Recovery Action."
+        yield Finding(rule, subject, f"{what}, and not allocated", (now,), remedy, confidence)
 
 
 def _missing(node: Node, confidence: str) -> Iterator[Finding]:

@@ -38,9 +38,9 @@ _TRIED = ("FailedScheduling", "FilteringFailed")
 """Events of schedulers, HAMi's extender among them, that found no node."""
 _INITIALIZING = "PodInitializing"
 _WHERE = {
-    "runtime": "Read the runtime's words, and journalctl -u containerd (or crio) on {node}: a container that was not"
+    "runtime": "Read the runtime's message, and journalctl -u containerd (or crio) on {node}: a container that was not"
     " started has no log.",
-    "pod": "Correct what the message names in the pod; {describe} has the events.",
+    "pod": "Correct what the message names in the pod. {describe} shows the events.",
     "kubelet": "See the events ({describe}) and journalctl -u kubelet on {node}.",
     "log": "kubectl logs -n {pod.namespace} {pod.name} -c {container.name} --previous",
 }
@@ -49,31 +49,31 @@ _EVENTS = {
     "GpuShareRefused": (
         "start_refused",
         "the node's plugin refused to start a container",
-        "Delete the pod, so that it is placed anew.",
+        "Delete the pod, so that the scheduler places it again.",
         CERTAIN,
     ),
     "MpsInterrupted": (
         "mps",
         "the GPU's MPS server ended, and all its clients with it, as after a fault of any of them",
-        "Start the pod again; give programs that fault a whole GPU.",
+        "Start the pod again. Give a whole GPU to programs that cause faults.",
         CERTAIN,
     ),
     "GpuAccountChanged": (
         "account_changed",
-        "a container changed its own account of GPU memory, which was put right",
-        "Look what the container runs: no CUDA program does this by itself.",
+        "a container changed its own account of GPU memory, and the plugin corrected it",
+        "Check what the container runs. No CUDA program does this by itself.",
         LIKELY,
     ),
     "QuotaOverrideRefused": (
         "override_refused",
-        "another limit that an administrator wrote for a container is not used",
+        "the limit that an administrator wrote for a container is not used",
         "Correct ConfigMap kube-accel-quota-overrides as the event says.",
         CERTAIN,
     ),
     "RemovedForReplacement": (
         "admission",
-        "it failed admission and was removed, for its controller to make another",
-        "Look at the pod that took its place.",
+        "it failed admission and was removed, so that its controller creates another",
+        "Look at the pod that replaced it.",
         CERTAIN,
     ),
 }
@@ -131,7 +131,7 @@ def _unstarted(pod: Pod, container: Container) -> Iterator[Finding]:
             break
     if container.killed:
         what = "the kernel killed it over the machine's memory, not the GPU's"
-        remedy = "Raise resources.limits.memory of the container, or have it load less at a time."
+        remedy = "Raise resources.limits.memory of the container, or load less at a time."
         said = Said("state of the container", container.ended[:_LONGEST])
         yield Finding("host_oom", where, what, (said,), remedy, CERTAIN)
 
@@ -169,7 +169,7 @@ def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
         return
     text = ": ".join(filter(None, (pod.reason, pod.message))) or f"phase {pod.phase or 'not set'}"
     said = (Said("state of the pod", text[:_LONGEST]), *told)
-    what = "it does not run, and these are kubelet's words" if told else "it does not run, and nothing says why"
+    what = "it does not run, and kubelet says why" if told else "it does not run, and nothing says why"
     remedy = _WHERE["kubelet"].format(pod=pod, node=pod.node or "its node", describe=describe)
     yield Finding("not_running", f"pod {pod.full_name}", what, said, remedy, LIKELY if told else POSSIBLE)
 
@@ -190,7 +190,7 @@ def _state(text: str) -> Tuple[str, str]:
     """Return what the state of a container that does not run means, and where to look."""
     reason = re.match(r"\w{0,64}", text)
     known = symptoms.STATES.get(reason[0]) if reason is not None else None
-    return known or ("it does not run, and these are kubelet's words", "kubelet")
+    return known or ("it does not run, and kubelet says why", "kubelet")
 
 
 def _not_running(pod: Pod) -> bool:
@@ -234,12 +234,12 @@ def leaving(evidence: Evidence) -> Iterator[Finding]:
     if pod is None or pod.finalizers is None:
         return
     if pod.finalizers:
-        what = "it is deleted, and is kept until its finalizers are taken off"
-        remedy = "Look at the controller of each finalizer: it takes it off when its own work is done."
+        what = "it is deleted, and stays until its finalizers are removed"
+        remedy = "Look at the controller of each finalizer. The controller removes it when its work is done."
         said = Said("metadata.finalizers", ", ".join(pod.finalizers)[:_LONGEST])
     else:
         what = "it is deleted, and kubelet has not ended it yet"
-        remedy = f"Wait for its grace period; then look at journalctl -u kubelet on {pod.node or 'its node'}."
+        remedy = f"Wait for its grace period. Then look at journalctl -u kubelet on {pod.node or 'its node'}."
         said = Said("metadata.deletionTimestamp", "set")
     events = [_said(event) for event in pod.events if not event.normal][-_EVENTS_SHOWN:]
     yield Finding("not_running", f"pod {pod.full_name}", what, (said, *reversed(events)), remedy, LIKELY)
@@ -311,7 +311,7 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
     yield from known
     if not known and not mismatched:
         what = "no node was found for it"
-        remedy = "Read the scheduler's words; inspect.yml shows what each node has left."
+        remedy = "Read the scheduler's message. The playbook inspect shows what each node has left."
         yield Finding("pending", subject, what, tuple(sources[:1]), remedy, POSSIBLE)
 
 
@@ -338,7 +338,7 @@ def _modes(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
         for resource in pod.wants:
             if not any(offer.get(resource) for offer in offers):
                 what = f"no node of mode {mode} offers {resource}"
-                remedy = "See what is wrong with these nodes; resources of time-slicing and MIG have to be configured."
+                remedy = "Find what is wrong with these nodes. For time-slicing and MIG, check the configuration."
                 yield Finding("not_offered", subject, what, said, remedy, LIKELY)
 
 

@@ -37,7 +37,7 @@ AT_START: Sequence[Symptom] = (
         "no_room",
         words(r"no-gpu-has-\w{1,40}-to-run"),
         "the device plugin that was asked (gpushare, HAMi) found no GPU with enough memory left",
-        "Look at what its scheduler extender assigned, and at what else runs on the node; delete the pod.",
+        "Look at what its scheduler extender assigned, and at what else runs on the node. Delete the pod.",
         CERTAIN,
     ),
     Symptom(
@@ -51,14 +51,14 @@ AT_START: Sequence[Symptom] = (
         "device_missing",
         words(r"device error: .{0,200}unknown device"),
         "the container is to get a GPU that the node's driver does not have: it is gone, or has another name now",
-        "Run nvidia-smi -L on the node and compare; delete the pod so that it is allocated anew.",
+        "Run nvidia-smi -L on the node and compare. Delete the pod so that it gets a GPU again.",
         CERTAIN,
     ),
     Symptom(
         "runtime_missing",
         words(r"cgroup subsystem devices not found|failed to add device rules"),
         "libnvidia-container cannot give the container its devices: it is too old for the node's cgroup v2, or may not",
-        "Upgrade nvidia-container-toolkit to 1.8 or newer; without root set no-cgroups in its config.toml.",
+        "Upgrade nvidia-container-toolkit to 1.8 or newer. Without root, set no-cgroups in its config.toml.",
         CERTAIN,
     ),
     Symptom(
@@ -104,7 +104,7 @@ AT_START: Sequence[Symptom] = (
         "image",
         words(r"mount error: file creation failed: .{0,300}(?:nvidia|cuda).{0,80}file exists"),
         "the image brings files of a driver itself, where the toolkit puts the node's",
-        "Build the image without libcuda, libnvidia-* and nvidia-smi; such files are left by a commit of a container.",
+        "Build the image without libcuda, libnvidia-* and nvidia-smi. A commit of a container leaves such files.",
     ),
     Symptom(
         "device_missing",
@@ -114,7 +114,7 @@ AT_START: Sequence[Symptom] = (
             r"|/dev/nvidia[\w-]{1,30}.{0,40}no such file|no such file.{0,40}/dev/nvidia"
         ),
         "the container's GPU, or a file of the driver that goes with it, is not there for the container runtime",
-        "Delete the pod so that it is allocated anew; if it returns, look at nvidia-smi and the plugin on the node.",
+        "Delete the pod so that it gets a GPU again. If it fails again, look at nvidia-smi and the plugin there.",
     ),
     Symptom(
         "runtime_missing",
@@ -176,7 +176,7 @@ AT_START: Sequence[Symptom] = (
             r"\S{0,200} to rootfs.{1,400}(?:not a directory|no such file)"
         ),
         "a file of the driver, as the toolkit knows it, is not there: the driver has changed, or its container ended",
-        "Run nvidia-ctk cdi generate on the node; with the GPU operator, delete the pod of its toolkit there.",
+        "Run nvidia-ctk cdi generate on the node. With the GPU operator, delete the pod of its toolkit there.",
     ),
     Symptom(
         "container_config",
@@ -188,7 +188,7 @@ AT_START: Sequence[Symptom] = (
         "start_refused",
         words(r"PreStartContainer .{0,200}|GpuShareRefused"),
         "the node's plugin refused to start the container",
-        "Delete the pod, so that it is placed anew.",
+        "Delete the pod, so that the scheduler places it again.",
         CERTAIN,
     ),
     Symptom(
@@ -199,7 +199,7 @@ AT_START: Sequence[Symptom] = (
             r"|^Error: (?:ErrImage|ImagePull)|^Failed to inspect image|^Failed to apply default image tag"
         ),
         "the image cannot be had",
-        "Correct its name, or the pod's imagePullSecrets; the message has the registry's answer.",
+        "Correct its name, or the pod's imagePullSecrets. The message has the registry's answer.",
         CERTAIN,
     ),
     Symptom(
@@ -216,7 +216,7 @@ AT_START: Sequence[Symptom] = (
         "container_config",
         words(r"failed to sync (?:configmap|secret) cache|services have not yet been read"),
         "kubelet has not read what the container is set up with from the API server",
-        "It mostly passes, as after a restart of kubelet; else see journalctl -u kubelet on the node.",
+        "This usually passes, as after a restart of kubelet. If it stays, see journalctl -u kubelet on the node.",
     ),
     Symptom(
         "container_config",
@@ -229,7 +229,7 @@ AT_START: Sequence[Symptom] = (
         "container_config",
         words(r"^CreateContainerConfigError"),
         "kubelet could not put the container's configuration together",
-        "Do what the message says: mostly the pod, or what it refers to, has to be corrected.",
+        "Do what the message says. Usually the pod, or an object that it names, needs a correction.",
     ),
 )
 """In what kubelet says of a pod that does not start, the first that fits."""
@@ -246,7 +246,7 @@ BY_EVENT: Sequence[Symptom] = (
         "volume",
         words(r"^(?:FailedMount|FailedAttachVolume|FailedMapVolume|VolumeFailedDelete|FileSystemResizeFailed)"),
         "a volume of the pod cannot be attached or mounted",
-        "Read the storage driver's words; look at the claim (kubectl describe pvc) and the driver's pods on the node.",
+        "Read the storage driver's message. Check the claim (kubectl describe pvc) and the driver's pods on the node.",
     ),
     Symptom(
         "network",
@@ -261,7 +261,7 @@ BY_EVENT: Sequence[Symptom] = (
         "device_missing",
         words(r"^FailedPrepareDynamicResources|prepare (?:dynamic )?resources"),
         "the node's DRA driver did not prepare the pod's claim, or kubelet does not know the driver",
-        "Look at the ResourceClaim, and at the driver's kubelet plugin on the node: whether it runs, and its log.",
+        "Look at the ResourceClaim. Check that the driver's kubelet plugin runs on the node, and read its log.",
     ),
     Symptom(
         "missing_object",
@@ -293,13 +293,13 @@ ENDED_BY_PROBE = Symptom(
     "not_ready",
     words(r"^(?:Unhealthy: (?:Liveness|Startup) probe|Killing: .{1,100} failed (?:liveness|startup) probe)"),
     "kubelet ends it and starts it again, because its liveness or startup probe fails",
-    "Look at its log; give a program that loads for long a startupProbe of a larger failureThreshold, or more"
+    "Look at its log. Give a program that loads for long a startupProbe of a larger failureThreshold, or more"
     " timeoutSeconds.",
 )
 UNREADY_BY_PROBE = Symptom(
     "not_ready",
     words(r"^Unhealthy: Readiness probe"),
     "it runs, and its readiness probe fails, so that no Service sends it anything",
-    "Look at its log: a server answers when its model is loaded. Compare the probe's port and path with its own.",
+    "Look at its log. A server answers when its model is loaded. Compare the probe's port and path with the server's.",
 )
 """In reason and message of events of a pod that runs."""

@@ -81,7 +81,7 @@ def memory(evidence: Evidence) -> Iterator[Finding]:
             yield _device_oom(where, (*refused["device"], *spoken, *neighbours), CERTAIN)
         if refused["policy"]:
             what = "GPU memory was refused, because the container's limits could not be read"
-            remedy = "Start the pod again; look at the log of the node's plugin if it returns."
+            remedy = "Start the pod again. If the error returns, look at the log of the node's plugin."
             yield Finding("limits_unreadable", where, what, refused["policy"], remedy, CERTAIN)
         if spoken and not any(refused.values()):
             yield _unrefused(where, pod, container, node, spoken)

@@ -71,21 +71,21 @@ ALLOCATORS: Sequence[Allocator] = (
         words(r"paddle|FLAGS_allocator_strategy"),
         "FLAGS_allocator_strategy",
         ("naive_best_fit",),
-        "Set FLAGS_allocator_strategy=naive_best_fit in the pod: its auto-growth allocator does not fit a share.",
+        "Set FLAGS_allocator_strategy=naive_best_fit in the pod. Its auto-growth allocator does not fit a share.",
     ),
     Allocator(
         "TensorFlow",
         words(r"tensorflow|TF_FORCE_GPU_ALLOW_GROWTH"),
         "TF_FORCE_GPU_ALLOW_GROWTH",
         ("true", "1"),
-        "Set TF_FORCE_GPU_ALLOW_GROWTH=true in the pod: it takes nearly all memory it sees otherwise.",
+        "Set TF_FORCE_GPU_ALLOW_GROWTH=true in the pod. Otherwise it takes nearly all memory that it sees.",
     ),
     Allocator(
         "JAX",
         words(r"\bjax|XLA_PYTHON_CLIENT"),
         "XLA_PYTHON_CLIENT_PREALLOCATE",
         ("false", "0"),
-        "Set XLA_PYTHON_CLIENT_PREALLOCATE=false in the pod: it takes 75 % of the memory it sees otherwise.",
+        "Set XLA_PYTHON_CLIENT_PREALLOCATE=false in the pod. Otherwise it takes 75 % of the memory that it sees.",
     ),
 )
 """Defaults of the frameworks by their own documentation."""
@@ -144,7 +144,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|cannot allocate memory.{0,40}(?:pinned|host)|DefaultCPUAllocator"
         ),
         "the machine's memory did not suffice, or the container's limit of it, not the GPU's",
-        "Raise resources.limits.memory of the container, or have it load less at a time.",
+        "Raise resources.limits.memory of the container, or load less at a time.",
     ),
     Symptom(
         "shm",
@@ -175,7 +175,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|nvidia-smi\S{0,3}: executable file not found"
         ),
         "the container has no driver: the container runtime did not bring it, or the node's does not answer",
-        "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits; run nvidia-smi on the node.",
+        "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits. Run nvidia-smi on the node.",
     ),
     Symptom(
         "host_oom",
@@ -184,7 +184,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|exited? (?:with|code|due to) signal (?:9\b|SIGKILL)|killed by signal: Killed"
         ),
         "a worker process of the program was killed, mostly over the container's memory, not the GPU's",
-        "See dmesg on the node for oom-kill; raise resources.limits.memory, or have it load less at a time.",
+        "See dmesg on the node for oom-kill. Raise resources.limits.memory, or load less at a time.",
         POSSIBLE,
     ),
     Symptom(
@@ -200,7 +200,7 @@ IN_LOGS: Sequence[Symptom] = (
         "driver_silent",
         words(r"failed to finish discovery before timeout|GPU discovery timed out"),
         "the driver took longer to answer than the program waits for it",
-        "On the node see how long nvidia-smi takes, and dmesg. Persistence mode keeps the driver initialized.",
+        "On the node, check dmesg and how long nvidia-smi takes. Persistence mode keeps the driver initialized.",
     ),
     Symptom(
         "driver_missing",
@@ -215,7 +215,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|device < num_gpus INTERNAL ASSERT(?!.{0,200}num_gpus=[1-9])|\b0 active drivers"
         ),
         "the program found no GPU that it can use",
-        "Ask for one in the container's limits, and do not hide it by CUDA_VISIBLE_DEVICES; runtimeClassName: nvidia.",
+        "Ask for one in the container's limits. Set runtimeClassName: nvidia. Do not hide it by CUDA_VISIBLE_DEVICES.",
     ),
     Symptom(
         "image",
@@ -239,7 +239,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|__nvJitLink|nccl|cudnn|cublas|cusparse)|operator torchvision::nms does not exist"
         ),
         "an extension or library of the image was built for another version of PyTorch or CUDA than is installed",
-        "Install the build for that version, or build it anew; take other copies out of LD_LIBRARY_PATH.",
+        "Install the build for that version, or build it again. Remove other copies from LD_LIBRARY_PATH.",
     ),
     Symptom(
         "request",
@@ -257,7 +257,7 @@ IN_LOGS: Sequence[Symptom] = (
         "device_files_lost",
         words(r"Failed to initialize NVML: (?:Unknown|Insufficient|GPU access|N/A)|NVMLError_(?:Unknown|NoPermission)"),
         "the container may not use its device files any more, as after systemctl daemon-reload on the node",
-        "Start the pod again; give containers their GPUs by CDI (gpu_plugins_device_list_strategy) to be rid of it.",
+        "Start the pod again. To prevent it, give containers their GPUs by CDI (gpu_plugins_device_list_strategy).",
     ),
     Symptom(
         "cuda_mismatch",
@@ -305,7 +305,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|serialization (?:error in verifyHeader|assertion)|deserialize the cuda engine failed"
         ),
         "a TensorRT engine was built with another version of TensorRT, or for another GPU",
-        "Build the engine anew with this image, on a GPU of this kind.",
+        "Build the engine again with this image, on a GPU of this kind.",
     ),
     Symptom(
         "cuda_mismatch",
@@ -316,7 +316,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|Mismatched NCCL version|Unsupported \.version \d|NCCL library is (?:too old|not backwards)"
         ),
         "a CUDA library in the image, cuDNN for one, is not of the version the program was built with",
-        "Install the library version that the message names; take other copies out of LD_LIBRARY_PATH.",
+        "Install the library version that the message names. Remove other copies from LD_LIBRARY_PATH.",
     ),
     Symptom(
         "cuda_error",
@@ -327,33 +327,33 @@ IN_LOGS: Sequence[Symptom] = (
         ),
         "a library of CUDA failed: mostly too little memory left for it, an error before it, or a version that does"
         " not fit",
-        "Look at the first error of the log and at the GPU's memory; compare versions; set CUDA_LAUNCH_BLOCKING=1.",
+        "Look at the first error of the log and at the GPU's memory. Compare versions. Set CUDA_LAUNCH_BLOCKING=1.",
         POSSIBLE,
     ),
     Symptom(
         "limits_unreadable",
         words(r"^kube-accel: GPU memory is refused: "),
         "the interposer cannot read the container's limits, and refuses everything",
-        "Start the pod again; look at the log of the node's plugin if it returns.",
+        "Start the pod again. If the error returns, look at the log of the node's plugin.",
         CERTAIN,
     ),
     Symptom(
         "gpu_lost",
         words(r"GPU is lost|fallen off the bus|Unable to determine the device handle for GPU|NVMLError_GpuIsLost"),
         "the program lost its GPU",
-        "Look at the node's GPUs below; start the pod again elsewhere.",
+        "Look at the node's GPUs below. Start the pod again elsewhere.",
     ),
     Symptom(
         "gpu_lost",
         words(r"RmInitAdapter failed|rm_init_adapter failed"),
         "the driver could not start a GPU",
-        "See dmesg on the node for what NVRM says; reset the GPU, power-cycle the node, or reinstall the driver.",
+        "See dmesg on the node for what NVRM says. Reset the GPU, power-cycle the node, or reinstall the driver.",
     ),
     Symptom(
         "xid",
         words(r"\bSXid \([^()]{1,40}\): \d{1,5}"),
         "the driver reported an error of NVSwitch (SXid)",
-        "Read whether it is fatal; look at the fabric manager's log and at XIDs of the link's GPUs, and reset them.",
+        "Check whether it is fatal. Read the fabric manager's log and XIDs of the link's GPUs. Reset these GPUs.",
     ),
     Symptom(
         "mps",
@@ -362,13 +362,13 @@ IN_LOGS: Sequence[Symptom] = (
             r"|Legacy Server .{0,20}Failed to start|Server \d{1,8} exited with status [1-9]"
         ),
         "the GPU's MPS daemon or server failed",
-        "Look at its log on the node, and whether it is of the driver's version; start the pod again.",
+        "Look at its log on the node. Check that its version is the driver's. Start the pod again.",
     ),
     Symptom(
         "nccl",
         words(r"duplicate GPU detected|multiple ranks? .{0,40}same (?:GPU|CUDA device)"),
         "two ranks of NCCL were given the same GPU, as two pods with shares of one have",
-        "Give each rank a GPU of its own; NCCL does not work between shares of one GPU.",
+        "Give each rank a GPU of its own. NCCL does not work between shares of one GPU.",
     ),
     Symptom(
         "nccl",
@@ -382,7 +382,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|NCCL error|ncclUnhandledCudaError|TCPStore|connection closed by (?:remote )?peer|Gloo connect"
         ),
         "NCCL, or what joins the ranks, failed between GPUs or nodes: mostly another rank ended, or the network",
-        "Look at the first rank that failed; set NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME, and see NetworkPolicies.",
+        "Look at the first rank that failed. Set NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME, and see NetworkPolicies.",
         POSSIBLE,
     ),
 )

@@ -56,7 +56,7 @@ WAITING: Sequence[Symptom] = (
             r"|\bAllocatedCardsInsufficientRequest\b|\bExclusiveDeviceAllocateConflict\b"
         ),
         "HAMi's scheduler: no GPU has enough memory, cores or shares left for what the pod asks",
-        "Wait, ask for less, or end others: kubectl describe node and the annotations hami.io/* have who has what.",
+        "Wait, ask for less, or end other pods. kubectl describe node and the annotations hami.io/* show who has what.",
     ),
     Symptom(
         "selector",
@@ -80,7 +80,7 @@ WAITING: Sequence[Symptom] = (
         "scheduler",
         words(r"non-empty scheduling gates|^SchedulingGated|^scheduling gates: "),
         "it has scheduling gates, and no scheduler tries it before they are taken off",
-        "Look at who put them there: Kueue takes its own off when the queue admits the pod's workload.",
+        "Find what added them. Kueue removes its own when the queue admits the pod's workload.",
         CERTAIN,
     ),
     Symptom(
@@ -97,7 +97,7 @@ WAITING: Sequence[Symptom] = (
             r"|extender.{0,200}(?:connection refused|timeout|deadline)"
         ),
         "kube-scheduler does not reach the extender",
-        "Look at the pods of kube-accel-extender; run site.yml --tags scheduler.",
+        "Look at the pods of kube-accel-extender. Run site.yml --tags scheduler.",
         CERTAIN,
     ),
     Symptom(
@@ -169,7 +169,7 @@ WAITING: Sequence[Symptom] = (
         "selector",
         words(r"didn't have free ports"),
         "the ports of the node that the pod asks for are taken",
-        "Take hostPort or hostNetwork out of the pod, or have one such pod a node.",
+        "Remove hostPort or hostNetwork from the pod, or run one such pod per node.",
         POSSIBLE,
     ),
     Symptom(
@@ -179,7 +179,7 @@ WAITING: Sequence[Symptom] = (
             r"|device class \S{1,253} does not exist|waiting for .{0,80}create the resourceclaim"
         ),
         "a claim, or the class of devices or storage it names, is not there",
-        "Create what the message names; a DeviceClass comes with its DRA driver.",
+        "Create what the message names. A DeviceClass comes with its DRA driver.",
     ),
     Symptom(
         "volume",
@@ -187,19 +187,19 @@ WAITING: Sequence[Symptom] = (
             r"unbound immediate PersistentVolumeClaims|volume node affinity conflict|max volume count|to bind to claims"
         ),
         "a volume of the pod is not there yet, or is where no node has room for the pod",
-        "Look at the claim: kubectl describe pvc; a volume of one zone or node binds the pod to it.",
+        "Look at the claim: kubectl describe pvc. A volume of one zone or node binds the pod to it.",
     ),
     Symptom(
         "no_room",
         words(r"cannot allocate all claims|resourceclaim (?:in use|not available)|ResourceClaim.{0,80}reserved"),
         "no node has devices left that the pod's ResourceClaim selects",
-        "Look at the claim and kubectl get resourceslices: whether a DRA driver offers such devices, and who has them.",
+        "Look at the claim. kubectl get resourceslices shows whether a DRA driver offers such devices.",
     ),
     Symptom(
         "scheduler",
         words(r"binding rejected|running .{1,60} plugin .{0,200}(?:error|fail|cannot be fulfilled)"),
         "the scheduler met an error while it placed the pod, and tries again",
-        "Wait for another try; if it stays, look at the scheduler's log.",
+        "Wait for another try. If it stays, look at the scheduler's log.",
         POSSIBLE,
     ),
     Symptom(
@@ -209,13 +209,13 @@ WAITING: Sequence[Symptom] = (
             r"|Insufficient \S{1,200}/"
         ),
         "no GPU has enough left for what the pod asks",
-        "Wait, ask for less, or see who has what: inspect.yml with inspect_details=true.",
+        "Wait, or ask for less. The playbook inspect with inspect_details=true shows who has what.",
     ),
     Symptom(
         "no_room",
         words(r"Insufficient (?:cpu|memory|ephemeral-storage|pods|hugepages-\w{1,10})\b"),
         "no node has enough CPU, memory or storage left for what the pod asks, whatever its GPUs have",
-        "Ask for less of what the message names, or add nodes: kubectl describe node has what is taken.",
+        "Ask for less of what the message names, or add nodes. kubectl describe node shows what is taken.",
     ),
 )
 """What explains that no node was found for a pod."""

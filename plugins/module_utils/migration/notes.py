@@ -13,20 +13,21 @@ _EXTENDERS = ("gpushare-schd-extender", "gpu-admission", "gpu-quota-admission", 
 """What the names of Deployments begin with that are others' scheduler extenders."""
 _HAMI_WEBHOOK = "vgpu.hami.io"
 _NOTE_HAMI = (
-    "HAMi's webhook {} gives pods that ask for nvidia.com/gpu to HAMi's own scheduler, which does not place them on "
-    "migrated nodes; label them, or their namespaces, hami.io/webhook=ignore"
+    "HAMi's webhook {} sends pods that ask for nvidia.com/gpu to HAMi's scheduler, which does not place them on "
+    "migrated nodes. Label these pods, or their namespaces, hami.io/webhook=ignore"
 )
 _NOTE_EXTENDER = (
-    "{} is a scheduler extender of another plugin: kube-scheduler asks ours in its place from the first node on, and "
-    "pods that ask for shares are placed on migrated nodes alone; once no node has that plugin, remove it"
+    "{0} is a scheduler extender of another plugin. From the first migrated node on, kube-scheduler asks the extender "
+    "of this collection instead, and places pods that ask for shares on migrated nodes only. When no node has the "
+    "other plugin, remove {0}"
 )
 _NOTE_RECORD = (
-    "annotation {annotation} of node {node} is none that this release writes, and the labels that the node had before "
-    "it was migrated are not known; run kubectl annotate node {node} {annotation}- and label the node yourself"
+    "annotation {annotation} of node {node} does not have the format of this release, so the labels from before the "
+    "migration are unknown. Run kubectl annotate node {node} {annotation}-, and label the node yourself"
 )
 _NOTE_OPERATOR = (
-    "NVIDIA's operator goes on running its driver, toolkit, feature discovery and DCGM; its validator asks for "
-    "nvidia.com/gpu, and waits on nodes of other modes than pgpu until they are labelled "
+    "NVIDIA's operator keeps running its driver, toolkit, feature discovery, and DCGM. Its validator asks for "
+    "nvidia.com/gpu, and is pending on nodes of modes other than pgpu. Label these nodes "
     "nvidia.com/gpu.deploy.operator-validator=false"
 )
 

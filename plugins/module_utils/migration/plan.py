@@ -248,11 +248,11 @@ def _divided(mode: str) -> Iterator[str]:
     """Yield why a node that HAMi divides in this way cannot be taken over."""
     if mode == "mig":
         yield (
-            "HAMi cuts its GPUs into MIG devices as pods ask (operatingmode mig), which no mode here does; end its "
-            "pods, have HAMi's nodeconfig say hami-core, and turn MIG off first"
+            "HAMi splits its GPUs into MIG devices on demand (operatingmode mig), and no mode here does. First end its "
+            "pods, set operatingmode hami-core in HAMi's nodeconfig, and turn off MIG"
         )
     elif mode not in ("", "hami-core"):
-        yield f"HAMi's nodeconfig says operatingmode {mode}, which is not known here; have it say hami-core first"
+        yield f"HAMi's nodeconfig has the unknown operatingmode {mode}. First set hami-core there"
 
 
 def _with_hami(told: carry.Carried, excluded: Sequence[str]) -> carry.Carried:
@@ -272,7 +272,7 @@ def _unsaid(own: Sequence[Object], each: Wanted, told: carry.Carried, card: reso
     problems = []
     if len(own) > 1:
         names = " and ".join(map(peers.full_name, own))
-        problems.append(f"DaemonSets {names} both serve it, and nobody knows which does; take one off first")
+        problems.append(f"DaemonSets {names} both serve it. First remove one of them")
     if told.hidden and not each.variables.get(carry.EXCLUDED):
         problems.append(told.hidden)
     if each.mode == "pgpu" and not _configured(each):
@@ -281,8 +281,8 @@ def _unsaid(own: Sequence[Object], each: Wanted, told: carry.Carried, card: reso
             problems.append(f"{told.unknown}; {set_it} to what it has")
         elif card.replicas > 1 and not told.configuration:
             problems.append(
-                f"its labels say that its GPUs have {card.replicas} replicas each by {card.sharing}, and no "
-                f"configuration that can be read does; {set_it}"
+                f"its labels say that each GPU has {card.replicas} replicas by {card.sharing}, and no configuration "
+                f"that can be read says so; {set_it}"
             )
     return problems
 
@@ -321,7 +321,7 @@ def _strange(cluster: Cluster, node: Object, pods: Sequence[Object], hami: resou
     if claimed:
         names = ", ".join(map(peers.full_name, claimed))
         return (
-            f"DaemonSet {names} of NVIDIA's DRA driver hands out its GPUs by ResourceClaims; keep it off the node first"
+            f"DaemonSet {names} of NVIDIA's DRA driver allocates its GPUs by ResourceClaims. First keep it off the node"
         )
     asking = {}
     for pod in pods:
@@ -330,7 +330,7 @@ def _strange(cluster: Cluster, node: Object, pods: Sequence[Object], hami: resou
         if names and (pod.get("status") or {}).get("phase") not in ENDED:
             asking[peers.full_name(pod)] = names
     return "; ".join(
-        f"pod {pod} on it has {', '.join(names)} of what is not known here; end it, and take that off the node"
+        f"pod {pod} on it has {', '.join(names)} of an unknown plugin; end the pod, and remove that plugin"
         for pod, names in sorted(asking.items())
     )
 
@@ -366,11 +366,13 @@ def _problems(
         own = taint["key"].startswith("node.kubernetes.io/")
         if taint.get("effect") != "PreferNoSchedule" and not own and not peers.tolerates(tolerations, taint):
             text = f"{taint['key']}={taint.get('value') or ''}:{taint['effect']}"
-            problems.append(f"its taint {text} keeps our plugin off; add it to gpu_plugins_tolerations")
+            problems.append(
+                f"its taint {text} keeps the plugin of this collection off; add it to gpu_plugins_tolerations"
+            )
     if entry["stranded"] and not terms.strand:
         problems.append(
-            f"these pods ask for what mode {each.mode} does not offer, and would wait for ever once evicted: "
-            f"{', '.join(entry['stranded'])}; change their manifests as the plan says, or set migrate_strand=true"
+            f"mode {each.mode} does not offer what these pods ask for: {', '.join(entry['stranded'])}. After an "
+            "eviction they would stay pending. Change their manifests as the plan says, or set migrate_strand=true"
         )
     return problems
 
@@ -424,16 +426,18 @@ def _labels(peer: Peer, node: Object, mode: str) -> List[Dict[str, str]]:
             rows.append({"label": label, "before": before.get(label, ""), "after": value or "", "why": _why(label)})
     for label in (carry.CONFIG_LABEL, "nvidia.com/mig.config", *_SELECTORS):
         if label in before and label not in after:
-            rows.append({"label": label, "before": before[label], "after": before[label], "why": "stays"})
+            rows.append(
+                {"label": label, "before": before[label], "after": before[label], "why": "which changes nothing"}
+            )
     return rows
 
 
 def _why(label: str) -> str:
     if label == peers.MARK:
-        return "keeps the other plugin off"
+        return "which keeps the other plugin off"
     if label == HELD_LABEL:
         return "kept ours off"
-    return "says what our plugin serves" if label in (MODE_LABEL, CGPU_LABEL) else "takes the other plugin off"
+    return "which selects the mode" if label in (MODE_LABEL, CGPU_LABEL) else "which removes the other plugin"
 
 
 def _resources(peer: Peer, node: Object, mode: str, card: resources.Card) -> List[Dict[str, Any]]:

@@ -51,10 +51,10 @@ def _asks(row: Mapping[str, Any]) -> str:
     asks, becomes = _amounts(row["asks"]), _amounts(row["becomes"])
     note = f" ({row['note']})" if row["note"] else ""
     if not row["changes"]:
-        return f"{whose} asks for {asks}, and stays as it is: it has {row['has']}{note}"
+        return f"{whose} asks for {asks}, and can stay as it is: it has {row['has']}{note}"
     if not becomes:
         return f"{whose} asks for {asks}: {row['note']}"
-    return f"{whose} asks for {asks}, and has to ask for {becomes}{note}: it has {row['has']}"
+    return f"{whose} asks for {asks}, and must ask for {becomes}{note}: it has {row['has']}"
 
 
 def _amounts(limits: Mapping[str, int]) -> str:

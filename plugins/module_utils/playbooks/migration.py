@@ -99,8 +99,8 @@ def _not_returned(node: Mapping[str, Any], name: str, terms: Terms) -> Iterator[
     if pods and not terms.strand:
         yield Refusal(
             "pods_stranded",
-            f"Node '{name}': these pods ask for what {node['title']} does not offer, and would wait for ever once "
-            f"evicted: {', '.join(pods)}; change their manifests as the plan says, or set migrate_strand=true.",
+            f"Node '{name}': {node['title']} does not offer what these pods ask for: {', '.join(pods)}. After an "
+            "eviction they would stay pending. Change their manifests as the plan says, or set migrate_strand=true.",
         )
 
 

@@ -32,33 +32,34 @@ class Xid:
     @property
     def verdict(self) -> str:
         """Return what it means, and whose fault it mostly is."""
-        return f"{self.meaning}; mostly the fault of the {self.fault}" if self.fault else self.meaning
+        return f"{self.meaning}; usually the fault of the {self.fault}" if self.fault else self.meaning
 
 
-_DEBUG = "Run the program under compute-sanitizer; where it runs on another GPU, look at this one."
+_DEBUG = "Run the program under compute-sanitizer. If it works on another GPU, check this GPU."
 _RESET = (
-    "Drain the GPU's pods, have its plugin let go of it (kube-accel quiesce) and reset it (nvidia-smi --gpu-reset), or"
-    " reboot the node; replace it if this returns."
+    "End the GPU's pods, make the plugin release the GPU (kube-accel quiesce), and reset it (nvidia-smi --gpu-reset),"
+    " or reboot the node. If the XID returns, replace the GPU."
 )
-_REPLACE = "Drain the node and have the GPU replaced: it has no spare memory left."
-_REBOOT = "Drain the node and power-cycle it; if this returns, look at the card's power and slot, or replace it."
-_FIRMWARE = "Reset the GPU or reboot the node, then upgrade the driver; collect nvidia-bug-report if this returns."
-_NOTHING = "Nothing now: it is the trace of a process that was ended. Look for the XID before it."
+_REPLACE = "Drain the node, and replace the GPU. It has no spare memory left."
+_REBOOT = "Drain the node and power-cycle it. If the XID returns, check the GPU's power and slot, or replace the GPU."
+_FIRMWARE = "Reset the GPU or reboot the node, and upgrade the driver. If the XID returns, run nvidia-bug-report.sh."
+_NOTHING = "Look for the XID before this one. This one only shows that a process ended."
 
 _LINK = (
-    "Read link and severity in the kernel's line. Where it is fatal or returns, drain and reset the link's GPUs; then"
-    " look at fabric manager, switches and cables."
+    "Read the link and the severity in the kernel's line. If the error is fatal or returns, drain and reset the GPUs of"
+    " the link. Then check the fabric manager, switches, and cables."
 )
-_INFORM = "Nothing at once: look at the XID that came with it, and at nvidia-smi -q."
+_INFORM = "Look at the XID that came with this one, and at nvidia-smi -q."
 _AGAIN = (
-    "Start the program again. Where other programs have it on this GPU too, reset the GPU, upgrade the driver, and have"
-    " the GPU replaced if this returns."
+    "Start the program again. If other programs get this XID on the GPU too, reset the GPU and upgrade the driver. If"
+    " the XID returns, replace the GPU."
 )
-_SLOT = "Upgrade the driver; look at the card's PCIe slot and risers."
+_SLOT = "Upgrade the driver. Check the GPU's PCIe slot and risers."
 _LATER = "Reset the GPU when its pods have ended."
-_IDLE = "Nothing: the GPU works on. Upgrade the driver if this returns often."
-_SENSITIVE = "Drain and reset the link's GPUs, and start the confidential machines again."
-_SMOOTHING = "Nothing where the site bears swings of power. Otherwise "
+_IDLE = "Do nothing: the GPU still works. If the XID returns often, upgrade the driver."
+_SENSITIVE = "Drain and reset the GPUs of the link, and start the confidential virtual machines again."
+_SMOOTHING = "If the site bears swings of power, do nothing. Otherwise "
+_IGNORE = "Do nothing."
 
 _ENGINES: Dict[str, Sequence[int]] = {
     "copy": (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136)),
@@ -75,12 +76,12 @@ _TABLE: Sequence[Xid] = (
     Xid(8, "the GPU stopped processing a program's work", PROGRAM, _AGAIN),
     Xid(11, "invalid or corrupted push buffer", PROGRAM, _AGAIN),
     Xid(12, "the driver could not handle an exception of the GPU", DEVICE, _FIRMWARE, ""),
-    Xid(13, "graphics engine exception: a kernel went where it may not", PROGRAM, _DEBUG),
-    Xid(14, "an error that was made up for a test", NOBODY, "Nothing."),
+    Xid(13, "graphics engine exception: a kernel made an illegal access", PROGRAM, _DEBUG),
+    Xid(14, "a test error, not a real one", NOBODY, _IGNORE),
     Xid(16, "the display engine hung", DEVICE, _IDLE, ""),
-    Xid(18, "the GPU may not write to the machine's memory: bus mastering is off", DEVICE, _REBOOT),
+    Xid(18, "the GPU cannot write to the memory of the host: bus mastering is off", DEVICE, _REBOOT),
     Xid(19, "display engine error", DEVICE, _IDLE, ""),
-    Xid(23, "the logging of errors was turned on", NOBODY, "Nothing."),
+    Xid(23, "the logging of errors was turned on", NOBODY, _IGNORE),
     Xid(24, "a semaphore of the GPU timed out", DEVICE, _FIRMWARE, ""),
     Xid(25, "invalid or illegal push buffer", PROGRAM, _AGAIN),
     Xid(26, "the GPU's memory interface timed out", DEVICE, _RESET),
@@ -93,39 +94,41 @@ _TABLE: Sequence[Xid] = (
     Xid(43, "the GPU stopped processing a program's work", PROGRAM, _DEBUG),
     Xid(44, "graphics engine fault during a context switch", NOBODY, _IDLE),
     Xid(45, "work was cleaned up after a process ended", PROGRAM, _NOTHING),
-    Xid(46, "the GPU stopped processing, and its engine did not come back", DEVICE, _RESET),
+    Xid(46, "the GPU stopped processing, and its engine did not recover", DEVICE, _RESET),
     Xid(48, "double-bit ECC error", DEVICE, _RESET),
-    Xid(54, "the board has no auxiliary power", DEVICE, "Power the node off and plug the card's power cables."),
+    Xid(54, "the board has no auxiliary power", DEVICE, "Turn the node off, and connect the power cables of the GPU."),
     Xid(56, "display engine error", DEVICE, _IDLE, ""),
     Xid(57, "the interface to the GPU's memory could not be set up", DEVICE, _RESET),
     Xid(58, "the interface to the GPU's memory is unstable", DEVICE, _RESET),
     Xid(59, "internal micro-controller error", DEVICE, _FIRMWARE),
     Xid(61, "internal micro-controller breakpoint", DEVICE, _RESET),
     Xid(62, "internal micro-controller halt", DEVICE, _RESET),
-    Xid(63, "row remapping recorded", DEVICE, "Reset the GPU when its pods have ended: the row is replaced then.", ""),
+    Xid(
+        63, "row remapping recorded", DEVICE, "Reset the GPU when its pods have ended. The reset replaces the row.", ""
+    ),
     Xid(64, "row remapping failed", DEVICE, _REPLACE),
     Xid(66, "the driver made an illegal access", NOBODY, _IDLE),
     Xid(67, "the driver made an illegal access", NOBODY, _IDLE),
     Xid(69, "graphics engine class error", PROGRAM, _DEBUG),
-    Xid(74, "NVLink error", DEVICE, "Drain and reset the link's GPUs; then look at bridges and switches."),
+    Xid(74, "NVLink error", DEVICE, "Drain and reset the GPUs of the link. Then check bridges and switches."),
     Xid(
         78,
         "a vGPU could not be started",
         DEVICE,
-        "Have the driver of the hypervisor and that of the guest fit each other.",
+        "Install drivers on the hypervisor and in the guest that support each other.",
         "",
     ),
     Xid(79, "GPU has fallen off the bus", DEVICE, _REBOOT),
-    Xid(80, "data on the way to the GPU were corrupted", DEVICE, _SLOT),
+    Xid(80, "data was corrupted on its way to the GPU", DEVICE, _SLOT),
     Xid(81, "VGA subsystem error", DEVICE, _RESET, ""),
-    Xid(87, "a report of the driver for NVIDIA's telemetry", NOBODY, "Nothing."),
+    Xid(87, "a report of the driver for NVIDIA's telemetry", NOBODY, _IGNORE),
     Xid(90, "error of the level 2 cache", DEVICE, _RESET),
-    Xid(92, "high rate of single-bit ECC errors", DEVICE, "Watch it; have the GPU replaced if the rate stays."),
+    Xid(92, "high rate of single-bit ECC errors", DEVICE, "Watch the rate. If it stays high, replace the GPU."),
     Xid(
         93,
-        "the InfoROM was not written: its limit of wear is reached",
+        "the driver did not write the InfoROM: it reached its limit of wear",
         NOBODY,
-        "Have the limit cleared that was set with nvflash.",
+        "Clear the limit that was set with nvflash.",
     ),
     Xid(
         94,
@@ -135,11 +138,11 @@ _TABLE: Sequence[Xid] = (
         "GpuXidContained",
     ),
     Xid(95, "uncontained memory error", DEVICE, _RESET),
-    Xid(106, "a test message of the management interface (SMBPBI)", NOBODY, "Nothing."),
-    Xid(107, "a silent test message of the management interface (SMBPBI)", NOBODY, "Nothing."),
+    Xid(106, "a test message of the management interface (SMBPBI)", NOBODY, _IGNORE),
+    Xid(107, "a silent test message of the management interface (SMBPBI)", NOBODY, _IGNORE),
     Xid(
         108,
-        "NVLink could not translate an address: a program used memory of another GPU that it may not",
+        "NVLink could not translate an address: a program used memory of another GPU without permission",
         PROGRAM,
         _DEBUG,
     ),
@@ -148,13 +151,13 @@ _TABLE: Sequence[Xid] = (
     *(Xid(number, "display error", NOBODY, _IDLE) for number in range(111, 119)),
     Xid(119, "GSP firmware timeout", DEVICE, _FIRMWARE),
     Xid(120, "GSP firmware error", DEVICE, _FIRMWARE),
-    Xid(121, "C2C link error, which was corrected", DEVICE, _LATER),
+    Xid(121, "corrected C2C link error", DEVICE, _LATER),
     Xid(122, "the flash memory of the board could not be read", DEVICE, _REBOOT),
     Xid(123, "the flash memory of the board could not be written", DEVICE, _REBOOT),
     Xid(124, "the flash memory of the board could not be erased", DEVICE, _REBOOT),
     Xid(125, "the file system of the InfoROM is damaged", DEVICE, _REBOOT),
     Xid(136, "NVLink training failed", DEVICE, _LINK),
-    Xid(137, "NVLink access error: a program used memory of another GPU that it may not", PROGRAM, _DEBUG),
+    Xid(137, "NVLink access error: a program used memory of another GPU without permission", PROGRAM, _DEBUG),
     Xid(140, "unrecovered ECC error", DEVICE, _RESET),
     Xid(141, "error of CUDA's fast path", NOBODY, _IDLE),
     Xid(143, "GPU initialization failure", DEVICE, _REBOOT),
@@ -166,30 +169,30 @@ _TABLE: Sequence[Xid] = (
     Xid(149, "NVLink error in the network interface (NETIR)", DEVICE, _LINK),
     Xid(150, "NVLink error in the link's management engine (MSE)", DEVICE, _LINK),
     Xid(151, "the key rotation of confidential computing failed", DEVICE, _REBOOT),
-    Xid(154, "the driver's advice changed", DEVICE, "Do what nvidia-smi -q names as GPU Recovery Action."),
-    Xid(155, "NVLink error that software defined", DEVICE, _LINK),
+    Xid(154, "the driver changed its recovery advice", DEVICE, "Do what nvidia-smi -q shows as GPU Recovery Action."),
+    Xid(155, "NVLink error defined by software", DEVICE, _LINK),
     Xid(156, "a part of the GPU was taken out of use", DEVICE, "Reset the GPU when its pods have ended.", ""),
     Xid(157, "a part of the GPU could not be taken out of use", DEVICE, _REPLACE),
     Xid(158, "the GPU did not answer in time", DEVICE, _RESET),
     Xid(159, "the link to the CPU (CHI) failed without loss of data", DEVICE, _LATER),
     Xid(160, "a channel of the GPU was taken out of use", DEVICE, _LATER, ""),
     Xid(161, "a channel of the GPU could not be taken out of use", DEVICE, _FIRMWARE),
-    Xid(162, "power smoothing works again", NOBODY, "Nothing."),
+    Xid(162, "power smoothing works again", NOBODY, _IGNORE),
     Xid(163, "power smoothing is off", NOBODY, _SMOOTHING + "look at the GPU's temperature, and reset the GPU."),
-    Xid(164, "power smoothing has little of its life left", NOBODY, _SMOOTHING + "plan to replace the GPU."),
-    Xid(165, "power smoothing has come to the end of its life", NOBODY, _SMOOTHING + "replace the GPU."),
+    Xid(164, "power smoothing nears the end of its life", NOBODY, _SMOOTHING + "plan to replace the GPU."),
+    Xid(165, "power smoothing reached the end of its life", NOBODY, _SMOOTHING + "replace the GPU."),
     Xid(166, "NVLink carried data before its encryption was set up", DEVICE, _SENSITIVE),
-    Xid(167, "PCI Express timed out for good", DEVICE, _REBOOT),
+    Xid(167, "PCI Express timed out and did not recover", DEVICE, _REBOOT),
     Xid(
         168,
         "a part of the GPU's memory is faulty and not used",
         DEVICE,
-        "Turn ECC on, so that rows can be remapped, and reboot the node.",
+        "Turn on ECC, so that the GPU can remap rows, and reboot the node.",
     ),
     Xid(169, "internal micro-controller halt (SEC2)", DEVICE, _RESET),
     Xid(170, "NVLink error with confidential computing", DEVICE, _SENSITIVE),
-    Xid(171, "names the memory of XID 48: the GPU's DRAM", DEVICE, _INFORM, ""),
-    Xid(172, "names the memory of XID 48: an SRAM of the GPU", DEVICE, _INFORM, ""),
+    Xid(171, "the GPU's DRAM had the error of XID 48", DEVICE, _INFORM, ""),
+    Xid(172, "an SRAM of the GPU had the error of XID 48", DEVICE, _INFORM, ""),
     Xid(173, "C2C link failure: the link to the CPU is down", DEVICE, _REBOOT),
     Xid(174, "a program's work was ended with its process", PROGRAM, _NOTHING),
     Xid(175, "memory subsystem error", DEVICE, _RESET),
@@ -210,9 +213,7 @@ HARMLESS = frozenset(xid.number for xid in XIDS.values() if xid.fault != DEVICE)
 
 def described(number: int) -> Xid:
     """Return the row of an XID; of one that is not in the table, where to look."""
-    unknown = Xid(
-        number, "an XID that is not in the table here", NOBODY, "Look it up in NVIDIA's list of XID errors.", ""
-    )
+    unknown = Xid(number, "an unknown XID", NOBODY, "Look up the number in NVIDIA's list of XID errors.", "")
     return XIDS.get(number, unknown)
 
 

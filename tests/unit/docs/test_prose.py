@@ -44,3 +44,20 @@ def test_what_is_no_prose_is_not_measured(text: str) -> None:
 
 def test_all_pages_pass(capsys: pytest.CaptureFixture[str]) -> None:
     assert prose.main([]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Reset the GPU. If the XID returns, replace the GPU.", []),
+        ("Reset it; then wait.", ["a semicolon"]),
+        ("Reset. Wait. Look. Read.", ["4 sentences"]),
+        (f"Look at {words(30)}.", ["a sentence of 32 words"]),
+        ("Place the pod anew.", ["'anew'"]),
+    ],
+    ids=["plain", "joined", "many", "long", "old word"],
+)
+def test_a_message_that_is_not_plain_is_told(text: str, found: list[str]) -> None:
+    told = list(prose.complaints_of_message(text))
+    assert len(told) == len(found)
+    assert all(part in complaint for part, complaint in zip(found, told, strict=True))

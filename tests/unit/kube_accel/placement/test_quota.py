@@ -154,26 +154,26 @@ def test_a_node_of_several_pools() -> None:
     [
         pytest.param(SHARE, H100, {H100: Demand(770, 632 * GIB, 2)}, None, id="up to the limit"),
         pytest.param(
-            SHARE, H100, {H100: Demand(771, 0, 2)}, "for h100 GPUs: needs 30 % of a card, 771 % of 800 % are in use",
+            SHARE, H100, {H100: Demand(771, 0, 2)}, "for h100 GPUs: needs 30 % of a GPU; 771 % of 800 % is in use",
             id="cores",
         ),
         pytest.param(
             SHARE, H100, {"NVIDIA H100 PCIe": Demand(0, 636 * GIB, 0)},
-            "for h100 GPUs: needs 8 GiB of memory, 636 GiB of 640 GiB are in use", id="memory on all that match",
+            "for h100 GPUs: needs 8 GiB of GPU memory; 636 GiB of 640 GiB is in use", id="memory on all that match",
         ),
         pytest.param(
             SHARE, "Tesla T4", {H100: Demand(800, 600 * GIB, 8), "Tesla T4": Demand(0, 424 * GIB, 0)},
-            "for GPUs: needs 8 GiB of memory, 1024 GiB of 1024 GiB are in use", id="all GPUs together",
+            "for GPUs: needs 8 GiB of GPU memory; 1024 GiB of 1024 GiB is in use", id="all GPUs together",
         ),
         pytest.param(SHARE, "Tesla T4", {H100: Demand(800, 600 * GIB, 8)}, None, id="another model"),
         pytest.param(
             pod(whole(2), mode=Mode.PGPU), H100, {H100: Demand(100, 80 * GIB, 1)},
-            "for h100 GPUs: needs 2 whole, 1 of 2 are in use", id="cards",
+            "for h100 GPUs: needs 2 whole GPUs; 1 of 2 are in use", id="cards",
         ),
         pytest.param(pod(whole(1)), H100, {H100: Demand(100, 80 * GIB, 1)}, None, id="the last card"),
         pytest.param(
             pod(whole(7)), H100, {H100: Demand(200, 0, 0)},
-            "for h100 GPUs: needs 700 % of a card, 200 % of 800 % are in use", id="whole cards count as cores",
+            "for h100 GPUs: needs 700 % of a GPU; 200 % of 800 % is in use", id="whole cards count as cores",
         ),
         pytest.param(SHARE, H100, {H100: Demand(0, 0, 9)}, None, id="a share needs no card"),
         pytest.param(pod(share(0, 8), mode=Mode.CGPU), H100, {H100: Demand(900, 0, 0)}, None, id="nor memory cores"),

@@ -306,7 +306,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
     ),
     "no room": (
         made(where="", **unscheduled("0/1 nodes: a: needs 30 % and 8 GiB on one GPU; best has 20 % and 4 GiB free")),
-        *("no_room", "likely", "best has 20 %", "inspect.yml"),
+        *("no_room", "likely", "best has 20 %", "playbook inspect"),
     ),
     "a quota of the extender": (
         made(where="", **unscheduled("0/1 nodes: quota of namespace team for GPUs: 50 of 50 % are used")),
@@ -357,7 +357,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
     ),
     "a plugin that kubelet does not know": (
         of_node(page='accel_device_plugin_registered{node="a",resource="tencent.com/vcuda-core"} 0\n', offers={}),
-        *("not_registered", "certain", "tencent.com/vcuda-core", "restart kubelet"),
+        *("not_registered", "certain", "tencent.com/vcuda-core", "Restart kubelet"),
     ),
     "refused at admission, no devices": (
         made(
@@ -428,7 +428,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
     ),
     "what no table knows of a pod that waits": (
         made(where="", **unscheduled("0/2 nodes: persistentvolumeclaim not found")),
-        *("pending", "possible", "persistentvolumeclaim", "inspect.yml"),
+        *("pending", "possible", "persistentvolumeclaim", "playbook inspect"),
     ),
     "no scheduler": (made(where=""), "scheduler", "likely", "schedulerName is default-scheduler", "runs"),
     "a node that is away": (

@@ -115,7 +115,7 @@ def test_four_units_of_a_gpu_of_fifteen_are_less_here() -> None:
 
     assert (found["becomes"], found["changes"]) == ({"aliyun.com/gpu-mem": 4}, False)
     assert found["note"] == "4,301 MiB there and 4,096 MiB here: 205 MiB less"
-    assert "stays as it is: it has 4 GiB of a GPU's memory (4,301 MiB there and 4,096 MiB here: 205 MiB less)" in shown
+    assert "stay as it is: it has 4 GiB of a GPU's memory (4,301 MiB there and 4,096 MiB here: 205 MiB less)" in shown
     assert "15 aliyun.com/gpu-mem becomes the same, of 1,024 MiB each where they were of 1,075 MiB" in shown
 
 

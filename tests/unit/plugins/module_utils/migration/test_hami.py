@@ -151,9 +151,9 @@ def plan_of(files: Any, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("key", "mode", "reason"),
     [
-        ("operatingmode", "mig", "cuts its GPUs into MIG devices as pods ask"),
-        ("operatingMode", "mig", "cuts its GPUs into MIG devices as pods ask"),
-        ("operatingmode", "mps", "operatingmode mps, which is not known here"),
+        ("operatingmode", "mig", "splits its GPUs into MIG devices on demand"),
+        ("operatingMode", "mig", "splits its GPUs into MIG devices on demand"),
+        ("operatingmode", "mps", "the unknown operatingmode mps"),
         ("operatingmode", "hami-core", ""),
         ("operatingmode", "", ""),
     ],

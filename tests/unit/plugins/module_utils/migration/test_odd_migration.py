@@ -97,7 +97,7 @@ def of_good(document: Mapping[str, Any]) -> dict[str, Any]:
             del entry[key]
         entry["pods"] = [row for row in entry["pods"] if row["pod"] in ("team/good", "team/other")]
         entry["stranded"] = [name for name in entry["stranded"] if name in ("team/good", "team/other")]
-        entry["problems"] = [each for each in entry["problems"] if "would wait for ever once evicted" not in each]
+        entry["problems"] = [each for each in entry["problems"] if "they would stay pending" not in each]
     return nodes
 
 

@@ -349,7 +349,8 @@ def test_a_taint_that_ours_does_not_tolerate_is_named() -> None:
     found["spec"]["taints"] = [TAINT, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]
     says = planned([objects.nvidia()], [found])["nodes"]["gpu-1"]["problems"]
     assert says == [
-        "its taint nvidia.com/gpu=present:NoSchedule keeps our plugin off; add it to gpu_plugins_tolerations"
+        "its taint nvidia.com/gpu=present:NoSchedule keeps the plugin of this collection off; "
+        "add it to gpu_plugins_tolerations"
     ]
     tolerated = {"gpu_plugins_tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}]}
     assert planned([objects.nvidia()], [found], variables=tolerated)["nodes"]["gpu-1"]["problems"] == []
@@ -401,7 +402,7 @@ def test_pods_without_a_server_are_named_with_new_requests() -> None:
     assert (row["pod"], row["owner"], row["container"]) == ("team/share", "ReplicaSet/share", "main")
     assert row["becomes"] == {"tencent.com/vcuda-core": 30, "tencent.com/vcuda-memory": 12}
     assert entry["stranded"] == ["team/share"]
-    assert "would wait for ever once evicted: team/share" in " ".join(entry["problems"])
+    assert "what these pods ask for: team/share. After an eviction they would" in " ".join(entry["problems"])
     assert of("hami", share, terms=Terms("kube-accel", strand=True))["problems"] == []
     assert of("nvidia", pod("whole", {"nvidia.com/gpu": "2"}))["stranded"] == []
 

@@ -120,7 +120,7 @@ def test_replicas_known_by_labels_must_be_in_the_inventory() -> None:
     node = objects.node("gpu-1", {"nvidia.com/gpu": "4"})
     node["metadata"]["labels"] |= {"nvidia.com/gpu.sharing-strategy": "mps", "nvidia.com/gpu.replicas": "4"}
     found = entry([plugin()], node)
-    assert "4 replicas each by mps" in found["problems"][0]
+    assert "each GPU has 4 replicas by mps" in found["problems"][0]
     assert found["pods"][0]["has"] == "a part by MPS of a GPU that has 4"
 
 

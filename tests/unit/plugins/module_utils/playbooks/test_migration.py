@@ -77,8 +77,8 @@ GONE = node(back={"metadata": {}}, gone=["default/nvdp"], problems=["It is odd"]
             node(back={"metadata": {}}, returns=RETURNS),
             BACK,
             "pods_stranded",
-            "Node 'gpu-a': these pods ask for what NVIDIA's device plugin does not offer, and would wait for ever once "
-            "evicted: a/x; change their manifests as the plan says, or set migrate_strand=true.",
+            "Node 'gpu-a': NVIDIA's device plugin does not offer what these pods ask for: a/x. After an eviction they "
+            "would stay pending. Change their manifests as the plan says, or set migrate_strand=true.",
         ),
     ],
 )

@@ -52,11 +52,11 @@ def total(limit: Limit, used: Mapping[str, Demand]) -> Demand:
 def _exceeded(limit: Limit, wanted: Demand, used: Demand) -> str:
     """Return what the pod wants more than the limit leaves; empty when it fits. A pod that wants none of it fits."""
     if limit.cores is not None and wanted.cores and used.cores + wanted.cores > limit.cores:
-        return f"needs {wanted.cores} % of a card, {used.cores} % of {limit.cores} % are in use"
+        return f"needs {wanted.cores} % of a GPU; {used.cores} % of {limit.cores} % is in use"
     memory = limit.memory_bytes
     if memory is not None and used.memory_bytes + wanted.memory_bytes > memory:
-        in_use = f"{human_bytes(used.memory_bytes)} of {human_bytes(memory)} are in use"
-        return f"needs {human_bytes(wanted.memory_bytes)} of memory, {in_use}"
+        in_use = f"{human_bytes(used.memory_bytes)} of {human_bytes(memory)} is in use"
+        return f"needs {human_bytes(wanted.memory_bytes)} of GPU memory; {in_use}"
     if limit.cards is not None and wanted.cards and used.cards + wanted.cards > limit.cards:
-        return f"needs {wanted.cards} whole, {used.cards} of {limit.cards} are in use"
+        return f"needs {wanted.cards} whole GPUs; {used.cards} of {limit.cards} are in use"
     return ""
