@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from playbooks.scheduler import gpu_node
 from sim.cluster.client import Api
@@ -32,7 +33,7 @@ _CHANGED = re.compile(r"^changed: \[([^\] ]+)(?: -> [^\]]*)?\](?: => \(item=(.*)
 
 
 def look(root: Path) -> dict[str, str]:
-    """Return digests of all files on the simulated hosts below ``root``, and of all objects of their cluster."""
+    """Return digests of all files on the simulated hosts below ``root``, and all objects of their cluster as JSON."""
     hosts = (path for path in root.iterdir() if (path / "etc").is_dir())
     return {key: text for host in hosts for key, text in _files(root, host)} | dict(_objects(Api(root / "admin.conf")))
 
@@ -59,8 +60,11 @@ def _objects(api: Api) -> Iterator[tuple[str, str]]:
         for item in answer["items"] if code == 200 else ():
             metadata = {key: value for key, value in item["metadata"].items() if key not in _METADATA_OF_SERVER}
             kept = {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
+            if kind.plural == "nodes":
+                # Kubelet writes the rest of it.
+                kept["conditions"] = sorted(each["type"] for each in item["status"]["conditions"])
             name = f"{kind.name} {metadata.get('namespace', '')}/{metadata['name']}"
-            yield name, _digest(json.dumps(kept, sort_keys=True).encode())
+            yield name, json.dumps(kept, sort_keys=True)
 
 
 def _path(kind: Kind) -> str:
@@ -72,13 +76,28 @@ def _digest(content: bytes) -> str:
 
 
 def differences(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Return what came, went, and is another, by name."""
+    """Return what came, went, and is another, by name; of an object also the parts that differ."""
     words = {
-        name: "came" if name not in before else "went" if name not in after else "is another"
+        name: "came" if name not in before else "went" if name not in after else _difference(before[name], after[name])
         for name in before.keys() | after.keys()
         if before.get(name) != after.get(name)
     }
     return [f"{name} {word}" for name, word in sorted(words.items())]
+
+
+def _difference(before: str, after: str) -> str:
+    if not before.startswith("{"):
+        return "is another"
+    one, other = _parts(json.loads(before)), _parts(json.loads(after))
+    return f"differs in {', '.join(sorted(key for key in one | other if one.get(key) != other.get(key)))}"
+
+
+def _parts(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of an object, two levels deep, by their place in it."""
+    found: dict[str, Any] = {}
+    for key, value in item.items():
+        found |= {f"{key}.{part}": each for part, each in value.items()} if isinstance(value, dict) else {key: value}
+    return found
 
 
 def changed(log: str) -> list[str]:

@@ -34,3 +34,11 @@ def test_files_that_came_went_or_changed_are_named() -> None:
         "b is another",
         "d came",
     ]
+
+
+def test_an_object_that_changed_names_its_parts() -> None:
+    before = {"Node /a": '{"kind": "Node", "metadata": {"name": "a"}, "spec": {"unschedulable": true}}'}
+    after = {"Node /a": '{"kind": "Node", "metadata": {"name": "a", "labels": {}}, "spec": {"taints": []}}'}
+    assert differences(before, after) == [
+        "Node /a differs in metadata.labels, spec.taints, spec.unschedulable",
+    ]

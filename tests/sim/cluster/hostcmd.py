@@ -85,6 +85,9 @@ class _Unit:
             if self.state["enabled"]:
                 wants.parent.mkdir(parents=True, exist_ok=True)
                 wants.symlink_to(str(self.fragment))
+            elif wants.parent.is_dir() and not any(wants.parent.iterdir()):
+                # systemd removes a directory with its last link.
+                wants.parent.rmdir()
 
     def run(self) -> str:
         """Start what an instance of a template unit names, or mount; why that failed. Others run nothing."""

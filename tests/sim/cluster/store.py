@@ -379,7 +379,9 @@ class Store:
         self._last[plural] = self._version
         # One JSON round trip makes the object plain and nobody else's.
         subject: Object = json.loads(json.dumps(new if new is not None else old))
-        for holder, key in ((subject["metadata"], "labels"), (subject["metadata"], "annotations"), (subject, "data")):
+        metadata, spec = subject["metadata"], subject.get("spec") or {}
+        # The real server does not keep what it leaves out where it is empty.
+        for holder, key in ((metadata, "labels"), (metadata, "annotations"), (subject, "data"), (spec, "taints")):
             if not holder.get(key, True):
                 del holder[key]
         subject["metadata"]["resourceVersion"] = str(self._version)

@@ -503,6 +503,18 @@ def test_conditions_of_a_node_are_merged_by_type_and_deleted(ours: Api, real: Ap
     assert [item["status"] for item in found[0]] == ["False", "True"]
 
 
+@pytest.mark.parametrize("server", ["ours", "real"])
+def test_a_node_without_taints_has_no_list_of_them(server: str, request: pytest.FixtureRequest) -> None:
+    api: Api = request.getfixturevalue(server)
+    node = "/api/v1/nodes/tainted"
+    api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "tainted"}, "spec": {}})
+    for taints in ([{"key": "a", "effect": "NoSchedule"}], []):
+        code, _ = api.call("PATCH", node, [{"op": "add", "path": "/spec/taints", "value": taints}], JSON_PATCH)
+        assert code == 200
+        assert [item["key"] for item in api.get(node)["spec"].get("taints", ())][:1] == [item["key"] for item in taints]
+    assert "taints" not in api.get(node)["spec"]
+
+
 @pytest.mark.parametrize("media", [STRATEGIC, "application/apply-patch+yaml"])
 def test_patch_types_nobody_needs_are_refused(ours: Api, media: str) -> None:
     ours.create(f"{NS}/configmaps", config_map(f"refused-{len(media)}"))

@@ -115,6 +115,19 @@ def test_timer_runs_unless_stopped(root: Path) -> None:
     until(lambda: not command_line(waiting), "its end")
 
 
+def test_the_last_unit_that_is_disabled_takes_its_directory(root: Path) -> None:
+    tree = root / "bare"
+    units, wants = tree / "etc/systemd/system", tree / "etc/systemd/system/multi-user.target.wants"
+    (units / "job@.service").write_text("[Service]\nExecStart=true\n")
+    command(tree, "systemctl", "enable", "job@a", "job@b")
+    assert sorted(path.name for path in wants.iterdir()) == ["job@a.service", "job@b.service"]
+    command(tree, "systemctl", "disable", "job@a")
+    assert wants.is_dir()
+    command(tree, "systemctl", "disable", "job@b")
+    assert not wants.exists()
+    assert units.is_dir()
+
+
 def test_what_is_not_simulated_says_so(root: Path) -> None:
     assert "is not simulated" in command(root / "bare", "systemctl", "mask", "kubelet", code=1)
     assert "is not simulated" in command(root / "bare", "nvidia-ctk", "cdi", "generate", code=1)
