@@ -133,87 +133,93 @@ def node_monitoring() -> Json:
         Panel("GPUs", "stat", [
             Target('sum(max by (node) (accel_node_gpus{node=~"$node", state="healthy"}))', "healthy"),
             Target('sum(max by (node) (accel_node_gpus{node=~"$node", state="expected"}))', "expected"),
-        ], "How many may be handed out, of how many there were.", width=4, height=4),
+        ], "GPUs that can be allocated, and all GPUs that the nodes had.", width=4, height=4),
         Panel("Utilization", "stat", [Target(f"avg({gpu('accel_gpu_utilization_ratio')})")],
-              "Part of the time in which kernels ran, all GPUs shown.", "percentunit", 4, 4, RATIO),
+              "Percentage of time in which kernels ran, as the mean of all GPUs shown.", "percentunit", 4, 4, RATIO),
         Panel("Memory", "stat", [
             Target(nodes("accel_gpu_memory_used_bytes"), "used"),
             Target(nodes("accel_gpu_memory_capacity_bytes"), "there is"),
-        ], "Memory in use, and all there is.", "bytes", 6, 4),
-        Panel("Allocated", "stat", [Target(allocated)], "Part of the memory that containers have.", "percentunit", 3, 4,
+        ], "GPU memory in use, and all GPU memory.", "bytes", 6, 4),
+        Panel("Allocated", "stat", [Target(allocated)], "Percentage of GPU memory that containers hold.",
+              "percentunit", 3, 4,
               RATIO),
-        Panel("Power", "stat", [Target(nodes("accel_gpu_power_watts"))], "Drawn by all GPUs shown.", "watt", 3, 4),
+        Panel("Power", "stat", [Target(nodes("accel_gpu_power_watts"))], "Power that all GPUs shown draw.", "watt", 3,
+              4),
         Panel("Last XID", "stat", [
             Target('time() - max(accel_gpu_xid_last_timestamp_seconds{node=~"$node"})'),
-        ], "How long ago the driver reported an error.", "s", 4, 4, needs=Needs.ERRORS),
+        ], "Time since the driver last reported an error.", "s", 4, 4, needs=Needs.ERRORS),
         Panel("Utilization of each GPU", "timeseries", [Target(gpu("accel_gpu_utilization_ratio"), AT_GPU)],
-              "Part of the time in which kernels ran.", "percentunit", defaults=RATIO),
+              "Percentage of time in which kernels ran.", "percentunit", defaults=RATIO),
         Panel("Memory used of each GPU", "timeseries", [Target(gpu("accel_gpu_memory_used_bytes"), AT_GPU)],
-              "Without what the driver reserves.", "bytes", defaults={"min": 0}),
+              "Memory in use on each GPU, without the part that the driver reserves.", "bytes", defaults={"min": 0}),
         Panel("Memory: used, allocated, available", "timeseries", [
             Target(nodes("accel_gpu_memory_used_bytes"), "used"),
             Target(nodes("accel_gpu_memory_allocated_bytes"), "allocated"),
             Target(nodes("accel_gpu_memory_capacity_bytes"), "available"),
-        ], "Of all GPUs shown. Allocated and not used is what others cannot have.", "bytes", defaults={"min": 0}),
+        ], "Memory of all GPUs shown. Others cannot get memory that is allocated and not used.", "bytes",
+              defaults={"min": 0}),
         Panel("Free memory of each GPU", "bargauge", [
             Target(gpu("accel_gpu_memory_unallocated_bytes"), AT_GPU, True),
-        ], "What no container has.", "bytes", defaults={"min": 0},
+        ], "Memory that no container holds.", "bytes", defaults={"min": 0},
               options=HORIZONTAL),
         Panel("Who has which GPU", "table", table(
             Target(f'max by ({OWNER}) (accel_container_gpu_allocated_gpus{{node=~"$node"}})'
                    " * on (node, uuid) group_left (index) "
                    'max by (node, uuid, index) (accel_gpu_info{node=~"$node", index=~"$gpu"})'),
-        ), "Containers now, with the part of the GPU that they are charged for.", "percentunit", WIDTH,
+        ), "Containers now, and the part of the GPU that each is charged for.", "percentunit", WIDTH,
               transformations=columns(["Part"], uuid="", node="Node", index="GPU", namespace="Namespace", pod="Pod",
                                       container="Container", mode="Mode")),
         Panel("Temperature", "timeseries", [
             Target(gpu("accel_gpu_temperature_celsius", "sensor"), f"{AT_GPU} {{{{sensor}}}}"),
-        ], "By sensor.", "celsius", 8),
+        ], "Temperature of each GPU, by sensor.", "celsius", 8),
         Panel("Power of each GPU", "timeseries", [
             Target(gpu("accel_gpu_power_watts"), AT_GPU),
             Target(gpu("accel_gpu_power_limit_watts"), f"{AT_GPU} limit"),
-        ], "Drawn, and the limit in force.", "watt", 8, defaults={"min": 0}),
+        ], "Power that each GPU draws, and its limit.", "watt", 8, defaults={"min": 0}),
         Panel("Clocks", "timeseries", [Target(gpu("accel_gpu_clock_hertz", "domain"), f"{AT_GPU} {{{{domain}}}}")],
-              "By domain.", "hertz", 8),
+              "Clock rates of each GPU, by domain.", "hertz", 8),
         Panel("Pipes", "timeseries", [
             Target(gpu("accel_gpu_pipe_active_ratio", "pipe"), f"{AT_GPU} {{{{pipe}}}}"),
             *(Target(exported(f"DCGM_FI_PROF_PIPE_{pipe.upper()}_ACTIVE"), f"{AT_GPU} {pipe}") for pipe in PIPES),
-        ], "Part of the time that each pipe worked: tensor cores, FP64, FP32, FP16. Busy and no pipe at work: the GPU "
-           "waits for memory or for the host.", "percentunit", defaults=RATIO, needs=Needs.COUNTERS),
+        ], "Percentage of time in which each pipe worked: tensor cores, FP64, FP32, FP16. If the GPU is busy and no "
+           "pipe works, the GPU waits for memory or for the host.", "percentunit", defaults=RATIO,
+              needs=Needs.COUNTERS),
         Panel("Multiprocessors", "timeseries", [
             Target(gpu("accel_gpu_sm_active_ratio"), f"{AT_GPU} had work"),
             Target(gpu("accel_gpu_sm_occupancy_ratio"), f"{AT_GPU} warps"),
             Target(exported("DCGM_FI_PROF_SM_ACTIVE"), f"{AT_GPU} had work"),
             Target(exported("DCGM_FI_PROF_SM_OCCUPANCY"), f"{AT_GPU} warps"),
-        ], "Part of their time with work, and warps of the most there can be. Utilization of 100 % with few of them at "
-           "work is a GPU that a share would do for.", "percentunit", 6, defaults=RATIO, needs=Needs.COUNTERS),
+        ], "Percentage of time in which multiprocessors had work, and their warps as a percentage of the maximum. If "
+           "utilization is high and these are low, a share of the GPU is enough.", "percentunit", 6, defaults=RATIO,
+              needs=Needs.COUNTERS),
         Panel("Bandwidth of memory", "timeseries", [
             Target(gpu("accel_gpu_dram_bandwidth_ratio"), AT_GPU),
             Target(exported("DCGM_FI_PROF_DRAM_ACTIVE"), AT_GPU),
-        ], "That was used, of the most there can be.", "percentunit", 6, defaults=RATIO, needs=Needs.COUNTERS),
+        ], "Memory bandwidth in use, as a percentage of the maximum.", "percentunit", 6, defaults=RATIO,
+              needs=Needs.COUNTERS),
         Panel("Health", "state-timeline", [Target(gpu("accel_gpu_healthy"), AT_GPU)],
-              "Whether the GPU may be handed out.",
+              "Whether the GPU can be allocated.",
               defaults={"mappings": [{"type": "value", "options": {
                   "0": {"text": "unhealthy", "color": "red"}, "1": {"text": "healthy", "color": "green"}}}]}),
         Panel("Throttled", "timeseries", [
             Target(rate("accel_gpu_throttle_seconds_total", "reason"), f"{AT_GPU} {{{{reason}}}}"),
-        ], "Part of the time with clocks held down.", "percentunit", defaults={"min": 0}),
+        ], "Percentage of time in which clocks were reduced, by reason.", "percentunit", defaults={"min": 0}),
         Panel("XIDs", "table", table(
             Target('max by (node, uuid, xid) (accel_gpu_xid_errors_total{node=~"$node"})'),
             Target('time() - max by (node, uuid, xid) (accel_gpu_xid_last_timestamp_seconds{node=~"$node"})'),
-        ), "Errors that the driver reported.",
+        ), "Errors that the driver reported, by GPU and number.",
               defaults=units(Ago="s"),
               transformations=columns(["Count", "Ago"], node="Node", uuid="GPU", xid="XID"), needs=Needs.ERRORS),
         Panel("Memory errors", "timeseries", [
             Target(gpu("accel_gpu_ecc_errors_total", "type"), f"{AT_GPU} {{{{type}}}}"),
-        ], "ECC errors since the driver was loaded."),
+        ], "ECC errors since the driver was loaded, by type."),
         Panel("Memory that is no one pod's", "timeseries", [
             Target(gpu("accel_gpu_memory_unattributed_bytes", "reason"), f"{AT_GPU} {{{{reason}}}}"),
-        ], "By whose it is: the driver's, of a process of the host, of an MPS server, of pods that cannot be told "
-           "apart, unknown.", "bytes", defaults=STACKED),
+        ], "Memory that belongs to no single pod, by reason: driver, process of the host, MPS server, pods that share "
+           "it, or unknown.", "bytes", defaults=STACKED),
         Panel("Collectors", "state-timeline", [
             Target('min by (node, collector) (accel_collector_success{node=~"$node"})', "{{node}} {{collector}}"),
-        ], "What is not known is absent; this says why.",
+        ], "Whether each collector works. If a collector fails, its panels have no data.",
               defaults={"mappings": [{"type": "value", "options": {
                   "0": {"text": "fails", "color": "red"}, "1": {"text": "works", "color": "green"}}}]}),
     ]  # fmt: skip
@@ -227,36 +233,39 @@ def pod_monitoring() -> Json:
         Panel("Utilization", "timeseries", [
             Target(held("accel_container_gpu_utilization_ratio", POD_SELECTOR), AT_POD),
             Target(held("accel_container_gpu_core_request_ratio", POD_SELECTOR), f"{AT_POD} asked for"),
-        ], "Part of the time in which the GPU ran the pod's kernels, and the part of its cores that it asked for. "
-           "Several GPUs add up.", "percentunit", defaults={"min": 0}, needs=Needs.PODS),
+        ], "Percentage of time in which the GPU ran the pod's kernels, and the percentage of cores that the pod asked "
+           "for. Several GPUs add up.", "percentunit", defaults={"min": 0}, needs=Needs.PODS),
         Panel("Memory", "timeseries", [
             Target(used, AT_POD),
             Target(held("accel_container_gpu_memory_peak_bytes", POD_SELECTOR), f"{AT_POD} peak"),
             Target(request, f"{AT_POD} has"),
-        ], "Used, the most it ever used, and what it has.", "bytes", defaults={"min": 0}, needs=Needs.PODS),
+        ], "Memory that the pod uses, its peak, and the memory that it holds.", "bytes", defaults={"min": 0},
+              needs=Needs.PODS),
         Panel("Used of what it has", "gauge", [Target(f"{used} / ({known_request(POD_SELECTOR)} > 0)", AT_POD, True)],
-              "Memory. Under 30 % for hours is waste, above 95 % an allocation may be refused.", "percentunit", 8,
+              "Percentage of its memory that the pod uses. Below 30 % for hours, memory is wasted. Above 95 %, the "
+              "next allocation can fail.", "percentunit", 8,
               defaults=RATIO, needs=Needs.PODS),
         Panel("Idle for", "bargauge", [
             Target(f"time() - max by (namespace, pod) "
                    f"(accel_container_gpu_last_active_timestamp_seconds{{{POD_SELECTOR}}})", AT_POD, True),
-        ], "Since a kernel of the pod was seen to run.", "s", 8,
+        ], "Time since a kernel of the pod last ran.", "s", 8,
               options=HORIZONTAL, needs=Needs.PODS),
         Panel("Refused allocations", "timeseries", [
             Target(f"sum by (namespace, pod, reason) (increase("
                    f"accel_container_gpu_alloc_failures_total{{{POD_SELECTOR}}}[$__rate_interval]))",
                    f"{AT_POD} {{{{reason}}}}"),
-        ], "quota: its own limit; device: the GPU is full; policy: its limits cannot be read.", width=8,
+        ], "Refused allocations by reason. quota: the container's limit. device: the GPU is full. policy: the limits "
+           "are unreadable.", width=8,
               defaults={"min": 0}, needs=Needs.LIMITS),
         Panel("Processes", "timeseries", [Target(held("accel_container_gpu_processes", POD_SELECTOR), AT_POD)],
-              "That have memory of a GPU.", defaults={"min": 0}, needs=Needs.PODS),
+              "Processes of the pod that hold GPU memory.", defaults={"min": 0}, needs=Needs.PODS),
         Panel("Unused memory", "bargauge", [Target(f"topk(10, {known_request(POD_SELECTOR)} - {used})", AT_POD, True)],
-              "The ten pods that use least of what they have, in bytes.", "bytes",
+              "The ten pods with the most unused memory.", "bytes",
               options=HORIZONTAL, needs=Needs.PODS),
         Panel("Where", "table", table(
             Target(f"max by ({OWNER}) (accel_container_gpu_allocated_gpus{{{POD_SELECTOR}}}) * on (node, uuid) "
                    "group_left (index, model) max by (node, uuid, index, model) (accel_gpu_info)"),
-        ), "Which GPU of which node, and the part of it.", "percentunit", WIDTH,
+        ), "Node and GPU of each container, and the part of the GPU that it holds.", "percentunit", WIDTH,
               transformations=columns(["Part"], node="Node", index="GPU", model="Model", namespace="Namespace",
                                       pod="Pod", container="Container", mode="Mode", uuid="")),
     ]  # fmt: skip
@@ -277,17 +286,18 @@ def capacity() -> Json:
     request = held("accel_container_gpu_memory_request_bytes", of)
     quota = of + r', resource=~"requests[.](nvidia|tencent|aliyun)[.]com/.+"'
     panels = [
-        Panel("GPU-hours there were", "stat", [Target(there, instant=True)], "In the time that is shown.", "h", 6, 4),
+        Panel("GPU-hours there were", "stat", [Target(there, instant=True)],
+              "GPU-hours of all GPUs in the time shown.", "h", 6, 4),
         Panel("Charged", "stat", [Target(f"{grew(charged, '')} / ({there})", instant=True)],
-              "Part of them that pods had.", "percentunit", 6, 4, RATIO),
+              "Percentage of GPU-hours that pods held.", "percentunit", 6, 4, RATIO),
         Panel("Busy", "stat", [Target(f"{grew_where_known(busy, '')} / ({there})", instant=True)],
-              "Part of them in which kernels of pods ran, as far as it is known.", "percentunit", 6, 4, RATIO),
+              "Percentage of GPU-hours in which kernels of pods ran, as far as known.", "percentunit", 6, 4, RATIO),
         Panel("Free", "stat", [Target(f"({there}) - {grew(charged, '')}", instant=True)],
-              "GPU-hours that nobody had.", "h", 6, 4),
+              "GPU-hours that no pod held.", "h", 6, 4),
         Panel("GPU-hours a day", "timeseries", [
             Target(f"sum by (namespace) (increase({charged}{{{of}}}[1d])) / 3600", "{{namespace}}"),
             Target(f"(sum(increase({seconds}[1d])) - sum(increase({charged}[1d]))) / 3600", "free"),
-        ], "The day up to each moment, by namespace; with what was free it is what there was.", "h", WIDTH,
+        ], "GPU-hours of the last 24 hours, by namespace. The sum with free hours is the capacity.", "h", WIDTH,
               defaults=BARS),
         Panel("Chargeback", "table", table(
             Target(hours),
@@ -296,7 +306,8 @@ def capacity() -> Json:
             Target(f"{busy_hours} / ({known_hours} > 0)"),
             Target(f"({hours}) / on () group_left () ({there})"),
             Target(f"({hours}) * $rate"),
-        ), "By namespace, for the time that is shown. Idle is charged and not busy, as far as it is known.", "h", WIDTH,
+        ), "GPU-hours of each namespace in the time shown. Idle hours are charged and not busy, as far as known.",
+              "h", WIDTH,
               defaults=units(Efficiency="percentunit", Share="percentunit", Cost="short"),
               transformations=columns(["Charged", "Busy", "Idle", "Efficiency", "Share", "Cost"],
                                       namespace="Namespace")),
@@ -304,12 +315,12 @@ def capacity() -> Json:
             Target("count(max by (node, uuid) (accel_gpu_info))", "there are"),
             Target(allocated, "allocated"),
             Target("sum(max by (node, uuid) (accel_gpu_utilization_ratio))", "busy"),
-        ], "Parts of GPUs add up. The highest of the day is the demand to plan for.", defaults={"min": 0},
+        ], "Number of GPUs. Parts of GPUs add up. Plan for the highest demand of the day.", defaults={"min": 0},
               options={"legend": {"displayMode": "table", "placement": "bottom", "calcs": ["max", "mean"]}}),
         Panel("Allocated a week from now", "timeseries", [
             Target(f"predict_linear({allocated}[7d:1h], 7 * 86400)", "as the last week goes"),
             Target("count(max by (node, uuid) (accel_gpu_info))", "there are"),
-        ], "GPUs, if the growth of the week before goes on.", defaults={"min": 0}),
+        ], "Number of allocated GPUs in a week, if the growth of the last week continues.", defaults={"min": 0}),
         Panel("Quotas", "bargauge", [
             Target(f"max by (namespace, resource) (accel_namespace_gpu_quota_used{{{of}}}) / "
                    f"(max by (namespace, resource) (accel_namespace_gpu_quota{{{of}}}) > 0)",
@@ -317,14 +328,15 @@ def capacity() -> Json:
             Target(f"max by (namespace, resource) (kube_resourcequota{{{quota}, type=\"used\"}}) / "
                    f"(max by (namespace, resource) (kube_resourcequota{{{quota}, type=\"hard\"}}) > 0)",
                    "{{namespace}} {{resource}}", True),
-        ], "Part in use of scheduler_quota (cores, memory, cards) and of ResourceQuotas (requests.nvidia.com/gpu and "
-           "others).", "percentunit", defaults=RATIO, options=HORIZONTAL, needs=Needs.QUOTAS),
+        ], "Percentage in use of scheduler_quota (cores, memory, cards) and of ResourceQuotas (requests.nvidia.com/gpu "
+           "and others).", "percentunit", defaults=RATIO, options=HORIZONTAL, needs=Needs.QUOTAS),
         Panel("Quotas over time", "timeseries", [
             Target(f"max by (namespace, resource) (accel_namespace_gpu_quota_used{{{of}}} / "
                    f"(accel_namespace_gpu_quota{{{of}}} > 0))", "{{namespace}} {{resource}}"),
             Target(f"max by (namespace, resource) (kube_resourcequota{{{quota}, type=\"used\"}} / ignoring (type) "
                    f"(kube_resourcequota{{{quota}, type=\"hard\"}} > 0))", "{{namespace}} {{resource}}"),
-        ], "Part in use of each quota. One that stays at 100 % holds pods back.", "percentunit", defaults=RATIO,
+        ], "Percentage in use of each quota. A quota that stays at 100 % keeps pods pending.", "percentunit",
+              defaults=RATIO,
               needs=Needs.QUOTAS),
         Panel("Pods that wait", "timeseries", [
             Target("sum by (namespace, mode) (max by (namespace, mode) (accel_pending_gpu_pods))",
@@ -335,17 +347,17 @@ def capacity() -> Json:
               defaults={"min": 0}, needs=Needs.PENDING),
         Panel("Whole GPUs that nobody uses", "bargauge", [
             Target(f"topk(10, {wasted(of)} > 0)", AT_POD, True),
-        ], "The ten pods that wasted most of the GPUs that they have for themselves: GPUs, times the part of the time "
-           "that is shown in which nothing of theirs ran.", defaults={"min": 0}, options=HORIZONTAL,
+        ], "The ten pods that wasted the most of their whole GPUs: the number of GPUs, times the part of the "
+           "time shown in which none of their kernels ran.", defaults={"min": 0}, options=HORIZONTAL,
               needs=Needs.ALONE),
         Panel("Fragmentation", "timeseries", [
             Target("1 - max by (node) (accel_gpu_memory_unallocated_bytes) / "
                    "(sum by (node) (max by (node, uuid) (accel_gpu_memory_unallocated_bytes)) > 0)", "{{node}}"),
-        ], "How far the free memory of a node is from lying on one GPU.", "percentunit", defaults=RATIO),
+        ], "Part of a node's free memory that is not on its emptiest GPU.", "percentunit", defaults=RATIO),
         Panel("Could do with less", "table", table(
             Target(f"sum by (namespace, pod) ({peak}) / (sum by (namespace, pod) ({asked} and {peak}) > 0) < 0.3"),
             Target(request),
-        ), "Pods that never used 30 % of their memory.", "bytes",
+        ), "Pods whose memory use stayed below 30 % of their memory.", "bytes",
               defaults=units(Used_at_most="percentunit"),
               transformations=columns(["Used at most", "Has"], namespace="Namespace", pod="Pod"), needs=Needs.PODS),
     ]  # fmt: skip
@@ -366,13 +378,13 @@ def app() -> Json:
     idle = f"time() - max by (namespace, pod) (accel_container_gpu_last_active_timestamp_seconds{{{of}}})"
     panels = [
         Panel("GPUs that apps have for themselves", "stat", [Target(f"sum({alone(of)})", instant=True)],
-              "Whole GPUs, and shares that are all of one.", width=6, height=5, needs=Needs.ALONE),
+              "Whole GPUs, and shares that are a whole GPU.", width=6, height=5, needs=Needs.ALONE),
         Panel("Wasted", "stat", [
             Target(f"sum({wasted(of)}) / sum({alone(of)} and {ran})", instant=True),
-        ], "Part of these GPUs' time in which nothing ran, in the time that is shown.", "percentunit", 6, 5, RATIO,
+        ], "Percentage of the time shown in which nothing ran on these GPUs.", "percentunit", 6, 5, RATIO,
               needs=Needs.ALONE),
         Panel("Wasted by app", "bargauge", [Target(f"topk(10, {wasted(of)})", AT_POD, True)],
-              "GPUs, times the part of the time that is shown in which nothing of the app ran.", height=5,
+              "Number of GPUs, times the part of the time shown in which nothing of the app ran.", height=5,
               defaults={"min": 0}, options=HORIZONTAL, needs=Needs.ALONE),
         Panel("Apps with a GPU for themselves", "table", table(
             Target(apps),
@@ -380,23 +392,27 @@ def app() -> Json:
             Target(f"sum by (namespace, pod) ({most} and {alone(of)}) / "
                    f"sum by (namespace, pod) ({asked} and {most} and {alone(of)})"),
             Target(f"({idle}) and {apps}"),
-        ), "Little busy and little memory: a share would do (docs/reference/modes.md).", "short", WIDTH,
+        ), "If an app is rarely busy and uses little memory, a share is enough (docs/reference/modes.md).", "short",
+              WIDTH,
               defaults=units(Busy="percentunit", Memory_at_most="percentunit", Idle_for="s"),
               transformations=columns(["GPUs", "Busy", "Memory at most", "Idle for"], namespace="Namespace",
                                       pod="App"), needs=Needs.ALONE),
-        Panel("Memory", "timeseries", [Target(used, AT_POD)], "That each app uses.", "bytes", defaults={"min": 0},
+        Panel("Memory", "timeseries", [Target(used, AT_POD)], "GPU memory that each app uses.", "bytes",
+              defaults={"min": 0},
               needs=Needs.PODS),
         Panel("Memory, of what it has", "timeseries", [Target(f"{used} / ({known_request(of)} > 0)", AT_POD)],
-              "Part of its own: its share, or a whole GPU.", "percentunit", defaults=RATIO, needs=Needs.PODS),
+              "Percentage of its share, or of its whole GPU, that each app uses.", "percentunit", defaults=RATIO,
+              needs=Needs.PODS),
         Panel("Utilization", "timeseries", [Target(held("accel_container_gpu_utilization_ratio", of), AT_POD)],
-              "Part of the time in which the GPU ran its kernels.", "percentunit", defaults={"min": 0},
+              "Percentage of time in which the GPU ran the kernels of each app.", "percentunit", defaults={"min": 0},
               needs=Needs.PODS),
         Panel("Refused allocations", "timeseries", [
             Target(f"sum by (namespace, pod, reason) (increase(accel_container_gpu_alloc_failures_total{{{of}}}"
                    "[$__rate_interval]))", f"{AT_POD} {{{{reason}}}}"),
-        ], "An app that wants more than it has.", defaults={"min": 0}, needs=Needs.LIMITS),
+        ], "Allocations that failed because the app wanted more memory than it holds.", defaults={"min": 0},
+              needs=Needs.LIMITS),
         Panel("Apps", "table", table(Target(request), Target(used), Target(f"{used} / ({known_request(of)} > 0)")),
-              "What each has and uses now.", "bytes", WIDTH, defaults=units(Part="percentunit"),
+              "Memory that each app holds and uses now.", "bytes", WIDTH, defaults=units(Part="percentunit"),
               transformations=columns(["Has", "Uses", "Part"], namespace="Namespace", pod="App"), needs=Needs.PODS),
     ]  # fmt: skip
     says = "What apps do with their share, or with a GPU of their own."
@@ -410,50 +426,54 @@ def mig_devices() -> Json:
     pods = {"namespace": "Namespace", "pod": "Pod", "container": "Container", "mode": ""}
     mig, counters = Needs.MIG, Needs.MIG_COUNTERS
     panels = [
-        Panel("MIG devices", "stat", [Target(f"count({parts()})", instant=True)], "That there are.", width=6, height=5,
+        Panel("MIG devices", "stat", [Target(f"count({parts()})", instant=True)], "Number of MIG devices.", width=6,
+              height=5,
               needs=mig),
         Panel("Held", "stat", [
             Target(f"(count({parts()} and on (node, uuid, device) {has}) or vector(0)) / count({parts()})",
                    instant=True),
-        ], "Part of them that containers have.", "percentunit", 6, 5, RATIO, needs=mig),
+        ], "Percentage of MIG devices that containers hold.", "percentunit", 6, 5, RATIO, needs=mig),
         Panel("By profile", "bargauge", [
             Target(f"count by (profile) ({parts()})", "{{profile}}", True),
             Target(f"count by (profile) ({parts()} unless on (node, uuid, device) {has})", "{{profile}} free", True),
-        ], "How many there are, and how many are free.", height=5, defaults={"min": 0}, options=HORIZONTAL, needs=mig),
+        ], "Number of MIG devices of each profile, and number of free ones.", height=5, defaults={"min": 0},
+              options=HORIZONTAL, needs=mig),
         Panel("Who has which MIG device", "table", table(
             Target(f"{whose} * on (node, uuid, device) group_left (index, slot, profile) {parts()}"),
-        ), "Containers now.", "short", WIDTH, transformations=columns([], **names, **pods), needs=mig),
+        ), "Containers that hold MIG devices now.", "short", WIDTH, transformations=columns([], **names, **pods),
+              needs=mig),
         Panel("Free MIG devices", "table", table(Target(f"{parts()} unless on (node, uuid, device) {has}")),
-              "That no container has.", transformations=columns([], **names), needs=mig),
+              "MIG devices that no container holds.", transformations=columns([], **names), needs=mig),
         Panel("Memory used", "timeseries", [
             Target(part("accel_mig_memory_used_bytes"), AT_PART),
-        ], "Of each MIG device.", "bytes", defaults={"min": 0}, needs=mig),
+        ], "Memory in use on each MIG device.", "bytes", defaults={"min": 0}, needs=mig),
         Panel("Memory used, percent", "timeseries", [
             Target(f"({part('accel_mig_memory_used_bytes')}) / on (node, uuid, device) group_left () "
                    "max by (node, uuid, device) (accel_mig_memory_capacity_bytes)", AT_PART),
-        ], "Of each MIG device. One that stays low could have a smaller profile.", "percentunit", defaults=RATIO,
+        ], "Percentage of memory in use on each MIG device. If it stays low, a smaller profile is enough.",
+              "percentunit", defaults=RATIO,
               needs=mig),
         Panel("Kernels ran", "timeseries", [
             Target(part("accel_mig_engine_active_ratio"), AT_PART),
             Target(exported("DCGM_FI_PROF_GR_ENGINE_ACTIVE", True), AT_INSTANCE),
-        ], "Part of the time in which a kernel ran.", "percentunit", defaults=RATIO, needs=counters),
+        ], "Percentage of time in which a kernel ran.", "percentunit", defaults=RATIO, needs=counters),
         Panel("Pipes", "timeseries", [
             Target(part("accel_mig_pipe_active_ratio", "pipe"), f"{AT_PART} {{{{pipe}}}}"),
             *(Target(exported(f"DCGM_FI_PROF_PIPE_{pipe.upper()}_ACTIVE", True), f"{AT_INSTANCE} {pipe}")
               for pipe in PIPES),
-        ], "Part of the time that each pipe worked: tensor cores, FP64, FP32, FP16.", "percentunit", WIDTH,
+        ], "Percentage of time in which each pipe worked: tensor cores, FP64, FP32, FP16.", "percentunit", WIDTH,
               defaults=RATIO, needs=counters),
         Panel("Multiprocessors", "timeseries", [
             Target(part("accel_mig_sm_active_ratio"), f"{AT_PART} had work"),
             Target(part("accel_mig_sm_occupancy_ratio"), f"{AT_PART} warps"),
             Target(exported("DCGM_FI_PROF_SM_ACTIVE", True), f"{AT_INSTANCE} had work"),
             Target(exported("DCGM_FI_PROF_SM_OCCUPANCY", True), f"{AT_INSTANCE} warps"),
-        ], "Part of their time with work, and warps of the most there can be.", "percentunit", defaults=RATIO,
+        ], "Percentage of time with work, and warps as a percentage of the maximum.", "percentunit", defaults=RATIO,
               needs=counters),
         Panel("Bandwidth of memory", "timeseries", [
             Target(part("accel_mig_dram_bandwidth_ratio"), AT_PART),
             Target(exported("DCGM_FI_PROF_DRAM_ACTIVE", True), AT_INSTANCE),
-        ], "That was used, of the most there can be.", "percentunit", defaults=RATIO, needs=counters),
+        ], "Memory bandwidth in use, as a percentage of the maximum.", "percentunit", defaults=RATIO, needs=counters),
     ]  # fmt: skip
     variables = [
         variable("node", "Node", "label_values(accel_mig_info, node)"),
@@ -472,22 +492,27 @@ def cgpu_node() -> Json:
 
     used, capacity_, allocated = (of(what) for what in ("used", "capacity", "allocated"))
     panels = [
-        Panel("Memory there is", "stat", [Target(f"sum({capacity_})")], "Of the nodes shown.", "bytes", 6, 4,
+        Panel("Memory there is", "stat", [Target(f"sum({capacity_})")], "GPU memory of all nodes shown.", "bytes", 6, 4,
               needs=Needs.CGPU),
-        Panel("Allocated", "stat", [Target(f"sum({allocated}) / sum({capacity_})")], "Part that apps have.",
+        Panel("Allocated", "stat", [Target(f"sum({allocated}) / sum({capacity_})")],
+              "Percentage of GPU memory that apps hold.",
               "percentunit", 6, 4, RATIO, needs=Needs.CGPU),
-        Panel("Used", "stat", [Target(f"sum({used}) / sum({capacity_})")], "Part that is in use.", "percentunit", 6, 4,
+        Panel("Used", "stat", [Target(f"sum({used}) / sum({capacity_})")], "Percentage of GPU memory in use.",
+              "percentunit", 6, 4,
               RATIO, needs=Needs.CGPU),
         Panel("Used of allocated", "stat", [Target(f"sum({used}) / sum({allocated})")],
-              "Part in use of what apps have.", "percentunit", 6, 4, {"min": 0}, needs=Needs.CGPU),
-        Panel("Memory used", "timeseries", [Target(used, AT_GPU)], "Of each GPU.", "bytes", defaults={"min": 0},
+              "Percentage of allocated memory that apps use.", "percentunit", 6, 4, {"min": 0}, needs=Needs.CGPU),
+        Panel("Memory used", "timeseries", [Target(used, AT_GPU)], "Memory in use on each GPU.", "bytes",
+              defaults={"min": 0},
               needs=Needs.CGPU),
         Panel("Memory used, percent", "timeseries", [
             Target(f"({used}) / on (node, uuid, index) ({capacity_})", AT_GPU),
-        ], "Of each GPU.", "percentunit", defaults=RATIO, needs=Needs.CGPU),
-        Panel("Memory allocated", "timeseries", [Target(allocated, AT_GPU)], "Of each GPU.", "bytes",
+        ], "Percentage of memory in use on each GPU.", "percentunit", defaults=RATIO, needs=Needs.CGPU),
+        Panel("Memory allocated", "timeseries", [Target(allocated, AT_GPU)], "Memory of each GPU that apps hold.",
+              "bytes",
               defaults={"min": 0}, needs=Needs.CGPU),
-        Panel("GPUs", "table", table(Target(capacity_), Target(allocated), Target(used)), "Now.", "bytes",
+        Panel("GPUs", "table", table(Target(capacity_), Target(allocated), Target(used)), "Memory of each GPU now.",
+              "bytes",
               transformations=columns(["There is", "Allocated", "Used"], node="Node", index="GPU", uuid=""),
               needs=Needs.CGPU),
     ]  # fmt: skip

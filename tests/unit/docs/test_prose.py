@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tools import prose
@@ -61,3 +63,14 @@ def test_a_message_that_is_not_plain_is_told(text: str, found: list[str]) -> Non
     told = list(prose.complaints_of_message(text))
     assert len(told) == len(found)
     assert all(part in complaint for part, complaint in zip(found, told, strict=True))
+
+
+def test_descriptions_of_dashboards_are_plain() -> None:
+    said = {
+        panel["description"]
+        for path in (prose.ROOT / "roles/monitoring/files/dashboards").glob("*.json")
+        for panel in json.loads(path.read_text())["panels"]
+        if panel.get("description")
+    }
+    assert len(said) > 60
+    assert [complaint for text in sorted(said) for complaint in prose.complaints_of_message(text)] == []
