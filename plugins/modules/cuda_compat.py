@@ -251,7 +251,7 @@ errors:
   sample:
     - code: 222
       name: CUDA_ERROR_UNSUPPORTED_PTX_VERSION
-      cause: The program's PTX is of a newer CUDA than the driver's compiler; minor version compatibility leaves it out.
+      cause: The program's PTX needs a newer CUDA than the driver's. Minor version compatibility does not cover PTX.
       remedy: Recompile for the GPU's sm_xx, which needs no PTX, or upgrade the driver to the program's CUDA.
 """
 

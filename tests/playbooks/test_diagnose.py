@@ -79,7 +79,7 @@ def test_a_program_that_wanted_more_than_its_share(books: Playbooks, api: Api) -
     until(lambda: told(api, "greedy", "GpuMemoryRefused"), "the plugin to tell of it")
     done = diagnosed(books, diagnose_pod="default/greedy")
     assert done.code == 0, done.output
-    line = "1. pod default/greedy container main: it wanted more GPU memory than its own share has (quota_oom, certain)"
+    line = "1. pod default/greedy container main: it needed more GPU memory than its share has (quota_oom, certain)"
     assert line in done.output
     assert "event GpuMemoryRefused: container main: an allocation on GPU 0 was refused: over the" in done.output
     assert "log: 6 GiB: refused, CUDA error 2" in done.output
@@ -117,7 +117,7 @@ def test_a_pod_that_no_node_serves_waits_for_a_mode(books: Playbooks, api: Api) 
     done = diagnosed(books, diagnose_pod="default/elsewhere")
     assert done.code == 0, done.output
     assert (
-        "1. pod default/elsewhere: it asks for resources of mode mps, which no node serves (mode_mismatch"
+        "1. pod default/elsewhere: it requests resources of mode mps, which no node serves (mode_mismatch"
         in done.output
     )
     assert "modes of the nodes: vgpu: gpu-a" in done.output
@@ -127,7 +127,7 @@ def test_a_pod_that_no_node_serves_waits_for_a_mode(books: Playbooks, api: Api) 
 
 @pytest.mark.full
 def test_a_program_too_new_for_its_gpu_and_what_it_logged_before(books: Playbooks, api: Api) -> None:
-    """The line is in the log of the run before; the run after it says nothing yet."""
+    """The line is in the log of the previous run; the run after it says nothing yet."""
     words = "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. token=abcdef99"
     script = f"test -e twice && sleep 1000; touch twice; echo '{words}'; exit 1"
     api.create(PODS, wish("serve", script, SHARE))
@@ -137,7 +137,7 @@ def test_a_program_too_new_for_its_gpu_and_what_it_logged_before(books: Playbook
     until(
         lambda: api.get(f"{PODS}/serve-2")["status"].get("containerStatuses", [{}])[0].get("restartCount"), "a restart"
     )
-    for name, log in (("serve", "log"), ("serve-2", "log of the run before")):
+    for name, log in (("serve", "log"), ("serve-2", "log of the previous run")):
         done = diagnosed(books, diagnose_pod=f"default/{name}")
         assert "(bfloat16, certain)" in done.output
         assert f"{log}: ValueError: Bfloat16 is only supported" in done.output

@@ -30,74 +30,75 @@ class CudaError:
 
 
 _SANITIZE = "Run the program under compute-sanitizer."
-_PROGRAM = "Run with CUDA_LAUNCH_BLOCKING=1 and look at the call: it is mostly the program's or a library's mistake."
-_OTHER = ("The program, or a library of it, used CUDA in a way that it may not.", _PROGRAM)
+_PROGRAM = "Run with CUDA_LAUNCH_BLOCKING=1, and check the failing call: usually the program or a library is wrong."
+_OTHER = ("The program, or one of its libraries, used CUDA incorrectly.", _PROGRAM)
 """What is said of codes that nothing about the node causes."""
 
 _MEANINGS: Dict[int, Tuple[str, str]] = {
     1: (
-        "The program passed a call what it may not have.",
+        "The program passed an invalid argument to a call.",
         _PROGRAM,
     ),
     2: (
-        "The container's share of the GPU's memory is used up, or another program takes what is not accounted for.",
-        "Ask for more memory, make batches smaller, or look who holds the GPU (kubectl describe node, nvidia-smi).",
+        "The container's share of GPU memory is used up, or another program uses memory that nothing accounts for.",
+        "Request more memory, make batches smaller, or check who uses the GPU (kubectl describe node, nvidia-smi).",
     ),
     3: (
-        "The program used CUDA after a fork, or cuInit failed and nobody looked.",
+        "The program used CUDA after a fork, or it ignored a failed cuInit.",
         "Start workers with spawn instead of fork, and look at the first error.",
     ),
     4: (
-        "The driver was shut down while the program still used it, mostly at its end.",
-        "Look at the error before it; end threads and workers before the main program ends.",
+        "The driver was shut down while the program still used it, usually when the program exits.",
+        "Look at the error before this one. End threads and workers before the main program exits.",
     ),
     34: (
-        "The program loaded the toolkit's stub libcuda.so, which is there for linking only.",
-        "Take .../lib64/stubs out of LD_LIBRARY_PATH, and run the container with the runtime nvidia.",
+        "The program loaded the toolkit's stub libcuda.so, which is only for linking.",
+        "Remove .../lib64/stubs from LD_LIBRARY_PATH, and run the container with the runtime nvidia.",
     ),
     35: (
-        "The driver is older than the CUDA runtime of the container, or the container got no driver at all.",
-        "Upgrade the driver, use an image of an older CUDA, or set runtimeClassName nvidia.",
+        "The driver is older than the container's CUDA runtime, or the container has no driver.",
+        "Upgrade the driver, use an image with an older CUDA, or set runtimeClassName: nvidia.",
     ),
     36: (
-        "The program called what the driver lacks. Minor version compatibility, by which it runs, leaves that out.",
-        "Upgrade the driver to the branch of the program's CUDA.",
+        "The program called a function that the driver lacks, and that minor version compatibility does not cover.",
+        "Upgrade the driver to the branch that matches the program's CUDA.",
     ),
     46: (
-        "The GPU is in compute mode exclusive or prohibited and another process has it, such as an MPS server.",
-        "Let the pod be a client of the MPS server (mode mps), or set the compute mode back: nvidia-smi -c DEFAULT.",
+        "The GPU's compute mode is exclusive or prohibited, and another process, such as an MPS server, uses it.",
+        "Run the pod as a client of the MPS server (mode mps), or reset the compute mode: nvidia-smi -c DEFAULT.",
     ),
     98: (
-        "The program has no kernel of this name for the GPU: built for others, or libraries of two builds are mixed.",
+        "The program has no kernel of this name for the GPU: it was built for others, or mixes libraries of two"
+        " builds.",
         "Build it for the GPU's sm_xx, and install matching versions of its libraries.",
     ),
     100: (
-        "The container has no GPU: it asked for none, CUDA_VISIBLE_DEVICES hides it, or its device files were lost.",
-        "Ask for one in the container's limits. After systemctl daemon-reload on the node, start the pod again.",
+        "The container has no GPU: it requests none, CUDA_VISIBLE_DEVICES hides it, or the device files were lost.",
+        "Request a GPU in the container's limits. If systemctl daemon-reload ran on the node, restart the pod.",
     ),
     101: (
-        "The program asked for a GPU by a number the container does not have; a container counts its own from 0.",
-        "Do not set CUDA_VISIBLE_DEVICES to the node's numbers.",
+        "The program asked for a GPU number that the container does not have. A container numbers its own GPUs from 0.",
+        "Do not set CUDA_VISIBLE_DEVICES to the node's GPU numbers.",
     ),
     200: (
-        "The kernel image is of a CUDA the driver cannot read.",
-        "Align the driver's CUDA and the container's: newer driver, or an image of the driver's CUDA.",
+        "The driver cannot read kernel images of this CUDA version.",
+        "Use a newer driver, or an image with the driver's CUDA version.",
     ),
     205: (
-        "Memory or devices could not be mapped for the program, as without all device files of the driver.",
-        "Give the container its GPU by the runtime nvidia or CDI; see that nvidia-uvm is loaded on the node.",
+        "The driver could not map memory or devices for the program, for example because device files are missing.",
+        "Give the container its GPU with the runtime nvidia or CDI. Check that nvidia-uvm is loaded on the node.",
     ),
     209: (
-        "The program has no kernels for this GPU's compute capability, and no PTX to make them from.",
+        "The program has no kernels for this GPU's compute capability, and no PTX to compile them from.",
         "Build it for the GPU's sm_xx, or select nodes by the label nvidia.com/gpu.compute.major.",
     ),
     214: (
-        "The GPU's memory had an error it could not correct.",
-        "Reset or replace the GPU; the node's plugin takes it out of service meanwhile.",
+        "The GPU's memory had an uncorrectable error.",
+        "Reset or replace the GPU. Until then, the device plugin does not allocate it.",
     ),
     216: (
-        "The GPU is held by one process in exclusive mode, or by another context.",
-        "See nvidia-smi -q -d COMPUTE and its processes; set the compute mode back: nvidia-smi -c DEFAULT.",
+        "Another process or context uses the GPU in exclusive mode.",
+        "See nvidia-smi -q -d COMPUTE and the GPU's processes. Reset the compute mode: nvidia-smi -c DEFAULT.",
     ),
     217: (
         "The GPUs cannot reach each other's memory.",
@@ -109,123 +110,124 @@ _MEANINGS: Dict[int, Tuple[str, str]] = {
     ),
     220: (
         "A link between GPUs (NVLink) failed.",
-        "See nvidia-smi nvlink -e and XID 74 or 144 to 150 on the node; drain and reset its GPUs.",
+        "Look for XID 74 or 144 to 150 on the node, and see nvidia-smi nvlink -e. Drain the node, and reset its GPUs.",
     ),
     221: (
-        "The container lacks libnvidia-ptxjitcompiler, with which PTX is compiled.",
-        "Have NVIDIA_DRIVER_CAPABILITIES hold compute, so that the container runtime brings it.",
+        "The container lacks libnvidia-ptxjitcompiler, which compiles PTX.",
+        "Add compute to NVIDIA_DRIVER_CAPABILITIES, so that the container runtime mounts the library.",
     ),
     222: (
-        "The program's PTX is of a newer CUDA than the driver's compiler; minor version compatibility leaves it out.",
+        "The program's PTX needs a newer CUDA than the driver's. Minor version compatibility does not cover PTX.",
         "Recompile for the GPU's sm_xx, which needs no PTX, or upgrade the driver to the program's CUDA.",
     ),
     223: (
-        "CUDA_DISABLE_PTX_JIT is set, and the program has PTX only for this GPU.",
+        "CUDA_DISABLE_PTX_JIT is set, but the program has only PTX for this GPU.",
         "Unset it, or build for the GPU's sm_xx.",
     ),
     226: (
-        "A memory error of the GPU was contained: this program alone was ended.",
-        "Start the pod again; reset the GPU when its pods have ended (XID 94).",
+        "A GPU memory error was contained: the driver ended only this program.",
+        "Restart the pod. Reset the GPU after its pods have ended (XID 94).",
     ),
     300: (
-        "The kernel's source or image is for another GPU or another CUDA than what loads it.",
-        "Build for the GPU's sm_xx; look for two CUDA toolkits in the image.",
+        "The kernel was built for another GPU or another CUDA version.",
+        "Build for the GPU's sm_xx. Check the image for a second CUDA toolkit.",
     ),
     302: (
-        "A library of CUDA lacks a function: libraries of two versions are mixed.",
-        "Install CUDA's libraries of one version; take others out of LD_LIBRARY_PATH.",
+        "A CUDA library lacks a function: the image mixes libraries of two versions.",
+        "Install CUDA libraries of one version. Remove others from LD_LIBRARY_PATH.",
     ),
     303: (
-        "libcuda could not be loaded or set up: the container has no driver, or not a whole one.",
-        "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits.",
+        "libcuda could not be loaded or initialized: the driver is missing or incomplete in the container.",
+        "Set runtimeClassName: nvidia in the pod, and request a GPU in its limits.",
     ),
     304: (
-        "The kernel refused the driver's library: device files may not be opened, or driver and library do not fit.",
-        "See /dev/nvidia* in the container and dmesg on the node; start the pod again.",
+        "The kernel refused the driver's library: device files cannot be opened, or the versions do not match.",
+        "Check /dev/nvidia* in the container and dmesg on the node. Restart the pod.",
     ),
     500: (
-        "A function or variable is not in what was loaded: driver and program, or libraries, do not fit.",
-        "Upgrade the driver to the program's CUDA; take copied driver libraries out of the image.",
+        "A function or variable is missing: the driver, the program, or libraries do not match.",
+        "Upgrade the driver to the program's CUDA. Remove copied driver libraries from the image.",
     ),
     700: (
-        "A kernel went where it may not: the program's own mistake, or a runtime newer than the virtualization.",
-        "With a GPU virtualization, check the runtime against its baseline; else run under compute-sanitizer.",
+        "A kernel made an illegal access: the program has a bug, or its runtime is newer than the GPU virtualization.",
+        "With GPU virtualization, compare the runtime with its baseline. Otherwise use compute-sanitizer.",
     ),
     701: (
-        "A kernel asks for more registers, threads or shared memory than this GPU has.",
-        "Launch smaller blocks, or use a GPU of the capability the program was tuned for.",
+        "A kernel needs more registers, threads, or shared memory than this GPU has.",
+        "Launch smaller blocks, or use a GPU with the compute capability that the program was tuned for.",
     ),
     702: (
-        "A kernel ran longer than the GPU may be busy with one: it drives a display, or the kernel hangs.",
-        "Use a GPU without a display; else run under compute-sanitizer.",
+        "A kernel ran longer than the GPU's time limit: the GPU drives a display, or the kernel hangs.",
+        "Use a GPU without a display. Otherwise run the program under compute-sanitizer.",
     ),
     710: (
-        "An assertion in a kernel failed: mostly an index out of range, as a label or token beyond the model's size.",
-        "Run with CUDA_LAUNCH_BLOCKING=1, or on the CPU, to see which; it is the program's or its data's mistake.",
+        "An assertion in a kernel failed, usually for an index out of range, such as a token beyond the model's size.",
+        "Run with CUDA_LAUNCH_BLOCKING=1, or on the CPU, to find the assertion. The program or its data is wrong.",
     ),
     716: (
-        "A kernel used an address that is not aligned: the program's own mistake, or a library not for this GPU.",
+        "A kernel used a misaligned address: the program has a bug, or a library was not built for this GPU.",
         _SANITIZE,
     ),
     719: (
-        "A kernel died, mostly of a bad pointer; under MPS also because another client of the same GPU died.",
-        "Run under compute-sanitizer; under MPS, look at the server's log and start the pod again.",
+        "A kernel failed, usually for a bad pointer. Under MPS, it also fails if another client of the GPU fails.",
+        "Run the program under compute-sanitizer. Under MPS, look at the server's log, and restart the pod.",
     ),
     721: (
-        "A kernel ended without giving back its tensor memory.",
+        "A kernel ended without freeing its tensor memory.",
         _SANITIZE,
     ),
     800: (
-        "The call is not allowed here, as some are under MPS.",
+        "The call is not permitted. MPS does not permit some calls.",
         "Use a whole GPU for programs that need it.",
     ),
     801: (
         "This GPU or mode does not offer the call.",
-        "Use a GPU that has it, or a whole one instead of a share.",
+        "Use a GPU that supports the call, or a whole GPU instead of a share.",
     ),
     802: (
-        "NVSwitch is not set up: the fabric manager does not run, or is not of the driver's version.",
-        "Start nvidia-fabricmanager of exactly the driver's version on the node.",
+        "NVSwitch is not set up: the fabric manager does not run, or its version differs from the driver's.",
+        "Start nvidia-fabricmanager on the node, in exactly the driver's version.",
     ),
     803: (
-        "libcuda in the container is of another version than the loaded kernel driver.",
-        "After an upgrade reload the modules or reboot, and start the pod again; take out copied driver libraries.",
+        "The version of libcuda in the container differs from the loaded kernel driver.",
+        "After a driver upgrade, reload the modules or reboot, and restart the pod. Remove copied driver libraries.",
     ),
     804: (
-        "The image brought its forward compatibility package, and this GPU or driver branch may not use one.",
-        "Upgrade the driver, or take /usr/local/cuda/compat out of LD_LIBRARY_PATH. GeForce cards never may.",
+        "The image has a forward compatibility package, which this GPU or driver branch does not support.",
+        "Upgrade the driver, or remove /usr/local/cuda/compat from LD_LIBRARY_PATH. GeForce GPUs never support it.",
     ),
     805: (
         "The container does not reach its MPS control daemon.",
-        "Look at kube-accel-mps@<uuid> on the node, and start the pod again.",
+        "Check the unit kube-accel-mps@<uuid> on the node, and restart the pod.",
     ),
     806: (
         "The MPS control daemon and server do not reach each other.",
-        "Restart kube-accel-mps@<uuid> once no pod uses the GPU.",
+        "When no pod uses the GPU, restart kube-accel-mps@<uuid>.",
     ),
     807: (
         "The MPS server is recovering from a fault, or belongs to another user.",
-        "Try again; with pods of several users see gpu_plugins_mps_multiuser.",
+        "Try again. If pods run as several users, see gpu_plugins_mps_multiuser.",
     ),
     808: (
-        "The MPS server has as many clients as it takes: each process is one.",
+        "The MPS server has its maximum number of clients. Each process is a client.",
         "Start fewer processes, or give the pod another GPU.",
     ),
     809: (
         "The MPS server's connections are used up.",
-        "Start fewer processes, or set CUDA_DEVICE_MAX_CONNECTIONS lower.",
+        "Start fewer processes, or lower CUDA_DEVICE_MAX_CONNECTIONS.",
     ),
     810: (
-        "The MPS server ended this client, mostly because another one on the GPU died of a fault.",
-        "Start the pod again; give programs that fault a whole GPU.",
+        "The MPS server ended this client, usually because another client of the GPU had a fault.",
+        "Restart the pod. Run programs that cause faults on a whole GPU.",
     ),
     909: (
         "The call took too long.",
-        "Look what else keeps the GPU busy, and at dmesg on the node.",
+        "Check what else keeps the GPU busy, and read dmesg on the node.",
     ),
     999: (
-        "Mostly a driver older than the container's CUDA, a driver upgraded under a running pod, or lost device files.",
-        "Compare the driver's CUDA with the container's, start the pod again, and see dmesg on the node.",
+        "Usually the driver is too old for the container's CUDA, was upgraded under a running pod, or lost device"
+        " files.",
+        "Compare the driver's CUDA with the container's, restart the pod, and read dmesg on the node.",
     ),
 }
 """What some mostly mean, and what to do."""

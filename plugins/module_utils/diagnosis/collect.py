@@ -134,7 +134,7 @@ class Collector:
         except ApiServerError as error:
             self._heard(error)
             absent = error.status == _NOT_FOUND
-            self.problems.append(f"there is no {full}" if absent else f"{full}: {error}")
+            self.problems.append(f"{full} does not exist" if absent else f"{full}: {error}")
             return None
         self._answered = True
         try:
@@ -198,7 +198,7 @@ class Collector:
         found = self.one("Node", name)
         silent = found is not None and gpu_view.is_silent(found)
         if silent:
-            self.problems.append(f"node {name}: its kubelet is silent; logs of its pods were not asked for")
+            self.problems.append(f"node {name}: kubelet does not answer, so the logs of its pods were not read")
         return silent
 
     def version(self) -> str:

@@ -76,7 +76,7 @@ class Container:
     last_words: Tuple[str, ...]
     """Lines that its program left in the state for when it ends."""
     logs: Mapping[str, Tuple[str, ...]]
-    """Lines by ``log`` and ``log of the run before``."""
+    """Lines by ``log`` and ``log of the previous run``."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def node_of(item: object, events: object = (), page: Optional[str] = None) -> No
         for entry in _maps(status.get("addresses"))
     ]
     ready = conditions.get("Ready") or {"status": "True"}
-    heard = _text(ready.get("message")) or _text(ready.get("reason")) or "its kubelet tells nothing"
+    heard = _text(ready.get("message")) or _text(ready.get("reason")) or "its kubelet reports nothing"
     clean = {
         "metadata": {"name": name, "labels": labels, "annotations": _texts(metadata.get("annotations"))},
         "status": {"addresses": addresses},
@@ -304,7 +304,7 @@ def events_of(items: object, uid: str = "") -> Tuple[Event, ...]:
 def _why(condition: Mapping[str, Any]) -> str:
     """Return what a condition says."""
     words = filter(None, (_text(condition.get("reason")), _text(condition.get("message"))))
-    return ": ".join(words) or "no reason is told"
+    return ": ".join(words) or "no reason given"
 
 
 def _container(
@@ -320,7 +320,7 @@ def _container(
     )
     unstarted = ended.get("reason") in _NEVER_RAN or (code == _NOT_STARTED and bool(ended.get("message")))
     restarts = status.get("restartCount")
-    told = {"log of the run before": logs.get((name, True)), "log": logs.get((name, False))}
+    told = {"log of the previous run": logs.get((name, True)), "log": logs.get((name, False))}
     return Container(
         name=name,
         image=_text(entry.get("image")),
@@ -331,7 +331,7 @@ def _container(
             if "valueFrom" not in item
         },
         waiting=": ".join(filter(None, (_text(waiting.get("reason")), _text(waiting.get("message")))))
-        or ("no reason is told" if isinstance(state.get("waiting"), dict) else ""),
+        or ("no reason given" if isinstance(state.get("waiting"), dict) else ""),
         ended=", ".join(filter(None, how)),
         code=code if isinstance(code, int) else None,
         failed=bool(ended) and code != 0,

@@ -49,14 +49,14 @@ def extender(evidence: Evidence) -> Iterator[Finding]:
     said = tuple(Said(f"pod {daemon.name}", text) for daemon in down for text in daemon.told)
     remedy = "Look at its pods and their log. Run site.yml --tags scheduler."
     if down and len(down) == len(extenders):
-        what = "no pod of the extender is ready: pods that ask for a share are not placed"
+        what = "no pod of the extender is ready: pods that request a share stay pending"
         yield Finding("extender_down", "extender", what, said, remedy, CERTAIN if asked else POSSIBLE)
     elif down:
         what = "a pod of the extender is not ready: its control plane's scheduler places no shares"
         yield Finding("extender_down", "extender", what, said, remedy, LIKELY if asked else POSSIBLE)
     elif not extenders and asked and shared:
-        what = "there is none, and nodes share GPUs: where a node has several, a share may find no GPU with room"
-        none = Said("pods", "none runs kube-accel extender")
+        what = "the cluster has no extender, but nodes share GPUs: a share may not fit any GPU of a node with several"
+        none = Said("pods", "no pod runs kube-accel extender")
         yield Finding("extender_down", "extender", what, (none,), remedy, POSSIBLE)
 
 
@@ -96,9 +96,9 @@ def _plugin(evidence: Evidence, node: Node, view: NodeView) -> Iterator[Finding]
     ]
     if mine and not any(node.offers.values()) and any(gpu.health == "healthy" for gpu in view.gpus):
         offers = ", ".join(f"{name}: {count}" for name, count in sorted(node.offers.items()))
-        facts.append(Said("status.allocatable", offers or "nothing of ours"))
+        facts.append(Said("status.allocatable", offers or "no GPU resources"))
     if facts:
-        what, remedy = "its plugin runs, and kubelet does not know it", "Look at the plugin's log. Restart kubelet."
+        what, remedy = "its plugin runs, but kubelet does not know it", "Look at the plugin's log. Restart kubelet."
         yield Finding("not_registered", subject, what, tuple(facts), remedy, sure)
     if view.problem and mine:
         what = "the inventory of its plugin is incomplete or unreadable"
@@ -182,10 +182,10 @@ def _missing(node: Node, confidence: str) -> Iterator[Finding]:
     expected, visible = states.get("expected", 0.0), states.get("visible", 0.0)
     said = [Said("condition GpusHealthy", node.condition[1])] if node.condition[0] == "False" else []
     if expected > visible:
-        said.append(Said(f"metrics of node {node.name}", f"of {expected:g} GPUs {visible:g} answer"))
+        said.append(Said(f"metrics of node {node.name}", f"{visible:g} of {expected:g} GPUs answer"))
     if said:
         remedy = XIDS[_FALLEN_OFF].remedy
-        yield Finding("gpu_lost", f"node {node.name}", "a GPU of it is gone", tuple(said), remedy, confidence)
+        yield Finding("gpu_lost", f"node {node.name}", "one of its GPUs is gone", tuple(said), remedy, confidence)
 
 
 def _counted(node: Node, gpu: GpuView) -> Dict[int, Said]:

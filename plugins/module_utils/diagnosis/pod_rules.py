@@ -54,7 +54,7 @@ _EVENTS = {
     ),
     "MpsInterrupted": (
         "mps",
-        "the GPU's MPS server ended, and all its clients with it, as after a fault of any of them",
+        "the GPU's MPS server ended with all its clients, for example after a fault of one of them",
         "Start the pod again. Give a whole GPU to programs that cause faults.",
         CERTAIN,
     ),
@@ -67,7 +67,7 @@ _EVENTS = {
     "QuotaOverrideRefused": (
         "override_refused",
         "the limit that an administrator wrote for a container is not used",
-        "Correct ConfigMap kube-accel-quota-overrides as the event says.",
+        "Correct the ConfigMap kube-accel-quota-overrides as the event says.",
         CERTAIN,
     ),
     "RemovedForReplacement": (
@@ -130,7 +130,7 @@ def _unstarted(pod: Pod, container: Container) -> Iterator[Finding]:
             yield found(symptom, where, said)
             break
     if container.killed:
-        what = "the kernel killed it over the machine's memory, not the GPU's"
+        what = "the kernel killed it because of host memory, not GPU memory"
         remedy = "Raise resources.limits.memory of the container, or load less at a time."
         said = Said("state of the container", container.ended[:_LONGEST])
         yield Finding("host_oom", where, what, (said,), remedy, CERTAIN)
@@ -147,8 +147,8 @@ def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
     told = [_said(event) for event in pod.events if not event.normal][-_EVENTS_SHOWN:][::-1]
     describe = f"kubectl describe pod -n {pod.namespace} {pod.name}"
     if not pod.exists:
-        what = "there is no such pod; what is left of it are its events" if told else "there is no such pod"
-        remedy = f"Look at its name and namespace, and at what makes it: kubectl get events -n {pod.namespace}."
+        what = "the pod does not exist; only its events are left" if told else "the pod does not exist"
+        remedy = f"Check its name, its namespace, and its controller: kubectl get events -n {pod.namespace}."
         yield Finding("not_running", f"pod {pod.full_name}", what, tuple(told), remedy, POSSIBLE)
         return
     waits = [container for container in pod.containers if container.waiting or container.never_ran]
@@ -169,7 +169,7 @@ def not_running(evidence: Evidence, explained: Set[str]) -> Iterator[Finding]:
         return
     text = ": ".join(filter(None, (pod.reason, pod.message))) or f"phase {pod.phase or 'not set'}"
     said = (Said("state of the pod", text[:_LONGEST]), *told)
-    what = "it does not run, and kubelet says why" if told else "it does not run, and nothing says why"
+    what = "it does not run, and kubelet says why" if told else "it does not run, and no source gives a reason"
     remedy = _WHERE["kubelet"].format(pod=pod, node=pod.node or "its node", describe=describe)
     yield Finding("not_running", f"pod {pod.full_name}", what, said, remedy, LIKELY if told else POSSIBLE)
 
@@ -180,7 +180,7 @@ def _unfinished(pod: Pod) -> List[Container]:
 
 
 def _initializing(pod: Pod, container: Container, first: Container) -> Finding:
-    what = f"it starts when init container {first.name} has ended, which runs or is still to run"
+    what = f"it starts after init container {first.name}, which has not ended"
     remedy = f"kubectl logs -n {pod.namespace} {pod.name} -c {first.name}"
     said = Said("state of the container", container.waiting[:_LONGEST])
     return Finding("not_running", subject_of(pod, container), what, (said,), remedy, POSSIBLE)
@@ -238,7 +238,7 @@ def leaving(evidence: Evidence) -> Iterator[Finding]:
         remedy = "Look at the controller of each finalizer. The controller removes it when its work is done."
         said = Said("metadata.finalizers", ", ".join(pod.finalizers)[:_LONGEST])
     else:
-        what = "it is deleted, and kubelet has not ended it yet"
+        what = "it is being deleted, and kubelet has not ended it yet"
         remedy = f"Wait for its grace period. Then look at journalctl -u kubelet on {pod.node or 'its node'}."
         said = Said("metadata.deletionTimestamp", "set")
     events = [_said(event) for event in pod.events if not event.normal][-_EVENTS_SHOWN:]
@@ -265,7 +265,7 @@ def unready(evidence: Evidence) -> Iterator[Finding]:
         state = Said("condition Ready", pod.unready or f"not ready: {slow}")
         said = (state, *[_said(e) for e in pod.events if not e.normal][-_EVENTS_SHOWN:])
         remedy = f"Look at its log and events: kubectl describe pod -n {pod.namespace} {pod.name}."
-        yield Finding("not_ready", f"pod {pod.full_name}", "it runs, and is not ready", said, remedy, POSSIBLE)
+        yield Finding("not_ready", f"pod {pod.full_name}", "it runs, but is not ready", said, remedy, POSSIBLE)
 
 
 def _may_be_killed(container: Container) -> bool:
@@ -295,7 +295,7 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
     if not pod.unscheduled and not gates:
         name = pod.scheduler or "default-scheduler"
         said = Said("state of the pod", f"no condition PodScheduled; schedulerName is {name}")
-        remedy = f"Look whether scheduler {name} runs: kubectl get pods -A, leases in kube-system."
+        remedy = f"Check whether scheduler {name} runs: kubectl get pods -A, leases in kube-system."
         yield Finding("scheduler", subject, "no scheduler has tried it", (said,), remedy, LIKELY)
         return
     sources = [*gates, Said("condition PodScheduled", pod.unscheduled[:_LONGEST])]
@@ -310,7 +310,7 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
     ]
     yield from known
     if not known and not mismatched:
-        what = "no node was found for it"
+        what = "the scheduler found no node for it"
         remedy = "Read the scheduler's message. The playbook inspect shows what each node has left."
         yield Finding("pending", subject, what, tuple(sources[:1]), remedy, POSSIBLE)
 
@@ -318,9 +318,9 @@ def waiting(evidence: Evidence) -> Iterator[Finding]:
 def _modes(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
     """Yield findings on what the pod asks for that nodes' modes do not serve."""
     modes, subject = modes_of(pod.wants), f"pod {pod.full_name}"
-    asks = Said("limits of the pod", f"asks for {', '.join(pod.wants)}")
+    asks = Said("limits of the pod", f"requests {', '.join(pod.wants)}")
     if len(modes) > 1:
-        what = f"it asks for resources of modes {' and '.join(sorted(modes))}, and a node serves one"
+        what = f"it requests resources of modes {' and '.join(sorted(modes))}, but a node serves one mode"
         yield Finding("mode_mismatch", subject, what, (asks,), "Use the resources of one mode.", CERTAIN)
         return
     served: Dict[str, List[str]] = {}
@@ -330,8 +330,8 @@ def _modes(evidence: Evidence, pod: Pod) -> Iterator[Finding]:
     there = "; ".join(f"{kind}: {', '.join(names[:8])}" for kind, names in sorted(served.items())) or "none"
     said = (asks, Said("modes of the nodes", there))
     for mode in modes - set(served) if evidence.everywhere else ():
-        what = f"it asks for resources of mode {mode}, which no node serves"
-        remedy = f"Set gpu_mode: {mode} for a node and run site.yml, or use the resources of a mode that is served."
+        what = f"it requests resources of mode {mode}, which no node serves"
+        remedy = f"Set gpu_mode: {mode} for a node and run site.yml, or use the resources of a mode that a node serves."
         yield Finding("mode_mismatch", subject, what, said, remedy, CERTAIN)
     for mode in modes & set(served):
         offers = [node.offers for node in evidence.nodes if node.name in served[mode]]
@@ -350,5 +350,5 @@ def quotas(evidence: Evidence) -> Iterator[Finding]:
     for quota in evidence.quotas:
         if quota.full and (not pod.exists or quota.resource.rpartition("requests.")[2] in pod.wants):
             said = Said(f"ResourceQuota {quota.name}", f"{quota.resource}: {quota.used} of {quota.hard}")
-            what = "the namespace has all that its ResourceQuota allows"
+            what = "the namespace has used up its ResourceQuota"
             yield Finding("namespace_quota", f"namespace {pod.namespace}", what, (said,), QUOTA_REMEDY, POSSIBLE)

@@ -16,62 +16,62 @@ from ansible_collections.accel.kubernetes.plugins.module_utils.diagnosis.symptom
 )
 
 _RUNTIME_REMEDY = "Run site.yml --tags container_runtime for the node."
-_DRIVER_REMEDY = "Run nvidia-smi on the node, and the role driver if it fails."
+_DRIVER_REMEDY = "Run nvidia-smi on the node. If it fails, run the role driver."
 
 AT_START: Sequence[Symptom] = (
     Symptom(
         "cuda_mismatch",
         words(r"unsatisfied condition: .{0,80}(?:cuda|driver|brand)"),
-        "the image requires another driver or GPU than the node has, so the container is not started",
-        "Upgrade the node's driver, or use an image of an older CUDA.",
+        "the container does not start, because the image requires a different driver or GPU than the node's",
+        "Upgrade the node's driver, or use an image with an older CUDA.",
         CERTAIN,
     ),
     Symptom(
         "cuda_mismatch",
         words(r"requirement error: invalid expression"),
-        "what the image requires of the driver (NVIDIA_REQUIRE_CUDA) cannot be read, so the container is not started",
+        "the container does not start, because the image's driver requirement (NVIDIA_REQUIRE_CUDA) is unreadable",
         "Correct NVIDIA_REQUIRE_* of the image or pod, or set NVIDIA_DISABLE_REQUIRE=true.",
         CERTAIN,
     ),
     Symptom(
         "no_room",
         words(r"no-gpu-has-\w{1,40}-to-run"),
-        "the device plugin that was asked (gpushare, HAMi) found no GPU with enough memory left",
+        "the device plugin (gpushare, HAMi) found no GPU with enough memory left",
         "Look at what its scheduler extender assigned, and at what else runs on the node. Delete the pod.",
         CERTAIN,
     ),
     Symptom(
         "device_missing",
         words(r"device error: \S{0,10}/var/run/nvidia-container-devices"),
-        "GPUs are passed as volume mounts, and the node's toolkit is not set to take them so",
+        "GPUs are passed as volume mounts, which the node's toolkit is not configured to accept",
         "Set accept-nvidia-visible-devices-as-volume-mounts in the toolkit's config.toml, or pass GPUs by variable.",
         CERTAIN,
     ),
     Symptom(
         "device_missing",
         words(r"device error: .{0,200}unknown device"),
-        "the container is to get a GPU that the node's driver does not have: it is gone, or has another name now",
+        "the container should get a GPU that the node's driver does not list: it is gone, or has a new name",
         "Run nvidia-smi -L on the node and compare. Delete the pod so that it gets a GPU again.",
         CERTAIN,
     ),
     Symptom(
         "runtime_missing",
         words(r"cgroup subsystem devices not found|failed to add device rules"),
-        "libnvidia-container cannot give the container its devices: it is too old for the node's cgroup v2, or may not",
+        "libnvidia-container cannot give the container its devices: it is too old for cgroup v2, or lacks permission",
         "Upgrade nvidia-container-toolkit to 1.8 or newer. Without root, set no-cgroups in its config.toml.",
         CERTAIN,
     ),
     Symptom(
         "runtime_missing",
         words(r"/sys/fs/cgroup/devices/.{1,400}devices\.allow: no such file"),
-        "the toolkit looks for the container's device cgroup where the container runtime made none",
+        "the toolkit looks for the container's device cgroup where the container runtime created none",
         "Give the nvidia runtime the cgroup driver of kubelet (SystemdCgroup), or upgrade the toolkit: "
         + _RUNTIME_REMEDY,
     ),
     Symptom(
         "runtime_missing",
         words(r"ldcache error: "),
-        "the toolkit cannot run ldconfig, so libraries of the driver would not be found",
+        "the toolkit cannot run ldconfig, so programs would not find the driver's libraries",
         "Set ldconfig in /etc/nvidia-container-runtime/config.toml to the node's (@/sbin/ldconfig, Ubuntu: .real).",
         CERTAIN,
     ),
@@ -79,14 +79,14 @@ AT_START: Sequence[Symptom] = (
         "gpu_lost",
         words(r"nvml error: gpu is lost|GPU is lost|fallen off the bus"),
         "a GPU of the node is lost",
-        "Drain the node, see dmesg for the XID, and reset the GPU or power-cycle the node.",
+        "Drain the node, and read the XID in dmesg. Reset the GPU, or power-cycle the node.",
         CERTAIN,
     ),
     Symptom(
         "device_missing",
         words(r"nvml error: insufficient permissions"),
-        "the container runtime's toolkit may not use the node's device files",
-        "See SELinux's or AppArmor's denials and ls -l /dev/nvidia* on the node, and the toolkit's user.",
+        "the container runtime's toolkit lacks permission for the node's device files",
+        "Check denials by SELinux or AppArmor, ls -l /dev/nvidia* on the node, and the toolkit's user.",
     ),
     Symptom(
         "driver_missing",
@@ -103,7 +103,7 @@ AT_START: Sequence[Symptom] = (
     Symptom(
         "image",
         words(r"mount error: file creation failed: .{0,300}(?:nvidia|cuda).{0,80}file exists"),
-        "the image brings files of a driver itself, where the toolkit puts the node's",
+        "the image contains driver files in the place where the toolkit mounts the node's driver",
         "Build the image without libcuda, libnvidia-* and nvidia-smi. A commit of a container leaves such files.",
     ),
     Symptom(
@@ -113,7 +113,7 @@ AT_START: Sequence[Symptom] = (
             r"|adding custom device \S{0,4}/dev/nvidia"
             r"|/dev/nvidia[\w-]{1,30}.{0,40}no such file|no such file.{0,40}/dev/nvidia"
         ),
-        "the container's GPU, or a file of the driver that goes with it, is not there for the container runtime",
+        "the container runtime does not find the container's GPU, or a driver file for it",
         "Delete the pod so that it gets a GPU again. If it fails again, look at nvidia-smi and the plugin there.",
     ),
     Symptom(
@@ -124,14 +124,14 @@ AT_START: Sequence[Symptom] = (
             r"|could not select device driver|nvidia-container-runtime[\w-]{0,10}\S{0,4}: .{0,60}not found"
             r"|nvidia-container-runtime[\w-]{0,10}\S{0,4}: no such file|runc[\w.-]{0,20}nvidia.{0,40}no such file"
         ),
-        "the node's container runtime does not know, or does not find, what the pod's runtime class stands for",
+        "the node's container runtime does not know, or does not find, the handler of the pod's runtime class",
         _RUNTIME_REMEDY,
         CERTAIN,
     ),
     Symptom(
         "runtime_missing",
         words(r"invoking the NVIDIA Container Runtime Hook directly"),
-        "the toolkit's hook was called on a node where the toolkit expects its runtime to be used",
+        "the toolkit's hook was called on a node where the toolkit expects pods to use its runtime",
         "Set runtimeClassName: nvidia in the pod, or make nvidia the default runtime of the node.",
         CERTAIN,
     ),
@@ -139,26 +139,26 @@ AT_START: Sequence[Symptom] = (
         "runtime_missing",
         words(r"nvidia-container-(?:cli|runtime)|nvidia-ctk|NVIDIA Container Runtime"),
         "NVIDIA's container toolkit refused to prepare the container",
-        "Read its words; on the node see nvidia-container-cli -k -d /dev/tty info, and " + _RUNTIME_REMEDY,
+        "Read its message. On the node, run nvidia-container-cli -k -d /dev/tty info, and " + _RUNTIME_REMEDY,
     ),
     Symptom(
         "driver_missing",
         words(r"exec: \S{0,4}nvidia-smi\S{0,4}: executable file not found"),
-        "the container has no nvidia-smi: the container runtime did not bring the driver",
-        "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits.",
+        "the container has no nvidia-smi: the container runtime did not mount the driver",
+        "Set runtimeClassName: nvidia in the pod, and request a GPU in its limits.",
     ),
     Symptom(
         "host_oom",
         words(r"container init was OOM-killed|memory limit too low"),
-        "the container's limit of the machine's memory is too low to even start it",
+        "the container's limit of host memory is too low for it to start",
         "Raise resources.limits.memory of the container.",
         CERTAIN,
     ),
     Symptom(
         "image",
         words(r"exec format error"),
-        "the image's program is of another architecture than the node, or a script without an interpreter line",
-        "Use an image of the node's architecture, or select nodes by the label kubernetes.io/arch.",
+        "the image's program is for another architecture than the node's, or a script without an interpreter line",
+        "Use an image for the node's architecture, or select nodes by the label kubernetes.io/arch.",
     ),
     Symptom(
         "image",
@@ -166,7 +166,7 @@ AT_START: Sequence[Symptom] = (
             r"executable file not found in \$PATH|\bstat (?!/proc/)\S{1,200}: no such file or directory"
             r"|exec:? \S{0,200}: permission denied"
         ),
-        "the image does not have the program that the pod names, or it may not be run",
+        "the image lacks the program that the pod names, or the program is not executable",
         "Correct command and args of the container, or the image.",
     ),
     Symptom(
@@ -175,13 +175,13 @@ AT_START: Sequence[Symptom] = (
             r"error mounting \S{0,4}/(?!var/lib/kubelet)\S{0,300}(?:/libnvidia|/libcuda|/nvidia-|nvidia/driver/)"
             r"\S{0,200} to rootfs.{1,400}(?:not a directory|no such file)"
         ),
-        "a file of the driver, as the toolkit knows it, is not there: the driver has changed, or its container ended",
+        "a driver file that the toolkit expects does not exist: the driver changed, or its container ended",
         "Run nvidia-ctk cdi generate on the node. With the GPU operator, delete the pod of its toolkit there.",
     ),
     Symptom(
         "container_config",
         words(r"error mounting .{1,400}(?:not a directory|is a directory|are you trying to mount a directory)"),
-        "a volume is mounted where the image has a file, or a file where it has a directory",
+        "a volume is mounted over a file of the image, or a file over a directory",
         "Correct mountPath or subPath of the container's volumeMounts.",
     ),
     Symptom(
@@ -198,7 +198,7 @@ AT_START: Sequence[Symptom] = (
             r"|RegistryUnavailable|SignatureValidationFailed)|^Failed to pull image|^Back-off pulling image"
             r"|^Error: (?:ErrImage|ImagePull)|^Failed to inspect image|^Failed to apply default image tag"
         ),
-        "the image cannot be had",
+        "the image cannot be pulled",
         "Correct its name, or the pod's imagePullSecrets. The message has the registry's answer.",
         CERTAIN,
     ),
@@ -208,14 +208,14 @@ AT_START: Sequence[Symptom] = (
             r"\b(?:secret|configmap|serviceaccount|persistentvolumeclaim)s? .{1,253} not found"
             r"|couldn't find key|references non-existent (?:secret|config)|object .{1,253} not registered"
         ),
-        "the pod refers to a Secret, ConfigMap or claim, or to a key of one, that is not there",
+        "the pod refers to a Secret, ConfigMap, claim, or key that does not exist",
         "Create what the message names in the pod's namespace, or correct the pod.",
         CERTAIN,
     ),
     Symptom(
         "container_config",
         words(r"failed to sync (?:configmap|secret) cache|services have not yet been read"),
-        "kubelet has not read what the container is set up with from the API server",
+        "kubelet has not yet read the container's ConfigMaps, Secrets, or Services from the API server",
         "This usually passes, as after a restart of kubelet. If it stays, see journalctl -u kubelet on the node.",
     ),
     Symptom(
@@ -228,7 +228,7 @@ AT_START: Sequence[Symptom] = (
     Symptom(
         "container_config",
         words(r"^CreateContainerConfigError"),
-        "kubelet could not put the container's configuration together",
+        "kubelet could not create the container's configuration",
         "Do what the message says. Usually the pod, or an object that it names, needs a correction.",
     ),
 )
@@ -238,7 +238,7 @@ BY_EVENT: Sequence[Symptom] = (
     Symptom(
         "missing_object",
         words(r"^Failed(?:Mount|AttachVolume): .{0,400}not (?:found|registered)"),
-        "a volume of the pod refers to a Secret, ConfigMap or claim that is not there",
+        "a volume of the pod refers to a Secret, ConfigMap, or claim that does not exist",
         "Create what the message names in the pod's namespace, or correct the pod.",
         CERTAIN,
     ),
@@ -255,7 +255,7 @@ BY_EVENT: Sequence[Symptom] = (
             r"|failed to assign an IP|NetworkPlugin"
         ),
         "the pod's network cannot be set up",
-        "Look at the pods of the node's network plugin (CNI) and at /etc/cni/net.d.",
+        "Check the pods of the node's network plugin (CNI), and /etc/cni/net.d.",
     ),
     Symptom(
         "device_missing",
@@ -266,7 +266,7 @@ BY_EVENT: Sequence[Symptom] = (
     Symptom(
         "missing_object",
         words(r"^FailedResourceClaimCreation"),
-        "the pod's ResourceClaim cannot be made",
+        "the pod's ResourceClaim cannot be created",
         "Create the ResourceClaimTemplate that the message names, or correct the pod.",
         CERTAIN,
     ),
@@ -277,13 +277,13 @@ STATES: Dict[str, Tuple[str, str]] = {
     "RunContainerError": ("the container runtime could not start it", "runtime"),
     "StartError": ("the container runtime could not start it", "runtime"),
     "ContainerCannotRun": ("the container runtime could not start it", "runtime"),
-    "CreateContainerError": ("the container runtime could not make it", "runtime"),
-    "CreateContainerConfigError": ("kubelet could not put its configuration together", "pod"),
+    "CreateContainerError": ("the container runtime could not create it", "runtime"),
+    "CreateContainerConfigError": ("kubelet could not create its configuration", "pod"),
     "PreCreateHookError": ("kubelet's hook before its creation failed", "kubelet"),
-    "PreStartHookError": ("the hook before its start failed: device plugins may have one", "kubelet"),
+    "PreStartHookError": ("the hook before its start failed; device plugins can have one", "kubelet"),
     "PostStartHookError": ("its lifecycle hook postStart failed", "pod"),
     "CrashLoopBackOff": ("it ends again and again, and kubelet waits before the next start", "log"),
-    "ContainerStatusUnknown": ("kubelet lost it, as by a reboot or when it was deleted on the node", "kubelet"),
+    "ContainerStatusUnknown": ("kubelet lost it, for example by a reboot or a deletion on the node", "kubelet"),
     "PodInitializing": ("the pod's init containers have not all ended yet", "pod"),
     "ContainerCreating": ("kubelet prepares it: volumes, network, image, devices", "kubelet"),
 }
@@ -292,14 +292,14 @@ STATES: Dict[str, Tuple[str, str]] = {
 ENDED_BY_PROBE = Symptom(
     "not_ready",
     words(r"^(?:Unhealthy: (?:Liveness|Startup) probe|Killing: .{1,100} failed (?:liveness|startup) probe)"),
-    "kubelet ends it and starts it again, because its liveness or startup probe fails",
+    "kubelet restarts it, because its liveness or startup probe fails",
     "Look at its log. Give a program that loads for long a startupProbe of a larger failureThreshold, or more"
     " timeoutSeconds.",
 )
 UNREADY_BY_PROBE = Symptom(
     "not_ready",
     words(r"^Unhealthy: Readiness probe"),
-    "it runs, and its readiness probe fails, so that no Service sends it anything",
+    "it runs, but no Service sends it traffic, because its readiness probe fails",
     "Look at its log. A server answers when its model is loaded. Compare the probe's port and path with the server's.",
 )
 """In reason and message of events of a pod that runs."""

@@ -44,18 +44,18 @@ _OUT_OF_MEMORY = 2
 _OF_CAPABILITY = ("bfloat16", "float16", "fp8", "cuda_mismatch")
 _NVRM = re.compile(r"NVRM: Xid \([^()]{1,60}\): ([0-9]{1,4})\b")
 _ENDS = {
-    126: "its command may not be run",
+    126: "its command is not executable",
     127: "its command is not in the image",
-    132: "it was killed by an instruction the CPU does not have (SIGILL)",
+    132: "it was killed by an instruction that the CPU lacks (SIGILL)",
     134: "it aborted itself (SIGABRT)",
-    135: "it was killed over memory that could not be had, as a full /dev/shm (SIGBUS)",
-    136: "it was killed over arithmetic (SIGFPE)",
-    137: "it was killed from outside (SIGKILL): a probe, a deletion, or the kernel over memory of a process in it",
-    139: "it was killed over a bad address (SIGSEGV)",
+    135: "it was killed because memory was not available, for example a full /dev/shm (SIGBUS)",
+    136: "it was killed by an arithmetic error (SIGFPE)",
+    137: "it was killed from outside (SIGKILL): by a probe, a deletion, or the kernel for lack of memory",
+    139: "it was killed by a bad address (SIGSEGV)",
     143: "it was asked to end (SIGTERM)",
 }
 """What exit codes of shells and container runtimes stand for."""
-_LOST = "kubelet lost it, as by a reboot or when it was deleted on the node"
+_LOST = "kubelet lost it, for example by a reboot or a deletion on the node"
 """What is said of an end that kubelet did not see."""
 
 
@@ -101,11 +101,11 @@ def _unrefused(where: str, pod: Pod, container: Container, node: Optional[Node],
 def _quota_oom(where: str, pod: Pod, said: Tuple[Said, ...], confidence: str) -> Finding:
     names = [name for name in pod.wants if name.endswith(("-memory", "gpu-mem"))]
     remedy = f"Ask for more {' or '.join(names) or 'memory'}, or make batches or contexts smaller."
-    return Finding("quota_oom", where, "it wanted more GPU memory than its own share has", said, remedy, confidence)
+    return Finding("quota_oom", where, "it needed more GPU memory than its share has", said, remedy, confidence)
 
 
 def _device_oom(where: str, said: Tuple[Said, ...], confidence: str) -> Finding:
-    remedy = "Give it a larger GPU or one of its own, make batches smaller, or end what else is on the GPU."
+    remedy = "Use a larger GPU or a whole one, make batches smaller, or end other programs on the GPU."
     return Finding("device_oom", where, "the GPU itself was full", said, remedy, confidence)
 
 
@@ -136,12 +136,12 @@ def _neighbours(pod: Pod, node: Optional[Node]) -> Iterator[Said]:
     for gpu in gpus_of(pod, node):
         others = sorted({f"{t.namespace}/{t.pod}" for t in gpu.tenants} - {pod.full_name})
         if others:
-            yield Said(f"annotation of node {pod.node}", f"GPU {gpu.index} is also had by {', '.join(others)}")
+            yield Said(f"annotation of node {pod.node}", f"GPU {gpu.index} is shared with {', '.join(others)}")
         for sample in () if node is None else node.samples or ():
             reason = sample.labels.get("reason")
             foreign = sample.name == "accel_gpu_memory_unattributed_bytes" and reason != "driver"
             if foreign and sample.labels.get("uuid") == gpu.uuid and sample.value > _FOREIGN:
-                whose = "are in use by all who share it together" if reason == "shared" else "belong to no pod"
+                whose = "are in use by all containers that share it" if reason == "shared" else "belong to no pod"
                 yield Said(
                     f"metrics of node {pod.node}", f"{sample.value / (1 << 30):.1f} GiB of GPU {gpu.index} {whose}"
                 )
@@ -159,7 +159,7 @@ def allocators(evidence: Evidence) -> Iterator[Finding]:
             traces += [Said("environment", name) for name in sorted(settings) if allocator.pattern.search(name)]
             traces += last(container, allocator.pattern)
             if traces and value.lower() not in allocator.good:
-                what = f"{allocator.framework}'s allocator and a share of a GPU's memory do not go together"
+                what = f"{allocator.framework}'s allocator does not fit a share of GPU memory"
                 setting = Said("environment", f"{allocator.variable}={value or '(not set)'}")
                 said = (*spoken, *traces[:2], setting)
                 yield Finding("allocator_conflict", subject_of(pod, container), what, said, allocator.remedy, LIKELY)
@@ -233,7 +233,7 @@ def compatibility(evidence: Evidence) -> Iterator[Finding]:
         needs = replace(cuda_needs.needs_of_image(asks, settings, {}, told), paddle_allocator=None)
         for finding in cuda_compat.decide(cuda_needs.machine_of_labels(node.labels), needs).findings:
             if finding.verdict in (cuda_compat.UNSTABLE, cuda_compat.BLOCKED):
-                what = "what the container is made for and the node's driver or GPUs do not go together"
+                what = "the container does not fit the node's driver or GPUs"
                 said = (Said("variables of the pod and labels of the node", finding.reason),)
                 sure = LIKELY if finding.verdict == cuda_compat.BLOCKED else POSSIBLE
                 yield Finding("cuda_mismatch", subject_of(pod, container), what, said, finding.remedy, sure)
@@ -246,7 +246,7 @@ def crashed(evidence: Evidence) -> Iterator[Finding]:
             final = [said for said in lines_of(container) if said.text.strip()][-1:]
             lost = container.ended.startswith("ContainerStatusUnknown")
             how = _LOST if lost else _ENDS.get(container.code or 0, "it ended badly")
-            what = f"{how}, and its log has nothing that is known here"
+            what = f"{how}, and its log shows no known cause"
             remedy = f"kubectl logs -n {pod.namespace} {pod.name} -c {container.name} --previous"
             said = (Said("state of the container", container.ended), *final)
             yield Finding("crashed", subject_of(pod, container), what, said, remedy, POSSIBLE)

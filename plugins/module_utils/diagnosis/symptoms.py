@@ -122,9 +122,9 @@ IN_LOGS: Sequence[Symptom] = (
             r"|_scaled_mm.{0,40}only supported.{0,40}compute capability"
             r"|(?:fp8|float8)\S{0,16} kv.?cache.{0,20} not supported"
         ),
-        "the program or its model is in fp8, and GPUs compute in it from compute capability 8.9 on",
-        "Use the model in 16 bits (before 8.0 vLLM: --dtype=half), in AWQ or in GPTQ, take --kv-cache-dtype=fp8 out, "
-        "or select nodes by the label nvidia.com/gpu.compute.major.",
+        "the program or its model uses fp8, which needs compute capability 8.9",
+        "Use the model in 16 bits (before 8.0, vLLM: --dtype=half), AWQ, or GPTQ, remove --kv-cache-dtype=fp8, or"
+        " select nodes by the label nvidia.com/gpu.compute.major.",
         CERTAIN,
     ),
     Symptom(
@@ -133,8 +133,8 @@ IN_LOGS: Sequence[Symptom] = (
             r"free memory on device .{0,120}less than desired GPU memory utilization"
             r"|Error in memory profiling.{0,160}free memory"
         ),
-        "the server wants a fixed part of the GPU's memory at its start, and others have some of it",
-        "Lower its part (vLLM: --gpu-memory-utilization), or give it a GPU or share of its own.",
+        "the server reserves a fixed part of the GPU's memory at its start, and other programs use some of it",
+        "Lower this part (vLLM: --gpu-memory-utilization), or give the server its own GPU or share.",
         CERTAIN,
     ),
     Symptom(
@@ -143,7 +143,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"model requires? more system memory|model request too large for system"
             r"|cannot allocate memory.{0,40}(?:pinned|host)|DefaultCPUAllocator"
         ),
-        "the machine's memory did not suffice, or the container's limit of it, not the GPU's",
+        "host memory, or the container's limit of it, was too small; GPU memory was not the cause",
         "Raise resources.limits.memory of the container, or load less at a time.",
     ),
     Symptom(
@@ -157,8 +157,8 @@ IN_LOGS: Sequence[Symptom] = (
             r"|unable to (?:mmap|write to file) .{0,80}torch_"
             r"|process was signaled to shutdown with signal 7\b"
         ),
-        "the container's /dev/shm is full: it has 64 MiB of it unless it is given more",
-        "Mount an emptyDir of medium Memory at /dev/shm, or use fewer workers.",
+        "the container's /dev/shm is full: its default size is 64 MiB",
+        "Mount an emptyDir with medium: Memory at /dev/shm, or use fewer workers.",
     ),
     Symptom(
         "driver_missing",
@@ -174,7 +174,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|NVIDIA probe routine (?:failed|was not called)|no NVIDIA graphics adapter probed"
             r"|nvidia-smi\S{0,3}: executable file not found"
         ),
-        "the container has no driver: the container runtime did not bring it, or the node's does not answer",
+        "the container has no driver: the container runtime did not mount it, or the node's driver does not answer",
         "Set runtimeClassName: nvidia in the pod, and ask for a GPU in its limits. Run nvidia-smi on the node.",
     ),
     Symptom(
@@ -183,7 +183,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"signaled to shutdown with signal 9\b|exitcode ?: ?-9\b|Signal 9 \(SIGKILL\) received by PID"
             r"|exited? (?:with|code|due to) signal (?:9\b|SIGKILL)|killed by signal: Killed"
         ),
-        "a worker process of the program was killed, mostly over the container's memory, not the GPU's",
+        "a worker process of the program was killed, usually because of the container's host memory, not GPU memory",
         "See dmesg on the node for oom-kill. Raise resources.limits.memory, or load less at a time.",
         POSSIBLE,
     ),
@@ -193,13 +193,13 @@ IN_LOGS: Sequence[Symptom] = (
             r"Incompatible (?:platform|strategy) detected|did you configure the NVIDIA Container Toolkit"
             r"|waiting for nvidia container stack to be setup"
         ),
-        "NVIDIA's plugin or operator finds no driver in its container, where NVIDIA's container toolkit would put it",
-        "Have the pod use the nvidia runtime (runtimeClassName: nvidia), and run site.yml --tags container_runtime.",
+        "NVIDIA's plugin or operator finds no driver in its container, where NVIDIA's container toolkit mounts it",
+        "Use the nvidia runtime in the pod (runtimeClassName: nvidia), and run site.yml --tags container_runtime.",
     ),
     Symptom(
         "driver_silent",
         words(r"failed to finish discovery before timeout|GPU discovery timed out"),
-        "the driver took longer to answer than the program waits for it",
+        "the driver took longer to answer than the program waits",
         "On the node, check dmesg and how long nvidia-smi takes. Persistence mode keeps the driver initialized.",
     ),
     Symptom(
@@ -214,14 +214,15 @@ IN_LOGS: Sequence[Symptom] = (
             r"|CUDA backend failed to initialize|CUDA driver initialization failed, you might not have"
             r"|device < num_gpus INTERNAL ASSERT(?!.{0,200}num_gpus=[1-9])|\b0 active drivers"
         ),
-        "the program found no GPU that it can use",
+        "the program found no usable GPU",
         "Ask for one in the container's limits. Set runtimeClassName: nvidia. Do not hide it by CUDA_VISIBLE_DEVICES.",
     ),
     Symptom(
         "image",
         words(
             r"torch not compiled with CUDA enabled|is not in available provider names|cannot dlopen some GPU libraries"
-            r"|lib(?:cudart|cublas\w{0,3}|cudnn\w{0,24}|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvinfer\w{0,12}|cupti)"
+            r"|lib(?:cudart|cublas\w{0,3}|cudnn\w{0,24}|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvinfer\w{0,12}|cupti"
+            ")"
             r"\.so[\w.]{0,12}'?(?:; dlerror)?: cannot open shared|could not load dynamic library"
             r"|failed to load library libonnxruntime_providers_cuda|unable to load cuDNN|could not load library libcu"
             r"|compiled without (?:GPU|CUDA) support|not compiled with GPU offload|libNVVM cannot be found"
@@ -229,8 +230,8 @@ IN_LOGS: Sequence[Symptom] = (
             r"|CUDA_PATH is set but CUDA was ?n.?t able to be loaded"
             r"|CUDA_HOME environment variable is not set|failed to find C compiler"
         ),
-        "the image's program was built without CUDA, or lacks a library or tool of it",
-        "Use an image with the program's CUDA build and that library's version.",
+        "the image's program was built without CUDA, or lacks a CUDA library or tool",
+        "Use an image with the program's CUDA build, and with the library in that version.",
     ),
     Symptom(
         "image",
@@ -238,7 +239,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"undefined symbol: (?:_ZNK?\d{0,3}(?:S\w_)?\d{0,2}(?:c10|at|torch)|_ZNK?\d{1,3}\w{0,3}(?:torch|caffe2)"
             r"|__nvJitLink|nccl|cudnn|cublas|cusparse)|operator torchvision::nms does not exist"
         ),
-        "an extension or library of the image was built for another version of PyTorch or CUDA than is installed",
+        "an extension or library of the image was built for another version of PyTorch or CUDA than the installed one",
         "Install the build for that version, or build it again. Remove other copies from LD_LIBRARY_PATH.",
     ),
     Symptom(
@@ -250,13 +251,13 @@ IN_LOGS: Sequence[Symptom] = (
             r"|number of required GPUs exceeds|requested .{0,20}GPUs?,? but only \d{1,3} (?:are|is) available"
             r"|tensor.parallel.size \(\d{1,5}\) .{0,40}less than .{0,40}gpu count|device=\d{1,3}, num_gpus=[1-9]"
         ),
-        "the program is told to use more GPUs than its container has",
-        "Ask for that many in the container's limits, or lower its number (--tensor-parallel-size, --nproc-per-node).",
+        "the program is configured for more GPUs than its container has",
+        "Request that many in the container's limits, or lower the number (--tensor-parallel-size, --nproc-per-node).",
     ),
     Symptom(
         "device_files_lost",
         words(r"Failed to initialize NVML: (?:Unknown|Insufficient|GPU access|N/A)|NVMLError_(?:Unknown|NoPermission)"),
-        "the container may not use its device files any more, as after systemctl daemon-reload on the node",
+        "the container lost access to its device files, for example after systemctl daemon-reload on the node",
         "Start the pod again. To prevent it, give containers their GPUs by CDI (gpu_plugins_device_list_strategy).",
     ),
     Symptom(
@@ -265,8 +266,8 @@ IN_LOGS: Sequence[Symptom] = (
             r"Driver/library version mismatch|NVML_ERROR_LIB_RM_VERSION_MISMATCH|NVMLError_LibRmVersionMismatch"
             r"|API mismatch: the client has the version|kernel version .{1,40} does not match DSO version"
         ),
-        "the driver was upgraded under a running pod, or only in part",
-        "Reload the modules or reboot the node, and start the pod again.",
+        "the driver was upgraded under a running pod, or only partly",
+        "Reload the modules or reboot the node, and restart the pod.",
         CERTAIN,
     ),
     Symptom(
@@ -277,7 +278,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|container was built for NVIDIA driver|CUDA version is .{1,20}older than the ptxas CUDA version"
         ),
         "the node's driver is older than the program's CUDA",
-        "Upgrade the node's driver, or use an image of an older CUDA.",
+        "Upgrade the node's driver, or use an image with an older CUDA.",
     ),
     Symptom(
         "cuda_mismatch",
@@ -295,7 +296,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|compute capability \d.{0,40}not supported|out of resource: shared memory"
             r"|not supported (?:on|for) (?:the current|this) GPU|unsupported SM version|requires sm_?\d{2}"
         ),
-        "the program, or a kernel of it, is not made for a GPU of this compute capability",
+        "the program, or one of its kernels, was not built for a GPU with this compute capability",
         "Use a build for this GPU, another kernel or quantization, or select nodes by nvidia.com/gpu.compute.major.",
     ),
     Symptom(
@@ -315,7 +316,7 @@ IN_LOGS: Sequence[Symptom] = (
             r"|Could not create cudnn handle|CUDNN_STATUS_\w{0,16}(?:VERSION|ARCH)_MISMATCH"
             r"|Mismatched NCCL version|Unsupported \.version \d|NCCL library is (?:too old|not backwards)"
         ),
-        "a CUDA library in the image, cuDNN for one, is not of the version the program was built with",
+        "a CUDA library in the image, such as cuDNN, has another version than the program was built with",
         "Install the library version that the message names. Remove other copies from LD_LIBRARY_PATH.",
     ),
     Symptom(
@@ -325,15 +326,15 @@ IN_LOGS: Sequence[Symptom] = (
             r"|failed to (?:get|determine best cudnn) convolution algorithm|unable to find an engine to execute"
             r"|blas x?\w{4,5} launch failed|cuDNN failed to initialize"
         ),
-        "a library of CUDA failed: mostly too little memory left for it, an error before it, or a version that does"
-        " not fit",
+        "a CUDA library failed, usually for lack of memory, after an earlier error, or because its version does not"
+        " fit",
         "Look at the first error of the log and at the GPU's memory. Compare versions. Set CUDA_LAUNCH_BLOCKING=1.",
         POSSIBLE,
     ),
     Symptom(
         "limits_unreadable",
         words(r"^kube-accel: GPU memory is refused: "),
-        "the interposer cannot read the container's limits, and refuses everything",
+        "the interposer cannot read the container's limits, and refuses all memory",
         "Start the pod again. If the error returns, look at the log of the node's plugin.",
         CERTAIN,
     ),
@@ -367,7 +368,7 @@ IN_LOGS: Sequence[Symptom] = (
     Symptom(
         "nccl",
         words(r"duplicate GPU detected|multiple ranks? .{0,40}same (?:GPU|CUDA device)"),
-        "two ranks of NCCL were given the same GPU, as two pods with shares of one have",
+        "two NCCL ranks have the same GPU, for example in two pods with shares of one GPU",
         "Give each rank a GPU of its own. NCCL does not work between shares of one GPU.",
     ),
     Symptom(
@@ -381,7 +382,8 @@ IN_LOGS: Sequence[Symptom] = (
             r"|no socket interface found|NCCL communicator was aborted|unhandled (?:system|cuda) error"
             r"|NCCL error|ncclUnhandledCudaError|TCPStore|connection closed by (?:remote )?peer|Gloo connect"
         ),
-        "NCCL, or what joins the ranks, failed between GPUs or nodes: mostly another rank ended, or the network",
+        "NCCL, or the program that joins the ranks, failed between GPUs or nodes, usually because another rank"
+        " ended, or because of the network",
         "Look at the first rank that failed. Set NCCL_DEBUG=INFO and NCCL_SOCKET_IFNAME, and see NetworkPolicies.",
         POSSIBLE,
     ),

@@ -148,7 +148,7 @@ def lines(told: Mapping[str, Any]) -> List[str]:
         text += [f"   {said['where']}: {said['text']}" for said in finding["evidence"]]
         text.append(f"   REMEDY: {finding['remedy']}")
     if not text:
-        text.append("Nothing was found that is known to go wrong.")
+        text.append("No known problem was found.")
     text.append(f"LOOKED AT: {'; '.join(told['looked_at']) or 'nothing'}")
     return [*text, *(f"NOT KNOWN: {problem}" for problem in told["problems"])]
 
@@ -163,7 +163,7 @@ def looked_at(evidence: Evidence) -> List[str]:
         text.append(f"pod {pod.full_name}: {len(pod.events)} events")
     for node in evidence.nodes:
         parts = ["its labels and conditions", f"{len(node.events)} events"]
-        parts.append(f"{len(node.view.gpus)} GPUs" if node.view is not None else "no GPUs of ours")
+        parts.append(f"{len(node.view.gpus)} GPUs" if node.view is not None else "no GPUs reported by a device plugin")
         if node.samples is not None:
             parts.append(f"{len(node.samples)} figures of its plugin")
         text.append(f"node {node.name}: {', '.join(parts)}")

@@ -55,7 +55,7 @@ _AGAIN = (
     " the XID returns, replace the GPU."
 )
 _SLOT = "Upgrade the driver. Check the GPU's PCIe slot and risers."
-_LATER = "Reset the GPU when its pods have ended."
+_LATER = "Reset the GPU after its pods have ended."
 _IDLE = "Do nothing: the GPU still works. If the XID returns often, upgrade the driver."
 _SENSITIVE = "Drain and reset the GPUs of the link, and start the confidential virtual machines again."
 _SMOOTHING = "If the site bears swings of power, do nothing. Otherwise "
@@ -122,7 +122,7 @@ _TABLE: Sequence[Xid] = (
     Xid(80, "data was corrupted on its way to the GPU", DEVICE, _SLOT),
     Xid(81, "VGA subsystem error", DEVICE, _RESET, ""),
     Xid(87, "a report of the driver for NVIDIA's telemetry", NOBODY, _IGNORE),
-    Xid(90, "error of the level 2 cache", DEVICE, _RESET),
+    Xid(90, "level 2 cache error", DEVICE, _RESET),
     Xid(92, "high rate of single-bit ECC errors", DEVICE, "Watch the rate. If it stays high, replace the GPU."),
     Xid(
         93,
@@ -134,7 +134,7 @@ _TABLE: Sequence[Xid] = (
         94,
         "contained memory error",
         DEVICE,
-        "Start the pod again, and reset the GPU when its pods have ended.",
+        "Restart the pod, and reset the GPU after all its pods have ended.",
         "GpuXidContained",
     ),
     Xid(95, "uncontained memory error", DEVICE, _RESET),
@@ -159,7 +159,7 @@ _TABLE: Sequence[Xid] = (
     Xid(136, "NVLink training failed", DEVICE, _LINK),
     Xid(137, "NVLink access error: a program used memory of another GPU without permission", PROGRAM, _DEBUG),
     Xid(140, "unrecovered ECC error", DEVICE, _RESET),
-    Xid(141, "error of CUDA's fast path", NOBODY, _IDLE),
+    Xid(141, "CUDA fast path error", NOBODY, _IDLE),
     Xid(143, "GPU initialization failure", DEVICE, _REBOOT),
     Xid(144, "NVLink error in the link's SAW unit", DEVICE, _LINK),
     Xid(145, "NVLink error in the link's RLW unit", DEVICE, _LINK),
@@ -171,14 +171,14 @@ _TABLE: Sequence[Xid] = (
     Xid(151, "the key rotation of confidential computing failed", DEVICE, _REBOOT),
     Xid(154, "the driver changed its recovery advice", DEVICE, "Do what nvidia-smi -q shows as GPU Recovery Action."),
     Xid(155, "NVLink error defined by software", DEVICE, _LINK),
-    Xid(156, "a part of the GPU was taken out of use", DEVICE, "Reset the GPU when its pods have ended.", ""),
+    Xid(156, "a part of the GPU was taken out of use", DEVICE, "Reset the GPU after its pods have ended.", ""),
     Xid(157, "a part of the GPU could not be taken out of use", DEVICE, _REPLACE),
     Xid(158, "the GPU did not answer in time", DEVICE, _RESET),
     Xid(159, "the link to the CPU (CHI) failed without loss of data", DEVICE, _LATER),
     Xid(160, "a channel of the GPU was taken out of use", DEVICE, _LATER, ""),
     Xid(161, "a channel of the GPU could not be taken out of use", DEVICE, _FIRMWARE),
     Xid(162, "power smoothing works again", NOBODY, _IGNORE),
-    Xid(163, "power smoothing is off", NOBODY, _SMOOTHING + "look at the GPU's temperature, and reset the GPU."),
+    Xid(163, "power smoothing is off", NOBODY, _SMOOTHING + "check the GPU's temperature, and reset the GPU."),
     Xid(164, "power smoothing nears the end of its life", NOBODY, _SMOOTHING + "plan to replace the GPU."),
     Xid(165, "power smoothing reached the end of its life", NOBODY, _SMOOTHING + "replace the GPU."),
     Xid(166, "NVLink carried data before its encryption was set up", DEVICE, _SENSITIVE),
@@ -196,10 +196,10 @@ _TABLE: Sequence[Xid] = (
     Xid(173, "C2C link failure: the link to the CPU is down", DEVICE, _REBOOT),
     Xid(174, "a program's work was ended with its process", PROGRAM, _NOTHING),
     Xid(175, "memory subsystem error", DEVICE, _RESET),
-    Xid(176, "many corrected errors of PCI Express", DEVICE, _SLOT),
+    Xid(176, "many corrected PCI Express errors", DEVICE, _SLOT),
 )
 _OF_ENGINES = (
-    Xid(number, f"exception of {engine} engine {index}", PROGRAM, _AGAIN)
+    Xid(number, f"exception in {engine} engine {index}", PROGRAM, _AGAIN)
     for engine, numbers in _ENGINES.items()
     for index, number in enumerate(numbers)
 )

@@ -105,7 +105,7 @@ def test_logs_of_a_silent_node_are_not_waited_for(diagnose: Diagnose, store: Sto
     away = {"conditions": [{"type": "Ready", "status": "Unknown", "message": "stopped posting"}]}
     store.edit("nodes", "", "a", lambda body: body["status"].update(away))
     done = diagnose(pod={"namespace": "team", "name": "train"})
-    problem = "node a: its kubelet is silent; logs of its pods were not asked for"
+    problem = "node a: kubelet does not answer, so the logs of its pods were not read"
     assert done["diagnosis"]["problems"] == [problem]
     assert "no driver" not in str(done)
     away["conditions"][0]["status"] = "False"

@@ -167,7 +167,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
     ),
     "device OOM, told by an event": (
         made(log=TORCH, events=[event("GpuMemoryRefused", FULL)], held=(TRAIN, Holding("b", "x", "main", 10, GIB))),
-        *("device_oom", "certain", "GPU 0 is also had by b/x", "larger GPU"),
+        *("device_oom", "certain", "GPU 0 is shared with b/x", "larger GPU"),
     ),
     "device OOM on a whole GPU": (
         made(log="CUDA error 2", **PGPU, held=ALONE, page=""),
@@ -184,7 +184,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
             held=ALONE,
             page=metrics("accel_gpu_memory_unattributed_bytes", 4 * GIB, reason="host", pod="", container=""),
         ),
-        *("device_oom", "likely", "4.0 GiB of GPU 0 belong to no pod", "end what else"),
+        *("device_oom", "likely", "4.0 GiB of GPU 0 belong to no pod", "end other programs"),
     ),
     "device OOM of one who shares the GPU by time": (
         made(
@@ -193,7 +193,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
             held=ALONE,
             page=metrics("accel_gpu_memory_unattributed_bytes", 4 * GIB, reason="shared", pod="", container=""),
         ),
-        *("device_oom", "likely", "4.0 GiB of GPU 0 are in use by all who share it together", "end what else"),
+        *("device_oom", "likely", "4.0 GiB of GPU 0 are in use by all containers that share it", "end other programs"),
     ),
     "a share out of memory that was refused nothing": (
         made(log=TORCH, page=refused("quota", 0)),
@@ -270,7 +270,7 @@ CASES: dict[str, tuple[Evidence, str, str, str, str]] = {
         of_node(
             page='accel_node_gpus{node="a",state="expected"} 3\naccel_node_gpus{node="a",state="visible"} 2\n',
         ),
-        *("gpu_lost", "certain", "of 3 GPUs 2 answer", "power-cycle"),
+        *("gpu_lost", "certain", "2 of 3 GPUs answer", "power-cycle"),
     ),
     "a GPU that is not well": (
         of_node(bad="the driver asks for a reset"),
@@ -564,7 +564,7 @@ def test_healthy_pod_has_no_findings_and_lists_the_evidence() -> None:
     evidence = made(page=refused("quota", 0), state={"state": {"running": {}}}, phase="Running")
     assert diagnose(evidence) == []
     told = lines(document([], looked_at(evidence), []))
-    assert told[0] == "Nothing was found that is known to go wrong."
+    assert told[0] == "No known problem was found."
     assert "pod team/train: its state, 0 events" in told[1]
     assert "node a: its labels and conditions, 0 events, 2 GPUs, 1 figures of its plugin" in told[1]
     assert "1 pods of plugins, 1 of the extender" in told[1]
