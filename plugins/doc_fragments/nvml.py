@@ -16,8 +16,9 @@ options:
     default: libnvidia-ml.so.1
   driver_root:
     description:
-      - Directory below which the driver's files are, as V(/run/nvidia/driver) of the GPU operator's driver container.
-      - A O(library) without a directory is looked for there, and where it is not, or with V(/), the linker finds it.
+      - Directory of the driver's files, such as V(/run/nvidia/driver) of the GPU operator's driver container.
+      - The module looks for an O(library) without a directory there. If it does not exist there, or with V(/), the
+        linker finds it.
     type: path
     default: /
 """

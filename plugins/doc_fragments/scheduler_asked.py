@@ -12,9 +12,9 @@ class ModuleDocFragment:
 options:
   _input:
     description:
-      - What the role is asked for and saw on a host, as its variable C(__scheduler_asked) has it. C(host) is its
-        name in the inventory, C(options) are variables by name, C(seen) are results of tasks, and C(modes), where it
-        is not null, are the modes of all GPU nodes.
+      - The role's variable C(__scheduler_asked), with its options for a host and what it saw there. C(host) is the
+        host's name in the inventory. C(options) are variables by name, and C(seen) are results of tasks. C(modes), if
+        not null, are the modes of all GPU nodes.
     type: dict
     required: true
   hostvars:

@@ -11,22 +11,23 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   pod:
-    description: The pod. Its node is looked at too, or all nodes with GPUs while it has none.
+    description: The pod. The module also looks at its node, or at all nodes with GPUs while it has none.
     type: dict
     suboptions:
       name:
-        description: Its name. Of a pod that is gone its events are looked at.
+        description: Name of the pod. If the pod is gone, the module looks at its events.
         type: str
         required: true
       namespace:
-        description: Its namespace.
+        description: Namespace of the pod.
         type: str
         default: default
   node:
-    description: The node. Without it and without O(pod), all nodes with GPUs and our daemons.
+    description: The node. Without O(node) and O(pod), the module looks at all nodes with GPUs and at the daemons of
+      this collection.
     type: str
   plugins_namespace:
-    description: Where plugins run.
+    description: Namespace of the plugins.
     type: str
     default: kube-system
 """

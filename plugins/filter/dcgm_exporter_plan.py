@@ -42,8 +42,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description: >-
-    The C(name) of the exporter, whether it is C(wanted), its C(fields) and C(port), the network C(policies) that it
-    gets, those that are C(unwanted), and C(refusals), each with a C(code) and a C(message), together in C(words).
+    The C(name) of the exporter, whether it is C(wanted), its C(fields) and C(port), its network C(policies), and
+    those that are C(unwanted). C(refusals) each have a C(code) and a C(message). C(words) has them all as text.
   type: dict
 """
 

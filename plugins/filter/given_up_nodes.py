@@ -34,8 +34,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - The hosts of GPU nodes among those of the run (C(nodes)), whether the C(driver) of one of them was removed, and
-      the names of nodes that have a mode and are not given up (C(serving)).
+    - C(nodes) are the hosts of GPU nodes in the run. C(driver) is whether the driver of one of them was removed.
+      C(serving) is the names of nodes that keep a mode.
   type: dict
   sample: {nodes: [gpu-1], driver: false, serving: []}
 """

@@ -29,7 +29,7 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - All of them, those that would come back if they were evicted (C(returning)), and those that nothing makes anew
+    - All such pods, those that would return after an eviction (C(returning)), and those without a controller
       (C(bare)), each as namespace/name.
   type: dict
   sample: {all: [team-a/train, kube-system/agent], returning: [kube-system/agent], bare: [team-a/train]}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: gpu_plugins_plan
-short_description: What the role gpu_plugins is to do about a subject
+short_description: Plan what the role gpu_plugins does about a subject
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
@@ -20,7 +20,7 @@ options:
   subject:
     description:
       - V(accounts) is the file system that bounds the accounts of containers.
-      - V(admission) is which admission policies there are to be.
+      - V(admission) is the admission policies that should exist.
       - V(cluster) is who else serves GPUs, and whether an extender is missing.
       - V(delivery) is how containers are given devices.
       - V(evacuation) is what the node is emptied for, and what keeps it from being emptied.
@@ -29,7 +29,7 @@ options:
       - V(mig_label) is what the plugin makes of the label by which GPUs are cut by MIG.
       - V(monitors) is which monitors leave a node, and which return.
       - V(mps) is which MPS control daemons the node is to have.
-      - V(network) is which network policies there are to be.
+      - V(network) is the network policies that should exist.
       - V(node) is which mode the node serves, which one it is to serve, and who cordoned it.
       - V(offer) is what the node is to offer of its GPUs, and what it offers.
       - V(pod) is how the plugin's pod on a node is.

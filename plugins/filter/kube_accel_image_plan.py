@@ -36,9 +36,10 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description: >-
-    The C(repository), the C(tag) that names the content, both as C(name), the host's C(architecture), in C(unserved)
-    why the host cannot have the image, the C(digests) of its image, the C(parts) to assemble it from and the files of
-    the C(wheels) by architecture, and C(refusals), each with a C(code) and a C(message), together in C(words).
+    The C(repository), the C(tag) that names the content, both as C(name), the host's C(architecture), and the
+    C(digests) of its image. C(unserved) is why the host cannot have the image. C(parts) and C(wheels) are what to
+    assemble it from, by architecture. C(refusals) each have a C(code) and a C(message). C(words) has them all as
+    text.
   type: dict
 """
 

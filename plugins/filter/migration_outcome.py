@@ -35,7 +35,7 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - It for people, as C(lines), and the patches that C(restore) DaemonSets of the other plugin.
+    - C(lines) are the outcome for people. C(restore) is the patches that restore DaemonSets of the other plugin.
   type: dict
   sample: {lines: ["gpu-1: migrated, from HAMi"], restore: []}
 """

@@ -10,7 +10,7 @@ short_description: What the playbook migrate does to a node
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
-  - Decides whether something is to be done, and why not.
+  - Decides whether a step is due, and if not, why.
   - A node that is given back needs what it was taken over from, and pods that can return.
 options:
   _input:
@@ -44,9 +44,10 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - What the plan has of the node, whether something is C(due), the C(reason) why the node is drained, the patches
-      of DaemonSets that C(avoid) marked nodes, whether our extender is to replace another (C(extended)) and the run
-        brings it (C(extender_coming)), and C(refusals), each with a C(code) and a C(message).
+    - The node's part of the plan. C(due) is whether a step is due, and C(reason) is why the node is drained. C(avoid)
+      is the patches with which DaemonSets avoid marked nodes. C(extended) is whether this collection's extender
+      should replace another, and C(extender_coming) is whether the run installs it. C(refusals) each have a C(code)
+      and a C(message).
   type: dict
   sample: {state: due, due: true, reason: is taken over from HAMi, avoid: [], refusals: []}
 """

@@ -32,8 +32,9 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - Whether kube-scheduler has to ask our extender in place of the other plugin's (C(extended)), patches of nodes that
-      C(hold) ours off until it is their turn, and whether kube-scheduler is given back (C(ends)).
+    - C(extended) is whether kube-scheduler must call this collection's extender instead of the other plugin's.
+      C(hold) is the patches that keep this collection's plugin off nodes until their turn. C(ends) is whether
+      kube-scheduler is given back.
   type: dict
   sample: {extended: false, hold: [], ends: false}
 """

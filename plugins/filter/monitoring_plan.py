@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: monitoring_plan
-short_description: How the role monitoring has Prometheus told of the GPUs
+short_description: Plan how Prometheus finds the GPU metrics
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:

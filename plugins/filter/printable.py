@@ -15,7 +15,7 @@ description:
   - Text of more than 4096 characters ends in C(...).
 options:
   _input:
-    description: Text that somebody else wrote, such as a condition's message or the end of a pod's log.
+    description: Text from another author, such as a condition's message or the end of a pod's log.
     type: raw
     required: true
 """

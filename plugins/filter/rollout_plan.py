@@ -22,9 +22,9 @@ options:
     required: true
   asked:
     description:
-      - C(numbers) as a mapping of C(rollout_first), C(rollout_soak) and C(rollout_pods_lost), the C(layout) of the
-        scheduler, C(played) as the hosts that C(--limit) leaves, C(check) in check mode, and C(step) as the fact of the
-        step that hosts have to have passed.
+      - C(numbers) has C(rollout_first), C(rollout_soak), and C(rollout_pods_lost). C(layout) is that of the
+        scheduler. C(played) are the hosts that C(--limit) leaves. C(check) is whether it is check mode. C(step) is
+        the fact of the step that hosts must have passed.
     type: dict
     required: true
 """
@@ -38,8 +38,9 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - The host of the C(extender), why the rollout is C(refused), its C(first_hosts), the C(failure) for which it is
-      undone, whether it C(goes_on) or C(undoes) what it did, its C(changes), its C(result), and a C(message).
+    - The host of the C(extender), why the rollout is C(refused), its C(first_hosts), and the C(failure) for which it
+      is undone. C(goes_on) and C(undoes) are whether it continues or undoes its changes. C(changes), C(result), and
+      C(message) describe it.
   type: dict
 """
 

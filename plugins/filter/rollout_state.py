@@ -49,8 +49,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - C(nodes) by name with the number of C(healthy) GPUs and what is C(bad), C(pods) by uid, C(problems) of annotations
-      that cannot be read, and C(harm), a sentence for each thing that is worse than before.
+    - C(nodes) by name have the number of C(healthy) GPUs and what is C(bad). C(pods) are by uid. C(problems) are
+      about annotations that cannot be read. C(harm) has a sentence for each thing that is worse than before.
   type: dict
   sample: {nodes: {gpu-1: {healthy: 8, bad: ""}}, pods: {}, problems: [], harm: []}
 """

@@ -10,7 +10,8 @@ short_description: What the role scheduler tells kubeadm
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
-  - Decides what kubeadm's ClusterConfiguration is to say of kube-scheduler, whose manifest an upgrade writes anew.
+  - Decides the settings of kube-scheduler in kubeadm's ClusterConfiguration, because an upgrade rewrites its
+    manifest.
 extends_documentation_fragment:
   - accel.kubernetes.scheduler_asked
 options:

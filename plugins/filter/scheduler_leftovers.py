@@ -10,12 +10,12 @@ short_description: What earlier runs of the role scheduler left
 version_added: 0.1.0
 author: Accel Kubernetes contributors (@accel-kubernetes)
 description:
-  - Compares what of ours is in the cluster, and on the host, with the plan, and says whether it can go.
+  - Compares the role's objects in the cluster and on the host with the plan, and returns which to remove.
 extends_documentation_fragment:
   - accel.kubernetes.scheduler_asked
 options:
   swept:
-    description: Result of M(kubernetes.core.k8s_info) in a loop over kinds of objects, for those that are ours.
+    description: Result of M(kubernetes.core.k8s_info) in a loop over kinds, for objects of this collection.
     type: dict
     required: true
   files:

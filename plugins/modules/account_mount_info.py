@@ -6,30 +6,30 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: account_mount_info
-short_description: Find out what bounds the accounts of containers with a share of a GPU
+short_description: Find out what limits the size of the accounts of containers with a share of a GPU
 version_added: 0.1.0
 description:
   - Looks at the directory where the device plugin keeps the accounts that containers write, and at what is mounted
     there.
-  - Says what to do so that a tmpfs bounds what accounts take together, and how far they are bounded now.
-  - A file system that somebody else mounted there is left alone. Nothing is mounted over accounts of containers, since
-    the plugin would not find them any more.
+  - Returns what to do so that a tmpfs limits the size of all accounts together, and what limits them now.
+  - The module leaves a file system alone that another program mounted there. It mounts nothing over accounts of
+    containers, because the plugin would no longer find them.
 options:
   path:
     description: The directory of the accounts, F(containers) in the plugin's state directory. It need not exist.
     type: path
     required: true
   size_mib:
-    description: MiB that all accounts may take together. With 0 no tmpfs is wanted.
+    description: Size in MiB of all accounts together. V(0) is for no tmpfs.
     type: int
     default: 256
   state:
-    description: With V(absent) the tmpfs is to go even where containers have their accounts in it.
+    description: V(absent) removes the tmpfs even if containers have their accounts in it.
     type: str
     choices: [present, absent]
     default: present
   root:
-    description: Where the host's root directory is seen.
+    description: Path of the host's root directory.
     type: path
     default: /
 extends_documentation_fragment:
@@ -58,16 +58,16 @@ unit:
   sample: var-lib-kube\x2daccel-containers.mount
 unit_state:
   description:
-    - What the unit is to be. An V(enabled) one mounts the tmpfs at each start of the host. A V(disabled) one is kept to
-      unmount it later, and with V(absent) there is to be none.
+    - State that the unit should have. V(enabled) mounts the tmpfs at each start of the host. V(disabled) keeps the
+      unit to unmount the tmpfs later. V(absent) removes the unit.
   returned: success
   type: str
 where:
-  description: The directory without symbolic links, as the unit has to name it.
+  description: The directory without symbolic links, for the unit.
   returned: success
   type: str
 source:
-  description: What the unit has to name as the mounted.
+  description: Source of the mount, for the unit.
   returned: success
   type: str
   sample: kube-accel-accounts
@@ -77,23 +77,23 @@ options:
   type: str
   sample: nosuid,nodev,noexec,size=256m,nr_inodes=16384,mode=0700
 action:
-  description: What the unit is to do now, V(start), V(reload), V(stop) or V(none).
+  description: Action for the unit now. One of V(start), V(reload), V(stop), and V(none).
   returned: success
   type: str
 bounded:
-  description: Whether a file system of their own bounds the accounts now.
+  description: Whether a separate file system limits the accounts now.
   returned: success
   type: bool
 waits:
-  description: Whether what is wanted cannot be had now. RV(says) has the reason, and when it can.
+  description: Whether the change is not possible now. RV(says) has the reason, and when it will be possible.
   returned: success
   type: bool
 says:
-  description: How that is, and why.
+  description: The current state, and its reason.
   returned: success
   type: str
 foreign:
-  description: Whether somebody else mounted something there.
+  description: Whether another program mounted a file system there.
   returned: success
   type: bool
 """

@@ -11,14 +11,15 @@ version_added: 0.1.0
 description:
   - Writes or removes ConfigMaps C(cf-crl-<custom name>-<resource>) in namespace C(kube-public), one a resource. The
     platform's forms offer what they define, such as the share of a GPU.
-  - All definitions are looked at before anything is sent. When one is wrong nothing is changed, and every mistake is
-    named. A resource that is defined twice in one call is one.
-  - Another ConfigMap that offers the same resource, as one under an earlier O(definitions[].custom_name), is left alone
-    and told in a warning.
-  - A definition that somebody else made, as the platform itself, is neither changed nor removed, and told in a warning
-    where it differs. O(overwrite) changes that. What this module makes has an annotation C(kube-accel.io/managed-by).
-  - A ConfigMap of the same name that is no definition is left alone, and the run fails. So are labels, annotations and
-    data that others added to a definition, which stay.
+  - The module checks all definitions before it sends anything. If one is wrong, it changes nothing and names every
+    mistake. A resource that is defined twice in one call is a mistake.
+  - The module does not change another ConfigMap that offers the same resource, such as one with an earlier
+    O(definitions[].custom_name). It warns about it.
+  - The module does not change or remove a definition that another program made, such as the platform itself. It warns
+    if the definition differs. O(overwrite) changes that. Definitions of this module have an annotation
+    C(kube-accel.io/managed-by).
+  - If a ConfigMap of the same name is not a definition, the run fails. The module keeps labels, annotations, and data
+    that others added to a definition.
 options:
   state:
     description: Whether the definitions are there.
@@ -26,35 +27,35 @@ options:
     choices: [present, absent]
     default: present
   overwrite:
-    description: Whether definitions that somebody else made are changed, or removed with O(state=absent), as well.
+    description: Whether to change definitions of other programs too, or to remove them with O(state=absent).
     type: bool
     default: false
   definitions:
-    description: The resources. Those that belong together have the same O(definitions[].group).
+    description: The resources. Resources that belong together have the same O(definitions[].group).
     type: list
     elements: dict
     required: true
     suboptions:
       key:
-        description: Name of the resource in a container's limits, as V(tencent.com/vcuda-core).
+        description: Name of the resource in a container's limits, such as V(tencent.com/vcuda-core).
         type: str
         required: true
       custom_name:
         description:
-          - Goes into the ConfigMap's name, V(gpu-manager) for C(cf-crl-gpu-manager-vcuda-core). What is neither a
-            letter nor a digit becomes a dash.
+          - Part of the ConfigMap's name, such as V(gpu-manager) in C(cf-crl-gpu-manager-vcuda-core). Characters other
+            than letters and digits become dashes.
         type: str
         required: true
       group:
-        description: Resources of one group are offered together. Required for V(present).
+        description: Group of the resource. Forms offer the resources of one group together. Required for V(present).
         type: str
         default: ""
       data_type:
-        description: What kind of value it takes.
+        description: Type of the resource's value.
         type: str
         default: integer
       default_value:
-        description: What a form begins with. Empty for nothing.
+        description: Initial value in a form. Empty for none.
         type: str
         default: ""
       description_en:
@@ -66,17 +67,17 @@ options:
         type: str
         default: ""
       limits:
-        description: Whether a limit is asked for.
+        description: Whether a form asks for a limit.
         type: str
         choices: [disabled, required, optional]
         default: optional
       requests:
-        description: Whether a request is asked for. V(fromLimits) makes it what the limit is.
+        description: Whether a form asks for a request. V(fromLimits) sets the request to the limit.
         type: str
         choices: [disabled, required, fromLimits]
         default: disabled
       enabled:
-        description: Whether it is offered.
+        description: Whether forms offer the resource.
         type: bool
         default: true
 extends_documentation_fragment:
@@ -144,19 +145,20 @@ configmaps:
   elements: str
   sample: [cf-crl-gpu-manager-vcuda-core, cf-crl-gpu-manager-vcuda-memory]
 duplicates:
-  description: Names of other ConfigMaps that offer one of these resources, so that a form asks for it twice.
+  description: Names of other ConfigMaps that offer one of these resources. A form asks for such a resource twice.
   returned: success
   type: list
   elements: str
   sample: []
 kept:
-  description: Names of those that somebody else made, and that differ from what was asked for, or were to be removed.
+  description: Names of ConfigMaps that another program made, and that differ from O(definitions), or should have been
+    removed.
   returned: success
   type: list
   elements: str
   sample: []
 written:
-  description: Names of those that were created, changed or removed, or would be.
+  description: Names of ConfigMaps that were created, changed, or removed, or would be in check mode.
   returned: always
   type: list
   elements: str

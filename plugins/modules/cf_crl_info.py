@@ -9,10 +9,10 @@ module: cf_crl_info
 short_description: Find out which custom resources the platform offers
 version_added: 0.1.0
 description:
-  - Reads the ConfigMaps that M(accel.kubernetes.cf_crl) writes, whoever wrote them, and says what is wrong with each.
+  - Reads all ConfigMaps of the kind that M(accel.kubernetes.cf_crl) writes, and returns what is wrong with each.
 options:
   group:
-    description: Only those of this group.
+    description: Return only definitions of this group.
     type: str
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
@@ -40,7 +40,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 definitions:
-  description: The definitions, in the words of M(accel.kubernetes.cf_crl), ordered by ConfigMap.
+  description: The definitions, with the options of M(accel.kubernetes.cf_crl), ordered by ConfigMap.
   returned: success
   type: list
   elements: dict
@@ -56,7 +56,8 @@ definitions:
       requests: disabled
       enabled: true
 problems:
-  description: What is wrong, by ConfigMap. Those without a mistake are not in it. One that cannot be read is only here.
+  description: Mistakes, by ConfigMap. ConfigMaps without a mistake are left out. A ConfigMap that cannot be read is
+    only in this list.
   returned: success
   type: dict
   sample:

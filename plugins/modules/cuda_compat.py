@@ -9,12 +9,12 @@ module: cuda_compat
 short_description: Tell whether a CUDA program runs on a machine
 version_added: 0.1.0
 description:
-  - Holds what a program was built with against a machine's driver and GPUs, and says V(ok), V(unknown), V(unstable) or
-    V(blocked), which rule decides, and what to do.
-  - V(unknown) means that too little is known, of the program or the machine, to say whether it runs.
+  - Compares what a program was built with to a machine's driver and GPUs. Returns V(ok), V(unknown), V(unstable), or
+    V(blocked), the rule that decides, and what to do.
+  - V(unknown) means that too little is known about the program or the machine.
   - The machine is O(facts) that M(accel.kubernetes.nvml_facts) returned, a O(node) with the labels of GPU feature
     discovery, or the node of a O(pod). The program is described by options, or read from an O(image) or the O(pod).
-  - What is said of it in an option wins over what the image says.
+  - Options override the image.
   - The CUDA of an image or container is the newest of C(CUDA_VERSION), C(NV_CUDA_CUDART_VERSION) or NVIDIA's label and
     of a runtime among O(files) or in its layers (O(layers_mib)). Where there is none, it is what the image's tag or the
     commands in its history name, and at last the least that C(NVIDIA_REQUIRE_CUDA) asks for.
@@ -27,10 +27,10 @@ options:
     description: The machine, as RV(accel.kubernetes.nvml_facts#module:nvml).
     type: dict
   node:
-    description: The machine, as name of a node whose labels are read.
+    description: The machine, as the name of a node. The module reads the node's labels.
     type: str
   pod:
-    description: A pod whose containers that ask for GPUs are looked at, on the node it runs on.
+    description: A pod. The module checks its containers that request GPUs, on the pod's node.
     type: dict
     suboptions:
       name:
@@ -42,11 +42,12 @@ options:
         type: str
         default: default
       read_image:
-        description: Ask the registry for what its images say. Without it only the pod's own environment is known.
+        description: Whether to read the pod's images from their registry. Otherwise the module knows only the pod's
+          own environment.
         type: bool
         default: true
   image:
-    description: The program, as an image whose environment and labels are read from its registry.
+    description: The program, as an image. The module reads its environment and labels from the registry.
     type: str
   registry:
     description: How to reach the registry of O(image) and of the O(pod)'s images.
@@ -66,32 +67,32 @@ options:
         type: str
         default: ""
       ca_path:
-        description: Certificate authorities its certificate may come from, as PEM, instead of the system's.
+        description: PEM file with certificate authorities for the registry's certificate, instead of the system's.
         type: path
       insecure:
-        description: Speak plain HTTP to it. HTTPS is always verified.
+        description: Whether to use plain HTTP. HTTPS is always verified.
         type: bool
         default: false
       timeout:
-        description: Seconds it may leave a request without answer or progress.
+        description: Seconds that a request may take without an answer or progress.
         type: float
         default: 60
   architecture:
-    description: Which of an image's architectures is meant.
+    description: Architecture of the image to use.
     type: str
     default: amd64
   environment:
-    description: Variables of the program's image or container. They win over those of O(image).
+    description: Environment variables of the program's image or container. They override those of O(image).
     type: dict
     default: {}
   labels:
-    description: Labels of the program's image. They win over those of O(image).
+    description: Labels of the program's image. They override those of O(image).
     type: dict
     default: {}
   files:
     description:
-      - Names of files and packages that come with the program, as C(find), C(pip freeze), C(conda list), C(dpkg-query)
-        and C(rpm) list them. The CUDA runtime is known by names such as C(libcudart.so.12.4.127),
+      - Names of files and packages of the program, in the format of C(find), C(pip freeze), C(conda list),
+        C(dpkg-query), or C(rpm). The module knows the CUDA runtime by names such as C(libcudart.so.12.4.127),
         C(nvidia-cuda-runtime-cu12==12.4.127), C(torch==2.6.0+cu124) and C(cuda-cudart-12-4).
     type: list
     elements: str
@@ -103,37 +104,39 @@ options:
     type: int
     default: 0
   cuda_version:
-    description: CUDA the program was built with, as V(12.4).
+    description: CUDA version that the program was built with, such as V(12.4).
     type: str
     default: ""
   compat_version:
-    description: CUDA of the forward compatibility package that comes with it, as V(12.4).
+    description: CUDA version of the program's forward compatibility package, such as V(12.4).
     type: str
     default: ""
   ptx:
-    description: Whether it has the driver compile PTX. Left out, it may.
+    description: Whether the driver compiles PTX of the program. If omitted, it may.
     type: bool
   dtype:
-    description: Number format it computes in, as V(bf16), V(fp16), V(fp8) or what PyTorch calls them.
+    description: Number format that the program computes in, such as V(bf16), V(fp16), or V(fp8), or PyTorch's name
+      for it.
     type: str
     default: ""
   model:
-    description: Published model it serves, whose format is known by its name. O(dtype) wins.
+    description: Published model that the program serves. Its name tells the number format. O(dtype) overrides it.
     type: str
     default: ""
   mode:
-    description: What it gets of a GPU, as the inventory variable C(gpu_mode) has it.
+    description: Mode in which the program gets its GPU, as in the inventory variable C(gpu_mode).
     type: str
     choices: ["", pgpu, vgpu, mps, cgpu]
     default: ""
   cores:
-    description: Percent of a GPU it gets. A multiple of 100 is whole cards, which virtualization leaves alone.
+    description: Percent of a GPU that the program gets. A multiple of 100 stands for whole GPUs, to which
+      virtualization does not apply.
     type: int
     default: 0
   virtualization_version:
     description:
-      - CUDA that the node's GPU virtualization was built for, as V(12.4) for Tencent's GPU manager. Empty where none
-        stands between program and driver.
+      - CUDA version that the node's GPU virtualization was built for, such as V(12.4) for Tencent's GPU manager.
+        Empty without GPU virtualization.
     type: str
     default: ""
   errors:
@@ -189,7 +192,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verdict:
-  description: The worst of RV(checks). V(ok) where there was nothing to check.
+  description: The worst verdict of RV(checks). V(ok) if there was nothing to check.
   returned: success
   type: str
   sample: blocked
@@ -244,7 +247,7 @@ checks:
       elements: dict
       sample: [{"verdict": "ok", "rule": "driver_is_newer", "reason": "...", "remedy": ""}]
 errors:
-  description: O(errors) in words. One that is not known has no name.
+  description: Explanations of O(errors). An unknown error has no name.
   returned: success
   type: list
   elements: dict

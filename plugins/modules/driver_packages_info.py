@@ -9,13 +9,14 @@ module: driver_packages_info
 short_description: Name the packages of NVIDIA's driver that fit a host's kernel
 version_added: 0.1.0
 description:
-  - Names what a driver and its kernel module take on this host, and finds out whether the package sources have it.
-  - The package manager is asked with lists in a directory of this module's own. The host stays as it is.
+  - Names the packages that a driver and its kernel module need on this host, and checks whether the package sources
+    have them.
+  - The module queries the package manager with package lists in a separate directory. It does not change the host.
   - Names follow what is installed here, such as the package that brings new kernels, and what the sources know.
-  - Warns where a kernel to come would be without the driver.
+  - Warns if a future kernel would have no driver.
 options:
   host:
-    description: How warnings call the host.
+    description: Name of the host in warnings.
     type: str
     default: this host
   family:
@@ -32,7 +33,7 @@ options:
     type: str
     required: true
   method:
-    description: Where the driver comes from.
+    description: Source of the driver.
     type: str
     choices: [repo, distro, runfile]
     required: true
@@ -57,12 +58,13 @@ options:
     type: bool
     default: false
   prerequisites:
-    description: What else to install before. V(auto) stands for what the module is built with.
+    description: Packages to install first. V(auto) stands for the packages that the build of the kernel module needs.
     type: list
     elements: str
     default: [auto]
   repositories:
-    description: Packages that bring repositories. While one is not installed, other packages may come with it.
+    description: Packages that add repositories. Until they are installed, missing packages may come from these
+      repositories.
     type: list
     elements: str
     default: []
@@ -73,7 +75,7 @@ options:
   ask:
     description:
       - Whether to read the package sources and try the installation.
-      - With V(false) no network is used. Names then follow from what is installed and from lists that apt has.
+      - V(false) uses no network. The names then depend on installed packages and on apt's existing lists.
     type: bool
     default: true
 extends_documentation_fragment:
@@ -101,7 +103,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 prerequisites:
-  description: What to install before the driver, O(prerequisites) with V(auto) replaced.
+  description: Packages to install before the driver. These are O(prerequisites) with V(auto) replaced.
   returned: success
   type: list
   elements: str
@@ -112,12 +114,12 @@ packages:
   elements: str
   sample: [nvidia-dkms-580-server-open, nvidia-headless-580-server-open, nvidia-utils-580-server, nvidia-modprobe]
 not_answering:
-  description: What the package manager said of sources that do not answer.
+  description: Messages of the package manager about sources that do not answer.
   returned: success
   type: list
   elements: str
 missing_of_kernel:
-  description: Packages of exactly this kernel that no source has, each with all the names it was looked for by.
+  description: Packages for exactly this kernel that no source has, each with all names that the module tried.
   returned: success
   type: list
   elements: str
@@ -127,7 +129,7 @@ candidates:
   type: list
   elements: str
 missing:
-  description: Other packages that no source has, without those that may come with RV(pending).
+  description: Other packages that no source has, except those that may come with RV(pending).
   returned: success
   type: list
   elements: str
@@ -142,7 +144,7 @@ conflicts:
   type: list
   elements: str
 kernels_to_come:
-  description: Why kernels to come would be without the driver. The module warns of each.
+  description: Reasons why future kernels would have no driver. The module warns about each.
   returned: success
   type: list
   elements: str

@@ -9,15 +9,14 @@ module: gpu_benchmark
 short_description: Measure what sharing the GPUs of a node costs
 version_added: 0.1.0
 description:
-  - Runs pods of one workload on a node, more and more of them on each GPU, and reports how long each took and what was
-    lost against the whole GPU.
-  - "Measures the layout that the node has: whole GPUs, time-slices, MIG devices, or shares of mode vgpu, mps or cgpu.
-    Changes nothing about it."
-  - What is lost is told against an ideal. A pod that is due half of a GPU should take twice as long as one that has all
-    of it.
-  - Refuses a node whose GPUs somebody holds. A row during which another pod with GPUs came is not measured.
-  - The pods are those of one Job, which is removed at the end, after a failure, and where Ansible ends or dies. Where
-    all of it is killed at once, the Job ends and goes by itself within minutes.
+  - Runs pods of one workload on a node, with an increasing number on each GPU. Reports how long each took, and what
+    was lost compared with the whole GPU.
+  - "Measures the node's current layout, which can be whole GPUs, time-slices, MIG devices, or shares of mode vgpu,
+    mps, or cgpu. Does not change the layout."
+  - The loss is relative to an ideal. A pod with half of a GPU should take twice as long as a pod with a whole one.
+  - Refuses a node whose GPUs are in use. If another pod with GPUs starts during a row, the row is not measured.
+  - The pods belong to one Job. The module removes the Job at the end, after a failure, and if Ansible ends or dies.
+    If all processes are killed at once, the Job ends and is removed within minutes.
 options:
   node:
     description: The node whose GPUs are measured.
@@ -25,40 +24,42 @@ options:
     required: true
   sharers:
     description:
-      - How many pods share a GPU, a row for each number. More than the node has room for are refused.
-      - Without it, those of 1, 2, 4 and 8 that the node has room for. Whole GPUs and MIG devices have one row each.
+      - Numbers of pods on a GPU. Each number is a row. The module refuses numbers that the node has no room for.
+      - The default is those of 1, 2, 4, and 8 that the node has room for. Whole GPUs and MIG devices have one row
+        each.
     type: list
     elements: int
   leave_out:
-    description: Leave out rows of O(sharers) that the node has no room for, as where one list is for several layouts.
+    description: Whether to skip numbers in O(sharers) that the node has no room for, for example if one list is for
+      several layouts.
     type: bool
     default: false
   repeats:
-    description: How often each row is run. Its seconds are the median of the runs.
+    description: Number of runs of each row. The result is the median.
     type: int
     default: 1
   image:
     description:
-      - The image of a workload of your own, which uses the GPU that it is shown and ends.
-      - Without it, the image of the node's plugin, which brings a kernel that does a fixed amount of arithmetic. It
-        says nothing about the memory of a GPU.
+      - Image of your own workload. It must use the GPU that it sees, and end.
+      - The default is the image of the node's plugin, which runs a kernel with a fixed amount of arithmetic. This
+        kernel does not measure the GPU's memory.
     type: str
     default: ""
   command:
-    description: The command of O(image), instead of the one that the image has. A text is divided as a shell does it.
+    description: Command for O(image), instead of the image's own. Text is split as in a shell.
     type: raw
   figure:
     description:
       - A regular expression with one group, which finds the seconds in what a pod of O(image) prints. The last one in
         its log counts.
-      - Without it, how long the container ran, start-up included, in whole seconds as kubelet tells it.
+      - The default is how long the container ran, including its start, in whole seconds as kubelet reports.
     type: str
     default: ""
   launches:
-    description: How often the kernel of the plugin's image is launched, instead of 20000 times. Without O(image) alone.
+    description: Number of launches of the kernel in the plugin's image. The default is 20000. Only without O(image).
     type: int
   namespace:
-    description: Where the pods run; where plugins run, if it is not given.
+    description: Namespace of the pods. The default is the namespace of the plugins.
     type: str
     default: ""
   image_pull_secrets:
@@ -67,36 +68,35 @@ options:
     elements: str
     default: []
   runtime_class:
-    description: The RuntimeClass of the pods; empty for none.
+    description: RuntimeClass of the pods. Empty for none.
     type: str
     default: nvidia
   plugins_namespace:
-    description: Where plugins run.
+    description: Namespace of the plugins.
     type: str
     default: kube-system
   start_timeout:
-    description: Seconds until all pods of a row run, images pulled.
+    description: Seconds to wait until all pods of a row run, with their images pulled.
     type: int
     default: 300
   timeout:
-    description: Seconds until all pods of a row have ended.
+    description: Seconds to wait until all pods of a row have ended.
     type: int
     default: 3600
   earlier:
     description:
       - A file that O(json_file) made earlier, or RV(report) of an earlier run. Its rows are in the report, too, but for
         those that are measured again.
-      - So the layouts of a node, each measured when the node had it, come into one table, and shares are compared with
-        the whole GPU.
+      - This brings several layouts of a node into one table, and compares shares with the whole GPU.
     type: raw
   text_file:
-    description: Where to write RV(table). The directory must be there, as that of the other files.
+    description: File for RV(table). The directories of all output files must exist.
     type: path
   csv_file:
-    description: Where to write the report as CSV, one row each with its environment.
+    description: File for the report as CSV, with the environment in each row.
     type: path
   json_file:
-    description: Where to write RV(report) as JSON.
+    description: File for RV(report) as JSON.
     type: path
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
@@ -106,7 +106,7 @@ requirements:
 attributes:
   check_mode:
     support: full
-    details: Says what would run, runs nothing, and writes no file.
+    details: Returns what would run. Runs nothing, and writes no file.
   diff_mode:
     support: full
   idempotent:
@@ -147,16 +147,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 report:
-  description: The report. What is not known is null.
+  description: The report. Unknown values are null.
   returned: success, and where it was interrupted
   type: dict
   contains:
     version:
-      description: Of this structure. It grows when a key changes its meaning or goes.
+      description: Version of this structure. It increases when a key changes its meaning or is removed.
       type: int
       sample: 1
     rows:
-      description: Those of O(earlier), and those of this run.
+      description: Rows of O(earlier) and of this run.
       type: list
       elements: dict
       sample:
@@ -190,19 +190,19 @@ report:
             command: kube-accel benchmark --launches=20000
             figure: '"seconds": ([0-9.]+)'
     notes:
-      description: What the node has no row of, one sentence each.
+      description: Reasons for rows that the node does not have, one sentence each.
       type: list
       elements: str
     problems:
-      description: What could not be measured, one sentence each.
+      description: Reasons for rows that could not be measured, one sentence each.
       type: list
       elements: str
 complete:
-  description: Whether all that was to be measured was.
+  description: Whether all rows were measured.
   returned: success
   type: bool
 table:
-  description: The report for people, line by line; in check mode what would run.
+  description: Lines of the report for people. In check mode, the lines show what would run.
   returned: success
   type: list
   elements: str

@@ -11,7 +11,7 @@ version_added: 0.1.0
 description:
   - Reads a pod, its events and the ends of its logs, its node, our daemons and what they measure from the API server.
   - Tells what happened, the facts that this rests on, what to do, and how sure it is, the surest first.
-  - Secrets in what is quoted are taken out as far as they can be told.
+  - Removes secrets from quoted text as far as it recognizes them.
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - accel.kubernetes.attributes
@@ -57,7 +57,7 @@ diagnosis:
       elements: dict
       contains:
         rule:
-          description: What kind of thing happened, as C(docs/reference/diagnosis-rules.md) lists them.
+          description: Rule that applied. C(docs/reference/diagnosis-rules.md) lists all rules.
           type: str
           sample: quota_oom
         confidence:
@@ -73,7 +73,7 @@ diagnosis:
           type: str
           sample: it wanted more GPU memory than its own share has
         evidence:
-          description: The facts, each with where it was found.
+          description: The facts, each with its source.
           type: list
           elements: dict
           sample: [{"where": "log", "text": "torch.OutOfMemoryError: CUDA out of memory."}]

@@ -11,7 +11,8 @@ version_added: 0.1.0
 description:
   - Reads nodes and pods from the API server.
   - Tells what each container has of each GPU of every node, and which pods wait for GPUs, and why.
-  - What a node holds is what its plugin has told in the annotation C(kube-accel.io/inventory), which follows kubelet.
+  - The plugin of a node reports its GPUs and their holders in the annotation C(kube-accel.io/inventory), which
+    follows kubelet.
 options:
   nodes:
     description: These nodes alone. Each must be there.
@@ -180,7 +181,7 @@ def main() -> None:
     missing = gpu_view.absent(found, module.params["nodes"])
     if missing:
         known = ", ".join(node.name for node in found.nodes) or "none"
-        module.fail_json(msg=printable.line(f"no node with GPUs is called {', '.join(missing)}; there are: {known}"))
+        module.fail_json(msg=printable.line(f"no node with GPUs has the name {', '.join(missing)}; there are: {known}"))
     found = gpu_view.narrowed(found, module.params["mode"] or "", module.params["nodes"])
     inspection = printable.document(gpu_view.document(found))
     module.exit_json(

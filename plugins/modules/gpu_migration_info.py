@@ -11,8 +11,8 @@ version_added: 0.1.0
 description:
   - Finds NVIDIA's device plugin and GPU operator, tkestack gpu-manager, HAMi and Alibaba's gpushare by their
     DaemonSets, and which nodes they serve.
-  - Says of each node what becomes of its labels and resources, which pods have its GPUs and what they have to ask for
-    instead, which of our variables say what the other plugin was told, and what stands in the way.
+  - Returns for each node the new labels and resources, the pods that have its GPUs, and what these pods must request
+    instead. Also returns the variables that match the settings of the other plugin, and what prevents the migration.
 options:
   hosts:
     description: The nodes, as the inventory has them.
@@ -30,7 +30,8 @@ options:
         choices: [pgpu, vgpu, mps, cgpu]
         required: true
       variables:
-        description: Variables of the role gpu_plugins that may have to say what the other plugin was told, by name.
+        description: Variables of the role gpu_plugins that may have to match the settings of the other plugin, by
+          name.
         type: dict
         default: {}
       memory_bytes:

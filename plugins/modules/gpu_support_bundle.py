@@ -9,10 +9,11 @@ module: gpu_support_bundle
 short_description: Put what tells about a cluster's GPUs into one archive, without secrets
 version_added: 0.1.0
 description:
-  - Collects from the API server versions, who has what of the GPUs, a diagnosis, nodes, our workloads, ConfigMaps and
-    pods, their events, the ends of their logs and what plugins measure, into one tar.gz where the module runs.
-  - Secrets are never read. Values of environment variables are left out but for those known to be harmless, and what
-    looks like or is called a password, token, key, certificate or URL with a password is taken out of everything.
+  - Collects data from the API server into one tar.gz where the module runs. These are versions, allocations of GPUs,
+    a diagnosis, nodes, workloads, ConfigMaps and pods of this collection, their events, the ends of their logs, and
+    metrics of the plugins.
+  - Never reads Secrets. Leaves out values of environment variables, except those known to be harmless. Removes
+    everything that looks like or is named a password, token, key, certificate, or URL with a password.
   - With O(pod) that pod is in the archive, too; with O(node), or a pod that has a node, no other node is.
   - The archive's C(manifest.json) lists what is in it, and what could not be had.
 options:

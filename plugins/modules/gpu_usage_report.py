@@ -14,7 +14,7 @@ description:
   - Amounts are differences of counters as they were read last before both ends of the period. Nothing is extrapolated,
     so periods that follow each other leave nothing out and count nothing twice.
   - What was allocated and what was free come to what there was, for each model.
-  - Changes nothing but the files that it is told to write.
+  - Changes only its output files.
 options:
   prometheus_url:
     description: Where Prometheus is, or what speaks its HTTP API, with the path before C(/api).
@@ -31,7 +31,7 @@ options:
     default: true
   prometheus_selector:
     description:
-      - Label matchers that series must have, as C(job="kube-accel").
+      - Label matchers that series must have, such as C(job="kube-accel").
       - Name the plugins' job where tenants have metrics of their own scraped, or a tenant could tell what others used.
         Name the cluster where Prometheus has several.
     type: str
@@ -42,19 +42,19 @@ options:
     default: 60
   start:
     description:
-      - Begin of the period, as C(2026-11-01) or C(2026-11-01T06:00:00+01:00); UTC where no offset is given.
+      - Start of the period, such as C(2026-11-01) or C(2026-11-01T06:00:00+01:00). UTC if it has no offset.
       - With O(prometheus_url) alone, as O(end) and O(period).
     type: str
   end:
-    description: End of the period; now where it is not given.
+    description: End of the period. The default is now.
     type: str
   period:
-    description: Length of the period, as C(24h), C(7d) or C(4w), in place of O(start); 7 days where neither is given.
+    description: Length of the period instead of O(start), such as C(24h), C(7d), or C(4w). The default is 7 days.
     type: str
   since:
     description:
       - A file that O(keep) made earlier; the period begins when it was made.
-      - Without it, and without Prometheus, amounts are those since the plugins' ledgers began.
+      - Without this file and without Prometheus, amounts count from the start of the plugins' ledgers.
     type: path
   keep:
     description: Where to keep what plugins tell now, for O(since) of a later report. Without Prometheus alone.
@@ -88,7 +88,7 @@ options:
     default: ""
   unit_label:
     description:
-      - A label of namespaces, as C(example.com/cost-center), by whose values hours and costs are summed up.
+      - A label of namespaces, such as C(example.com/cost-center). The report sums hours and costs by its values.
       - Namespaces are read from the API server as they are now. Those without the label, and those that are gone, are
         summed up as a unit without a name.
     type: str
@@ -190,18 +190,18 @@ report:
           price: 2.5
           cost: 1860.0
     free:
-      description: By model, what nobody had. With the rows it comes to the capacity.
+      description: Unallocated amounts by model. Together with the rows, they add up to the capacity.
       type: list
       elements: dict
     unknown:
       description:
         - By model, about how much there would have been in the time that nothing is known of, and how much of it for
           each of C(causes).
-        - C(silent), the node told nothing; C(counters_began_anew), its ledger was lost or put back;
-          C(ledger_replaced), another ledger tells of it; C(counters_beyond_gpus), its counters grew by more than its
-          GPUs can have given; C(plugins_disagree), two plugins tell different things of it at the same time;
-          C(gpus_of_two_nodes), another node tells of the same GPUs; C(gpus_not_told) and C(capacity_not_told), these
-          series are not scraped.
+        - C(silent) means that the node reported nothing. C(counters_began_anew) means that its ledger was lost or
+          restored. C(ledger_replaced) means that another ledger reports it. C(counters_beyond_gpus) means that its
+          counters grew by more than its GPUs can provide. C(plugins_disagree) means that two plugins report different
+          amounts for it at the same time. C(gpus_of_two_nodes) means that another node reports the same GPUs.
+          C(gpus_not_told) and C(capacity_not_told) mean that Prometheus does not scrape these series.
       type: list
       elements: dict
     totals:
@@ -212,7 +212,8 @@ report:
       type: str
       sample: example.com/cost-center
     units:
-      description: Sums by the values of that label, last those of namespaces without it, whose C(unit) is empty.
+      description: Sums by the values of that label. The last row, with an empty C(unit), is for namespaces without
+        the label.
       type: list
       elements: dict
       sample:
@@ -233,7 +234,7 @@ report:
       type: list
       elements: dict
     right_sizing:
-      description: Pods that never used what they asked for, and what would do.
+      description: Pods that never used what they requested, and an amount that is enough.
       type: list
       elements: dict
     problems:

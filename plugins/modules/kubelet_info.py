@@ -42,7 +42,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 settings:
-  description: What kubelet says; empty where it could not be asked.
+  description: Settings that kubelet reports. Empty if kubelet did not answer.
   returned: success
   type: dict
   contains:
@@ -63,7 +63,7 @@ settings:
       returned: when kubelet could be asked
       type: str
 reason:
-  description: Why kubelet could not be asked; empty where it could.
+  description: Why kubelet did not answer. Empty if it did.
   returned: success
   type: str
   sample: ""

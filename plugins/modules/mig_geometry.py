@@ -21,12 +21,12 @@ options:
   configs:
     description:
       - The document, with C(version) V(v1) and C(mig-configs).
-      - An entry for some GPUs has C(devices), V(all) or a list of numbers, C(mig-enabled), C(mig-devices), how many of
-        which profile, and perhaps C(device-filter), the PCI device ids it is about, each alone or with its board's, as
-        V(0x25B610DE:0x14A910DE). Of several entries for a GPU the last one counts; GPUs that none concerns are left
-        alone.
-      - Compute instances that share a GPU instance, as V(1c.3g.20gb), are not supported, and where there are some the
-        GPU instance is made anew.
+      - An entry has C(devices), which is V(all) or a list of GPU numbers, C(mig-enabled), and C(mig-devices) with the
+        number of devices of each profile. It may have C(device-filter) with PCI device IDs, each alone or with its
+        board's, such as V(0x25B610DE:0x14A910DE). If a GPU matches several entries, the last one counts. GPUs that
+        match no entry stay as they are.
+      - Compute instances that share a GPU instance, such as V(1c.3g.20gb), are not supported. The module replaces a
+        GPU instance that has them.
     type: dict
     required: true
   config:
@@ -40,8 +40,8 @@ options:
     default: []
   plugin_socket:
     description:
-      - Socket of the device plugin, which is asked to let go of the GPUs while they are cut. Nobody is asked where it
-        does not exist.
+      - Socket of the device plugin. The module asks the plugin to release the GPUs while it splits them. If the
+        socket does not exist, it asks no plugin.
     type: path
     default: /var/lib/kube-accel/admin.sock
   services:
@@ -120,8 +120,8 @@ after:
   sample: *geometry
 reset_required:
   description:
-    - UUIDs of GPUs whose new mode waits for a reset, because something holds them open. Their devices are not made yet.
-      Run the module again once it has let go of them.
+    - UUIDs of GPUs whose new mode needs a reset, because a process holds them open. Their devices do not exist yet.
+      Run the module again after the process has released them.
   returned: success
   type: list
   elements: str

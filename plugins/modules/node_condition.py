@@ -9,15 +9,15 @@ module: node_condition
 short_description: Take a condition from a node
 version_added: 0.1.0
 description:
-  - Removes a condition of a node's status that whoever wrote it left behind, such as C(GpusHealthy) of a device plugin
-    that was killed. A condition that is not there, or a node, is none to remove.
+  - Removes a condition from a node's status that its author left behind, such as C(GpusHealthy) of a device plugin
+    that was killed. If the condition or the node does not exist, nothing changes.
 options:
   node:
     description: Name of the node.
     type: str
     required: true
   type:
-    description: Type of the condition, as V(GpusHealthy). The conditions that kubelet keeps come back.
+    description: Type of the condition, such as V(GpusHealthy). Kubelet restores its own conditions.
     type: str
     required: true
 extends_documentation_fragment:

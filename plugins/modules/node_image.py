@@ -24,7 +24,7 @@ options:
     choices: [present, absent]
     default: present
   repository:
-    description: Name of the image without its tag, in full, as V(localhost/kube-accel).
+    description: Full name of the image without its tag, such as V(localhost/kube-accel).
     type: str
     required: true
   tag:
@@ -41,8 +41,8 @@ options:
     description:
       - Path of the archive on the node. Only needed when the image is not there.
       - Check mode checks an archive that exists, and fails where the import would.
-      - The file and the directories above it belong to root or to the user of the module, and nobody else can write
-        there. An archive in F(/tmp) or F(/var/tmp) itself is refused.
+      - The file and the directories above it must belong to root or to the module's user, and no other user may be
+        able to write there. The module refuses an archive directly in F(/tmp) or F(/var/tmp).
     type: path
   runtime:
     description:
@@ -52,7 +52,7 @@ options:
     default: auto
   command:
     description:
-      - The runtime's client and its first arguments, as V([k3s, ctr]).
+      - The runtime's client with its first arguments, such as V([k3s, ctr]).
       - By default C(ctr), also that of RKE2 or microk8s, else C(k3s ctr), or C(docker).
     type: list
     elements: str

@@ -15,19 +15,21 @@ description:
     owner, label and attributes. A file that is a mount, immutable or a hard link is refused in check mode too.
   - What the runtime would not heed is refused before anything is written, with what overrides it. That is a drop-in
     that is read later, a flag of the daemon's command line, and a daemon that reads another file.
-  - The restarted runtime is asked whether it has what its file says. If it does not, the change is undone. One whose
-    file is as wanted, and which says that it runs without it, is restarted.
-  - The whole change is one transaction on the host. The candidate is validated, the previous bytes are kept in
-    O(backup_dir), the file is replaced atomically, the service is restarted and has to become ready. On any failure the
-    previous file comes back and the service is restarted again. A systemd timer does the same if the run is cut off;
-    where there is no systemd, the next run does.
-  - The first run remembers the file as it was. O(state=absent) brings back exactly those bytes if nobody else has
-    changed the file since, and otherwise takes out just what is ours.
-  - For containerd the main file is edited rather than a drop-in, because containerd before 2.0 replaces whole plugin
-    tables by those of a drop-in and a file without C(imports) reads none. For CRI-O a drop-in is the file edited.
-  - k3s and rke2 write containerd's configuration at each start. Where it imports drop-ins, ours is put there. Where it
-    does not, they find the program of the runtime themselves and are just restarted; if they cannot find it, a marked
-    block is added to their template C(config.toml.tmpl). For microk8s its template of the configuration is edited.
+  - The module asks the restarted runtime whether it uses the settings of its file. If it does not, the module undoes
+    the change. If the file needs no change but the runtime does not use it, the module restarts the runtime.
+  - The whole change is one transaction on the host. The module validates the candidate, keeps the previous bytes in
+    O(backup_dir), replaces the file atomically, restarts the service, and waits until it is ready. On any failure,
+    the module restores the previous file and restarts the service again. If the run is cut off, a systemd timer
+    restores the file, or the next run on hosts without systemd.
+  - The first run keeps the original file. O(state=absent) restores exactly these bytes if nothing else has changed
+    the file since. Otherwise it removes only the module's own settings.
+  - For containerd, the module edits the main file, not a drop-in. The reason is that containerd before 2.0 replaces
+    whole plugin tables by those of a drop-in, and reads none without C(imports). For CRI-O, the module edits a
+    drop-in.
+  - k3s and rke2 write containerd's configuration at each start. If it imports drop-ins, the module adds one. If not,
+    k3s and rke2 find the runtime's program themselves, and the module only restarts them. If they cannot find it, the
+    module adds a marked block to their template C(config.toml.tmpl). For microk8s, the module edits the template of
+    the configuration.
 requirements:
   - tomlkit on the target for containerd and CRI-O (package C(python3-tomlkit))
   - PyYAML or ruamel.yaml on the target for k3s and rke2 whose settings speak of their runtime or data directory
@@ -51,14 +53,14 @@ options:
       - The file to edit.
       - By default V(/etc/containerd/config.toml), V(/etc/docker/daemon.json),
         V(/etc/crio/crio.conf.d/99-nvidia.toml) or V(/var/snap/microk8s/current/args/containerd-template.toml).
-      - For k3s and rke2 the file that they write, which is only read. By default
-        V(/var/lib/rancher/k3s/agent/etc/containerd/config.toml), with C(rke2) in it for rke2. Where they are told to
-        keep their data elsewhere, it is the one there.
+      - For k3s and rke2, this is the file that they write. The module only reads it. The default is
+        V(/var/lib/rancher/k3s/agent/etc/containerd/config.toml), with C(rke2) in it for rke2, or the same file in
+        their data directory.
       - A missing containerd file is begun with what C(containerd config default) prints.
     type: path
   settings_path:
     description:
-      - For k3s and rke2, the file of ours that names the default runtime where no drop-in can.
+      - For k3s and rke2, the module's own file, which names the default runtime if no drop-in can.
       - By default V(/etc/rancher/k3s/config.yaml.d/99-accel-kubernetes.yaml), with C(rke2) in it for rke2.
     type: path
   runtime_name:
@@ -72,26 +74,27 @@ options:
   default_runtime:
     description:
       - Whether containers run with it unless they ask for another.
-      - When V(false) and an earlier run of this module had made it the default, the previous default comes back.
+      - If V(false) and an earlier run of this module had made it the default, the module restores the previous
+        default.
     type: bool
     default: false
   cdi:
     description:
       - Whether the runtime injects devices by the Container Device Interface.
-      - Left as it is when omitted. Cannot be set for CRI-O, where it is always on.
+      - If omitted, the setting stays as it is. Not for CRI-O, where CDI is always on.
     type: bool
   ignore_visible_devices:
     description:
-      - Whether a container without privileges gets no GPU by naming it in C(NVIDIA_VISIBLE_DEVICES), as many images do
-        with V(all). The toolkit then hands out GPUs by CDI and by the mounts of a device plugin.
-      - When V(false) and an earlier run of this module had set it, the previous settings come back.
+      - Whether the toolkit ignores C(NVIDIA_VISIBLE_DEVICES) of a container without privileges, which many images set
+        to V(all). Containers then get GPUs only by CDI and by the mounts of a device plugin.
+      - If V(false) and an earlier run of this module had set it, the module restores the previous settings.
       - Containers started later heed it. Nothing is restarted.
     type: bool
     default: false
   toolkit_config_path:
     description:
       - The toolkit's own configuration, which O(ignore_visible_devices) edits.
-      - For CRI-O also its list of low-level runtimes, to which the one of CRI-O is added where it is not on C(PATH).
+      - For CRI-O, the module also adds CRI-O's own runtime to the list of low-level runtimes if it is not on C(PATH).
     type: path
     default: /etc/nvidia-container-runtime/config.toml
   minimum_toolkit:
@@ -125,9 +128,9 @@ options:
   ready:
     description:
       - Command that succeeds once the restarted service answers. Repeated until O(timeout).
-      - By default C(docker version), or C(crictl info) by CRI-O's socket, without crictl C(crio status info). For
-        containerd, also that of a distribution, C(ctr plugins ls) has to show that the CRI plugin runs, because
-        containerd answers without it.
+      - The default is C(docker version) for Docker, and C(crictl info) with CRI-O's socket, or C(crio status info)
+        without crictl. For containerd, also that of a distribution, C(ctr plugins ls) must show that the CRI plugin
+        runs, because containerd answers without this plugin.
       - An empty list waits for nothing.
     type: list
     elements: str
@@ -229,7 +232,7 @@ code:
   sample: refused
 default_runtime:
   description:
-    - The runtime that runs containers which name none, as the running container runtime says; empty where it does not.
+    - The default runtime that the running container runtime reports. Empty if it reports none.
   returned: in check mode
   type: str
   sample: runc

@@ -20,8 +20,8 @@ options:
     default: 15
   excluded_gpus:
     description:
-      - GPUs to leave out, by UUID, index, PCI address or model, in which C(*) stands for anything. The display cards of
-        DGX Stations are left out in any case.
+      - GPUs to leave out, by UUID, index, PCI address, or model. C(*) stands for any text. The display cards of DGX
+        Stations are always left out.
     type: list
     elements: raw
     default: []

@@ -15,9 +15,9 @@ description:
     has to travel.
   - The same input makes the same bytes. Entries are sorted, carry no times, and belong to the users the base says,
     what is added to root.
-  - Wheels are unpacked where the image's Python looks for them, each file checked against the wheel's list, and their
-    console scripts are made. Python modules without byte code get some, which spares memory and time at each start; for
-    that, a Python of the same version has to be on the machine that runs this module.
+  - Unpacks wheels to where the image's Python looks for them, checks each file against the wheel's list, and creates
+    their console scripts. Compiles Python modules to byte code, which saves memory and time at each start. This needs
+    a Python of the same version on the machine that runs this module.
   - Optionally pushes the image to a registry, sending only what the registry lacks.
 options:
   path:
@@ -28,7 +28,7 @@ options:
     required: true
   reference:
     description:
-      - Name of the image, as V(registry.example.com/gpu/kube-accel:0.1.0).
+      - Name of the image, such as V(registry.example.com/gpu/kube-accel:0.1.0).
       - A name without a registry stands for one on V(docker.io), as it does for Docker and Kubernetes.
     type: str
     required: true
@@ -81,7 +81,7 @@ options:
         required: true
       mode:
         description:
-          - Permissions of the file, or of each file in the directory, as V('0755').
+          - Permissions of the file, or of each file in the directory, such as V('0755').
           - By default V('0755') for programs and V('0644') for the rest.
         type: str
   entrypoint:
@@ -99,7 +99,7 @@ options:
     description: Labels to add.
     type: dict
   user:
-    description: User, or user and group, as V(65532:65532).
+    description: User, or user and group, such as V(65532:65532).
     type: str
   push:
     description: Push the image to the registry that O(reference) names, under that tag.

@@ -21,25 +21,27 @@ description:
   - An annotation with the checksum of the configuration lets kubelet restart the scheduler when only that has changed.
   - On k3s and rke2 the command line comes from settings, to which a file C(config.yaml.d/zz-kube-accel.yaml) is added,
     and their service is restarted. Running pods stay.
-  - The whole change is one transaction on the host. The previous bytes are kept in O(backup_dir), never beside the
-    manifest, where kubelet would run them. Both files are replaced atomically, and kube-scheduler has to be restarted
-    and become healthy, and the Lease by which schedulers elect their leader to be renewed. On any failure the previous
-    files come back. A systemd timer does the same if the run is cut off; where there is no systemd, the next run does.
-  - The first run remembers both files. O(state=absent) brings back exactly those bytes if nobody else has changed the
-    files since, and otherwise takes out just what is ours.
-  - A kube-scheduler that was restarted is asked at C(/configz) by which extenders and bin packing it schedules, and
-    the previous files come back if it says otherwise. So is one for which nothing has to be changed. It answers to
-    administrators, so the client certificate of C(/etc/kubernetes/super-admin.conf), C(/etc/kubernetes/admin.conf),
-    C(/etc/rancher/k3s/k3s.yaml) or C(/etc/rancher/rke2/rke2.yaml) is shown to it. Where none of them is let in, the
-    command line of its process has to name the configuration. The kube-scheduler of k3s has no process of its own.
-    What could not be read back is warned of.
-  - Refused before anything is written, with the file and the remedy, is what would override it. These are a later
-    C(--config), a shell that starts kube-scheduler, mounts of others in the same place, a second manifest of the pod,
-    a command line of systemd's unit or drop-ins that wins over the settings of k3s and rke2, later settings that
-    replace ours, and a profile that does not score nodes by C(NodeResourcesFit).
-  - A value reads as Kubernetes reads it, such as C(yes) or C(010). Only lines that change are written anew. An alias
-    for something that changes is written out. What a merge key (C(<<)) or an explicit key (C(?)) brings is not edited.
-  - MicroK8s is refused. A second kube-scheduler is the way there.
+  - The whole change is one transaction on the host. The module keeps the previous bytes in O(backup_dir), never
+    beside the manifest, where kubelet would run them. It replaces both files atomically. kube-scheduler must restart
+    and become healthy, and a scheduler must renew the Lease of the leader election. On any failure, the module
+    restores the previous files. If the run is cut off, a systemd timer restores them, or the next run on hosts
+    without systemd.
+  - The first run keeps both original files. O(state=absent) restores exactly these bytes if nothing else has changed
+    the files since. Otherwise it removes only the module's own settings.
+  - The module asks the kube-scheduler at C(/configz) which extenders and bin packing it uses, after a restart and if
+    nothing has to change. If a restarted one uses others, the module restores the previous files. kube-scheduler
+    answers administrators, so the module uses the client certificate of C(/etc/kubernetes/super-admin.conf),
+    C(/etc/kubernetes/admin.conf), C(/etc/rancher/k3s/k3s.yaml), or C(/etc/rancher/rke2/rke2.yaml). If kube-scheduler
+    accepts none of them, the command line of its process must name the configuration. The kube-scheduler of k3s has
+    no separate process. The module warns about settings that it could not read back.
+  - Before it writes anything, the module refuses settings that would override its own, and names the file and the
+    remedy. These are a later C(--config), a shell that starts kube-scheduler, other mounts in the same place, and a
+    second manifest of the pod. On k3s and rke2, they are the command line of systemd's unit or drop-ins, and later
+    settings files. The module also refuses a profile that does not score nodes by C(NodeResourcesFit).
+  - The module reads values as Kubernetes does, such as C(yes) or C(010). It rewrites only lines that change. It
+    writes out an alias for a value that changes. It does not edit values from a merge key (C(<<)) or an explicit key
+    (C(?)).
+  - The module refuses MicroK8s. Run a second kube-scheduler there.
   - The directory in which k3s and rke2 keep their data is the one that their settings, their command line or a variable
     name.
 requirements:
@@ -48,14 +50,15 @@ requirements:
     configuration of 300 KiB takes 3 to 5 s without it
 options:
   state:
-    description: Whether kube-scheduler is configured so.
+    description: Whether kube-scheduler has this configuration.
     type: str
     choices: [present, absent]
     default: present
   extenders:
     description:
-      - The extenders to call, in that order, after those of others. An earlier one of ours that is not listed goes.
-      - An option that is not given is not written.
+      - The extenders to call, in this order, after existing ones. The module removes an extender of an earlier run
+        that is not listed.
+      - The module does not write options that are not given.
     type: list
     elements: dict
     default: []
@@ -66,8 +69,8 @@ options:
         required: true
       managed_resources:
         description:
-          - The resources whose pods are sent to the extender. Without any, an extender that is down would stop all
-            scheduling, so at least one is required.
+          - Resources whose pods kube-scheduler sends to the extender. At least one is required, because otherwise an
+            extender that is down would stop all scheduling.
         type: list
         elements: dict
         required: true
@@ -127,10 +130,9 @@ options:
             type: str
   takeover:
     description:
-      - Whether to take out extenders of others that O(extenders) replace, such as those of GPU-Manager, GPU-Share and
-        MPS, as kube-scheduler allows one extender a resource. Without it they are refused by their address.
-      - Their entries come back where they were with O(state=absent), or when O(extenders) no longer manage their
-        resources.
+      - Whether to remove existing extenders that O(extenders) replace, such as those of GPU-Manager, GPU-Share, and
+        MPS. kube-scheduler allows one extender per resource. If V(false), the module fails and names them.
+      - The module restores their entries with O(state=absent), or when O(extenders) no longer manage their resources.
     type: bool
     default: false
   binpack_resources:
@@ -151,8 +153,8 @@ options:
         default: 1
   distribution:
     description:
-      - How this machine runs kube-scheduler. V(static_pod) from O(manifest_path), V(k3s) and V(rke2) as told by the
-        settings in C(/etc/rancher).
+      - How this host runs kube-scheduler. V(static_pod) runs it from O(manifest_path). V(k3s) and V(rke2) run it with
+        the settings in C(/etc/rancher).
       - V(auto) is V(k3s) or V(rke2) where the kubeconfig of their kube-scheduler is found, and V(static_pod) elsewhere.
     type: str
     choices: [auto, static_pod, k3s, rke2]
@@ -174,15 +176,15 @@ options:
     default: []
   host_root:
     description:
-      - Where the machine's file system is seen. O(manifest_path), O(scheduler_config_path) and the paths in the
-        manifest are below it.
+      - Path of the host's file system. O(manifest_path), O(scheduler_config_path), and the paths in the manifest are
+        below it.
     type: path
     default: /
   health_url:
     description:
       - Address at which kube-scheduler answers with status 200 when it is well. By default C(/healthz) on the address
         and port that its manifest names; it has to be given where the manifest names them by variables.
-      - With an empty string nothing is waited for.
+      - An empty string waits for nothing.
     type: str
   timeout:
     description: Seconds for kube-scheduler to be restarted and become healthy.
@@ -243,7 +245,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 backup:
-  description: Directory with the previous bytes; empty when nothing was changed.
+  description: Directory with the previous bytes. Empty if nothing changed.
   returned: success
   type: str
   sample: /var/lib/accel-kubernetes/backups/scheduler_extender-0a1b2c3d4e5f
@@ -255,7 +257,7 @@ recovered:
   type: str
   sample: ""
 replaced:
-  description: Addresses of extenders of others that are out for ours, and come back with O(state=absent).
+  description: Addresses of extenders that O(extenders) replaced, and that O(state=absent) restores.
   returned: success
   type: list
   elements: str
@@ -268,22 +270,22 @@ binders:
   sample: [https://10.0.0.5:8443/scheduler]
 code:
   description:
-    - Why the module failed, for programs; C(msg) says it to people. V(two_binders) an extender of others binds pods
-      too, V(missing_library) ruamel.yaml is not on the target, V(refused) something else was refused before any change,
-      V(failed) a change, or what it takes to plan one, did not succeed.
+    - Reason of a failure, for programs. C(msg) is for people. V(two_binders) means that another extender binds pods
+      too. V(missing_library) means that ruamel.yaml is not on the target. V(refused) means any other refusal before a
+      change. V(failed) means that a change, or its planning, failed.
   returned: failure
   type: str
   sample: refused
 converted:
   description:
-    - What the file holds otherwise, now that it is of version v1. Empty for a file of version v1, and one that needed
-      another version alone.
+    - Differences in the file after its conversion to version v1. Empty for a file of version v1, and if only the
+      version changed.
   returned: success
   type: list
   elements: str
   sample: ["leaderElection.resourceLock is leases, which endpointsleases held as well"]
 configuration:
-  description: What that file holds, or is to hold.
+  description: Content of that file, or its content after the change.
   returned: success
   type: dict
   sample: {apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration}
@@ -291,12 +293,12 @@ effect:
   description:
     - Who was asked whether the configuration is in effect, and what that said. The running kube-scheduler answers at
       C(/configz) with what it made of the configuration.
-    - Empty in check mode when something has to be changed, and where nobody could be asked.
+    - Empty in check mode if a change is needed, and if no kube-scheduler could be asked.
   returned: success
   type: str
   sample: https://127.0.0.1:10259/configz, asked with /etc/kubernetes/admin.conf, calls https://127.0.0.1:9446/scheduler
 scheduler_config_path:
-  description: The configuration file that kube-scheduler reads, or is to read.
+  description: The configuration file that kube-scheduler reads, or reads after the change.
   returned: success
   type: str
   sample: /etc/kubernetes/kube-accel/scheduler.yaml

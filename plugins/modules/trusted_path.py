@@ -10,10 +10,11 @@ short_description: Create or check a path that no other user can have made
 version_added: 0.1.0
 description:
   - Creates a directory for files that root trusts, or checks a file that root is about to run or load.
-  - Refuses a path that another user made, can replace or can write, and says which part of the path that is. Each
-    directory above the path is checked too. Symbolic links on the way have to belong to root or to the module's user.
-  - Trusts root and the user that the module runs as. The group of that user may write where both own the path.
-  - Changes nothing that exists. What others left at a path is not taken over.
+  - Refuses a path that another user made, can replace, or can write, and names this part of the path. Also checks
+    each directory above the path. Symbolic links on the way must belong to root or to the module's user.
+  - Trusts root and the user that the module runs as. If the user and the user's group own the path, the group may
+    write.
+  - Changes nothing that exists, and takes over nothing that others left at a path.
 options:
   path:
     description: Absolute path.
@@ -21,15 +22,15 @@ options:
     required: true
   state:
     description:
-      - V(directory) creates the directory and missing ones above it. The directory may be in F(/tmp), where it is of
-        the module's user from the start, but may not be F(/tmp) itself.
-      - V(file) fails if there is no regular file that can be trusted.
-      - V(absent) removes the file, the link or the empty directory. A directory with something in it stays.
+      - V(directory) creates the directory and missing parents. The directory may be in F(/tmp), where the module's
+        user owns it from the start, but not F(/tmp) itself.
+      - V(file) fails if the path is not a trusted regular file.
+      - V(absent) removes the file, the link, or the empty directory. A directory with content stays.
     type: str
     choices: [directory, file, absent]
     default: directory
   mode:
-    description: Permissions of directories that are created, in octal.
+    description: Permissions of created directories, in octal.
     type: str
     default: "0700"
 extends_documentation_fragment:
@@ -61,7 +62,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 created:
-  description: Directories that were, or in check mode would be created, outermost first.
+  description: Directories that were created, or would be in check mode, outermost first.
   returned: success
   type: list
   elements: str

@@ -28,6 +28,8 @@ _OLD = re.compile(
     r"\b(anew|for ever|whoever|let go of|is to be|are to be|has to be had|would do|where it|mostly)\b", re.IGNORECASE
 )
 """Words that no message needs, since plain ones say the same."""
+_PRONOUNS = re.compile(r"\b(anew|whoever|whyever|somebody|nobody|ours|theirs|let go of)\b(?!\))", re.IGNORECASE)
+"""Words for which a description has a name: another program, no pod, the role's own."""
 
 _END = re.compile(r"(?<=[.!?:])[\"')*]*\s+(?=[\"'(*]*[A-Z0-9\u0001])")
 _ONE_LINK = re.compile(r"[-\s]*!?\[[^]]*\]\(\S+\)\W*")
@@ -80,6 +82,15 @@ def complaints_of_message(text: str) -> Iterator[str]:
     if "; " in text:
         yield f"a semicolon joins two sentences: {text}"
     yield from (f"{word!r} has a plain word: {text}" for word in _OLD.findall(text))
+
+
+def complaints_of_description(text: str) -> Iterator[str]:
+    """Yield what keeps the description of a variable, an option, or a value from being plain."""
+    parts = [part for part in _END.split(text) if part.strip()]
+    yield from (
+        f"a sentence of {len(part.split())} words: {part}" for part in parts if len(part.split()) > LONGEST_SENTENCE
+    )
+    yield from (f"{word!r} has a plain word: {text}" for word in _PRONOUNS.findall(text))
 
 
 def _plain(token: Token) -> str:

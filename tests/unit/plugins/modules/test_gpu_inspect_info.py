@@ -152,7 +152,7 @@ def test_it_is_narrowed_to_nodes_and_modes(inspect: Inspect) -> None:
     ("options", "message"),
     [
         ({"query": "nodes["}, "query is not a JMESPath expression"),
-        ({"nodes": ["a", "gone"]}, "no node with GPUs is called gone; there are: a, b"),
+        ({"nodes": ["a", "gone"]}, "no node with GPUs has the name gone; there are: a, b"),
         ({"kubeconfig": "/none"}, "Invalid kube-config file"),
     ],
 )

@@ -34,24 +34,43 @@ _OUTPUTS: Mapping[str, Callable[[ClusterView], str]] = {
 
 def add_arguments(parser: argparse.ArgumentParser, mode: Mode | None = None) -> None:
     """Add the flags; ``mode`` is what is shown unless another is asked for."""
-    parser.add_argument("nodes", nargs="*", metavar="NODE", help="these alone (default: every node with GPUs)")
     parser.add_argument(
-        "-o", "--output", choices=tuple(_OUTPUTS), default="table", help="csv and json have bytes, tables GiB"
+        "nodes", nargs="*", metavar="NODE", help="names of nodes to show (default: every node with GPUs)"
     )
     parser.add_argument(
-        "-d", "--details", dest="output", action="store_const", const="details", help="pod by pod: --output=details"
-    )
-    parser.add_argument("--mode", type=Mode, choices=tuple(Mode), default=mode, help="nodes of this mode alone")
-    parser.add_argument(
-        "-u", "--used", action="store_true", help="ask plugins what is used; needs the right to proxy to their pods"
-    )
-    parser.add_argument(
-        "--plugins-namespace", default=NAMESPACE, metavar="NAME", help=f"where plugins run (default: {NAMESPACE})"
+        "-o",
+        "--output",
+        choices=tuple(_OUTPUTS),
+        default="table",
+        help="output format; csv and json count in bytes, tables in GiB",
     )
     parser.add_argument(
-        "-w", "--watch", type=float, nargs="?", const=5.0, metavar="SECONDS", help="again and again (default: 5)"
+        "-d",
+        "--details",
+        dest="output",
+        action="store_const",
+        const="details",
+        help="show each pod, as --output=details",
     )
-    parser.add_argument("--kubectl", default="kubectl", metavar="COMMAND", help="asks the cluster (default: kubectl)")
+    parser.add_argument("--mode", type=Mode, choices=tuple(Mode), default=mode, help="show only nodes of this mode")
+    parser.add_argument(
+        "-u",
+        "--used",
+        action="store_true",
+        help="ask plugins for the memory in use (needs the right to proxy to their pods)",
+    )
+    parser.add_argument(
+        "--plugins-namespace",
+        default=NAMESPACE,
+        metavar="NAME",
+        help=f"namespace of the plugins (default: {NAMESPACE})",
+    )
+    parser.add_argument(
+        "-w", "--watch", type=float, nargs="?", const=5.0, metavar="SECONDS", help="repeat every SECONDS (default: 5)"
+    )
+    parser.add_argument(
+        "--kubectl", default="kubectl", metavar="COMMAND", help="command that reads from the cluster (default: kubectl)"
+    )
     parser.add_argument("--kubeconfig", help="as for kubectl")
     parser.add_argument("--context", help="as for kubectl")
 
@@ -92,7 +111,7 @@ def _look(kubectl: Kubectl, arguments: argparse.Namespace) -> ClusterView:
     used, problems = read_pages(pages, KubectlError)
     found = view(nodes, pods, used, [*odd, *problems], arguments.plugins_namespace)
     if missing := absent(found, arguments.nodes):
-        raise KubectlError(f"no node with GPUs is called {', '.join(missing)}")
+        raise KubectlError(f"no node with GPUs has the name {', '.join(missing)}")
     return narrowed(found, arguments.mode.value if arguments.mode is not None else "", arguments.nodes)
 
 
@@ -107,6 +126,6 @@ def kubectl_inspect_cgpu() -> int:
 
 
 def _plugin(name: str, mode: Mode | None) -> int:
-    parser = argparse.ArgumentParser(prog=f"kubectl inspect {name}", description="Who has what of the GPUs.")
+    parser = argparse.ArgumentParser(prog=f"kubectl inspect {name}", description="Show which pods have which GPUs.")
     add_arguments(parser, mode)
     return run(parser.parse_args())

@@ -37,15 +37,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kube-accel", description="NVIDIA GPUs for Kubernetes nodes.")
+    parser = argparse.ArgumentParser(prog="kube-accel", description="Serves NVIDIA GPUs on Kubernetes nodes.")
     commands = parser.add_subparsers(dest="command", required=True)
     node, state = _node_flags(), _state_flags()
-    _add_plugin(commands.add_parser("plugin", parents=[node, state], help="serve GPUs to kubelet"))
-    _add_extender(commands.add_parser("extender", help="answer kube-scheduler: which nodes, which GPUs"))
-    _add_quiesce(commands.add_parser("quiesce", parents=[state], help="make the daemon let go of NVML for a while"))
-    _add_validate(commands.add_parser("validate", parents=[node, state], help="check this node, one line a check"))
-    _add_benchmark(commands.add_parser("benchmark", help="do fixed work on a GPU, and say how long it took"))
-    add_inspect_arguments(commands.add_parser("inspect", help="who has what of the cluster's GPUs; needs kubectl"))
+    _add_plugin(commands.add_parser("plugin", parents=[node, state], help="run the device plugin of this node"))
+    _add_extender(commands.add_parser("extender", help="run the scheduler extender"))
+    _add_quiesce(
+        commands.add_parser("quiesce", parents=[state], help="make the device plugin release NVML for a while")
+    )
+    _add_validate(
+        commands.add_parser("validate", parents=[node, state], help="check this node, with one line per check")
+    )
+    _add_benchmark(
+        commands.add_parser("benchmark", help="do a fixed amount of work on a GPU, and print how long it took")
+    )
+    add_inspect_arguments(
+        commands.add_parser("inspect", help="show which pods have which GPUs of the cluster (needs kubectl)")
+    )
     return parser
 
 
@@ -53,14 +61,17 @@ def _node_flags() -> argparse.ArgumentParser:
     node = argparse.ArgumentParser(add_help=False)
     node.add_argument("--kubelet-device-plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"))
     node.add_argument("--pod-resources-socket", type=Path, default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"))
-    node.add_argument("--sysfs-root", type=Path, default=Path("/sys"), help="where the host's /sys is seen")
-    node.add_argument("--dev-root", type=Path, default=Path("/dev"), help="where the host's /dev is seen")
+    node.add_argument("--sysfs-root", type=Path, default=Path("/sys"), help="path of the host's /sys")
+    node.add_argument("--dev-root", type=Path, default=Path("/dev"), help="path of the host's /dev")
 
     node.add_argument(
-        "--mps-root", type=Path, default=Path("/run/nvidia/mps"), help="what MPS shares: <root>/<uuid>/pipe and shm"
+        "--mps-root",
+        type=Path,
+        default=Path("/run/nvidia/mps"),
+        help="directory with <uuid>/pipe and <uuid>/shm of MPS",
     )
     node.add_argument(
-        "--mps-control-command", default="nvidia-cuda-mps-control", help="asks the control daemons of MPS"
+        "--mps-control-command", default="nvidia-cuda-mps-control", help="command that queries the MPS control daemons"
     )
     return node
 
@@ -77,9 +88,9 @@ def _add_plugin(plugin: argparse.ArgumentParser) -> None:
         "--node-name",
         default=os.environ.get("NODE_NAME"),
         required="NODE_NAME" not in os.environ,
-        help="this node's name (default: $NODE_NAME)",
+        help="name of this node (default: $NODE_NAME)",
     )
-    plugin.add_argument("--listen", type=_address, default=("0.0.0.0", 9445), help="HOST:PORT of probes, metrics")  # noqa: S104
+    plugin.add_argument("--listen", type=_address, default=("0.0.0.0", 9445), help="HOST:PORT for probes and metrics")  # noqa: S104
     plugin.add_argument(
         "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
     )
@@ -88,46 +99,58 @@ def _add_plugin(plugin: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         default=[],
-        help="/dev/kmsg, or the file syslog writes kernel messages to; given repeatedly, the first that can be read",
+        help="/dev/kmsg, or the file with the kernel's messages; if repeated, the first readable one counts",
     )
+    plugin.add_argument("--takeover", action="store_true", help="register even if another plugin serves the resource")
+    plugin.add_argument("--config-file", type=Path, help="mode pgpu: configuration file of NVIDIA's plugin")
     plugin.add_argument(
-        "--takeover", action="store_true", help="register even where another plugin serves the resource"
+        "--config-map", type=_namespaced, help="mode pgpu: NAMESPACE/NAME; a label of the node selects a configuration"
     )
-    plugin.add_argument("--config-file", type=Path, help="mode pgpu: a configuration as NVIDIA's plugin has it")
-    plugin.add_argument(
-        "--config-map", type=_namespaced, help="mode pgpu: NAMESPACE/NAME of several; a label of the node names one"
-    )
-    plugin.add_argument("--default-config", default="", help="which of them a node without the label has")
-    _add_delivery(plugin.add_argument_group("how containers are told their GPUs, mode pgpu"))
+    plugin.add_argument("--default-config", default="", help="configuration of a node without the label")
+    _add_delivery(plugin.add_argument_group("how containers get their GPUs, mode pgpu"))
     plugin.add_argument(
         "--mig-strategy",
         type=mig.Strategy,
         choices=tuple(mig.Strategy),
-        help="mode pgpu: what becomes of GPUs in MIG mode (default: what --config-file says, or none)",
+        help="mode pgpu: how to offer GPUs in MIG mode (default: as in --config-file, or none)",
     )
-    _add_cutting(plugin.add_argument_group("cutting GPUs by MIG, mode pgpu"))
+    _add_cutting(plugin.add_argument_group("splitting GPUs by MIG, mode pgpu"))
     plugin.add_argument(
         "--proc-root",
         type=Path,
         default=Path("/proc"),
-        help="where the host's /proc is seen: MIG's device files, and processes by the host's ids",
+        help="path of the host's /proc, with MIG's device files and the host's process IDs",
     )
     plugin.add_argument(
-        "--mps-interval", type=_seconds, default=5.0, help="what MPS shares: seconds between questions (default: 5)"
+        "--mps-interval",
+        type=_seconds,
+        default=5.0,
+        help="seconds between two queries of the MPS control daemons (default: 5)",
     )
     _add_metrics(plugin)
-    _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps and cgpu"))
+    _add_enforcement(plugin.add_argument_group("how shares are enforced, modes vgpu, mps, and cgpu"))
     plugin.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
 
 def _add_cutting(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--mig-configs", type=Path, help="mig-configs file; the node's label nvidia.com/mig.config names one of its"
+        "--mig-configs",
+        type=Path,
+        help="file with MIG configurations; the node's label nvidia.com/mig.config selects one",
     )
-    group.add_argument("--mig-drain", action="store_true", help="evict pods that hold what would go")
-    group.add_argument("--mig-drain-force", action="store_true", help="those too that nothing makes anew")
     group.add_argument(
-        "--mig-drain-timeout", type=partial(_seconds, most=86400), default=300.0, help="seconds for it (default: 300)"
+        "--mig-drain", action="store_true", help="evict pods that hold devices which the new configuration removes"
+    )
+    group.add_argument(
+        "--mig-drain-force",
+        action="store_true",
+        help="also evict pods without a controller, which nothing creates again",
+    )
+    group.add_argument(
+        "--mig-drain-timeout",
+        type=partial(_seconds, most=86400),
+        default=300.0,
+        help="seconds for the eviction (default: 300)",
     )
 
 
@@ -136,54 +159,70 @@ def _add_metrics(plugin: argparse.ArgumentParser) -> None:
         "--metrics-interval",
         type=_interval,
         default=10.0,
-        help="seconds from one collection of metrics to the next, 1 to 300 (default: 10); 0: no metrics",
+        help="seconds between two collections of metrics, 1 to 300 (default: 10); 0 serves no metrics",
     )
     plugin.add_argument(
         "--metrics-aliases",
         action="store_true",
-        help="serve /metrics/dcgm and /metrics/gpu-manager too, by the names of those exporters",
+        help="also serve /metrics/dcgm and /metrics/gpu-manager, with the names of these exporters",
     )
     plugin.add_argument(
         "--metrics-profiling",
         action="store_true",
-        help="read counters of multiprocessors, pipes, memory and links, of GPUs that have them for NVML (Hopper on)",
+        help="read the profiling counters that NVML has for Hopper and newer: multiprocessors, pipes, memory, links",
     )
     plugin.add_argument(
         "--metrics-pending",
         action="store_true",
-        help="count the cluster's pods that ask for GPUs and have no node; needs the right to list pods",
+        help="count pods in the cluster that request GPUs and have no node (needs the right to list pods)",
     )
 
 
 def _add_extender(extender: argparse.ArgumentParser) -> None:
     extender.add_argument("--listen", type=_address, default=("127.0.0.1", 9446), help="HOST:PORT")
     extender.add_argument(
-        "--metrics-listen", type=_address, help="HOST:PORT for /metrics alone, without TLS (default: no other address)"
+        "--metrics-listen", type=_address, help="HOST:PORT for only /metrics, without TLS (default: none)"
     )
-    extender.add_argument("--layout", choices=("local", "proxied"), default="local", help="how kube-scheduler calls")
-    extender.add_argument("--tls-cert", type=Path, help="PEM file; layout proxied may do without")
+    extender.add_argument(
+        "--layout",
+        choices=("local", "proxied"),
+        default="local",
+        help="local: kube-scheduler calls by TLS on the same host; proxied: through the API server's proxy",
+    )
+    extender.add_argument("--tls-cert", type=Path, help="PEM file with the certificate; required with --layout local")
     extender.add_argument("--tls-key", type=Path)
-    extender.add_argument("--client-ca", type=Path, help="whose certificates kube-scheduler may show")
-    extender.add_argument("--kubeconfig", type=Path, help="default: the service account of this pod")
+    extender.add_argument(
+        "--client-ca", type=Path, help="PEM file with the certificate authority of kube-scheduler's client certificate"
+    )
+    extender.add_argument("--kubeconfig", type=Path, help="kubeconfig to use (default: the pod's service account)")
     extender.add_argument(
         "--service-account-dir", type=Path, default=Path("/var/run/secrets/kubernetes.io/serviceaccount")
     )
-    extender.add_argument("--policy", choices=("binpack", "spread"), default="binpack", help="for pods that name none")
+    extender.add_argument(
+        "--policy",
+        choices=("binpack", "spread"),
+        default="binpack",
+        help="placement of pods without the annotation kube-accel.io/placement",
+    )
     extender.add_argument(
         "--quota-configmap", type=_namespaced, default=("kube-system", "kube-accel-quota"), help="NAMESPACE/NAME"
     )
-    extender.add_argument("--manage-whole-gpus", action="store_true", help="plain nvidia.com/gpu pods are ours too")
+    extender.add_argument(
+        "--manage-whole-gpus", action="store_true", help="also place pods that request whole nvidia.com/gpu"
+    )
     extender.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
 
 
 def _add_quiesce(quiesce: argparse.ArgumentParser) -> None:
-    quiesce.add_argument("--seconds", type=float, default=1800, help="for how long at most (default: 1800)")
-    quiesce.add_argument("--resume", action="store_true", help="end it now")
+    quiesce.add_argument(
+        "--seconds", type=float, default=1800, help="seconds after which it ends by itself (default: 1800)"
+    )
+    quiesce.add_argument("--resume", action="store_true", help="use NVML again now")
 
 
 def _add_benchmark(benchmark: argparse.ArgumentParser) -> None:
     benchmark.add_argument(
-        "--launches", type=_launches, default=20_000, help="how often the kernel is launched (default: 20000)"
+        "--launches", type=_launches, default=20_000, help="number of kernel launches (default: 20000)"
     )
 
 
@@ -194,14 +233,16 @@ def _launches(text: str) -> int:
 
 
 def _add_validate(validate: argparse.ArgumentParser) -> None:
-    validate.add_argument("--smi-command", default="nvidia-smi", help="tells compute modes (default: nvidia-smi)")
-    inside = validate.add_argument_group("in a pod that has GPUs")
-    inside.add_argument(
-        "--pod", action="store_true", help="check what this pod was given, by NVML and CUDA; one line of JSON"
+    validate.add_argument(
+        "--smi-command", default="nvidia-smi", help="command that shows compute modes (default: nvidia-smi)"
     )
-    inside.add_argument("--gpus", type=int, default=1, help="how many GPUs it asked for (default: 1)")
+    inside = validate.add_argument_group("in a pod with GPUs")
     inside.add_argument(
-        "--memory", type=int, default=0, metavar="BYTES", help="its share of a GPU's memory (default: no share)"
+        "--pod", action="store_true", help="check this pod's GPUs with NVML and CUDA, and print one line of JSON"
+    )
+    inside.add_argument("--gpus", type=int, default=1, help="number of GPUs that the pod requests (default: 1)")
+    inside.add_argument(
+        "--memory", type=int, default=0, metavar="BYTES", help="the pod's share of a GPU's memory (default: no share)"
     )
 
 
@@ -211,46 +252,44 @@ def _add_enforcement(group: argparse._ArgumentGroup) -> None:
         type=Enforcement,
         choices=tuple(Enforcement),
         default=Enforcement.AUTO,
-        help="auto: the interposer, in mode mps beside MPS; mps: MPS alone; none: nothing",
+        help="auto: the interposer, in mode mps beside MPS; mps: only MPS; none: nothing",
     )
-    group.add_argument(
-        "--allow-unenforced", action="store_true", help="offer shares even where nothing can enforce them"
-    )
+    group.add_argument("--allow-unenforced", action="store_true", help="offer shares even if nothing can enforce them")
     group.add_argument(
         "--shim-dir",
         type=Path,
         default=Path("/usr/lib/kube-accel/native"),
-        help="a build of the interposer, both libraries and the hook (default: /usr/lib/kube-accel/native)",
+        help="directory with the interposer's libraries and hook (default: /usr/lib/kube-accel/native)",
     )
     group.add_argument(
         "--share-capabilities",
         type=_capabilities,
         default=LIMITED,
         metavar="NAME,...",
-        help="what shares get of the driver, as NVIDIA_DRIVER_CAPABILITIES names it; only compute and utility, which "
-        f"they always have, are limited. Others: all, {', '.join(INTERFACES)}",
+        help="parts of the driver for shares, as in NVIDIA_DRIVER_CAPABILITIES; only compute and utility, which "
+        f"shares always have, are limited. Others: all, {', '.join(INTERFACES)}",
     )
     group.add_argument(
         "--hooks-by-cdi",
         action="store_true",
-        help="with mounts, name a CDI device as well, which enters the libraries into the loader's cache",
+        help="with mounts, also name a CDI device, which adds the libraries to the loader's cache",
     )
     group.add_argument(
         "--context-overhead",
         type=_mebibytes,
         default=0,
         metavar="MIB",
-        help="charged to a container for each of its processes on a GPU (default: 0)",
+        help="memory charged to a container for each of its processes on a GPU (default: 0)",
     )
     group.add_argument(
         "--account-abuse",
         type=OnAbuse,
         choices=tuple(OnAbuse),
         default=OnAbuse.DELETE,
-        help="what becomes of a pod that misuses its account of GPU memory again and again (default: delete)",
+        help="what to do with a pod that damages its account of GPU memory repeatedly (default: delete)",
     )
     group.add_argument(
-        "--quota-overrides", type=_namespaced, help="NAMESPACE/NAME of a ConfigMap with other limits for containers"
+        "--quota-overrides", type=_namespaced, help="NAMESPACE/NAME of a ConfigMap that changes limits of containers"
     )
 
 
@@ -266,20 +305,22 @@ def _add_delivery(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--device-list-strategy", type=_strategies, help=f"one or several of {known}")
     group.add_argument("--device-id-strategy", choices=("uuid", "index"))
     for name, text in (
-        ("pass-device-specs", "have kubelet give the device nodes (default: unless CDI brings them)"),
-        ("gdrcopy-enabled", "bring GDRCopy's device node"),
-        ("gds-enabled", "bring GPUDirect Storage's device nodes"),
-        ("mofed-enabled", "bring InfiniBand's device nodes"),
+        ("pass-device-specs", "let kubelet add the device nodes (default: unless CDI adds them)"),
+        ("gdrcopy-enabled", "add GDRCopy's device node"),
+        ("gds-enabled", "add GPUDirect Storage's device nodes"),
+        ("mofed-enabled", "add InfiniBand's device nodes"),
     ):
         group.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=text)
     group.add_argument("--cdi-annotation-prefix")
-    group.add_argument("--nvidia-driver-root", help="where the driver's files are on the host (default: /)")
-    group.add_argument("--container-driver-root", help="where the same directory is seen here")
+    group.add_argument("--nvidia-driver-root", help="directory of the driver's files on the host (default: /)")
+    group.add_argument("--container-driver-root", help="path of the same directory in this container")
     group.add_argument(
-        "--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="where runtimes read CDI specifications"
+        "--cdi-dir", type=Path, default=Path("/var/run/cdi"), help="directory where runtimes read CDI specifications"
     )
     group.add_argument(
-        "--nvidia-cdi-hook-path", default="", help="nvidia-cdi-hook or nvidia-ctk on the host, if not found"
+        "--nvidia-cdi-hook-path",
+        default="",
+        help="path of nvidia-cdi-hook or nvidia-ctk on the host (default: search for it)",
     )
 
 
